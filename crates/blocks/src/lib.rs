@@ -1,0 +1,1 @@
+//! Block devices and the block cache.

@@ -1,0 +1,4 @@
+//! The program `extant`.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,2 @@
+//! Serves an Extant file system through FUSE.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! jbd2: handles, group commit, checkpoint, recovery.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Workloads, targets, older designs, measurements.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Free-space data structures without I/O.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Locks, atomics and concurrent structures of Extant, behind safe interfaces.

@@ -1,0 +1,2 @@
+//! Fixtures, oracles and crash states for tests.
+#![forbid(unsafe_code)]
