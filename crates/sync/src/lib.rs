@@ -1,1 +1,39 @@
 //! Locks, atomics and concurrent structures of Extant, behind safe interfaces.
+//!
+//! Every lock of the engine comes from here and is constructed with its [`Level`]. Builds with debug assertions check
+//! at each acquisition that levels only go inward; other builds carry no trace of them.
+#![forbid(unsafe_code)]
+
+mod condvar;
+mod counter;
+pub mod levels;
+mod mutex;
+mod padded;
+mod rwlock;
+mod sharded;
+
+pub use condvar::{Condvar, WaitTimeoutResult};
+pub use counter::ShardedCounter;
+pub use levels::Level;
+pub use mutex::{Mutex, MutexGuard, lock_two};
+pub use padded::CachePadded;
+pub use rwlock::{
+    ArcReadGuard, ArcRwLock, ArcWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, write_all_arc, write_two,
+    write_two_arc,
+};
+pub use sharded::{Sharded, shard_count, shard_index};
+
+/// Atomic types and fences, from one place so that a model checker can stand in for them.
+pub mod atomic {
+    pub use core::sync::atomic::{
+        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+        AtomicUsize, Ordering, compiler_fence, fence,
+    };
+}
+
+/// Threads, from one place so that a model checker can stand in for them.
+pub mod thread {
+    pub use std::thread::*;
+}
+
+pub use std::sync::{Arc, LazyLock, OnceLock, Weak};

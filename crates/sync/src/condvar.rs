@@ -1,0 +1,87 @@
+//! Waiting for a condition under a [`Mutex`](crate::Mutex).
+
+use crate::mutex::MutexGuard;
+use std::time::{Duration, Instant};
+
+/// A condition variable. Waits may wake without a notification: check the condition in a loop.
+#[derive(Debug, Default)]
+pub struct Condvar {
+    inner: parking_lot::Condvar,
+}
+
+/// Whether a wait ended because its time was up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// True if the time was up before a notification came.
+    pub fn timed_out(self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    /// A new condition variable that nobody waits for.
+    pub const fn new() -> Self {
+        Condvar { inner: parking_lot::Condvar::new() }
+    }
+
+    /// Releases the lock, waits for a notification and takes the lock again.
+    pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
+        self.inner.wait(&mut guard.inner);
+    }
+
+    /// Waits as long as `condition` holds.
+    pub fn wait_while<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, mut condition: impl FnMut(&mut T) -> bool) {
+        while condition(guard) {
+            self.wait(guard);
+        }
+    }
+
+    /// As [`Condvar::wait`], for at most `timeout`.
+    pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> WaitTimeoutResult {
+        WaitTimeoutResult(self.inner.wait_for(&mut guard.inner, timeout).timed_out())
+    }
+
+    /// As [`Condvar::wait`], at most until `deadline`.
+    pub fn wait_until<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, deadline: Instant) -> WaitTimeoutResult {
+        WaitTimeoutResult(self.inner.wait_until(&mut guard.inner, deadline).timed_out())
+    }
+
+    /// Wakes one waiting thread.
+    pub fn notify_one(&self) {
+        self.inner.notify_one();
+    }
+
+    /// Wakes all waiting threads.
+    pub fn notify_all(&self) {
+        self.inner.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Level, Mutex};
+
+    #[test]
+    fn a_notification_wakes_a_waiter() {
+        let (lock, condvar) = (Mutex::new(Level::Leaf, false), Condvar::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                *lock.lock() = true;
+                condvar.notify_all();
+            });
+            let mut ready = lock.lock();
+            condvar.wait_while(&mut ready, |ready| !*ready);
+            assert!(*ready);
+        });
+    }
+
+    #[test]
+    fn a_wait_ends_in_time() {
+        let (lock, condvar) = (Mutex::new(Level::Leaf, ()), Condvar::new());
+        let mut guard = lock.lock();
+        assert!(condvar.wait_for(&mut guard, Duration::from_millis(1)).timed_out());
+    }
+}

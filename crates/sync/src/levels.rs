@@ -1,0 +1,319 @@
+//! The order of every lock of Extant, and the check that it is kept.
+//!
+//! # Invariants
+//! A thread takes a lock only when its level is strictly greater (further inward) than every level it holds. Two locks
+//! of one level are taken only through the helpers that sort them ([`crate::lock_two`], [`crate::write_two`],
+//! [`crate::write_all_arc`]) or, for a child below its held parent, through the `*_nested` methods, whose caller
+//! argues the order. Since all threads follow one total order, no cycle of waiting threads can form.
+//!
+//! A `try_*` acquisition cannot wait, so it is not checked; once it succeeded its level counts as held.
+//!
+//! The check exists with debug assertions only. Elsewhere [`Tag`] and [`Held`] are empty types.
+
+use core::marker::PhantomData;
+
+/// Lock levels, from the outermost to the innermost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// Freeze, remount and unmount: held for reading by each operation as a whole.
+    FsState,
+    /// The rename lock: a directory moves to another parent.
+    Rename,
+    /// A directory's inode lock.
+    Directory,
+    /// Any other inode's lock.
+    Inode,
+    /// A byte range of one inode: edges of blocks that are read, changed and written.
+    InodeRange,
+    /// A page's or an inode's writeback in progress.
+    PageWriteback,
+    /// An open journal handle. Not a lock, but ordered as one: see [`enter`].
+    Handle,
+    /// An inode's map from logical to physical blocks.
+    Map,
+    /// A block group's bitmaps and free-space structures.
+    Group,
+    /// An inode's in-memory body and its place in the inode table block.
+    InodeBody,
+    /// Lists of the allocator: preallocations, locality groups, criteria.
+    Alloc,
+    /// The orphan list and the orphan file's overflow.
+    Orphan,
+    /// A group descriptor's counts and flags.
+    GroupDesc,
+    /// The superblock's in-memory fields.
+    SuperBlock,
+    /// The bytes of one cached block.
+    Buffer,
+    /// The journal's state: running and committing transaction, head and tail.
+    JournalState,
+    /// Lists that hang off a transaction.
+    JournalList,
+    /// One shard of the inode table.
+    InodeTableShard,
+    /// One shard of the dentry table.
+    DentryShard,
+    /// One shard of a list of least recently used objects.
+    Lru,
+    /// One shard of the block cache or the page cache.
+    CacheShard,
+    /// Inside a device: its pages, log or fault plan.
+    Device,
+    /// Under which nothing is ever taken.
+    Leaf,
+}
+
+/// What a lock remembers of its level: nothing without debug assertions.
+#[derive(Clone, Copy)]
+pub(crate) struct Tag {
+    #[cfg(debug_assertions)]
+    level: Level,
+}
+
+/// Proof that a level is counted as held by this thread. It stays on the thread that made it.
+#[must_use]
+pub(crate) struct Held {
+    #[cfg(debug_assertions)]
+    level: Level,
+    _not_send: PhantomData<*const ()>,
+}
+
+/// How strictly an acquisition is checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Strictly inward of all held levels.
+    Inward,
+    /// Inward, or of the innermost held level: the caller argues the order among equals.
+    Nested,
+    /// Not checked: the acquisition does not wait.
+    Try,
+}
+
+impl Tag {
+    #[inline]
+    pub(crate) const fn new(level: Level) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = level;
+        Tag {
+            #[cfg(debug_assertions)]
+            level,
+        }
+    }
+
+    /// Counts the level as held, after checking its order. Called before the lock is waited for.
+    #[inline]
+    pub(crate) fn acquire(self, order: Order) -> Held {
+        #[cfg(debug_assertions)]
+        tracking::acquire(self.level, order);
+        #[cfg(not(debug_assertions))]
+        let _ = order;
+        Held {
+            #[cfg(debug_assertions)]
+            level: self.level,
+            _not_send: PhantomData,
+        }
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        tracking::release(self.level);
+    }
+}
+
+/// A stretch of code that is ordered like a lock, such as an open journal handle.
+///
+/// It belongs to the thread that entered it.
+#[must_use]
+pub struct Entered {
+    _held: Held,
+}
+
+/// Enters a stretch that is ordered like a lock of `level`.
+///
+/// # Panics
+/// With debug assertions, if the thread holds `level` or anything further inward.
+#[inline]
+pub fn enter(level: Level) -> Entered {
+    Entered { _held: Tag::new(level).acquire(Order::Inward) }
+}
+
+/// Asserts that the thread could take a lock of `level` now, without taking one: for waits that depend on threads
+/// which need such locks, as waiting for a commit depends on the handles of others.
+///
+/// # Panics
+/// With debug assertions, if the thread holds `level` or anything further inward.
+#[inline]
+pub fn assert_may_take(level: Level) {
+    #[cfg(debug_assertions)]
+    tracking::check(level, Order::Inward);
+    #[cfg(not(debug_assertions))]
+    let _ = level;
+}
+
+/// Asserts that the thread holds something of `level`. Without debug assertions it does nothing.
+///
+/// # Panics
+/// With debug assertions, if it does not.
+#[inline]
+pub fn assert_held(level: Level) {
+    #[cfg(debug_assertions)]
+    assert!(tracking::holds(level), "a lock of level {level:?} has to be held here");
+    #[cfg(not(debug_assertions))]
+    let _ = level;
+}
+
+#[cfg(debug_assertions)]
+mod tracking {
+    use super::{Level, Order};
+    use std::cell::RefCell;
+
+    const LEVELS: usize = Level::Leaf as usize + 1;
+
+    /// The levels this thread holds: how often each, and one bit for each that is held at all.
+    struct HeldLevels {
+        mask: u32,
+        counts: [u16; LEVELS],
+    }
+
+    const _: () = assert!(LEVELS <= 32, "the mask has one bit for each level");
+
+    thread_local! {
+        static HELD: RefCell<HeldLevels> = const { RefCell::new(HeldLevels { mask: 0, counts: [0; LEVELS] }) };
+    }
+
+    /// Runs `f` on the thread's state; a thread being torn down no longer has one and is not checked.
+    fn with<R>(f: impl FnOnce(&mut HeldLevels) -> R) -> Option<R> {
+        HELD.try_with(|held| f(&mut held.borrow_mut())).ok()
+    }
+
+    pub(super) fn acquire(level: Level, order: Order) {
+        check(level, order);
+        with(|held| {
+            held.mask |= 1 << level as u32;
+            held.counts[level as usize] += 1;
+        });
+    }
+
+    pub(super) fn release(level: Level) {
+        with(|held| {
+            let count = &mut held.counts[level as usize];
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                held.mask &= !(1 << level as u32);
+            }
+        });
+    }
+
+    pub(super) fn holds(level: Level) -> bool {
+        with(|held| held.mask & (1 << level as u32) != 0).unwrap_or(true)
+    }
+
+    /// While a panic unwinds nothing is asserted, since a second panic would hide the first.
+    pub(super) fn check(level: Level, order: Order) {
+        let forbidden = match order {
+            Order::Inward => u32::MAX << level as u32,
+            Order::Nested => (u32::MAX << level as u32) << 1,
+            Order::Try => return,
+        };
+        let mask = with(|held| held.mask).unwrap_or(0);
+        if mask & forbidden != 0 && !std::thread::panicking() {
+            panic!("lock order: {level:?} taken while holding {}", names(mask));
+        }
+    }
+
+    fn names(mask: u32) -> String {
+        let held = super::ALL.iter().filter(|level| mask & (1 << **level as u32) != 0);
+        held.map(|level| format!("{level:?}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// All levels in their order.
+pub const ALL: [Level; Level::Leaf as usize + 1] = [
+    Level::FsState,
+    Level::Rename,
+    Level::Directory,
+    Level::Inode,
+    Level::InodeRange,
+    Level::PageWriteback,
+    Level::Handle,
+    Level::Map,
+    Level::Group,
+    Level::InodeBody,
+    Level::Alloc,
+    Level::Orphan,
+    Level::GroupDesc,
+    Level::SuperBlock,
+    Level::Buffer,
+    Level::JournalState,
+    Level::JournalList,
+    Level::InodeTableShard,
+    Level::DentryShard,
+    Level::Lru,
+    Level::CacheShard,
+    Level::Device,
+    Level::Leaf,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_in_order() {
+        for (index, level) in ALL.iter().enumerate() {
+            assert_eq!(*level as usize, index);
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    mod checked {
+        use super::*;
+        use std::panic::catch_unwind;
+
+        #[test]
+        fn inward_is_allowed_and_outward_is_not() {
+            let handle = enter(Level::Handle);
+            drop(enter(Level::Map));
+            assert!(catch_unwind(|| enter(Level::Inode)).is_err());
+            assert!(catch_unwind(|| enter(Level::Handle)).is_err());
+            drop(handle);
+            drop(enter(Level::Inode));
+        }
+
+        #[test]
+        fn release_order_does_not_matter() {
+            let outer = enter(Level::Directory);
+            let inner = enter(Level::Group);
+            drop(outer);
+            assert!(catch_unwind(|| assert_may_take(Level::Map)).is_err());
+            drop(inner);
+            assert_may_take(Level::FsState);
+        }
+
+        #[test]
+        fn the_message_names_what_is_held() {
+            let _map = enter(Level::Map);
+            let _buffer = enter(Level::Buffer);
+            let payload = catch_unwind(|| enter(Level::Handle)).err().and_then(|p| p.downcast::<String>().ok());
+            assert_eq!(payload.as_deref().map(String::as_str), Some("lock order: Handle taken while holding Map, Buffer"));
+        }
+
+        #[test]
+        fn innermost_and_outermost_levels_fit_the_mask() {
+            let _leaf = enter(Level::Leaf);
+            assert!(catch_unwind(|| enter(Level::Leaf)).is_err());
+            assert!(catch_unwind(|| enter(Level::FsState)).is_err());
+        }
+
+        #[test]
+        fn held_levels_are_asserted() {
+            assert!(catch_unwind(|| assert_held(Level::Group)).is_err());
+            let _group = enter(Level::Group);
+            assert_held(Level::Group);
+        }
+    }
+}
