@@ -1,2 +1,24 @@
 //! ext4 in user space: open, create, read, write, recover.
+//!
+//! The rooms, from top to bottom; calls go downward only: [`fs`](mod@fs), `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`,
+//! `alloc`, `orphan`, `inode`, `groups`, `volume`.
 #![forbid(unsafe_code)]
+
+// pub mod error;
+pub mod mkfs;
+
+// mod alloc;
+// mod dir;
+// mod extent;
+// mod file;
+// mod fs;
+// mod groups;
+// mod inode;
+// mod ops;
+// mod orphan;
+// mod store;
+// mod vfs;
+// mod volume;
+// mod xattr;
+
+// pub use error::{Errno, Error, Result};

@@ -1,0 +1,120 @@
+//! The error of every operation, and its one translation to an errno.
+
+use extant_format::error::Corrupt;
+use std::{fmt, io};
+
+/// Result of an operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed; the message names the operation and the place.
+    Io(io::Error),
+    /// A structure in the image is wrong; the value says which, where, what was found and what was expected.
+    Corrupt(Corrupt),
+    /// The image uses something that this version does not support; the text names it.
+    Unsupported(String),
+    /// The journal was aborted after an earlier error; nothing can be changed any more.
+    Aborted(String),
+    /// The operation is not possible, for the reason that POSIX gives this number.
+    Posix(Errno),
+}
+
+macro_rules! errnos {
+    ($($(#[$doc:meta])* $name:ident = $nr:literal, $text:literal;)*) => {
+        /// POSIX errors that operations give (numbers as on Linux).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(i32)]
+        #[non_exhaustive]
+        #[allow(missing_docs, reason = "each name is its own documentation; the text is in `message`")]
+        pub enum Errno { $($name = $nr),* }
+        impl Errno {
+            /// What strerror(3) says.
+            pub fn message(self) -> &'static str { match self { $(Errno::$name => $text),* } }
+        }
+    };
+}
+
+errnos! {
+    Perm = 1, "operation not permitted";
+    NoEnt = 2, "no such file or directory";
+    Io = 5, "input/output error";
+    Nxio = 6, "no such device or address";
+    TooBig = 7, "argument list too long";
+    BadF = 9, "bad file descriptor";
+    Again = 11, "resource temporarily unavailable";
+    NoMem = 12, "cannot allocate memory";
+    Acces = 13, "permission denied";
+    Busy = 16, "device or resource busy";
+    Exist = 17, "file exists";
+    Xdev = 18, "invalid cross-device link";
+    NotDir = 20, "not a directory";
+    IsDir = 21, "is a directory";
+    Inval = 22, "invalid argument";
+    TxtBsy = 26, "text file busy";
+    FBig = 27, "file too large";
+    NoSpc = 28, "no space left on device";
+    RoFs = 30, "read-only file system";
+    Mlink = 31, "too many links";
+    Range = 34, "numerical result out of range";
+    NameTooLong = 36, "file name too long";
+    NotEmpty = 39, "directory not empty";
+    Loop = 40, "too many levels of symbolic links";
+    NoData = 61, "no data available";
+    Overflow = 75, "value too large for defined data type";
+    OpNotSupp = 95, "operation not supported";
+    Stale = 116, "stale file handle";
+    Uclean = 117, "structure needs cleaning";
+}
+
+impl Error {
+    /// The number that a system call would give.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Io(e) => e.raw_os_error().unwrap_or(Errno::Io as i32),
+            Error::Corrupt(_) => Errno::Uclean as i32,
+            Error::Unsupported(_) => Errno::OpNotSupp as i32,
+            Error::Aborted(_) => Errno::RoFs as i32,
+            Error::Posix(e) => *e as i32,
+        }
+    }
+
+    /// Whether this is the POSIX error `e`.
+    pub fn is(&self, e: Errno) -> bool {
+        matches!(self, Error::Posix(own) if *own == e)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io(e) => write!(f, "{e}"),
+            Error::Corrupt(c) => write!(f, "corrupt: {c}"),
+            Error::Unsupported(what) => write!(f, "not supported: {what}"),
+            Error::Aborted(why) => write!(f, "journal aborted: {why}"),
+            Error::Posix(e) => f.write_str(e.message()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Self {
+        Error::Io(e)
+    }
+}
+
+impl From<Corrupt> for Error {
+    fn from(e: Corrupt) -> Self {
+        Error::Corrupt(e)
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(e: Errno) -> Self {
+        Error::Posix(e)
+    }
+}

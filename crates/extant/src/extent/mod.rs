@@ -1,0 +1,124 @@
+//! Logical to physical: the extent tree, indirect blocks, and the in-memory extent status.
+//!
+//! Every function takes the inode's map lock itself (for reading or writing). With bigalloc the logical blocks of one
+//! cluster share one physical cluster at the same offset; a cluster is freed with its last mapped block.
+
+use crate::alloc::Claim;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_format::types::BlockNr;
+use extant_journal::Handle;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// State of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing mapped.
+    Hole,
+    /// Mapped and written.
+    Written,
+    /// Mapped, reads as zeros.
+    Unwritten,
+}
+
+/// Logical blocks in one state, physically contiguous if mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First logical block.
+    pub lblk: u32,
+    /// Blocks.
+    pub len: u32,
+    /// First physical block; meaningless for a hole.
+    pub pblk: BlockNr,
+    /// State.
+    pub state: State,
+}
+
+/// The run that contains `lblk`, from `lblk` on, cut to `max` blocks. For a hole `len` is the known length of the hole
+/// (up to `max`).
+pub fn lookup(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<Run> {
+    let _ = (st, inode, lblk, max);
+    todo!()
+}
+
+/// The best physical place for `lblk`: after its left neighbour, before its right one, else in the inode's group.
+pub fn goal(st: &Store, inode: &Inode, lblk: u32) -> Result<BlockNr> {
+    let _ = (st, inode, lblk);
+    todo!()
+}
+
+/// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks, fallocate). Returns the
+/// run that is mapped at `lblk` afterwards, at least one block. On bigalloc a cluster that the file already owns is
+/// used.
+pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, len: u32, state: State) -> Result<Run> {
+    let _ = (st, h, inode, lblk, len, state);
+    todo!()
+}
+
+/// Physical block that `lblk` must get because its cluster is already mapped (bigalloc), if so.
+pub fn implied(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
+    let _ = (st, inode, lblk);
+    todo!()
+}
+
+/// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way to the device
+/// already). `offset_in_claim` is not zero only on bigalloc, where `lblk` may lie inside its cluster.
+pub fn insert_claim(
+    st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, claim: &mut Claim, offset_in_claim: u32, len: u32, state: State,
+) -> Result<()> {
+    let _ = (st, h, inode, lblk, claim, offset_in_claim, len, state);
+    todo!()
+}
+
+/// Turns unwritten blocks of the range into written ones.
+pub fn mark_written(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<()> {
+    let _ = (st, h, inode, range);
+    todo!()
+}
+
+/// Turns written blocks of the range into unwritten ones (zero range).
+pub fn mark_unwritten(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<()> {
+    let _ = (st, h, inode, range);
+    todo!()
+}
+
+/// Unmaps and frees blocks of `range` from its end towards its start as far as the handle's credits allow. Returns the new end: when it
+/// equals `range.start`, all is done; else restart the handle and call again with the shorter range. An empty tree goes
+/// back to depth 0.
+pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
+    let _ = (st, h, inode, range);
+    todo!()
+}
+
+/// Moves every mapping at or behind `from` by `by` logical blocks (negative: collapse). The space in between must be unmapped. Restartable
+/// as [`remove`]: returns true when done.
+pub fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32, by: i64) -> Result<bool> {
+    let _ = (st, h, inode, from, by);
+    todo!()
+}
+
+/// Credits for one insert, split or removal of one contiguous run of `blocks` (tree growth included, allocation included).
+pub fn credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
+    let _ = (st, inode, blocks);
+    todo!()
+}
+
+/// Gives a new inode an empty map: an extent root, or zeroed pointers where the file system has no extents.
+pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    let _ = (st, h, inode);
+    todo!()
+}
+
+/// Logical blocks that the inode's kind of map can hold.
+pub fn max_blocks(st: &Store, inode: &Inode) -> u64 {
+    let _ = (st, inode);
+    todo!()
+}
+
+/// Adds `blocks` (may be negative) file-system blocks to `i_blocks` within `h`.
+pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
+    let _ = (st, h, inode, blocks);
+    todo!()
+}

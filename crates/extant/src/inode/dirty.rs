@@ -1,0 +1,68 @@
+//! Inodes whose table slot is older than memory.
+//!
+//! # Invariants
+//! - The lists hold inodes of one transaction only: freeze drains them before its successor opens.
+//! - An inode on a list has its table block joined to that transaction, so freeze needs no credits.
+
+use super::Inode;
+use super::load::slot;
+use crate::error::Result;
+use crate::store::Store;
+use extant_format::types::InodeNr;
+use extant_journal::{Freezer, Handle, Seal};
+use extant_sync::{Level, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SHARDS: usize = 16;
+
+/// Dirty inodes of the running transaction.
+#[derive(Debug)]
+pub struct DirtyInodes {
+    shards: [Mutex<Vec<Arc<Inode>>>; SHARDS],
+}
+
+impl Default for DirtyInodes {
+    fn default() -> Self {
+        DirtyInodes { shards: std::array::from_fn(|_| Mutex::new(Level::Leaf, Vec::new())) }
+    }
+}
+
+impl DirtyInodes {
+    /// Marks `inode` dirty in the handle's transaction. Costs one credit at most.
+    pub fn mark(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let tid = h.tid().0;
+        if inode.dirty_tid.load(Ordering::Acquire) == tid {
+            return Ok(());
+        }
+        let (buf, _) = slot(st, inode.ino)?;
+        h.join(&buf)?;
+        inode.sync_tid.fetch_max(tid, Ordering::AcqRel);
+        // Both racers hold a handle of `tid`, so freeze cannot run between the swap and the push.
+        if inode.dirty_tid.swap(tid, Ordering::AcqRel) != tid {
+            self.shards[inode.ino.0 as usize % SHARDS].lock().push(inode.clone());
+        }
+        Ok(())
+    }
+
+    /// Writes all dirty inodes into their table blocks. No handle is open.
+    pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
+        for shard in &self.shards {
+            let mut list = std::mem::take(&mut *shard.lock());
+            list.sort_unstable_by_key(|i| i.ino);
+            for inode in list {
+                write_slot(st, out, &inode)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_slot(st: &Store, out: &mut Freezer<'_>, inode: &Inode) -> Result<()> {
+    let (buf, range) = slot(st, inode.ino)?;
+    let body = inode.body().clone();
+    let mut block = out.write(&buf, Seal::NONE)?;
+    let raw: &mut [u8] = &mut block[range];
+    body.disk.encode_with_tail(raw, &body.tail, &st.geo, InodeNr(inode.ino.0))?;
+    Ok(())
+}

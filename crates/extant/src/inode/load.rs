@@ -1,0 +1,70 @@
+//! Loads inodes from their table slots, and makes new ones.
+
+use super::{Body, Inode, MapCache, OrphanAt, Pages};
+use crate::error::{Errno, Error, Result};
+use crate::store::Store;
+use extant_blocks::Buffer;
+use extant_format::checksum;
+use extant_format::error::Corrupt;
+use extant_format::inode as disk;
+use extant_format::types::InodeNr;
+use extant_sync::{Level, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// The block of the inode table that holds `ino`, and the byte range of its slot there.
+pub(super) fn slot(st: &Store, ino: InodeNr) -> Result<(Arc<Buffer>, std::ops::Range<usize>)> {
+    let at = st.geo.inode_location(ino).ok_or_else(|| Corrupt::new("inode number").at_inode(ino).found(ino.0))?;
+    let table = st.groups.with(at.group, |d| d.inode_table);
+    let size = st.block_size();
+    let block = table + at.offset / size as u64;
+    let start = (at.offset % size as u64) as usize;
+    let buf = st.cache.read::<Error>(block, |_| Ok(()))?;
+    Ok((buf, start..start + usize::from(st.geo.inode_size)))
+}
+
+impl Inode {
+    /// Reads an inode from its slot; verifies its checksum. Errors: `Corrupt`, `Io`.
+    pub fn load(st: &Store, ino: InodeNr) -> Result<Arc<Inode>> {
+        let (buf, range) = slot(st, ino)?;
+        let bytes = buf.read();
+        let raw = &bytes[range];
+        let body = disk::Inode::decode(raw, &st.geo, ino)?;
+        let tail = disk::tail(raw, &st.geo, &body).into();
+        Ok(Arc::new(Self::assemble(st, ino, Body { disk: body, tail })))
+    }
+
+    /// A new inode in memory; the caller has booked `ino` and marks it dirty with the first edit.
+    pub fn fresh(st: &Store, ino: InodeNr, body: disk::Inode) -> Arc<Inode> {
+        let tail = vec![0; disk::tail_len(&st.geo, &body)].into();
+        Arc::new(Self::assemble(st, ino, Body { disk: body, tail }))
+    }
+
+    /// ESTALE unless the inode is in use: linked, or held by an orphan record.
+    pub fn check_live(&self) -> Result<()> {
+        match self.body().links > 0 && !self.freeing() {
+            true => Ok(()),
+            false => Err(Errno::Stale.into()),
+        }
+    }
+
+    fn assemble(st: &Store, ino: InodeNr, body: Body) -> Inode {
+        let ftype = body.disk.file_type();
+        let generation = body.disk.generation;
+        Inode {
+            ino,
+            generation,
+            seed: checksum::inode_seed(st.geo.csum_seed, ino, generation),
+            ftype,
+            rw: Arc::new(RwLock::new(Self::level(ftype), ())),
+            map: RwLock::new(Level::Map, MapCache::default()),
+            pages: Pages::default(),
+            orphan: Mutex::new(Level::Orphan, OrphanAt::None),
+            body: Mutex::new(Level::InodeBody, body),
+            dirty_tid: AtomicU64::new(0),
+            sync_tid: AtomicU64::new(0),
+            datasync_tid: AtomicU64::new(0),
+            life: AtomicU64::new(0),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The in-memory inode and its place in the inode table.
+//!
+//! # Invariants
+//! - Memory is authoritative: a slot in the table is made from the body once per transaction, at freeze
+//!   ([`DirtyInodes::freeze`]). Until then the slot's block is only joined to the transaction.
+//! - Every change of a body happens through [`Inode::edit`], which takes the handle as proof.
+//!
+//! # Locking
+//! `rw` (level Directory or Inode) > handle > `map` (Map) > `body` (InodeBody, innermost of the three).
+
+mod dirty;
+mod load;
+mod map_cache;
+mod pages;
+
+pub use dirty::DirtyInodes;
+pub use map_cache::MapCache;
+pub use pages::Pages;
+
+use crate::error::{Errno, Result};
+use crate::store::Store;
+use extant_format::inode as disk;
+use extant_format::types::{FileType, InodeNr};
+use extant_journal::Handle;
+use extant_sync::{Level, Mutex, MutexGuard, RwLock};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the table's slot says, decoded, and the in-inode attribute area.
+#[derive(Debug, Clone)]
+pub struct Body {
+    /// All fields.
+    pub disk: disk::Inode,
+    /// Bytes of the slot behind `128 + extra_isize` (the in-inode xattr area); empty for 128-byte inodes.
+    pub tail: Box<[u8]>,
+}
+
+impl Deref for Body {
+    type Target = disk::Inode;
+    fn deref(&self) -> &disk::Inode {
+        &self.disk
+    }
+}
+
+impl DerefMut for Body {
+    fn deref_mut(&mut self) -> &mut disk::Inode {
+        &mut self.disk
+    }
+}
+
+/// Where an inode's orphan record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OrphanAt {
+    /// No record.
+    #[default]
+    None,
+    /// On the legacy list.
+    List,
+    /// In the orphan file: block index and slot.
+    File {
+        /// Index of the block in the orphan file.
+        block: u32,
+        /// Slot within the block.
+        slot: u32,
+    },
+}
+
+/// An inode in memory. There is at most one for a number at a time.
+#[derive(Debug)]
+pub struct Inode {
+    /// Its number.
+    pub ino: InodeNr,
+    /// Its generation; a number that is used again gets a new `Inode`.
+    pub generation: u32,
+    /// Checksum seed of its blocks.
+    pub seed: u32,
+    /// Type, immutable.
+    pub ftype: FileType,
+    /// Serialises operations on the file's content, or on the directory's entries.
+    pub rw: Arc<RwLock<()>>,
+    /// Logical to physical map: guards the extent tree (or indirect blocks) and caches it.
+    pub map: RwLock<MapCache>,
+    /// Pages of a regular file.
+    pub pages: Pages,
+    /// Orphan record.
+    pub orphan: Mutex<OrphanAt>,
+    body: Mutex<Body>,
+    /// Transaction in which the body was last marked dirty (0: never).
+    dirty_tid: AtomicU64,
+    /// Last transaction that an fsync must wait for.
+    pub sync_tid: AtomicU64,
+    /// Last transaction that an fdatasync must wait for (size and map, not times).
+    pub datasync_tid: AtomicU64,
+    /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive, or [`FREEING`].
+    life: AtomicU64,
+}
+
+/// Bit of `life`: the inode is being freed; no new holder.
+const FREEING: u64 = 1 << 63;
+
+/// Exclusive access to a body, already marked dirty in the handle's transaction.
+#[derive(Debug)]
+pub struct BodyMut<'a>(MutexGuard<'a, Body>);
+
+impl Deref for BodyMut<'_> {
+    type Target = Body;
+    fn deref(&self) -> &Body {
+        &self.0
+    }
+}
+
+impl DerefMut for BodyMut<'_> {
+    fn deref_mut(&mut self) -> &mut Body {
+        &mut self.0
+    }
+}
+
+impl Inode {
+    /// The body for reading. Take no other lock while holding it.
+    pub fn body(&self) -> MutexGuard<'_, Body> {
+        self.body.lock()
+    }
+
+    /// The body for changing within `h`.
+    pub fn edit(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<BodyMut<'_>> {
+        self.touch(st, h)?;
+        Ok(BodyMut(self.body.lock()))
+    }
+
+    /// Marks the body dirty in the handle's transaction without changing it.
+    pub fn touch(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<()> {
+        st.dirty.mark(st, h, self)
+    }
+
+    /// File size in bytes.
+    pub fn size(&self) -> u64 {
+        self.body().disk.size
+    }
+
+    /// Whether data and map changes of this transaction matter to fdatasync.
+    pub fn note_datasync(&self, h: &Handle<'_>) {
+        self.datasync_tid.fetch_max(h.tid().0, Ordering::AcqRel);
+    }
+
+    /// Whether this is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.ftype == FileType::Directory
+    }
+
+    /// Keeps the inode alive even without links; fails once its freeing has begun.
+    pub fn hold(&self, n: u64) -> Result<()> {
+        let step = |v: u64| if v & FREEING == 0 { v.checked_add(n) } else { None };
+        // AcqRel: pairs with `begin_free`, so that who holds sees the inode alive and who frees sees no holder.
+        match self.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Errno::Stale.into()),
+        }
+    }
+
+    /// Gives `n` holds back; true if none is left.
+    pub fn release(&self, n: u64) -> bool {
+        let step = |v: u64| if v & FREEING == 0 { Some(v.saturating_sub(n)) } else { None };
+        matches!(self.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step), Ok(v) if v <= n)
+    }
+
+    /// Begins to free the inode if nobody holds it; true for exactly one caller.
+    pub fn begin_free(&self) -> bool {
+        self.life.compare_exchange(0, FREEING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Whether somebody holds the inode.
+    pub fn held(&self) -> bool {
+        self.life.load(Ordering::Acquire) & !FREEING != 0
+    }
+
+    /// Whether freeing has begun.
+    pub fn freeing(&self) -> bool {
+        self.life.load(Ordering::Acquire) & FREEING != 0
+    }
+
+    fn level(ftype: FileType) -> Level {
+        match ftype {
+            FileType::Directory => Level::Directory,
+            _ => Level::Inode,
+        }
+    }
+}

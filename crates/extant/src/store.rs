@@ -1,0 +1,27 @@
+//! The lower rooms as one thing, so that the rooms above (extent, xattr, dir, file, ops) take one argument.
+
+use crate::{alloc::Alloc, groups::Groups, inode::DirtyInodes, orphan::Orphans, volume::Volume};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Everything below the maps of files.
+#[derive(Debug)]
+pub struct Store {
+    /// Device, cache, journal, time.
+    pub vol: Arc<Volume>,
+    /// Superblock, descriptors, counts.
+    pub groups: Arc<Groups>,
+    /// Blocks and inodes.
+    pub alloc: Arc<Alloc>,
+    /// Orphan records.
+    pub orphans: Orphans,
+    /// Inodes whose table slot is older than memory.
+    pub dirty: DirtyInodes,
+}
+
+impl Deref for Store {
+    type Target = Volume;
+    fn deref(&self) -> &Volume {
+        &self.vol
+    }
+}

@@ -1,0 +1,92 @@
+//! What every room stands on: the device, its geometry, the block cache, the journal, time and chance.
+
+use crate::error::{Errno, Error, Result};
+use extant_blocks::{BlockDevice, Cache};
+use extant_format::{superblock::Geometry, types::Timestamp};
+use extant_journal::Journal;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where the engine's time comes from, so that a build is deterministic and the lab has virtual time.
+pub trait Clock: Send + Sync + Debug {
+    /// The wall clock.
+    fn now(&self) -> Timestamp;
+}
+
+/// The system's clock.
+#[derive(Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp { sec: t.as_secs() as i64, nsec: t.subsec_nanos() }
+    }
+}
+
+/// Random numbers for generations and spreading: splitmix64 over a seed, one shared word.
+#[derive(Debug)]
+pub struct Rng(AtomicU64);
+
+impl Rng {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Self {
+        Rng(AtomicU64::new(seed))
+    }
+
+    /// The next number.
+    pub fn next_u32(&self) -> u32 {
+        // Relaxed: only the counter's own modification order matters.
+        let mut z = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 16) as u32
+    }
+}
+
+/// The ground floor; shared by all rooms, owned by `fs`.
+#[derive(Debug)]
+pub struct Volume {
+    /// Immutable facts of this file system.
+    pub geo: Geometry,
+    /// The device, journal replayed (or overlaid).
+    pub dev: Arc<dyn BlockDevice>,
+    /// Cached metadata blocks.
+    pub cache: Arc<Cache>,
+    /// Transactions; present also on file systems without a journal (see `extant_journal`).
+    pub journal: Arc<Journal>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub rng: Rng,
+    /// Set when nothing may be changed: asked for, or after an error.
+    pub read_only: AtomicBool,
+}
+
+impl Volume {
+    /// Current time at the file system's resolution.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Fails with EROFS if the file system may not be changed.
+    pub fn writable(&self) -> Result<()> {
+        match self.read_only.load(Ordering::Acquire) {
+            true => Err(Errno::RoFs.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> usize {
+        self.cache.block_size()
+    }
+
+    /// Starts a handle that may change at most `credits` blocks.
+    pub fn start(&self, credits: u32) -> Result<extant_journal::Handle<'_>> {
+        self.writable()?;
+        self.journal.start(credits).map_err(Error::from)
+    }
+}
