@@ -1,2 +1,20 @@
 //! On-disk structures of ext4 and jbd2: types, checksums, hashes, total parsing.
+//!
+//! Everything that knows a byte offset, a byte order or a bit of an on-disk field is in this crate. Raw types mirror the disk;
+//! validated types are made from them at the border. Parsing is total: any bytes give a value or a [`Corrupt`], never a
+//! panic, an endless loop or an allocation whose size only the bytes name.
 #![forbid(unsafe_code)]
+
+mod bytes;
+pub mod checksum;
+pub mod error;
+pub mod features;
+pub mod geometry;
+pub mod superblock;
+pub mod types;
+
+pub use error::{Corrupt, Result};
+pub use features::{Compat, Feature, Features, Incompat, RoCompat};
+pub use geometry::Geometry;
+pub use superblock::Superblock;
+pub use types::{BlockNr, FileType, GroupNr, InodeNr, LogicalBlock, Timestamp};

@@ -1,0 +1,354 @@
+//! The superblock: typed access to every field.
+//!
+//! # Invariants
+//! All 1024 bytes are kept, so fields that nobody here knows survive. The high halves of 64-bit counts are read and
+//! written only with the `64bit` feature.
+
+mod fields;
+mod raw;
+
+pub use fields::{ErrorRecord, JournalBackup};
+pub use raw::{RawFirstError, RawLastError, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+
+use crate::checksum::{CRC32C_INIT, crc32c_raw, uuid_seed};
+use crate::error::{Corrupt, Result};
+use crate::features::{Compat, Features, Incompat, RoCompat};
+use crate::geometry::Geometry;
+use bitflags::bitflags;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// The magic number of the superblock.
+pub const SUPERBLOCK_MAGIC: u16 = 0xEF53;
+
+/// The only checksum algorithm: CRC-32C.
+pub const CHECKSUM_TYPE_CRC32C: u8 = 1;
+
+const STRUCTURE: &str = "superblock";
+const CHECKSUM_OFFSET: usize = SUPERBLOCK_SIZE - 4;
+
+bitflags! {
+    /// State of the file system.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct State: u16 {
+        /// Unmounted cleanly (with a journal the bit stays set while mounted).
+        const VALID = 0x1;
+        /// Errors were seen.
+        const ERROR = 0x2;
+        /// Orphans are being processed.
+        const ORPHANS = 0x4;
+        /// A fast commit is being replayed.
+        const FC_REPLAY = 0x20;
+    }
+}
+
+bitflags! {
+    /// Flags of the superblock.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct SuperFlags: u32 {
+        /// Directory hashes use signed characters.
+        const SIGNED_HASH = 0x1;
+        /// Directory hashes use unsigned characters.
+        const UNSIGNED_HASH = 0x2;
+        /// To test development code.
+        const TEST_FILESYS = 0x4;
+    }
+}
+
+bitflags! {
+    /// Mount options that hold without being named at mount.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct DefaultMountOpts: u32 {
+        /// Print debugging information.
+        const DEBUG = 0x1;
+        /// New files take the directory's group.
+        const BSDGROUPS = 0x2;
+        /// User attributes.
+        const XATTR_USER = 0x4;
+        /// POSIX ACLs.
+        const ACL = 0x8;
+        /// 16-bit user numbers.
+        const UID16 = 0x10;
+        /// Journal all data (with `JMODE_ORDERED`: writeback).
+        const JMODE_DATA = 0x20;
+        /// Ordered data (with `JMODE_DATA`: writeback).
+        const JMODE_ORDERED = 0x40;
+        /// No flushes.
+        const NOBARRIER = 0x100;
+        /// Check block numbers against metadata.
+        const BLOCK_VALIDITY = 0x200;
+        /// Discard freed blocks.
+        const DISCARD = 0x400;
+        /// No delayed allocation.
+        const NODELALLOC = 0x800;
+    }
+}
+
+impl DefaultMountOpts {
+    /// The names of the set bits as the ext4 tools print them.
+    pub fn names(self) -> Vec<&'static str> {
+        const NAMES: [(DefaultMountOpts, &str); 9] = [
+            (DefaultMountOpts::DEBUG, "debug"),
+            (DefaultMountOpts::BSDGROUPS, "bsdgroups"),
+            (DefaultMountOpts::XATTR_USER, "user_xattr"),
+            (DefaultMountOpts::ACL, "acl"),
+            (DefaultMountOpts::UID16, "uid16"),
+            (DefaultMountOpts::NOBARRIER, "nobarrier"),
+            (DefaultMountOpts::BLOCK_VALIDITY, "block_validity"),
+            (DefaultMountOpts::DISCARD, "discard"),
+            (DefaultMountOpts::NODELALLOC, "nodelalloc"),
+        ];
+        let journal = match (
+            self.contains(Self::JMODE_DATA),
+            self.contains(Self::JMODE_ORDERED),
+        ) {
+            (true, true) => Some("journal_data_writeback"),
+            (true, false) => Some("journal_data"),
+            (false, true) => Some("journal_data_ordered"),
+            (false, false) => None,
+        };
+        let plain = NAMES
+            .iter()
+            .filter(|(bit, _)| self.contains(*bit))
+            .map(|(_, name)| *name);
+        plain.chain(journal).collect()
+    }
+}
+
+/// What is done when an error is met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ErrorPolicy {
+    /// Go on.
+    #[default]
+    Continue,
+    /// Allow only reading from then on.
+    RemountReadOnly,
+    /// Stop.
+    Panic,
+}
+
+impl ErrorPolicy {
+    /// From the field's value; values that mean nothing are the default.
+    pub const fn from_raw(value: u16) -> ErrorPolicy {
+        match value {
+            2 => ErrorPolicy::RemountReadOnly,
+            3 => ErrorPolicy::Panic,
+            _ => ErrorPolicy::Continue,
+        }
+    }
+
+    /// The field's value.
+    pub const fn to_raw(self) -> u16 {
+        match self {
+            ErrorPolicy::Continue => 1,
+            ErrorPolicy::RemountReadOnly => 2,
+            ErrorPolicy::Panic => 3,
+        }
+    }
+}
+
+/// A superblock: the raw bytes behind typed getters and setters.
+#[derive(Clone)]
+pub struct Superblock {
+    raw: Box<RawSuperblock>,
+}
+
+impl Superblock {
+    /// An all-zero superblock with magic, revision 1 and state clean: where making a file system starts.
+    pub fn empty() -> Superblock {
+        let mut raw = Box::new(RawSuperblock::new_zeroed());
+        raw.magic.set(SUPERBLOCK_MAGIC);
+        raw.rev_level.set(1);
+        raw.state.set(State::VALID.bits());
+        raw.errors.set(ErrorPolicy::Continue.to_raw());
+        Superblock { raw }
+    }
+
+    /// Reads and verifies a superblock: magic, checksum, ranges (those of [`Geometry`], except on a journal device).
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(bytes: &[u8]) -> Result<Superblock> {
+        let sb = Superblock::parse_unverified(bytes)?;
+        sb.verify_checksum()?;
+        if !sb.incompat().contains(Incompat::JOURNAL_DEV) {
+            Geometry::new(&sb)?;
+        }
+        Ok(sb)
+    }
+
+    /// Reads a superblock and verifies no more than its size and magic.
+    ///
+    /// # Errors
+    /// Too few bytes, or a wrong magic.
+    pub fn parse_unverified(bytes: &[u8]) -> Result<Superblock> {
+        let (raw, _) = RawSuperblock::read_from_prefix(bytes).map_err(|_| {
+            Corrupt::new(STRUCTURE)
+                .field("size")
+                .found(bytes.len() as u64)
+                .expected(1024u64)
+        })?;
+        if raw.magic.get() != SUPERBLOCK_MAGIC {
+            let error = Corrupt::new(STRUCTURE).field("magic");
+            return Err(error.found(raw.magic.get()).expected(SUPERBLOCK_MAGIC));
+        }
+        Ok(Superblock { raw: Box::new(raw) })
+    }
+
+    /// The fields as they lie on the disk.
+    pub fn raw(&self) -> &RawSuperblock {
+        &self.raw
+    }
+
+    /// The fields as they lie on the disk, to change one that has no setter.
+    pub fn raw_mut(&mut self) -> &mut RawSuperblock {
+        &mut self.raw
+    }
+
+    /// The bytes as they are, without a new checksum.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.raw.as_bytes()
+    }
+
+    /// The bytes with a new checksum, which this superblock takes too.
+    pub fn seal(&mut self) -> [u8; SUPERBLOCK_SIZE] {
+        if self.has_checksum() {
+            let checksum = self.computed_checksum();
+            self.raw.checksum.set(checksum);
+        }
+        crate::bytes::array(self.as_bytes(), 0)
+    }
+
+    /// The bytes with a new checksum.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
+        self.clone().seal()
+    }
+
+    /// The bytes of the copy that lies in `group`.
+    pub fn encode_backup(&self, group: u32) -> [u8; SUPERBLOCK_SIZE] {
+        let mut copy = self.clone();
+        // The field has 16 bits; copies in groups above keep the low ones, as the ext4 tools do.
+        copy.set_block_group_nr(group as u16);
+        copy.seal()
+    }
+
+    /// Whether the superblock carries a checksum.
+    pub fn has_checksum(&self) -> bool {
+        self.ro_compat().contains(RoCompat::METADATA_CSUM)
+    }
+
+    fn computed_checksum(&self) -> u32 {
+        crc32c_raw(
+            CRC32C_INIT,
+            crate::bytes::part(self.as_bytes(), 0, CHECKSUM_OFFSET),
+        )
+    }
+
+    /// Verifies the checksum, where there is one.
+    ///
+    /// # Errors
+    /// An unknown algorithm, or a mismatch.
+    pub fn verify_checksum(&self) -> Result<()> {
+        if !self.has_checksum() {
+            return Ok(());
+        }
+        if self.raw.checksum_type != CHECKSUM_TYPE_CRC32C {
+            let error = Corrupt::new(STRUCTURE).field("checksum type");
+            return Err(error
+                .found(self.raw.checksum_type)
+                .expected(CHECKSUM_TYPE_CRC32C));
+        }
+        let (found, expected) = (self.raw.checksum.get(), self.computed_checksum());
+        if found != expected {
+            return Err(Corrupt::new(STRUCTURE)
+                .field("checksum")
+                .found(found)
+                .expected(expected));
+        }
+        Ok(())
+    }
+
+    /// Compatible features.
+    pub fn compat(&self) -> Compat {
+        Compat::from_bits_retain(self.raw.feature_compat.get())
+    }
+
+    /// Incompatible features.
+    pub fn incompat(&self) -> Incompat {
+        Incompat::from_bits_retain(self.raw.feature_incompat.get())
+    }
+
+    /// Features that are compatible for reading.
+    pub fn ro_compat(&self) -> RoCompat {
+        RoCompat::from_bits_retain(self.raw.feature_ro_compat.get())
+    }
+
+    /// All features.
+    pub fn features(&self) -> Features {
+        Features {
+            compat: self.compat(),
+            incompat: self.incompat(),
+            ro_compat: self.ro_compat(),
+        }
+    }
+
+    /// Sets all features.
+    pub fn set_features(&mut self, features: Features) {
+        self.raw.feature_compat.set(features.compat.bits());
+        self.raw.feature_incompat.set(features.incompat.bits());
+        self.raw.feature_ro_compat.set(features.ro_compat.bits());
+    }
+
+    /// The seed of the file system's checksums.
+    pub fn fs_seed(&self) -> u32 {
+        if self.incompat().contains(Incompat::CSUM_SEED) {
+            self.raw.checksum_seed.get()
+        } else {
+            uuid_seed(&self.raw.uuid)
+        }
+    }
+
+    /// Block size in bytes; 0 when the field is out of range.
+    pub fn block_size(&self) -> u32 {
+        match self.raw.log_block_size.get() {
+            log @ 0..=6 => 1024 << log,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of an inode slot.
+    pub fn inode_size(&self) -> u16 {
+        if self.rev_level() == 0 {
+            128
+        } else {
+            self.raw.inode_size.get()
+        }
+    }
+
+    /// The first inode number that is not reserved.
+    pub fn first_ino(&self) -> u32 {
+        if self.rev_level() == 0 {
+            11
+        } else {
+            self.raw.first_ino.get()
+        }
+    }
+}
+
+impl std::fmt::Debug for Superblock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Superblock")
+            .field("blocks", &self.blocks_count())
+            .field("block_size", &self.block_size())
+            .field("inodes", &self.inodes_count())
+            .field("features", &self.features().names())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The seed of a file system's checksums.
+pub fn fs_seed(sb: &Superblock) -> u32 {
+    sb.fs_seed()
+}
+
+#[cfg(test)]
+mod tests;
