@@ -1,2 +1,24 @@
-//! Fixtures, oracles and crash states for tests.
+//! Fixtures and oracles for tests.
+//!
+//! - [`image`] makes file systems with `mke2fs`, one for each named feature set;
+//! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse what they print;
+//! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
+//! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests.
+//!
+//! Nothing here is skipped: a tool or a privilege that is missing fails the test and says what to install.
+//! Functions panic with a message instead of returning errors, since their callers are tests.
 #![forbid(unsafe_code)]
+
+pub mod debugfs;
+pub mod dumpe2fs;
+pub mod e2fsck;
+pub mod image;
+pub mod kernel;
+pub mod rng;
+pub mod scratch;
+pub mod tool;
+pub mod tree;
+
+pub use image::{FEATURE_SETS, FeatureSet, Image};
+pub use scratch::Scratch;
+pub use tool::need;

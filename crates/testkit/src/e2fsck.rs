@@ -1,0 +1,200 @@
+//! `e2fsck` as the judge of an image. The verdict is read from its text: the exit status alone is no proof.
+
+use crate::tool::{Printed, arg, run};
+use std::path::Path;
+
+/// What `e2fsck` said of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All five passes ran and there was nothing to say.
+    Clean,
+    /// The lines that are not part of a clean report, in order.
+    Complaints(Vec<String>),
+}
+
+impl Verdict {
+    /// Panics with the complaints, if there are any.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        if let Verdict::Complaints(lines) = self {
+            panic!("e2fsck complains:\n  {}", lines.join("\n  "));
+        }
+    }
+
+    /// Whether nothing was found.
+    pub fn is_clean(&self) -> bool {
+        *self == Verdict::Clean
+    }
+}
+
+/// Runs `e2fsck -fn`, which changes nothing. An image that needs its journal replayed is not clean.
+pub fn check(image: &Path) -> Verdict {
+    check_with(image, &[])
+}
+
+/// As [`check`], with further arguments, for instance `["-E", "journal_only"]` or `["-b", "32768"]`.
+pub fn check_with(image: &Path, args: &[&str]) -> Verdict {
+    let printed = e2fsck(image, "-fn", args);
+    verdict(&printed, |_| false)
+}
+
+/// Repairs with `e2fsck -fy` what a crash may leave (journal replay, orphans, global free counts, a stale
+/// `orphan_present`), and checks again with `-fn`.
+///
+/// The verdict has every line of the first run that is not one of these allowances, then every complaint of the second.
+pub fn recover(image: &Path) -> Verdict {
+    let repair = e2fsck(image, "-fy", &[]);
+    let mut complaints = match verdict(&repair, allowed_after_crash) {
+        Verdict::Clean => Vec::new(),
+        Verdict::Complaints(lines) => lines,
+    };
+    if let Verdict::Complaints(lines) = check(image) {
+        complaints.extend(lines.into_iter().map(|line| format!("after repair: {line}")));
+    }
+    from_lines(complaints)
+}
+
+/// Runs `e2fsck -fy` whatever is wrong, and returns its report.
+pub fn repair(image: &Path) -> Printed {
+    e2fsck(image, "-fy", &[])
+}
+
+fn e2fsck(image: &Path, mode: &str, args: &[&str]) -> Printed {
+    let mut all = vec![mode.into()];
+    all.extend(args.iter().map(Into::into));
+    all.push(arg(image));
+    run("e2fsck", &all)
+}
+
+const PASSES: [&str; 5] = [
+    "Pass 1: Checking inodes, blocks, and sizes",
+    "Pass 2: Checking directory structure",
+    "Pass 3: Checking directory connectivity",
+    "Pass 4: Checking reference counts",
+    "Pass 5: Checking group summary information",
+];
+
+/// Reads a report: clean if it consists of the five passes, the summary and lines that `allowed` accepts.
+fn verdict(printed: &Printed, allowed: fn(&str) -> bool) -> Verdict {
+    let text = printed.text() + &printed.errors();
+    let mut passes = PASSES.iter().peekable();
+    let mut complaints = Vec::new();
+    let mut summaries = 0;
+    for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+        if passes.peek().is_some_and(|pass| **pass == line) {
+            passes.next();
+        } else if is_summary(line) {
+            summaries += 1;
+        } else if !line.starts_with("e2fsck 1.") && !allowed(line) {
+            complaints.push(line.to_owned());
+        }
+    }
+    if let Some(missing) = passes.next() {
+        complaints.push(format!("the report lacks `{missing}`"));
+    }
+    if summaries != 1 {
+        complaints.push(format!("the report has {summaries} summary lines"));
+    }
+    complaints.extend(bad_exit(printed.code, allowed("recovering journal")));
+    from_lines(complaints)
+}
+
+/// A complaint about the exit code, which is 0, or 1 where repairs are allowed.
+fn bad_exit(code: i32, repairs: bool) -> Option<String> {
+    let fine = code == 0 || (repairs && code == 1);
+    (!fine).then(|| format!("exit code {code}"))
+}
+
+fn from_lines(lines: Vec<String>) -> Verdict {
+    if lines.is_empty() { Verdict::Clean } else { Verdict::Complaints(lines) }
+}
+
+/// `NAME: 11/65536 files (0.0% non-contiguous), 14360/262144 blocks`
+fn is_summary(line: &str) -> bool {
+    let Some((_, rest)) = line.rsplit_once(": ") else {
+        return false;
+    };
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    match words.as_slice() {
+        [files, "files", percent, "non-contiguous),", blocks, "blocks"] => {
+            is_ratio(files) && is_ratio(blocks) && percent.starts_with('(')
+        }
+        _ => false,
+    }
+}
+
+fn is_ratio(word: &str) -> bool {
+    word.split_once('/').is_some_and(|(a, b)| is_number(a) && is_number(b))
+}
+
+fn is_number(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Lines that a repair after a crash may print, whoever wrote the image.
+fn allowed_after_crash(line: &str) -> bool {
+    const WHOLE: [&str; 4] =
+        ["Fix? yes", "Clear? yes", "Feature orphan_present is set but orphan file is clean.", "recovering journal"];
+    const START: [&str; 6] = [
+        "Clearing orphaned inode ",
+        "Truncating orphaned inode ",
+        "Free blocks count wrong (",
+        "Free inodes count wrong (",
+        "Setting free blocks count to ",
+        "Setting free inodes count to ",
+    ];
+    let replay = line.ends_with(": recovering journal") || line.ends_with(": ***** FILE SYSTEM WAS MODIFIED *****");
+    let orphan_block = line.starts_with("Orphan file (inode ") && line.ends_with(" is not clean.");
+    replay || orphan_block || WHOLE.contains(&line) || START.iter().any(|start| line.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(body: &str, code: i32) -> Printed {
+        Printed {
+            command: "e2fsck".into(),
+            code,
+            stdout: body.as_bytes().to_vec(),
+            stderr: b"e2fsck 1.47.0 (5-Feb-2023)\n".to_vec(),
+        }
+    }
+
+    fn passes() -> String {
+        PASSES.join("\n") + "\nimg: 11/65536 files (0.0% non-contiguous), 14360/262144 blocks\n"
+    }
+
+    #[test]
+    fn clean_report_is_clean() {
+        assert_eq!(verdict(&report(&passes(), 0), |_| false), Verdict::Clean);
+    }
+
+    #[test]
+    fn any_other_line_is_a_complaint() {
+        let text = passes().replace("Pass 2", "Deleted inode 15 has zero dtime.  Fix? no\n\nPass 2");
+        let Verdict::Complaints(lines) = verdict(&report(&text, 0), |_| false) else { panic!("clean") };
+        assert_eq!(lines, ["Deleted inode 15 has zero dtime.  Fix? no"]);
+    }
+
+    #[test]
+    fn missing_pass_or_summary_is_a_complaint() {
+        assert!(!verdict(&report("", 0), |_| false).is_clean());
+        let cut = passes().replace(PASSES[4], "");
+        assert!(!verdict(&report(&cut, 0), |_| false).is_clean());
+    }
+
+    #[test]
+    fn exit_code_counts() {
+        assert!(!verdict(&report(&passes(), 4), |_| false).is_clean());
+        assert!(!verdict(&report(&passes(), 1), |_| false).is_clean());
+        assert!(verdict(&report(&passes(), 1), allowed_after_crash).is_clean());
+    }
+
+    #[test]
+    fn group_counts_are_never_allowed() {
+        assert!(allowed_after_crash("Free blocks count wrong (55992, counted=55940)."));
+        assert!(!allowed_after_crash("Free blocks count wrong for group #0 (55992, counted=55940)."));
+        assert!(!allowed_after_crash("Block bitmap differences:  -8707"));
+    }
+}

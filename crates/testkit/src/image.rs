@@ -1,0 +1,174 @@
+//! File systems made by `mke2fs`, one for each feature set that matters.
+
+use crate::scratch::Scratch;
+use crate::tool::{arg, run};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+const MIB: u64 = 1 << 20;
+
+/// A named way to call `mke2fs`.
+#[derive(Debug, Clone, Copy)]
+pub struct FeatureSet {
+    /// Short name, unique in [`FEATURE_SETS`].
+    pub name: &'static str,
+    /// Arguments to `mke2fs` before the device.
+    pub args: &'static [&'static str],
+    /// Default size of the image in bytes.
+    pub bytes: u64,
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Whether it has a journal.
+    pub journal: bool,
+    /// Whether a kernel with 4 KiB pages and without quotas mounts it read-write.
+    pub kernel_mountable: bool,
+}
+
+const fn set(name: &'static str, block_size: u32, args: &'static [&'static str]) -> FeatureSet {
+    FeatureSet { name, args, bytes: 64 * MIB, block_size, journal: true, kernel_mountable: true }
+}
+
+const fn without_journal(mut set: FeatureSet) -> FeatureSet {
+    set.journal = false;
+    set
+}
+
+/// Every feature set that images are made with. The first is what `mke2fs -t ext4` makes.
+pub const FEATURE_SETS: &[FeatureSet] = &[
+    set("default", 4096, &["-t", "ext4", "-b", "4096"]),
+    set("orphan_file", 4096, &["-t", "ext4", "-b", "4096", "-O", "orphan_file,metadata_csum_seed"]),
+    set("1k", 1024, &["-t", "ext4", "-b", "1024", "-O", "orphan_file"]),
+    set("2k", 2048, &["-t", "ext4", "-b", "2048", "-O", "orphan_file"]),
+    FeatureSet {
+        bytes: 256 * MIB,
+        kernel_mountable: false,
+        ..set("64k", 65536, &["-t", "ext4", "-b", "65536", "-O", "orphan_file"])
+    },
+    without_journal(set("ext2", 4096, &["-t", "ext2", "-b", "4096"])),
+    without_journal(set("ext2_1k", 1024, &["-t", "ext2", "-b", "1024", "-I", "128"])),
+    set("ext3", 4096, &["-t", "ext3", "-b", "4096"]),
+    set("ext3_1k", 1024, &["-t", "ext3", "-b", "1024"]),
+    without_journal(set("no_journal", 4096, &["-t", "ext4", "-b", "4096", "-O", "^has_journal"])),
+    FeatureSet {
+        bytes: 256 * MIB,
+        ..set("bigalloc", 4096, &["-t", "ext4", "-b", "4096", "-O", "bigalloc,orphan_file", "-C", "65536"])
+    },
+    set("bigalloc_1k", 1024, &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "16384"]),
+    set("inline_data", 4096, &["-t", "ext4", "-b", "4096", "-O", "inline_data,orphan_file"]),
+    set("meta_bg", 1024, &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode"]),
+    set("ea_inode", 4096, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]),
+    set("large_dir", 1024, &["-t", "ext4", "-b", "1024", "-O", "large_dir,orphan_file"]),
+    set("sparse_super2", 1024, &["-t", "ext4", "-b", "1024", "-O", "sparse_super2,^resize_inode"]),
+    set("mmp", 4096, &["-t", "ext4", "-b", "4096", "-O", "mmp"]),
+    set("uninit_bg", 4096, &["-t", "ext4", "-b", "4096", "-O", "uninit_bg,^metadata_csum"]),
+    set("no_csum", 4096, &["-t", "ext4", "-b", "4096", "-O", "^metadata_csum,orphan_file"]),
+    set("no_64bit", 4096, &["-t", "ext4", "-b", "4096", "-O", "^64bit,orphan_file"]),
+    set("inode_128", 4096, &["-t", "ext4", "-b", "4096", "-I", "128"]),
+    set("inode_1024", 4096, &["-t", "ext4", "-b", "4096", "-I", "1024", "-O", "inline_data"]),
+    set("no_flex_bg", 1024, &["-t", "ext4", "-b", "1024", "-O", "^flex_bg"]),
+    set("no_dir_index", 4096, &["-t", "ext4", "-b", "4096", "-O", "^dir_index"]),
+    set("fast_commit", 4096, &["-t", "ext4", "-b", "4096", "-O", "fast_commit,orphan_file", "-J", "size=16"]),
+    FeatureSet { kernel_mountable: false, ..set("project", 4096, &["-t", "ext4", "-b", "4096", "-O", "project"]) },
+];
+
+impl FeatureSet {
+    /// The set of this name.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn named(name: &str) -> &'static FeatureSet {
+        FEATURE_SETS.iter().find(|set| set.name == name).unwrap_or_else(|| panic!("no feature set `{name}`"))
+    }
+
+    /// Makes an image of the default size.
+    pub fn make(&self) -> Image {
+        self.make_sized(self.bytes)
+    }
+
+    /// Makes an image of `bytes` bytes.
+    pub fn make_sized(&self, bytes: u64) -> Image {
+        Image::mke2fs(bytes, self.args)
+    }
+}
+
+/// A file system image in a temporary directory; both go away when it is dropped.
+#[derive(Debug)]
+pub struct Image {
+    scratch: Scratch,
+    path: PathBuf,
+}
+
+impl Image {
+    /// An image file of `bytes` zero bytes (sparse).
+    pub fn blank(bytes: u64) -> Self {
+        let scratch = Scratch::new();
+        let path = scratch.file("image", bytes);
+        Self { scratch, path }
+    }
+
+    /// Makes a sparse file of `bytes` bytes and runs `mke2fs -q -F ARGS FILE` on it. The UUID and the directory hash
+    /// seed are fixed unless `args` set them, so that equal calls give comparable images.
+    pub fn mke2fs(bytes: u64, args: &[&str]) -> Self {
+        let image = Self::blank(bytes);
+        mke2fs(&image.path, args, &[]);
+        image
+    }
+
+    /// As [`Image::mke2fs`], filled with the tree at `source` (`mke2fs -d`).
+    pub fn mke2fs_from(bytes: u64, args: &[&str], source: &Path) -> Self {
+        let image = Self::blank(bytes);
+        mke2fs(&image.path, args, &["-d".into(), arg(source)]);
+        image
+    }
+
+    /// The image file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory that the image lies in, for further files of the test.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// A copy as it is on the disk now, holes kept; for instance of an image that is in use, as after a crash.
+    pub fn copy(&self) -> Self {
+        Self::copy_of(&self.path)
+    }
+
+    /// An image that is a copy of the file `path`, holes kept.
+    pub fn copy_of(path: &Path) -> Self {
+        let scratch = Scratch::new();
+        let to = scratch.join("image");
+        run("cp", &["--sparse=always".into(), arg(path), arg(&to)]).must_succeed();
+        Self { scratch, path: to }
+    }
+
+    /// The bytes of the whole image.
+    pub fn bytes(&self) -> Vec<u8> {
+        std::fs::read(&self.path).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()))
+    }
+
+    /// Asserts that `e2fsck -fn` finds nothing at all.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        crate::e2fsck::check(&self.path).assert_clean();
+    }
+}
+
+const UUID: &str = "6f7ae4d6-9c2f-4f0e-8b1c-2d3a5b7c9e10";
+const HASH_SEED: &str = "hash_seed=0b7d6a1e-53c2-4e7a-9a41-c6f0d8e2b394";
+
+fn mke2fs(path: &Path, args: &[&str], extra: &[OsString]) {
+    let mut all: Vec<OsString> = vec!["-q".into(), "-F".into()];
+    if !args.contains(&"-U") {
+        all.extend(["-U".into(), UUID.into()]);
+    }
+    if !args.contains(&"-E") {
+        all.extend(["-E".into(), HASH_SEED.into()]);
+    }
+    all.extend(args.iter().map(Into::into));
+    all.extend_from_slice(extra);
+    all.push(arg(path));
+    run("mke2fs", &all).must_succeed();
+}

@@ -1,0 +1,173 @@
+//! The kernel's own ext4 over a loop device: the strongest oracle.
+
+use crate::scratch::Scratch;
+use crate::tool::{arg, need_root, run};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A loop device over an image, detached when dropped.
+#[derive(Debug)]
+pub struct Loop {
+    device: PathBuf,
+    attached: bool,
+}
+
+impl Loop {
+    /// Attaches a free loop device to `image`.
+    #[track_caller]
+    pub fn attach(image: &Path, read_only: bool) -> Self {
+        need_root("a loop device");
+        let mut args: Vec<OsString> = vec!["--find".into(), "--show".into()];
+        if read_only {
+            args.push("--read-only".into());
+        }
+        args.push(arg(image));
+        let printed = run("losetup", &args).must_succeed();
+        Self { device: PathBuf::from(printed.text().trim()), attached: true }
+    }
+
+    /// The block device.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    fn detach(&mut self) {
+        if std::mem::take(&mut self.attached) {
+            let printed = run("losetup", &["--detach".into(), arg(&self.device)]);
+            if printed.code != 0 {
+                eprintln!("{printed}");
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// An image mounted by the kernel; unmounted and detached when dropped.
+#[derive(Debug)]
+pub struct Mount {
+    directory: Scratch,
+    point: PathBuf,
+    mounted: bool,
+    device: Loop,
+}
+
+impl Mount {
+    /// Mounts `image` as ext4. `options` is what `mount -o` takes; empty for none.
+    ///
+    /// # Panics
+    /// If the caller is not root or the kernel refuses.
+    #[track_caller]
+    pub fn new(image: &Path, options: &str) -> Self {
+        Self::try_new(image, options).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// As [`Mount::new`], with the kernel's refusal as an error.
+    #[track_caller]
+    pub fn try_new(image: &Path, options: &str) -> Result<Self, String> {
+        need_root("mounting with the kernel's ext4");
+        let read_only = options.split(',').any(|option| option == "ro");
+        let device = Loop::attach(image, read_only);
+        let directory = Scratch::new();
+        let point = directory.dir("mnt");
+        let mut args: Vec<OsString> = vec!["-t".into(), "ext4".into()];
+        if !options.is_empty() {
+            args.extend(["-o".into(), options.into()]);
+        }
+        args.extend([arg(device.device()), arg(&point)]);
+        let printed = run("mount", &args);
+        if printed.code != 0 {
+            return Err(printed.to_string());
+        }
+        Ok(Self { directory, point, mounted: true, device })
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+
+    /// The path of `name` below the mount point.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// The loop device.
+    pub fn device(&self) -> &Path {
+        self.device.device()
+    }
+
+    /// Writes everything to the image.
+    pub fn sync(&self) {
+        run("sync", &["-f".into(), arg(&self.point)]).must_succeed();
+    }
+
+    /// Unmounts and detaches; afterwards the image file has everything.
+    #[track_caller]
+    pub fn unmount(mut self) {
+        self.release().unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Stops the file system as a crash would (`EXT4_IOC_SHUTDOWN`); everything afterwards fails with EIO.
+    #[track_caller]
+    pub fn shut_down(&self, how: Shutdown) {
+        shut_down(&self.point, how);
+    }
+
+    /// Shuts down, unmounts and detaches: the image is left as after a crash.
+    #[track_caller]
+    pub fn crash(self, how: Shutdown) {
+        self.shut_down(how);
+        self.unmount();
+    }
+
+    fn release(&mut self) -> Result<(), String> {
+        if std::mem::take(&mut self.mounted) {
+            let printed = run("umount", &[arg(&self.point)]);
+            if printed.code != 0 {
+                run("umount", &["--lazy".into(), arg(&self.point)]);
+                return Err(printed.to_string());
+            }
+        }
+        self.device.detach();
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            eprintln!("{error} (in {})", self.directory.path().display());
+        }
+    }
+}
+
+/// What `EXT4_IOC_SHUTDOWN` does first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Writes everything, then stops.
+    Full = 0,
+    /// Commits the journal, then stops: data that was not written is lost.
+    FlushLog = 1,
+    /// Stops at once: the running transaction is lost.
+    NoFlushLog = 2,
+}
+
+/// Safe Rust has no ioctl with an argument; perl, which every Debian has, does.
+const SHUTDOWN_SCRIPT: &str = r#"
+use Fcntl;
+sysopen(my $dir, $ARGV[0], O_RDONLY) or die "open: $!";
+my $flags = pack("L", $ARGV[1]);
+ioctl($dir, 0x8004587d, $flags) or die "ioctl: $!";
+"#;
+
+/// Shuts down the file system mounted at `point`, whoever serves it.
+#[track_caller]
+pub fn shut_down(point: &Path, how: Shutdown) {
+    let flags = (how as u32).to_string();
+    run("perl", &["-e".into(), SHUTDOWN_SCRIPT.into(), arg(point), flags.into()]).must_succeed();
+}

@@ -1,0 +1,120 @@
+//! Running other people's programs.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Directories that hold administrators' tools but are often missing from `PATH`.
+const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+/// The path of program `tool`.
+///
+/// # Panics
+/// If it is not installed, with the name of the Debian package that has it.
+pub fn need(tool: &str) -> PathBuf {
+    find(tool).unwrap_or_else(|| panic!("`{tool}` is not installed: `apt-get install {}`", package_of(tool)))
+}
+
+fn find(tool: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(SYSTEM_DIRS.iter().map(PathBuf::from))
+        .map(|dir| dir.join(tool))
+        .find(|candidate| candidate.is_file())
+}
+
+/// The Debian package that holds `tool`.
+fn package_of(tool: &str) -> &str {
+    match tool {
+        "mke2fs" | "e2fsck" | "debugfs" | "dumpe2fs" | "tune2fs" | "resize2fs" | "chattr" | "lsattr" | "e2image" => {
+            "e2fsprogs"
+        }
+        "mount" | "umount" | "losetup" | "findmnt" | "unshare" | "fallocate" => "mount util-linux",
+        "setfattr" | "getfattr" => "attr",
+        "setfacl" | "getfacl" => "acl",
+        "fusermount3" => "fuse3",
+        "perl" => "perl-base",
+        "rsync" | "fio" | "tar" | "fuse2fs" => tool,
+        _ => tool,
+    }
+}
+
+/// What a program printed, and how it ended.
+#[derive(Debug, Clone)]
+pub struct Printed {
+    /// The command line, for messages.
+    pub command: String,
+    /// Exit code; -1 if a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+}
+
+impl Printed {
+    /// Standard output as text, bytes that are not UTF-8 replaced.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard error as text.
+    pub fn errors(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// Panics with everything that was printed unless the exit code is 0.
+    pub fn must_succeed(self) -> Self {
+        assert!(self.code == 0, "{self}");
+        self
+    }
+}
+
+impl std::fmt::Display for Printed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` ended with {}:\n{}{}", self.command, self.code, self.text(), self.errors())
+    }
+}
+
+/// Runs `tool` with `args` in the C locale and UTC and returns what it printed, whatever its exit code.
+pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> Printed {
+    run_with_env(tool, args, &[])
+}
+
+/// As [`run`], with further environment variables.
+pub fn run_with_env<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)]) -> Printed {
+    let program = need(tool);
+    let output = Command::new(&program)
+        .args(args)
+        .env("LC_ALL", "C")
+        .env("TZ", "UTC")
+        .envs(env.iter().copied())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run {}: {e}", program.display()));
+    printed(tool, args, output)
+}
+
+fn printed<A: AsRef<OsStr>>(tool: &str, args: &[A], output: Output) -> Printed {
+    let mut command = OsString::from(tool);
+    for arg in args {
+        command.push(" ");
+        command.push(arg);
+    }
+    Printed {
+        command: command.to_string_lossy().into_owned(),
+        code: output.status.code().unwrap_or(-1),
+        stdout: output.stdout,
+        stderr: output.stderr,
+    }
+}
+
+/// Panics unless the test runs as root; `why` says what needs it.
+pub fn need_root(why: &str) {
+    assert!(rustix::process::geteuid().is_root(), "{why} needs root: run this test as root");
+}
+
+/// A path as an argument vector's element.
+pub(crate) fn arg(path: &Path) -> OsString {
+    path.as_os_str().to_owned()
+}

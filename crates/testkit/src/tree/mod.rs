@@ -1,0 +1,14 @@
+//! Trees of files: seeded random ones to make ([`Plan`]), and manifests to compare what two file systems hold.
+//!
+//! A test makes a plan, applies it to a file system in one way, reads it back in another and compares manifests:
+//! `Manifest::walk(a).assert_same(&Manifest::walk(b))`.
+
+mod apply;
+mod generate;
+mod manifest;
+mod plan;
+mod walk;
+
+pub use generate::Shape;
+pub use manifest::{Kind, Manifest, Node, content_hash};
+pub use plan::{Content, Entry, Plan, What, posix_acl};

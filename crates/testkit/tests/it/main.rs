@@ -1,0 +1,4 @@
+//! The fixtures and oracles against the real tools and the real kernel.
+
+mod images;
+mod trees;
