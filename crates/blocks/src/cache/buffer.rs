@@ -1,0 +1,178 @@
+//! One cached block.
+//!
+//! # Invariants
+//! The bytes are replaced, never changed, while a snapshot of them exists: a snapshot is frozen.
+
+use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use extant_sync::{Arc, Level, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// A block in memory.
+pub struct Buffer {
+    nr: u64,
+    data: RwLock<Arc<[u8]>>,
+    /// The transaction that the block last joined, 0 for none.
+    tid: AtomicU64,
+    /// While not zero the block stays cached.
+    pins: AtomicU32,
+    /// Used since the clock's hand last passed.
+    referenced: AtomicBool,
+    /// The bytes passed a check or were made here.
+    verified: AtomicBool,
+}
+
+/// A block's bytes, locked for reading.
+pub struct BufferRead<'a>(RwLockReadGuard<'a, Arc<[u8]>>);
+
+/// A block's bytes, locked for writing. Snapshots taken before keep the old bytes.
+pub struct BufferWrite<'a>(RwLockWriteGuard<'a, Arc<[u8]>>);
+
+impl Buffer {
+    pub(super) fn new(nr: u64, bytes: Arc<[u8]>, verified: bool) -> Self {
+        Buffer {
+            nr,
+            data: RwLock::new(Level::Buffer, bytes),
+            tid: AtomicU64::new(0),
+            pins: AtomicU32::new(0),
+            referenced: AtomicBool::new(true),
+            verified: AtomicBool::new(verified),
+        }
+    }
+
+    /// The block's number.
+    pub fn nr(&self) -> u64 {
+        self.nr
+    }
+
+    /// Locks the bytes for reading.
+    pub fn read(&self) -> BufferRead<'_> {
+        BufferRead(self.data.read())
+    }
+
+    /// The bytes as they are now, frozen; cheap.
+    pub fn snapshot(&self) -> Arc<[u8]> {
+        Arc::clone(&self.data.read())
+    }
+
+    /// Locks the bytes for writing. Only the journal calls this, since it must know of every change first.
+    #[doc(hidden)]
+    pub fn write_unlogged(&self) -> BufferWrite<'_> {
+        BufferWrite(self.data.write())
+    }
+
+    /// Keeps the block cached until [`Buffer::unpin`].
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes one pin back.
+    pub fn unpin(&self) {
+        let before = self.pins.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "block {} unpinned more often than pinned", self.nr);
+    }
+
+    /// Whether the block is pinned.
+    pub fn pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+
+    /// The transaction that the block last joined; 0 if none.
+    pub fn tid(&self) -> u64 {
+        self.tid.load(Ordering::Acquire)
+    }
+
+    /// Notes the transaction that the block joins.
+    pub fn set_tid(&self, tid: u64) {
+        self.tid.store(tid, Ordering::Release);
+    }
+
+    /// Whether the shard must keep the buffer. Asked under the shard's lock, where its own reference is one.
+    pub(super) fn in_use(self: &Arc<Self>) -> bool {
+        self.pinned() || Arc::strong_count(self) > 1
+    }
+
+    #[inline]
+    pub(super) fn touch(&self) {
+        if !self.referenced.load(Ordering::Relaxed) {
+            self.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets that the buffer was used, and tells whether it was.
+    pub(super) fn untouch(&self) -> bool {
+        self.referenced.swap(false, Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn is_verified(&self) -> bool {
+        self.verified.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_verified(&self) {
+        self.verified.store(true, Ordering::Release);
+    }
+
+    /// The bytes of a buffer that only readers of the cache know, so nobody holds its lock for long and the order
+    /// among buffers does not matter.
+    pub(super) fn unverified_bytes(&self) -> Arc<[u8]> {
+        Arc::clone(&self.data.read_nested())
+    }
+
+    /// Zeroes a block whose old content no longer matters to anybody. Whoever held it gave it up, so the order among
+    /// buffers does not matter.
+    pub(super) fn zero(&self) {
+        let mut bytes = BufferWrite(self.data.write_nested());
+        bytes.fill(0);
+        self.set_verified();
+    }
+}
+
+impl Deref for BufferRead<'_> {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl BufferRead<'_> {
+    /// The bytes as they are now, frozen; cheap.
+    pub fn snapshot(&self) -> Arc<[u8]> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for BufferWrite<'_> {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for BufferWrite<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl BufferWrite<'_> {
+    /// The bytes as they are now, frozen; the next change copies them.
+    pub fn snapshot(&self) -> Arc<[u8]> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Buffer { nr, tid, pins, verified, .. } = self;
+        f.debug_struct("Buffer")
+            .field("nr", nr)
+            .field("tid", tid)
+            .field("pins", pins)
+            .field("verified", verified)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,281 @@
+//! The cache of metadata blocks.
+//!
+//! # Invariants
+//! - There is at most one live [`Buffer`] of a block: a buffer leaves its shard only while nobody else refers to it
+//!   (a reference count of one, seen under the shard's lock, cannot grow), except through [`Cache::forget`], whose
+//!   caller gave up the block.
+//! - A buffer that is reachable by [`Cache::read`] or [`Cache::peek`] holds bytes that passed a check, or that were
+//!   made in memory. Bytes read ahead wait unverified for their first reader's check.
+//! - A block that fails to load, or fails its check, leaves nothing behind.
+//!
+//! # Locking
+//! Each shard has one lock (`CacheShard`). Devices are read and checks run outside it: an absent block's first reader
+//! registers a load, and the others wait for it.
+
+mod buffer;
+mod load;
+mod shard;
+
+pub use buffer::{Buffer, BufferRead, BufferWrite};
+
+use crate::BlockDevice;
+use extant_sync::{Arc, Level, RwLock, ShardedCounter, shard_count};
+use load::{Load, Loading, Outcome};
+use shard::Shard;
+use std::fmt;
+use std::io;
+
+/// The most bytes that one call reads ahead.
+const MAX_READ_AHEAD: usize = 1 << 20;
+
+/// A bounded cache of the metadata blocks of one device, keyed by block number.
+///
+/// Its capacity bounds the blocks that nobody uses; pinned and referenced ones stay whatever their number.
+pub struct Cache {
+    device: Arc<dyn BlockDevice>,
+    block_size: usize,
+    shards: Box<[RwLock<Shard>]>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    hits: ShardedCounter,
+    misses: ShardedCounter,
+    read_ahead: ShardedCounter,
+    evictions: ShardedCounter,
+}
+
+/// What a cache holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Blocks held.
+    pub blocks: u64,
+    /// Bytes held.
+    pub bytes: u64,
+    /// Blocks that are pinned.
+    pub pinned: u64,
+    /// Reads that found their block.
+    pub hits: u64,
+    /// Reads that went to the device.
+    pub misses: u64,
+    /// Blocks read ahead.
+    pub read_ahead: u64,
+    /// Blocks dropped to make room.
+    pub evictions: u64,
+}
+
+impl Cache {
+    /// A cache of `device`'s blocks of `block_size` bytes, which must not be 0, that holds about `capacity_bytes`.
+    pub fn new(device: Arc<dyn BlockDevice>, block_size: usize, capacity_bytes: usize) -> Arc<Cache> {
+        let block_size = block_size.max(1);
+        let shards = (shard_count() * 8).next_power_of_two();
+        let capacity = (capacity_bytes / block_size).div_ceil(shards).max(1);
+        let shards = (0..shards).map(|_| RwLock::new(Level::CacheShard, Shard::new(capacity))).collect();
+        Arc::new(Cache { device, block_size, shards, counters: Counters::default() })
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// The size of a block in bytes.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// The block `nr`, from the device if need be.
+    ///
+    /// `check` runs on bytes just read from the device, before anybody else sees them; if it fails the block is not
+    /// cached. It must take no lock. Of concurrent readers of an absent block one reads the device, and the others
+    /// get what it got; after its failure they try for themselves.
+    ///
+    /// # Errors
+    /// The device's (beyond its end: `UnexpectedEof`) or the check's.
+    pub fn read<E: From<io::Error>>(
+        &self,
+        nr: u64,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<Arc<Buffer>, E> {
+        if let Some(buffer) = self.lookup(nr).filter(|buffer| buffer.is_verified()) {
+            self.counters.hits.add(1);
+            return Ok(buffer);
+        }
+        self.read_slow(nr, check)
+    }
+
+    #[cold]
+    fn read_slow<E: From<io::Error>>(
+        &self,
+        nr: u64,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<Arc<Buffer>, E> {
+        loop {
+            let outcome = self.shard(nr).write().begin(nr);
+            match outcome {
+                Outcome::Cached(buffer) if buffer.is_verified() => return Ok(buffer),
+                Outcome::Cached(buffer) => return self.verify(buffer, check),
+                Outcome::LoadedByOther(load) => load.wait(),
+                Outcome::LoadHere(load) => return self.load(nr, load, check),
+            }
+        }
+    }
+
+    /// Reads and checks a block whose load this thread registered.
+    fn load<E: From<io::Error>>(
+        &self,
+        nr: u64,
+        load: Arc<Load>,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<Arc<Buffer>, E> {
+        let loading = Loading::new(self, nr, load);
+        self.counters.misses.add(1);
+        let bytes = self.read_block(nr)?;
+        check(&bytes)?;
+        Ok(loading.publish(Buffer::new(nr, bytes, true)))
+    }
+
+    fn read_block(&self, nr: u64) -> io::Result<Arc<[u8]>> {
+        let mut bytes = zeroes(self.block_size);
+        if let Some(unshared) = Arc::get_mut(&mut bytes) {
+            self.device.read_at(unshared, self.offset(nr)?)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Runs the first reader's check on a block that was read ahead.
+    fn verify<E>(&self, buffer: Arc<Buffer>, check: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<Arc<Buffer>, E> {
+        match check(&buffer.unverified_bytes()) {
+            Ok(()) => Ok(self.shard(buffer.nr()).write().confirm(buffer)),
+            Err(error) => {
+                self.shard(buffer.nr()).write().remove_if(buffer.nr(), |held| !held.is_verified());
+                Err(error)
+            }
+        }
+    }
+
+    /// A block about to be overwritten whole: zero-filled and valid, without reading the device.
+    ///
+    /// A buffer of the block that somebody still uses is zeroed in place.
+    pub fn fresh(&self, nr: u64) -> Arc<Buffer> {
+        let buffer = Arc::new(Buffer::new(nr, zeroes(self.block_size), true));
+        let (used, dropped) = self.shard(nr).write().insert_fresh(buffer);
+        self.counters.evictions.add(dropped.len() as i64);
+        drop(dropped);
+        used.unwrap_or_else(|existing| {
+            existing.zero();
+            existing
+        })
+    }
+
+    /// The block if it is cached and checked.
+    pub fn peek(&self, nr: u64) -> Option<Arc<Buffer>> {
+        self.lookup(nr).filter(|buffer| buffer.is_verified())
+    }
+
+    /// Drops `count` blocks from `nr` without writing them, whoever uses them: their content no longer matters. Loads
+    /// in progress of these blocks are not cached.
+    pub fn forget(&self, nr: u64, count: u64) {
+        for nr in nr..nr.saturating_add(count) {
+            let dropped = self.shard(nr).write().forget(nr);
+            drop(dropped);
+        }
+    }
+
+    /// Drops all blocks that nobody uses.
+    pub fn forget_unused(&self) {
+        self.shrink(0);
+    }
+
+    /// Reads up to `count` blocks from `nr` that are not cached, each gap between cached ones in one request, at most
+    /// 1 MiB in all. Errors are left to the reads that follow, as are checks.
+    pub fn read_ahead(&self, nr: u64, count: u64) {
+        let end = nr.saturating_add(count.min((MAX_READ_AHEAD / self.block_size).max(1) as u64));
+        let end = end.min(self.device.len() / self.block_size as u64);
+        let mut at = nr;
+        while at < end {
+            let run = self.begin_run(at, end);
+            at = at.saturating_add((run.len() as u64).max(1));
+            self.load_run(run);
+        }
+    }
+
+    /// Registers loads for the absent blocks from `nr` on, up to the first that is cached or being loaded.
+    fn begin_run(&self, nr: u64, end: u64) -> Vec<Loading<'_>> {
+        let load_of = |nr| match self.shard(nr).write().begin(nr) {
+            Outcome::LoadHere(load) => Some(load),
+            Outcome::Cached(_) | Outcome::LoadedByOther(_) => None,
+        };
+        (nr..end).map_while(|nr| Some(Loading::new(self, nr, load_of(nr)?))).collect()
+    }
+
+    fn load_run(&self, run: Vec<Loading<'_>>) {
+        let Some(first) = run.first() else { return };
+        let mut bytes = vec![0; run.len() * self.block_size];
+        let read = self.offset(first.nr()).and_then(|offset| self.device.read_at(&mut bytes, offset));
+        if read.is_err() {
+            return;
+        }
+        self.counters.read_ahead.add(run.len() as i64);
+        for (loading, block) in run.into_iter().zip(bytes.chunks_exact(self.block_size)) {
+            let nr = loading.nr();
+            loading.publish(Buffer::new(nr, Arc::from(block), false));
+        }
+    }
+
+    /// Drops unused blocks until at most `target_bytes` are held, as far as that is possible. Gives the bytes dropped.
+    pub fn shrink(&self, target_bytes: usize) -> usize {
+        let target = target_bytes / self.block_size / self.shards.len();
+        let dropped: usize = self.shards.iter().map(|shard| shard.write().shrink(target).len()).sum();
+        self.counters.evictions.add(dropped as i64);
+        dropped * self.block_size
+    }
+
+    /// What is held and was done so far.
+    pub fn stats(&self) -> CacheStats {
+        let mut stats = CacheStats {
+            hits: self.counters.hits.sum() as u64,
+            misses: self.counters.misses.sum() as u64,
+            read_ahead: self.counters.read_ahead.sum() as u64,
+            evictions: self.counters.evictions.sum() as u64,
+            ..CacheStats::default()
+        };
+        for shard in &self.shards {
+            let shard = shard.read();
+            stats.blocks += shard.len() as u64;
+            stats.pinned += shard.pinned() as u64;
+        }
+        stats.bytes = stats.blocks * self.block_size as u64;
+        stats
+    }
+
+    #[inline]
+    fn lookup(&self, nr: u64) -> Option<Arc<Buffer>> {
+        self.shard(nr).read().get(nr)
+    }
+
+    /// Neighbours lie in different shards; a multiplication spreads strides too.
+    #[inline]
+    fn shard(&self, nr: u64) -> &RwLock<Shard> {
+        let hash = nr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.shards[hash as usize & (self.shards.len() - 1)]
+    }
+
+    fn offset(&self, nr: u64) -> io::Result<u64> {
+        nr.checked_mul(self.block_size as u64).ok_or_else(|| {
+            let message = format!("{}: block {nr} lies beyond any device", self.device.name());
+            io::Error::new(io::ErrorKind::UnexpectedEof, message)
+        })
+    }
+}
+
+fn zeroes(len: usize) -> Arc<[u8]> {
+    std::iter::repeat_n(0, len).collect()
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("device", &self.device).field("stats", &self.stats()).finish()
+    }
+}

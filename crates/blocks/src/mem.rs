@@ -1,0 +1,159 @@
+//! A device in memory.
+//!
+//! # Locking
+//! The list of chunks is locked for reading by every transfer and for writing by a change of length; then each chunk
+//! by itself, one at a time. Both are of level `Device`, the list always first.
+
+use crate::error::check_range;
+use crate::{BlockDevice, Op};
+use extant_sync::{Level, RwLock};
+use std::io;
+use std::ops::Range;
+
+const CHUNK: u64 = 1 << 18;
+
+/// A device in memory. Memory is taken from the system as bytes are first written.
+#[derive(Debug)]
+pub struct MemDevice {
+    name: String,
+    body: RwLock<Body>,
+}
+
+struct Body {
+    len: u64,
+    chunks: Vec<RwLock<Vec<u8>>>,
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Body").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl MemDevice {
+    /// A device of `len` zeroes.
+    pub fn new(len: u64) -> Self {
+        let mut body = Body { len: 0, chunks: Vec::new() };
+        body.set_len(len);
+        MemDevice { name: "memory".into(), body: RwLock::new(Level::Device, body) }
+    }
+
+    /// A device that holds `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let device = MemDevice::new(bytes.len() as u64);
+        device.body.read().each_chunk(0, bytes.len(), |chunk, within, of_buffer| {
+            chunk.write_nested()[within].copy_from_slice(&bytes[of_buffer]);
+        });
+        device
+    }
+
+    /// A copy of all bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let body = self.body.read();
+        body.chunks.iter().flat_map(|chunk| chunk.read_nested().clone()).collect()
+    }
+
+    fn check(&self, body: &Body, op: Op, offset: u64, len: u64) -> io::Result<()> {
+        check_range(op, &|| self.name.clone(), body.len, offset, len)
+    }
+}
+
+impl Body {
+    fn set_len(&mut self, len: u64) {
+        let whole = len.div_ceil(CHUNK);
+        self.chunks.truncate(whole as usize);
+        if let Some(last) = self.chunks.last_mut() {
+            last.get_mut().resize(CHUNK as usize, 0);
+        }
+        while (self.chunks.len() as u64) < whole {
+            self.chunks.push(RwLock::new(Level::Device, vec![0; CHUNK as usize]));
+        }
+        if let Some(last) = self.chunks.last_mut() {
+            last.get_mut().truncate((len - (whole - 1) * CHUNK) as usize);
+        }
+        self.len = len;
+    }
+
+    /// Calls `f` with each chunk that a range touches, the range within it, and that range's place in the buffer.
+    fn each_chunk(&self, offset: u64, len: usize, mut f: impl FnMut(&RwLock<Vec<u8>>, Range<usize>, Range<usize>)) {
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let within = (at % CHUNK) as usize;
+            let count = (CHUNK as usize - within).min(len - done);
+            f(&self.chunks[(at / CHUNK) as usize], within..within + count, done..done + count);
+            done += count;
+        }
+    }
+}
+
+impl BlockDevice for MemDevice {
+    fn len(&self) -> u64 {
+        self.body.read().len
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let body = self.body.read();
+        self.check(&body, Op::Read, offset, buf.len() as u64)?;
+        body.each_chunk(offset, buf.len(), |chunk, within, of_buffer| {
+            buf[of_buffer].copy_from_slice(&chunk.read_nested()[within]);
+        });
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let body = self.body.read();
+        self.check(&body, Op::Write, offset, data.len() as u64)?;
+        body.each_chunk(offset, data.len(), |chunk, within, of_buffer| {
+            chunk.write_nested()[within].copy_from_slice(&data[of_buffer]);
+        });
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check(&self.body.read(), Op::Discard, offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.body.write().set_len(len);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_cross_chunks() {
+        let device = MemDevice::new(3 * CHUNK + 7);
+        let data: Vec<u8> = (0..CHUNK + 20).map(|n| n as u8).collect();
+        device.write_at(&data, CHUNK - 10).unwrap();
+        let mut back = vec![0; data.len()];
+        device.read_at(&mut back, CHUNK - 10).unwrap();
+        assert_eq!(back, data);
+        assert!(device.write_at(&[0; 8], 3 * CHUNK).is_err());
+        assert!(device.read_at(&mut [0; 1], u64::MAX).is_err());
+    }
+
+    #[test]
+    fn growth_after_a_cut_reads_as_zeroes() {
+        let device = MemDevice::from_bytes(&vec![7; CHUNK as usize + 5]);
+        device.set_len(CHUNK - 3).unwrap();
+        device.set_len(2 * CHUNK + 1).unwrap();
+        let bytes = device.to_vec();
+        assert_eq!(bytes.len() as u64, 2 * CHUNK + 1);
+        assert!(bytes[..(CHUNK - 3) as usize].iter().all(|b| *b == 7));
+        assert!(bytes[(CHUNK - 3) as usize..].iter().all(|b| *b == 0));
+        device.set_len(0).unwrap();
+        assert_eq!(device.to_vec(), []);
+    }
+}

@@ -1,0 +1,193 @@
+//! Writes that are collected, sorted and merged before the device sees them.
+
+use crate::BlockDevice;
+use crate::device::total_len;
+use extant_sync::Arc;
+use std::io::{self, IoSlice};
+use std::ops::Deref;
+
+/// The most pieces in one request, which is also the most that the operating system takes.
+const MAX_PIECES: usize = 1024;
+
+/// The bytes of one write.
+#[derive(Clone, Debug)]
+pub enum Piece<'a> {
+    /// Frozen bytes that others hold too, such as a block's snapshot.
+    Shared(Arc<[u8]>),
+    /// Bytes that outlive the plug.
+    Borrowed(&'a [u8]),
+    /// Bytes of this write alone.
+    Owned(Vec<u8>),
+}
+
+impl Deref for Piece<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Piece::Shared(bytes) => bytes,
+            Piece::Borrowed(bytes) => bytes,
+            Piece::Owned(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Arc<[u8]>> for Piece<'_> {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Piece::Shared(bytes)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Piece<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Piece::Borrowed(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Piece<'_> {
+    fn from(bytes: Vec<u8>) -> Self {
+        Piece::Owned(bytes)
+    }
+}
+
+/// What a plug did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlugStats {
+    /// Writes added.
+    pub pieces: u64,
+    /// Requests that the device saw.
+    pub requests: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Collects writes and submits them in the order of their offsets, adjacent ones as one request.
+///
+/// Writes that overlap are all submitted one by one in the order they were added, so that the last one wins.
+#[must_use]
+pub struct Plug<'a> {
+    device: &'a dyn BlockDevice,
+    pieces: Vec<(u64, Piece<'a>)>,
+}
+
+impl<'a> Plug<'a> {
+    /// A plug without writes.
+    pub fn new(device: &'a dyn BlockDevice) -> Self {
+        Plug { device, pieces: Vec::new() }
+    }
+
+    /// Adds a write of `bytes` at `offset`.
+    pub fn add(&mut self, offset: u64, bytes: impl Into<Piece<'a>>) {
+        let piece = bytes.into();
+        if !piece.is_empty() {
+            self.pieces.push((offset, piece));
+        }
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// The number of writes added.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Submits everything and returns when it is written (not: durable).
+    ///
+    /// # Errors
+    /// The first error of the device. The other requests are submitted nevertheless.
+    pub fn finish(self) -> io::Result<PlugStats> {
+        let mut first_error = Ok(());
+        let stats = self.finish_each(|_, _, result| {
+            if let (Err(error), Ok(())) = (result, &first_error) {
+                first_error = Err(error);
+            }
+        });
+        first_error.map(|()| stats)
+    }
+
+    /// Submits everything and reports each request: its offset, its length in bytes and what came of it.
+    pub fn finish_each(mut self, mut done: impl FnMut(u64, u64, io::Result<()>)) -> PlugStats {
+        let order = self.sort();
+        let mut stats = PlugStats { pieces: self.pieces.len() as u64, ..PlugStats::default() };
+        let mut rest = self.pieces.as_slice();
+        while let Some(((offset, _), _)) = rest.split_first() {
+            let count = if order == Order::Sorted { adjacent(rest) } else { 1 };
+            let (request, after) = rest.split_at(count);
+            let slices: Vec<IoSlice<'_>> = request.iter().map(|(_, piece)| IoSlice::new(piece)).collect();
+            let len = total_len(&slices);
+            done(*offset, len, self.device.write_vectored_at(&slices, *offset));
+            stats.requests += 1;
+            stats.bytes += len;
+            rest = after;
+        }
+        stats
+    }
+
+    /// Sorts by offset unless writes overlap.
+    fn sort(&mut self) -> Order {
+        let mut sorted: Vec<(u64, u64)> = self.pieces.iter().map(|(at, piece)| (*at, piece.len() as u64)).collect();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0) {
+            return Order::AsAdded;
+        }
+        self.pieces.sort_unstable_by_key(|(offset, _)| *offset);
+        Order::Sorted
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Sorted,
+    AsAdded,
+}
+
+/// How many of the first pieces follow each other without a gap; at least one.
+fn adjacent(pieces: &[(u64, Piece<'_>)]) -> usize {
+    let follows = |pair: &&[(u64, Piece<'_>)]| pair[0].0.checked_add(pair[0].1.len() as u64) == Some(pair[1].0);
+    let followers = pieces.windows(2).take_while(follows).count();
+    (1 + followers).min(MAX_PIECES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+
+    #[test]
+    fn adjacent_writes_become_one_request() {
+        let device = MemDevice::new(100);
+        let mut plug = Plug::new(&device);
+        plug.add(20, vec![3; 10]);
+        plug.add(0, &[1; 10][..]);
+        plug.add(50, vec![5; 10]);
+        plug.add(10, Arc::<[u8]>::from(vec![2; 10]));
+        plug.add(70, vec![]);
+        let stats = plug.finish().unwrap();
+        assert_eq!(stats, PlugStats { pieces: 4, requests: 2, bytes: 40 });
+        let bytes = device.to_vec();
+        assert_eq!((bytes[5], bytes[15], bytes[25], bytes[35], bytes[55]), (1, 2, 3, 0, 5));
+    }
+
+    #[test]
+    fn the_last_of_overlapping_writes_wins() {
+        let device = MemDevice::new(100);
+        let mut plug = Plug::new(&device);
+        plug.add(5, vec![1; 10]);
+        plug.add(0, vec![2; 10]);
+        assert_eq!(plug.finish().unwrap().requests, 2);
+        assert_eq!(device.to_vec()[..16], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn an_error_does_not_stop_the_other_requests() {
+        let device = MemDevice::new(10);
+        let mut plug = Plug::new(&device);
+        plug.add(20, vec![1; 1]);
+        plug.add(0, vec![2; 1]);
+        plug.add(30, vec![2; 1]);
+        assert!(plug.finish().is_err());
+        assert_eq!(device.to_vec()[0], 2);
+    }
+}
