@@ -1,0 +1,226 @@
+//! Writes kept in memory over a device that is only read.
+//!
+//! # Invariants
+//! A block's bytes are, in this order: what was written to it here; what the replay source has for it; what the base
+//! has.
+//!
+//! # Locking
+//! One lock (`Device`) over the map of written blocks. Neither the base nor the source is called under it.
+
+use crate::error::check_range;
+use crate::{BlockDevice, DeviceError, Op};
+use extant_sync::{Arc, Level, RwLock};
+use rustc_hash::FxHashMap;
+use std::fmt::Debug;
+use std::io;
+use std::ops::Range;
+
+/// Blocks that lie elsewhere than at home, such as in a journal that was not replayed.
+pub trait ReplaySource: Send + Sync + Debug {
+    /// Whether the source has block `nr`. The answer never changes.
+    fn covers(&self, nr: u64) -> bool;
+
+    /// Fills `buf`, one block long, with block `nr`, which the source covers.
+    fn read_block(&self, nr: u64, buf: &mut [u8]) -> io::Result<()>;
+}
+
+/// A device whose writes stay in memory, up to a bound.
+#[derive(Debug)]
+pub struct OverlayDevice {
+    base: Arc<dyn BlockDevice>,
+    block_size: usize,
+    source: Option<Arc<dyn ReplaySource>>,
+    max_blocks: usize,
+    written: RwLock<Written>,
+}
+
+type Written = FxHashMap<u64, Box<[u8]>>;
+
+/// The part of a transfer that lies in one block.
+struct Part {
+    nr: u64,
+    within: Range<usize>,
+    of_buffer: Range<usize>,
+}
+
+impl OverlayDevice {
+    /// An overlay over `base` in blocks of `block_size` bytes (not 0) that holds at most `max_bytes` of writes.
+    pub fn new(base: Arc<dyn BlockDevice>, block_size: usize, max_bytes: usize) -> Self {
+        let block_size = block_size.max(1);
+        let written = RwLock::new(Level::Device, Written::default());
+        OverlayDevice { base, block_size, source: None, max_blocks: max_bytes / block_size, written }
+    }
+
+    /// Puts a source of blocks between the writes and the base.
+    #[must_use]
+    pub fn with_source(mut self, source: Arc<dyn ReplaySource>) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// Bytes of writes held.
+    pub fn bytes_held(&self) -> usize {
+        self.written.read().len() * self.block_size
+    }
+
+    fn check(&self, op: Op, offset: u64, len: u64) -> io::Result<()> {
+        check_range(op, &|| self.name(), self.len(), offset, len)
+    }
+
+    fn parts(&self, offset: u64, len: usize) -> impl Iterator<Item = Part> + use<> {
+        let block_size = self.block_size;
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let at = offset + done as u64;
+            let within = (at % block_size as u64) as usize;
+            let count = (block_size - within).min(len - done);
+            let of_buffer = done..done + count;
+            done += count;
+            (count > 0).then_some(Part { nr: at / block_size as u64, within: within..within + count, of_buffer })
+        })
+    }
+
+    /// Fills `buf` if the part's block was written here or is the source's; otherwise the base has it.
+    fn read_above_base(&self, part: &Part, buf: &mut [u8]) -> io::Result<bool> {
+        if let Some(block) = self.written.read().get(&part.nr) {
+            buf.copy_from_slice(&block[part.within.clone()]);
+            return Ok(true);
+        }
+        match &self.source {
+            Some(source) if source.covers(part.nr) => {
+                let mut block = vec![0; self.block_size];
+                source.read_block(part.nr, &mut block)?;
+                buf.copy_from_slice(&block[part.within.clone()]);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn read_base(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if buf.is_empty() { Ok(()) } else { self.base.read_at(buf, offset) }
+    }
+
+    /// The whole block as it was before a write that covers only a part of it; zeroes beyond the end.
+    fn old_block(&self, nr: u64) -> io::Result<Box<[u8]>> {
+        let mut block = vec![0; self.block_size];
+        let start = nr * self.block_size as u64;
+        let inside = (self.len() - start).min(self.block_size as u64) as usize;
+        self.read_at(&mut block[..inside], start)?;
+        Ok(block.into())
+    }
+
+    fn write_part(&self, part: &Part, data: &[u8]) -> io::Result<()> {
+        let known = self.written.read().contains_key(&part.nr);
+        let whole = data.len() == self.block_size;
+        let old = if known || whole { None } else { Some(self.old_block(part.nr)?) };
+        let mut written = self.written.write();
+        if !written.contains_key(&part.nr) && written.len() >= self.max_blocks {
+            return Err(self.full(part));
+        }
+        let zeroes = || vec![0; self.block_size].into();
+        let block = written.entry(part.nr).or_insert_with(|| old.unwrap_or_else(zeroes));
+        block[part.within.clone()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn full(&self, part: &Part) -> io::Error {
+        let message = format!("writes over a read-only device are limited to {} blocks", self.max_blocks);
+        let cause = io::Error::new(io::ErrorKind::StorageFull, message);
+        let offset = part.nr * self.block_size as u64;
+        DeviceError { op: Op::Write, device: self.name(), offset, len: self.block_size as u64, cause }.into()
+    }
+}
+
+impl BlockDevice for OverlayDevice {
+    fn len(&self) -> u64 {
+        self.base.len()
+    }
+
+    fn name(&self) -> String {
+        self.base.name()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check(Op::Read, offset, buf.len() as u64)?;
+        let mut from_base = 0..0;
+        for part in self.parts(offset, buf.len()) {
+            let range = part.of_buffer.clone();
+            if self.read_above_base(&part, &mut buf[range.clone()])? {
+                self.read_base(&mut buf[from_base.clone()], offset + from_base.start as u64)?;
+                from_base = range.end..range.end;
+            } else {
+                from_base.end = range.end;
+            }
+        }
+        self.read_base(&mut buf[from_base.clone()], offset + from_base.start as u64)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.check(Op::Write, offset, data.len() as u64)?;
+        for part in self.parts(offset, data.len()) {
+            self.write_part(&part, &data[part.of_buffer.clone()])?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check(Op::Discard, offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+
+    #[derive(Debug)]
+    struct Sevens;
+
+    impl ReplaySource for Sevens {
+        fn covers(&self, nr: u64) -> bool {
+            nr == 1
+        }
+        fn read_block(&self, _: u64, buf: &mut [u8]) -> io::Result<()> {
+            buf.fill(7);
+            Ok(())
+        }
+    }
+
+    fn bytes(device: &dyn BlockDevice) -> Vec<u8> {
+        let mut bytes = vec![0; device.len() as usize];
+        device.read_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn writes_hide_the_source_which_hides_the_base() {
+        let base = Arc::new(MemDevice::from_bytes(&[1; 18]));
+        let overlay = OverlayDevice::new(base.clone(), 4, 8).with_source(Arc::new(Sevens));
+        overlay.write_at(&[9; 2], 7).unwrap();
+        assert_eq!(bytes(&overlay), [1, 1, 1, 1, 7, 7, 7, 9, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(base.to_vec(), [1; 18]);
+        assert_eq!(overlay.bytes_held(), 8);
+    }
+
+    #[test]
+    fn held_writes_are_bounded() {
+        let overlay = OverlayDevice::new(Arc::new(MemDevice::new(20)), 4, 4);
+        overlay.write_at(&[9; 4], 0).unwrap();
+        let error = overlay.write_at(&[9; 4], 4).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        overlay.write_at(&[8; 4], 0).unwrap();
+        assert!(overlay.write_at(&[9; 4], 17).is_err());
+    }
+
+    #[test]
+    fn a_short_last_block_may_be_written() {
+        let overlay = OverlayDevice::new(Arc::new(MemDevice::from_bytes(&[1; 6])), 4, 4);
+        overlay.write_at(&[2], 5).unwrap();
+        assert_eq!(bytes(&overlay), [1, 1, 1, 1, 1, 2]);
+    }
+}

@@ -1,0 +1,255 @@
+//! A device that remembers what was done to it, so that a power cut can be played at any moment.
+//!
+//! # Invariants
+//! A write is logged after it completed, a flush at the place where it began, once it succeeded. So what stands before
+//! a flush in the log is what that flush made durable, whatever ran at the same time.
+//!
+//! # Locking
+//! One lock (`Device`) over the log. The device below is not called under it.
+
+use crate::BlockDevice;
+use crate::device::total_len;
+use extant_sync::{Arc, Level, Mutex};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+
+/// Something that was done to a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Bytes were written.
+    Write {
+        /// Where, in bytes.
+        offset: u64,
+        /// What.
+        data: Arc<[u8]>,
+    },
+    /// A range was zeroed.
+    Zero {
+        /// Where, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Everything logged before is durable.
+    Flush,
+    /// A range was given up.
+    Discard {
+        /// Where, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// The length changed.
+    SetLen(u64),
+    /// The test set a mark.
+    Mark(String),
+}
+
+impl Event {
+    /// Does it again, to another device. Flushes and marks do nothing.
+    pub fn apply(&self, device: &dyn BlockDevice) -> io::Result<()> {
+        match self {
+            Event::Write { offset, data } => device.write_at(data, *offset),
+            Event::Zero { offset, len } => device.write_zeroes(*offset, *len),
+            Event::Discard { offset, len } => device.discard(*offset, *len),
+            Event::SetLen(len) => device.set_len(*len),
+            Event::Flush | Event::Mark(_) => Ok(()),
+        }
+    }
+
+    /// Whether it changes the device's bytes.
+    pub fn changes(&self) -> bool {
+        !matches!(self, Event::Flush | Event::Mark(_))
+    }
+
+    /// The pieces of a write that lie in different sectors of `sector` bytes (not 0), which a power cut may separate.
+    /// Anything else is one piece.
+    pub fn split(&self, sector: u64) -> Vec<Event> {
+        let Event::Write { offset, data } = self else { return vec![self.clone()] };
+        let sector = sector.max(1);
+        let mut pieces = Vec::new();
+        let mut rest = &data[..];
+        let mut at = *offset;
+        while !rest.is_empty() {
+            let count = usize::try_from(sector - at % sector).unwrap_or(usize::MAX).min(rest.len());
+            let (piece, after) = rest.split_at(count);
+            pieces.push(Event::Write { offset: at, data: Arc::from(piece) });
+            at += count as u64;
+            rest = after;
+        }
+        pieces
+    }
+}
+
+/// Does chosen events again in their order, to a device that holds the state before them: a prefix of the log up to a
+/// flush and any subset of what follows is a state that a power cut may leave.
+pub fn replay<'a>(events: impl IntoIterator<Item = &'a Event>, device: &dyn BlockDevice) -> io::Result<()> {
+    events.into_iter().try_for_each(|event| event.apply(device))
+}
+
+/// Wraps a device and logs every change in order.
+#[derive(Debug)]
+pub struct RecordingDevice<D> {
+    inner: D,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    /// Ascending by sequence number.
+    events: Vec<(u64, Event)>,
+    next: u64,
+    paused: bool,
+}
+
+impl Log {
+    fn take_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn push(&mut self, event: Event) {
+        let number = self.take_number();
+        self.insert(number, event);
+    }
+
+    /// Inserts an event at the place of a number taken before.
+    fn insert(&mut self, number: u64, event: Event) {
+        if !self.paused {
+            let place = self.events.partition_point(|(other, _)| *other < number);
+            self.events.insert(place, (number, event));
+        }
+    }
+}
+
+impl<D: BlockDevice> RecordingDevice<D> {
+    /// Starts recording.
+    pub fn new(inner: D) -> Self {
+        RecordingDevice { inner, log: Mutex::new(Level::Device, Log::default()) }
+    }
+
+    /// The device below.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// Sets a mark in the log.
+    pub fn mark(&self, label: impl Into<String>) {
+        self.log.lock().push(Event::Mark(label.into()));
+    }
+
+    /// A copy of the log; the bytes are shared.
+    pub fn log(&self) -> Vec<Event> {
+        self.log.lock().events.iter().map(|(_, event)| event.clone()).collect()
+    }
+
+    /// The log so far, which starts again empty.
+    pub fn take_log(&self) -> Vec<Event> {
+        std::mem::take(&mut self.log.lock().events).into_iter().map(|(_, event)| event).collect()
+    }
+
+    /// Stops or continues recording.
+    pub fn pause(&self, paused: bool) {
+        self.log.lock().paused = paused;
+    }
+
+    fn record(&self, result: io::Result<()>, event: impl FnOnce() -> Event) -> io::Result<()> {
+        result.map(|()| self.log.lock().push(event()))
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.inner.read_vectored_at(bufs, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.record(self.inner.write_at(data, offset), || Event::Write { offset, data: Arc::from(data) })
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.record(self.inner.write_vectored_at(bufs, offset), || {
+            let mut data = Vec::with_capacity(total_len(bufs) as usize);
+            bufs.iter().for_each(|buf| data.extend_from_slice(buf));
+            Event::Write { offset, data: data.into() }
+        })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let number = self.log.lock().take_number();
+        self.inner.flush()?;
+        self.log.lock().insert(number, Event::Flush);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.record(self.inner.discard(offset, len), || Event::Discard { offset, len })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.record(self.inner.write_zeroes(offset, len), || Event::Zero { offset, len })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.record(self.inner.set_len(len), || Event::SetLen(len))
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        self.inner.next_data(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+
+    #[test]
+    fn a_flush_stands_where_it_began() {
+        let mut log = Log::default();
+        log.push(Event::SetLen(1));
+        let number = log.take_number();
+        log.push(Event::SetLen(2));
+        log.insert(number, Event::Flush);
+        let events: Vec<_> = log.events.into_iter().map(|(_, event)| event).collect();
+        assert_eq!(events, [Event::SetLen(1), Event::Flush, Event::SetLen(2)]);
+    }
+
+    #[test]
+    fn failed_changes_are_not_logged() {
+        let device = RecordingDevice::new(MemDevice::new(4));
+        assert!(device.write_at(&[1; 5], 0).is_err());
+        assert_eq!(device.log(), []);
+    }
+
+    #[test]
+    fn writes_split_at_sectors() {
+        let write = Event::Write { offset: 3, data: Arc::from([1, 2, 3, 4, 5, 6]) };
+        let pieces: Vec<_> = write
+            .split(4)
+            .into_iter()
+            .map(|piece| match piece {
+                Event::Write { offset, data } => (offset, data.to_vec()),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(pieces, [(3, vec![1]), (4, vec![2, 3, 4, 5]), (8, vec![6])]);
+        assert_eq!(Event::Flush.split(4), [Event::Flush]);
+    }
+}
