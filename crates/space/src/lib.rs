@@ -1,2 +1,59 @@
 //! Free-space data structures without I/O.
+//!
+//! - [`FreeMap`] is the free space of one group; [`BitMap`] keeps it as a bitmap with a summary of run lengths.
+//! - [`Index`] finds groups by a small number each (free inodes, longest free run) without visiting all of them.
+//! - [`Budget`] is the free space of the whole file system as a number that is never overdrawn.
+//! - [`bits`] looks into bitmaps as they are on the disk.
 #![forbid(unsafe_code)]
+
+mod bitmap;
+pub mod bits;
+mod budget;
+mod index;
+
+pub use bitmap::BitMap;
+pub use budget::Budget;
+pub use index::Index;
+
+/// Contiguous units (clusters) of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Run {
+    /// The first unit.
+    pub start: u32,
+    /// How many; not 0.
+    pub len: u32,
+}
+
+impl Run {
+    /// The unit behind the last.
+    pub fn end(self) -> u32 {
+        self.start.saturating_add(self.len)
+    }
+}
+
+/// The free units of one group.
+pub trait FreeMap: std::fmt::Debug + Send {
+    /// From a bitmap whose set bits are used. Bits from `len` on, and those that `bitmap` does not have, are used.
+    fn from_bitmap(bitmap: &[u8], len: u32) -> Self
+    where
+        Self: Sized;
+
+    /// Free units.
+    fn count(&self) -> u32;
+
+    /// The longest free run has at least this many units and fewer than twice as many; 0 if nothing is free.
+    fn longest(&self) -> u32;
+
+    /// Takes between `min` and `want` contiguous units (both at least 1): the nearest run at or behind `goal` that has
+    /// `want`, else one of the longest.
+    fn take(&mut self, goal: u32, want: u32, min: u32) -> Option<Run>;
+
+    /// Takes between `min` and `want` units that start at `start`.
+    fn take_at(&mut self, start: u32, want: u32, min: u32) -> Option<Run>;
+
+    /// Gives units back. False, with nothing changed, if one of them is free already or not of this group.
+    fn give(&mut self, run: Run) -> bool;
+
+    /// Bytes of memory.
+    fn bytes(&self) -> usize;
+}

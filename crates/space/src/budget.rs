@@ -1,0 +1,177 @@
+//! Free space as a number that many threads draw on and that is never overdrawn.
+//!
+//! # Invariants
+//! - The amount is the pool's plus all stashes'. It is never below zero unless [`Budget::correct`] made it so.
+//! - A stash is filled from the pool only while the pool has plenty; stashes are emptied into it only under the mutex.
+//! - Taking fails only if the amount was too small at some moment of the call: the last attempt is made under the mutex,
+//!   with nothing on its way from the pool to a stash.
+
+use extant_sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
+use extant_sync::{CachePadded, Level, Mutex, Sharded, shard_count};
+
+/// How much a stash is filled up with.
+const BATCH: i64 = 256;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Budget {
+    pool: CachePadded<AtomicI64>,
+    stashes: Sharded<AtomicI64>,
+    /// Threads that move an amount from the pool to a stash just now.
+    moving: CachePadded<AtomicU32>,
+    scarce: Mutex<()>,
+}
+
+/// Subtracts `n` if at least `n + keep` is there.
+fn try_sub(from: &AtomicI64, n: i64, keep: i64) -> bool {
+    let enough = |have: i64| (have.saturating_sub(n) >= keep).then(|| have - n);
+    from.fetch_update(SeqCst, SeqCst, enough).is_ok()
+}
+
+impl Budget {
+    /// A budget of `amount`.
+    pub fn new(amount: u64) -> Budget {
+        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        Budget {
+            pool: CachePadded::new(AtomicI64::new(amount)),
+            stashes: Sharded::default(),
+            moving: CachePadded::new(AtomicU32::new(0)),
+            scarce: Mutex::new(Level::Leaf, ()),
+        }
+    }
+
+    /// Below this the pool is low: stashes are neither filled nor used.
+    fn low(keep: i64) -> i64 {
+        keep.saturating_add(BATCH.saturating_mul(4).saturating_mul(shard_count() as i64))
+    }
+
+    /// Takes `n` if at least `keep` is left afterwards.
+    pub fn take(&self, n: u64, keep: u64) -> bool {
+        let (Ok(n), Ok(keep)) = (i64::try_from(n), i64::try_from(keep)) else { return false };
+        if self.pool.load(SeqCst) > Self::low(keep).saturating_add(n) {
+            let stash = self.stashes.local();
+            if n <= BATCH && (try_sub(stash, n, 0) || self.refill(stash, n, keep)) {
+                return true;
+            }
+            if try_sub(&self.pool, n, keep) {
+                return true;
+            }
+        }
+        self.take_scarce(n, keep)
+    }
+
+    /// Moves `n` and a batch out of the pool; the batch goes to the stash.
+    fn refill(&self, stash: &AtomicI64, n: i64, keep: i64) -> bool {
+        self.moving.fetch_add(1, SeqCst);
+        let filled = try_sub(&self.pool, n + BATCH, Self::low(keep));
+        if filled {
+            stash.fetch_add(BATCH, SeqCst);
+        }
+        self.moving.fetch_sub(1, SeqCst);
+        filled
+    }
+
+    #[cold]
+    fn take_scarce(&self, n: i64, keep: i64) -> bool {
+        let _scarce = self.scarce.lock();
+        loop {
+            // What was on its way before the stashes were emptied may be missing in the pool.
+            let settled = self.moving.load(SeqCst) == 0;
+            self.gather();
+            if try_sub(&self.pool, n, keep) {
+                return true;
+            }
+            if settled {
+                return false;
+            }
+            extant_sync::thread::yield_now();
+        }
+    }
+
+    /// Moves all stashes to the pool.
+    fn gather(&self) {
+        let sum: i64 = self.stashes.iter().map(|stash| stash.swap(0, SeqCst)).sum();
+        self.pool.fetch_add(sum, SeqCst);
+    }
+
+    /// Takes as much of `want` as there is above `keep`, but at least `min`; 0 if there is not so much.
+    pub fn take_some(&self, want: u64, min: u64, keep: u64) -> u64 {
+        if self.take(want, keep) {
+            return want;
+        }
+        let _scarce = self.scarce.lock();
+        self.gather();
+        let have = self.pool.load(SeqCst).saturating_sub(i64::try_from(keep).unwrap_or(i64::MAX));
+        let mut part = u64::try_from(have).unwrap_or(0).min(want);
+        while part >= min.max(1) {
+            if try_sub(&self.pool, part as i64, keep as i64) {
+                return part;
+            }
+            part /= 2;
+        }
+        0
+    }
+
+    /// Gives `n` back.
+    pub fn give(&self, n: u64) {
+        self.pool.fetch_add(i64::try_from(n).unwrap_or(i64::MAX), SeqCst);
+    }
+
+    /// Lowers the amount by `n` whether or not it is there: space that turned out not to be usable.
+    pub fn correct(&self, n: u64) {
+        self.pool.fetch_sub(i64::try_from(n).unwrap_or(i64::MAX), SeqCst);
+    }
+
+    /// The amount; exact when nothing changes.
+    pub fn amount(&self) -> u64 {
+        let stashes: i64 = self.stashes.iter().map(|stash| stash.load(SeqCst)).sum();
+        u64::try_from(self.pool.load(SeqCst).saturating_add(stashes)).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_sync::atomic::AtomicU64;
+
+    #[test]
+    fn keeps_what_must_be_kept() {
+        let budget = Budget::new(100);
+        assert!(!budget.take(51, 50));
+        assert!(budget.take(50, 50));
+        assert!(!budget.take(1, 50));
+        assert!(budget.take(50, 0));
+        assert!(!budget.take(1, 0));
+        assert_eq!(budget.take_some(5, 1, 0), 0);
+        budget.give(7);
+        assert_eq!(budget.take_some(10, 8, 0), 0);
+        assert_eq!(budget.take_some(10, 3, 2), 5);
+        assert_eq!(budget.amount(), 2);
+        budget.correct(9);
+        assert_eq!(budget.amount(), 0);
+    }
+
+    #[test]
+    fn threads_take_exactly_what_is_there() {
+        let (budget, taken) = (Budget::new(50_000), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 1..=4u64 {
+                let (budget, taken) = (&budget, &taken);
+                scope.spawn(move || {
+                    while budget.take(thread, 0) {
+                        taken.fetch_add(thread, SeqCst);
+                        if thread == 3 {
+                            budget.give(1);
+                            taken.fetch_sub(1, SeqCst);
+                        }
+                    }
+                });
+            }
+        });
+        while budget.take(1, 0) {
+            taken.fetch_add(1, SeqCst);
+        }
+        assert_eq!(taken.load(SeqCst), 50_000);
+        assert_eq!(budget.amount(), 0);
+    }
+}

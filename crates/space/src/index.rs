@@ -1,0 +1,119 @@
+//! Finds groups by a small number each, without visiting all of them.
+//!
+//! Every item has a value; items come in chunks, and each chunk remembers its largest value. A search skips chunks whose
+//! largest value is too small.
+//!
+//! # Invariants
+//! When nobody changes anything, a chunk's value is the largest of its items'. While values change, it may be too large or
+//! too small for a moment: what is found is a hint, and a search that must not miss anything looks at the items.
+
+use extant_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::ops::Range;
+
+const CHUNK: usize = 64;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Index {
+    items: Box<[AtomicU32]>,
+    chunks: Box<[AtomicU32]>,
+}
+
+impl Index {
+    /// An index of these values.
+    pub fn new(values: impl IntoIterator<Item = u32>) -> Index {
+        let items: Box<[AtomicU32]> = values.into_iter().map(AtomicU32::new).collect();
+        let chunks = items.chunks(CHUNK).map(|chunk| AtomicU32::new(largest(chunk))).collect();
+        Index { items, chunks }
+    }
+
+    /// The item's value; 0 if it does not exist.
+    pub fn get(&self, item: u32) -> u32 {
+        self.items.get(item as usize).map_or(0, |value| value.load(Relaxed))
+    }
+
+    /// Sets the item's value. Concurrent calls for one item are the caller's to order.
+    pub fn set(&self, item: u32, value: u32) {
+        let Some(place) = self.items.get(item as usize) else { return };
+        let old = place.swap(value, SeqCst);
+        let Some(chunk) = self.chunks.get(item as usize / CHUNK) else { return };
+        if value > old {
+            chunk.fetch_max(value, SeqCst);
+        } else if old > value && old >= chunk.load(SeqCst) {
+            self.renew(item as usize / CHUNK, chunk);
+        }
+    }
+
+    /// Computes a chunk's value again. A value that grew meanwhile is seen by the second look.
+    fn renew(&self, index: usize, chunk: &AtomicU32) {
+        let items = self.chunk_items(index);
+        chunk.store(largest(items), SeqCst);
+        chunk.fetch_max(largest(items), SeqCst);
+    }
+
+    fn chunk_items(&self, index: usize) -> &[AtomicU32] {
+        let start = index.saturating_mul(CHUNK).min(self.items.len());
+        &self.items[start..start.saturating_add(CHUNK).min(self.items.len())]
+    }
+
+    /// The first item of the range whose value is at least `least` (which is not 0).
+    pub fn find(&self, range: Range<u32>, least: u32) -> Option<u32> {
+        let end = (range.end as usize).min(self.items.len());
+        let mut at = range.start as usize;
+        while at < end {
+            let stop = ((at / CHUNK + 1) * CHUNK).min(end);
+            if self.chunks[at / CHUNK].load(Relaxed) >= least {
+                let hit = self.items[at..stop].iter().position(|value| value.load(Relaxed) >= least);
+                if let Some(offset) = hit {
+                    return Some((at + offset) as u32);
+                }
+            }
+            at = stop;
+        }
+        None
+    }
+
+    /// The largest value of all.
+    pub fn largest(&self) -> u32 {
+        largest(&self.chunks)
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> u32 {
+        self.items.len() as u32
+    }
+
+    /// Whether there are no items.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+fn largest(values: &[AtomicU32]) -> u32 {
+    values.iter().map(|value| value.load(SeqCst)).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn finds_what_a_scan_finds(
+            values in prop::collection::vec(0u32..20, 0..300),
+            changes in prop::collection::vec((0u32..320, 0u32..20), 0..100),
+            from in 0u32..320, to in 0u32..320, least in 1u32..20,
+        ) {
+            let index = Index::new(values.iter().copied());
+            let mut values = values;
+            for (item, value) in changes {
+                index.set(item, value);
+                if let Some(place) = values.get_mut(item as usize) { *place = value; }
+            }
+            let scan = (from..to).find(|item| values.get(*item as usize).is_some_and(|value| *value >= least));
+            prop_assert_eq!(index.find(from..to, least), scan);
+            prop_assert_eq!(index.largest(), values.iter().copied().max().unwrap_or(0));
+        }
+    }
+}
