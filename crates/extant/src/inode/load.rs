@@ -8,9 +8,9 @@ use extant_format::checksum;
 use extant_format::error::Corrupt;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
-use extant_sync::{Level, Mutex, RwLock};
+use extant_sync::{ArcRwLock, Level, Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The block of the inode table that holds `ino`, and the byte range of its slot there.
 pub(super) fn slot(st: &Store, ino: InodeNr) -> Result<(Arc<Buffer>, std::ops::Range<usize>)> {
@@ -56,7 +56,7 @@ impl Inode {
             generation,
             seed: checksum::inode_seed(st.geo.csum_seed, ino, generation),
             ftype,
-            rw: Arc::new(RwLock::new(Self::level(ftype), ())),
+            rw: ArcRwLock::new(Self::level(ftype), ()),
             map: RwLock::new(Level::Map, MapCache::default()),
             pages: Pages::default(),
             orphan: Mutex::new(Level::Orphan, OrphanAt::None),
@@ -65,6 +65,7 @@ impl Inode {
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             life: AtomicU64::new(0),
+            used: AtomicBool::new(false),
         }
     }
 }

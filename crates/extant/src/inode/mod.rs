@@ -22,10 +22,10 @@ use crate::store::Store;
 use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
-use extant_sync::{Level, Mutex, MutexGuard, RwLock};
+use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the table's slot says, decoded, and the in-inode attribute area.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ pub struct Inode {
     /// Type, immutable.
     pub ftype: FileType,
     /// Serialises operations on the file's content, or on the directory's entries.
-    pub rw: Arc<RwLock<()>>,
+    pub rw: ArcRwLock<()>,
     /// Logical to physical map: guards the extent tree (or indirect blocks) and caches it.
     pub map: RwLock<MapCache>,
     /// Pages of a regular file.
@@ -94,6 +94,8 @@ pub struct Inode {
     pub datasync_tid: AtomicU64,
     /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive, or [`FREEING`].
     life: AtomicU64,
+    /// Looked up since eviction last came by (a hint).
+    pub used: AtomicBool,
 }
 
 /// Bit of `life`: the inode is being freed; no new holder.

@@ -1,1 +1,159 @@
-//! ops.
+//! Operations, one file per family of system calls.
+//!
+//! The only room that takes the locks of several inodes and starts handles for changes of names.
+//!
+//! # Locking
+//! Directories first, then other inodes, each kind in the order of the numbers ([`lock_dirs`], [`lock_inodes`]); then the handle. A name
+//! looked up without a lock is looked up again under it.
+
+mod attr;
+mod create;
+mod handle;
+mod link;
+mod orphans;
+mod readdir;
+mod rename;
+mod unlink;
+mod xattrs;
+
+pub use attr::{Attr, SetAttr, TimeSet};
+pub use create::{Caller, New};
+pub use handle::{File, OpenFlags};
+pub use orphans::OrphanReport;
+pub use readdir::DirEntry;
+pub use rename::RenameFlags;
+
+use crate::alloc::Usage;
+use crate::error::{Errno, Error, Result};
+use crate::inode::Inode;
+use crate::store::Store;
+use crate::vfs::{Follow, Vfs};
+use extant_format::types::InodeNr;
+use extant_sync::{ArcWriteGuard, Level, Mutex, write_all_arc};
+use orphans::Reaper;
+use std::sync::Arc;
+
+/// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive on disk after its last name is gone, open it or
+/// [`hold`](Node::hold) it.
+#[derive(Clone, Debug)]
+pub struct Node(pub(crate) Arc<Inode>);
+
+impl Node {
+    /// The inode's number.
+    pub fn ino(&self) -> u64 {
+        u64::from(self.0.ino.0)
+    }
+
+    /// The inode's generation: number and generation together never come again.
+    pub fn generation(&self) -> u32 {
+        self.0.generation
+    }
+
+    /// Keeps the inode alive without links, `n` times. ESTALE once it is being freed.
+    pub fn hold(&self, n: u64) -> Result<()> {
+        self.0.hold(n)
+    }
+
+    /// What stat(2) says.
+    pub fn attr(&self) -> Attr {
+        Attr::of(&self.0)
+    }
+}
+
+/// Every operation on an open file system. `&self` throughout; any number of threads.
+#[derive(Debug)]
+pub struct Operations {
+    pub(crate) vfs: Vfs,
+    reaper: Reaper,
+    /// Serialises changes with freezing: operations hold it shared through the journal; see `fs`.
+    pub(crate) sync_lock: Mutex<()>,
+}
+
+impl Operations {
+    pub(crate) fn new(vfs: Vfs) -> Self {
+        Operations { vfs, reaper: Reaper::default(), sync_lock: Mutex::new(Level::FsState, ()) }
+    }
+
+    pub(crate) fn st(&self) -> &Store {
+        &self.vfs.st
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Result<Node> {
+        self.node(u64::from(InodeNr::ROOT.0))
+    }
+
+    /// The inode of a number. ESTALE if the number is free.
+    pub fn node(&self, ino: u64) -> Result<Node> {
+        let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
+        if let Some(inode) = self.vfs.inodes.peek(ino) {
+            return Ok(Node(inode));
+        }
+        if !self.st().alloc.inode_in_use(ino)? {
+            return Err(Errno::Stale.into());
+        }
+        Ok(Node(self.vfs.inode(ino)?))
+    }
+
+    /// Resolves an absolute path (bytes).
+    pub fn resolve(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Node> {
+        self.vfs.resolve(path.as_ref(), follow).map(Node)
+    }
+
+    /// The directory that holds the last component of a path, and that component.
+    pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
+        let (dir, name) = self.vfs.resolve_parent(path)?;
+        Ok((Node(dir), name))
+    }
+
+    /// The child `name` of a directory. ENOENT if there is none.
+    pub fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        if !dir.0.is_dir() {
+            return Err(Errno::NotDir.into());
+        }
+        let target = self.vfs.child(&dir.0, name)?.ok_or(Errno::NoEnt)?;
+        self.vfs.inode(target.ino).map(Node)
+    }
+
+    /// Target of a symlink.
+    pub fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        if node.0.ftype != extant_format::types::FileType::Symlink {
+            return Err(Errno::Inval.into());
+        }
+        let _lock = node.0.rw.read();
+        crate::file::read_link(self.st(), &node.0)
+    }
+
+    /// Usage of the file system.
+    pub fn usage(&self) -> Usage {
+        self.st().alloc.usage()
+    }
+
+    /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.
+    fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
+        let first = op();
+        match first {
+            Err(ref e) if e.is(Errno::NoSpc) && self.reclaim() => op(),
+            other => other,
+        }
+    }
+
+    /// Makes freed space allocatable; false if there was none.
+    fn reclaim(&self) -> bool {
+        let reaped = self.reap();
+        if self.st().alloc.pending() == 0 && reaped == 0 {
+            return false;
+        }
+        self.st().journal.sync().map_err(Error::from).is_ok()
+    }
+}
+
+/// Locks directories for writing, in order, each once.
+fn lock_dirs<'a>(dirs: impl IntoIterator<Item = &'a Arc<Inode>>) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
+    write_all_arc(dirs.into_iter().filter(|d| d.is_dir()).map(|d| (d.ino, &d.rw)))
+}
+
+/// Locks inodes that are no directories for writing, in order, each once.
+fn lock_inodes<'a>(inodes: impl IntoIterator<Item = &'a Arc<Inode>>) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
+    write_all_arc(inodes.into_iter().filter(|i| !i.is_dir()).map(|i| (i.ino, &i.rw)))
+}

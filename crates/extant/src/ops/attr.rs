@@ -1,0 +1,214 @@
+//! stat, chmod, chown, utimens, truncate, inode flags.
+
+use super::{Caller, Node, Operations};
+use crate::error::{Errno, Result};
+use crate::inode::{Body, Inode};
+use crate::{file, xattr};
+use extant_format::inode::InodeFlags;
+use extant_format::types::{FileType, Timestamp};
+use std::sync::Arc;
+
+/// What stat(2) and statx(2) say of an inode.
+#[derive(Clone, Copy, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: u64,
+    /// Generation.
+    pub generation: u32,
+    /// Type.
+    pub ftype: FileType,
+    /// Type and permissions.
+    pub mode: u16,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number (major, minor) of device files.
+    pub rdev: (u32, u32),
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth, where the inode keeps it.
+    pub crtime: Option<Timestamp>,
+    /// Flags as chattr(1) has them.
+    pub flags: u32,
+}
+
+impl Attr {
+    pub(crate) fn of(inode: &Arc<Inode>) -> Attr {
+        let size = file::size(inode);
+        let delayed = file::delayed_sectors(inode);
+        let body = inode.body();
+        Attr {
+            ino: u64::from(inode.ino.0),
+            generation: inode.generation,
+            ftype: inode.ftype,
+            mode: body.mode,
+            nlink: u32::from(body.links),
+            uid: body.uid,
+            gid: body.gid,
+            rdev: body.rdev().unwrap_or((0, 0)),
+            size,
+            blocks: body.blocks + delayed,
+            atime: body.atime,
+            mtime: body.mtime,
+            ctime: body.ctime,
+            crtime: body.crtime,
+            flags: body.flags.bits(),
+        }
+    }
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeSet {
+    /// The current time.
+    Now,
+    /// This one.
+    At(Timestamp),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits (07777).
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<TimeSet>,
+    /// Last change of content.
+    pub mtime: Option<TimeSet>,
+    /// Last change of the inode; else the current time.
+    pub ctime: Option<Timestamp>,
+    /// Birth.
+    pub crtime: Option<Timestamp>,
+}
+
+/// Flags that a user may change with chattr(1).
+const SETTABLE: InodeFlags = InodeFlags::from_bits_retain(0x2003_DFFF & !0x1800 & !0x0000_1F00 | 0x4000 | 0x1_0000 | 0x2_0000);
+
+/// Credits of a change of one inode and an attribute that follows from it.
+const INODE_CREDITS: u32 = 2;
+
+impl Operations {
+    /// Changes attributes. A size change comes first and is an operation of its own.
+    pub fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<Attr> {
+        let inode = &node.0;
+        self.st().writable()?;
+        let _lock = inode.rw.write();
+        check_changeable(inode, set)?;
+        if let Some(size) = set.size {
+            self.set_size(inode, size)?;
+        }
+        let others = SetAttr { size: None, ..*set };
+        if others.changes_something() {
+            self.set_body(inode, &others)?;
+        }
+        Ok(Attr::of(inode))
+    }
+
+    fn set_size(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        match inode.ftype {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::IsDir.into()),
+            _ => return Err(Errno::Inval.into()),
+        }
+        if inode.body().flags.contains(InodeFlags::APPEND) {
+            return Err(Errno::Perm.into());
+        }
+        self.with_space(|| file::truncate(self.st(), inode, size))
+    }
+
+    fn set_body(&self, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
+        let st = self.st();
+        let now = st.now();
+        let acl = set.mode.and_then(|mode| xattr::acl_after_chmod(st, inode, mode).transpose()).transpose()?;
+        let mut h = st.start(INODE_CREDITS + xattr::credits(st, acl.as_ref().map_or(0, Vec::len)))?;
+        if let Some(acl) = &acl {
+            xattr::set(st, &mut h, inode, b"system.posix_acl_access", Some(acl), xattr::Mode::Any)?;
+        }
+        let mut body = inode.edit(st, &mut h)?;
+        set.apply(&mut body, now);
+        Ok(())
+    }
+
+    /// Sets the flags of chattr(1) (FS_IOC_SETFLAGS).
+    pub fn set_flags(&self, node: &Node, flags: u32) -> Result<()> {
+        let inode = &node.0;
+        let st = self.st();
+        if !matches!(inode.ftype, FileType::Regular | FileType::Directory) {
+            return Err(Errno::OpNotSupp.into());
+        }
+        let _lock = inode.rw.write();
+        let old = inode.body().flags;
+        let wanted = InodeFlags::from_bits_retain(flags);
+        let changed = (old ^ wanted) & !SETTABLE & InodeFlags::from_bits_retain(0x000B_DFFF);
+        if !(changed & !InodeFlags::EXTENTS).is_empty() {
+            return Err(Errno::OpNotSupp.into());
+        }
+        let mut h = st.start(INODE_CREDITS)?;
+        let mut body = inode.edit(st, &mut h)?;
+        body.flags = (old & !SETTABLE) | (wanted & SETTABLE);
+        body.ctime = st.now();
+        Ok(())
+    }
+
+    /// Whether `who` may do what only the owner may.
+    pub fn is_owner(&self, who: &Caller, node: &Node) -> bool {
+        who.uid == 0 || who.uid == node.0.body().uid
+    }
+}
+
+fn check_changeable(inode: &Inode, set: &SetAttr) -> Result<()> {
+    let body = inode.body();
+    let frozen = body.flags.contains(InodeFlags::IMMUTABLE);
+    let append = body.flags.contains(InodeFlags::APPEND) && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some());
+    match frozen || append {
+        true => Err(Errno::Perm.into()),
+        false => Ok(()),
+    }
+}
+
+impl SetAttr {
+    fn changes_something(&self) -> bool {
+        self.mode.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || self.atime.is_some()
+            || self.mtime.is_some()
+            || self.ctime.is_some()
+            || self.crtime.is_some()
+    }
+
+    fn apply(&self, body: &mut Body, now: Timestamp) {
+        let time = |t: TimeSet| match t {
+            TimeSet::Now => now,
+            TimeSet::At(t) => t,
+        };
+        if let Some(mode) = self.mode {
+            body.mode = (body.mode & !0o7777) | (mode & 0o7777);
+        }
+        body.uid = self.uid.unwrap_or(body.uid);
+        body.gid = self.gid.unwrap_or(body.gid);
+        body.atime = self.atime.map_or(body.atime, time);
+        body.mtime = self.mtime.map_or(body.mtime, time);
+        body.ctime = self.ctime.unwrap_or(now);
+        if body.crtime.is_some() {
+            body.crtime = self.crtime.or(body.crtime);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! create, mknod, mkdir, symlink, O_TMPFILE.
+
+use super::{Node, Operations};
+use crate::error::{Errno, Result};
+use crate::inode::Inode;
+use crate::vfs::{Target, check_name};
+use crate::{dir, extent, file, xattr};
+use extant_format::inode::{self as disk, InodeFlags};
+use extant_format::types::{FileType, InodeNr};
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// On whose behalf something is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller {
+    /// Owner of what is made.
+    pub uid: u32,
+    /// Group of what is made, unless the directory is set-group-id.
+    pub gid: u32,
+    /// Permissions to take away where the directory has no default ACL.
+    pub umask: u16,
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug)]
+pub enum New<'a> {
+    /// An empty file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symlink with this target.
+    Symlink(&'a [u8]),
+    /// A device, FIFO or socket: type and device number (major, minor).
+    Special(FileType, (u32, u32)),
+}
+
+impl New<'_> {
+    fn ftype(&self) -> FileType {
+        match self {
+            New::File => FileType::Regular,
+            New::Dir => FileType::Directory,
+            New::Symlink(_) => FileType::Symlink,
+            New::Special(ftype, _) => *ftype,
+        }
+    }
+}
+
+/// Links that a directory may have, unless dir_nlink lets the count be unknown.
+const MAX_DIR_LINKS: u16 = 65000;
+
+/// Flags that a new inode takes over from its directory.
+const INHERITED: InodeFlags = InodeFlags::from_bits_retain(0x8 | 0x10_0000 & 0 | 0x40 | 0x80 | 0x1 | 0x2 | 0x4 | 0x4000 | 0x1_0000 | 0x2000_0000);
+
+/// Of these, flags that only files and directories take.
+const REGULAR_ONLY: InodeFlags = InodeFlags::from_bits_retain(0x8 | 0x4000 | 0x1_0000 | 0x1 | 0x2 | 0x4);
+
+impl Operations {
+    /// Makes `name` in `dir`. `mode` are permission bits. EEXIST if the name is there.
+    pub fn create(&self, who: &Caller, dir: &Node, name: &[u8], mode: u16, what: New<'_>) -> Result<Node> {
+        check_name(name)?;
+        self.check_new(&what)?;
+        self.with_space(|| self.create_once(who, &dir.0, name, mode, &what))
+    }
+
+    /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked.
+    pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
+        self.with_space(|| {
+            let dir = &dir.0;
+            check_dir(dir)?;
+            let _lock = dir.rw.read();
+            dir.check_live()?;
+            let st = self.st();
+            let plan = self.plan(who, dir, mode, FileType::Regular)?;
+            let mut h = st.start(self.new_credits(&plan))?;
+            let inode = self.new_inode(&mut h, dir, &plan, FileType::Regular)?;
+            self.fill_or_undo(&mut h, &inode, dir.ino, &plan, &New::File)?;
+            st.orphans.add(st, &mut h, &inode)?;
+            inode.edit(st, &mut h)?.links = 0;
+            inode.hold(1)?;
+            self.vfs.inodes.insert(inode.clone());
+            Ok(Node(inode))
+        })
+    }
+
+    fn check_new(&self, what: &New<'_>) -> Result<()> {
+        match what {
+            New::Symlink([]) => Err(Errno::NoEnt.into()),
+            New::Symlink(target) if target.len() >= self.st().block_size().min(4096) => Err(Errno::NameTooLong.into()),
+            New::Special(FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown, _) => Err(Errno::Inval.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn create_once(&self, who: &Caller, dir: &Arc<Inode>, name: &[u8], mode: u16, what: &New<'_>) -> Result<Node> {
+        check_dir(dir)?;
+        let st = self.st();
+        st.writable()?;
+        let ftype = what.ftype();
+        let _lock = dir.rw.write();
+        self.check_free_name(dir, name, ftype)?;
+        let plan = self.plan(who, dir, mode, ftype)?;
+        let credits = self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
+        let mut h = st.start(credits)?;
+        let inode = self.new_inode(&mut h, dir, &plan, ftype)?;
+        self.fill_or_undo(&mut h, &inode, dir.ino, &plan, what)?;
+        if let Err(e) = dir::insert(st, &mut h, dir, name, inode.ino, ftype) {
+            self.drop_new(&mut h, &inode);
+            return Err(e);
+        }
+        self.touch_dir(&mut h, dir, i32::from(ftype == FileType::Directory))?;
+        self.vfs.inodes.insert(inode.clone());
+        let target = Target { ino: inode.ino, generation: inode.generation, ftype };
+        self.vfs.dentries.set(dir.ino, dir.generation, name, Some(target));
+        Ok(Node(inode))
+    }
+
+    fn check_free_name(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<()> {
+        if self.vfs.child_locked(dir, name)?.is_some() {
+            return Err(Errno::Exist.into());
+        }
+        dir.check_live().map_err(|_| Errno::NoEnt)?;
+        check_dir_writable(dir)?;
+        let links = dir.body().links;
+        match ftype == FileType::Directory && links >= MAX_DIR_LINKS && !self.st().geo.has_dir_nlink() {
+            true => Err(Errno::Mlink.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// What the new inode gets from its directory and its maker.
+    fn plan(&self, who: &Caller, dir: &Inode, mode: u16, ftype: FileType) -> Result<Plan> {
+        let st = self.st();
+        let (dir_mode, dir_gid, dir_flags, projid) = {
+            let body = dir.body();
+            (body.mode, body.gid, body.flags, body.projid)
+        };
+        let inherit = if ftype == FileType::Symlink { xattr::Inherited::plain(mode) } else { xattr::inherit_acl(st, dir, mode, who.umask, ftype)? };
+        let setgid = dir_mode & 0o2000 != 0;
+        let mut mode = inherit.mode & 0o7777 | ftype.to_mode();
+        if setgid && ftype == FileType::Directory {
+            mode |= 0o2000;
+        }
+        let mut flags = dir_flags & INHERITED;
+        match ftype {
+            FileType::Directory => {}
+            FileType::Regular => flags &= !InodeFlags::from_bits_retain(0x1_0000),
+            _ => flags &= !(REGULAR_ONLY | InodeFlags::from_bits_retain(0x1_0000)),
+        }
+        let projid = if dir_flags.contains(InodeFlags::PROJINHERIT) { projid } else { 0 };
+        Ok(Plan { mode, uid: who.uid, gid: if setgid { dir_gid } else { who.gid }, flags, projid, acl: inherit.acls })
+    }
+
+    fn new_credits(&self, plan: &Plan) -> u32 {
+        let st = self.st();
+        let acl: u32 = plan.acl.iter().map(|(_, v)| xattr::credits(st, v.len())).sum();
+        crate::alloc::Alloc::INODE_CREDITS + crate::orphan::Orphans::CREDITS + 2 + acl
+    }
+
+    fn new_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, ftype: FileType) -> Result<Arc<Inode>> {
+        let st = self.st();
+        let ino = st.alloc.new_inode(h, dir, ftype)?;
+        let now = st.now();
+        let mut body = disk::Inode::new(&st.geo, plan.mode, now);
+        body.uid = plan.uid;
+        body.gid = plan.gid;
+        body.flags = plan.flags;
+        body.projid = plan.projid;
+        body.links = if ftype == FileType::Directory { 2 } else { 1 };
+        body.generation = st.rng.next_u32();
+        let inode = Inode::fresh(st, ino, body);
+        inode.touch(st, h)?;
+        Ok(inode)
+    }
+
+    /// A new inode without anything inherited but its place.
+    pub(super) fn new_plain(&self, h: &mut Handle<'_>, who: &Caller, dir: &Arc<Inode>, what: &New<'_>) -> Result<Arc<Inode>> {
+        let ftype = what.ftype();
+        let plan = Plan { mode: ftype.to_mode(), uid: who.uid, gid: who.gid, flags: InodeFlags::empty(), projid: 0, acl: Vec::new() };
+        let inode = self.new_inode(h, dir, &plan, ftype)?;
+        self.fill_or_undo(h, &inode, dir.ino, &plan, what)?;
+        self.vfs.inodes.insert(inode.clone());
+        Ok(inode)
+    }
+
+    fn fill_or_undo(&self, h: &mut Handle<'_>, inode: &Arc<Inode>, parent: InodeNr, plan: &Plan, what: &New<'_>) -> Result<()> {
+        let filled = self.fill(h, inode, parent, plan, what);
+        if filled.is_err() {
+            self.drop_new(h, inode);
+        }
+        filled
+    }
+
+    fn fill(&self, h: &mut Handle<'_>, inode: &Arc<Inode>, parent: InodeNr, plan: &Plan, what: &New<'_>) -> Result<()> {
+        let st = self.st();
+        match what {
+            New::File => file::init(st, h, inode)?,
+            New::Dir => {
+                extent::init(st, h, inode)?;
+                dir::init(st, h, inode, parent)?;
+            }
+            New::Symlink(target) => file::set_link(st, h, inode, target)?,
+            New::Special(_, rdev) => inode.edit(st, h)?.set_rdev(*rdev),
+        }
+        for (name, value) in &plan.acl {
+            xattr::set(st, h, inode, name, Some(value), xattr::Mode::Any)?;
+        }
+        Ok(())
+    }
+
+    /// Takes back a new inode after an error: it becomes an orphan, which the reaper frees.
+    fn drop_new(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) {
+        let st = self.st();
+        let dropped = inode.edit(st, h).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(st, h, inode));
+        if let Err(e) = dropped {
+            tracing::error!(ino = inode.ino.0, "a half-made inode could not be recorded as an orphan: {e}");
+            return;
+        }
+        self.vfs.inodes.insert(inode.clone());
+        self.bury(inode);
+    }
+
+    /// A name came into or left `dir`: times, and `links` more subdirectories.
+    pub(super) fn touch_dir(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, links: i32) -> Result<()> {
+        let st = self.st();
+        let now = st.now();
+        let mut body = dir.edit(st, h)?;
+        body.mtime = now;
+        body.ctime = now;
+        body.links = dir_links(body.links, links);
+        Ok(())
+    }
+}
+
+/// The link count of a directory: 1 stands for "too many to count".
+fn dir_links(now: u16, by: i32) -> u16 {
+    match now {
+        1 => 1,
+        n => match i32::from(n) + by {
+            m if m > i32::from(MAX_DIR_LINKS) => 1,
+            m => m.max(2) as u16,
+        },
+    }
+}
+
+struct Plan {
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    flags: InodeFlags,
+    projid: u32,
+    acl: Vec<(&'static [u8], Vec<u8>)>,
+}
+
+fn link_credits(st: &crate::store::Store, what: &New<'_>) -> u32 {
+    match what {
+        New::Symlink(target) if target.len() >= 60 => st.alloc.credits(1) + 4,
+        New::Dir => st.alloc.credits(1) + 4,
+        _ => 0,
+    }
+}
+
+pub(super) fn check_dir(dir: &Inode) -> Result<()> {
+    match dir.is_dir() {
+        true => Ok(()),
+        false => Err(Errno::NotDir.into()),
+    }
+}
+
+/// EPERM for a directory to which no name may be added.
+pub(super) fn check_dir_writable(dir: &Inode) -> Result<()> {
+    match dir.body().flags.contains(InodeFlags::IMMUTABLE) {
+        true => Err(Errno::Perm.into()),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,72 @@
+//! link.
+
+use super::create::{check_dir, check_dir_writable};
+use super::{Node, Operations, lock_inodes};
+use crate::dir;
+use crate::error::{Errno, Result};
+use crate::inode::Inode;
+use crate::orphan::Orphans;
+use crate::vfs::{Target, check_name};
+use extant_format::inode::InodeFlags;
+use extant_format::types::FileType;
+use std::sync::Arc;
+
+/// Links that an inode may have.
+const MAX_LINKS: u16 = 65000;
+
+impl Operations {
+    /// Gives `node` another name. A nameless file that was made by [`Operations::create_nameless`] gets its first.
+    pub fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        check_dir(&dir.0)?;
+        if node.0.ftype == FileType::Directory {
+            return Err(Errno::Perm.into());
+        }
+        self.with_space(|| self.link_once(&node.0, &dir.0, name))
+    }
+
+    fn link_once(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        let st = self.st();
+        st.writable()?;
+        let _dir = dir.rw.write();
+        let _own = lock_inodes([inode]);
+        if self.vfs.child_locked(dir, name)?.is_some() {
+            return Err(Errno::Exist.into());
+        }
+        dir.check_live().map_err(|_| Errno::NoEnt)?;
+        check_dir_writable(dir)?;
+        let nameless = self.check_linkable(inode, dir)?;
+        let mut h = st.start(dir::insert_credits(st, dir) + 2 + Orphans::CREDITS)?;
+        dir::insert(st, &mut h, dir, name, inode.ino, inode.ftype)?;
+        if nameless {
+            st.orphans.remove(st, &mut h, inode)?;
+        }
+        {
+            let mut body = inode.edit(st, &mut h)?;
+            body.links += 1;
+            body.ctime = st.now();
+        }
+        self.touch_dir(&mut h, dir, 0)?;
+        let target = Target { ino: inode.ino, generation: inode.generation, ftype: inode.ftype };
+        self.vfs.dentries.set(dir.ino, dir.generation, name, Some(target));
+        Ok(())
+    }
+
+    /// Whether the inode has no name yet; an error if it may not get one.
+    fn check_linkable(&self, inode: &Inode, dir: &Inode) -> Result<bool> {
+        let project = dir.body().flags.contains(InodeFlags::PROJINHERIT).then(|| dir.body().projid);
+        let body = inode.body();
+        if body.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(Errno::Perm.into());
+        }
+        if project.is_some_and(|p| p != body.projid) {
+            return Err(Errno::Xdev.into());
+        }
+        match body.links {
+            0 if inode.held() && !inode.freeing() => Ok(true),
+            0 => Err(Errno::NoEnt.into()),
+            n if n >= MAX_LINKS => Err(Errno::Mlink.into()),
+            _ => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Inodes without a name: freed at once, by the reaper, or at the next open.
+//!
+//! An inode is freed when it has no link and no holder; [`Inode::begin_free`] lets exactly one thread do it.
+
+use super::Operations;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, OrphanAt};
+use crate::orphan::Orphans;
+use crate::{file, xattr};
+use extant_format::types::InodeNr;
+use extant_sync::{Level, Mutex};
+use std::sync::Arc;
+
+/// Inodes that wait to be freed.
+#[derive(Debug)]
+pub(super) struct Reaper {
+    queue: Mutex<Vec<Arc<Inode>>>,
+}
+
+impl Default for Reaper {
+    fn default() -> Self {
+        Reaper { queue: Mutex::new(Level::Leaf, Vec::new()) }
+    }
+}
+
+/// What opening found on the orphan records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrphanReport {
+    /// Inodes freed.
+    pub freed: u64,
+    /// Inodes cut to their size.
+    pub truncated: u64,
+    /// Records that named nothing valid.
+    pub invalid: u64,
+}
+
+impl Operations {
+    /// Queues an inode for the reaper.
+    pub(super) fn bury(&self, inode: &Arc<Inode>) {
+        self.reaper.queue.lock().push(inode.clone());
+    }
+
+    /// Frees an inode whose last name is gone, if nobody holds it; else its last holder will. No lock may be held.
+    pub(super) fn bury_or_free(&self, inode: &Arc<Inode>) {
+        if inode.begin_free() && self.free(inode).is_err() {
+            // Its orphan record stays: the next open tries again.
+            tracing::error!(ino = inode.ino.0, "an unlinked inode could not be freed");
+        }
+    }
+
+    /// A holder lets go `n` times; queues the inode if nothing keeps it.
+    pub fn release(&self, node: &super::Node, n: u64) {
+        let inode = &node.0;
+        if inode.release(n) && inode.body().links == 0 {
+            self.bury(inode);
+        }
+    }
+
+    /// Frees what is queued; returns how many inodes.
+    pub(crate) fn reap(&self) -> usize {
+        let batch = std::mem::take(&mut *self.reaper.queue.lock());
+        let count = batch.len();
+        for inode in batch {
+            if inode.body().links == 0 {
+                self.bury_or_free(&inode);
+            }
+        }
+        count
+    }
+
+    /// Frees blocks, attributes and number. Freeing has begun; nobody can reach the inode.
+    fn free(&self, inode: &Arc<Inode>) -> Result<()> {
+        let st = self.st();
+        let _lock = inode.rw.write();
+        file::free_blocks(st, inode, 0)?;
+        let mut h = st.start(FREE_CREDITS)?;
+        while !xattr::release(st, &mut h, inode)? {
+            h.restart(FREE_CREDITS)?;
+        }
+        st.orphans.remove(st, &mut h, inode)?;
+        {
+            let now = st.now();
+            let mut body = inode.edit(st, &mut h)?;
+            body.links = 0;
+            body.size = 0;
+            body.dtime = u32::try_from(now.sec).unwrap_or(u32::MAX).max(1);
+        }
+        // Before the number is free: whoever gets it must not meet this inode in the table.
+        self.vfs.inodes.remove(inode);
+        st.alloc.free_inode(&mut h, inode.ino, inode.ftype)
+    }
+
+    /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs before anybody else
+    /// uses the file system.
+    pub(crate) fn process_orphans(&self) -> Result<OrphanReport> {
+        let mut report = OrphanReport::default();
+        self.process_list(&mut report)?;
+        for (ino, block, slot) in self.st().orphans.recorded_in_file() {
+            self.process(ino, OrphanAt::File { block, slot }, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    fn process_list(&self, report: &mut OrphanReport) -> Result<()> {
+        let st = self.st();
+        // Each pass takes the head off, so the list ends; a head that cannot be taken off cuts the rest.
+        while let Some(ino) = st.orphans.list_head() {
+            let before = report.invalid;
+            self.process(ino, OrphanAt::List, report)?;
+            if report.invalid > before || st.orphans.list_head() == Some(ino) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn process(&self, ino: InodeNr, at: OrphanAt, report: &mut OrphanReport) -> Result<()> {
+        let st = self.st();
+        let inode = match self.valid_orphan(ino) {
+            Ok(inode) => inode,
+            Err(Error::Io(e)) => return Err(Error::Io(e)),
+            Err(why) => {
+                tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
+                report.invalid += 1;
+                let slot = if let OrphanAt::File { block, slot } = at { Some((block, slot)) } else { None };
+                let mut h = st.start(Orphans::CREDITS)?;
+                return st.orphans.drop_invalid(st, &mut h, slot);
+            }
+        };
+        st.orphans.adopt(&inode, at);
+        if inode.body().links > 0 {
+            report.truncated += 1;
+            return self.finish_truncate(&inode);
+        }
+        report.freed += 1;
+        match inode.begin_free() {
+            true => self.free(&inode),
+            false => Ok(()),
+        }
+    }
+
+    fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
+        let st = self.st();
+        let _lock = inode.rw.write();
+        let size = inode.size();
+        file::free_blocks(st, inode, size)?;
+        let mut h = st.start(Orphans::CREDITS + 1)?;
+        st.orphans.remove(st, &mut h, inode)
+    }
+
+    /// The inode of a record, if the record can be right.
+    fn valid_orphan(&self, ino: InodeNr) -> Result<Arc<Inode>> {
+        use extant_format::error::Corrupt;
+        let st = self.st();
+        let bad = |why| Error::from(Corrupt::new(why).at_inode(ino));
+        let first = st.geo.first_ino;
+        if ino.0 < first || ino.0 > st.geo.inodes_count || !st.alloc.inode_in_use(ino)? {
+            return Err(bad("orphan record of an inode that is not in use"));
+        }
+        let inode = self.vfs.inode(ino)?;
+        let (links, truncatable) = (inode.body().links, file::can_truncate(&inode));
+        match links > 0 && !truncatable {
+            true => Err(bad("orphan record of a linked inode without content")),
+            false => Ok(inode),
+        }
+    }
+}
+
+/// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record.
+const FREE_CREDITS: u32 = 24;

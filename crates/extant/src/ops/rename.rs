@@ -1,0 +1,254 @@
+//! rename, with RENAME_NOREPLACE, RENAME_EXCHANGE and RENAME_WHITEOUT.
+
+use super::create::{Caller, New, check_dir, check_dir_writable};
+use super::unlink::{check_removable, check_removable_name};
+use super::{Node, Operations, lock_dirs, lock_inodes};
+use crate::error::{Errno, Result};
+use crate::inode::Inode;
+use crate::orphan::Orphans;
+use crate::vfs::Target;
+use crate::{alloc::Alloc, dir};
+use bitflags::bitflags;
+use extant_format::inode::InodeFlags;
+use extant_format::types::{FileType, InodeNr};
+use extant_journal::Handle;
+use std::sync::Arc;
+
+bitflags! {
+    /// Flags of renameat2(2), with its values.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Fail with EEXIST if the new name is there.
+        const NOREPLACE = 1;
+        /// Exchange the two names.
+        const EXCHANGE = 2;
+        /// Leave a whiteout under the old name.
+        const WHITEOUT = 4;
+    }
+}
+
+/// One side of a rename: a name in a directory, and what it leads to.
+struct Side<'a> {
+    dir: &'a Arc<Inode>,
+    name: &'a [u8],
+}
+
+/// Directories between a directory and the root at most, before the tree counts as a loop.
+const MAX_DEPTH: u32 = 1 << 20;
+
+impl Operations {
+    /// Moves `name` of `dir` to `new_name` of `new_dir`.
+    pub fn rename(&self, dir: &Node, name: &[u8], new_dir: &Node, new_name: &[u8], flags: RenameFlags) -> Result<()> {
+        check_removable_name(name, Errno::Busy)?;
+        check_removable_name(new_name, Errno::Busy)?;
+        check_dir(&dir.0)?;
+        check_dir(&new_dir.0)?;
+        if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT) {
+            return Err(Errno::Inval.into());
+        }
+        let from = Side { dir: &dir.0, name };
+        let to = Side { dir: &new_dir.0, name: new_name };
+        self.with_space(|| self.rename_once(&from, &to, flags))
+    }
+
+    fn rename_once(&self, from: &Side<'_>, to: &Side<'_>, flags: RenameFlags) -> Result<()> {
+        self.st().writable()?;
+        loop {
+            let moved = self.child_inode(from.dir, from.name)?;
+            let target = self.vfs.child(to.dir, to.name)?;
+            let target = target.map(|t| self.vfs.inode(t.ino)).transpose()?;
+            let cross = from.dir.ino != to.dir.ino;
+            let moves_dir = cross && (moved.is_dir() || target.as_ref().is_some_and(|t| t.is_dir()));
+            let _rename = moves_dir.then(|| self.vfs.rename.lock());
+            if moves_dir {
+                self.check_no_loop(from, to, &moved, target.as_ref(), flags)?;
+            }
+            let others = || std::iter::once(&moved).chain(target.as_ref());
+            let _dirs = lock_dirs([from.dir, to.dir].into_iter().chain(others()));
+            let _files = lock_inodes(others());
+            if !self.still_leads(from.dir, from.name, &moved)? || !self.still_same(to, target.as_ref())? {
+                continue;
+            }
+            let freed = self.rename_locked(from, to, &moved, target.as_ref(), flags)?;
+            drop((_dirs, _files, _rename));
+            if let (true, Some(target)) = (freed, target) {
+                self.bury_or_free(&target);
+            }
+            return Ok(());
+        }
+    }
+
+    fn still_same(&self, side: &Side<'_>, inode: Option<&Arc<Inode>>) -> Result<bool> {
+        match inode {
+            Some(inode) => self.still_leads(side.dir, side.name, inode),
+            None => Ok(self.vfs.child_locked(side.dir, side.name)?.is_none()),
+        }
+    }
+
+    /// A directory must not move into itself. The rename lock is held, so the way to the root stands still.
+    fn check_no_loop(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<()> {
+        if moved.is_dir() && self.is_ancestor(moved.ino, to.dir)? {
+            return Err(Errno::Inval.into());
+        }
+        let Some(target) = target.filter(|t| t.is_dir()) else { return Ok(()) };
+        if self.is_ancestor(target.ino, from.dir)? {
+            return Err(if flags.contains(RenameFlags::EXCHANGE) { Errno::Inval } else { Errno::NotEmpty }.into());
+        }
+        Ok(())
+    }
+
+    fn is_ancestor(&self, ino: InodeNr, dir: &Arc<Inode>) -> Result<bool> {
+        let mut at = dir.clone();
+        for _ in 0..MAX_DEPTH {
+            if at.ino == ino {
+                return Ok(true);
+            }
+            if at.ino == InodeNr::ROOT {
+                return Ok(false);
+            }
+            let parent = {
+                let _lock = at.rw.read();
+                dir::parent(self.st(), &at)?
+            };
+            at = self.vfs.inode(parent)?;
+        }
+        Err(extant_format::error::Corrupt::new("directory without a way to the root").at_inode(dir.ino).into())
+    }
+
+    /// Everything is locked. True if the replaced inode has no name left.
+    fn rename_locked(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<bool> {
+        let st = self.st();
+        check_sides(from, to, moved, target, flags)?;
+        if flags.contains(RenameFlags::EXCHANGE) {
+            let target = target.ok_or(Errno::NoEnt)?;
+            return self.exchange(from, to, moved, target).map(|()| false);
+        }
+        if target.is_some_and(|t| t.ino == moved.ino) {
+            return Ok(false);
+        }
+        if let Some(target) = target {
+            check_replace(moved, target)?;
+            if target.is_dir() && !dir::is_empty(st, target)? {
+                return Err(Errno::NotEmpty.into());
+            }
+        }
+        let mut h = st.start(self.rename_credits(to))?;
+        let freed = self.move_name(&mut h, from, to, moved, target, flags)?;
+        self.touch_moved(&mut h, moved)?;
+        Ok(freed)
+    }
+
+    fn rename_credits(&self, to: &Side<'_>) -> u32 {
+        let st = self.st();
+        dir::insert_credits(st, to.dir) + 3 * dir::CHANGE_CREDITS + 6 + Orphans::CREDITS * 2 + Alloc::INODE_CREDITS
+    }
+
+    fn move_name(&self, h: &mut Handle<'_>, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<bool> {
+        let st = self.st();
+        let whiteout = flags.contains(RenameFlags::WHITEOUT).then(|| self.new_whiteout(h, from.dir)).transpose()?;
+        let is_dir = moved.is_dir();
+        let cross = from.dir.ino != to.dir.ino;
+        let freed = match target {
+            Some(target) => {
+                dir::replace(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
+                self.drop_link(h, target)?
+            }
+            None => {
+                dir::insert(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
+                false
+            }
+        };
+        match &whiteout {
+            Some(inode) => dir::replace(st, h, from.dir, from.name, inode.ino, inode.ftype)?,
+            None => dir::remove(st, h, from.dir, from.name).map(|_| ())?,
+        }
+        if is_dir && cross {
+            dir::replace(st, h, moved, b"..", to.dir.ino, FileType::Directory)?;
+        }
+        let gained = i32::from(is_dir && cross) - i32::from(target.is_some_and(|t| t.is_dir()));
+        self.touch_dir(h, to.dir, gained)?;
+        if cross {
+            self.touch_dir(h, from.dir, -i32::from(is_dir))?;
+        }
+        self.remember(to, Some(moved));
+        self.remember(from, whiteout.as_ref());
+        Ok(freed)
+    }
+
+    fn exchange(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: &Arc<Inode>) -> Result<()> {
+        let st = self.st();
+        let mut h = st.start(4 * dir::CHANGE_CREDITS + 4)?;
+        let h = &mut h;
+        dir::replace(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
+        dir::replace(st, h, from.dir, from.name, target.ino, target.ftype)?;
+        if from.dir.ino != to.dir.ino {
+            for (inode, parent) in [(moved, to.dir), (target, from.dir)] {
+                if inode.is_dir() {
+                    dir::replace(st, h, inode, b"..", parent.ino, FileType::Directory)?;
+                }
+            }
+            let shift = i32::from(moved.is_dir()) - i32::from(target.is_dir());
+            self.touch_dir(h, from.dir, -shift)?;
+            self.touch_dir(h, to.dir, shift)?;
+        } else {
+            self.touch_dir(h, to.dir, 0)?;
+        }
+        self.touch_moved(h, moved)?;
+        self.touch_moved(h, target)?;
+        self.remember(to, Some(moved));
+        self.remember(from, Some(target));
+        Ok(())
+    }
+
+    fn touch_moved(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let now = self.st().now();
+        inode.edit(self.st(), h)?.ctime = now;
+        Ok(())
+    }
+
+    fn remember(&self, side: &Side<'_>, inode: Option<&Arc<Inode>>) {
+        let target = inode.map(|i| Target { ino: i.ino, generation: i.generation, ftype: i.ftype });
+        self.vfs.dentries.set(side.dir.ino, side.dir.generation, side.name, target);
+    }
+
+    /// The inode that hides a name from lower layers: a character device 0:0.
+    fn new_whiteout(&self, h: &mut Handle<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        let what = New::Special(FileType::CharDevice, (0, 0));
+        self.new_plain(h, &Caller::default(), dir, &what)
+    }
+}
+
+fn check_sides(from: &Side<'_>, to: &Side<'_>, moved: &Inode, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<()> {
+    for side in [from, to] {
+        check_dir_writable(side.dir)?;
+        side.dir.check_live().map_err(|_| Errno::NoEnt)?;
+    }
+    if flags.contains(RenameFlags::NOREPLACE) && target.is_some() {
+        return Err(Errno::Exist.into());
+    }
+    check_removable(from.dir, moved)?;
+    if let Some(target) = target {
+        check_removable(to.dir, target)?;
+    }
+    check_project(to.dir, moved)
+}
+
+/// A directory that hands its project down takes only inodes of that project.
+fn check_project(dir: &Inode, moved: &Inode) -> Result<()> {
+    let wanted = {
+        let body = dir.body();
+        body.flags.contains(InodeFlags::PROJINHERIT).then_some(body.projid)
+    };
+    match wanted.is_some_and(|p| p != moved.body().projid) {
+        true => Err(Errno::Xdev.into()),
+        false => Ok(()),
+    }
+}
+
+fn check_replace(moved: &Inode, target: &Inode) -> Result<()> {
+    match (moved.is_dir(), target.is_dir()) {
+        (true, false) => Err(Errno::NotDir.into()),
+        (false, true) => Err(Errno::IsDir.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,140 @@
+//! Inodes by number: sharded, bounded, at most one in memory for a number.
+//!
+//! # Invariants
+//! - An inode leaves the table only when nobody else refers to it (its only reference is the table's), so whoever loads
+//!   it again reads a slot that freeze has brought up to date: the dirty list holds a reference until then.
+//! - A load that overlaps with a removal in its shard is repeated, since it may have read an old slot.
+//!
+//! # Locking
+//! A shard's lock is held for a look or a change only; slots are read outside of it.
+
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_format::types::InodeNr;
+use extant_sync::{Level, RwLock};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SHARDS: usize = 64;
+
+/// What an inode in memory costs, caches of its own not counted: for the bound.
+const INODE_BYTES: u64 = 1024;
+
+#[derive(Debug, Default)]
+struct Shard {
+    map: FxHashMap<u32, Arc<Inode>>,
+    /// Numbers in the order of insertion; second chance decides.
+    clock: VecDeque<u32>,
+    /// Counts removals.
+    removals: u64,
+}
+
+/// The inode table.
+#[derive(Debug)]
+pub struct InodeTable {
+    shards: Vec<RwLock<Shard>>,
+    limit: usize,
+}
+
+impl InodeTable {
+    /// A table that tries to stay within `memory` bytes.
+    pub fn new(memory: u64) -> Self {
+        let limit = (memory / INODE_BYTES / SHARDS as u64).max(16) as usize;
+        let shards = (0..SHARDS).map(|_| RwLock::new(Level::InodeTableShard, Shard::default())).collect();
+        InodeTable { shards, limit }
+    }
+
+    fn shard(&self, ino: InodeNr) -> &RwLock<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// The inode if it is in memory.
+    pub fn peek(&self, ino: InodeNr) -> Option<Arc<Inode>> {
+        let shard = self.shard(ino).read();
+        let inode = shard.map.get(&ino.0)?;
+        if !inode.used.load(Ordering::Relaxed) {
+            // Relaxed: a hint for eviction.
+            inode.used.store(true, Ordering::Relaxed);
+        }
+        Some(inode.clone())
+    }
+
+    /// The inode, loaded if it is not in memory.
+    pub fn get(&self, st: &Store, ino: InodeNr) -> Result<Arc<Inode>> {
+        loop {
+            if let Some(inode) = self.peek(ino) {
+                return Ok(inode);
+            }
+            let before = self.shard(ino).read().removals;
+            let loaded = Inode::load(st, ino)?;
+            let mut shard = self.shard(ino).write();
+            if let Some(inode) = shard.map.get(&ino.0) {
+                return Ok(inode.clone());
+            }
+            if shard.removals == before {
+                self.put(&mut shard, loaded.clone());
+                return Ok(loaded);
+            }
+        }
+    }
+
+    /// Adds a new inode.
+    pub fn insert(&self, inode: Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).write();
+        self.put(&mut shard, inode);
+    }
+
+    /// Takes out an inode that is being freed.
+    pub fn remove(&self, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).write();
+        if shard.map.get(&inode.ino.0).is_some_and(|own| Arc::ptr_eq(own, inode)) {
+            shard.map.remove(&inode.ino.0);
+            shard.removals += 1;
+        }
+    }
+
+    /// Inodes in memory.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.read().map.len()).sum()
+    }
+
+    /// Drops what nobody uses.
+    pub fn shrink(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            let all = shard.clock.len() * 2;
+            evict(&mut shard, 0, all);
+        }
+    }
+
+    fn put(&self, shard: &mut Shard, inode: Arc<Inode>) {
+        let ino = inode.ino.0;
+        if shard.map.insert(ino, inode).is_none() {
+            shard.clock.push_back(ino);
+        }
+        if shard.map.len() > self.limit {
+            evict(shard, self.limit, 16);
+        }
+    }
+}
+
+/// Looks at up to `budget` inodes and drops the unused ones until at most `target` are left.
+fn evict(shard: &mut Shard, target: usize, budget: usize) {
+    for _ in 0..budget {
+        if shard.map.len() <= target {
+            return;
+        }
+        let Some(ino) = shard.clock.pop_front() else { return };
+        let Some(inode) = shard.map.get(&ino) else { continue };
+        let idle = Arc::strong_count(inode) == 1 && !inode.held();
+        if idle && !inode.used.swap(false, Ordering::Relaxed) {
+            shard.map.remove(&ino);
+            shard.removals += 1;
+        } else {
+            shard.clock.push_back(ino);
+        }
+    }
+}
