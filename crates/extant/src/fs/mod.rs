@@ -1,1 +1,166 @@
-//! fs.
+//! Open, create, sync, freeze, unmount: owns and starts everything.
+
+mod boot;
+mod client;
+mod features;
+mod open;
+mod options;
+mod report;
+mod threads;
+
+pub use options::{OpenOptions, RawDevice};
+pub use report::{FsStats, Recovery};
+
+use crate::error::{Error, Result};
+use crate::mkfs;
+use crate::ops::{Node, Operations};
+use extant_blocks::BlockDevice;
+use extant_format::superblock::{State, Superblock};
+use extant_format::types::FileType;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use threads::Threads;
+
+/// An open file system. All operations come from [`Operations`], to which it dereferences; any number of threads may call them at once.
+///
+/// Dropped without [`Fs::unmount`], it unmounts, and errors are only logged.
+#[derive(Debug)]
+pub struct Fs {
+    ops: Arc<Operations>,
+    threads: Option<Threads>,
+    recovery: Recovery,
+    client: Arc<client::StoreClient>,
+    /// The superblock's state when nobody has it mounted.
+    clean_state: State,
+    mmp: Option<crate::mmp::Mmp>,
+}
+
+impl Deref for Fs {
+    type Target = Arc<Operations>;
+    fn deref(&self) -> &Arc<Operations> {
+        &self.ops
+    }
+}
+
+impl Fs {
+    /// Opens an image file or block device: `PATH`, `PATH@OFFSET` or `PATH@pN`.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Fs> {
+        Self::open_device(options.device(path.as_ref())?, options)
+    }
+
+    /// Opens whatever is on a device.
+    pub fn open_device(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
+        open::open(dev, options)
+    }
+
+    /// Makes a file system on a device and opens it.
+    pub fn create(dev: Arc<dyn BlockDevice>, make: &mkfs::Options, options: &OpenOptions) -> Result<Fs> {
+        mkfs::make(&*dev, make)?;
+        Self::open_device(dev, options)
+    }
+
+    /// What opening had to mend.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// A copy of the superblock as it stands.
+    pub fn superblock(&self) -> Superblock {
+        self.ops.st().groups.superblock()
+    }
+
+    /// The operations, for those who must share them (open files do).
+    pub fn operations(&self) -> &Arc<Operations> {
+        &self.ops
+    }
+
+    /// Whether nothing can be changed: asked for, or after an error.
+    pub fn is_read_only(&self) -> bool {
+        self.ops.st().read_only.load(Ordering::Acquire)
+    }
+
+    /// Everything done so far is durable when this returns.
+    pub fn sync(&self) -> Result<()> {
+        self.ops.sync()
+    }
+
+    /// Counters of all rooms.
+    pub fn stats(&self) -> FsStats {
+        FsStats::of(&self.ops)
+    }
+
+    /// Writes everything, marks the file system clean and closes it.
+    pub fn unmount(mut self) -> Result<()> {
+        self.close()
+    }
+
+    /// Lets go of the device as it is: nothing more is written, as in a power cut. For tests.
+    #[doc(hidden)]
+    pub fn crash(mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.stop();
+        }
+        self.ops.st().read_only.store(true, Ordering::Release);
+        self.ops.st().journal.crash();
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let Some(threads) = self.threads.take() else { return Ok(()) };
+        threads.stop();
+        let st = self.ops.st();
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let synced = self.ops.drain();
+        let closed = st.journal.shutdown().map_err(Error::from);
+        synced.and(closed)?;
+        open::mark_clean(st, self.clean_state)?;
+        if let Some(mmp) = self.mmp.take() {
+            mmp.release()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            tracing::error!("unmounting failed: {e}");
+        }
+    }
+}
+
+impl Operations {
+    /// Everything done so far is durable when this returns.
+    pub fn sync(&self) -> Result<()> {
+        let _one_walk = self.sync_lock.lock();
+        self.write_back_all()?;
+        Ok(self.st().journal.sync()?)
+    }
+
+    /// Writes all dirty pages back.
+    pub(crate) fn write_back_all(&self) -> Result<()> {
+        let mut failed = Ok(());
+        for inode in crate::file::dirty_inodes(self.st()) {
+            let written = crate::file::writeback(self.st(), &inode, 0, u64::MAX);
+            failed = failed.and(written);
+        }
+        failed
+    }
+
+    /// Frees what waits for it and writes everything, until nothing is left to do.
+    fn drain(&self) -> Result<()> {
+        self.write_back_all()?;
+        while self.reap() > 0 {}
+        Ok(self.st().journal.sync()?)
+    }
+}
+
+impl Node {
+    /// Type of the inode.
+    pub fn file_type(&self) -> FileType {
+        self.0.ftype
+    }
+}

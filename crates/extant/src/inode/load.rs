@@ -5,7 +5,6 @@ use crate::error::{Errno, Error, Result};
 use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::checksum;
-use extant_format::error::Corrupt;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
 use extant_sync::{ArcRwLock, Level, Mutex, RwLock};
@@ -14,11 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The block of the inode table that holds `ino`, and the byte range of its slot there.
 pub(super) fn slot(st: &Store, ino: InodeNr) -> Result<(Arc<Buffer>, std::ops::Range<usize>)> {
-    let at = st.geo.inode_location(ino).ok_or_else(|| Corrupt::new("inode number").at_inode(ino).found(ino.0))?;
-    let table = st.groups.with(at.group, |d| d.inode_table);
+    let (group, index) = st.geo.inode_location(ino)?;
+    let table = st.groups.with(group, |d| d.inode_table);
     let size = st.block_size();
-    let block = table + at.offset / size as u64;
-    let start = (at.offset % size as u64) as usize;
+    let offset = u64::from(index) * u64::from(st.geo.inode_size);
+    let block = table + offset / size as u64;
+    let start = (offset % size as u64) as usize;
     let buf = st.cache.read::<Error>(block, |_| Ok(()))?;
     Ok((buf, start..start + usize::from(st.geo.inode_size)))
 }

@@ -1,0 +1,98 @@
+//! What must be read before there is a journal: superblock, the journal's inode, where its blocks are.
+
+use crate::error::{Error, Result};
+use crate::extent::raw;
+use extant_blocks::BlockDevice;
+use extant_format::error::Corrupt;
+use extant_format::group_desc::GroupDesc;
+use extant_format::inode as disk;
+use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::types::{GroupNr, InodeNr};
+use extant_journal::Log;
+use std::sync::Arc;
+
+/// Reads and verifies the primary superblock.
+pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
+    if dev.len() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+        let short = Corrupt::new("image, too short for a superblock").field("bytes").found(dev.len());
+        return Err(short.into());
+    }
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    dev.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+    let sb = Superblock::parse(&bytes)?;
+    super::features::access(&sb.features())?;
+    let geo = Geometry::new(&sb)?;
+    let bytes = geo.blocks_count.checked_mul(u64::from(geo.block_size));
+    match bytes {
+        Some(bytes) if bytes <= dev.len() => Ok((sb, geo)),
+        _ => Err(Corrupt::new("image, shorter than its file system").field("blocks").found(geo.blocks_count).expected(dev.len() / u64::from(geo.block_size)).into()),
+    }
+}
+
+/// Writes the superblock past all caches, and makes it durable.
+pub fn write_superblock(dev: &dyn BlockDevice, sb: &mut Superblock) -> Result<()> {
+    dev.write_at(&sb.seal(), SUPERBLOCK_OFFSET)?;
+    Ok(dev.flush()?)
+}
+
+fn descriptor(dev: &dyn BlockDevice, geo: &Geometry, group: GroupNr) -> Result<GroupDesc> {
+    let size = usize::from(geo.desc_size);
+    let per_block = geo.block_size as usize / size;
+    let block = geo.gdt_block(group.0 / per_block as u32);
+    let mut bytes = vec![0; size];
+    let at = block.0 * u64::from(geo.block_size) + (group.0 as usize % per_block * size) as u64;
+    dev.read_at(&mut bytes, at)?;
+    let desc = GroupDesc::decode(&bytes, geo, group)?;
+    desc.check_pointers(geo, group)?;
+    Ok(desc)
+}
+
+/// An inode straight from the device.
+pub fn inode(dev: &dyn BlockDevice, geo: &Geometry, ino: InodeNr) -> Result<disk::Inode> {
+    let (group, index) = geo.inode_location(ino)?;
+    let table = descriptor(dev, geo, group)?.inode_table;
+    let mut slot = vec![0; usize::from(geo.inode_size)];
+    let at = table * u64::from(geo.block_size) + u64::from(index) * u64::from(geo.inode_size);
+    dev.read_at(&mut slot, at)?;
+    Ok(disk::Inode::decode(&slot, geo, ino)?)
+}
+
+/// The journal's blocks: a file of the file system. None if it has no journal.
+pub fn log(dev: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock) -> Result<Option<Log>> {
+    if !sb.compat().contains(extant_format::features::Compat::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let ino = sb.journal_inum();
+    if ino.0 == 0 {
+        return Err(Error::Unsupported("an external journal".into()));
+    }
+    let body = inode(&**dev, geo, ino)?;
+    let runs = raw::map(&**dev, geo, &body, ino)?;
+    let map: Vec<_> = runs.into_iter().map(|(logical, physical, len)| (u64::from(logical), physical, u64::from(len))).collect();
+    Ok(Some(Log::open(dev.clone(), &map, geo.block_size as usize)?))
+}
+
+/// Physical blocks of the orphan file, in order, with its inode's checksum seed.
+pub fn orphan_file(dev: &dyn BlockDevice, geo: &Geometry, sb: &Superblock) -> Result<Option<(InodeNr, u32, Vec<u64>)>> {
+    if !sb.compat().contains(extant_format::features::Compat::ORPHAN_FILE) {
+        return Ok(None);
+    }
+    let ino = sb.orphan_file_inum();
+    let body = inode(dev, geo, ino)?;
+    let wanted = body.size / u64::from(geo.block_size);
+    let mut blocks = Vec::new();
+    for (logical, physical, len) in raw::map(dev, geo, &body, ino)? {
+        if u64::from(logical) != blocks.len() as u64 {
+            return Err(Corrupt::new("orphan file with a hole").at_inode(ino).found(logical).expected(blocks.len() as u64).into());
+        }
+        blocks.extend((0..u64::from(len)).map(|i| physical + i));
+    }
+    if (blocks.len() as u64) < wanted || blocks.len() > MAX_ORPHAN_BLOCKS {
+        return Err(Corrupt::new("orphan file").at_inode(ino).field("blocks").found(blocks.len() as u64).expected(wanted).into());
+    }
+    Ok(Some((ino, geo.inode_seed(ino, body.generation), blocks)))
+}
+
+/// More blocks than any tool makes; bounds what a hostile image makes us read.
+const MAX_ORPHAN_BLOCKS: usize = 1 << 16;
+

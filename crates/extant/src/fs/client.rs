@@ -1,0 +1,27 @@
+//! What the journal calls: freeze, durable, aborted.
+
+use crate::store::Store;
+use extant_journal::{Client, Error, Freezer, Tid};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The engine as the journal sees it.
+#[derive(Debug)]
+pub struct StoreClient(pub Arc<Store>);
+
+impl Client for StoreClient {
+    /// Inodes first, then descriptors with the checksums of bitmaps, then the superblock: each may change the next.
+    fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<(), Error> {
+        let st = &*self.0;
+        st.dirty.freeze(st, out).and_then(|()| st.groups.freeze(tid, out)).map_err(Error::client)
+    }
+
+    fn committed(&self, tid: Tid) {
+        self.0.alloc.committed(tid);
+    }
+
+    fn aborted(&self, why: &Error) {
+        tracing::error!("journal aborted, the file system is read-only from now on: {why}");
+        self.0.read_only.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,175 @@
+//! The steps of opening, in order: superblock, journal, superblock again, rooms, orphans, threads.
+
+use super::client::StoreClient;
+use super::features::{self, Access};
+use super::threads::Threads;
+use super::{Fs, OpenOptions, Recovery, boot};
+use crate::alloc::Alloc;
+use crate::error::Result;
+use crate::groups::Groups;
+use crate::inode::DirtyInodes;
+use crate::mmp::Mmp;
+use crate::ops::Operations;
+use crate::orphan::Orphans;
+use crate::store::Store;
+use crate::vfs::Vfs;
+use crate::volume::{Rng, Volume};
+use extant_blocks::{BlockDevice, Cache};
+use extant_format::features::{Compat, Incompat, RoCompat};
+use extant_format::superblock::{Geometry, State, Superblock};
+use extant_journal::{Config, Journal, Log, recovery};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Share of the memory for metadata blocks.
+const CACHE_SHARE: u64 = 4;
+
+/// Opens whatever is on `dev`.
+pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
+    let (sb, geo) = boot::superblock(&*dev)?;
+    let mut recovery = Recovery::default();
+    let write = may_write(&*dev, &sb, options, &mut recovery)?;
+    let mmp = match write && sb.incompat().contains(Incompat::MMP) {
+        true => Some(Mmp::claim(dev.clone(), &sb, &geo)?),
+        false => None,
+    };
+    let (dev, log) = recover(dev, &geo, &sb, options, write, &mut recovery)?;
+    let (mut sb, geo) = boot::superblock(&*dev)?;
+    let clean_state = sb.state();
+    if write {
+        mark_mounted(&*dev, &mut sb, log.is_some(), options)?;
+    }
+    let log = log.filter(|_| write);
+    let store = build(dev, geo, sb, log, options, write)?;
+    let client = Arc::new(StoreClient(store.clone()));
+    let as_client: Arc<dyn extant_journal::Client> = client.clone();
+    store.journal.set_client(Arc::downgrade(&as_client));
+    let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
+    let mut fs = Fs { ops, threads: None, recovery, client, clean_state, mmp };
+    if write {
+        fs.recovery.orphans = fs.ops.process_orphans()?;
+        fs.threads = Some(Threads::start(&fs.ops, options.commit_interval)?);
+    }
+    Ok(fs)
+}
+
+/// Whether the file system is opened for writing; notes why not if that was wished for.
+fn may_write(dev: &dyn BlockDevice, sb: &Superblock, options: &OpenOptions, recovery: &mut Recovery) -> Result<bool> {
+    if options.read_only {
+        return Ok(false);
+    }
+    if dev.read_only() {
+        recovery.read_only = Some("the device can be read only".into());
+        return Ok(false);
+    }
+    if let Access::ReadOnly(why) = features::access(&sb.features())? {
+        recovery.read_only = Some(why);
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Replays the journal, onto the device or in memory. Gives the device to work on, and the log.
+fn recover(
+    dev: Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock, options: &OpenOptions, write: bool, recovery: &mut Recovery,
+) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
+    let needed = sb.incompat().contains(Incompat::RECOVER);
+    if options.no_recovery || !(needed || write) {
+        return Ok((dev, None));
+    }
+    let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
+    if !needed && !write {
+        return Ok((dev, None));
+    }
+    let replay = recovery::scan(&log, geo.blocks_count)?;
+    if replay.is_empty() {
+        return Ok((dev, Some(log)));
+    }
+    if write {
+        let outcome = replay.apply(&*dev)?;
+        note_journal_error(&*dev, outcome.errno)?;
+        recovery.journal = Some(outcome);
+        // The log's own superblock has changed.
+        let log = boot::log(&dev, geo, sb)?;
+        return Ok((dev, log));
+    }
+    recovery.journal = Some(replay.outcome().clone());
+    recovery.in_memory = true;
+    Ok((replay.overlay(dev), None))
+}
+
+/// A journal that was aborted says so: the file system has errors until it is checked.
+fn note_journal_error(dev: &dyn BlockDevice, errno: i32) -> Result<()> {
+    if errno == 0 {
+        return Ok(());
+    }
+    let (mut sb, _) = boot::superblock(dev)?;
+    sb.set_state(sb.state() | State::ERRORS);
+    boot::write_superblock(dev, &mut sb)
+}
+
+/// Before the first change: says on the device that recovery may be needed.
+fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, options: &OpenOptions) -> Result<()> {
+    let mut features = sb.features();
+    if journal {
+        features.incompat |= Incompat::RECOVER;
+    } else {
+        sb.set_state(sb.state() & !State::VALID);
+    }
+    if features.compat.contains(Compat::ORPHAN_FILE) {
+        features.ro_compat |= RoCompat::ORPHAN_PRESENT;
+    }
+    sb.set_features(features);
+    sb.set_mtime(options.clock.now().sec.max(0) as u64);
+    sb.set_mnt_count(sb.mnt_count().saturating_add(1));
+    if let Some(path) = &options.mount_point {
+        sb.set_last_mounted(path.as_bytes());
+    }
+    boot::write_superblock(dev, sb)
+}
+
+/// After everything was written: says on the device that nothing is left to do.
+pub fn mark_clean(st: &Store, state: State) -> Result<()> {
+    let (mut sb, _) = boot::superblock(&*st.dev)?;
+    let current = st.groups.superblock();
+    sb.set_free_blocks_count(current.free_blocks_count());
+    sb.set_free_inodes_count(current.free_inodes_count());
+    let mut features = sb.features();
+    features.incompat.remove(Incompat::RECOVER);
+    if st.orphans.is_empty() {
+        features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+    }
+    sb.set_features(features);
+    sb.set_state(sb.state() | state & State::VALID);
+    sb.set_wtime(st.now().sec.max(0) as u64);
+    boot::write_superblock(&*st.dev, &mut sb)
+}
+
+fn build(dev: Arc<dyn BlockDevice>, geo: Geometry, sb: Superblock, log: Option<Log>, options: &OpenOptions, write: bool) -> Result<Arc<Store>> {
+    let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
+    let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
+    let mut config = Config::new(cache.clone(), log);
+    config.commit_interval = options.commit_interval;
+    let journal = Journal::open(config)?;
+    let seed = options.seed.unwrap_or_else(chance);
+    let vol = Volume {
+        geo,
+        dev,
+        cache,
+        journal,
+        clock: options.clock.clone(),
+        rng: Rng::new(seed),
+        read_only: AtomicBool::new(!write),
+    };
+    let vol = Arc::new(vol);
+    let groups = Arc::new(Groups::open(vol.clone(), sb)?);
+    let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
+    let orphans = Orphans::open(&vol, &groups, orphan_file)?;
+    Ok(Arc::new(Store { vol, groups, alloc, orphans, dirty: DirtyInodes::default() }))
+}
+
+fn chance() -> u64 {
+    let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    t.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+}

@@ -1,0 +1,120 @@
+//! How a file system is opened.
+
+use crate::error::{Error, Result};
+use crate::volume::{Clock, SystemClock};
+use extant_blocks::{BlockDevice, FileDevice};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A device to open a file system on.
+pub type RawDevice = Arc<dyn BlockDevice>;
+
+/// How a file system is opened. `OpenOptions::new()` reads and writes, recovers first, and commits every 5 seconds.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub(crate) read_only: bool,
+    pub(crate) no_recovery: bool,
+    pub(crate) wait: bool,
+    pub(crate) direct_io: bool,
+    pub(crate) commit_interval: Duration,
+    pub(crate) memory: u64,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) mount_point: Option<String>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            read_only: false,
+            no_recovery: false,
+            wait: false,
+            direct_io: false,
+            commit_interval: Duration::from_secs(5),
+            memory: default_memory(),
+            clock: Arc::new(SystemClock),
+            seed: None,
+            mount_point: None,
+        }
+    }
+}
+
+/// A quarter of the machine's memory, at least 64 MiB.
+fn default_memory() -> u64 {
+    const LEAST: u64 = 64 << 20;
+    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    total.map_or(LEAST, |kib| (kib * 1024 / 4).max(LEAST))
+}
+
+impl OpenOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Change nothing on the device: a journal that needs replay is replayed in memory only.
+    pub fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// Do not even replay in memory (`noload`); implies reading only.
+    pub fn no_recovery(mut self, yes: bool) -> Self {
+        self.no_recovery = yes;
+        self.read_only |= yes;
+        self
+    }
+
+    /// Wait for another program to let go of the image, instead of failing.
+    pub fn wait(mut self, yes: bool) -> Self {
+        self.wait = yes;
+        self
+    }
+
+    /// Bypass the page cache of the machine for the image.
+    pub fn direct_io(mut self, yes: bool) -> Self {
+        self.direct_io = yes;
+        self
+    }
+
+    /// How long a change may stay in memory only.
+    pub fn commit_interval(mut self, interval: Duration) -> Self {
+        self.commit_interval = interval;
+        self
+    }
+
+    /// Bound on all caches together, in bytes (at least 64 MiB are used).
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes.max(64 << 20);
+        self
+    }
+
+    /// Where time comes from.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Seed of generations, for reproducible images.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// What the superblock shall name as the last place where it was mounted.
+    pub fn mount_point(mut self, path: impl Into<String>) -> Self {
+        self.mount_point = Some(path.into());
+        self
+    }
+
+    pub(crate) fn device(&self, path: &Path) -> Result<RawDevice> {
+        let mut how = extant_blocks::FileOptions::new();
+        how.read_only(self.read_only).wait(self.wait).direct(self.direct_io);
+        let dev = FileDevice::open_spec(path, &how).map_err(Error::Io)?;
+        Ok(Arc::new(dev))
+    }
+}

@@ -1,0 +1,47 @@
+//! What opening found, and counters of a live file system.
+
+use crate::alloc::Usage;
+use crate::ops::{Operations, OrphanReport};
+use extant_blocks::CacheStats;
+use extant_journal::{Outcome, Stats as JournalStats};
+
+/// What opening had to mend.
+#[derive(Clone, Debug, Default)]
+pub struct Recovery {
+    /// What was replayed; None if the journal was empty or there is none.
+    pub journal: Option<Outcome>,
+    /// Whether the replay went into memory only.
+    pub in_memory: bool,
+    /// What was done with orphan records.
+    pub orphans: OrphanReport,
+    /// Why the file system can be read only, if it was not asked to be.
+    pub read_only: Option<String>,
+}
+
+/// Counters of all rooms.
+#[derive(Clone, Debug)]
+pub struct FsStats {
+    /// Space.
+    pub usage: Usage,
+    /// Inodes in memory.
+    pub inodes_cached: usize,
+    /// Names in memory.
+    pub names_cached: usize,
+    /// The block cache.
+    pub cache: CacheStats,
+    /// The journal.
+    pub journal: JournalStats,
+}
+
+impl FsStats {
+    pub(super) fn of(ops: &Operations) -> FsStats {
+        let st = ops.st();
+        FsStats {
+            usage: ops.usage(),
+            inodes_cached: ops.vfs.inodes.len(),
+            names_cached: ops.vfs.dentries.len(),
+            cache: st.cache.stats(),
+            journal: st.journal.stats(),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Open files.
+
+use super::{Node, Operations};
+use crate::error::{Errno, Error, Result};
+use crate::extent::Run;
+use crate::file::{self, Falloc};
+use extant_format::inode::InodeFlags;
+use extant_format::types::FileType;
+use extant_sync::{Level, Mutex};
+use std::sync::Arc;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenFlags {
+    /// Content may be changed.
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// Pages are bypassed: for callers with a cache of their own, such as a FUSE kernel.
+    pub direct: bool,
+    /// The size becomes 0.
+    pub truncate: bool,
+}
+
+/// An open regular file; keeps the inode alive without links. Closed when dropped.
+#[derive(Debug)]
+pub struct File {
+    ops: Arc<Operations>,
+    node: Node,
+    flags: OpenFlags,
+    /// Writeback errors seen so far.
+    errors: Mutex<u64>,
+}
+
+impl Operations {
+    /// Opens a regular file.
+    pub fn open_file(self: &Arc<Self>, node: &Node, flags: OpenFlags) -> Result<File> {
+        match node.0.ftype {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::IsDir.into()),
+            _ => return Err(Errno::Nxio.into()),
+        }
+        if flags.write {
+            self.check_open_for_write(node, flags)?;
+        }
+        node.hold(1)?;
+        let errors = Mutex::new(Level::Leaf, node.0.pages.error_seq());
+        let file = File { ops: self.clone(), node: node.clone(), flags, errors };
+        if flags.truncate && flags.write {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+
+    fn check_open_for_write(&self, node: &Node, flags: OpenFlags) -> Result<()> {
+        self.st().writable()?;
+        let own = node.0.body().flags;
+        let denied = own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
+        match denied {
+            true => Err(Errno::Perm.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl File {
+    /// The inode.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Reads at `offset`; fewer bytes than asked for at the end of the file.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = &self.node.0;
+        let st = self.ops.st();
+        if self.flags.direct {
+            return file::read_direct(st, inode, offset, buf);
+        }
+        let _lock = inode.rw.read();
+        file::read(st, inode, offset, buf)
+    }
+
+    /// Writes all of `data` at `offset` (at the end for files opened to append).
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        self.check_write()?;
+        self.ops.st().writable()?;
+        self.ops.with_space(|| self.write_once(offset, data))
+    }
+
+    fn write_once(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        let inode = &self.node.0;
+        let st = self.ops.st();
+        if self.flags.direct && !self.flags.append {
+            return file::write_direct(st, inode, offset, data, false);
+        }
+        let _lock = inode.rw.write();
+        let offset = if self.flags.append { file::size(inode) } else { offset };
+        file::write(st, inode, offset, data, true)
+    }
+
+    /// Cuts the file or lets it grow (with a hole).
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.check_write()?;
+        let set = super::SetAttr { size: Some(size), ..Default::default() };
+        self.ops.set_attr(&self.node, &set).map(|_| ())
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        file::size(&self.node.0)
+    }
+
+    /// Whether the file has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// fallocate(2).
+    pub fn allocate(&self, how: Falloc, offset: u64, len: u64) -> Result<()> {
+        self.check_write()?;
+        self.ops.st().writable()?;
+        let inode = &self.node.0;
+        let own = inode.body().flags;
+        let keeps = matches!(how, Falloc::Allocate | Falloc::KeepSize);
+        if own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && !keeps {
+            return Err(Errno::Perm.into());
+        }
+        self.ops.with_space(|| {
+            let _lock = inode.rw.write();
+            file::fallocate(self.ops.st(), inode, how, offset, len)
+        })
+    }
+
+    /// The next byte with data at or behind `offset` (SEEK_DATA). ENXIO if there is none.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        let _lock = self.node.0.rw.read();
+        file::seek(self.ops.st(), &self.node.0, offset, true)
+    }
+
+    /// The next hole at or behind `offset` (SEEK_HOLE); the end of the file counts as one.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        let _lock = self.node.0.rw.read();
+        file::seek(self.ops.st(), &self.node.0, offset, false)
+    }
+
+    /// Mapped runs of a byte range, in order, until `each` returns false.
+    pub fn extents(&self, start: u64, len: u64, mut each: impl FnMut(Run) -> bool) -> Result<()> {
+        let _lock = self.node.0.rw.read();
+        file::fiemap(self.ops.st(), &self.node.0, start, len, &mut each)
+    }
+
+    /// Content and attributes are durable when this returns. A failed writeback is told once to each open file.
+    pub fn sync(&self) -> Result<()> {
+        self.sync_as(false)
+    }
+
+    /// As [`File::sync`], less what is not needed to read the content (times).
+    pub fn sync_data(&self) -> Result<()> {
+        self.sync_as(true)
+    }
+
+    fn sync_as(&self, datasync: bool) -> Result<()> {
+        let synced = file::fsync(self.ops.st(), &self.node.0, datasync);
+        let earlier = self.take_error();
+        synced.and(earlier)
+    }
+
+    /// The writeback error that this open file was not told of yet.
+    pub fn take_error(&self) -> Result<()> {
+        self.node.0.pages.check_error(&mut self.errors.lock())
+    }
+
+    fn check_write(&self) -> Result<()> {
+        match self.flags.write {
+            true => Ok(()),
+            false => Err(Error::Posix(Errno::BadF)),
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        file::release(self.ops.st(), &self.node.0);
+        self.ops.release(&self.node, 1);
+    }
+}
