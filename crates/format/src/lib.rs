@@ -5,16 +5,23 @@
 //! panic, an endless loop or an allocation whose size only the bytes name.
 #![forbid(unsafe_code)]
 
+pub mod bitmap;
 mod bytes;
 pub mod checksum;
 pub mod error;
+pub mod extent;
 pub mod features;
 pub mod geometry;
+pub mod group_desc;
+pub mod inode;
+pub mod jbd2;
 pub mod superblock;
 pub mod types;
 
 pub use error::{Corrupt, Result};
 pub use features::{Compat, Feature, Features, Incompat, RoCompat};
 pub use geometry::Geometry;
+pub use group_desc::{GroupDesc, GroupFlags};
+pub use inode::{Inode, InodeFlags};
 pub use superblock::Superblock;
 pub use types::{BlockNr, FileType, GroupNr, InodeNr, LogicalBlock, Timestamp};

@@ -1,0 +1,205 @@
+//! Bits of allocation bitmaps, a 64-bit word at a time.
+//!
+//! # Invariants
+//! Bit n is bit n % 8 of byte n / 8. Every function is total: what lies past the end of the bytes is neither zero nor one:
+//! searches end there, counts do not count it, changes leave it.
+
+use std::ops::Range;
+
+const WORD_BITS: usize = 64;
+
+fn bits_in(bits: &[u8]) -> usize {
+    bits.len().saturating_mul(8)
+}
+
+fn clip(bits: &[u8], range: Range<usize>) -> Range<usize> {
+    let end = range.end.min(bits_in(bits));
+    range.start.min(end)..end
+}
+
+/// The word that holds bits `index * 64` on; bits past the end are zero.
+fn word(bits: &[u8], index: usize) -> u64 {
+    let tail = bits.get(index * 8..).unwrap_or(&[]);
+    match tail.first_chunk::<8>() {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        None => u64::from_le_bytes(crate::bytes::array(tail, 0)),
+    }
+}
+
+/// Whether bit `n` is set; `false` past the end.
+pub fn test(bits: &[u8], n: usize) -> bool {
+    bits.get(n / 8)
+        .is_some_and(|byte| byte & (1 << (n % 8)) != 0)
+}
+
+/// Sets bit `n`, and tells whether it was set before.
+pub fn set(bits: &mut [u8], n: usize) -> bool {
+    let was = test(bits, n);
+    if let Some(byte) = bits.get_mut(n / 8) {
+        *byte |= 1 << (n % 8);
+    }
+    was
+}
+
+/// Clears bit `n`, and tells whether it was set before.
+pub fn clear(bits: &mut [u8], n: usize) -> bool {
+    let was = test(bits, n);
+    if let Some(byte) = bits.get_mut(n / 8) {
+        *byte &= !(1 << (n % 8));
+    }
+    was
+}
+
+fn find(bits: &[u8], range: Range<usize>, flip: u64) -> Option<usize> {
+    let range = clip(bits, range);
+    if range.is_empty() {
+        return None;
+    }
+    let mut index = range.start / WORD_BITS;
+    let mut value = (word(bits, index) ^ flip) & (u64::MAX << (range.start % WORD_BITS));
+    while value == 0 {
+        index += 1;
+        if index * WORD_BITS >= range.end {
+            return None;
+        }
+        value = word(bits, index) ^ flip;
+    }
+    let found = index * WORD_BITS + value.trailing_zeros() as usize;
+    (found < range.end).then_some(found)
+}
+
+/// The first clear bit at or after `from` and before `end`.
+pub fn find_next_zero(bits: &[u8], from: usize, end: usize) -> Option<usize> {
+    find(bits, from..end, u64::MAX)
+}
+
+/// The first set bit at or after `from` and before `end`.
+pub fn find_next_one(bits: &[u8], from: usize, end: usize) -> Option<usize> {
+    find(bits, from..end, 0)
+}
+
+/// The first run of clear bits at or after `from` and before `end`.
+pub fn next_zero_run(bits: &[u8], from: usize, end: usize) -> Option<Range<usize>> {
+    let start = find_next_zero(bits, from, end)?;
+    let stop = find_next_one(bits, start, end).unwrap_or_else(|| end.min(bits_in(bits)));
+    Some(start..stop)
+}
+
+/// Number of set bits in the range.
+pub fn count_ones(bits: &[u8], range: Range<usize>) -> usize {
+    let range = clip(bits, range);
+    if range.is_empty() {
+        return 0;
+    }
+    let (first, last) = (range.start / WORD_BITS, (range.end - 1) / WORD_BITS);
+    let head = u64::MAX << (range.start % WORD_BITS);
+    let tail = u64::MAX >> (WORD_BITS - 1 - (range.end - 1) % WORD_BITS);
+    if first == last {
+        return (word(bits, first) & head & tail).count_ones() as usize;
+    }
+    let inner: u32 = (first + 1..last)
+        .map(|index| word(bits, index).count_ones())
+        .sum();
+    let ends = (word(bits, first) & head).count_ones() + (word(bits, last) & tail).count_ones();
+    (inner + ends) as usize
+}
+
+/// Number of clear bits in the range.
+pub fn count_zeros(bits: &[u8], range: Range<usize>) -> usize {
+    let clipped = clip(bits, range);
+    clipped.len() - count_ones(bits, clipped)
+}
+
+/// Whether every bit of the range exists and is set.
+pub fn all_ones(bits: &[u8], range: Range<usize>) -> bool {
+    range.end <= bits_in(bits) && find_next_zero(bits, range.start, range.end).is_none()
+}
+
+/// Whether every bit of the range exists and is clear.
+pub fn all_zeros(bits: &[u8], range: Range<usize>) -> bool {
+    range.end <= bits_in(bits) && find_next_one(bits, range.start, range.end).is_none()
+}
+
+fn change(bits: &mut [u8], range: Range<usize>, value: u8) {
+    let range = clip(bits, range);
+    if range.is_empty() {
+        return;
+    }
+    let (first, last) = (range.start / 8, (range.end - 1) / 8);
+    let head = 0xFFu8 << (range.start % 8);
+    let tail = 0xFFu8 >> (7 - (range.end - 1) % 8);
+    let mix = |byte: &mut u8, mask: u8| *byte = (*byte & !mask) | (value & mask);
+    if first == last {
+        mix(&mut bits[first], head & tail);
+        return;
+    }
+    mix(&mut bits[first], head);
+    bits[first + 1..last].fill(value);
+    mix(&mut bits[last], tail);
+}
+
+/// Sets every bit of the range.
+pub fn set_range(bits: &mut [u8], range: Range<usize>) {
+    change(bits, range, 0xFF);
+}
+
+/// Clears every bit of the range.
+pub fn clear_range(bits: &mut [u8], range: Range<usize>) {
+    change(bits, range, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slow_count(bits: &[u8], range: Range<usize>) -> usize {
+        range.filter(|n| test(bits, *n)).count()
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_single_bits(
+            bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(0xFF), any::<u8>()], 0..40),
+            from in 0usize..400,
+            len in 0usize..400,
+        ) {
+            let end = from + len;
+            let limit = bytes.len() * 8;
+            let range = from.min(limit)..end.min(limit);
+            prop_assert_eq!(find_next_zero(&bytes, from, end), range.clone().find(|n| !test(&bytes, *n)));
+            prop_assert_eq!(find_next_one(&bytes, from, end), range.clone().find(|n| test(&bytes, *n)));
+            prop_assert_eq!(count_ones(&bytes, from..end), slow_count(&bytes, range.clone()));
+            prop_assert_eq!(count_zeros(&bytes, from..end), range.len() - slow_count(&bytes, range.clone()));
+            let mut ranged = bytes.clone();
+            let mut single = bytes.clone();
+            set_range(&mut ranged, from..end);
+            range.clone().for_each(|n| { set(&mut single, n); });
+            prop_assert_eq!(&ranged, &single);
+            prop_assert!(all_ones(&ranged, range.clone()));
+            clear_range(&mut ranged, from..end);
+            range.clone().for_each(|n| { clear(&mut single, n); });
+            prop_assert_eq!(&ranged, &single);
+            prop_assert!(all_zeros(&ranged, range));
+        }
+    }
+
+    #[test]
+    fn runs_of_zeros() {
+        let bits = [0b1110_0111, 0b0000_0001];
+        assert_eq!(next_zero_run(&bits, 0, 16), Some(3..5));
+        assert_eq!(next_zero_run(&bits, 5, 16), Some(9..16));
+        assert_eq!(next_zero_run(&bits, 5, 99), Some(9..16));
+        assert_eq!(next_zero_run(&bits, 5, 9), None);
+    }
+
+    #[test]
+    fn past_the_end_is_nothing() {
+        let mut bits = [0u8; 2];
+        assert!(!set(&mut bits, 16));
+        assert!(!test(&bits, usize::MAX));
+        assert!(!all_zeros(&bits, 0..17));
+        set_range(&mut bits, 8..usize::MAX);
+        assert_eq!(bits, [0, 0xFF]);
+    }
+}

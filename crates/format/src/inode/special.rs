@@ -1,0 +1,98 @@
+//! What the `i_block` area and the time fields mean in special inodes: devices, short symbolic links, attribute values.
+
+use super::{I_BLOCK_SIZE, Inode, InodeFlags};
+use crate::bytes::{le32, put_bytes, put_le32};
+use crate::geometry::Geometry;
+use crate::types::Timestamp;
+
+/// Links of an inode at most; a directory beyond it (with `dir_nlink`) stores 1.
+pub const LINK_MAX: u16 = 65_000;
+
+/// Bytes of a symbolic link that is stored in the inode at most.
+pub const FAST_SYMLINK_MAX: usize = I_BLOCK_SIZE - 1;
+
+impl Inode {
+    /// Major and minor number of a device.
+    pub fn device(&self) -> (u32, u32) {
+        let old = le32(&self.i_block, 0);
+        if old != 0 {
+            return (old >> 8 & 0xFF, old & 0xFF);
+        }
+        let new = le32(&self.i_block, 4);
+        (new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00)
+    }
+
+    /// Stores major (12 bits) and minor (20 bits) number of a device, in the old form if it fits.
+    pub fn set_device(&mut self, major: u32, minor: u32) {
+        self.i_block = [0; I_BLOCK_SIZE];
+        if major < 256 && minor < 256 {
+            put_le32(&mut self.i_block, 0, major << 8 | minor);
+        } else {
+            let new = (major & 0xFFF) << 8 | minor & 0xFF | (minor & 0xF_FF00) << 12;
+            put_le32(&mut self.i_block, 4, new);
+        }
+    }
+
+    /// The target of a symbolic link that is stored in the inode, and `None` for all others.
+    pub fn fast_symlink(&self, geo: &Geometry) -> Option<&[u8]> {
+        let xattr_sectors = if self.file_acl == 0 {
+            0
+        } else {
+            geo.sectors_per_block() << geo.cluster_bits
+        };
+        let elsewhere = self
+            .flags
+            .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
+        if !self.is_symlink() || elsewhere || self.blocks > u64::from(xattr_sectors) {
+            return None;
+        }
+        let len = usize::try_from(self.size)
+            .ok()
+            .filter(|len| *len <= FAST_SYMLINK_MAX)?;
+        self.i_block.get(..len)
+    }
+
+    /// Stores the target of a symbolic link in the inode; `false` if it is too long.
+    #[must_use]
+    pub fn set_fast_symlink(&mut self, target: &[u8]) -> bool {
+        if target.len() > FAST_SYMLINK_MAX {
+            return false;
+        }
+        self.i_block = [0; I_BLOCK_SIZE];
+        put_bytes(&mut self.i_block, 0, target);
+        self.size = target.len() as u64;
+        self.flags.remove(InodeFlags::EXTENTS);
+        true
+    }
+
+    /// How many attributes use this inode's data as their value.
+    pub fn ea_refcount(&self) -> u64 {
+        u64::from(self.ctime.sec as u32) << 32 | u64::from(self.version as u32)
+    }
+
+    /// Sets how many attributes use this inode's data as their value.
+    pub fn set_ea_refcount(&mut self, count: u64) {
+        self.ctime = raw_time((count >> 32) as u32);
+        self.version = self.version >> 32 << 32 | u64::from(count as u32);
+    }
+
+    /// The checksum of the attribute value that is this inode's data.
+    pub fn ea_hash(&self) -> u32 {
+        self.atime.sec as u32
+    }
+
+    /// Sets the checksum of the attribute value that is this inode's data.
+    pub fn set_ea_hash(&mut self, hash: u32) {
+        self.atime = raw_time(hash);
+    }
+
+    /// The inode that owns an attribute value of the old form, without reference count.
+    pub fn ea_parent(&self) -> u32 {
+        self.mtime.sec as u32
+    }
+}
+
+/// The time stamp whose base word is `word`.
+fn raw_time(word: u32) -> Timestamp {
+    Timestamp::new(i64::from(word as i32), 0)
+}

@@ -1,0 +1,158 @@
+use super::*;
+use crate::features::Features;
+use crate::superblock::Superblock;
+use proptest::prelude::*;
+
+pub(crate) fn geometry(inode_size: u16, ro_compat: RoCompat) -> Geometry {
+    let mut sb = Superblock::empty();
+    sb.set_features(Features {
+        ro_compat,
+        incompat: Incompat::EXTENTS,
+        ..Features::default()
+    });
+    sb.set_checksum_type(1);
+    sb.set_log_block_size(2);
+    sb.set_log_cluster_size(2);
+    sb.set_blocks_count(32768);
+    sb.set_blocks_per_group(32768);
+    sb.set_clusters_per_group(32768);
+    sb.set_inodes_per_group(1024);
+    sb.set_inodes_count(1024);
+    sb.set_inode_size(inode_size);
+    sb.set_first_ino(11);
+    sb.set_uuid([9; 16]);
+    Geometry::new(&sb).unwrap()
+}
+
+fn sample(geo: &Geometry) -> Inode {
+    Inode {
+        uid: 70_000,
+        gid: 80_000,
+        size: 0x12_3456_7890,
+        links: 3,
+        blocks: 0x1_0000_0008,
+        flags: InodeFlags::EXTENTS,
+        atime: Timestamp::new(5_000_000_000, 1),
+        ctime: Timestamp::new(-5, 2),
+        mtime: Timestamp::new(7, 3),
+        crtime: Timestamp::new(8, 4),
+        generation: 0xDEAD_BEEF,
+        file_acl: 0x1234_5678_9ABC,
+        version: 0x1_0000_0002,
+        projid: 42,
+        ..Inode::new(0o100_644, geo)
+    }
+}
+
+const ALL: RoCompat = RoCompat::METADATA_CSUM.union(RoCompat::HUGE_FILE);
+
+#[test]
+fn round_trip_keeps_fields_and_attribute_area() {
+    let geo = geometry(256, ALL);
+    let inode = sample(&geo);
+    let mut slot = vec![0u8; 256];
+    slot[200..].fill(0x55);
+    inode.encode(&mut slot, &geo, InodeNr(12)).unwrap();
+    assert_eq!(Inode::decode(&slot, &geo, InodeNr(12)).unwrap(), inode);
+    assert!(slot[200..].iter().all(|byte| *byte == 0x55));
+    assert!(Inode::decode(&slot, &geo, InodeNr(13)).is_err());
+    slot[255] ^= 1;
+    assert!(Inode::decode(&slot, &geo, InodeNr(12)).is_err());
+}
+
+#[test]
+fn small_slots_have_no_extra_fields() {
+    let geo = geometry(128, ALL);
+    let inode = sample(&geo);
+    let mut slot = vec![0u8; 128];
+    inode.encode(&mut slot, &geo, InodeNr(12)).unwrap();
+    let read = Inode::decode(&slot, &geo, InodeNr(12)).unwrap();
+    assert_eq!(read.atime, Timestamp::new(i32::MAX.into(), 0));
+    assert_eq!(
+        (read.projid, read.crtime, read.extra_isize),
+        (0, Timestamp::default(), 0)
+    );
+    assert!(read.xattr_area(&geo).is_empty());
+}
+
+#[test]
+fn block_counts_take_the_smallest_form() {
+    let geo = geometry(256, ALL);
+    let mut slot = vec![0u8; 256];
+    let mut inode = sample(&geo);
+    for blocks in [1, (1 << 48) - 1, 1 << 48, ((1 << 48) - 1) * 8] {
+        inode.blocks = blocks;
+        inode.encode(&mut slot, &geo, InodeNr(12)).unwrap();
+        let read = Inode::decode(&slot, &geo, InodeNr(12)).unwrap();
+        assert_eq!((read.blocks, read.flags), (blocks, InodeFlags::EXTENTS));
+    }
+    inode.blocks = 1 << 51;
+    assert!(inode.encode(&mut slot, &geo, InodeNr(12)).is_err());
+    inode.blocks = 1 << 32;
+    let plain = geometry(256, RoCompat::empty());
+    assert!(inode.encode(&mut slot, &plain, InodeNr(12)).is_err());
+}
+
+#[test]
+fn extra_sizes_that_do_not_fit_are_refused() {
+    let geo = geometry(256, RoCompat::empty());
+    let mut slot = vec![0u8; 256];
+    for extra in [2u16, 132, 0xFFFF] {
+        crate::bytes::put_le16(&mut slot, 0x80, extra);
+        assert!(Inode::decode(&slot, &geo, InodeNr(12)).is_err());
+    }
+    crate::bytes::put_le16(&mut slot, 0x80, 128);
+    assert!(Inode::decode(&slot, &geo, InodeNr(12)).is_ok());
+    assert!(Inode::decode(&slot[..255], &geo, InodeNr(12)).is_err());
+}
+
+#[test]
+fn devices_have_two_forms() {
+    let geo = geometry(256, RoCompat::empty());
+    let mut inode = Inode::new(0o020_600, &geo);
+    for device in [(8, 1), (255, 255), (256, 0), (1, 300), (0xFFF, 0xF_FFFF)] {
+        inode.set_device(device.0, device.1);
+        assert_eq!(inode.device(), device);
+    }
+}
+
+#[test]
+fn short_links_lie_in_the_inode() {
+    let geo = geometry(256, RoCompat::empty());
+    let mut inode = Inode::new(0o120_777, &geo);
+    assert!(inode.set_fast_symlink(&[b'a'; 59]));
+    assert_eq!(inode.fast_symlink(&geo), Some(&[b'a'; 59][..]));
+    assert!(!inode.set_fast_symlink(&[b'a'; 60]));
+    inode.blocks = 8;
+    assert_eq!(inode.fast_symlink(&geo), None);
+    inode.file_acl = 100;
+    assert!(inode.fast_symlink(&geo).is_some());
+}
+
+#[test]
+fn attribute_values_count_their_users() {
+    let geo = geometry(256, RoCompat::empty());
+    let mut inode = Inode::new(0o100_600, &geo);
+    let mut slot = vec![0u8; 256];
+    inode.set_ea_refcount(0x8000_0001_F000_0002);
+    inode.set_ea_hash(0xFEED_FACE);
+    inode.encode(&mut slot, &geo, InodeNr(12)).unwrap();
+    let read = Inode::decode(&slot, &geo, InodeNr(12)).unwrap();
+    assert_eq!(
+        (read.ea_refcount(), read.ea_hash()),
+        (0x8000_0001_F000_0002, 0xFEED_FACE)
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_slot_is_read_and_written_back(bytes in prop::collection::vec(any::<u8>(), 256), small in any::<bool>()) {
+        let geo = geometry(if small { 128 } else { 256 }, RoCompat::HUGE_FILE);
+        if let Ok(inode) = Inode::decode_unverified(&bytes, &geo, InodeNr(5)) {
+            let mut slot = bytes.clone();
+            if inode.encode(&mut slot, &geo, InodeNr(5)).is_ok() {
+                prop_assert_eq!(Inode::decode(&slot, &geo, InodeNr(5)).unwrap(), inode);
+            }
+        }
+    }
+}
