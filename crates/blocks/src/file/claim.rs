@@ -1,0 +1,65 @@
+//! The lock that keeps other programs from an image.
+//!
+//! A range of the file is locked by an open file description lock: shared to read, exclusive to write. It lasts until
+//! the file is closed. Programs that do not ask for it (and the kernel) are not kept out; those that have a disk
+//! open for themselves are found by opening it exclusively.
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// The bytes of a file that a device uses; up to any length if `len` is none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) start: u64,
+    pub(super) len: Option<u64>,
+}
+
+impl Extent {
+    /// Whether two have a byte in common.
+    pub(super) fn overlaps(&self, other: &Extent) -> bool {
+        let end = |extent: &Extent| extent.len.map_or(u64::MAX, |len| extent.start.saturating_add(len));
+        self.start < end(other) && other.start < end(self)
+    }
+}
+
+/// The error of finding an image in use, which a later attempt may not meet.
+pub(super) fn busy(path: &Path, by: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, format!("{} is in use: {by}", path.display()))
+}
+
+/// Locks an extent of an open file, shared or exclusive.
+pub(super) fn lock(file: &File, path: &Path, extent: Extent, exclusive: bool) -> io::Result<()> {
+    let too_far = |_| io::Error::new(io::ErrorKind::InvalidInput, "the image begins beyond any file");
+    let l_start = extent.start.try_into().map_err(too_far)?;
+    // A length of 0 means all that follows, however long the file becomes.
+    let l_len = extent.len.and_then(|len| len.try_into().ok()).unwrap_or(0);
+    let l_type = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as libc::c_short;
+    let request = libc::flock { l_type, l_whence: libc::SEEK_SET as libc::c_short, l_start, l_len, l_pid: 0 };
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&request)) {
+        Ok(_) => Ok(()),
+        Err(Errno::EAGAIN | Errno::EACCES) => Err(busy(path, "another program has locked it")),
+        Err(error @ (Errno::ENOLCK | Errno::EOPNOTSUPP | Errno::ENOSYS)) => {
+            tracing::warn!(path = %path.display(), %error, "the image cannot be locked");
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_overlap() {
+        let extent = |start, len| Extent { start, len };
+        assert!(extent(0, None).overlaps(&extent(u64::MAX - 1, Some(1))));
+        assert!(!extent(0, Some(10)).overlaps(&extent(10, None)));
+        assert!(extent(5, Some(10)).overlaps(&extent(0, Some(6))));
+        assert!(!extent(5, Some(0)).overlaps(&extent(5, Some(0))));
+    }
+}

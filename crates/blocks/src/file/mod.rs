@@ -1,0 +1,260 @@
+//! A device in a file: an image or a disk.
+//!
+//! # Invariants
+//! The device is the bytes `start..start + len` of the file. While it is open the file is claimed: see
+//! [`options`](OpenOptions).
+//!
+//! With direct I/O, transfers whose place and length are multiples of [`ALIGN`] go past the operating system's page
+//! cache, through an aligned copy if their memory is not aligned; the others go through it. The system keeps both
+//! coherent.
+
+mod claim;
+mod kernel_use;
+mod options;
+mod transfer;
+mod zero;
+
+pub use options::OpenOptions;
+
+use crate::device::{total_len, write_zeroes_plainly};
+use crate::error::{check_range, read_only};
+use crate::{BlockDevice, DeviceError, Op};
+use extant_sync::atomic::{AtomicU64, Ordering};
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use transfer::{AlignedBuf, is_aligned};
+use zero::Deallocator;
+
+/// What direct transfers are aligned to, in bytes: place, length and memory.
+const ALIGN: usize = 4096;
+
+/// The size of an aligned copy of a longer direct transfer.
+const BOUNCE: usize = 1 << 20;
+
+/// A device in a regular file or on a block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    name: String,
+    file: File,
+    direct: Option<File>,
+    start: u64,
+    len: AtomicU64,
+    resizable: bool,
+    read_only: bool,
+    deallocator: Deallocator,
+}
+
+impl FileDevice {
+    /// Whether transfers that are aligned go past the operating system's page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Where the device begins in its file, in bytes.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Gives an error its place.
+    fn at(&self, op: Op, offset: u64, len: u64) -> impl Fn(io::Error) -> io::Error + '_ {
+        move |cause| DeviceError { op, device: self.name.clone(), offset, len, cause }.into()
+    }
+
+    fn check_read(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(Op::Read, &|| self.name.clone(), self.len(), offset, len)
+    }
+
+    fn check_change(&self, op: Op, offset: u64, len: u64) -> io::Result<()> {
+        if self.read_only {
+            return Err(read_only(op, self.name.clone(), offset, len));
+        }
+        check_range(op, &|| self.name.clone(), self.len(), offset, len)
+    }
+
+    /// The direct file, if a transfer at a place in the file may use it.
+    fn direct_for(&self, at: u64, len: usize) -> Option<&File> {
+        let aligned = at.is_multiple_of(ALIGN as u64) && len.is_multiple_of(ALIGN);
+        self.direct.as_ref().filter(|_| aligned)
+    }
+
+    fn read_file(&self, buf: &mut [u8], at: u64) -> io::Result<()> {
+        match self.direct_for(at, buf.len()) {
+            None => self.file.read_exact_at(buf, at),
+            Some(direct) if is_aligned(buf) => direct.read_exact_at(buf, at),
+            Some(direct) => read_bounced(direct, buf, at),
+        }
+    }
+
+    fn write_file(&self, data: &[u8], at: u64) -> io::Result<()> {
+        match self.direct_for(at, data.len()) {
+            None => self.file.write_all_at(data, at),
+            Some(direct) if is_aligned(data) => direct.write_all_at(data, at),
+            Some(direct) => write_bounced(direct, &[IoSlice::new(data)], at),
+        }
+    }
+
+    fn write_file_vectored(&self, bufs: &[IoSlice<'_>], at: u64, len: u64) -> io::Result<()> {
+        match self.direct_for(at, usize::try_from(len).unwrap_or(1)) {
+            None => transfer::write_vectored(&self.file, bufs, at),
+            Some(direct) if bufs.iter().all(|buf| is_aligned(buf) && buf.len().is_multiple_of(ALIGN)) => {
+                transfer::write_vectored(direct, bufs, at)
+            }
+            Some(direct) => write_bounced(direct, bufs, at),
+        }
+    }
+
+    fn seek(&self, at: u64, whence: Whence) -> nix::Result<Option<u64>> {
+        match lseek(&self.file, at as i64, whence) {
+            Ok(found) => Ok(Some(found.max(0) as u64)),
+            Err(Errno::ENXIO) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next range of the file with data, within the device; `None` if the file cannot tell.
+    fn seek_data(&self, offset: u64) -> nix::Result<Option<Range<u64>>> {
+        let end = self.start + self.len();
+        let Some(data) = self.seek(self.start + offset, Whence::SeekData)? else { return Ok(None) };
+        let hole = self.seek(data, Whence::SeekHole)?.unwrap_or(end).min(end);
+        Ok((data < hole).then(|| data - self.start..hole - self.start))
+    }
+}
+
+fn read_bounced(direct: &File, buf: &mut [u8], at: u64) -> io::Result<()> {
+    let mut bounce = AlignedBuf::new(buf.len().min(BOUNCE));
+    let mut place = at;
+    for part in buf.chunks_mut(BOUNCE) {
+        let bytes = &mut bounce.bytes_mut()[..part.len()];
+        direct.read_exact_at(bytes, place)?;
+        part.copy_from_slice(bytes);
+        place += part.len() as u64;
+    }
+    Ok(())
+}
+
+/// Writes through an aligned copy; the total length is a multiple of the alignment.
+fn write_bounced(direct: &File, bufs: &[IoSlice<'_>], at: u64) -> io::Result<()> {
+    let size = usize::try_from(total_len(bufs)).unwrap_or(BOUNCE).min(BOUNCE);
+    let mut bounce = AlignedBuf::new(size);
+    let mut place = at;
+    let mut filled = 0;
+    for buf in bufs {
+        let mut rest: &[u8] = buf;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.len().min(size - filled));
+            bounce.bytes_mut()[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
+            rest = after;
+            if filled == size {
+                direct.write_all_at(bounce.bytes_mut(), place)?;
+                place += size as u64;
+                filled = 0;
+            }
+        }
+    }
+    direct.write_all_at(&bounce.bytes_mut()[..filled], place)
+}
+
+impl BlockDevice for FileDevice {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let len = buf.len() as u64;
+        self.check_read(offset, len)?;
+        self.read_file(buf, self.start + offset).map_err(self.at(Op::Read, offset, len))
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let len = data.len() as u64;
+        self.check_change(Op::Write, offset, len)?;
+        self.write_file(data, self.start + offset).map_err(self.at(Op::Write, offset, len))
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.check_read(offset, len)?;
+        let at = self.start + offset;
+        let result = if self.direct.is_some() {
+            let mut place = at;
+            bufs.iter_mut().try_for_each(|buf| {
+                let this = place;
+                place += buf.len() as u64;
+                self.read_file(buf, this)
+            })
+        } else {
+            transfer::read_vectored(&self.file, bufs, at)
+        };
+        result.map_err(self.at(Op::Read, offset, len))
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let len = total_len(bufs);
+        self.check_change(Op::Write, offset, len)?;
+        self.write_file_vectored(bufs, self.start + offset, len).map_err(self.at(Op::Write, offset, len))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.file.sync_data().map_err(self.at(Op::Flush, 0, self.len()))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_change(Op::Discard, offset, len)?;
+        let result = self.deallocator.discard(&self.file, self.start + offset, len);
+        result.map_err(self.at(Op::Discard, offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_change(Op::Zero, offset, len)?;
+        match self.deallocator.zero(&self.file, self.start + offset, len) {
+            Ok(true) => Ok(()),
+            Ok(false) => write_zeroes_plainly(self, offset, len),
+            Err(error) => Err(self.at(Op::Zero, offset, len)(error)),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.read_only {
+            return Err(read_only(Op::SetLen, self.name.clone(), 0, len));
+        }
+        let end = self.start.checked_add(len).filter(|end| *end <= i64::MAX as u64);
+        let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "the device's length is fixed");
+        let too_long = || io::Error::from_raw_os_error(nix::libc::EFBIG);
+        let result = match end {
+            _ if !self.resizable => Err(unsupported()),
+            None => Err(too_long()),
+            Some(end) => self.file.set_len(end),
+        };
+        result.map_err(self.at(Op::SetLen, 0, len))?;
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        let len = self.len();
+        if offset >= len {
+            return Ok(None);
+        }
+        match self.seek_data(offset) {
+            Ok(range) => Ok(range),
+            Err(Errno::EINVAL) => Ok(Some(offset..len)),
+            Err(error) => Err(self.at(Op::Read, offset, len - offset)(error.into())),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! How an image or a disk is opened, and what is refused.
+
+use super::claim::{self, Extent, busy};
+use super::zero::Deallocator;
+use super::{FileDevice, kernel_use};
+use crate::{BlockDevice, ImageSpec, Place, partition};
+use extant_sync::atomic::AtomicU64;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const RETRY: Duration = Duration::from_millis(50);
+
+/// How to open a [`FileDevice`].
+///
+/// An image in use is refused: one that another program has locked (see below), a disk that somebody has open
+/// exclusively, such as a mount, and an image that the kernel has mounted through a loop device. Writers lock the
+/// image's bytes for themselves, readers share.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    path: PathBuf,
+    place: Place,
+    read_only: bool,
+    direct: bool,
+    create: bool,
+    force: bool,
+    lock: bool,
+    wait: Option<Duration>,
+}
+
+/// Whether a file is an image or a disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Regular,
+    Disk,
+}
+
+impl OpenOptions {
+    /// To open a whole file or disk for reading and writing.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        OpenOptions {
+            path: path.into(),
+            place: Place::Whole,
+            read_only: false,
+            direct: false,
+            create: false,
+            force: false,
+            lock: true,
+            wait: None,
+        }
+    }
+
+    /// To open what a spec names; see [`ImageSpec`].
+    pub fn from_spec(spec: &ImageSpec) -> Self {
+        OpenOptions { place: spec.place, ..OpenOptions::new(&spec.path) }
+    }
+
+    /// For reading only.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Beginning at a byte of the file.
+    #[must_use]
+    pub fn offset(mut self, bytes: u64) -> Self {
+        self.place = Place::Offset(bytes);
+        self
+    }
+
+    /// A partition, from 1, of the MBR or GUID partition table in the file.
+    #[must_use]
+    pub fn partition(mut self, number: u32) -> Self {
+        self.place = Place::Partition(number);
+        self
+    }
+
+    /// Past the operating system's page cache, where transfers are aligned.
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.direct = direct;
+        self
+    }
+
+    /// Makes an empty file if there is none.
+    #[must_use]
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Reads an image even while the kernel has it mounted. What is read may contradict itself. It has no effect on
+    /// opening to write.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    /// Whether to lock the image and to refuse one in use. Without, nothing keeps two writers apart.
+    #[must_use]
+    pub fn lock(mut self, lock: bool) -> Self {
+        self.lock = lock;
+        self
+    }
+
+    /// Waits so long for an image in use to become free; `None`: not at all.
+    #[must_use]
+    pub fn wait(mut self, wait: Option<Duration>) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if the image is in use; `InvalidInput` if the path is neither a file nor a disk; `InvalidData`
+    /// for a partition that the table does not have, or has beyond the file's end; the system's errors.
+    pub fn open(&self) -> io::Result<FileDevice> {
+        let begin = Instant::now();
+        loop {
+            match self.try_open() {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && self.may_wait(begin) => sleep(RETRY),
+                result => return result,
+            }
+        }
+    }
+
+    fn may_wait(&self, begin: Instant) -> bool {
+        self.wait.is_some_and(|wait| begin.elapsed() < wait)
+    }
+
+    fn try_open(&self) -> io::Result<FileDevice> {
+        let (file, kind, created) = self.open_file()?;
+        let metadata = file.metadata()?;
+        let extent = self.locate(&file, &metadata)?;
+        self.claim(&file, kind, &metadata, extent)?;
+        let len = length(&file, &self.path, extent)?;
+        if created {
+            sync_parent(&self.path);
+        }
+        Ok(FileDevice {
+            name: self.name(),
+            direct: if self.direct { Some(self.reopen_direct(&file)?) } else { None },
+            file,
+            start: extent.start,
+            len: AtomicU64::new(len),
+            resizable: kind == Kind::Regular && extent.len.is_none(),
+            read_only: self.read_only,
+            deallocator: Deallocator::default(),
+        })
+    }
+
+    fn name(&self) -> String {
+        ImageSpec { path: self.path.clone(), place: self.place }.to_string()
+    }
+
+    /// Opens the file, a disk exclusively if it will be written.
+    fn open_file(&self) -> io::Result<(File, Kind, bool)> {
+        let existing = match fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.create && !self.read_only => None,
+            result => Some(kind_of(&self.path, &result.map_err(|error| self.named(error))?)?),
+        };
+        let kind = existing.unwrap_or(Kind::Regular);
+        let exclusive = kind == Kind::Disk && self.lock && !self.read_only;
+        let flags = nix::libc::O_NONBLOCK | if exclusive { nix::libc::O_EXCL } else { 0 };
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(!self.read_only)
+            .create(existing.is_none())
+            .truncate(false)
+            .custom_flags(flags)
+            .open(&self.path);
+        let file = file.map_err(|error| match error.raw_os_error() {
+            Some(nix::libc::EBUSY) => busy(&self.path, "mounted, or held by another program"),
+            _ => self.named(error),
+        })?;
+        // The path may lead elsewhere by now.
+        if kind_of(&self.path, &file.metadata()?)? != kind {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} changed", self.path.display())));
+        }
+        Ok((file, kind, existing.is_none()))
+    }
+
+    fn named(&self, error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), Named { path: self.path.clone(), error })
+    }
+
+    fn locate(&self, file: &File, metadata: &Metadata) -> io::Result<Extent> {
+        match self.place {
+            Place::Whole => Ok(Extent { start: 0, len: None }),
+            Place::Offset(start) => Ok(Extent { start, len: None }),
+            Place::Partition(number) => {
+                let whole = WholeFile::new(file, &self.path)?;
+                let range = partition::find(&whole, number, sector_size(metadata))?;
+                Ok(Extent { start: range.start, len: Some(range.end - range.start) })
+            }
+        }
+    }
+
+    /// Keeps others out, and refuses if others are in.
+    fn claim(&self, file: &File, kind: Kind, metadata: &Metadata, extent: Extent) -> io::Result<()> {
+        if !self.lock {
+            return Ok(());
+        }
+        claim::lock(file, &self.path, extent, !self.read_only)?;
+        if self.read_only && self.force {
+            return Ok(());
+        }
+        match kind {
+            // A writer's own exclusive open has shown it to be free.
+            Kind::Disk if self.read_only && kernel_use::is_held(&self.path) => {
+                Err(busy(&self.path, "mounted, or held by another program"))
+            }
+            Kind::Disk => Ok(()),
+            Kind::Regular => {
+                kernel_use::find(&self.path, metadata, extent).map_or(Ok(()), |by| Err(busy(&self.path, &by)))
+            }
+        }
+    }
+
+    /// A second description of the same file, whose transfers go past the page cache.
+    fn reopen_direct(&self, file: &File) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let options =
+            fs::OpenOptions::new().read(true).write(!self.read_only).custom_flags(nix::libc::O_DIRECT).open(path);
+        options.map_err(|error| {
+            let message = format!("{}: direct I/O is not possible: {error}", self.path.display());
+            io::Error::new(error.kind(), message)
+        })
+    }
+}
+
+/// An error of opening, with the path.
+#[derive(Debug)]
+struct Named {
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl std::fmt::Display for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.error)
+    }
+}
+
+impl std::error::Error for Named {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+fn kind_of(path: &Path, metadata: &Metadata) -> io::Result<Kind> {
+    let file_type = metadata.file_type();
+    if file_type.is_file() {
+        Ok(Kind::Regular)
+    } else if file_type.is_block_device() {
+        Ok(Kind::Disk)
+    } else {
+        let message = format!("{} is neither a file nor a block device", path.display());
+        Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+    }
+}
+
+/// The device's length: given by its partition, or what the file has from its start.
+fn length(file: &File, path: &Path, extent: Extent) -> io::Result<u64> {
+    let mut file = file;
+    let end = file.seek(SeekFrom::End(0))?;
+    let len = match extent.len {
+        Some(len) => extent.start.checked_add(len).filter(|extent_end| *extent_end <= end).map(|_| len),
+        None => end.checked_sub(extent.start),
+    };
+    len.ok_or_else(|| {
+        let message = format!("{} has only {end} bytes, the image begins or ends beyond", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
+}
+
+/// The size of a disk's sectors if the path is one.
+fn sector_size(metadata: &Metadata) -> Option<u64> {
+    use nix::sys::stat::{major, minor};
+    use std::os::unix::fs::MetadataExt;
+    if !metadata.file_type().is_block_device() {
+        return None;
+    }
+    let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
+    let path = format!("/sys/dev/block/{major}:{minor}/queue/logical_block_size");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Makes a new file's name durable, as far as the directory allows.
+fn sync_parent(path: &Path) {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Err(error) = File::open(parent).and_then(|directory| directory.sync_all()) {
+        tracing::warn!(path = %parent.display(), %error, "the new file's name may not be durable");
+    }
+}
+
+/// A file as a device for reading its partition table.
+#[derive(Debug)]
+struct WholeFile<'a> {
+    file: &'a File,
+    path: &'a Path,
+    len: u64,
+}
+
+impl<'a> WholeFile<'a> {
+    fn new(file: &'a File, path: &'a Path) -> io::Result<Self> {
+        let mut seekable = file;
+        Ok(WholeFile { file, path, len: seekable.seek(SeekFrom::End(0))? })
+    }
+}
+
+impl BlockDevice for WholeFile<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+    fn read_only(&self) -> bool {
+        true
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(self.file, buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        Err(crate::error::read_only(crate::Op::Write, self.name(), offset, data.len() as u64))
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}

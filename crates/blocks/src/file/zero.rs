@@ -1,0 +1,52 @@
+//! Zeroing and giving up ranges of a file by the system's means.
+
+use super::transfer::signed;
+use extant_sync::atomic::{AtomicBool, Ordering};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::io;
+
+/// Remembers what the file does not support.
+#[derive(Debug, Default)]
+pub(super) struct Deallocator {
+    no_punch: AtomicBool,
+    no_zero: AtomicBool,
+}
+
+impl Deallocator {
+    /// Gives up a range's storage, if that is supported.
+    pub(super) fn discard(&self, file: &File, at: u64, len: u64) -> io::Result<()> {
+        attempt(&self.no_punch, file, FallocateFlags::FALLOC_FL_PUNCH_HOLE, at, len).map(drop)
+    }
+
+    /// Zeroes a range without writing it, giving up its storage if possible. False: it has to be written.
+    pub(super) fn zero(&self, file: &File, at: u64, len: u64) -> io::Result<bool> {
+        let punched = attempt(&self.no_punch, file, FallocateFlags::FALLOC_FL_PUNCH_HOLE, at, len)?;
+        Ok(punched || attempt(&self.no_zero, file, FallocateFlags::FALLOC_FL_ZERO_RANGE, at, len)?)
+    }
+}
+
+/// Tries one way and tells whether it worked. A way that the file does not know is not tried again; one that does not
+/// fit the range (a disk's sectors) may fit the next.
+fn attempt(unsupported: &AtomicBool, file: &File, way: FallocateFlags, at: u64, len: u64) -> io::Result<bool> {
+    if len == 0 {
+        return Ok(true);
+    }
+    if unsupported.load(Ordering::Relaxed) {
+        return Ok(false);
+    }
+    let flags = way | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    loop {
+        match fallocate(file, flags, signed(at)?, signed(len)?) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EINVAL) => return Ok(false),
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENODEV) => {
+                unsupported.store(true, Ordering::Relaxed);
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

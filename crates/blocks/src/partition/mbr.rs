@@ -1,0 +1,110 @@
+//! The classic partition table: four entries in the first sector, one of which may lead to a chain of others.
+
+use super::{SECTOR, byte_range};
+use crate::BlockDevice;
+use std::io;
+use std::ops::Range;
+use zerocopy::byteorder::little_endian::U32;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+const SIGNATURE: [u8; 2] = [0x55, 0xaa];
+/// The type of the entry that covers a disk with a GUID table.
+const TYPE_PROTECTIVE: u8 = 0xee;
+/// The types of entries that hold a chain of tables.
+const TYPES_EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
+/// Numbers up to here are entries of the first table; the chain's follow.
+const PRIMARY: u32 = 4;
+/// The most tables of a chain that are followed.
+const MAX_CHAIN: u32 = 256;
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Entry {
+    status: u8,
+    first_chs: [u8; 3],
+    kind: u8,
+    last_chs: [u8; 3],
+    /// First sector, counted from the table or the chain's start.
+    first: U32,
+    /// Number of sectors.
+    count: U32,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct Table {
+    boot: [u8; 446],
+    entries: [Entry; 4],
+    signature: [u8; 2],
+}
+
+const _: () = assert!(size_of::<Table>() as u64 == SECTOR);
+
+impl Entry {
+    fn is_used(&self) -> bool {
+        self.kind != 0 && self.count.get() != 0
+    }
+
+    fn is_extended(&self) -> bool {
+        TYPES_EXTENDED.contains(&self.kind)
+    }
+}
+
+impl Table {
+    pub(super) fn is_protective(&self) -> bool {
+        self.entries.iter().any(|entry| entry.kind == TYPE_PROTECTIVE)
+    }
+}
+
+/// Reads the table at a byte, if there is one.
+pub(super) fn read(device: &dyn BlockDevice, offset: u64) -> io::Result<Option<Table>> {
+    if offset.checked_add(SECTOR).is_none_or(|end| end > device.len()) {
+        return Ok(None);
+    }
+    let mut table = Table::new_zeroed();
+    device.read_at(table.as_mut_bytes(), offset)?;
+    Ok(Some(table).filter(|table| table.signature == SIGNATURE))
+}
+
+pub(super) fn find(
+    device: &dyn BlockDevice,
+    table: &Table,
+    number: u32,
+    sector: u64,
+) -> io::Result<Option<Range<u64>>> {
+    match number {
+        0 => Ok(None),
+        1..=PRIMARY => {
+            let entry = &table.entries[number as usize - 1];
+            let usable = entry.is_used() && !entry.is_extended();
+            let range = byte_range(device, sector, entry.first.get().into(), entry.count.get().into());
+            Ok(range.filter(|_| usable))
+        }
+        _ => match table.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) {
+            Some(extended) => find_in_chain(device, extended.first.get().into(), number - PRIMARY, sector),
+            None => Ok(None),
+        },
+    }
+}
+
+/// Follows the chain of tables to its `nth` partition, from 1. Each table has at most one, whose place counts from
+/// that table, and the next table, whose place counts from the chain's start.
+fn find_in_chain(device: &dyn BlockDevice, start: u64, nth: u32, sector: u64) -> io::Result<Option<Range<u64>>> {
+    let mut at = start;
+    let mut seen = 0;
+    for _ in 0..MAX_CHAIN {
+        let Some(table) = read(device, at.saturating_mul(sector))? else { return Ok(None) };
+        if let Some(entry) = table.entries.iter().find(|entry| entry.is_used() && !entry.is_extended()) {
+            seen += 1;
+            if seen == nth {
+                let first = at.saturating_add(entry.first.get().into());
+                return Ok(byte_range(device, sector, first, entry.count.get().into()));
+            }
+        }
+        let Some(next) = table.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) else {
+            return Ok(None);
+        };
+        at = start.saturating_add(next.first.get().into());
+    }
+    Ok(None)
+}

@@ -1,0 +1,111 @@
+//! How a command line names an image.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where in a file a device lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All of it.
+    Whole,
+    /// From a byte to the end.
+    Offset(u64),
+    /// A partition by its number, from 1.
+    Partition(u32),
+}
+
+/// A file or disk and a place in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`.
+///
+/// An offset is in bytes, decimal or hexadecimal (`0x…`), or with a suffix `k`, `M`, `G` or `T` in powers of 1024. A
+/// path whose own end looks like a place is written with `@0` after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSpec {
+    /// The file or disk.
+    pub path: PathBuf,
+    /// The place in it.
+    pub place: Place,
+}
+
+/// Takes a path and a place apart. What follows the last `@` and is no place belongs to the path.
+pub fn parse_image_spec(spec: &str) -> ImageSpec {
+    let split = spec.rsplit_once('@').filter(|(path, _)| !path.is_empty());
+    let placed = split.and_then(|(path, place)| Some(ImageSpec { path: path.into(), place: parse_place(place)? }));
+    placed.unwrap_or_else(|| ImageSpec { path: spec.into(), place: Place::Whole })
+}
+
+fn parse_place(place: &str) -> Option<Place> {
+    if let Some(number) = place.strip_prefix('p') {
+        return Some(Place::Partition(digits(number)?.parse().ok().filter(|number| *number > 0)?));
+    }
+    Some(match parse_bytes(place)? {
+        0 => Place::Whole,
+        offset => Place::Offset(offset),
+    })
+}
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u64::from_str_radix(hex, 16).ok();
+    }
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let factor = match unit {
+        "" => 1,
+        "k" | "K" => 1 << 10,
+        "m" | "M" => 1 << 20,
+        "g" | "G" => 1 << 30,
+        "t" | "T" => 1 << 40,
+        _ => return None,
+    };
+    let number: u64 = digits(text.strip_suffix(unit)?)?.parse().ok()?;
+    number.checked_mul(factor)
+}
+
+/// Text that is digits alone; the standard parser would take a sign too.
+fn digits(text: &str) -> Option<&str> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then_some(text)
+}
+
+impl fmt::Display for ImageSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.place {
+            Place::Whole => write!(f, "{path}"),
+            Place::Offset(offset) => write!(f, "{path}@{offset}"),
+            Place::Partition(number) => write!(f, "{path}@p{number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(spec: &str) -> (String, Place) {
+        let spec = parse_image_spec(spec);
+        (spec.path.display().to_string(), spec.place)
+    }
+
+    #[test]
+    fn places_are_taken_off() {
+        assert_eq!(parsed("a.img"), ("a.img".into(), Place::Whole));
+        assert_eq!(parsed("a.img@1048576"), ("a.img".into(), Place::Offset(1 << 20)));
+        assert_eq!(parsed("a.img@0x200"), ("a.img".into(), Place::Offset(512)));
+        assert_eq!(parsed("a.img@1M"), ("a.img".into(), Place::Offset(1 << 20)));
+        assert_eq!(parsed("/dev/sda@p12"), ("/dev/sda".into(), Place::Partition(12)));
+        assert_eq!(parsed("a@7@0"), ("a@7".into(), Place::Whole));
+    }
+
+    #[test]
+    fn what_is_no_place_belongs_to_the_path() {
+        for path in ["user@host", "a@", "a@p", "a@p0", "a@-1", "a@+1", "a@1x", "@5", "a@99999999999999999999", "a@9999999999T"] {
+            assert_eq!(parsed(path), (path.into(), Place::Whole));
+        }
+    }
+
+    #[test]
+    fn a_spec_is_shown_as_it_is_written() {
+        for text in ["a", "a@512", "a@p3"] {
+            assert_eq!(parse_image_spec(text).to_string(), text);
+        }
+    }
+}
