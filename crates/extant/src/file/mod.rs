@@ -1,118 +1,84 @@
-//! File content: pages, delayed allocation, writeback, direct access, truncate, fallocate, seeking.
+//! File content: pages, delayed allocation, writeback, direct access, truncate, fallocate, seeking, symlinks.
 //!
-//! *Data before mapping*: blocks are claimed in memory, the data are written to them, and only then a handle sets bitmap, map and size.
+//! *Data before mapping*: blocks are claimed in memory, the data are written to them, and only then a handle sets bitmap, map and
+//! size.
+//!
+//! # Sizes
+//! [`size`] is what users see. The body's size is the one on disk; it follows in the handle that maps the data behind it.
 //!
 //! # Locking
-//! The caller holds the inode's `rw` lock: for reading in `read` (and in `write` that stays within the size and within mapped blocks, direct), for
-//! writing in the rest. Writeback takes `PageWriteback`, then handle, then map.
+//! The caller holds the inode's `rw` lock: for reading in [`read`], [`read_direct`], [`seek`], [`fiemap`], [`read_link`], and in
+//! [`write_direct`] where [`direct_shares`] says so; for writing in the other writes, [`truncate`], [`fallocate`] and
+//! [`log_data`]. [`writeback`], [`fsync`], [`release`] and [`free_blocks`] (of an inode nobody can reach) need none of it.
+//! Whatever changes the mapping of data holds [`crate::inode::Pages::work`].
+
+mod direct;
+mod extents;
+mod falloc;
+mod fsync;
+mod inline;
+mod limits;
+mod link;
+mod load;
+mod logged;
+mod map;
+mod plan;
+mod read;
+mod room;
+mod seek;
+mod shift;
+mod space;
+mod times;
+mod truncate;
+mod window;
+mod write;
+mod writeback;
+mod zero;
+
+pub use direct::{direct_shares, read_direct, write_direct};
+pub use extents::{Extent, ExtentFlags, fiemap};
+pub use falloc::{Falloc, fallocate};
+pub use fsync::fsync;
+pub use limits::max_size;
+pub use link::{read_link, set_link};
+pub use logged::log_data;
+pub use read::read;
+pub use seek::seek;
+pub use truncate::{free_blocks, truncate};
+pub use write::write;
+pub use writeback::{dirty_inodes, writeback, writeback_all};
 
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::store::Store;
-use crate::extent::Run;
+use extant_journal::Handle;
 use std::sync::Arc;
 
-/// Reads through the page cache; returns bytes read (short at the end of the file).
-pub fn read(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-    let _ = (st, inode, offset, buf);
-    todo!()
+/// On whose behalf data are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writer {
+    /// Clear set-user-ID and set-group-ID.
+    pub strip: bool,
+    /// The reserve for root may be used.
+    pub privileged: bool,
 }
 
-/// Writes into the page cache, reserves space, extends the size in memory (on disk with the writeback). `append` ignores the offset. Updates mtime and ctime lazily
-/// within a handle no more than once a clock tick; clears suid and sgid if `strip`.
-pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
-    let _ = (st, inode, offset, data, strip);
-    todo!()
+/// The size that users see, in bytes.
+pub fn size(inode: &Inode) -> u64 {
+    inode.size()
 }
 
-/// Reads past the page cache (dirty pages of the range are written back first).
-pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-    let _ = (st, inode, offset, buf);
-    todo!()
+/// Gives a new regular file an empty map within `h`. (Where inline data is on, its first small write moves into the inode.)
+pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    crate::extent::init(st, h, inode)
 }
 
-/// Writes past the page cache: claims, writes, maps. Edges of blocks are read, changed and written under a range lock. When it returns the data are on the device
-/// (not flushed), and the map and the size are in the running transaction.
-pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
-    let _ = (st, inode, offset, data, strip);
-    todo!()
+/// Gives back what was claimed ahead for the file's growth. For the last close of a file that was open for writing.
+pub fn release(st: &Store, inode: &Arc<Inode>) {
+    window::release(st, inode);
 }
 
-/// Writes dirty pages of `[start, end)` back and waits for them.
-pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
-    let _ = (st, inode, start, end);
-    todo!()
-}
-
-/// Inodes with dirty pages, for the writeback thread and sync.
-pub fn dirty_inodes(st: &Store) -> Vec<Arc<Inode>> {
-    let _ = st;
-    todo!()
-}
-
-/// Data and metadata of one file durable; `datasync` leaves out what is not needed to read the data. A writeback error is told once to each holder (see `ops`).
-pub fn fsync(st: &Store, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
-    let _ = (st, inode, datasync);
-    todo!()
-}
-
-/// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record over several transactions.
-pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let _ = (st, inode, size);
-    todo!()
-}
-
-/// Frees everything behind the size (replay of an orphan with links) or everything (inode without links); leaves the orphan record to the caller.
-pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
-    let _ = (st, inode, from);
-    todo!()
-}
-
-/// What fallocate(2) can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Falloc {
-    /// Allocate; grow the size.
-    Allocate,
-    /// Allocate; keep the size.
-    KeepSize,
-    /// Make a hole.
-    Punch,
-    /// Zero; grow the size.
-    Zero,
-    /// Zero; keep the size.
-    ZeroKeepSize,
-    /// Take out.
-    Collapse,
-    /// Push apart.
-    Insert,
-}
-
-/// fallocate(2).
-pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: u64) -> Result<()> {
-    let _ = (st, inode, how, offset, len);
-    todo!()
-}
-
-/// SEEK_DATA (`data`) or SEEK_HOLE from `offset`; ENXIO behind the end.
-pub fn seek(st: &Store, inode: &Arc<Inode>, offset: u64, data: bool) -> Result<u64> {
-    let _ = (st, inode, offset, data);
-    todo!()
-}
-
-/// Mapped runs of a byte range, in order (dirty pages are written back first); stops when `each` returns false.
-pub fn fiemap(st: &Store, inode: &Arc<Inode>, start: u64, len: u64, each: &mut dyn FnMut(Run) -> bool) -> Result<()> {
-    let _ = (st, inode, start, len, each);
-    todo!()
-}
-
-/// Reads a symlink's target.
-pub fn read_link(st: &Store, inode: &Arc<Inode>) -> Result<Vec<u8>> {
-    let _ = (st, inode);
-    todo!()
-}
-
-/// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else inline or in one block.
-pub fn set_link(st: &Store, h: &mut extant_journal::Handle<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
-    let _ = (st, h, inode, target);
-    todo!()
+/// Whether nothing is lost when the inode leaves memory: no page waits for being written.
+pub fn idle(inode: &Inode) -> bool {
+    !inode.pages.busy()
 }

@@ -51,6 +51,7 @@ impl Inode {
     fn assemble(st: &Store, ino: InodeNr, body: Body) -> Inode {
         let ftype = body.disk.file_type();
         let generation = body.disk.generation;
+        let size = body.disk.size;
         Inode {
             ino,
             generation,
@@ -58,7 +59,7 @@ impl Inode {
             ftype,
             rw: ArcRwLock::new(Self::level(ftype), ()),
             map: RwLock::new(Level::Map, MapCache::default()),
-            pages: Pages::default(),
+            pages: Pages::new(size),
             orphan: Mutex::new(Level::Orphan, OrphanAt::None),
             body: Mutex::new(Level::InodeBody, body),
             dirty_tid: AtomicU64::new(0),

@@ -15,7 +15,7 @@ mod pages;
 
 pub use dirty::DirtyInodes;
 pub use map_cache::MapCache;
-pub use pages::Pages;
+pub use pages::{Cover, ErrorCursor, PageMap, PagePool, Pages, PoolStats, RangeGuard, Removed, Taken, Work};
 
 use crate::error::{Errno, Result};
 use crate::store::Store;
@@ -135,9 +135,17 @@ impl Inode {
         st.dirty.mark(st, h, self)
     }
 
-    /// File size in bytes.
+    /// File size in bytes as users see it. For a regular file it may be ahead of the body's, which is the size on disk.
     pub fn size(&self) -> u64 {
-        self.body().disk.size
+        match self.ftype {
+            FileType::Regular => self.pages.size(),
+            _ => self.body().disk.size,
+        }
+    }
+
+    /// Whether the file's content goes through the journal: freed blocks have to be revoked then.
+    pub fn logs_data(&self, st: &Store) -> bool {
+        self.ftype == FileType::Regular && (st.pool.log_data || self.body().flags.contains(disk::Flags::JOURNAL_DATA))
     }
 
     /// Whether data and map changes of this transaction matter to fdatasync.

@@ -1,0 +1,81 @@
+//! Errors of writeback: told once to every open file.
+//!
+//! One word: a counter, a mark that somebody has seen the current error, and the error. An open file keeps the word that it
+//! last saw; a different word means a new error. An error that nobody has seen is told to files opened after it, too.
+
+use crate::error::Result;
+use extant_sync::atomic::{AtomicU64, Ordering};
+use std::io;
+
+const SEEN: u64 = 1 << 31;
+const ERRNO: u64 = SEEN - 1;
+const ONE: u64 = 1 << 32;
+
+/// What an open file remembers of its inode's errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorCursor(u64);
+
+/// The errors of one inode.
+#[derive(Debug, Default)]
+pub struct ErrorSeq(AtomicU64);
+
+impl ErrorSeq {
+    /// Notes an error.
+    pub fn record(&self, errno: i32) {
+        let errno = u64::from(errno.unsigned_abs()) & ERRNO;
+        let next = |word: u64| Some((word & !(SEEN | ERRNO)).wrapping_add(ONE) | errno);
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+
+    /// The cursor of a file opened now.
+    pub fn sample(&self) -> ErrorCursor {
+        let word = self.0.load(Ordering::Acquire);
+        ErrorCursor(if word & SEEN == 0 { 0 } else { word })
+    }
+
+    /// The error since `since`, if there is one, and moves the cursor behind it.
+    pub fn check(&self, since: &mut ErrorCursor) -> Result<()> {
+        let word = self.0.load(Ordering::Acquire);
+        if word & ERRNO == 0 || word == since.0 || word | SEEN == since.0 {
+            return Ok(());
+        }
+        // A failed exchange means a newer error, which the next check tells.
+        let _ = self.0.compare_exchange(word, word | SEEN, Ordering::AcqRel, Ordering::Acquire);
+        *since = ErrorCursor(word | SEEN);
+        Err(io::Error::from_raw_os_error((word & ERRNO) as i32).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno(result: Result<()>) -> i32 {
+        result.map_or_else(|e| e.errno(), |()| 0)
+    }
+
+    #[test]
+    fn each_cursor_is_told_once() {
+        let seq = ErrorSeq::default();
+        let (mut a, mut b) = (seq.sample(), seq.sample());
+        assert_eq!(errno(seq.check(&mut a)), 0);
+        seq.record(28);
+        assert_eq!(errno(seq.check(&mut a)), 28);
+        assert_eq!(errno(seq.check(&mut a)), 0);
+        assert_eq!(errno(seq.check(&mut b)), 28);
+        assert_eq!(errno(seq.check(&mut b)), 0);
+        seq.record(5);
+        assert_eq!(errno(seq.check(&mut a)), 5);
+        assert_eq!(errno(seq.check(&mut b)), 5);
+    }
+
+    #[test]
+    fn an_unseen_error_is_told_to_later_openers() {
+        let seq = ErrorSeq::default();
+        seq.record(5);
+        let mut late = seq.sample();
+        assert_eq!(errno(seq.check(&mut late)), 5);
+        let mut later = seq.sample();
+        assert_eq!(errno(seq.check(&mut later)), 0);
+    }
+}

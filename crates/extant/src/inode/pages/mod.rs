@@ -1,0 +1,130 @@
+//! What memory keeps of one regular file's content: pages, the size as its users see it, errors of writeback. Plain data and their
+//! rules; `file` fills them, writes them back and gives them up.
+//!
+//! # Invariants
+//! - [`Pages::size`] is the size that users see. The body's size is what the next commit writes; it is smaller while data behind it
+//!   have no blocks yet, and grows only in the handle that maps them.
+//! - Bytes of a cached page behind the visible size are zero.
+//! - Whoever adds or removes mappings of the file's data holds [`Pages::work`].
+//!
+//! # Locking
+//! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... > page map (CacheShard). Nothing is
+//! called while the page map is locked.
+
+mod errors;
+mod map;
+mod pool;
+mod range;
+mod readahead;
+
+pub use errors::{ErrorCursor, ErrorSeq};
+pub use map::{Cover, Page, PageMap, Removed, Taken};
+pub use pool::{PagePool, PoolStats};
+pub use range::{RangeGuard, RangeLock};
+pub use readahead::ReadAhead;
+
+use crate::error::Result;
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_sync::{Level, Mutex, OnceLock, RwLock, RwLockReadGuard};
+use pool::Counts;
+use std::any::Any;
+use std::sync::Arc;
+
+/// What `file` keeps for an inode between its writes (blocks claimed ahead); opaque here, and dropped with the inode.
+pub type Work = Option<Box<dyn Any + Send + Sync>>;
+
+/// Cached content of one file.
+#[derive(Debug)]
+pub struct Pages {
+    size: AtomicU64,
+    map: RwLock<PageMap>,
+    /// Serialises changes of the file's mappings: writeback, allocation, truncation.
+    pub work: Mutex<Work>,
+    /// Blocks that direct writes are busy with.
+    pub ranges: RangeLock,
+    /// Sequential readers.
+    pub ahead: ReadAhead,
+    errors: ErrorSeq,
+    /// On the pool's queue of inodes with pages.
+    queued: AtomicBool,
+    counts: OnceLock<Arc<Counts>>,
+}
+
+impl Pages {
+    /// No pages; `size` is the size on disk.
+    pub fn new(size: u64) -> Pages {
+        Pages {
+            size: AtomicU64::new(size),
+            map: RwLock::new(Level::CacheShard, PageMap::default()),
+            work: Mutex::new(Level::PageWriteback, None),
+            ranges: RangeLock::default(),
+            ahead: ReadAhead::default(),
+            errors: ErrorSeq::default(),
+            queued: AtomicBool::new(false),
+            counts: OnceLock::new(),
+        }
+    }
+
+    /// The size that users see, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Sets the visible size. The caller holds `rw` for writing.
+    pub fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// Raises the visible size.
+    pub fn grow_size(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    /// The pages for looking.
+    pub fn read(&self) -> RwLockReadGuard<'_, PageMap> {
+        self.map.read()
+    }
+
+    /// Changes the pages and books the difference with the pool.
+    pub fn change<R>(&self, pool: &PagePool, f: impl FnOnce(&mut PageMap) -> R) -> R {
+        let counts = self.counts.get_or_init(|| pool.counts().clone());
+        let mut map = self.map.write();
+        let before = map.totals();
+        let result = f(&mut map);
+        counts.moved(before, map.totals());
+        result
+    }
+
+    /// Whether any page is cached. Cheap enough for every direct access.
+    pub fn any(&self) -> bool {
+        self.counts.get().is_some() && !self.map.read().is_empty()
+    }
+
+    /// Whether a page waits for being written, or is being written.
+    pub fn busy(&self) -> bool {
+        self.counts.get().is_some() && self.map.read().busy()
+    }
+
+    /// Notes that writing data back failed; each cursor tells it once.
+    pub fn note_error(&self, errno: i32) {
+        self.errors.record(errno);
+    }
+
+    /// Where a newly opened file starts to look for errors.
+    pub fn error_seq(&self) -> ErrorCursor {
+        self.errors.sample()
+    }
+
+    /// The error that writeback met since `since`, once.
+    pub fn check_error(&self, since: &mut ErrorCursor) -> Result<()> {
+        self.errors.check(since)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if let Some(counts) = self.counts.get() {
+            counts.moved(self.map.get_mut().totals(), map::Totals::default());
+        }
+    }
+}
