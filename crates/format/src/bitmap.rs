@@ -28,8 +28,7 @@ fn word(bits: &[u8], index: usize) -> u64 {
 
 /// Whether bit `n` is set; `false` past the end.
 pub fn test(bits: &[u8], n: usize) -> bool {
-    bits.get(n / 8)
-        .is_some_and(|byte| byte & (1 << (n % 8)) != 0)
+    bits.get(n / 8).is_some_and(|byte| byte & (1 << (n % 8)) != 0)
 }
 
 /// Sets bit `n`, and tells whether it was set before.
@@ -97,9 +96,7 @@ pub fn count_ones(bits: &[u8], range: Range<usize>) -> usize {
     if first == last {
         return (word(bits, first) & head & tail).count_ones() as usize;
     }
-    let inner: u32 = (first + 1..last)
-        .map(|index| word(bits, index).count_ones())
-        .sum();
+    let inner: u32 = (first + 1..last).map(|index| word(bits, index).count_ones()).sum();
     let ends = (word(bits, first) & head).count_ones() + (word(bits, last) & tail).count_ones();
     (inner + ends) as usize
 }

@@ -7,17 +7,11 @@
 macro_rules! number_access {
     ($get:ident, $put:ident, $ty:ty, $from:ident, $to:ident) => {
         pub(crate) fn $get(bytes: &[u8], offset: usize) -> $ty {
-            bytes
-                .get(offset..)
-                .and_then(|tail| tail.first_chunk())
-                .map_or(0, |chunk| <$ty>::$from(*chunk))
+            bytes.get(offset..).and_then(|tail| tail.first_chunk()).map_or(0, |chunk| <$ty>::$from(*chunk))
         }
 
         pub(crate) fn $put(bytes: &mut [u8], offset: usize, value: $ty) {
-            if let Some(chunk) = bytes
-                .get_mut(offset..)
-                .and_then(|tail| tail.first_chunk_mut())
-            {
+            if let Some(chunk) = bytes.get_mut(offset..).and_then(|tail| tail.first_chunk_mut()) {
                 *chunk = value.$to();
             }
         }

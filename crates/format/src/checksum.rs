@@ -64,11 +64,7 @@ const fn crc16_table() -> [u16; 256] {
         let mut value = n as u16;
         let mut bit = 0;
         while bit < 8 {
-            value = if value & 1 != 0 {
-                (value >> 1) ^ 0xA001
-            } else {
-                value >> 1
-            };
+            value = if value & 1 != 0 { (value >> 1) ^ 0xA001 } else { value >> 1 };
             bit += 1;
         }
         table[n] = value;
@@ -79,9 +75,7 @@ const fn crc16_table() -> [u16; 256] {
 
 /// Continues a CRC-16 (polynomial 0x8005, reflected) as the `uninit_bg` feature uses it; chains start at 0xFFFF.
 pub fn crc16(seed: u16, data: &[u8]) -> u16 {
-    data.iter().fold(seed, |crc, byte| {
-        (crc >> 8) ^ CRC16_TABLE[usize::from((crc as u8) ^ byte)]
-    })
+    data.iter().fold(seed, |crc, byte| (crc >> 8) ^ CRC16_TABLE[usize::from((crc as u8) ^ byte)])
 }
 
 const CRC32_BE_TABLE: [u32; 256] = crc32_be_table();
@@ -93,11 +87,7 @@ const fn crc32_be_table() -> [u32; 256] {
         let mut value = (n as u32) << 24;
         let mut bit = 0;
         while bit < 8 {
-            value = if value & 0x8000_0000 != 0 {
-                (value << 1) ^ 0x04C1_1DB7
-            } else {
-                value << 1
-            };
+            value = if value & 0x8000_0000 != 0 { (value << 1) ^ 0x04C1_1DB7 } else { value << 1 };
             bit += 1;
         }
         table[n] = value;
@@ -109,9 +99,7 @@ const fn crc32_be_table() -> [u32; 256] {
 /// Continues a big-endian CRC-32 (polynomial 0x04C11DB7, not reflected, no inversion), as version 1 journal checksums use it;
 /// chains start at 0xFFFFFFFF.
 pub fn crc32_be(seed: u32, data: &[u8]) -> u32 {
-    data.iter().fold(seed, |crc, byte| {
-        (crc << 8) ^ CRC32_BE_TABLE[usize::from(((crc >> 24) as u8) ^ byte)]
-    })
+    data.iter().fold(seed, |crc, byte| (crc << 8) ^ CRC32_BE_TABLE[usize::from(((crc >> 24) as u8) ^ byte)])
 }
 
 #[cfg(test)]

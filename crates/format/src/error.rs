@@ -24,10 +24,7 @@ impl Corrupt {
     /// A corruption of the named structure ("extent header").
     #[cold]
     pub fn new(what: &'static str) -> Corrupt {
-        Corrupt(Box::new(Details {
-            what,
-            ..Details::default()
-        }))
+        Corrupt(Box::new(Details { what, ..Details::default() }))
     }
 
     /// Names the field that is wrong.
@@ -147,11 +144,7 @@ struct Number(u64);
 
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 0x1000 {
-            write!(f, "{}", self.0)
-        } else {
-            write!(f, "{:#x}", self.0)
-        }
+        if self.0 < 0x1000 { write!(f, "{}", self.0) } else { write!(f, "{:#x}", self.0) }
     }
 }
 
@@ -170,10 +163,7 @@ mod tests {
             .expected(0xF30Au32)
             .at_block(77u64)
             .at_inode(12u32);
-        assert_eq!(
-            error.to_string(),
-            "corrupt extent header, magic 0x1234 (expected 0xf30a), inode 12, block 77"
-        );
+        assert_eq!(error.to_string(), "corrupt extent header, magic 0x1234 (expected 0xf30a), inode 12, block 77");
     }
 
     #[test]

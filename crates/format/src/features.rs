@@ -186,17 +186,10 @@ fn bit_names(bits: u32, table: &[(u32, &str)], letter: char) -> Vec<String> {
 }
 
 fn bit_of(table: &[(u32, &str)], letter: char, name: &str) -> Option<u32> {
-    if let Some((bit, _)) = table
-        .iter()
-        .find(|(_, known)| known.eq_ignore_ascii_case(name))
-    {
+    if let Some((bit, _)) = table.iter().find(|(_, known)| known.eq_ignore_ascii_case(name)) {
         return Some(*bit);
     }
-    let number = name
-        .strip_prefix("FEATURE_")?
-        .strip_prefix(letter)?
-        .parse::<u32>()
-        .ok()?;
+    let number = name.strip_prefix("FEATURE_")?.strip_prefix(letter)?.parse::<u32>().ok()?;
     1u32.checked_shl(number)
 }
 
@@ -245,18 +238,14 @@ pub enum Feature {
 impl Feature {
     /// The feature of this name, as the ext4 tools spell it.
     pub fn from_name(name: &str) -> Option<Feature> {
-        let name = ALIASES
-            .iter()
-            .find(|(other, _)| *other == name)
-            .map_or(name, |(_, known)| known);
+        let name = ALIASES.iter().find(|(other, _)| *other == name).map_or(name, |(_, known)| known);
         if let Some(bit) = bit_of(&COMPAT_NAMES, 'C', name) {
             return Some(Feature::Compat(Compat::from_bits_retain(bit)));
         }
         if let Some(bit) = bit_of(&INCOMPAT_NAMES, 'I', name) {
             return Some(Feature::Incompat(Incompat::from_bits_retain(bit)));
         }
-        bit_of(&RO_COMPAT_NAMES, 'R', name)
-            .map(|bit| Feature::RoCompat(RoCompat::from_bits_retain(bit)))
+        bit_of(&RO_COMPAT_NAMES, 'R', name).map(|bit| Feature::RoCompat(RoCompat::from_bits_retain(bit)))
     }
 }
 
@@ -289,8 +278,7 @@ impl Features {
 
     /// Whether group descriptors carry checksums, and with them the flags of lazy initialisation.
     pub fn has_group_checksums(&self) -> bool {
-        self.ro_compat
-            .intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
+        self.ro_compat.intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
     }
 }
 
@@ -307,20 +295,13 @@ mod tests {
 
     #[test]
     fn every_name_leads_back_to_its_bit() {
-        let all = Features {
-            compat: Compat::all(),
-            incompat: Incompat::all(),
-            ro_compat: RoCompat::all(),
-        };
+        let all = Features { compat: Compat::all(), incompat: Incompat::all(), ro_compat: RoCompat::all() };
         let mut again = Features::default();
         for name in all.names() {
             again.set(Feature::from_name(&name).expect("a known name"), true);
         }
         assert_eq!(again, all);
-        assert_eq!(
-            Feature::from_name("extents"),
-            Some(Feature::Incompat(Incompat::EXTENTS))
-        );
+        assert_eq!(Feature::from_name("extents"), Some(Feature::Incompat(Incompat::EXTENTS)));
         assert_eq!(Feature::from_name("nonsense"), None);
         assert_eq!(Feature::from_name("FEATURE_C99"), None);
     }

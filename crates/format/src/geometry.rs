@@ -130,33 +130,17 @@ impl Geometry {
         let bits = u64::from(self.block_size) * 8;
         let per_group = self.blocks_per_group;
         let clusters = u64::from(self.clusters_per_group);
-        check(
-            clusters > 0 && clusters <= bits,
-            "blocks per group",
-            per_group,
-        )?;
-        check(
-            per_group & ((1 << self.cluster_bits) - 1) == 0,
-            "blocks per group",
-            per_group,
-        )?;
+        check(clusters > 0 && clusters <= bits, "blocks per group", per_group)?;
+        check(per_group & ((1 << self.cluster_bits) - 1) == 0, "blocks per group", per_group)?;
         if self.has_bigalloc() {
-            check(
-                sb.clusters_per_group() == self.clusters_per_group,
-                "clusters per group",
-                sb.clusters_per_group(),
-            )?;
+            check(sb.clusters_per_group() == self.clusters_per_group, "clusters per group", sb.clusters_per_group())?;
         }
         let first = u32::from(self.block_size == 1024 && !self.has_bigalloc());
         if self.first_data_block != first {
             return Err(bad("first data block", self.first_data_block).expected(first));
         }
         let count = self.blocks_count;
-        check(
-            count > u64::from(first) && count <= MAX_BLOCKS,
-            "blocks count",
-            count,
-        )
+        check(count > u64::from(first) && count <= MAX_BLOCKS, "blocks count", count)
     }
 
     fn check_inodes(&self) -> Result<()> {
@@ -165,16 +149,8 @@ impl Geometry {
         check(size_ok, "inode size", self.inode_size)?;
         let per_group = self.inodes_per_group;
         let bits = self.block_size * 8;
-        check(
-            per_group >= self.inodes_per_block() && per_group <= bits,
-            "inodes per group",
-            per_group,
-        )?;
-        check(
-            self.first_ino >= InodeNr::FIRST_ORDINARY.0,
-            "first inode",
-            self.first_ino,
-        )
+        check(per_group >= self.inodes_per_block() && per_group <= bits, "inodes per group", per_group)?;
+        check(self.first_ino >= InodeNr::FIRST_ORDINARY.0, "first inode", self.first_ino)
     }
 
     fn count_groups(&mut self) -> Result<()> {
@@ -199,15 +175,9 @@ impl Geometry {
             self.reserved_gdt_blocks,
         )?;
         if self.has_meta_bg() {
-            check(
-                self.first_meta_bg <= self.desc_blocks,
-                "first meta group",
-                self.first_meta_bg,
-            )?;
+            check(self.first_meta_bg <= self.desc_blocks, "first meta group", self.first_meta_bg)?;
         }
-        let base = self
-            .base_meta(GroupNr(0))
-            .blocks(self.first_data_block.into());
+        let base = self.base_meta(GroupNr(0)).blocks(self.first_data_block.into());
         let room = u64::from(self.blocks_in_group(GroupNr(0)));
         if base > room {
             return Err(bad("descriptor blocks", base).expected(room));
@@ -260,6 +230,11 @@ impl Geometry {
         self.features.incompat.contains(Incompat::FILETYPE)
     }
 
+    /// Whether directories may have more links than are counted.
+    pub const fn has_dir_nlink(&self) -> bool {
+        self.features.ro_compat.contains(RoCompat::DIR_NLINK)
+    }
+
     /// The seed of an inode's checksums.
     pub fn inode_seed(&self, ino: InodeNr, generation: u32) -> u32 {
         inode_seed(self.csum_seed, ino, generation)
@@ -274,21 +249,11 @@ impl Geometry {
 fn check_features(sb: &Superblock, features: Features) -> Result<()> {
     let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
     let extents = features.incompat.contains(Incompat::EXTENTS);
-    check(
-        !bigalloc || extents,
-        "bigalloc without extents",
-        features.incompat.bits(),
-    )?;
+    check(!bigalloc || extents, "bigalloc without extents", features.incompat.bits())?;
     let meta_bg = features.incompat.contains(Incompat::META_BG);
     let resize = features.compat.contains(Compat::RESIZE_INODE);
-    check(
-        !(meta_bg && resize),
-        "meta_bg with resize_inode",
-        features.compat.bits(),
-    )?;
-    if features.ro_compat.contains(RoCompat::METADATA_CSUM)
-        && sb.checksum_type() != CHECKSUM_TYPE_CRC32C
-    {
+    check(!(meta_bg && resize), "meta_bg with resize_inode", features.compat.bits())?;
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM) && sb.checksum_type() != CHECKSUM_TYPE_CRC32C {
         return Err(bad("checksum type", sb.checksum_type()).expected(CHECKSUM_TYPE_CRC32C));
     }
     Ok(())
@@ -302,14 +267,8 @@ fn checked_log_block_size(sb: &Superblock) -> Result<u32> {
 
 fn cluster_bits(sb: &Superblock, features: Features) -> Result<u32> {
     let (block, cluster) = (sb.log_block_size(), sb.log_cluster_size());
-    let bits = cluster
-        .checked_sub(block)
-        .ok_or_else(|| bad("cluster size", cluster).expected(block))?;
-    let allowed = if features.ro_compat.contains(RoCompat::BIGALLOC) {
-        20
-    } else {
-        0
-    };
+    let bits = cluster.checked_sub(block).ok_or_else(|| bad("cluster size", cluster).expected(block))?;
+    let allowed = if features.ro_compat.contains(RoCompat::BIGALLOC) { 20 } else { 0 };
     check(bits <= allowed, "cluster size", cluster)?;
     Ok(bits)
 }
@@ -319,11 +278,7 @@ fn desc_size(sb: &Superblock, features: Features) -> Result<u16> {
         return Ok(32);
     }
     let size = sb.desc_size();
-    check(
-        (64..=1024).contains(&size) && size.is_power_of_two(),
-        "descriptor size",
-        size,
-    )?;
+    check((64..=1024).contains(&size) && size.is_power_of_two(), "descriptor size", size)?;
     Ok(size)
 }
 

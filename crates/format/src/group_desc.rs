@@ -109,11 +109,7 @@ fn split16(value: u32, lo: &mut U16, hi: &mut U16) {
 
 /// The raw descriptor; high halves that it does not have are zero.
 fn read_raw(bytes: &[u8], geo: &Geometry) -> RawGroupDesc {
-    let size = if geo.desc_size as usize >= LONG_SIZE {
-        LONG_SIZE
-    } else {
-        SHORT_SIZE
-    };
+    let size = if geo.desc_size as usize >= LONG_SIZE { LONG_SIZE } else { SHORT_SIZE };
     let mut raw = RawGroupDesc::new_zeroed();
     crate::bytes::put_bytes(raw.as_mut_bytes(), 0, crate::bytes::part(bytes, 0, size));
     raw
@@ -178,53 +174,17 @@ impl GroupDesc {
     /// Writes the descriptor with its checksum; bytes that have no field here stay.
     pub fn encode(&self, bytes: &mut [u8], geo: &Geometry, group: GroupNr) {
         let mut raw = read_raw(bytes, geo);
-        split32(
-            self.block_bitmap,
-            &mut raw.block_bitmap_lo,
-            &mut raw.block_bitmap_hi,
-        );
-        split32(
-            self.inode_bitmap,
-            &mut raw.inode_bitmap_lo,
-            &mut raw.inode_bitmap_hi,
-        );
-        split32(
-            self.inode_table,
-            &mut raw.inode_table_lo,
-            &mut raw.inode_table_hi,
-        );
-        split16(
-            self.free_clusters,
-            &mut raw.free_clusters_lo,
-            &mut raw.free_clusters_hi,
-        );
-        split16(
-            self.free_inodes,
-            &mut raw.free_inodes_lo,
-            &mut raw.free_inodes_hi,
-        );
+        split32(self.block_bitmap, &mut raw.block_bitmap_lo, &mut raw.block_bitmap_hi);
+        split32(self.inode_bitmap, &mut raw.inode_bitmap_lo, &mut raw.inode_bitmap_hi);
+        split32(self.inode_table, &mut raw.inode_table_lo, &mut raw.inode_table_hi);
+        split16(self.free_clusters, &mut raw.free_clusters_lo, &mut raw.free_clusters_hi);
+        split16(self.free_inodes, &mut raw.free_inodes_lo, &mut raw.free_inodes_hi);
         split16(self.used_dirs, &mut raw.used_dirs_lo, &mut raw.used_dirs_hi);
         raw.flags.set(self.flags.bits());
-        split16(
-            self.itable_unused,
-            &mut raw.itable_unused_lo,
-            &mut raw.itable_unused_hi,
-        );
-        split16(
-            self.block_bitmap_csum,
-            &mut raw.block_bitmap_csum_lo,
-            &mut raw.block_bitmap_csum_hi,
-        );
-        split16(
-            self.inode_bitmap_csum,
-            &mut raw.inode_bitmap_csum_lo,
-            &mut raw.inode_bitmap_csum_hi,
-        );
-        let size = if geo.desc_size as usize >= LONG_SIZE {
-            LONG_SIZE
-        } else {
-            SHORT_SIZE
-        };
+        split16(self.itable_unused, &mut raw.itable_unused_lo, &mut raw.itable_unused_hi);
+        split16(self.block_bitmap_csum, &mut raw.block_bitmap_csum_lo, &mut raw.block_bitmap_csum_hi);
+        split16(self.inode_bitmap_csum, &mut raw.inode_bitmap_csum_lo, &mut raw.inode_bitmap_csum_hi);
+        let size = if geo.desc_size as usize >= LONG_SIZE { LONG_SIZE } else { SHORT_SIZE };
         crate::bytes::put_bytes(bytes, 0, crate::bytes::part(raw.as_bytes(), 0, size));
         if let Some(checksum) = checksum(bytes, geo, group) {
             crate::bytes::put_le16(bytes, CHECKSUM_OFFSET, checksum);
@@ -237,10 +197,7 @@ impl GroupDesc {
     /// A mismatch, or too few bytes.
     pub fn verify_checksum(bytes: &[u8], geo: &Geometry, group: GroupNr) -> Result<()> {
         if bytes.len() < usize::from(geo.desc_size) {
-            return Err(Corrupt::new(STRUCTURE)
-                .field("size")
-                .found(bytes.len() as u64)
-                .at_group(group));
+            return Err(Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64).at_group(group));
         }
         let found = crate::bytes::le16(bytes, CHECKSUM_OFFSET);
         match checksum(bytes, geo, group) {
@@ -262,12 +219,7 @@ impl GroupDesc {
     /// # Errors
     /// A mismatch.
     pub fn verify_block_bitmap(&self, bits: &[u8], geo: &Geometry) -> Result<()> {
-        compare_bitmap(
-            "block bitmap",
-            self.block_bitmap_csum,
-            block_bitmap_checksum(bits, geo),
-            self.block_bitmap,
-        )
+        compare_bitmap("block bitmap", self.block_bitmap_csum, block_bitmap_checksum(bits, geo), self.block_bitmap)
     }
 
     /// Verifies the inode bitmap of this group against the descriptor.
@@ -275,12 +227,7 @@ impl GroupDesc {
     /// # Errors
     /// A mismatch.
     pub fn verify_inode_bitmap(&self, bits: &[u8], geo: &Geometry) -> Result<()> {
-        compare_bitmap(
-            "inode bitmap",
-            self.inode_bitmap_csum,
-            inode_bitmap_checksum(bits, geo),
-            self.inode_bitmap,
-        )
+        compare_bitmap("inode bitmap", self.inode_bitmap_csum, inode_bitmap_checksum(bits, geo), self.inode_bitmap)
     }
 
     /// Takes the checksum of the group's block bitmap, where there is one.
@@ -318,11 +265,7 @@ fn checksum(bytes: &[u8], geo: &Geometry, group: GroupNr) -> Option<u16> {
     geo.gdt_csum.then(|| {
         let seed = crc16(crc16(0xFFFF, &geo.uuid), &group.0.to_le_bytes());
         let before = crc16(seed, crate::bytes::part(bytes, 0, CHECKSUM_OFFSET));
-        let rest = if geo.incompat(Incompat::BIT64) {
-            crate::bytes::part(bytes, SHORT_SIZE, bytes.len())
-        } else {
-            &[]
-        };
+        let rest = if geo.incompat(Incompat::BIT64) { crate::bytes::part(bytes, SHORT_SIZE, bytes.len()) } else { &[] };
         crc16(before, rest)
     })
 }
@@ -331,15 +274,8 @@ fn bitmap_checksum(bits: &[u8], count: u32, geo: &Geometry) -> Option<u32> {
     if !geo.metadata_csum {
         return None;
     }
-    let full = crc32c_raw(
-        geo.csum_seed,
-        crate::bytes::part(bits, 0, count as usize / 8),
-    );
-    let mask = if geo.desc_size as usize >= LONG_SIZE {
-        u32::MAX
-    } else {
-        0xFFFF
-    };
+    let full = crc32c_raw(geo.csum_seed, crate::bytes::part(bits, 0, count as usize / 8));
+    let mask = if geo.desc_size as usize >= LONG_SIZE { u32::MAX } else { 0xFFFF };
     Some(full & mask)
 }
 
@@ -357,22 +293,10 @@ pub fn inode_bitmap_checksum(bits: &[u8], geo: &Geometry) -> Option<u32> {
 /// it: the group's base metadata, its own bitmaps and table where they lie in the group, and the padding at the end.
 pub fn init_block_bitmap(bits: &mut [u8], geo: &Geometry, group: GroupNr, desc: &GroupDesc) {
     bits.fill(0);
-    mark_blocks(
-        bits,
-        geo,
-        group,
-        geo.first_block_of_group(group).0,
-        geo.base_meta_blocks(group).into(),
-    );
+    mark_blocks(bits, geo, group, geo.first_block_of_group(group).0, geo.base_meta_blocks(group).into());
     mark_blocks(bits, geo, group, desc.block_bitmap, 1);
     mark_blocks(bits, geo, group, desc.inode_bitmap, 1);
-    mark_blocks(
-        bits,
-        geo,
-        group,
-        desc.inode_table,
-        geo.inode_table_blocks().into(),
-    );
+    mark_blocks(bits, geo, group, desc.inode_table, geo.inode_table_blocks().into());
     let end = bits.len().saturating_mul(8);
     bitmap::set_range(bits, geo.clusters_in_group(group) as usize..end);
 }

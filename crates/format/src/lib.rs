@@ -13,8 +13,11 @@ pub mod extent;
 pub mod features;
 pub mod geometry;
 pub mod group_desc;
+pub mod indirect;
 pub mod inode;
 pub mod jbd2;
+pub mod mmp;
+pub mod orphan;
 pub mod superblock;
 pub mod types;
 

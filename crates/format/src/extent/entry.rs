@@ -71,17 +71,12 @@ impl Leaf {
 
     /// The physical block of a logical block of the extent.
     pub fn map(&self, lblk: u32) -> Option<u64> {
-        self.contains(lblk)
-            .then(|| self.pblk + u64::from(lblk - self.lblk))
+        self.contains(lblk).then(|| self.pblk + u64::from(lblk - self.lblk))
     }
 
     /// The most blocks that an extent of this kind has.
     pub const fn max_len(unwritten: bool) -> u16 {
-        if unwritten {
-            MAX_UNWRITTEN_LEN
-        } else {
-            MAX_WRITTEN_LEN
-        }
+        if unwritten { MAX_UNWRITTEN_LEN } else { MAX_WRITTEN_LEN }
     }
 
     /// Whether `next` continues this extent and both together still are one extent.
@@ -100,10 +95,7 @@ impl Leaf {
         if geo.data_range_valid(BlockNr(self.pblk), self.len.into()) {
             return Ok(());
         }
-        Err(Corrupt::new("extent")
-            .field("physical block")
-            .found(self.pblk)
-            .expected(geo.blocks_count))
+        Err(Corrupt::new("extent").field("physical block").found(self.pblk).expected(geo.blocks_count))
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -111,9 +103,7 @@ impl Leaf {
             return Err(Corrupt::new("extent").field("length").found(0u64));
         }
         if self.end() > u64::from(u32::MAX) {
-            return Err(Corrupt::new("extent")
-                .field("logical block")
-                .found(self.lblk));
+            return Err(Corrupt::new("extent").field("logical block").found(self.lblk));
         }
         Ok(())
     }
@@ -131,10 +121,7 @@ pub struct Index {
 impl Index {
     /// Reads an entry.
     pub fn decode(bytes: &[u8]) -> Index {
-        Index {
-            lblk: le32(bytes, 0),
-            child: u64::from(le16(bytes, 8)) << 32 | u64::from(le32(bytes, 4)),
-        }
+        Index { lblk: le32(bytes, 0), child: u64::from(le16(bytes, 8)) << 32 | u64::from(le32(bytes, 4)) }
     }
 
     /// Writes an entry.
@@ -153,9 +140,6 @@ impl Index {
         if geo.data_range_valid(BlockNr(self.child), 1) {
             return Ok(());
         }
-        Err(Corrupt::new("extent index")
-            .field("child block")
-            .found(self.child)
-            .expected(geo.blocks_count))
+        Err(Corrupt::new("extent index").field("child block").found(self.child).expected(geo.blocks_count))
     }
 }

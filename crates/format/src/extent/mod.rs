@@ -36,11 +36,7 @@ const TAIL_SIZE: usize = 4;
 /// Entries that a node of this many bytes holds: 4 in the root, 340 in a block of 4 KiB.
 pub const fn capacity(bytes: usize) -> u16 {
     let entries = bytes.saturating_sub(HEADER_SIZE) / ENTRY_SIZE;
-    if entries > u16::MAX as usize {
-        u16::MAX
-    } else {
-        entries as u16
-    }
+    if entries > u16::MAX as usize { u16::MAX } else { entries as u16 }
 }
 
 /// Where the checksum of an extent block is: behind the last entry that it has room for.

@@ -25,21 +25,14 @@ impl Header {
     /// The field that cannot be.
     pub fn parse(bytes: &[u8]) -> Result<Header> {
         let fail = |field, found: u16, expected: u16| {
-            Err(Corrupt::new("extent header")
-                .field(field)
-                .found(found)
-                .expected(expected))
+            Err(Corrupt::new("extent header").field(field).found(found).expected(expected))
         };
         let magic = le16(bytes, 0);
         if magic != EXTENT_MAGIC {
             return fail("magic", magic, EXTENT_MAGIC);
         }
-        let header = Header {
-            entries: le16(bytes, 2),
-            max: le16(bytes, 4),
-            depth: le16(bytes, 6),
-            generation: le32(bytes, 8),
-        };
+        let header =
+            Header { entries: le16(bytes, 2), max: le16(bytes, 4), depth: le16(bytes, 6), generation: le32(bytes, 8) };
         let room = capacity(bytes.len());
         if header.max == 0 || header.max > room {
             return fail("max", header.max, room);
@@ -97,10 +90,7 @@ impl<'a> Node<'a> {
     pub fn open(bytes: &'a [u8]) -> Result<Node<'a>> {
         let header = Header::parse(bytes)?;
         let end = HEADER_SIZE + ENTRY_SIZE * usize::from(header.entries);
-        Ok(Node {
-            header,
-            entries: part(bytes, HEADER_SIZE, end),
-        })
+        Ok(Node { header, entries: part(bytes, HEADER_SIZE, end) })
     }
 
     pub(super) const fn from_parts(header: Header, entries: &'a [u8]) -> Node<'a> {
@@ -112,11 +102,7 @@ impl<'a> Node<'a> {
     }
 
     fn check_entries(&self) -> Result<()> {
-        if self.is_leaf() {
-            self.check_leaves()
-        } else {
-            self.check_indexes()
-        }
+        if self.is_leaf() { self.check_leaves() } else { self.check_indexes() }
     }
 
     fn check_leaves(&self) -> Result<()> {
@@ -152,8 +138,7 @@ impl<'a> Node<'a> {
         if self.is_leaf() {
             self.leaves().try_for_each(|leaf| leaf.check_physical(geo))
         } else {
-            self.indexes()
-                .try_for_each(|index| index.check_physical(geo))
+            self.indexes().try_for_each(|index| index.check_physical(geo))
         }
     }
 

@@ -16,12 +16,7 @@ impl<'a> NodeMut<'a> {
     /// Makes an empty node of this depth: the root in 60 bytes, or a block. The bytes are zeroed.
     pub fn init(bytes: &'a mut [u8], depth: u16) -> NodeMut<'a> {
         bytes.fill(0);
-        let header = Header {
-            entries: 0,
-            max: capacity(bytes.len()),
-            depth,
-            generation: 0,
-        };
+        let header = Header { entries: 0, max: capacity(bytes.len()), depth, generation: 0 };
         header.encode(bytes);
         NodeMut { bytes, header }
     }
@@ -38,10 +33,7 @@ impl<'a> NodeMut<'a> {
     /// The node, to be read.
     pub fn as_node(&self) -> Node<'_> {
         let end = HEADER_SIZE + ENTRY_SIZE * usize::from(self.header.entries);
-        Node::from_parts(
-            self.header,
-            crate::bytes::part(self.bytes, HEADER_SIZE, end),
-        )
+        Node::from_parts(self.header, crate::bytes::part(self.bytes, HEADER_SIZE, end))
     }
 
     /// The header.

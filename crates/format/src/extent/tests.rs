@@ -2,12 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn leaf(lblk: u32, len: u16, pblk: u64) -> Leaf {
-    Leaf {
-        lblk,
-        len,
-        unwritten: false,
-        pblk,
-    }
+    Leaf { lblk, len, unwritten: false, pblk }
 }
 
 #[test]
@@ -23,12 +18,7 @@ fn capacities_are_those_of_the_format() {
 fn lengths_tell_written_from_unwritten() {
     let mut bytes = [0u8; 12];
     for (len, unwritten) in [(1, false), (32768, false), (1, true), (32767, true)] {
-        let leaf = Leaf {
-            lblk: 5,
-            len,
-            unwritten,
-            pblk: 0x1234_5678_9ABC,
-        };
+        let leaf = Leaf { lblk: 5, len, unwritten, pblk: 0x1234_5678_9ABC };
         leaf.encode(&mut bytes);
         assert_eq!(Leaf::decode(&bytes), leaf);
     }
@@ -37,11 +27,7 @@ fn lengths_tell_written_from_unwritten() {
 #[test]
 fn index_entries_put_the_low_half_first() {
     let mut bytes = [0u8; 12];
-    Index {
-        lblk: 1,
-        child: 0x0002_0000_0003,
-    }
-    .encode(&mut bytes);
+    Index { lblk: 1, child: 0x0002_0000_0003 }.encode(&mut bytes);
     assert_eq!(bytes, [1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0]);
 }
 
@@ -63,10 +49,7 @@ fn entries_are_inserted_searched_and_removed() {
     node.remove(1..3);
     node.remove(7..9);
     let node = Node::parse(&bytes, Some(0)).unwrap();
-    assert_eq!(
-        node.leaves().collect::<Vec<_>>(),
-        [leaf(0, 5, 50), leaf(30, 5, 300)]
-    );
+    assert_eq!(node.leaves().collect::<Vec<_>>(), [leaf(0, 5, 50), leaf(30, 5, 300)]);
     assert!(bytes[36..].iter().all(|byte| *byte == 0));
 }
 
@@ -82,18 +65,11 @@ fn search_before_the_first_entry_finds_none() {
 #[test]
 fn disorder_and_overlap_are_refused() {
     let mut bytes = [0u8; ROOT_SIZE];
-    for pair in [
-        [leaf(10, 5, 1), leaf(14, 1, 9)],
-        [leaf(10, 5, 1), leaf(3, 1, 9)],
-        [leaf(0, 0, 1), leaf(3, 1, 9)],
-    ] {
+    for pair in [[leaf(10, 5, 1), leaf(14, 1, 9)], [leaf(10, 5, 1), leaf(3, 1, 9)], [leaf(0, 0, 1), leaf(3, 1, 9)]] {
         assert!(NodeMut::init(&mut bytes, 0).set_leaves(&pair));
         assert!(Node::parse(&bytes, None).is_err());
     }
-    assert!(
-        NodeMut::init(&mut bytes, 1)
-            .set_indexes(&[Index { lblk: 5, child: 1 }, Index { lblk: 5, child: 2 }])
-    );
+    assert!(NodeMut::init(&mut bytes, 1).set_indexes(&[Index { lblk: 5, child: 1 }, Index { lblk: 5, child: 2 }]));
     assert!(Node::parse(&bytes, None).is_err());
     NodeMut::init(&mut bytes, 1);
     assert!(Node::parse(&bytes, None).is_err());
@@ -117,14 +93,8 @@ fn block_checksums_find_changes() {
 fn joining_minds_the_longest_length() {
     assert!(leaf(0, 32767, 10).can_join(&leaf(32767, 1, 32777)));
     assert!(!leaf(0, 32767, 10).can_join(&leaf(32767, 2, 32777)));
-    let unwritten = Leaf {
-        unwritten: true,
-        ..leaf(0, 32767, 10)
-    };
-    assert!(!unwritten.can_join(&Leaf {
-        unwritten: true,
-        ..leaf(32767, 1, 32777)
-    }));
+    let unwritten = Leaf { unwritten: true, ..leaf(0, 32767, 10) };
+    assert!(!unwritten.can_join(&Leaf { unwritten: true, ..leaf(32767, 1, 32777) }));
     assert!(!unwritten.can_join(&leaf(32767, 1, 32777)));
 }
 

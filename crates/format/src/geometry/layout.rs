@@ -21,16 +21,8 @@ impl BaseMeta {
     /// Number of blocks from the group's first block to the end of the last of these.
     pub(super) fn blocks(&self, first: u64) -> u64 {
         let end = self.superblock.map_or(first, |block| block.0 + 1);
-        let end = if self.descriptors.is_empty() {
-            end
-        } else {
-            self.descriptors.end
-        };
-        let end = if self.reserved.is_empty() {
-            end
-        } else {
-            self.reserved.end
-        };
+        let end = if self.descriptors.is_empty() { end } else { self.descriptors.end };
+        let end = if self.reserved.is_empty() { end } else { self.reserved.end };
         end.saturating_sub(first)
     }
 }
@@ -46,9 +38,7 @@ impl Iterator for SuperGroups {
     type Item = GroupNr;
 
     fn next(&mut self) -> Option<GroupNr> {
-        let group = self
-            .next
-            .filter(|group| *group < self.geometry.groups_count)?;
+        let group = self.next.filter(|group| *group < self.geometry.groups_count)?;
         self.next = self.geometry.super_group_after(group);
         Some(GroupNr(group))
     }
@@ -97,10 +87,7 @@ impl Geometry {
         count > 0
             && block.0 > 0
             && block.0 >= first
-            && block
-                .0
-                .checked_add(count)
-                .is_some_and(|end| end <= self.blocks_count)
+            && block.0.checked_add(count).is_some_and(|end| end <= self.blocks_count)
     }
 
     /// Whether the number is that of an inode of this file system.
@@ -136,9 +123,7 @@ impl Geometry {
 
     /// Blocks of a group: fewer in the last one, none past it.
     pub fn blocks_in_group(&self, group: GroupNr) -> u32 {
-        let left = self
-            .blocks_count
-            .saturating_sub(self.first_block_of_group(group).0);
+        let left = self.blocks_count.saturating_sub(self.first_block_of_group(group).0);
         left.min(u64::from(self.blocks_per_group)) as u32
     }
 
@@ -163,27 +148,16 @@ impl Geometry {
     /// A number that no inode has.
     pub fn inode_location(&self, ino: InodeNr) -> Result<(GroupNr, u32)> {
         if !self.inode_in_range(ino) {
-            let error = Corrupt::new("inode number")
-                .found(ino.0)
-                .expected(self.inodes_count);
+            let error = Corrupt::new("inode number").found(ino.0).expected(self.inodes_count);
             return Err(error);
         }
         let number = ino.0 - 1;
-        Ok((
-            GroupNr(number / self.inodes_per_group),
-            number % self.inodes_per_group,
-        ))
+        Ok((GroupNr(number / self.inodes_per_group), number % self.inodes_per_group))
     }
 
     /// The inode of this index in a group.
     pub const fn inode_at(&self, group: GroupNr, index: u32) -> InodeNr {
-        InodeNr(
-            group
-                .0
-                .wrapping_mul(self.inodes_per_group)
-                .wrapping_add(index)
-                .wrapping_add(1),
-        )
+        InodeNr(group.0.wrapping_mul(self.inodes_per_group).wrapping_add(index).wrapping_add(1))
     }
 
     /// The place of an inode slot within its group's table, in bytes.
@@ -194,10 +168,7 @@ impl Geometry {
     /// The block of the table, counted from the table's start, and the byte in it, of an inode slot.
     pub const fn inode_slot(&self, index: u32) -> (u32, usize) {
         let offset = self.inode_table_offset(index);
-        (
-            (offset >> self.block_bits) as u32,
-            (offset & (self.block_size as u64 - 1)) as usize,
-        )
+        ((offset >> self.block_bits) as u32, (offset & (self.block_size as u64 - 1)) as usize)
     }
 
     /// Whether the group starts with a copy of the superblock.
@@ -217,27 +188,17 @@ impl Geometry {
 
     /// The groups that carry superblock copies, group 0 first.
     pub fn super_groups(&self) -> SuperGroups {
-        SuperGroups {
-            geometry: *self,
-            next: Some(0),
-        }
+        SuperGroups { geometry: *self, next: Some(0) }
     }
 
     fn super_group_after(&self, group: u32) -> Option<u32> {
         if self.compat(Compat::SPARSE_SUPER2) {
-            return self
-                .backup_bgs
-                .into_iter()
-                .filter(|backup| *backup > group)
-                .min();
+            return self.backup_bgs.into_iter().filter(|backup| *backup > group).min();
         }
         if !self.ro_compat(RoCompat::SPARSE_SUPER) || group == 0 {
             return group.checked_add(1);
         }
-        [3, 5, 7]
-            .into_iter()
-            .filter_map(|base| power_above(base, group))
-            .min()
+        [3, 5, 7].into_iter().filter_map(|base| power_above(base, group)).min()
     }
 
     /// Where the superblock copy of a group is, if it has one.
@@ -248,11 +209,7 @@ impl Geometry {
     fn super_copy_block(&self, group: GroupNr) -> BlockNr {
         let first = self.first_block_of_group(group);
         // The primary copy is at byte 1024, which is block 1 of 1 KiB blocks even where group 0 starts at block 0.
-        if group.0 == 0 && self.block_size == 1024 {
-            BlockNr(1)
-        } else {
-            first
-        }
+        if group.0 == 0 && self.block_size == 1024 { BlockNr(1) } else { first }
     }
 
     /// Whether the group's descriptors are laid out without `meta_bg`.
@@ -262,11 +219,7 @@ impl Geometry {
 
     /// Descriptor blocks that follow each superblock copy: all, or those before the first meta group.
     const fn old_desc_blocks(&self) -> u32 {
-        if self.has_meta_bg() {
-            self.first_meta_bg
-        } else {
-            self.desc_blocks
-        }
+        if self.has_meta_bg() { self.first_meta_bg } else { self.desc_blocks }
     }
 
     fn has_meta_descriptor(&self, group: GroupNr) -> bool {
@@ -286,24 +239,14 @@ impl Geometry {
             (true, false) => 0,
             (false, _) => u64::from(self.has_meta_descriptor(group)),
         };
-        let reserved = if old && superblock.is_some() {
-            u64::from(self.reserved_gdt_blocks)
-        } else {
-            0
-        };
+        let reserved = if old && superblock.is_some() { u64::from(self.reserved_gdt_blocks) } else { 0 };
         let end = after + count;
-        BaseMeta {
-            superblock,
-            descriptors: after..end,
-            reserved: end..end + reserved,
-        }
+        BaseMeta { superblock, descriptors: after..end, reserved: end..end + reserved }
     }
 
     /// Blocks at a group's start that its superblock copy, descriptors and reserved descriptor blocks take.
     pub fn base_meta_blocks(&self, group: GroupNr) -> u32 {
-        let blocks = self
-            .base_meta(group)
-            .blocks(self.first_block_of_group(group).0);
+        let blocks = self.base_meta(group).blocks(self.first_block_of_group(group).0);
         blocks.min(u64::from(self.blocks_in_group(group))) as u32
     }
 
@@ -320,10 +263,7 @@ impl Geometry {
     pub fn gdt_backups(&self, index: u32) -> impl Iterator<Item = BlockNr> + use<> {
         let geometry = *self;
         let old = !self.has_meta_bg() || index < self.first_meta_bg;
-        let plain = self
-            .super_groups()
-            .skip(1)
-            .filter(move |group| old && geometry.has_old_descriptors(*group));
+        let plain = self.super_groups().skip(1).filter(move |group| old && geometry.has_old_descriptors(*group));
         let per_block = self.descs_per_block();
         let start = u64::from(index) * u64::from(per_block);
         let meta = [start + 1, start + u64::from(per_block) - 1]
@@ -331,26 +271,19 @@ impl Geometry {
             .filter(move |group| !old && *group < u64::from(geometry.groups_count))
             .map(|group| GroupNr(group as u32));
         let within = if old { u64::from(index) } else { 0 };
-        plain
-            .chain(meta)
-            .map(move |group| BlockNr(geometry.base_meta(group).descriptors.start + within))
+        plain.chain(meta).map(move |group| BlockNr(geometry.base_meta(group).descriptors.start + within))
     }
 
     /// The descriptor block of a group and the byte of its descriptor there.
     pub const fn desc_location(&self, group: GroupNr) -> (u32, usize) {
         let per_block = self.descs_per_block();
-        (
-            group.0 / per_block,
-            (group.0 % per_block) as usize * self.desc_size as usize,
-        )
+        (group.0 / per_block, (group.0 % per_block) as usize * self.desc_size as usize)
     }
 
     /// How many descriptors lie in descriptor block `index`.
     pub const fn descs_in_block(&self, index: u32) -> u32 {
         let per_block = self.descs_per_block();
-        let left = self
-            .groups_count
-            .saturating_sub(index.saturating_mul(per_block));
+        let left = self.groups_count.saturating_sub(index.saturating_mul(per_block));
         if left < per_block { left } else { per_block }
     }
 }

@@ -15,8 +15,7 @@ const CHECKSUM_HI_OFFSET: usize = 0x82;
 
 /// Whether the slot has the high half of the checksum.
 fn has_high(slot: &[u8]) -> bool {
-    slot.len() > GOOD_OLD_SIZE
-        && GOOD_OLD_SIZE + usize::from(le16(slot, EXTRA_ISIZE_OFFSET)) >= field_end::CHECKSUM_HI
+    slot.len() > GOOD_OLD_SIZE && GOOD_OLD_SIZE + usize::from(le16(slot, EXTRA_ISIZE_OFFSET)) >= field_end::CHECKSUM_HI
 }
 
 fn compute(slot: &[u8], geo: &Geometry, ino: InodeNr) -> u32 {
@@ -40,14 +39,8 @@ pub fn verify_inode(slot: &[u8], geo: &Geometry, ino: InodeNr) -> Result<()> {
         return Ok(());
     }
     let low = u32::from(le16(slot, CHECKSUM_LO_OFFSET));
-    let (found, mask) = if has_high(slot) {
-        (
-            u32::from(le16(slot, CHECKSUM_HI_OFFSET)) << 16 | low,
-            u32::MAX,
-        )
-    } else {
-        (low, 0xFFFF)
-    };
+    let (found, mask) =
+        if has_high(slot) { (u32::from(le16(slot, CHECKSUM_HI_OFFSET)) << 16 | low, u32::MAX) } else { (low, 0xFFFF) };
     let expected = compute(slot, geo, ino) & mask;
     if found == expected {
         return Ok(());

@@ -112,8 +112,8 @@ pub struct Inode {
     pub ctime: Timestamp,
     /// Last change of the data.
     pub mtime: Timestamp,
-    /// Creation; zero where slots have no room for it.
-    pub crtime: Timestamp,
+    /// Creation; `None` where the slot has no room for it.
+    pub crtime: Option<Timestamp>,
     /// Deletion in seconds since 1970, or the next inode of the orphan list.
     pub dtime: u32,
     /// Generation; part of the seed of all checksums of the file.
@@ -143,7 +143,7 @@ impl Default for Inode {
             atime: Timestamp::default(),
             ctime: Timestamp::default(),
             mtime: Timestamp::default(),
-            crtime: Timestamp::default(),
+            crtime: None,
             dtime: 0,
             generation: 0,
             file_acl: 0,
@@ -156,13 +156,12 @@ impl Default for Inode {
 }
 
 impl Inode {
-    /// An inode of this mode with the extra size that new inodes of the file system get.
-    pub fn new(mode: u16, geo: &Geometry) -> Inode {
-        Inode {
-            mode,
-            extra_isize: new_extra_isize(geo),
-            ..Inode::default()
-        }
+    /// A new inode of this mode: all times now, the extra size that new inodes of the file system get.
+    pub fn new(geo: &Geometry, mode: u16, now: Timestamp) -> Inode {
+        let mut inode =
+            Inode { mode, extra_isize: new_extra_isize(geo), atime: now, ctime: now, mtime: now, ..Inode::default() };
+        inode.crtime = inode.has_crtime().then_some(now);
+        inode
     }
 
     /// Reads a slot and verifies its checksum and extra size.
@@ -215,10 +214,39 @@ impl Inode {
     /// # Errors
     /// A slot that is too small, an extra size or a block count that this file system cannot hold.
     pub fn encode(&self, slot: &mut [u8], geo: &Geometry, ino: InodeNr) -> Result<()> {
+        self.write_fields(slot, geo, ino)?;
+        seal_inode(slot, geo, ino);
+        Ok(())
+    }
+
+    /// Writes the inode and what follows its fields ([`tail`]) into its slot, with the checksum of both.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_with_tail(&self, slot: &mut [u8], tail: &[u8], geo: &Geometry, ino: InodeNr) -> Result<()> {
+        self.write_fields(slot, geo, ino)?;
+        let area = self.xattr_area(geo);
+        crate::bytes::put_bytes(crate::bytes::part_mut(slot, area.start, area.end), 0, tail);
+        seal_inode(slot, geo, ino);
+        Ok(())
+    }
+
+    fn write_fields(&self, slot: &mut [u8], geo: &Geometry, ino: InodeNr) -> Result<()> {
         sized_slot(slot, geo, ino)?;
         let mut raw = RawInode::read(slot);
         raw.extra_isize.set(self.extra_isize);
         checked_extra_isize(&raw, geo).map_err(|error| error.at_inode(ino))?;
+        let flags = encode_blocks(&mut raw, self, geo).map_err(|error| error.at_inode(ino))?;
+        raw.flags.set(flags.bits());
+        self.encode_fields(&mut raw);
+        self.encode_times(&mut raw);
+        let has_extra = usize::from(geo.inode_size) > GOOD_OLD_SIZE;
+        let extra = if has_extra { usize::from(self.extra_isize).max(size_of::<u16>()) } else { 0 };
+        crate::bytes::put_bytes(slot, 0, crate::bytes::part(raw.as_bytes(), 0, GOOD_OLD_SIZE + extra));
+        Ok(())
+    }
+
+    fn encode_fields(&self, raw: &mut RawInode) {
         raw.mode.set(self.mode);
         raw.set_uid(self.uid);
         raw.set_gid(self.gid);
@@ -229,24 +257,12 @@ impl Inode {
         raw.set_file_acl(self.file_acl);
         raw.i_block = self.i_block;
         raw.version_lo.set(self.version as u32);
-        let flags = encode_blocks(&mut raw, self, geo).map_err(|error| error.at_inode(ino))?;
-        raw.flags.set(flags.bits());
-        self.encode_times(&mut raw);
         if self.has_field(field_end::VERSION_HI) {
             raw.version_hi.set((self.version >> 32) as u32);
         }
         if self.has_field(field_end::PROJID) {
             raw.projid.set(self.projid);
         }
-        let used = if geo.inode_size as usize > GOOD_OLD_SIZE {
-            raw.as_bytes().len()
-        } else {
-            GOOD_OLD_SIZE
-        };
-        let covered = (GOOD_OLD_SIZE + usize::from(self.extra_isize).max(2)).min(used);
-        crate::bytes::put_bytes(slot, 0, crate::bytes::part(raw.as_bytes(), 0, covered));
-        seal_inode(slot, geo, ino);
-        Ok(())
     }
 
     /// Whether the slot has the field that ends at this byte.
@@ -264,15 +280,12 @@ impl Inode {
         self.has_field(field_end::CRTIME)
     }
 
-    /// The bytes of the slot that extended attributes may take.
+    /// The bytes of the slot that extended attributes may take: all behind the fields, and none in an inode without extra
+    /// size.
     pub fn xattr_area(&self, geo: &Geometry) -> std::ops::Range<usize> {
         let end = usize::from(geo.inode_size);
         let start = GOOD_OLD_SIZE + usize::from(self.extra_isize);
-        if end > GOOD_OLD_SIZE {
-            start.min(end)..end
-        } else {
-            end..end
-        }
+        if self.extra_isize > 0 { start.min(end)..end } else { end..end }
     }
 
     /// The type of the file.
@@ -306,6 +319,17 @@ impl Inode {
     }
 }
 
+/// What follows the fields of an inode in its slot: the area of extended attributes.
+pub fn tail<'a>(slot: &'a [u8], geo: &Geometry, inode: &Inode) -> &'a [u8] {
+    let area = inode.xattr_area(geo);
+    crate::bytes::part(slot, area.start, area.end)
+}
+
+/// Bytes of [`tail`].
+pub fn tail_len(geo: &Geometry, inode: &Inode) -> usize {
+    inode.xattr_area(geo).len()
+}
+
 /// The extra size of new inodes: what the superblock wants, or all fields that there are.
 fn new_extra_isize(geo: &Geometry) -> u16 {
     let room = geo.inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
@@ -329,10 +353,7 @@ fn checked_extra_isize(raw: &RawInode, geo: &Geometry) -> Result<u16> {
     }
     let extra = raw.extra_isize.get();
     if usize::from(extra) > room || !extra.is_multiple_of(4) {
-        return Err(Corrupt::new(STRUCTURE)
-            .field("extra size")
-            .found(extra)
-            .expected(room as u64));
+        return Err(Corrupt::new(STRUCTURE).field("extra size").found(extra).expected(room as u64));
     }
     Ok(extra)
 }
@@ -347,11 +368,7 @@ fn decode_blocks(raw: &RawInode, flags: InodeFlags, geo: &Geometry) -> u64 {
         return low;
     }
     let count = u64::from(raw.blocks_high.get()) << 32 | low;
-    let unit = if flags.contains(InodeFlags::HUGE_FILE) {
-        geo.sectors_per_block()
-    } else {
-        1
-    };
+    let unit = if flags.contains(InodeFlags::HUGE_FILE) { geo.sectors_per_block() } else { 1 };
     count * u64::from(unit)
 }
 
@@ -362,25 +379,16 @@ fn encode_blocks(raw: &mut RawInode, inode: &Inode, geo: &Geometry) -> Result<In
     let sectors = inode.blocks;
     let error = || Corrupt::new(STRUCTURE).field("block count").found(sectors);
     if !geo.ro_compat(RoCompat::HUGE_FILE) {
-        raw.blocks_lo
-            .set(u32::try_from(sectors).map_err(|_| error())?);
+        raw.blocks_lo.set(u32::try_from(sectors).map_err(|_| error())?);
         return Ok(flags);
     }
     let huge = sectors >= LIMIT;
-    let unit = if huge {
-        u64::from(geo.sectors_per_block())
-    } else {
-        1
-    };
+    let unit = if huge { u64::from(geo.sectors_per_block()) } else { 1 };
     let count = sectors / unit;
     if count >= LIMIT || sectors % unit != 0 {
         return Err(error());
     }
     raw.blocks_lo.set(count as u32);
     raw.blocks_high.set((count >> 32) as u16);
-    Ok(if huge {
-        flags | InodeFlags::HUGE_FILE
-    } else {
-        flags
-    })
+    Ok(if huge { flags | InodeFlags::HUGE_FILE } else { flags })
 }

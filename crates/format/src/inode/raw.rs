@@ -86,11 +86,7 @@ impl RawInode {
     }
 
     pub(super) fn size(&self, with_high: bool) -> u64 {
-        let high = if with_high {
-            u64::from(self.size_high.get())
-        } else {
-            0
-        };
+        let high = if with_high { u64::from(self.size_high.get()) } else { 0 };
         high << 32 | u64::from(self.size_lo.get())
     }
 

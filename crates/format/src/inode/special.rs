@@ -12,18 +12,21 @@ pub const LINK_MAX: u16 = 65_000;
 pub const FAST_SYMLINK_MAX: usize = I_BLOCK_SIZE - 1;
 
 impl Inode {
-    /// Major and minor number of a device.
-    pub fn device(&self) -> (u32, u32) {
+    /// Major and minor number, if it is a device.
+    pub fn rdev(&self) -> Option<(u32, u32)> {
+        if !self.file_type().is_device() {
+            return None;
+        }
         let old = le32(&self.i_block, 0);
         if old != 0 {
-            return (old >> 8 & 0xFF, old & 0xFF);
+            return Some((old >> 8 & 0xFF, old & 0xFF));
         }
         let new = le32(&self.i_block, 4);
-        (new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00)
+        Some((new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00))
     }
 
     /// Stores major (12 bits) and minor (20 bits) number of a device, in the old form if it fits.
-    pub fn set_device(&mut self, major: u32, minor: u32) {
+    pub fn set_rdev(&mut self, (major, minor): (u32, u32)) {
         self.i_block = [0; I_BLOCK_SIZE];
         if major < 256 && minor < 256 {
             put_le32(&mut self.i_block, 0, major << 8 | minor);
@@ -35,20 +38,12 @@ impl Inode {
 
     /// The target of a symbolic link that is stored in the inode, and `None` for all others.
     pub fn fast_symlink(&self, geo: &Geometry) -> Option<&[u8]> {
-        let xattr_sectors = if self.file_acl == 0 {
-            0
-        } else {
-            geo.sectors_per_block() << geo.cluster_bits
-        };
-        let elsewhere = self
-            .flags
-            .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
+        let xattr_sectors = if self.file_acl == 0 { 0 } else { geo.sectors_per_block() << geo.cluster_bits };
+        let elsewhere = self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
         if !self.is_symlink() || elsewhere || self.blocks > u64::from(xattr_sectors) {
             return None;
         }
-        let len = usize::try_from(self.size)
-            .ok()
-            .filter(|len| *len <= FAST_SYMLINK_MAX)?;
+        let len = usize::try_from(self.size).ok().filter(|len| *len <= FAST_SYMLINK_MAX)?;
         self.i_block.get(..len)
     }
 

@@ -5,11 +5,7 @@ use proptest::prelude::*;
 
 pub(crate) fn geometry(inode_size: u16, ro_compat: RoCompat) -> Geometry {
     let mut sb = Superblock::empty();
-    sb.set_features(Features {
-        ro_compat,
-        incompat: Incompat::EXTENTS,
-        ..Features::default()
-    });
+    sb.set_features(Features { ro_compat, incompat: Incompat::EXTENTS, ..Features::default() });
     sb.set_checksum_type(1);
     sb.set_log_block_size(2);
     sb.set_log_cluster_size(2);
@@ -35,14 +31,16 @@ fn sample(geo: &Geometry) -> Inode {
         atime: Timestamp::new(5_000_000_000, 1),
         ctime: Timestamp::new(-5, 2),
         mtime: Timestamp::new(7, 3),
-        crtime: Timestamp::new(8, 4),
+        crtime: Some(Timestamp::new(8, 4)),
         generation: 0xDEAD_BEEF,
         file_acl: 0x1234_5678_9ABC,
         version: 0x1_0000_0002,
         projid: 42,
-        ..Inode::new(0o100_644, geo)
+        ..Inode::new(geo, 0o100_644, NOW)
     }
 }
+
+const NOW: Timestamp = Timestamp::new(1_700_000_000, 5);
 
 const ALL: RoCompat = RoCompat::METADATA_CSUM.union(RoCompat::HUGE_FILE);
 
@@ -68,10 +66,7 @@ fn small_slots_have_no_extra_fields() {
     inode.encode(&mut slot, &geo, InodeNr(12)).unwrap();
     let read = Inode::decode(&slot, &geo, InodeNr(12)).unwrap();
     assert_eq!(read.atime, Timestamp::new(i32::MAX.into(), 0));
-    assert_eq!(
-        (read.projid, read.crtime, read.extra_isize),
-        (0, Timestamp::default(), 0)
-    );
+    assert_eq!((read.projid, read.crtime, read.extra_isize), (0, None, 0));
     assert!(read.xattr_area(&geo).is_empty());
 }
 
@@ -109,17 +104,18 @@ fn extra_sizes_that_do_not_fit_are_refused() {
 #[test]
 fn devices_have_two_forms() {
     let geo = geometry(256, RoCompat::empty());
-    let mut inode = Inode::new(0o020_600, &geo);
+    assert_eq!(Inode::new(&geo, 0o100_600, NOW).rdev(), None);
+    let mut inode = Inode::new(&geo, 0o020_600, NOW);
     for device in [(8, 1), (255, 255), (256, 0), (1, 300), (0xFFF, 0xF_FFFF)] {
-        inode.set_device(device.0, device.1);
-        assert_eq!(inode.device(), device);
+        inode.set_rdev(device);
+        assert_eq!(inode.rdev(), Some(device));
     }
 }
 
 #[test]
 fn short_links_lie_in_the_inode() {
     let geo = geometry(256, RoCompat::empty());
-    let mut inode = Inode::new(0o120_777, &geo);
+    let mut inode = Inode::new(&geo, 0o120_777, NOW);
     assert!(inode.set_fast_symlink(&[b'a'; 59]));
     assert_eq!(inode.fast_symlink(&geo), Some(&[b'a'; 59][..]));
     assert!(!inode.set_fast_symlink(&[b'a'; 60]));
@@ -132,16 +128,13 @@ fn short_links_lie_in_the_inode() {
 #[test]
 fn attribute_values_count_their_users() {
     let geo = geometry(256, RoCompat::empty());
-    let mut inode = Inode::new(0o100_600, &geo);
+    let mut inode = Inode::new(&geo, 0o100_600, NOW);
     let mut slot = vec![0u8; 256];
     inode.set_ea_refcount(0x8000_0001_F000_0002);
     inode.set_ea_hash(0xFEED_FACE);
     inode.encode(&mut slot, &geo, InodeNr(12)).unwrap();
     let read = Inode::decode(&slot, &geo, InodeNr(12)).unwrap();
-    assert_eq!(
-        (read.ea_refcount(), read.ea_hash()),
-        (0x8000_0001_F000_0002, 0xFEED_FACE)
-    );
+    assert_eq!((read.ea_refcount(), read.ea_hash()), (0x8000_0001_F000_0002, 0xFEED_FACE));
 }
 
 proptest! {

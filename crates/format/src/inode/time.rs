@@ -14,10 +14,7 @@ const MAX_SEC_WITH_EPOCH: i64 = MAX_SEC + (3 << 32);
 fn decode(base: u32, extra: Option<u32>) -> Timestamp {
     let extra = extra.unwrap_or(0);
     let epoch = i64::from(extra & EPOCH_MASK) << 32;
-    Timestamp {
-        sec: i64::from(base as i32) + epoch,
-        nsec: (extra >> 2).min(MAX_NSEC),
-    }
+    Timestamp { sec: i64::from(base as i32) + epoch, nsec: (extra >> 2).min(MAX_NSEC) }
 }
 
 fn encode_with_extra(time: Timestamp) -> (u32, u32) {
@@ -47,52 +44,22 @@ impl Inode {
     }
 
     pub(super) fn decode_times(&mut self, raw: &RawInode) {
-        self.atime = decode(
-            raw.atime.get(),
-            self.extra(raw.atime_extra, field_end::ATIME_EXTRA),
-        );
-        self.ctime = decode(
-            raw.ctime.get(),
-            self.extra(raw.ctime_extra, field_end::CTIME_EXTRA),
-        );
-        self.mtime = decode(
-            raw.mtime.get(),
-            self.extra(raw.mtime_extra, field_end::MTIME_EXTRA),
-        );
+        self.atime = decode(raw.atime.get(), self.extra(raw.atime_extra, field_end::ATIME_EXTRA));
+        self.ctime = decode(raw.ctime.get(), self.extra(raw.ctime_extra, field_end::CTIME_EXTRA));
+        self.mtime = decode(raw.mtime.get(), self.extra(raw.mtime_extra, field_end::MTIME_EXTRA));
         if self.has_field(field_end::CRTIME) {
-            self.crtime = decode(
-                raw.crtime.get(),
-                self.extra(raw.crtime_extra, field_end::CRTIME_EXTRA),
-            );
+            let extra = self.extra(raw.crtime_extra, field_end::CRTIME_EXTRA);
+            self.crtime = Some(decode(raw.crtime.get(), extra));
         }
     }
 
     pub(super) fn encode_times(&self, raw: &mut RawInode) {
-        store(
-            self.atime,
-            &mut raw.atime,
-            &mut raw.atime_extra,
-            self.has_field(field_end::ATIME_EXTRA),
-        );
-        store(
-            self.ctime,
-            &mut raw.ctime,
-            &mut raw.ctime_extra,
-            self.has_field(field_end::CTIME_EXTRA),
-        );
-        store(
-            self.mtime,
-            &mut raw.mtime,
-            &mut raw.mtime_extra,
-            self.has_field(field_end::MTIME_EXTRA),
-        );
-        if self.has_field(field_end::CRTIME) {
-            store(
-                self.crtime,
-                &mut raw.crtime,
-                &mut raw.crtime_extra,
-                self.has_field(field_end::CRTIME_EXTRA),
-            );
+        store(self.atime, &mut raw.atime, &mut raw.atime_extra, self.has_field(field_end::ATIME_EXTRA));
+        store(self.ctime, &mut raw.ctime, &mut raw.ctime_extra, self.has_field(field_end::CTIME_EXTRA));
+        store(self.mtime, &mut raw.mtime, &mut raw.mtime_extra, self.has_field(field_end::MTIME_EXTRA));
+        if let Some(crtime) = self.crtime.filter(|_| self.has_crtime()) {
+            let has_extra = self.has_field(field_end::CRTIME_EXTRA);
+            store(crtime, &mut raw.crtime, &mut raw.crtime_extra, has_extra);
         }
     }
 
@@ -113,17 +80,7 @@ mod tests {
 
     #[test]
     fn epochs_reach_from_1901_to_2446() {
-        for sec in [
-            MIN_SEC,
-            -1,
-            0,
-            1,
-            MAX_SEC,
-            MAX_SEC + 1,
-            1 << 32,
-            3 << 32,
-            MAX_SEC_WITH_EPOCH,
-        ] {
+        for sec in [MIN_SEC, -1, 0, 1, MAX_SEC, MAX_SEC + 1, 1 << 32, 3 << 32, MAX_SEC_WITH_EPOCH] {
             let time = Timestamp::new(sec, 123_456_789);
             let (base, extra) = encode_with_extra(time);
             assert_eq!(decode(base, Some(extra)), time);

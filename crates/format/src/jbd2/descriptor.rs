@@ -39,11 +39,7 @@ fn decode_tag(bytes: &[u8], format: &JournalFormat) -> Tag {
         ChecksumMode::V2 => u32::from(be16(bytes, 4)),
         ChecksumMode::None | ChecksumMode::V1 => 0,
     };
-    let flags = if v3 {
-        be32(bytes, 4) as u16
-    } else {
-        be16(bytes, 6)
-    };
+    let flags = if v3 { be32(bytes, 4) as u16 } else { be16(bytes, 6) };
     Tag {
         block: BlockNr(u64::from(high) << 32 | u64::from(be32(bytes, 0))),
         flags: TagFlags::from_bits_retain(flags),
@@ -80,10 +76,7 @@ impl<'a> Tags<'a> {
     /// [`JournalFormat::verify_tail`].
     pub fn new(block: &'a [u8], format: &JournalFormat) -> Tags<'a> {
         let end = block.len().saturating_sub(format.tail_size());
-        Tags {
-            rest: block.get(HEADER_SIZE..end),
-            format: *format,
-        }
+        Tags { rest: block.get(HEADER_SIZE..end), format: *format }
     }
 }
 
@@ -115,23 +108,10 @@ pub struct DescriptorBuilder<'a> {
 
 impl<'a> DescriptorBuilder<'a> {
     /// Starts a descriptor of transaction `sequence` in `block`, which is overwritten.
-    pub fn new(
-        block: &'a mut [u8],
-        format: &JournalFormat,
-        sequence: u32,
-    ) -> DescriptorBuilder<'a> {
+    pub fn new(block: &'a mut [u8], format: &JournalFormat, sequence: u32) -> DescriptorBuilder<'a> {
         block.fill(0);
-        BlockHeader {
-            block_type: BlockType::Descriptor,
-            sequence,
-        }
-        .encode(block);
-        DescriptorBuilder {
-            block,
-            format: *format,
-            next: HEADER_SIZE,
-            last: None,
-        }
+        BlockHeader { block_type: BlockType::Descriptor, sequence }.encode(block);
+        DescriptorBuilder { block, format: *format, next: HEADER_SIZE, last: None }
     }
 
     /// Whether no further tag has room.
@@ -145,11 +125,7 @@ impl<'a> DescriptorBuilder<'a> {
     }
 
     fn end_after_next(&self) -> usize {
-        let uuid = if self.last.is_none() {
-            TAG_UUID_SIZE
-        } else {
-            0
-        };
+        let uuid = if self.last.is_none() { TAG_UUID_SIZE } else { 0 };
         self.next + self.format.tag_size() + uuid
     }
 
@@ -176,11 +152,7 @@ impl<'a> DescriptorBuilder<'a> {
 
     fn write(&mut self, start: usize, tag: &Tag) {
         let end = start + self.format.tag_size();
-        encode_tag(
-            crate::bytes::part_mut(self.block, start, end),
-            tag,
-            &self.format,
-        );
+        encode_tag(crate::bytes::part_mut(self.block, start, end), tag, &self.format);
     }
 
     /// Marks the last tag and writes the block's checksum.

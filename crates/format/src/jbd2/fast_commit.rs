@@ -79,11 +79,7 @@ pub struct FastCommitTags<'a> {
 impl<'a> FastCommitTags<'a> {
     /// Reads a block; `checksum` is 0 at the area's beginning.
     pub fn new(block: &'a [u8], checksum: u32) -> FastCommitTags<'a> {
-        FastCommitTags {
-            block,
-            next: 0,
-            checksum,
-        }
+        FastCommitTags { block, next: 0, checksum }
     }
 
     /// The running checksum so far.
@@ -92,19 +88,13 @@ impl<'a> FastCommitTags<'a> {
     }
 
     fn named(value: &'a [u8]) -> Option<(InodeNr, InodeNr, &'a [u8])> {
-        let name = value
-            .get(8..)
-            .filter(|name| (1..=255).contains(&name.len()))?;
+        let name = value.get(8..).filter(|name| (1..=255).contains(&name.len()))?;
         Some((InodeNr(le32(value, 0)), InodeNr(le32(value, 4)), name))
     }
 
     fn range(value: &[u8]) -> Option<FcRange> {
         let first = LogicalBlock(le32(value, 4));
-        (value.len() >= 12).then(|| FcRange {
-            ino: InodeNr(le32(value, 0)),
-            first,
-            len: le32(value, 8),
-        })
+        (value.len() >= 12).then(|| FcRange { ino: InodeNr(le32(value, 0)), first, len: le32(value, 8) })
     }
 
     fn tail(&mut self, start: usize) -> Option<FastCommitTail> {
@@ -112,11 +102,7 @@ impl<'a> FastCommitTags<'a> {
         let covered = &self.block[start..start + TLV_HEADER + 4];
         let computed = crc32c_raw(self.checksum, covered);
         self.checksum = 0;
-        Some(FastCommitTail {
-            tid: le32(value, 0),
-            checksum: le32(value, 4),
-            computed,
-        })
+        Some(FastCommitTail { tid: le32(value, 0), checksum: le32(value, 4), computed })
     }
 
     fn decode(kind: u16, value: &'a [u8]) -> Option<FastCommitTag<'a>> {
@@ -124,12 +110,9 @@ impl<'a> FastCommitTags<'a> {
         Some(match kind {
             1 => FastCommitTag::AddRange(ino, Leaf::decode(value.get(4..16)?)),
             2 => FastCommitTag::DelRange(Self::range(value)?),
-            3 => Self::named(value)
-                .map(|(parent, ino, name)| FastCommitTag::Create(parent, ino, name))?,
-            4 => Self::named(value)
-                .map(|(parent, ino, name)| FastCommitTag::Link(parent, ino, name))?,
-            5 => Self::named(value)
-                .map(|(parent, ino, name)| FastCommitTag::Unlink(parent, ino, name))?,
+            3 => Self::named(value).map(|(parent, ino, name)| FastCommitTag::Create(parent, ino, name))?,
+            4 => Self::named(value).map(|(parent, ino, name)| FastCommitTag::Link(parent, ino, name))?,
+            5 => Self::named(value).map(|(parent, ino, name)| FastCommitTag::Unlink(parent, ino, name))?,
             6 => FastCommitTag::Inode(ino, value.get(4..).filter(|slot| slot.len() >= 128)?),
             7 => FastCommitTag::Pad,
             9 => FastCommitTag::Head(ino.0, value.get(4..8).map(|tid| le32(tid, 0))?),

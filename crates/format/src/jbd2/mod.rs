@@ -14,8 +14,8 @@ pub use descriptor::{DescriptorBuilder, Tag, TagFlags, Tags};
 pub use fast_commit::{FastCommitTag, FastCommitTags, FastCommitTail, FcRange};
 pub use revoke::{RevokeBuilder, RevokeRecords};
 pub use superblock::{
-    DEFAULT_FAST_COMMIT_BLOCKS, JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat,
-    JournalSuperblock, MIN_JOURNAL_BLOCKS, RawJournalSuperblock, external_journal_block,
+    DEFAULT_FAST_COMMIT_BLOCKS, JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat, JournalSuperblock,
+    MIN_JOURNAL_BLOCKS, RawJournalSuperblock, external_journal_block,
 };
 
 use crate::bytes::{be32, put_be32};
@@ -85,10 +85,7 @@ impl BlockHeader {
         if block.len() < HEADER_SIZE || be32(block, 0) != JBD2_MAGIC {
             return None;
         }
-        Some(BlockHeader {
-            block_type: BlockType::from_raw(be32(block, 4)),
-            sequence: be32(block, 8),
-        })
+        Some(BlockHeader { block_type: BlockType::from_raw(be32(block, 4)), sequence: be32(block, 8) })
     }
 
     /// Writes the header.
@@ -133,20 +130,9 @@ const TAG_UUID_SIZE: usize = 16;
 
 impl JournalFormat {
     /// A format with the seed that follows from the UUID.
-    pub fn new(
-        block_size: u32,
-        checksums: ChecksumMode,
-        bit64: bool,
-        uuid: [u8; 16],
-    ) -> JournalFormat {
+    pub fn new(block_size: u32, checksums: ChecksumMode, bit64: bool, uuid: [u8; 16]) -> JournalFormat {
         let seed = crc32c_raw(CRC32C_INIT, &uuid);
-        JournalFormat {
-            block_size,
-            checksums,
-            bit64,
-            uuid,
-            seed,
-        }
+        JournalFormat { block_size, checksums, bit64, uuid, seed }
     }
 
     /// Whether blocks have CRC-32C checksums (version 2 or 3).

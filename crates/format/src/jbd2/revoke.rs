@@ -27,14 +27,8 @@ impl<'a> RevokeRecords<'a> {
         let end = block.len().saturating_sub(format.tail_size());
         let records = block.get(REVOKE_HEADER_SIZE..count as usize);
         match records.filter(|_| count as usize <= end) {
-            Some(records) => Ok(RevokeRecords {
-                records,
-                size: format.revoke_record_size(),
-            }),
-            None => Err(Corrupt::new("journal revoke block")
-                .field("count")
-                .found(count)
-                .expected(end as u64)),
+            Some(records) => Ok(RevokeRecords { records, size: format.revoke_record_size() }),
+            None => Err(Corrupt::new("journal revoke block").field("count").found(count).expected(end as u64)),
         }
     }
 }
@@ -45,11 +39,7 @@ impl Iterator for RevokeRecords<'_> {
     fn next(&mut self) -> Option<BlockNr> {
         let (record, rest) = self.records.split_at_checked(self.size)?;
         self.records = rest;
-        let block = if self.size == 8 {
-            be64(record, 0)
-        } else {
-            u64::from(be32(record, 0))
-        };
+        let block = if self.size == 8 { be64(record, 0) } else { u64::from(be32(record, 0)) };
         Some(BlockNr(block))
     }
 }
@@ -66,16 +56,8 @@ impl<'a> RevokeBuilder<'a> {
     /// Starts a revoke block of transaction `sequence` in `block`, which is overwritten.
     pub fn new(block: &'a mut [u8], format: &JournalFormat, sequence: u32) -> RevokeBuilder<'a> {
         block.fill(0);
-        BlockHeader {
-            block_type: BlockType::Revoke,
-            sequence,
-        }
-        .encode(block);
-        RevokeBuilder {
-            block,
-            format: *format,
-            next: REVOKE_HEADER_SIZE,
-        }
+        BlockHeader { block_type: BlockType::Revoke, sequence }.encode(block);
+        RevokeBuilder { block, format: *format, next: REVOKE_HEADER_SIZE }
     }
 
     /// Adds a block; `false` if it has no room.

@@ -69,11 +69,7 @@ impl JournalIncompat {
         ];
         (0..32usize)
             .filter(|n| self.bits() & (1 << n) != 0)
-            .map(|n| {
-                NAMES
-                    .get(n)
-                    .map_or_else(|| format!("FEATURE_I{n}"), ToString::to_string)
-            })
+            .map(|n| NAMES.get(n).map_or_else(|| format!("FEATURE_I{n}"), ToString::to_string))
             .collect()
     }
 }
@@ -165,25 +161,14 @@ impl JournalSuperblock {
     /// # Errors
     /// Too few bytes, a wrong magic, a block that is no superblock.
     pub fn parse_unverified(bytes: &[u8]) -> Result<JournalSuperblock> {
-        let (raw, _) = RawJournalSuperblock::read_from_prefix(bytes).map_err(|_| {
-            Corrupt::new(STRUCTURE)
-                .field("size")
-                .found(bytes.len() as u64)
-        })?;
+        let (raw, _) = RawJournalSuperblock::read_from_prefix(bytes)
+            .map_err(|_| Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64))?;
         if raw.magic.get() != JBD2_MAGIC {
-            return Err(Corrupt::new(STRUCTURE)
-                .field("magic")
-                .found(raw.magic.get())
-                .expected(JBD2_MAGIC));
+            return Err(Corrupt::new(STRUCTURE).field("magic").found(raw.magic.get()).expected(JBD2_MAGIC));
         }
         match BlockType::from_raw(raw.block_type.get()) {
-            BlockType::SuperblockV1 | BlockType::SuperblockV2 => {
-                Ok(JournalSuperblock { raw: Box::new(raw) })
-            }
-            other => Err(Corrupt::new(STRUCTURE)
-                .field("block type")
-                .found(other.to_raw())
-                .expected(4u32)),
+            BlockType::SuperblockV1 | BlockType::SuperblockV2 => Ok(JournalSuperblock { raw: Box::new(raw) }),
+            other => Err(Corrupt::new(STRUCTURE).field("block type").found(other.to_raw()).expected(4u32)),
         }
     }
 
@@ -209,8 +194,7 @@ impl JournalSuperblock {
     }
 
     fn has_checksum(&self) -> bool {
-        self.incompat()
-            .intersects(JournalIncompat::CSUM_V2 | JournalIncompat::CSUM_V3)
+        self.incompat().intersects(JournalIncompat::CSUM_V2 | JournalIncompat::CSUM_V3)
     }
 
     fn computed_checksum(&self) -> u32 {
@@ -268,21 +252,13 @@ impl JournalSuperblock {
 
     /// Compatible features.
     pub fn compat(&self) -> JournalCompat {
-        let bits = if self.is_v2() {
-            self.raw.feature_compat.get()
-        } else {
-            0
-        };
+        let bits = if self.is_v2() { self.raw.feature_compat.get() } else { 0 };
         JournalCompat::from_bits_retain(bits)
     }
 
     /// Incompatible features.
     pub fn incompat(&self) -> JournalIncompat {
-        let bits = if self.is_v2() {
-            self.raw.feature_incompat.get()
-        } else {
-            0
-        };
+        let bits = if self.is_v2() { self.raw.feature_incompat.get() } else { 0 };
         JournalIncompat::from_bits_retain(bits)
     }
 

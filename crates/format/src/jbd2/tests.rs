@@ -1,17 +1,10 @@
 use super::*;
 use crate::types::{BlockNr, Timestamp};
 
-const MODES: [ChecksumMode; 4] = [
-    ChecksumMode::None,
-    ChecksumMode::V1,
-    ChecksumMode::V2,
-    ChecksumMode::V3,
-];
+const MODES: [ChecksumMode; 4] = [ChecksumMode::None, ChecksumMode::V1, ChecksumMode::V2, ChecksumMode::V3];
 
 fn formats() -> impl Iterator<Item = JournalFormat> {
-    MODES
-        .into_iter()
-        .flat_map(|mode| [false, true].map(|bit64| JournalFormat::new(1024, mode, bit64, [7; 16])))
+    MODES.into_iter().flat_map(|mode| [false, true].map(|bit64| JournalFormat::new(1024, mode, bit64, [7; 16])))
 }
 
 #[test]
@@ -29,11 +22,7 @@ fn descriptors_round_trip_in_every_format() {
         let high = if format.bit64 { 5 << 32 } else { 0 };
         for n in 0.. {
             let checksum = format.tag_checksum(77, &[n as u8; 16]);
-            let tag = Tag {
-                block: BlockNr(high + n),
-                flags: TagFlags::ESCAPE,
-                checksum,
-            };
+            let tag = Tag { block: BlockNr(high + n), flags: TagFlags::ESCAPE, checksum };
             if !builder.push(tag) {
                 break;
             }
@@ -62,10 +51,7 @@ fn revokes_round_trip_in_every_format() {
         builder.finish();
         assert_eq!(count, format.revokes_per_block());
         assert!(format.verify_tail(&block));
-        let read: Vec<_> = RevokeRecords::parse(&block, &format)
-            .unwrap()
-            .map(|block| block.0)
-            .collect();
+        let read: Vec<_> = RevokeRecords::parse(&block, &format).unwrap().map(|block| block.0).collect();
         assert_eq!(read, (100..100 + count as u64).collect::<Vec<_>>());
         crate::bytes::put_be32(&mut block, 12, 5000);
         assert!(RevokeRecords::parse(&block, &format).is_err());
@@ -76,10 +62,7 @@ fn revokes_round_trip_in_every_format() {
 fn commits_round_trip_in_every_format() {
     for format in formats() {
         let mut block = vec![0xAA; 1024];
-        let commit = CommitBlock {
-            sequence: 9,
-            time: Timestamp::new(1_700_000_000, 5),
-        };
+        let commit = CommitBlock { sequence: 9, time: Timestamp::new(1_700_000_000, 5) };
         commit.encode(&mut block, &format, 0x1234);
         assert_eq!(CommitBlock::parse(&block), Some(commit));
         assert!(CommitBlock::verify(&block, &format));
@@ -110,10 +93,7 @@ fn superblock_round_trips_and_is_checked() {
     sb.set_incompat(JournalIncompat::CSUM_V3 | JournalIncompat::BIT64 | JournalIncompat::REVOKE);
     let bytes = sb.seal();
     let read = JournalSuperblock::parse(&bytes).unwrap();
-    assert_eq!(
-        read.format(),
-        JournalFormat::new(4096, ChecksumMode::V3, true, [3; 16])
-    );
+    assert_eq!(read.format(), JournalFormat::new(4096, ChecksumMode::V3, true, [3; 16]));
     assert_eq!(read.encode(), bytes);
     let mut damaged = bytes;
     damaged[0x10] ^= 1;
@@ -127,10 +107,7 @@ fn fast_commit_area_lies_at_the_end() {
     let mut sb = JournalSuperblock::new(4096, 8192, [3; 16]);
     assert_eq!((sb.log_end(), sb.fast_commit_area()), (8192, None));
     sb.set_incompat(JournalIncompat::FAST_COMMIT);
-    assert_eq!(
-        (sb.log_end(), sb.fast_commit_area()),
-        (7936, Some(7937..8192))
-    );
+    assert_eq!((sb.log_end(), sb.fast_commit_area()), (7936, Some(7937..8192)));
     sb.set_num_fc_blks(8000);
     assert_eq!((sb.log_end(), sb.fast_commit_area()), (8192, None));
 }
@@ -160,9 +137,6 @@ fn fast_commit_records_are_read_up_to_a_valid_tail() {
     block[at - 4..at].copy_from_slice(&checksum.to_le_bytes());
     let tags: Vec<_> = FastCommitTags::new(&block, 0).take(3).collect();
     assert_eq!(tags[0], FastCommitTag::Head(0, 6));
-    assert_eq!(
-        tags[1],
-        FastCommitTag::Link(2u32.into(), 12u32.into(), b"name")
-    );
+    assert_eq!(tags[1], FastCommitTag::Link(2u32.into(), 12u32.into(), b"name"));
     assert!(matches!(tags[2], FastCommitTag::Tail(tail) if tail.valid_for(6)));
 }

@@ -266,19 +266,13 @@ fn split_time(seconds: u64) -> (u32, u8) {
 
 impl Superblock {
     fn join_count(&self, lo: U32, hi: U32) -> u64 {
-        let hi = if self.incompat().contains(Incompat::BIT64) {
-            u64::from(hi.get())
-        } else {
-            0
-        };
+        let hi = if self.incompat().contains(Incompat::BIT64) { u64::from(hi.get()) } else { 0 };
         hi << 32 | u64::from(lo.get())
     }
 
     /// The high half to store, and none if this file system has no high halves.
     fn high_half(&self, value: u64) -> Option<u32> {
-        self.incompat()
-            .contains(Incompat::BIT64)
-            .then_some((value >> 32) as u32)
+        self.incompat().contains(Incompat::BIT64).then_some((value >> 32) as u32)
     }
 
     /// Number of blocks.
@@ -417,10 +411,7 @@ impl Superblock {
         for (n, word) in words.iter().take(15).enumerate() {
             crate::bytes::put_le32(&mut i_block, 4 * n, *word);
         }
-        Some(JournalBackup {
-            i_block,
-            size: u64::from(words[15]) << 32 | u64::from(words[16]),
-        })
+        Some(JournalBackup { i_block, size: u64::from(words[15]) << 32 | u64::from(words[16]) })
     }
 
     /// Sets or clears the backup of the journal inode's block map.
@@ -434,11 +425,7 @@ impl Superblock {
             words[16].set(backup.size as u32);
         }
         self.raw.jnl_blocks = words;
-        self.raw.jnl_backup_type = if backup.is_some() {
-            BACKUP_OF_BLOCKS
-        } else {
-            0
-        };
+        self.raw.jnl_backup_type = if backup.is_some() { BACKUP_OF_BLOCKS } else { 0 };
     }
 
     /// The record of the first error, if any.

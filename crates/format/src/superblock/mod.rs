@@ -13,7 +13,7 @@ pub use raw::{RawFirstError, RawLastError, RawSuperblock, SUPERBLOCK_OFFSET, SUP
 use crate::checksum::{CRC32C_INIT, crc32c_raw, uuid_seed};
 use crate::error::{Corrupt, Result};
 use crate::features::{Compat, Features, Incompat, RoCompat};
-use crate::geometry::Geometry;
+pub use crate::geometry::Geometry;
 use bitflags::bitflags;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -97,19 +97,13 @@ impl DefaultMountOpts {
             (DefaultMountOpts::DISCARD, "discard"),
             (DefaultMountOpts::NODELALLOC, "nodelalloc"),
         ];
-        let journal = match (
-            self.contains(Self::JMODE_DATA),
-            self.contains(Self::JMODE_ORDERED),
-        ) {
+        let journal = match (self.contains(Self::JMODE_DATA), self.contains(Self::JMODE_ORDERED)) {
             (true, true) => Some("journal_data_writeback"),
             (true, false) => Some("journal_data"),
             (false, true) => Some("journal_data_ordered"),
             (false, false) => None,
         };
-        let plain = NAMES
-            .iter()
-            .filter(|(bit, _)| self.contains(*bit))
-            .map(|(_, name)| *name);
+        let plain = NAMES.iter().filter(|(bit, _)| self.contains(*bit)).map(|(_, name)| *name);
         plain.chain(journal).collect()
     }
 }
@@ -181,12 +175,8 @@ impl Superblock {
     /// # Errors
     /// Too few bytes, or a wrong magic.
     pub fn parse_unverified(bytes: &[u8]) -> Result<Superblock> {
-        let (raw, _) = RawSuperblock::read_from_prefix(bytes).map_err(|_| {
-            Corrupt::new(STRUCTURE)
-                .field("size")
-                .found(bytes.len() as u64)
-                .expected(1024u64)
-        })?;
+        let (raw, _) = RawSuperblock::read_from_prefix(bytes)
+            .map_err(|_| Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64).expected(1024u64))?;
         if raw.magic.get() != SUPERBLOCK_MAGIC {
             let error = Corrupt::new(STRUCTURE).field("magic");
             return Err(error.found(raw.magic.get()).expected(SUPERBLOCK_MAGIC));
@@ -237,10 +227,7 @@ impl Superblock {
     }
 
     fn computed_checksum(&self) -> u32 {
-        crc32c_raw(
-            CRC32C_INIT,
-            crate::bytes::part(self.as_bytes(), 0, CHECKSUM_OFFSET),
-        )
+        crc32c_raw(CRC32C_INIT, crate::bytes::part(self.as_bytes(), 0, CHECKSUM_OFFSET))
     }
 
     /// Verifies the checksum, where there is one.
@@ -253,16 +240,11 @@ impl Superblock {
         }
         if self.raw.checksum_type != CHECKSUM_TYPE_CRC32C {
             let error = Corrupt::new(STRUCTURE).field("checksum type");
-            return Err(error
-                .found(self.raw.checksum_type)
-                .expected(CHECKSUM_TYPE_CRC32C));
+            return Err(error.found(self.raw.checksum_type).expected(CHECKSUM_TYPE_CRC32C));
         }
         let (found, expected) = (self.raw.checksum.get(), self.computed_checksum());
         if found != expected {
-            return Err(Corrupt::new(STRUCTURE)
-                .field("checksum")
-                .found(found)
-                .expected(expected));
+            return Err(Corrupt::new(STRUCTURE).field("checksum").found(found).expected(expected));
         }
         Ok(())
     }
@@ -284,11 +266,7 @@ impl Superblock {
 
     /// All features.
     pub fn features(&self) -> Features {
-        Features {
-            compat: self.compat(),
-            incompat: self.incompat(),
-            ro_compat: self.ro_compat(),
-        }
+        Features { compat: self.compat(), incompat: self.incompat(), ro_compat: self.ro_compat() }
     }
 
     /// Sets all features.
@@ -317,20 +295,12 @@ impl Superblock {
 
     /// Bytes of an inode slot.
     pub fn inode_size(&self) -> u16 {
-        if self.rev_level() == 0 {
-            128
-        } else {
-            self.raw.inode_size.get()
-        }
+        if self.rev_level() == 0 { 128 } else { self.raw.inode_size.get() }
     }
 
     /// The first inode number that is not reserved.
     pub fn first_ino(&self) -> u32 {
-        if self.rev_level() == 0 {
-            11
-        } else {
-            self.raw.first_ino.get()
-        }
+        if self.rev_level() == 0 { 11 } else { self.raw.first_ino.get() }
     }
 }
 
