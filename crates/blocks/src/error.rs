@@ -77,7 +77,13 @@ pub fn raw_os_error(error: &io::Error) -> Option<i32> {
 }
 
 /// Checks that a range lies within a device of `device_len` bytes.
-pub(crate) fn check_range(op: Op, device: &dyn Fn() -> String, device_len: u64, offset: u64, len: u64) -> io::Result<()> {
+pub(crate) fn check_range(
+    op: Op,
+    device: &dyn Fn() -> String,
+    device_len: u64,
+    offset: u64,
+    len: u64,
+) -> io::Result<()> {
     if offset.checked_add(len).is_some_and(|end| end <= device_len) {
         return Ok(());
     }
@@ -99,7 +105,8 @@ mod tests {
     #[test]
     fn place_and_number_are_kept() {
         let cause = io::Error::from_raw_os_error(28);
-        let error: io::Error = DeviceError { op: Op::Write, device: "disk".into(), offset: 4096, len: 512, cause }.into();
+        let error: io::Error =
+            DeviceError { op: Op::Write, device: "disk".into(), offset: 4096, len: 512, cause }.into();
         assert_eq!(raw_os_error(&error), Some(28));
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(error.to_string().starts_with("disk: write of 512 bytes at 4096: "));

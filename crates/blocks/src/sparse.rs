@@ -259,6 +259,8 @@ mod tests {
         device.set_len(3 * PAGE).unwrap();
         let mut bytes = vec![1; 3 * PAGE as usize];
         device.read_at(&mut bytes, 0).unwrap();
-        assert!(bytes[PAGE as usize / 2..].iter().all(|b| *b == 0) && bytes[..PAGE as usize / 2].iter().all(|b| *b == 9));
+        assert!(
+            bytes[PAGE as usize / 2..].iter().all(|b| *b == 0) && bytes[..PAGE as usize / 2].iter().all(|b| *b == 9)
+        );
     }
 }

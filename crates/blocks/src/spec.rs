@@ -97,7 +97,9 @@ mod tests {
 
     #[test]
     fn what_is_no_place_belongs_to_the_path() {
-        for path in ["user@host", "a@", "a@p", "a@p0", "a@-1", "a@+1", "a@1x", "@5", "a@99999999999999999999", "a@9999999999T"] {
+        for path in
+            ["user@host", "a@", "a@p", "a@p0", "a@-1", "a@+1", "a@1x", "@5", "a@99999999999999999999", "a@9999999999T"]
+        {
             assert_eq!(parsed(path), (path.into(), Place::Whole));
         }
     }

@@ -299,7 +299,10 @@ mod tests {
             let _map = enter(Level::Map);
             let _buffer = enter(Level::Buffer);
             let payload = catch_unwind(|| enter(Level::Handle)).err().and_then(|p| p.downcast::<String>().ok());
-            assert_eq!(payload.as_deref().map(String::as_str), Some("lock order: Handle taken while holding Map, Buffer"));
+            assert_eq!(
+                payload.as_deref().map(String::as_str),
+                Some("lock order: Handle taken while holding Map, Buffer")
+            );
         }
 
         #[test]

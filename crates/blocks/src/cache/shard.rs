@@ -3,8 +3,8 @@
 //! # Invariants
 //! `slots` maps each number to its buffer's place in `ring`; both have the same length.
 
-use super::load::{Load, Outcome};
 use super::Buffer;
+use super::load::{Load, Outcome};
 use extant_sync::Arc;
 use rustc_hash::FxHashMap;
 
@@ -27,13 +27,7 @@ pub(super) type Dropped = Vec<Arc<Buffer>>;
 
 impl Shard {
     pub(super) fn new(capacity: usize) -> Self {
-        Shard {
-            slots: FxHashMap::default(),
-            ring: Vec::new(),
-            hand: 0,
-            loading: FxHashMap::default(),
-            capacity,
-        }
+        Shard { slots: FxHashMap::default(), ring: Vec::new(), hand: 0, loading: FxHashMap::default(), capacity }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -105,9 +105,8 @@ fn mount_point(mounts: &str, number: &str) -> Option<String> {
 /// is known.
 pub(super) fn is_held(device: &Path) -> bool {
     let look = || OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL | nix::libc::O_NONBLOCK).open(device);
-    let refused = |result: io::Result<fs::File>| {
-        result.err().and_then(|error| error.raw_os_error()) == Some(nix::libc::EBUSY)
-    };
+    let refused =
+        |result: io::Result<fs::File>| result.err().and_then(|error| error.raw_os_error()) == Some(nix::libc::EBUSY);
     (0..LOOKS).all(|look_nr| {
         if look_nr > 0 {
             sleep(Duration::from_millis(20));

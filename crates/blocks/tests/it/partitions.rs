@@ -1,0 +1,151 @@
+//! Partition tables, valid and hostile.
+
+use extant_blocks::{BlockDevice, MemDevice, OpenOptions, SparseDevice, partition};
+use proptest::prelude::*;
+use std::io::ErrorKind;
+
+/// One entry of a classic table: kind, first sector, number of sectors.
+fn mbr(entries: &[(u8, u32, u32)]) -> [u8; 512] {
+    let mut table = [0; 512];
+    for (entry, (kind, first, count)) in table[446..].chunks_mut(16).zip(entries) {
+        entry[4] = *kind;
+        entry[8..12].copy_from_slice(&first.to_le_bytes());
+        entry[12..16].copy_from_slice(&count.to_le_bytes());
+    }
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    table
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let bit = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))
+}
+
+/// Writes a table with its copy. Partitions are first and last sector.
+fn write_gpt(device: &dyn BlockDevice, sector: u64, partitions: &[(u64, u64)]) {
+    let mut array = vec![0u8; 128 * 128];
+    for (entry, (first, last)) in array.chunks_mut(128).zip(partitions) {
+        entry[..16].fill(0x11);
+        entry[32..40].copy_from_slice(&first.to_le_bytes());
+        entry[40..48].copy_from_slice(&last.to_le_bytes());
+    }
+    let end = device.len() / sector;
+    let array_sectors = (array.len() as u64).div_ceil(sector);
+    device.write_at(&mbr(&[(0xee, 1, u32::MAX)]), 0).unwrap();
+    for (this, other, array_at) in [(1, end - 1, 2), (end - 1, 1, end - 1 - array_sectors)] {
+        let mut header = vec![0u8; 92];
+        header[..8].copy_from_slice(b"EFI PART");
+        header[8..12].copy_from_slice(&0x1_0000u32.to_le_bytes());
+        header[12..16].copy_from_slice(&92u32.to_le_bytes());
+        let fields = [(24, this), (32, other), (40, 2 + array_sectors), (48, end - 2 - array_sectors), (72, array_at)];
+        for (at, value) in fields {
+            header[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        header[80..84].copy_from_slice(&128u32.to_le_bytes());
+        header[84..88].copy_from_slice(&128u32.to_le_bytes());
+        header[88..92].copy_from_slice(&crc32(&array).to_le_bytes());
+        let sum = crc32(&header);
+        header[16..20].copy_from_slice(&sum.to_le_bytes());
+        device.write_at(&header, this * sector).unwrap();
+        device.write_at(&array, array_at * sector).unwrap();
+    }
+}
+
+fn found(device: &dyn BlockDevice, number: u32) -> Option<(u64, u64)> {
+    match partition::find(device, number, None) {
+        Ok(range) => Some((range.start, range.end)),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+            None
+        }
+    }
+}
+
+#[test]
+fn primary_and_logical_partitions() {
+    let device = SparseDevice::new(1 << 20);
+    device.write_at(&mbr(&[(0x83, 10, 20), (0, 0, 0), (0x05, 100, 500), (0x83, 2000, 100)]), 0).unwrap();
+    device.write_at(&mbr(&[(0x83, 2, 8), (0x05, 50, 60)]), 100 * 512).unwrap();
+    device.write_at(&mbr(&[(0x82, 1, 9)]), 150 * 512).unwrap();
+    assert_eq!(found(&device, 1), Some((10 * 512, 30 * 512)));
+    assert_eq!(found(&device, 5), Some((102 * 512, 110 * 512)));
+    assert_eq!(found(&device, 6), Some((151 * 512, 160 * 512)));
+    // Absent, unused, the chain itself, beyond the end, past the chain.
+    assert_eq!([0, 2, 3, 4, 7, u32::MAX].map(|number| found(&device, number)), [None; 6]);
+}
+
+#[test]
+fn a_chain_that_bites_its_tail_ends() {
+    let device = SparseDevice::new(1 << 20);
+    device.write_at(&mbr(&[(0x05, 100, 500)]), 0).unwrap();
+    device.write_at(&mbr(&[(0x05, 0, 500)]), 100 * 512).unwrap();
+    assert_eq!(found(&device, 5), None);
+    // With a partition in it, it is as long as the bound.
+    device.write_at(&mbr(&[(0x05, 0, 500), (0x83, 1, 1)]), 100 * 512).unwrap();
+    assert_eq!(found(&device, 6), Some((101 * 512, 102 * 512)));
+    assert_eq!(found(&device, 4000), None);
+}
+
+#[test]
+fn guid_tables_of_both_sector_sizes() {
+    for sector in [512, 4096] {
+        let device = SparseDevice::new(4 << 20);
+        write_gpt(&device, sector, &[(100, 199), (0, 0), (300, 299), (200, 1 << 40), (200, 200)]);
+        device.write_at(&[0], 0).unwrap();
+        let expected = [Some((100 * sector, 200 * sector)), None, None, Some((200 * sector, 201 * sector)), None];
+        assert_eq!([1, 3, 4, 5, 129].map(|number| found(&device, number)), expected);
+        // A damaged header or array leaves the copy.
+        device.write_at(&[0xff], sector + 20).unwrap();
+        assert_eq!(found(&device, 1), expected[0]);
+        device.write_at(&[0xff], device.len() - sector + 20).unwrap();
+        assert_eq!(found(&device, 1), None);
+    }
+}
+
+#[test]
+fn a_partition_is_opened_alone() {
+    let (_directory, path) = crate::image::image(4 << 20);
+    let whole = OpenOptions::new(&path).open().unwrap();
+    write_gpt(&whole, 512, &[(2048, 4095), (4096, 6143)]);
+    drop(whole);
+    let first = OpenOptions::new(&path).partition(1).open().unwrap();
+    let second = OpenOptions::new(&path).partition(2).open().expect("partitions do not hinder each other");
+    assert_eq!((first.start(), first.len(), second.start()), (1 << 20, 1 << 20, 2 << 20));
+    assert_eq!(OpenOptions::new(&path).partition(2).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    assert_eq!(OpenOptions::new(&path).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    first.write_at(&[1; 512], (1 << 20) - 512).unwrap();
+    assert!(first.write_at(&[1; 512], 1 << 20).is_err());
+    assert_eq!(first.set_len(100).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn small_and_empty_devices_have_no_table() {
+    for len in [0, 1, 511, 512, 1024] {
+        assert_eq!(found(&MemDevice::new(len), 1), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hostile_tables_give_a_range_within_the_device_or_an_error(
+        changes in proptest::collection::vec((0..40_000usize, any::<u8>()), 0..20),
+        entries in proptest::collection::vec((prop_oneof![Just(5u8), Just(0x83), any::<u8>()], 0..3000u32, any::<u32>()), 0..4),
+        gpt in any::<bool>(),
+        number in 0..10u32,
+    ) {
+        let device = MemDevice::new(1 << 20);
+        if gpt {
+            write_gpt(&device, 512, &[(100, 199)]);
+        } else {
+            (0..3).for_each(|n| device.write_at(&mbr(&entries), n * 100 * 512).unwrap());
+        }
+        for (at, byte) in changes {
+            device.write_at(&[byte], at as u64).unwrap();
+        }
+        if let Some((start, end)) = found(&device, number) {
+            prop_assert!(start < end && end <= device.len());
+        }
+    }
+}
