@@ -3,11 +3,9 @@
 //! - [`FreeMap`] is the free space of one group; [`BitMap`] keeps it as a bitmap with a summary of run lengths.
 //! - [`Index`] finds groups by a small number each (free inodes, longest free run) without visiting all of them.
 //! - [`Budget`] is the free space of the whole file system as a number that is never overdrawn.
-//! - [`bits`] looks into bitmaps as they are on the disk.
 #![forbid(unsafe_code)]
 
 mod bitmap;
-pub mod bits;
 mod budget;
 mod index;
 

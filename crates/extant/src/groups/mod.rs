@@ -3,89 +3,189 @@
 //! # Invariants
 //! - Memory is authoritative; descriptor blocks and the superblock are made from it at freeze.
 //! - Counts never go below zero: an underflow is corruption and names its group.
+//! - A group that is dirty in a transaction is on its dirty list, and its descriptor block has joined that transaction.
+//! - A bitmap's checksum in a descriptor is that of the newest frozen bitmap. A bitmap that is newer than its checksum is
+//!   in a transaction and so stays cached; hence every bitmap read from the device agrees with its descriptor.
+//!
+//! # Locking
+//! A descriptor's lock (GroupDesc) and the superblock's are innermost: nothing is taken while they are held. Bitmaps are
+//! guarded by their user's group locks; the flags that say whether a bitmap is initialised change only under these.
 
-use crate::error::Result;
+mod bitmaps;
+mod counts;
+mod freeze;
+mod load;
+mod sb;
+
+pub use bitmaps::Bitmap;
+pub use counts::{Flex, less};
+
+use crate::error::{Error, Result};
 use crate::volume::Volume;
+use counts::Totals;
 use extant_blocks::Buffer;
+use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::Superblock;
 use extant_format::types::GroupNr;
-use extant_journal::{Freezer, Handle, Tid};
+use extant_journal::Handle;
+use extant_sync::{Level, Mutex, Sharded};
+use sb::SuperState;
 use std::sync::Arc;
 
 /// All groups of a file system.
 #[derive(Debug)]
-pub struct Groups {}
+pub struct Groups {
+    vol: Arc<Volume>,
+    slots: Box<[Mutex<Slot>]>,
+    totals: Totals,
+    /// Groups that are dirty in the running transaction.
+    dirty: Sharded<Mutex<Vec<GroupNr>>>,
+    sb: SuperState,
+}
+
+/// A group in memory.
+#[derive(Debug)]
+struct Slot {
+    desc: GroupDesc,
+    changed: Changed,
+    /// Transaction in which the group was last dirty.
+    tid: u64,
+}
+
+/// Which bitmaps are newer than their checksums.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changed {
+    blocks: bool,
+    inodes: bool,
+}
+
+/// The two bitmaps of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Clusters in use.
+    Blocks,
+    /// Inodes in use.
+    Inodes,
+}
 
 impl Groups {
-    /// Reads and verifies every descriptor (in few large reads: 491,520 groups in well under half a second, in under
-    /// 100 MB). `sb` is the superblock as it stands after recovery. Counts of the superblock are recomputed from the
-    /// descriptors.
+    /// Reads and verifies every descriptor. `sb` is the superblock as it stands after recovery; its counts are computed
+    /// again from the descriptors.
+    ///
+    /// # Errors
+    /// `Corrupt` naming the first bad group; `Io`.
     pub fn open(vol: Arc<Volume>, sb: Superblock) -> Result<Groups> {
-        let _ = (vol, sb);
-        todo!()
+        let descs = load::descriptors(&vol)?;
+        let totals = Totals::new(&vol.geo, &descs);
+        let slot = |desc| Mutex::new(Level::GroupDesc, Slot { desc, changed: Changed::default(), tid: 0 });
+        let slots = descs.into_iter().map(slot).collect();
+        let dirty = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
+        Ok(Groups { vol, slots, totals, dirty, sb: SuperState::new(sb) })
     }
 
-    /// Runs `f` on the group's descriptor under its lock.
+    /// Number of groups.
+    pub fn count(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    fn slot(&self, g: GroupNr) -> Result<&Mutex<Slot>> {
+        let none = || Corrupt::new("group number").found(g.0).expected(self.count());
+        self.slots.get(g.index()).ok_or_else(|| none().into())
+    }
+
+    /// Runs `f` on the group's descriptor under its lock. A group that does not exist has an all-zero descriptor.
     pub fn with<R>(&self, g: GroupNr, f: impl FnOnce(&GroupDesc) -> R) -> R {
-        let _ = (g, f);
-        todo!()
+        match self.slots.get(g.index()) {
+            Some(slot) => f(&slot.lock().desc),
+            None => f(&GroupDesc::default()),
+        }
     }
 
-    /// Changes a descriptor within `h`: joins its block to the transaction and marks the group dirty.
+    /// A copy of the group's descriptor.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such group.
+    pub fn desc(&self, g: GroupNr) -> Result<GroupDesc> {
+        Ok(self.slot(g)?.lock().desc)
+    }
+
+    /// Changes a descriptor within `h`. Costs up to two credits, for its block and the superblock. If `f` fails, nothing
+    /// has changed.
+    ///
+    /// # Errors
+    /// Those of `f`, of the journal, and `Io` if the descriptor's block cannot be read.
     pub fn edit<R>(&self, h: &mut Handle<'_>, g: GroupNr, f: impl FnOnce(&mut GroupDesc) -> Result<R>) -> Result<R> {
-        let _ = (h, g, f);
-        todo!()
-    }
-
-    /// The block bitmap of a group, verified when just read; synthesised for an uninitialised group.
-    pub fn block_bitmap(&self, g: GroupNr) -> Result<Arc<Buffer>> {
-        let _ = g;
-        todo!()
-    }
-
-    /// The inode bitmap of a group, verified when just read; synthesised for an uninitialised group.
-    pub fn inode_bitmap(&self, g: GroupNr) -> Result<Arc<Buffer>> {
-        let _ = g;
-        todo!()
+        self.join(h, g)?;
+        let mut slot = self.slot(g)?.lock();
+        let before = slot.desc;
+        let result = f(&mut slot.desc);
+        match result {
+            Ok(_) => self.totals.moved(&self.vol.geo, g, &before, &slot.desc),
+            Err(_) => slot.desc = before,
+        }
+        result
     }
 
     /// Tells that a bitmap was changed in `h`, so that its checksum in the descriptor is renewed at freeze.
-    pub fn bitmap_changed(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<()> {
-        let _ = (h, g);
-        todo!()
+    ///
+    /// # Errors
+    /// As [`Self::edit`].
+    pub fn bitmap_changed(&self, h: &mut Handle<'_>, g: GroupNr, kind: Kind) -> Result<()> {
+        self.join(h, g)?;
+        let changed = &mut self.slot(g)?.lock().changed;
+        match kind {
+            Kind::Blocks => changed.blocks = true,
+            Kind::Inodes => changed.inodes = true,
+        }
+        Ok(())
     }
 
-    /// The superblock's current fields (a copy).
-    pub fn superblock(&self) -> Superblock {
-        todo!()
+    /// Makes the group dirty in the handle's transaction.
+    fn join(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<()> {
+        let tid = h.tid().0;
+        let slot = self.slot(g)?;
+        if slot.lock().tid == tid {
+            return Ok(());
+        }
+        h.join(&self.desc_block(g)?)?;
+        self.join_superblock(h)?;
+        // Of two that race to here both hold a handle of `tid`, so freeze waits for the push.
+        if std::mem::replace(&mut slot.lock().tid, tid) != tid {
+            self.dirty.local().lock().push(g);
+        }
+        Ok(())
     }
 
-    /// Changes the superblock within `h`.
-    pub fn edit_superblock<R>(&self, h: &mut Handle<'_>, f: impl FnOnce(&mut Superblock) -> R) -> Result<R> {
-        let _ = (h, f);
-        todo!()
+    /// The block that holds the group's descriptor. Its content was verified when the file system was opened.
+    fn desc_block(&self, g: GroupNr) -> Result<Arc<Buffer>> {
+        let (index, _) = self.vol.geo.desc_location(g);
+        self.vol.cache.read::<Error>(self.vol.geo.gdt_block(index).0, |_| Ok(()))
     }
 
-    /// Free clusters of the whole file system (from sharded counters; exact when nothing changes).
+    /// Free clusters of the whole file system (exact when nothing changes); clusters freed by a transaction that is not
+    /// durable yet are among them.
     pub fn free_clusters(&self) -> u64 {
-        todo!()
+        self.totals.free_clusters()
     }
 
     /// Free inodes of the whole file system.
     pub fn free_inodes(&self) -> u64 {
-        todo!()
+        self.totals.free_inodes()
     }
 
     /// Directories of the whole file system.
     pub fn directories(&self) -> u64 {
-        todo!()
+        self.totals.directories()
     }
 
-    /// Writes dirty descriptors (with their bitmaps' checksums) and the superblock (with summed counts) of `tid`
-    /// into their blocks. Runs after inodes and bitmaps are in their blocks.
-    pub fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<()> {
-        let _ = (tid, out);
-        todo!()
+    /// Counts of a flexible group.
+    pub fn flex(&self, flex: u32) -> Flex {
+        self.totals.flex(flex)
+    }
+
+    /// Number of flexible groups.
+    pub fn flex_count(&self) -> u32 {
+        self.totals.flex_count()
     }
 }

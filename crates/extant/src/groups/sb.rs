@@ -1,0 +1,65 @@
+//! The superblock in memory.
+
+use super::Groups;
+use crate::error::{Error, Result};
+use extant_blocks::Buffer;
+use extant_format::superblock::{ErrorRecord, SUPERBLOCK_OFFSET, State, Superblock};
+use extant_journal::Handle;
+use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::{Level, Mutex};
+use std::sync::Arc;
+
+/// The fields, and when they were last part of a transaction.
+#[derive(Debug)]
+pub(super) struct SuperState {
+    pub fields: Mutex<Superblock>,
+    pub tid: AtomicU64,
+}
+
+impl SuperState {
+    pub fn new(sb: Superblock) -> SuperState {
+        SuperState { fields: Mutex::new(Level::SuperBlock, sb), tid: AtomicU64::new(0) }
+    }
+}
+
+impl Groups {
+    /// The superblock as it is now: a copy, with the sums of all groups as its counts.
+    pub fn superblock(&self) -> Superblock {
+        let mut sb = self.sb.fields.lock().clone();
+        sb.set_free_blocks_count(self.free_clusters() << self.vol.geo.cluster_bits);
+        sb.set_free_inodes_count(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
+        sb
+    }
+
+    /// Changes the superblock within `h`. Costs a credit.
+    ///
+    /// # Errors
+    /// Those of the journal, and `Io`.
+    pub fn edit_superblock<R>(&self, h: &mut Handle<'_>, f: impl FnOnce(&mut Superblock) -> R) -> Result<R> {
+        self.join_superblock(h)?;
+        Ok(f(&mut self.sb.fields.lock()))
+    }
+
+    /// Notes an error in the superblock: it needs a check. It reaches the device with the next change of the superblock, at
+    /// the latest when the file system is closed.
+    pub fn record_error(&self, record: &ErrorRecord) {
+        let mut sb = self.sb.fields.lock();
+        let state = sb.state() | State::ERROR;
+        sb.set_state(state);
+        sb.record_error(record);
+    }
+
+    /// Makes the superblock part of the handle's transaction.
+    pub(super) fn join_superblock(&self, h: &mut Handle<'_>) -> Result<()> {
+        let tid = h.tid().0;
+        if self.sb.tid.load(Ordering::Acquire) != tid {
+            h.join(&self.superblock_block()?)?;
+            self.sb.tid.store(tid, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(super) fn superblock_block(&self) -> Result<Arc<Buffer>> {
+        self.vol.cache.read::<Error>(SUPERBLOCK_OFFSET / self.vol.block_size() as u64, |_| Ok(()))
+    }
+}
