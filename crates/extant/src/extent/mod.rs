@@ -3,38 +3,20 @@
 //! Every function takes the inode's map lock itself (for reading or writing). With bigalloc the logical blocks of one
 //! cluster share one physical cluster at the same offset; a cluster is freed with its last mapped block.
 
+pub mod raw;
+#[cfg(test)]
+mod testing;
+
 use crate::alloc::Claim;
 use crate::error::Result;
+pub use crate::inode::{Run, State};
+
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::types::BlockNr;
 use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// State of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Nothing mapped.
-    Hole,
-    /// Mapped and written.
-    Written,
-    /// Mapped, reads as zeros.
-    Unwritten,
-}
-
-/// Logical blocks in one state, physically contiguous if mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// First logical block.
-    pub lblk: u32,
-    /// Blocks.
-    pub len: u32,
-    /// First physical block; meaningless for a hole.
-    pub pblk: BlockNr,
-    /// State.
-    pub state: State,
-}
 
 /// The run that contains `lblk`, from `lblk` on, cut to `max` blocks. For a hole `len` is the known length of the hole
 /// (up to `max`).

@@ -1,5 +1,232 @@
 //! The in-memory extent status of one inode: plain data; `extent` keeps it.
+//!
+//! # Invariants
+//! - Runs are sorted, not empty, and do not overlap; neighbours that continue each other are one run.
+//! - A run says what the map says. What is not covered by a run is not known.
+//! - There are at most [`MAX_RUNS`] runs: when more would be kept, those farthest from the newest are dropped.
+//!
+//! # Locking
+//! Guarded by the inode's map lock. A reader fills it by upgrading: it walks the map under the read lock, notes
+//! [`MapCache::epoch`], and stores what it found under the write lock if the epoch is still the same.
+
+use extant_format::types::BlockNr;
+use std::ops::Range;
+
+/// The most runs that are kept for one inode (24 bytes each).
+const MAX_RUNS: usize = 512;
+
+/// State of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing mapped.
+    Hole,
+    /// Mapped and written.
+    Written,
+    /// Mapped, reads as zeros.
+    Unwritten,
+}
+
+/// Logical blocks in one state, physically contiguous if mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First logical block.
+    pub lblk: u32,
+    /// Blocks.
+    pub len: u32,
+    /// First physical block; meaningless for a hole.
+    pub pblk: BlockNr,
+    /// State.
+    pub state: State,
+}
+
+impl Run {
+    /// Whether the run has physical blocks.
+    pub fn is_mapped(&self) -> bool {
+        self.state != State::Hole
+    }
+
+    /// First logical block behind the run.
+    pub fn end(&self) -> u64 {
+        u64::from(self.lblk) + u64::from(self.len)
+    }
+
+    /// The part of the run within `range`, if any.
+    pub fn cut(&self, range: Range<u64>) -> Option<Run> {
+        let start = range.start.max(u64::from(self.lblk));
+        let end = range.end.min(self.end());
+        if start >= end {
+            return None;
+        }
+        let skipped = start - u64::from(self.lblk);
+        let pblk = match self.state {
+            State::Hole => self.pblk,
+            _ => BlockNr(self.pblk.0.saturating_add(skipped)),
+        };
+        Some(Run { lblk: start as u32, len: (end - start) as u32, pblk, state: self.state })
+    }
+
+    /// Whether `next` continues this run in the same state.
+    fn continued_by(&self, next: &Run) -> bool {
+        let joined = self.end() == u64::from(next.lblk) && self.state == next.state;
+        let fits = self.len.checked_add(next.len).is_some();
+        let adjacent = self.state == State::Hole || self.pblk.0.checked_add(u64::from(self.len)) == Some(next.pblk.0);
+        joined && fits && adjacent
+    }
+}
 
 /// Cached runs of the map.
 #[derive(Debug, Default)]
-pub struct MapCache {}
+pub struct MapCache {
+    runs: Vec<Run>,
+    epoch: u64,
+}
+
+impl MapCache {
+    /// What is known of `lblk`: the run from there on, cut to `max` blocks.
+    #[inline]
+    pub fn get(&self, lblk: u32, max: u32) -> Option<Run> {
+        let at = self.runs.partition_point(|run| run.lblk <= lblk).checked_sub(1)?;
+        let start = u64::from(lblk);
+        self.runs.get(at)?.cut(start..start + u64::from(max))
+    }
+
+    /// Changes whenever the map does, so that what a reader found out can be told to be stale.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The map is about to change; what readers found out so far must not be stored any more.
+    pub fn changing(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// Stores a run in place of whatever was known of its blocks.
+    pub fn put(&mut self, run: Run) {
+        if run.len == 0 {
+            return;
+        }
+        let range = u64::from(run.lblk)..run.end();
+        let at = self.clear_range(range);
+        let at = self.join(at, run);
+        self.bound(at);
+    }
+
+    /// Nothing is known of the blocks of `range` any more.
+    pub fn forget(&mut self, range: Range<u64>) {
+        if range.start < range.end {
+            self.clear_range(range);
+        }
+    }
+
+    /// Nothing is known any more.
+    pub fn clear(&mut self) {
+        self.runs = Vec::new();
+    }
+
+    /// Bytes of memory that the runs take.
+    pub fn bytes(&self) -> usize {
+        self.runs.capacity() * size_of::<Run>()
+    }
+
+    /// Takes the range out of all runs; returns where a run that starts there belongs.
+    fn clear_range(&mut self, range: Range<u64>) -> usize {
+        let first = self.runs.partition_point(|run| run.end() <= range.start);
+        let last = self.runs.partition_point(|run| u64::from(run.lblk) < range.end);
+        if first >= last {
+            return first;
+        }
+        let head = self.runs[first].cut(0..range.start);
+        let tail = self.runs[last - 1].cut(range.end..u64::MAX);
+        self.runs.splice(first..last, head.into_iter().chain(tail));
+        first + usize::from(head.is_some())
+    }
+
+    /// Inserts a run at its place, joined with its neighbours where they continue each other.
+    fn join(&mut self, at: usize, run: Run) -> usize {
+        let left = at.checked_sub(1).filter(|&i| self.runs[i].continued_by(&run));
+        let right = self.runs.get(at).copied().filter(|next| run.continued_by(next));
+        match (left, right) {
+            (Some(i), Some(next)) if self.runs[i].len.checked_add(run.len + next.len).is_some() => {
+                self.runs[i].len += run.len + next.len;
+                self.runs.remove(at);
+                i
+            }
+            (Some(i), _) => {
+                self.runs[i].len += run.len;
+                i
+            }
+            (None, Some(next)) => {
+                self.runs[at] = Run { len: run.len + next.len, ..run };
+                at
+            }
+            (None, None) => {
+                self.runs.insert(at, run);
+                at
+            }
+        }
+    }
+
+    /// Drops the half that is farther from `newest` if there are too many runs.
+    fn bound(&mut self, newest: usize) {
+        if self.runs.len() <= MAX_RUNS {
+            return;
+        }
+        let half = self.runs.len() / 2;
+        match newest < half {
+            true => self.runs.truncate(half),
+            false => drop(self.runs.drain(..half)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(lblk: u32, len: u32, pblk: u64, state: State) -> Run {
+        Run { lblk, len, pblk: BlockNr(pblk), state }
+    }
+
+    #[test]
+    fn neighbours_join() {
+        let mut cache = MapCache::default();
+        cache.put(run(0, 4, 100, State::Written));
+        cache.put(run(8, 4, 108, State::Written));
+        cache.put(run(4, 4, 104, State::Written));
+        assert_eq!(cache.runs, [run(0, 12, 100, State::Written)]);
+        assert_eq!(cache.get(5, 100), Some(run(5, 7, 105, State::Written)));
+        assert_eq!(cache.get(12, 1), None);
+    }
+
+    #[test]
+    fn a_new_run_replaces_old_knowledge() {
+        let mut cache = MapCache::default();
+        cache.put(run(0, 100, 0, State::Hole));
+        cache.put(run(10, 10, 500, State::Unwritten));
+        let parts = [run(0, 10, 0, State::Hole), run(10, 10, 500, State::Unwritten), run(20, 80, 0, State::Hole)];
+        assert_eq!(cache.runs, parts);
+        cache.forget(5..95);
+        assert_eq!(cache.runs, [run(0, 5, 0, State::Hole), run(95, 5, 0, State::Hole)]);
+    }
+
+    #[test]
+    fn the_number_of_runs_is_bounded() {
+        let mut cache = MapCache::default();
+        for i in 0..5000u32 {
+            cache.put(run(i * 2, 1, 7 * u64::from(i), State::Written));
+            assert!(cache.runs.len() <= MAX_RUNS);
+            assert!(cache.get(i * 2, 1).is_some());
+        }
+    }
+
+    #[test]
+    fn the_last_blocks_do_not_overflow() {
+        let mut cache = MapCache::default();
+        cache.put(run(u32::MAX - 1, 1, 5, State::Written));
+        cache.put(run(0, u32::MAX - 1, 0, State::Hole));
+        assert_eq!(cache.get(7, u32::MAX).map(|r| r.len), Some(u32::MAX - 8));
+        assert_eq!(cache.get(u32::MAX, 1), None);
+        cache.forget(0..u64::from(u32::MAX) + 1);
+        assert!(cache.runs.is_empty());
+    }
+}

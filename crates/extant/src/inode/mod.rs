@@ -14,7 +14,7 @@ mod map_cache;
 mod pages;
 
 pub use dirty::DirtyInodes;
-pub use map_cache::MapCache;
+pub use map_cache::{MapCache, Run, State};
 pub use pages::{Cover, ErrorCursor, PageMap, PagePool, Pages, PoolStats, RangeGuard, Removed, Taken, Work};
 
 use crate::error::{Errno, Result};
