@@ -1,0 +1,151 @@
+//! The commit thread: freezes the running transaction and makes it durable.
+//!
+//! # Invariants
+//! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes blocks, so the copies taken
+//!    in between hold all of the transaction and nothing else.
+//! 2. The commit record is written after a flush that covers everything before it, and all file data noted before.
+
+use crate::checkpoint::FrozenBlock;
+use crate::client::Freezer;
+use crate::error::{Error, Result};
+use crate::log::record::{Record, blocks_needed};
+use crate::members::{Member, Taken};
+use crate::shared::{Core, Logged};
+use crate::stats::count;
+use crate::tid::Tid;
+use extant_blocks::{Piece, Plug};
+use extant_format::types::Timestamp;
+use extant_sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A transaction that nobody changes any more.
+struct Frozen {
+    tid: Tid,
+    blocks: Vec<FrozenBlock>,
+    revoked: Vec<u64>,
+    /// Its place in the log, if there is one.
+    start: u32,
+}
+
+/// The commit thread.
+pub(crate) fn run(core: &Core) {
+    while let Some(attempt) = core.control.next_attempt(|| core.running()) {
+        match commit(core) {
+            Ok(Some(tid)) => announce(core, tid),
+            Ok(None) => core.control.found_empty(attempt, core.running()),
+            Err(error) => {
+                core.abort(error);
+                return;
+            }
+        }
+    }
+}
+
+fn announce(core: &Core, tid: Tid) {
+    count(&core.counters.commits, 1);
+    if let Some(client) = core.client.get().and_then(Weak::upgrade) {
+        client.committed(tid);
+    }
+    core.control.committed(tid);
+}
+
+/// Commits the running transaction. `None` if it was empty.
+fn commit(core: &Core) -> Result<Option<Tid>> {
+    core.gate.stop();
+    let frozen = freeze(core).inspect_err(|_| core.gate.close());
+    core.gate.resume();
+    let Some(frozen) = frozen? else { return Ok(None) };
+    let tid = frozen.tid;
+    match &core.logged {
+        Some(logged) => write_to_log(core, logged, frozen)?,
+        None => write_home(core, frozen)?,
+    }
+    Ok(Some(tid))
+}
+
+/// Freezes the running transaction and opens its successor.
+fn freeze(core: &Core) -> Result<Option<Frozen>> {
+    let tid = core.running();
+    ask_client(core, tid)?;
+    let Taken { members, revoked } = core.members.take();
+    if members.is_empty() && revoked.is_empty() {
+        return Ok(None);
+    }
+    let blocks: Vec<FrozenBlock> = members.into_iter().map(|(nr, member)| seal(nr, member)).collect();
+    let (mut start, mut limit) = (0, core.max_credits);
+    if let Some(logged) = &core.logged {
+        let needed = blocks_needed(logged.space.format(), blocks.len(), revoked.len());
+        let room;
+        (start, room) = logged.space.allocate(tid, needed)?;
+        limit = limit.min(room);
+    }
+    core.open_successor(tid.next(), limit);
+    Ok(Some(Frozen { tid, blocks, revoked, start }))
+}
+
+/// Lets the client write its objects into their blocks.
+fn ask_client(core: &Core, tid: Tid) -> Result<()> {
+    let Some(client) = core.client.get() else { return Ok(()) };
+    // Without its client the transaction is not whole. That one is gone, so nobody waits for it either.
+    let client = client.upgrade().ok_or(Error::ShutDown)?;
+    let spare = core.logged.as_ref().map_or(u32::MAX, |logged| logged.space.spare());
+    client.freeze(tid, &mut Freezer { tid, members: &core.members, spare })
+}
+
+fn seal(nr: u64, member: Member) -> FrozenBlock {
+    let Member { buffer: pinned, seal } = member;
+    let bytes = if seal.is_none() {
+        pinned.buffer().snapshot()
+    } else {
+        let mut block = pinned.buffer().write_unlogged();
+        (seal.f)(&mut block, nr, seal.seed);
+        block.snapshot()
+    };
+    FrozenBlock { nr, bytes, pinned }
+}
+
+fn write_home(core: &Core, frozen: Frozen) -> Result<()> {
+    core.write_home(frozen.blocks.iter().map(|block| (block.nr, &block.bytes)))?;
+    core.flush_home()?;
+    count(&core.counters.blocks_logged, frozen.blocks.len() as u64);
+    Ok(())
+}
+
+fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
+    let Frozen { tid, blocks, revoked, start } = frozen;
+    let copies: Vec<(u64, Arc<[u8]>)> = blocks.iter().map(|block| (block.nr, Arc::clone(&block.bytes))).collect();
+    let record = Record::build(logged.space.format(), tid.sequence(), &copies, &revoked, now());
+    count(&core.counters.blocks_logged, copies.len() as u64);
+    count(&core.counters.log_blocks, record.body.len() as u64 + 1);
+    count(&core.counters.escapes, record.escapes);
+    let commit_at = write_pieces(core, logged, start, record.body)?;
+    core.flush_home()?;
+    logged.space.flusher().flush()?;
+    write_pieces(core, logged, commit_at, vec![record.commit.into()])?;
+    logged.space.flusher().flush()?;
+    let much = logged.checkpoint.add(tid, blocks, &revoked);
+    if much || logged.space.is_crowded() {
+        logged.checkpoint.ask();
+    }
+    Ok(())
+}
+
+/// Writes blocks to the log from `at` on, and gives the block that follows them.
+fn write_pieces(core: &Core, logged: &Logged, at: u32, pieces: Vec<Piece<'static>>) -> Result<u32> {
+    core.check_crash()?;
+    let log = logged.space.log();
+    let mut plug = Plug::new(&**log.device());
+    let mut at = at;
+    for piece in pieces {
+        plug.add(log.offset(at)?, piece);
+        at = log.after(at);
+    }
+    plug.finish()?;
+    logged.space.flusher().note_write();
+    Ok(at)
+}
+
+fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
+}

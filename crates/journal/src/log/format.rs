@@ -1,0 +1,76 @@
+//! Writing the superblock of an empty journal.
+
+use super::{LogExtent, offset};
+use crate::error::Result;
+use extant_blocks::BlockDevice;
+use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
+
+/// How an empty journal is made.
+#[derive(Clone, Debug)]
+pub struct FormatLog {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks, the superblock included.
+    pub blocks: u32,
+    /// The journal's UUID: of an internal journal usually all zero, of an external one its own.
+    pub uuid: [u8; 16],
+    /// Blocks of the fast-commit area at the end; 0 for none.
+    pub fast_commit_blocks: u32,
+    /// Features.
+    pub incompat: JournalIncompat,
+    /// UUIDs of the file systems that use an external journal; empty for an internal one.
+    pub users: Vec<[u8; 16]>,
+    /// The first block of the log. 1 for an internal journal.
+    pub first: u32,
+    /// Where sequences start. If the log's blocks are not known to be free of an earlier journal, a random number
+    /// keeps its remains from being taken for this one's.
+    pub sequence: u32,
+}
+
+impl FormatLog {
+    /// An internal journal of version 2 without features, of sequence 1.
+    pub fn new(block_size: u32, blocks: u32) -> FormatLog {
+        FormatLog {
+            block_size,
+            blocks,
+            uuid: [0; 16],
+            fast_commit_blocks: 0,
+            incompat: JournalIncompat::empty(),
+            users: Vec::new(),
+            first: 1,
+            sequence: 1,
+        }
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> JournalSuperblock {
+        let mut superblock = JournalSuperblock::new(self.block_size, self.blocks, self.uuid);
+        superblock.set_incompat(self.incompat);
+        superblock.set_first(self.first);
+        superblock.set_sequence(self.sequence);
+        superblock.set_num_fc_blks(self.fast_commit_blocks);
+        if !self.users.is_empty() {
+            let places = &mut superblock.raw_mut().users;
+            places.iter_mut().zip(&self.users).for_each(|(place, user)| *place = *user);
+            let count = self.users.len().min(places.len());
+            superblock.set_nr_users(count as u32);
+        }
+        superblock
+    }
+
+    /// The superblock's whole block.
+    pub fn block(&self) -> Vec<u8> {
+        let bytes = self.superblock().encode();
+        let mut block = vec![0; (self.block_size as usize).max(bytes.len())];
+        block[..bytes.len()].copy_from_slice(&bytes);
+        block
+    }
+}
+
+/// Writes the superblock of an empty journal to the first block of `extents`. It is not flushed.
+///
+/// # Errors
+/// The device's; corruption if the extents hold no first block.
+pub fn format_log(device: &dyn BlockDevice, extents: &[LogExtent], how: &FormatLog) -> Result<()> {
+    Ok(device.write_at(&how.block(), offset(extents, 0, how.block_size)?)?)
+}

@@ -1,0 +1,268 @@
+//! The log as a row of blocks, wherever they lie.
+
+pub(crate) mod format;
+pub(crate) mod record;
+pub(crate) mod space;
+
+use crate::error::{Error, Result};
+use extant_blocks::BlockDevice;
+use extant_format::Corrupt;
+use extant_format::jbd2::{JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat, JournalSuperblock};
+use extant_sync::Arc;
+use std::io;
+
+/// A run of the log's blocks that are adjacent on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogExtent {
+    /// The run's first block in the log.
+    pub logical: u32,
+    /// The run's first block on the device.
+    pub physical: u64,
+    /// Blocks.
+    pub len: u32,
+}
+
+/// Where the log lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogPlace {
+    /// In the file system, as the blocks of an inode.
+    Inside,
+    /// On a device of its own.
+    External,
+}
+
+/// How a log is to be written from now on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogFeatures {
+    /// Checksums: `Some(true)` for version 3, `Some(false)` for none, `None` for what the log has.
+    pub checksums: Option<bool>,
+    /// Block numbers need 64 bits.
+    pub bit64: bool,
+}
+
+/// An open log: its device, its superblock, and the place of each block.
+#[derive(Clone)]
+pub struct Log {
+    device: Arc<dyn BlockDevice>,
+    /// By logical block, without gaps from 0 on.
+    extents: Vec<LogExtent>,
+    place: LogPlace,
+    superblock: JournalSuperblock,
+}
+
+impl Log {
+    /// Opens a log that lies in `extents` of `device`, whose blocks have `block_size` bytes, and reads its superblock.
+    ///
+    /// The extents of an external journal begin at the block of the journal superblock.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the extents have gaps, lead outside the device, or hold less than the superblock says, or if that is
+    /// damaged; [`Error::Unsupported`] for features unknown.
+    pub fn open(device: Arc<dyn BlockDevice>, extents: &[LogExtent], block_size: u32, place: LogPlace) -> Result<Log> {
+        let mut extents = extents.to_vec();
+        extents.sort_unstable_by_key(|extent| extent.logical);
+        let blocks = check_extents(&extents, device.len() / u64::from(block_size.max(1)))?;
+        let superblock = read_superblock(&*device, &extents, block_size)?;
+        check_superblock(&superblock, block_size, blocks)?;
+        Ok(Log { device, extents, place, superblock })
+    }
+
+    /// The journal superblock as it was when the log was opened.
+    pub fn superblock(&self) -> &JournalSuperblock {
+        &self.superblock
+    }
+
+    /// Whether there may be transactions to replay.
+    pub fn needs_recovery(&self) -> bool {
+        self.superblock.start() != 0
+    }
+
+    /// The errno that an aborted session left; 0 for none.
+    pub fn errno(&self) -> i32 {
+        self.superblock.errno()
+    }
+
+    /// Whether the log has a fast-commit area.
+    pub fn has_fast_commit(&self) -> bool {
+        self.superblock.incompat().contains(JournalIncompat::FAST_COMMIT)
+    }
+
+    /// Where the log lies.
+    pub fn place(&self) -> LogPlace {
+        self.place
+    }
+
+    /// The device that holds the log.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    pub(crate) fn block_size(&self) -> usize {
+        self.superblock.block_size() as usize
+    }
+
+    /// The file system's blocks that are the log's own, as sorted and disjoint ranges from the first to before the last.
+    pub(crate) fn own_blocks(&self) -> Vec<(u64, u64)> {
+        if self.place == LogPlace::External {
+            return Vec::new();
+        }
+        let end = |extent: &LogExtent| extent.physical.saturating_add(u64::from(extent.len));
+        let mut ranges: Vec<(u64, u64)> = self.extents.iter().map(|extent| (extent.physical, end(extent))).collect();
+        ranges.sort_unstable();
+        // Overlaps, which only a damaged inode has, become one range.
+        ranges.dedup_by(|next, kept| {
+            let joins = next.0 <= kept.1;
+            if joins {
+                kept.1 = kept.1.max(next.1);
+            }
+            joins
+        });
+        ranges
+    }
+
+    /// Reads the superblock again.
+    pub(crate) fn reopen(self) -> Result<Log> {
+        Log::open(self.device, &self.extents, self.superblock.block_size(), self.place)
+    }
+
+    /// Where a block of the log begins on the device, in bytes.
+    pub(crate) fn offset(&self, logical: u32) -> Result<u64> {
+        offset(&self.extents, logical, self.superblock.block_size())
+    }
+
+    /// Reads a block of the log.
+    pub(crate) fn read(&self, logical: u32, block: &mut [u8]) -> Result<()> {
+        Ok(self.device.read_at(block, self.offset(logical)?)?)
+    }
+
+    /// Writes a superblock. It is not flushed.
+    pub(crate) fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
+        let mut block = vec![0; self.block_size()];
+        block[..JOURNAL_SUPERBLOCK_SIZE].copy_from_slice(&superblock.encode());
+        Ok(self.device.write_at(&block, self.offset(0)?)?)
+    }
+
+    /// The block that follows `logical` in the log.
+    pub(crate) fn after(&self, logical: u32) -> u32 {
+        if logical + 1 >= self.superblock.log_end() { self.superblock.first() } else { logical + 1 }
+    }
+
+    /// The number of blocks that the log goes round.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.superblock.log_end().saturating_sub(self.superblock.first())
+    }
+
+    /// Checks that the log can be written, and gives the superblock that it is to have.
+    pub(crate) fn prepare(&self, features: LogFeatures) -> Result<JournalSuperblock> {
+        let mut superblock = self.superblock.clone();
+        if !superblock.is_v2() {
+            return Err(Error::Unsupported("writing a journal of version 1"));
+        }
+        let mut incompat = superblock.incompat();
+        incompat.insert(JournalIncompat::REVOKE);
+        incompat.remove(JournalIncompat::ASYNC_COMMIT);
+        incompat.set(JournalIncompat::BIT64, features.bit64 || incompat.contains(JournalIncompat::BIT64));
+        if let Some(checksums) = features.checksums {
+            incompat.remove(JournalIncompat::CSUM_V2);
+            incompat.set(JournalIncompat::CSUM_V3, checksums);
+        }
+        // Checksums of version 1 would have to be computed over whole transactions; every reader accepts none.
+        superblock.set_compat(superblock.compat() - JournalCompat::CHECKSUM);
+        superblock.set_incompat(incompat);
+        Ok(superblock)
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log")
+            .field("device", &self.device.name())
+            .field("place", &self.place)
+            .field("superblock", &self.superblock)
+            .finish_non_exhaustive()
+    }
+}
+
+fn corrupt(field: &'static str) -> Corrupt {
+    Corrupt::new("journal").field(field)
+}
+
+/// Checks that the extents are a gapless row on the device, and gives its length.
+fn check_extents(extents: &[LogExtent], device_blocks: u64) -> Result<u32> {
+    let mut next = 0u32;
+    for extent in extents {
+        if extent.logical != next {
+            return Err(corrupt("logical block").found(extent.logical).expected(next).into());
+        }
+        let end = extent.physical.checked_add(u64::from(extent.len)).filter(|&end| end <= device_blocks);
+        let after = next.checked_add(extent.len).filter(|_| end.is_some() && extent.len > 0);
+        next = after.ok_or_else(|| corrupt("extent's end").found(extent.physical).expected(device_blocks))?;
+    }
+    Ok(next)
+}
+
+fn offset(extents: &[LogExtent], logical: u32, block_size: u32) -> Result<u64> {
+    let index = extents.partition_point(|extent| extent.logical <= logical);
+    let extent = index.checked_sub(1).and_then(|index| extents.get(index));
+    let physical = extent.and_then(|extent| {
+        let within = logical - extent.logical;
+        (within < extent.len).then(|| extent.physical.checked_add(u64::from(within)))?
+    });
+    physical
+        .and_then(|physical| physical.checked_mul(u64::from(block_size)))
+        .ok_or_else(|| corrupt("block").found(logical).into())
+}
+
+fn read_superblock(device: &dyn BlockDevice, extents: &[LogExtent], block_size: u32) -> Result<JournalSuperblock> {
+    let mut bytes = [0; JOURNAL_SUPERBLOCK_SIZE];
+    device.read_at(&mut bytes, offset(extents, 0, block_size)?).map_err(io::Error::from)?;
+    Ok(JournalSuperblock::parse(&bytes)?)
+}
+
+fn check_superblock(superblock: &JournalSuperblock, block_size: u32, blocks: u32) -> Result<()> {
+    if superblock.block_size() != block_size {
+        return Err(corrupt("block size").found(superblock.block_size()).expected(block_size).into());
+    }
+    if superblock.max_len() > blocks {
+        return Err(corrupt("length").found(superblock.max_len()).expected(blocks).into());
+    }
+    if superblock.first() >= superblock.log_end() {
+        return Err(corrupt("first block").found(superblock.first()).expected(superblock.log_end()).into());
+    }
+    if superblock.unknown_incompat() != 0 {
+        return Err(Error::Unsupported("a journal feature that is not known"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(logical: u32, physical: u64, len: u32) -> LogExtent {
+        LogExtent { logical, physical, len }
+    }
+
+    #[test]
+    fn extents_must_be_a_row_on_the_device() {
+        assert_eq!(check_extents(&[extent(0, 10, 5), extent(5, 90, 10)], 100).unwrap(), 15);
+        for bad in [
+            vec![extent(0, 10, 5), extent(6, 20, 1)],
+            vec![extent(1, 10, 5)],
+            vec![extent(0, 96, 5)],
+            vec![extent(0, u64::MAX, 5)],
+            vec![extent(0, 10, 5), extent(5, 20, 0)],
+        ] {
+            assert!(check_extents(&bad, 100).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_have_places() {
+        let extents = [extent(0, 10, 5), extent(5, 90, 10)];
+        assert_eq!(offset(&extents, 4, 1024).unwrap(), 14 * 1024);
+        assert_eq!(offset(&extents, 5, 1024).unwrap(), 90 * 1024);
+        assert!(offset(&extents, 15, 1024).is_err());
+        assert!(offset(&[], 0, 1024).is_err());
+    }
+}

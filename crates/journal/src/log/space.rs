@@ -1,0 +1,204 @@
+//! Which transactions lie in the log, where it begins and where it goes on.
+//!
+//! # Invariants
+//! 1. `queue` holds the transactions in the log in their order: the oldest begins where the superblock on the medium says, each
+//!    next one where the one before ends, and `head` is the end of the last. `used` is their length.
+//! 2. A transaction leaves `queue` only when the superblock that no longer names it is durable.
+//!
+//! # Locking
+//! One mutex (`JournalState`), held over writes of the superblock, so that these are in order too.
+
+use super::{Log, LogFeatures, LogPlace};
+use crate::error::{Error, Result};
+use crate::flush::Flusher;
+use crate::gate::Gate;
+use crate::stats::{Counters, count};
+use crate::tid::Tid;
+use extant_format::jbd2::{JournalFormat, JournalSuperblock};
+use extant_sync::{Arc, Level, Mutex};
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(crate) struct LogSpace {
+    log: Log,
+    format: JournalFormat,
+    /// Flushes the log's device, which is the file system's unless the log is external.
+    flusher: Arc<Flusher>,
+    counters: Arc<Counters>,
+    /// Blocks that may join while a transaction freezes.
+    spare: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    superblock: JournalSuperblock,
+    head: u32,
+    used: u32,
+    queue: VecDeque<InLog>,
+}
+
+#[derive(Debug)]
+struct InLog {
+    tid: Tid,
+    start: u32,
+    len: u32,
+}
+
+impl LogSpace {
+    pub fn new(log: Log, features: LogFeatures, home: &Arc<Flusher>, counters: &Arc<Counters>) -> Result<LogSpace> {
+        if log.needs_recovery() {
+            return Err(Error::NeedsRecovery);
+        }
+        let flusher = match log.place() {
+            LogPlace::Inside => Arc::clone(home),
+            LogPlace::External => Arc::new(Flusher::new(Arc::clone(log.device()), Arc::clone(counters))),
+        };
+        let superblock = log.prepare(features)?;
+        let state = State { head: superblock.first(), used: 0, queue: VecDeque::new(), superblock };
+        let spare = (log.capacity() / 64).clamp(1, 64);
+        let space = LogSpace {
+            format: state.superblock.format(),
+            flusher,
+            counters: Arc::clone(counters),
+            spare,
+            state: Mutex::new(Level::JournalState, state),
+            log,
+        };
+        if space.max_credits() == 0 {
+            return Err(Error::Unsupported("a journal of so few blocks"));
+        }
+        Ok(space)
+    }
+
+    pub fn format(&self) -> &JournalFormat {
+        &self.format
+    }
+
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub fn flusher(&self) -> &Arc<Flusher> {
+        &self.flusher
+    }
+
+    /// Blocks that may join a transaction while it freezes.
+    pub fn spare(&self) -> u32 {
+        self.spare
+    }
+
+    /// The first transaction of this session: above every sequence that may have been written to the log, which
+    /// includes the one that the superblock of an empty log names.
+    pub fn first_tid(&self) -> Tid {
+        Tid::first(self.log.superblock().sequence().wrapping_add(1))
+    }
+
+    /// A quarter of the log, so that handles rarely wait for a checkpoint.
+    pub fn max_credits(&self) -> u32 {
+        self.credits_in(self.log.capacity() / 4)
+    }
+
+    /// How many blocks of metadata and of revokes surely fit into so many blocks of the log.
+    fn credits_in(&self, blocks: u32) -> u32 {
+        let tags = self.format.tags_per_block() as u64;
+        // The commit block; what joins late, with descriptors.
+        let usable = blocks.saturating_sub(1).saturating_sub(2 * self.spare);
+        (u64::from(usable) * tags / (tags + 1)) as u32
+    }
+
+    fn limit(&self, state: &State) -> u32 {
+        self.credits_in(self.log.capacity().saturating_sub(state.used)).min(self.max_credits())
+    }
+
+    /// Whether it is time for a checkpoint.
+    pub fn is_crowded(&self) -> bool {
+        self.state.lock().used > self.log.capacity() / 2
+    }
+
+    /// Gives a transaction its place, and tells how many credits its successor may have. Returns its first block and that.
+    pub fn allocate(&self, tid: Tid, len: u32) -> Result<(u32, u32)> {
+        let mut state = self.state.lock();
+        let used = state.used.saturating_add(len);
+        if used > self.log.capacity() {
+            let available = self.log.capacity() - state.used;
+            return Err(Error::NoCredits { wanted: len, available });
+        }
+        let start = state.head;
+        if state.superblock.start() == 0 {
+            self.begin(&mut state, tid)?;
+        }
+        state.queue.push_back(InLog { tid, start, len });
+        state.used = used;
+        state.head = self.advance(start, len);
+        let limit = self.limit(&state);
+        Ok((start, limit))
+    }
+
+    /// The superblock of an empty log comes to name the first transaction in it. It becomes durable with the flush before that
+    /// one's commit record.
+    fn begin(&self, state: &mut State, tid: Tid) -> Result<()> {
+        let start = state.head;
+        state.superblock.set_start(start);
+        state.superblock.set_sequence(tid.sequence());
+        self.write_superblock(state)
+    }
+
+    fn write_superblock(&self, state: &State) -> Result<()> {
+        self.log.write_superblock(&state.superblock)?;
+        self.flusher.note_write();
+        Ok(())
+    }
+
+    fn advance(&self, start: u32, len: u32) -> u32 {
+        let (first, capacity) = (self.log.superblock().first(), self.log.capacity());
+        // Both terms are less than or equal to the capacity, which is a part of the log's length.
+        first + ((u64::from(start - first) + u64::from(len)) % u64::from(capacity)) as u32
+    }
+
+    /// Everything before `tail` is home and flushed. Makes the superblock say so and frees the space; if nothing is left in
+    /// the log and `empty` is wanted, it is marked empty. The gate learns how much fits now.
+    pub fn advance_tail(&self, tail: Tid, empty: bool, gate: &Gate) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.superblock.start() != 0 {
+            self.move_tail(&mut state, tail, empty)?;
+        }
+        // Under the lock, so that no transaction takes its place in between: its successor's limit would be this one.
+        let raised = gate.raise(self.limit(&state));
+        drop(state);
+        if raised {
+            gate.wake();
+        }
+        Ok(())
+    }
+
+    fn move_tail(&self, state: &mut State, tail: Tid, empty: bool) -> Result<()> {
+        let gone = state.queue.iter().take_while(|in_log| in_log.tid < tail).count();
+        let begin = state.queue.get(gone).map(|in_log| in_log.start);
+        let empties = empty && begin.is_none();
+        if gone == 0 && !empties {
+            return Ok(());
+        }
+        let head = state.head;
+        state.superblock.set_start(if empties { 0 } else { begin.unwrap_or(head) });
+        state.superblock.set_head(if empties { head } else { 0 });
+        state.superblock.set_sequence(tail.sequence());
+        self.write_superblock(state)?;
+        self.flusher.flush()?;
+        let freed: u32 = state.queue.drain(..gone).map(|in_log| in_log.len).sum();
+        state.used -= freed;
+        count(&self.counters.tail_moves, 1);
+        Ok(())
+    }
+
+    /// Notes an errno (0 for none) in the superblock.
+    pub fn record_error(&self, errno: i32) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.superblock.errno() == errno {
+            return Ok(());
+        }
+        state.superblock.set_errno(errno);
+        self.write_superblock(&state)?;
+        self.flusher.flush()
+    }
+}

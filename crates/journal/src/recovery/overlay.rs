@@ -1,0 +1,87 @@
+//! A device as it will be after the replay.
+
+use super::Replay;
+use extant_blocks::BlockDevice;
+use extant_sync::Arc;
+use std::io;
+
+/// Reads blocks from the log where it has them, and from the device below elsewhere.
+#[derive(Debug)]
+pub(super) struct Overlay {
+    base: Arc<dyn BlockDevice>,
+    replay: Replay,
+}
+
+impl Overlay {
+    pub fn new(base: Arc<dyn BlockDevice>, replay: Replay) -> Overlay {
+        Overlay { base, replay }
+    }
+
+    /// Reads the part of `buf` up to the end of the block, or the run of blocks without a copy, that `offset` lies in. Gives its
+    /// length.
+    fn read_some(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let size = self.replay.block_size() as u64;
+        let nr = offset / size;
+        match self.replay.copy_from(nr) {
+            Some(copy) if copy.block == nr => {
+                let mut block = vec![0; size as usize];
+                self.replay.read(copy, &mut block).map_err(io::Error::other)?;
+                let within = (offset % size) as usize;
+                let len = buf.len().min(block.len() - within);
+                buf[..len].copy_from_slice(&block[within..within + len]);
+                Ok(len)
+            }
+            next => {
+                let run = next.map_or(u64::MAX, |copy| copy.block.saturating_mul(size) - offset);
+                let len = buf.len().min(usize::try_from(run).unwrap_or(usize::MAX));
+                self.base.read_at(&mut buf[..len], offset)?;
+                Ok(len)
+            }
+        }
+    }
+}
+
+fn refused<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the journal is shown replayed, but it is not"))
+}
+
+impl BlockDevice for Overlay {
+    fn len(&self) -> u64 {
+        self.base.len()
+    }
+
+    fn name(&self) -> String {
+        self.base.name()
+    }
+
+    fn read_only(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len()) {
+            return self.base.read_at(buf, offset);
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            done += self.read_some(&mut buf[done..], offset + done as u64)?;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, _data: &[u8], _offset: u64) -> io::Result<()> {
+        refused()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        refused()
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        refused()
+    }
+}

@@ -1,0 +1,75 @@
+//! The second and third pass: which copies are revoked, and which of the others is each block's newest.
+
+use super::scan::{Copy, Found};
+use super::{Dropped, Outcome};
+use crate::error::Result;
+use crate::log::Log;
+use extant_format::Corrupt;
+use extant_format::jbd2::{JournalIncompat, RevokeRecords, tid_geq, tid_gt};
+use rustc_hash::FxHashMap;
+
+/// For each block that some copy is of: the last transaction that revoked it.
+type Revoked = FxHashMap<u64, Option<u32>>;
+
+/// The copies to replay, one for each block, in the order of the blocks. Their checksums are right.
+pub(super) fn copies(log: &Log, found: &mut Found, outcome: &mut Outcome) -> Result<Vec<Copy>> {
+    let mut revoked = revokes(log, found)?;
+    if let Err(bad) = verify(log, found, &revoked)? {
+        let last = outcome.first.wrapping_add(found.transactions.len() as u32).wrapping_sub(1);
+        let forgivable = log.superblock().incompat().contains(JournalIncompat::ASYNC_COMMIT);
+        if !forgivable || bad.sequence != last {
+            let error = Corrupt::new("journalled block").field("checksum").found(u64::from(bad.at));
+            return Err(error.at_block(bad.block).into());
+        }
+        found.drop_last(Dropped::Incomplete);
+        revoked = revokes(log, found)?;
+    }
+    let mut newest: FxHashMap<u64, Copy> = FxHashMap::default();
+    for copy in &found.copies {
+        if is_revoked(&revoked, copy) {
+            outcome.revoked += 1;
+        } else {
+            newest.insert(copy.block, *copy);
+        }
+    }
+    let mut copies: Vec<Copy> = newest.into_values().collect();
+    copies.sort_unstable_by_key(|copy| copy.block);
+    Ok(copies)
+}
+
+/// Reads the revoke blocks. Only blocks that have a copy matter, which bounds the table by the log's length.
+fn revokes(log: &Log, found: &Found) -> Result<Revoked> {
+    let mut revoked: Revoked = found.copies.iter().map(|copy| (copy.block, None)).collect();
+    let (format, mut block) = (log.superblock().format(), vec![0; log.block_size()]);
+    for revoke in &found.revokes {
+        log.read(revoke.at, &mut block)?;
+        for nr in RevokeRecords::parse(&block, &format)? {
+            if let Some(last) = revoked.get_mut(&nr.0)
+                && last.is_none_or(|last| tid_gt(revoke.sequence, last))
+            {
+                *last = Some(revoke.sequence);
+            }
+        }
+    }
+    Ok(revoked)
+}
+
+/// A block that was written after it was revoked in one transaction has no revoke record there, so equality revokes.
+fn is_revoked(revoked: &Revoked, copy: &Copy) -> bool {
+    revoked.get(&copy.block).copied().flatten().is_some_and(|last| tid_geq(last, copy.sequence))
+}
+
+/// Checks the copies that are not revoked; gives the first that is bad.
+fn verify(log: &Log, found: &Found, revoked: &Revoked) -> Result<std::result::Result<(), Copy>> {
+    let (format, mut block) = (log.superblock().format(), vec![0; log.block_size()]);
+    if !format.has_crc32c() {
+        return Ok(Ok(()));
+    }
+    for copy in found.copies.iter().filter(|copy| !is_revoked(revoked, copy)) {
+        log.read(copy.at, &mut block)?;
+        if format.tag_checksum(copy.sequence, &block) != copy.checksum {
+            return Ok(Err(*copy));
+        }
+    }
+    Ok(Ok(()))
+}

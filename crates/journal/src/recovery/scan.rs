@@ -1,0 +1,245 @@
+//! The first pass: finds the transactions in the log.
+//!
+//! # Invariants
+//! Each step of [`Scanner`] uses up some of `left`, the blocks of the log that were not looked at, and it ends when none is left.
+
+use super::Dropped;
+use crate::error::Result;
+use crate::log::Log;
+use extant_format::Corrupt;
+use extant_format::checksum::crc32_be;
+use extant_format::jbd2::{
+    BlockHeader, BlockType, ChecksumMode, CommitBlock, CommitChecksum, JournalFormat, Tag, TagFlags, Tags,
+};
+use extant_format::types::Timestamp;
+
+/// A copy in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copy {
+    /// Its home.
+    pub block: u64,
+    /// Its place in the log.
+    pub at: u32,
+    /// Its transaction.
+    pub sequence: u32,
+    pub checksum: u32,
+    pub escaped: bool,
+}
+
+impl Copy {
+    fn new(tag: &Tag, at: u32, sequence: u32) -> Copy {
+        let escaped = tag.flags.contains(TagFlags::ESCAPE);
+        Copy { block: tag.block.0, at, sequence, checksum: tag.checksum, escaped }
+    }
+}
+
+/// A revoke block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RevokeAt {
+    pub at: u32,
+    pub sequence: u32,
+}
+
+/// A committed transaction: how far it reaches in the lists of [`Found`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Transaction {
+    pub copies_end: usize,
+    pub revokes_end: usize,
+}
+
+/// All committed transactions.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub transactions: Vec<Transaction>,
+    pub copies: Vec<Copy>,
+    pub revokes: Vec<RevokeAt>,
+    pub dropped: Option<Dropped>,
+}
+
+impl Found {
+    /// Drops what belongs to no transaction.
+    fn truncate(&mut self) {
+        let last = self.transactions.last().copied().unwrap_or_default();
+        self.copies.truncate(last.copies_end);
+        self.revokes.truncate(last.revokes_end);
+    }
+
+    /// Drops the last transaction.
+    pub fn drop_last(&mut self, why: Dropped) {
+        self.transactions.pop();
+        self.truncate();
+        self.dropped = Some(why);
+    }
+}
+
+/// Finds the transactions of a log that needs recovery.
+pub(super) fn transactions(log: &Log, fs_blocks: u64) -> Result<Found> {
+    let mut scanner = Scanner::new(log, fs_blocks);
+    while let Step::Continue = scanner.step()? {}
+    let mut found = scanner.found;
+    let torn = found.transactions.last().copied().unwrap_or_default();
+    if found.dropped.is_none() && (found.copies.len(), found.revokes.len()) != (torn.copies_end, torn.revokes_end) {
+        found.dropped = Some(Dropped::Torn);
+    }
+    found.truncate();
+    Ok(found)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Continue,
+    End,
+}
+
+struct Scanner<'a> {
+    log: &'a Log,
+    format: JournalFormat,
+    fs_blocks: u64,
+    /// The log's own blocks, as sorted ranges.
+    own: Vec<(u64, u64)>,
+    block: Vec<u8>,
+    next: u32,
+    left: u32,
+    sequence: u32,
+    found: Found,
+    /// Of the transaction that is being read: a checksum of its descriptors or revoke blocks is wrong.
+    damaged: bool,
+    /// Of the transaction that is being read: its checksum of version 1.
+    v1: u32,
+    last_commit: Option<Timestamp>,
+}
+
+const V1_INIT: u32 = u32::MAX;
+
+impl<'a> Scanner<'a> {
+    fn new(log: &'a Log, fs_blocks: u64) -> Scanner<'a> {
+        Scanner {
+            log,
+            format: log.superblock().format(),
+            fs_blocks,
+            own: log.own_blocks(),
+            block: vec![0; log.block_size()],
+            next: log.superblock().start(),
+            left: log.capacity(),
+            sequence: log.superblock().sequence(),
+            found: Found::default(),
+            damaged: false,
+            v1: V1_INIT,
+            last_commit: None,
+        }
+    }
+
+    /// Moves on by one block and gives its place; `None` if the log was gone round.
+    fn advance(&mut self) -> Option<u32> {
+        self.left = self.left.checked_sub(1)?;
+        let at = self.next;
+        self.next = self.log.after(at);
+        Some(at)
+    }
+
+    /// Reads a block of the log, and what belongs to it.
+    fn step(&mut self) -> Result<Step> {
+        let Some(at) = self.advance() else { return Ok(Step::End) };
+        self.log.read(at, &mut self.block)?;
+        let header = BlockHeader::parse(&self.block).filter(|header| header.sequence == self.sequence);
+        match header.map(|header| header.block_type) {
+            Some(BlockType::Descriptor) => self.descriptor(),
+            Some(BlockType::Revoke) => {
+                self.damaged |= !self.format.verify_tail(&self.block);
+                self.found.revokes.push(RevokeAt { at, sequence: self.sequence });
+                Ok(Step::Continue)
+            }
+            Some(BlockType::Commit) => self.commit(at),
+            _ => Ok(Step::End),
+        }
+    }
+
+    fn descriptor(&mut self) -> Result<Step> {
+        self.damaged |= !self.format.verify_tail(&self.block);
+        let v1 = self.format.checksums == ChecksumMode::V1;
+        let descriptor = self.block.clone();
+        if v1 {
+            self.v1 = crc32_be(self.v1, &descriptor);
+        }
+        for tag in Tags::new(&descriptor, &self.format) {
+            let Some(at) = self.advance() else { return Ok(Step::End) };
+            self.found.copies.push(Copy::new(&tag, at, self.sequence));
+            if v1 {
+                self.log.read(at, &mut self.block)?;
+                self.v1 = crc32_be(self.v1, &self.block);
+            }
+        }
+        Ok(Step::Continue)
+    }
+
+    fn commit(&mut self, at: u32) -> Result<Step> {
+        let Some(commit) = CommitBlock::parse(&self.block) else { return Ok(Step::End) };
+        if self.damaged {
+            return self.damaged_transaction(&commit, at);
+        }
+        if !CommitBlock::verify(&self.block, &self.format) || !self.v1_matches() {
+            self.found.dropped = Some(Dropped::CommitChecksum);
+            return Ok(Step::End);
+        }
+        self.check_homes()?;
+        let found = &mut self.found;
+        let (copies_end, revokes_end) = (found.copies.len(), found.revokes.len());
+        found.transactions.push(Transaction { copies_end, revokes_end });
+        self.last_commit = Some(commit.time);
+        self.sequence = self.sequence.wrapping_add(1);
+        self.v1 = V1_INIT;
+        Ok(Step::Continue)
+    }
+
+    /// A commit record follows a descriptor that is not as it was written. If it is older than the last good one, all of this is
+    /// from an earlier use of the log. A record that is damaged too proves nothing.
+    fn damaged_transaction(&mut self, commit: &CommitBlock, at: u32) -> Result<Step> {
+        let whole = CommitBlock::verify(&self.block, &self.format);
+        let newer = self.last_commit.is_none_or(|last| time_key(&commit.time) >= time_key(&last));
+        if whole && newer {
+            return Err(Corrupt::new("journal descriptor")
+                .field("checksum")
+                .found(self.sequence)
+                .at_block(u64::from(at))
+                .into());
+        }
+        self.found.dropped = Some(Dropped::Stale);
+        Ok(Step::End)
+    }
+
+    fn v1_matches(&self) -> bool {
+        if self.format.checksums != ChecksumMode::V1 {
+            return true;
+        }
+        match CommitBlock::v1_checksum(&self.block) {
+            CommitChecksum::Absent => true,
+            CommitChecksum::Crc32(found) => found == self.v1,
+            CommitChecksum::Unknown => false,
+        }
+    }
+
+    /// Checks where the transaction's copies would go.
+    fn check_homes(&self) -> Result<()> {
+        let start = self.found.transactions.last().map_or(0, |last| last.copies_end);
+        for copy in self.found.copies.get(start..).unwrap_or(&[]) {
+            if copy.block >= self.fs_blocks {
+                let error = Corrupt::new("journal tag").field("block").found(copy.block).expected(self.fs_blocks);
+                return Err(error.at_block(u64::from(copy.at)).into());
+            }
+            if contains(&self.own, copy.block) {
+                return Err(Corrupt::new("journal tag").field("block of the log").at_block(copy.block).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn time_key(time: &Timestamp) -> (i64, u32) {
+    (time.sec, time.nsec)
+}
+
+/// Whether one of the sorted, disjoint ranges holds `nr`.
+fn contains(ranges: &[(u64, u64)], nr: u64) -> bool {
+    let index = ranges.partition_point(|(start, _)| *start <= nr);
+    index.checked_sub(1).and_then(|index| ranges.get(index)).is_some_and(|(_, end)| nr < *end)
+}

@@ -1,0 +1,195 @@
+//! What the journal's handles and threads share.
+
+use crate::checkpoint::Checkpoint;
+use crate::client::Client;
+use crate::control::{Control, Waited};
+use crate::error::{Error, Result};
+use crate::flush::Flusher;
+use crate::gate::Gate;
+use crate::log::space::LogSpace;
+use crate::members::Members;
+use crate::stats::{Counters, count};
+use crate::tid::Tid;
+use extant_blocks::Cache;
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use extant_sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// The log and what is to come home from it.
+#[derive(Debug)]
+pub(crate) struct Logged {
+    pub space: LogSpace,
+    pub checkpoint: Checkpoint,
+}
+
+pub(crate) struct Core {
+    pub cache: Arc<Cache>,
+    pub client: OnceLock<Weak<dyn Client>>,
+    pub commit_interval: Duration,
+    /// Most credits of a handle, and of a transaction.
+    pub max_credits: u32,
+    pub gate: Gate,
+    pub members: Members,
+    pub control: Control,
+    running: AtomicU64,
+    /// The file system's device.
+    pub home: Arc<Flusher>,
+    /// `None` without a journal.
+    pub logged: Option<Logged>,
+    /// Why nothing can be committed any more.
+    why: OnceLock<Error>,
+    /// Stopped by a simulated crash: nothing may be written.
+    pub crashed: AtomicBool,
+    pub counters: Arc<Counters>,
+}
+
+impl Core {
+    #[allow(clippy::too_many_arguments, reason = "called once")]
+    pub fn new(
+        cache: Arc<Cache>,
+        commit_interval: Duration,
+        max_credits: u32,
+        limit: u32,
+        running: Tid,
+        home: Arc<Flusher>,
+        logged: Option<Logged>,
+        counters: Arc<Counters>,
+    ) -> Core {
+        Core {
+            cache,
+            client: OnceLock::new(),
+            commit_interval,
+            max_credits,
+            gate: Gate::new(limit),
+            members: Members::default(),
+            control: Control::new(running.previous()),
+            running: AtomicU64::new(running.0),
+            home,
+            logged,
+            why: OnceLock::new(),
+            crashed: AtomicBool::new(false),
+            counters,
+        }
+    }
+
+    /// The transaction that takes handles.
+    #[inline]
+    pub fn running(&self) -> Tid {
+        Tid(self.running.load(SeqCst))
+    }
+
+    /// Lets the successor of a frozen transaction run. The gate is stopped.
+    pub fn open_successor(&self, tid: Tid, limit: u32) {
+        self.running.store(tid.0, SeqCst);
+        self.members.reset_counts();
+        self.gate.reset(limit);
+    }
+
+    /// The running transaction, or the one before it if that has nothing to commit.
+    pub fn newest_with_content(&self) -> Tid {
+        loop {
+            let (tid, empty) = (self.running(), self.members.is_empty());
+            if self.running() == tid {
+                return if empty { tid.previous() } else { tid };
+            }
+        }
+    }
+
+    /// How many revokes a log block holds; `None` if they need not be recorded.
+    pub fn revokes_per_block(&self) -> Option<u32> {
+        self.logged.as_ref().map(|logged| logged.space.format().revokes_per_block() as u32)
+    }
+
+    pub fn ask_commit(&self, tid: Tid) {
+        self.control.ask(tid.min(self.running()));
+    }
+
+    /// Asks for whatever lets a handle start that has no room. A pass of the checkpointer that comes too early for the
+    /// transaction that is being committed is made up for by the one that its commit asks for.
+    pub fn make_room(&self) {
+        let (reserved, limit) = self.gate.room();
+        if reserved > 0 {
+            self.ask_commit(self.running());
+        }
+        if let Some(logged) = &self.logged
+            && limit < self.max_credits
+        {
+            logged.checkpoint.ask();
+        }
+    }
+
+    /// Waits until `tid` is durable.
+    pub fn wait(&self, tid: Tid) -> Result<()> {
+        count(&self.counters.waits, 1);
+        if self.control.durable() >= tid {
+            return Ok(());
+        }
+        let (waited, shared) = self.control.wait(tid.min(self.running()));
+        if shared {
+            count(&self.counters.shared_waits, 1);
+        }
+        match waited {
+            Waited::Durable => Ok(()),
+            Waited::Stopped => Err(self.closed_error()),
+        }
+    }
+
+    /// Fails if nothing can be committed any more.
+    pub fn check(&self) -> Result<()> {
+        if self.gate.is_closed() { Err(self.closed_error()) } else { Ok(()) }
+    }
+
+    /// Why a closed journal is closed, to those who come later.
+    pub fn closed_error(&self) -> Error {
+        self.why.get().map_or(Error::ShutDown, |why| Error::Aborted(why.errno()))
+    }
+
+    /// Why the journal was aborted.
+    pub fn why(&self) -> Option<&Error> {
+        self.why.get()
+    }
+
+    /// Aborts: nothing is committed any more. Only the first call does anything. That the client is gone, or a test's power
+    /// failed, is no error: nobody is to be told.
+    pub fn abort(&self, why: Error) {
+        if matches!(why, Error::ShutDown) {
+            self.stop();
+            return;
+        }
+        if self.why.set(why.clone()).is_err() {
+            return;
+        }
+        tracing::error!(error = %why, "journal aborted");
+        self.stop();
+        if let Some(logged) = &self.logged
+            && self.check_crash().is_ok()
+            && let Err(error) = logged.space.record_error(why.errno())
+        {
+            tracing::warn!(%error, "the journal superblock could not take the error number");
+        }
+        if let Some(client) = self.client.get().and_then(Weak::upgrade) {
+            client.aborted(&why);
+        }
+    }
+
+    /// Ends handles to come, waits, and threads.
+    pub fn stop(&self) {
+        self.gate.close();
+        self.control.stop();
+        if let Some(logged) = &self.logged {
+            logged.checkpoint.stop();
+        }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("running", &self.running())
+            .field("durable", &self.control.durable())
+            .field("gate", &self.gate)
+            .field("logged", &self.logged)
+            .field("why", &self.why)
+            .finish_non_exhaustive()
+    }
+}

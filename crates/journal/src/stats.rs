@@ -1,0 +1,55 @@
+//! Counters of what the journal did.
+
+use extant_sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What the journal did since it was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
+
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub $name: AtomicU64,)* }
+
+        impl Counters {
+            pub fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Transactions made durable.
+    commits,
+    /// Waits for a transaction to be durable.
+    waits,
+    /// Those of them whose transaction somebody else had asked for already.
+    shared_waits,
+    /// Copies of blocks written to the log (or home, without a log).
+    blocks_logged,
+    /// Blocks of the log written in all, with descriptors, revoke blocks and commit records.
+    log_blocks,
+    /// Blocks named in revoke records.
+    revokes,
+    /// Copies that had to be escaped.
+    escapes,
+    /// Passes of the checkpointer.
+    checkpoints,
+    /// Blocks it wrote home.
+    blocks_checkpointed,
+    /// Times the tail of the log moved.
+    tail_moves,
+    /// Flushes of devices.
+    flushes,
+    /// Flushes that were not needed, since another one covered them.
+    flushes_shared,
+    /// Handles that had to wait for room in the transaction or the log.
+    start_waits,
+    /// Credits that handles took beyond those they had asked for: an operation's bound is too small.
+    overdrawn,
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
