@@ -45,6 +45,13 @@ pub fn implied(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> 
     todo!()
 }
 
+/// Blocks from `lblk` on, at most `max`, that are unmapped and whose clusters the file does not own: as many may be mapped from a new
+/// claim (on bigalloc the claim begins with the cluster of `lblk`). 0 if `lblk` is mapped or its place is implied.
+pub fn unowned(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<u32> {
+    let _ = (st, inode, lblk, max);
+    todo!()
+}
+
 /// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way to the device
 /// already). `offset_in_claim` is not zero only on bigalloc, where `lblk` may lie inside its cluster.
 pub fn insert_claim(
@@ -54,15 +61,24 @@ pub fn insert_claim(
     todo!()
 }
 
-/// Turns unwritten blocks of the range into written ones.
-pub fn mark_written(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<()> {
+/// Turns unwritten blocks of the range into written ones, from its start as far as the handle's credits allow. Returns where it
+/// stopped: when that is `range.end`, all is done; else restart the handle and call again from there. A range within one run is
+/// done at once if the handle was started with [`credits`] for it.
+pub fn mark_written(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<u32> {
     let _ = (st, h, inode, range);
     todo!()
 }
 
-/// Turns written blocks of the range into unwritten ones (zero range).
-pub fn mark_unwritten(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<()> {
+/// Turns written blocks of the range into unwritten ones (zero range). Restartable as [`mark_written`]. EOPNOTSUPP for a map
+/// without unwritten blocks (see [`has_unwritten`]).
+pub fn mark_unwritten(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<u32> {
     let _ = (st, h, inode, range);
+    todo!()
+}
+
+/// Whether the inode's kind of map knows unwritten blocks (extent trees do, indirect blocks do not).
+pub fn has_unwritten(inode: &Inode) -> bool {
+    let _ = inode;
     todo!()
 }
 
@@ -74,10 +90,11 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
     todo!()
 }
 
-/// Moves every mapping at or behind `from` by `by` logical blocks (negative: collapse). The space in between must be unmapped. Restartable
-/// as [`remove`]: returns true when done.
-pub fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32, by: i64) -> Result<bool> {
-    let _ = (st, h, inode, from, by);
+/// Moves every mapping within `range` by `by` logical blocks (negative: collapse, the space before `range` must be unmapped by as much;
+/// positive: insert, `range` must reach to the end). Returns what is left to do: when it is empty, all is done; else restart the handle
+/// and call again with it. On bigalloc `by` must be a multiple of the cluster. EOPNOTSUPP for indirect maps.
+pub fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>, by: i64) -> Result<Range<u64>> {
+    let _ = (st, h, inode, range, by);
     todo!()
 }
 
