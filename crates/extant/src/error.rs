@@ -53,6 +53,7 @@ errnos! {
     NotDir = 20, "not a directory";
     IsDir = 21, "is a directory";
     Inval = 22, "invalid argument";
+    NotTy = 25, "inappropriate ioctl for device";
     TxtBsy = 26, "text file busy";
     FBig = 27, "file too large";
     NoSpc = 28, "no space left on device";

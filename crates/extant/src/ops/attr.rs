@@ -101,6 +101,9 @@ pub struct SetAttr {
 /// Flags that a user may change with chattr(1).
 const SETTABLE: InodeFlags = InodeFlags::from_bits_retain(0x2003_DFFF & !0x1800 & !0x0000_1F00 | 0x4000 | 0x1_0000 | 0x2_0000);
 
+/// Where file capabilities are kept.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Credits of a change of one inode and an attribute that follows from it.
 const INODE_CREDITS: u32 = 2;
 
@@ -165,6 +168,25 @@ impl Operations {
         body.flags = (old & !SETTABLE) | (wanted & SETTABLE);
         body.ctime = st.now();
         Ok(())
+    }
+
+    /// Takes set-user-id, set-group-id (where the group may execute) and capabilities away, as a change of owner or content by somebody
+    /// without privileges does.
+    pub fn drop_privileges(&self, node: &Node) -> Result<()> {
+        let inode = &node.0;
+        if inode.ftype != FileType::Regular {
+            return Ok(());
+        }
+        let mode = inode.body().mode;
+        let capable = self.get_xattr(node, CAPABILITY).is_ok();
+        let stripped = file::strip_mode(mode);
+        if stripped != mode {
+            self.set_attr(node, &SetAttr { mode: Some(stripped & 0o7777), ..Default::default() })?;
+        }
+        match capable {
+            true => self.remove_xattr(node, CAPABILITY),
+            false => Ok(()),
+        }
     }
 
     /// Whether `who` may do what only the owner may.

@@ -41,7 +41,7 @@ impl Operations {
             _ => return Err(Errno::Nxio.into()),
         }
         if flags.write {
-            self.check_open_for_write(node, flags)?;
+            self.check_open(node, flags)?;
         }
         node.hold(1)?;
         let errors = Mutex::new(Level::Leaf, node.0.pages.error_seq());
@@ -52,7 +52,8 @@ impl Operations {
         Ok(file)
     }
 
-    fn check_open_for_write(&self, node: &Node, flags: OpenFlags) -> Result<()> {
+    /// Whether `node` may be opened for writing: EPERM where its flags forbid that.
+    pub fn check_open(&self, node: &Node, flags: OpenFlags) -> Result<()> {
         self.st().writable()?;
         let own = node.0.body().flags;
         let denied = own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
@@ -60,6 +61,51 @@ impl Operations {
             true => Err(Errno::Perm.into()),
             false => Ok(()),
         }
+    }
+
+    /// Reads past the page cache, for callers with a cache of their own. Fewer bytes than asked for at the end of the file.
+    pub fn read_direct(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        file::read_direct(self.st(), &node.0, offset, buf)
+    }
+
+    /// Writes past the page cache; the data are on the device (not flushed) when this returns. `strip` takes set-user-id and set-group-id away.
+    pub fn write_direct(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+        self.st().writable()?;
+        if node.0.body().flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Errno::Perm.into());
+        }
+        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, strip))
+    }
+
+    /// Content and attributes of one inode are durable when this returns (`datasync`: without what is not needed to read the content).
+    pub fn sync_node(&self, node: &Node, datasync: bool) -> Result<()> {
+        file::fsync(self.st(), &node.0, datasync)
+    }
+
+    /// SEEK_DATA or SEEK_HOLE.
+    pub fn seek(&self, node: &Node, offset: u64, data: bool) -> Result<u64> {
+        let _lock = node.0.rw.read();
+        file::seek(self.st(), &node.0, offset, data)
+    }
+
+    /// Somebody who wrote has closed the file: space kept for its growth may go back.
+    pub fn close_hint(&self, node: &Node) {
+        file::release(self.st(), &node.0);
+    }
+
+    /// fallocate(2).
+    pub fn allocate(&self, node: &Node, how: Falloc, offset: u64, len: u64) -> Result<()> {
+        self.st().writable()?;
+        let inode = &node.0;
+        let own = inode.body().flags;
+        let keeps = matches!(how, Falloc::Allocate | Falloc::KeepSize);
+        if own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && !keeps {
+            return Err(Errno::Perm.into());
+        }
+        self.with_space(|| {
+            let _lock = inode.rw.write();
+            file::fallocate(self.st(), inode, how, offset, len)
+        })
     }
 }
 
@@ -118,29 +164,17 @@ impl File {
     /// fallocate(2).
     pub fn allocate(&self, how: Falloc, offset: u64, len: u64) -> Result<()> {
         self.check_write()?;
-        self.ops.st().writable()?;
-        let inode = &self.node.0;
-        let own = inode.body().flags;
-        let keeps = matches!(how, Falloc::Allocate | Falloc::KeepSize);
-        if own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && !keeps {
-            return Err(Errno::Perm.into());
-        }
-        self.ops.with_space(|| {
-            let _lock = inode.rw.write();
-            file::fallocate(self.ops.st(), inode, how, offset, len)
-        })
+        self.ops.allocate(&self.node, how, offset, len)
     }
 
     /// The next byte with data at or behind `offset` (SEEK_DATA). ENXIO if there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
-        let _lock = self.node.0.rw.read();
-        file::seek(self.ops.st(), &self.node.0, offset, true)
+        self.ops.seek(&self.node, offset, true)
     }
 
     /// The next hole at or behind `offset` (SEEK_HOLE); the end of the file counts as one.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
-        let _lock = self.node.0.rw.read();
-        file::seek(self.ops.st(), &self.node.0, offset, false)
+        self.ops.seek(&self.node, offset, false)
     }
 
     /// Mapped runs of a byte range, in order, until `each` returns false.

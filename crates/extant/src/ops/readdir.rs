@@ -4,7 +4,7 @@ use super::create::check_dir;
 use super::{Node, Operations};
 use crate::dir;
 use crate::error::Result;
-use extant_format::types::FileType;
+use extant_format::types::{FileType, InodeNr};
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,9 @@ pub struct DirEntry {
     pub next: u64,
 }
 
+/// Entries read at a time.
+const BATCH: usize = 64;
+
 impl Operations {
     /// Hands out the entries of `dir` (with `.` and `..`) from `cookie` on, 0 being the start, until `each` returns false or none is left. Cookies
     /// stay valid while entries come and go.
@@ -26,6 +29,33 @@ impl Operations {
         check_dir(&dir.0)?;
         let _lock = dir.0.rw.read();
         dir::read(self.st(), &dir.0, cookie, &mut each)
+    }
+
+    /// As [`Operations::read_dir_from`], with each entry's inode. Inodes are loaded outside of the directory's lock.
+    pub fn read_dir_plus(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>, &Node) -> bool) -> Result<()> {
+        let mut at = cookie;
+        loop {
+            let batch = self.batch(dir, at)?;
+            let Some(last) = batch.last() else { return Ok(()) };
+            at = last.next;
+            for e in &batch {
+                let ino = InodeNr(e.ino as u32);
+                let node = Node(self.vfs.inode(ino)?);
+                if !each(dir::Entry { name: &e.name, ino, ftype: e.ftype, next: e.next }, &node) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Some entries from `cookie` on; none at the end.
+    fn batch(&self, dir: &Node, cookie: u64) -> Result<Vec<DirEntry>> {
+        let mut batch = Vec::with_capacity(BATCH);
+        self.read_dir_from(dir, cookie, |e| {
+            batch.push(DirEntry { name: e.name.to_vec(), ino: u64::from(e.ino.0), ftype: e.ftype, next: e.next });
+            batch.len() < BATCH
+        })?;
+        Ok(batch)
     }
 
     /// All entries of a directory, without `.` and `..`.

@@ -1,0 +1,63 @@
+//! The ioctls that a FUSE server is handed: flags as chattr(1) has them.
+
+use extant::{Errno, Error, Node, Operations};
+
+/// FS_IOC_GETFLAGS.
+const GET_FLAGS: u32 = 0x8008_6601;
+/// FS_IOC_SETFLAGS.
+const SET_FLAGS: u32 = 0x4008_6602;
+/// FS_IOC_FSGETXATTR.
+const GET_XATTR: u32 = 0x801c_581f;
+/// FS_IOC_FSSETXATTR.
+const SET_XATTR: u32 = 0x401c_5820;
+/// FS_IOC_GETVERSION.
+const GET_VERSION: u32 = 0x8008_7601;
+
+/// Bytes of `struct fsxattr`.
+const FSXATTR_BYTES: usize = 28;
+
+/// Flags of `struct fsxattr` and the inode flags that they stand for.
+const XFLAGS: [(u32, u32); 6] = [
+    (0x0000_0008, 0x10),        // immutable
+    (0x0000_0010, 0x20),        // append
+    (0x0000_0020, 0x08),        // sync
+    (0x0000_0040, 0x80),        // noatime
+    (0x0000_0080, 0x40),        // nodump
+    (0x0000_0200, 0x2000_0000), // project inherit
+];
+
+/// Answers one; ENOTTY (as the protocol's users expect) for those not known.
+pub fn answer(fs: &Operations, node: &Node, cmd: u32, input: &[u8]) -> Result<Vec<u8>, Error> {
+    match cmd {
+        GET_FLAGS => Ok(node.attr().flags.to_le_bytes().to_vec()),
+        SET_FLAGS => {
+            let flags = word(input, 0)?;
+            fs.set_flags(node, flags).map(|()| Vec::new())
+        }
+        GET_VERSION => Ok(node.generation().to_le_bytes().to_vec()),
+        GET_XATTR => {
+            let mut out = vec![0; FSXATTR_BYTES];
+            out[..4].copy_from_slice(&to_xflags(node.attr().flags).to_le_bytes());
+            Ok(out)
+        }
+        SET_XATTR => {
+            let (own, all) = from_xflags(word(input, 0)?);
+            fs.set_flags(node, node.attr().flags & !all | own).map(|()| Vec::new())
+        }
+        _ => Err(Error::Posix(Errno::NotTy)),
+    }
+}
+
+fn word(input: &[u8], at: usize) -> Result<u32, Error> {
+    let bytes = input.get(at..at + 4).and_then(|b| b.try_into().ok()).ok_or(Errno::Inval)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+fn to_xflags(flags: u32) -> u32 {
+    XFLAGS.iter().filter(|(_, own)| flags & own != 0).fold(0, |all, (x, _)| all | x)
+}
+
+/// The inode flags of `xflags`, and all that `xflags` could have said.
+fn from_xflags(xflags: u32) -> (u32, u32) {
+    XFLAGS.iter().fold((0, 0), |(own, all), (x, flag)| (own | if xflags & x != 0 { *flag } else { 0 }, all | flag))
+}

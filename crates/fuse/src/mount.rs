@@ -1,0 +1,173 @@
+//! Mounting, and the life of a mount.
+
+use crate::server::Server;
+use crate::tune;
+use extant::Fs;
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a file system is served.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What the table of mounts shows as the source.
+    pub source: String,
+    /// Other users than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Options passed on to the kernel: `nosuid`, `nodev`, `noexec`, `noatime`, …
+    pub kernel: Vec<String>,
+    /// Threads that receive requests; 0: two for each CPU.
+    pub threads: usize,
+    /// How long the kernel may keep names and attributes. Nobody else changes the image, so for long.
+    pub time_to_live: Duration,
+    /// The kernel collects writes.
+    pub writeback_cache: bool,
+    /// POSIX ACLs are honoured.
+    pub acl: bool,
+    /// The type shows as `fuse.SUBTYPE`.
+    pub subtype: String,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            source: "extant".into(),
+            allow_other: nix::unistd::geteuid().is_root(),
+            kernel: Vec::new(),
+            threads: 0,
+            time_to_live: Duration::from_secs(86_400),
+            writeback_cache: true,
+            acl: true,
+            subtype: "extant".into(),
+        }
+    }
+}
+
+/// A mounted file system. [`Mounted::wait`] returns when it is unmounted and clean.
+#[derive(Debug)]
+pub struct Mounted {
+    dir: PathBuf,
+    unmounter: SessionUnmounter,
+    thread: JoinHandle<io::Result<()>>,
+    outcome: std::sync::mpsc::Receiver<Result<(), extant::Error>>,
+}
+
+impl MountOptions {
+    fn config(&self, read_only: bool) -> Config {
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(self.source.clone()),
+            MountOption::Subtype(self.subtype.clone()),
+            MountOption::DefaultPermissions,
+            if read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        config.mount_options.extend(self.kernel.iter().map(|o| kernel_option(o)));
+        if nix::unistd::geteuid().is_root() && !self.kernel.iter().any(|o| o == "nodev") {
+            config.mount_options.push(MountOption::Dev);
+        }
+        if nix::unistd::geteuid().is_root() && !self.kernel.iter().any(|o| o == "nosuid") {
+            config.mount_options.push(MountOption::Suid);
+        }
+        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(self.thread_count());
+        config.clone_fd = true;
+        config
+    }
+
+    fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => 2 * std::thread::available_parallelism().map_or(2, usize::from),
+            n => n,
+        }
+    }
+}
+
+fn kernel_option(name: &str) -> MountOption {
+    match name {
+        "nosuid" => MountOption::NoSuid,
+        "nodev" => MountOption::NoDev,
+        "noexec" => MountOption::NoExec,
+        "noatime" => MountOption::NoAtime,
+        "dirsync" => MountOption::DirSync,
+        "sync" => MountOption::Sync,
+        other => MountOption::CUSTOM(other.into()),
+    }
+}
+
+/// Mounts `fs` on `dir` and serves it from threads of its own. The file system is unmounted cleanly when the mount ends, however it ends.
+///
+/// # Errors
+/// Those of mount(2) or fusermount3(1); the file system is closed then.
+pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
+    let config = options.config(fs.is_read_only());
+    let (server, outcome) = Server::new(fs, options)?;
+    let mut session = Session::new(server, dir, &config)?;
+    let unmounter = session.unmount_callable();
+    let thread = std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())?;
+    tune::raise_limits(dir);
+    Ok(Mounted { dir: dir.into(), unmounter, thread, outcome })
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What unmounts it from another thread.
+    pub fn unmounter(&mut self) -> Unmounter {
+        Unmounter { dir: self.dir.clone() }
+    }
+
+    /// Waits until the mount has ended and everything is written. Errors: of serving, or of writing the last changes.
+    pub fn wait(self) -> io::Result<()> {
+        let served = match self.thread.join() {
+            Ok(served) => served,
+            Err(_) => Err(io::Error::other("the serving thread panicked")),
+        };
+        let closed = self.outcome.recv().unwrap_or(Ok(())).map_err(io::Error::other);
+        served.and(closed)
+    }
+
+    /// Unmounts and waits until everything is written.
+    pub fn unmount(mut self) -> io::Result<()> {
+        self.unmounter.unmount()?;
+        self.wait()
+    }
+}
+
+/// Unmounts a mounted file system, from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    dir: PathBuf,
+}
+
+impl Unmounter {
+    /// Has the kernel write what it keeps, and unmounts. EBUSY while files are open.
+    pub fn unmount(&self) -> io::Result<()> {
+        if let Ok(dir) = std::fs::File::open(&self.dir) {
+            nix::unistd::syncfs(&dir)?;
+        }
+        unmount_dir(&self.dir, false)
+    }
+
+    /// Detaches the mount at once; it ends when its last user is gone.
+    pub fn detach(&self) -> io::Result<()> {
+        unmount_dir(&self.dir, true)
+    }
+}
+
+fn unmount_dir(dir: &Path, lazy: bool) -> io::Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        let flags = if lazy { nix::mount::MntFlags::MNT_DETACH } else { nix::mount::MntFlags::empty() };
+        return Ok(nix::mount::umount2(dir, flags)?);
+    }
+    let how = if lazy { "-uz" } else { "-u" };
+    let status = std::process::Command::new("fusermount3").arg(how).arg(dir).status()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("fusermount3 {how} failed: {status}"))),
+    }
+}
