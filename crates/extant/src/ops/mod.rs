@@ -111,8 +111,16 @@ impl Operations {
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
-        let target = self.vfs.child(&dir.0, name)?.ok_or(Errno::NoEnt)?;
-        self.vfs.inode(target.ino).map(Node)
+        loop {
+            let target = self.vfs.child(&dir.0, name)?.ok_or(Errno::NoEnt)?;
+            match self.vfs.inode(target.ino) {
+                Ok(inode) if inode.generation == target.generation => return Ok(Node(inode)),
+                Err(e) if !e.is(Errno::Stale) => return Err(e),
+                // The name was removed, and its inode freed, since it was looked up.
+                _ if self.vfs.child(&dir.0, name)? == Some(target) => return Err(Errno::Stale.into()),
+                _ => {}
+            }
+        }
     }
 
     /// Target of a symlink.

@@ -157,7 +157,7 @@ impl Operations {
         if ino.0 < first || ino.0 > st.geo.inodes_count || !st.alloc.inode_in_use(ino)? {
             return Err(bad("orphan record of an inode that is not in use"));
         }
-        let inode = self.vfs.inode(ino)?;
+        let inode = self.vfs.inodes.get(st, ino, true)?;
         let (links, truncatable) = (inode.body().links, file::can_truncate(&inode));
         match links > 0 && !truncatable {
             true => Err(bad("orphan record of a linked inode without content")),

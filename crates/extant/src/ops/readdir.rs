@@ -31,8 +31,11 @@ impl Operations {
         dir::read(self.st(), &dir.0, cookie, &mut each)
     }
 
-    /// As [`Operations::read_dir_from`], with each entry's inode. Inodes are loaded outside of the directory's lock.
+    /// As [`Operations::read_dir_from`], with each entry's inode, which cannot go away while `each` runs.
     pub fn read_dir_plus(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>, &Node) -> bool) -> Result<()> {
+        check_dir(&dir.0)?;
+        // Held throughout: no name of the batch can be removed before its inode is handed out.
+        let _lock = dir.0.rw.read();
         let mut at = cookie;
         loop {
             let batch = self.batch(dir, at)?;
@@ -48,10 +51,10 @@ impl Operations {
         }
     }
 
-    /// Some entries from `cookie` on; none at the end.
+    /// Some entries from `cookie` on; none at the end. The directory is locked.
     fn batch(&self, dir: &Node, cookie: u64) -> Result<Vec<DirEntry>> {
         let mut batch = Vec::with_capacity(BATCH);
-        self.read_dir_from(dir, cookie, |e| {
+        dir::read(self.st(), &dir.0, cookie, &mut |e| {
             batch.push(DirEntry { name: e.name.to_vec(), ino: u64::from(e.ino.0), ftype: e.ftype, next: e.next });
             batch.len() < BATCH
         })?;

@@ -8,7 +8,7 @@
 //! # Locking
 //! A shard's lock is held for a look or a change only; slots are read outside of it.
 
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::types::InodeNr;
@@ -62,14 +62,17 @@ impl InodeTable {
         Some(inode.clone())
     }
 
-    /// The inode, loaded if it is not in memory.
-    pub fn get(&self, st: &Store, ino: InodeNr) -> Result<Arc<Inode>> {
+    /// The inode, loaded if it is not in memory. ESTALE for a slot without links: only orphan processing (`unlinked`) may see it.
+    pub fn get(&self, st: &Store, ino: InodeNr, unlinked: bool) -> Result<Arc<Inode>> {
         loop {
             if let Some(inode) = self.peek(ino) {
                 return Ok(inode);
             }
             let before = self.shard(ino).read().removals;
             let loaded = Inode::load(st, ino)?;
+            if !unlinked && loaded.body().links == 0 {
+                return Err(Errno::Stale.into());
+            }
             let mut shard = self.shard(ino).write();
             if let Some(inode) = shard.map.get(&ino.0) {
                 return Ok(inode.clone());

@@ -41,7 +41,7 @@ impl From<Target> for Place {
 impl Vfs {
     /// The inode, loaded if need be.
     pub fn inode(&self, ino: InodeNr) -> Result<Arc<Inode>> {
-        self.inodes.get(&self.st, ino)
+        self.inodes.get(&self.st, ino, false)
     }
 
     /// Where `name` leads in `dir`; takes the directory's lock for reading on a miss.
