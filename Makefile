@@ -1,0 +1,43 @@
+# Extant: `make run` shows it at work, `make test` passes the tests. Each installs what it lacks.
+
+CARGO ?= cargo
+BENCH_RUNS ?= 5
+FUZZ_SECONDS ?= 3600
+
+.PHONY: all run test bench fuzz crash lint setup clean
+
+all:
+	$(CARGO) build --release
+
+# Tools that tests and the demonstration call: e2fsprogs, FUSE, attributes.
+setup:
+	@scripts/setup.sh
+
+# Builds an image, mounts it, lets several programs write to it at once, unmounts it, checks it with e2fsck and the kernel.
+run: setup
+	$(CARGO) build --release -p extant-cli
+	scripts/demo.sh target/release/extant
+
+test: setup
+	scripts/test.sh
+
+# Ratios against the kernel's ext4 and fuse2fs, in one run.
+bench: setup
+	$(CARGO) build --release -p extant-cli -p extant-lab
+	target/release/extant-lab bench --runs $(BENCH_RUNS)
+
+# Random operations against a model, and damaged images, until the time is over.
+fuzz: setup
+	EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --release -p extant --test it -- --ignored fuzz --nocapture
+
+# Power cuts at every write of random workloads, until stopped.
+crash: setup
+	EXTANT_CRASH_FOREVER=1 $(CARGO) test --release -p extant --test it -- --ignored crash --nocapture
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Installs what the tests and the demonstration call, where it is missing.
+set -eu
+
+missing=""
+need() { # command, Debian package
+    command -v "$1" >/dev/null 2>&1 || [ -x "/sbin/$1" ] || [ -x "/usr/sbin/$1" ] || missing="$missing $2"
+}
+need mke2fs e2fsprogs
+need e2fsck e2fsprogs
+need debugfs e2fsprogs
+need dumpe2fs e2fsprogs
+need fusermount3 fuse3
+need fuse2fs fuse2fs
+need getfattr attr
+need getfacl acl
+need losetup util-linux
+need cc gcc
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "setup: cargo is missing: install Rust 1.95 or later with rustup (https://rustup.rs)" >&2
+    exit 1
+fi
+[ -z "$missing" ] && exit 0
+
+packages=$(echo "$missing" | tr ' ' '\n' | sort -u | tr '\n' ' ')
+echo "setup: installing $packages"
+as_root=""
+[ "$(id -u)" -eq 0 ] || as_root="sudo"
+$as_root apt-get update -qq
+# shellcheck disable=SC2086
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages >/dev/null

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# All tests: unit, integration over real images, mounts, conformance. A test that cannot run fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR=never
+
+cargo build --workspace --bins
+cargo test --workspace
