@@ -28,6 +28,9 @@ use std::io;
 /// The most bytes that one call reads ahead.
 const MAX_READ_AHEAD: usize = 1 << 20;
 
+/// More blocks than this are forgotten by looking at all that are held, instead of for each of them.
+const FORGET_BY_NUMBER: u64 = 256;
+
 /// A bounded cache of the metadata blocks of one device, keyed by block number.
 ///
 /// Its capacity bounds the blocks that nobody uses; pinned and referenced ones stay whatever their number.
@@ -177,7 +180,12 @@ impl Cache {
     /// Drops `count` blocks from `nr` without writing them, whoever uses them: their content no longer matters. Loads
     /// in progress of these blocks are not cached.
     pub fn forget(&self, nr: u64, count: u64) {
-        for nr in nr..nr.saturating_add(count) {
+        let range = nr..nr.saturating_add(count);
+        if count > FORGET_BY_NUMBER {
+            self.shards.iter().for_each(|shard| drop(shard.write().forget_range(&range)));
+            return;
+        }
+        for nr in range {
             let dropped = self.shard(nr).write().forget(nr);
             drop(dropped);
         }

@@ -7,6 +7,7 @@ use super::Buffer;
 use super::load::{Load, Outcome};
 use extant_sync::Arc;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// The most buffers that one insertion looks at to find room; the next one goes on from there.
 const STEPS: usize = 64;
@@ -123,6 +124,13 @@ impl Shard {
             load.cancel();
         }
         self.slots.get(&nr).copied().map(|slot| self.remove_slot(slot))
+    }
+
+    /// Drops the blocks of a range as [`Shard::forget`] does each.
+    pub(super) fn forget_range(&mut self, range: &Range<u64>) -> Dropped {
+        let numbers = self.slots.keys().chain(self.loading.keys()).copied();
+        let numbers: Vec<u64> = numbers.filter(|nr| range.contains(nr)).collect();
+        numbers.into_iter().filter_map(|nr| self.forget(nr)).collect()
     }
 
     /// Drops a block if its buffer is such as `condition` says.

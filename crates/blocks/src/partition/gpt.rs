@@ -3,7 +3,7 @@
 use super::byte_range;
 use crate::BlockDevice;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -65,6 +65,8 @@ pub(super) fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -
 struct Array {
     bytes: Vec<u8>,
     entry_size: usize,
+    /// The sectors that partitions may have.
+    usable: RangeInclusive<u64>,
 }
 
 /// Reads the header in a sector and its entries, if both are valid.
@@ -85,7 +87,8 @@ fn read_array(device: &dyn BlockDevice, sector: u64, at: u64) -> io::Result<Opti
     let mut bytes = vec![0; len as usize];
     device.read_at(&mut bytes, start)?;
     let valid = crc32(&bytes) == header.array_crc.get();
-    Ok(valid.then_some(Array { bytes, entry_size: entry_size as usize }))
+    let usable = header.first_usable.get()..=header.last_usable.get();
+    Ok(valid.then_some(Array { bytes, entry_size: entry_size as usize, usable }))
 }
 
 /// The header at the start of a sector, if its sums and sizes are right.
@@ -109,9 +112,10 @@ fn entry_range(device: &dyn BlockDevice, sector: u64, array: &Array, number: u32
     let index = usize::try_from(number.checked_sub(1)?).ok()?;
     let bytes = array.bytes.chunks_exact(array.entry_size).nth(index)?;
     let (entry, _) = Entry::read_from_prefix(bytes).ok()?;
-    let unused = entry.kind == <[u8; 16]>::new_zeroed();
+    let used = entry.kind != <[u8; 16]>::new_zeroed();
+    let usable = array.usable.contains(&entry.first.get()) && array.usable.contains(&entry.last.get());
     let count = entry.last.get().checked_sub(entry.first.get())?.checked_add(1)?;
-    byte_range(device, sector, entry.first.get(), count).filter(|_| !unused)
+    byte_range(device, sector, entry.first.get(), count).filter(|_| used && usable)
 }
 
 /// The sum of the table: CRC-32 with the polynomial of Ethernet.

@@ -136,6 +136,8 @@ fn forgotten_blocks_are_read_again() {
     let new = read(&cache, 5);
     assert!(!Arc::ptr_eq(&old, &new));
     assert_eq!(number(&new), 5);
+    cache.forget(0, u64::MAX);
+    assert_eq!(cache.stats().blocks, 0);
     assert_eq!(old.read()[0], 99);
 }
 

@@ -71,7 +71,7 @@ fn zeroes_and_holes() {
         data += range.end - range.start;
         at = range.end;
     }
-    assert!(data >= (1 << 19) - 8192 && data <= 1 << 20);
+    assert!(((1 << 19) - 8192..=1 << 20).contains(&data));
     assert_eq!(device.next_data(device.len()).unwrap(), None);
 }
 

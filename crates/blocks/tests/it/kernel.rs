@@ -1,4 +1,6 @@
 //! What the kernel has mounted is refused. These need root and loop devices.
+//!
+//! They run one at a time, since one's mount may be seen through another's loop device.
 
 use crate::image::image;
 use extant_blocks::{BlockDevice, OpenOptions};
@@ -44,6 +46,12 @@ impl Drop for Mount {
     }
 }
 
+static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 fn ext4(offset: u64) -> (tempfile::TempDir, PathBuf, PathBuf) {
     let (directory, path) = image((8 << 20) + offset);
     let extended = format!("offset={offset}");
@@ -55,6 +63,7 @@ fn ext4(offset: u64) -> (tempfile::TempDir, PathBuf, PathBuf) {
 
 #[test]
 fn an_image_mounted_through_a_loop_device_is_refused() {
+    let _alone = alone();
     let (directory, path, point) = ext4(0);
     let other_name = directory.path().join("link");
     std::fs::hard_link(&path, &other_name).unwrap();
@@ -79,6 +88,7 @@ fn an_image_mounted_through_a_loop_device_is_refused() {
 
 #[test]
 fn only_the_mounted_part_of_a_file_is_refused() {
+    let _alone = alone();
     let (_directory, path, point) = ext4(1 << 20);
     let device = Loop::new(&["-o", "1048576"], &path);
     let _mount = Mount::new(&device.0, &point);
@@ -88,6 +98,7 @@ fn only_the_mounted_part_of_a_file_is_refused() {
 
 #[test]
 fn disks_are_held_by_one_writer() {
+    let _alone = alone();
     let (_directory, path) = image(1 << 20);
     let device = Loop::new(&[], &path);
     let writer = OpenOptions::new(&device.0).open().unwrap();

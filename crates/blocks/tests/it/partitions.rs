@@ -3,9 +3,11 @@
 use extant_blocks::{BlockDevice, MemDevice, OpenOptions, SparseDevice, partition};
 use proptest::prelude::*;
 use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
 
 /// One entry of a classic table: kind, first sector, number of sectors.
-fn mbr(entries: &[(u8, u32, u32)]) -> [u8; 512] {
+pub fn mbr(entries: &[(u8, u32, u32)]) -> [u8; 512] {
     let mut table = [0; 512];
     for (entry, (kind, first, count)) in table[446..].chunks_mut(16).zip(entries) {
         entry[4] = *kind;
@@ -22,10 +24,10 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 /// Writes a table with its copy. Partitions are first and last sector.
-fn write_gpt(device: &dyn BlockDevice, sector: u64, partitions: &[(u64, u64)]) {
+pub fn write_gpt(device: &dyn BlockDevice, sector: u64, partitions: &[(u64, u64)]) {
     let mut array = vec![0u8; 128 * 128];
     for (entry, (first, last)) in array.chunks_mut(128).zip(partitions) {
-        entry[..16].fill(0x11);
+        entry[..16].fill(if *last == 0 { 0 } else { 0x11 });
         entry[32..40].copy_from_slice(&first.to_le_bytes());
         entry[40..48].copy_from_slice(&last.to_le_bytes());
     }
@@ -148,4 +150,41 @@ proptest! {
             prop_assert!(start < end && end <= device.len());
         }
     }
+}
+
+/// Partitions as `partx` finds them in an image: number, start and end in bytes.
+fn by_partx(path: &Path) -> Vec<(u32, u64, u64)> {
+    let output = Command::new("partx").args(["-g", "-o", "NR,START,SECTORS"]).arg(path).output();
+    let output = output.unwrap_or_else(|error| panic!("partx (package util-linux): {error}"));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let partition = |line: &str| {
+        let fields: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap()).collect();
+        (fields[0] as u32, fields[1] * 512, (fields[1] + fields[2]) * 512)
+    };
+    lines.lines().map(partition).collect()
+}
+
+fn assert_partx_agrees(write: impl Fn(&dyn BlockDevice), unlike: &[u32], expected: usize) {
+    let (_directory, path) = crate::image::image(8 << 20);
+    write(&OpenOptions::new(&path).open().unwrap());
+    let ours = |number| {
+        let device = OpenOptions::new(&path).partition(number).open().ok()?;
+        Some((number, device.start(), device.start() + device.len()))
+    };
+    let theirs: Vec<_> = by_partx(&path).into_iter().filter(|(number, ..)| !unlike.contains(number)).collect();
+    assert_eq!((1..20).filter_map(ours).collect::<Vec<_>>(), theirs);
+    assert_eq!(theirs.len(), expected);
+}
+
+#[test]
+fn partx_finds_the_same_partitions() {
+    assert_partx_agrees(|device| write_gpt(device, 512, &[(2048, 4095), (0, 0), (4096, 8191)]), &[], 2);
+    let classic = |device: &dyn BlockDevice| {
+        let table = mbr(&[(0x83, 64, 1000), (0x05, 4096, 8192), (0x83, 2048, 100)]);
+        device.write_at(&table, 0).unwrap();
+        device.write_at(&mbr(&[(0x83, 16, 100), (0x05, 1024, 512)]), 4096 * 512).unwrap();
+        device.write_at(&mbr(&[(0x82, 8, 64)]), (4096 + 1024) * 512).unwrap();
+    };
+    // Number 2 is the chain itself, which is no partition to open.
+    assert_partx_agrees(classic, &[2], 4);
 }

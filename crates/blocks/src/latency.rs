@@ -1,0 +1,100 @@
+//! A device that takes its time, as a disk does.
+
+use crate::BlockDevice;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How long each request of a [`LatencyDevice`] takes at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// A read, whatever its length.
+    pub read: Duration,
+    /// A write, whatever its length; a discard and a zeroed range too.
+    pub write: Duration,
+    /// A flush.
+    pub flush: Duration,
+}
+
+/// Wraps a device and delays each request. Requests of several threads are delayed side by side.
+#[derive(Debug)]
+pub struct LatencyDevice<D> {
+    inner: D,
+    latency: Latency,
+}
+
+impl<D: BlockDevice> LatencyDevice<D> {
+    /// A device as slow as told.
+    pub fn new(inner: D, latency: Latency) -> Self {
+        LatencyDevice { inner, latency }
+    }
+
+    /// The device below.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+}
+
+fn delay(time: Duration) {
+    if !time.is_zero() {
+        sleep(time);
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for LatencyDevice<D> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        delay(self.latency.read);
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        delay(self.latency.write);
+        self.inner.write_at(data, offset)
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        delay(self.latency.read);
+        self.inner.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        delay(self.latency.write);
+        self.inner.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        delay(self.latency.flush);
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        delay(self.latency.write);
+        self.inner.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        delay(self.latency.write);
+        self.inner.write_zeroes(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        self.inner.next_data(offset)
+    }
+}
