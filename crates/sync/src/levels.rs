@@ -76,7 +76,8 @@ pub(crate) struct Tag {
 pub(crate) struct Held {
     #[cfg(debug_assertions)]
     level: Level,
-    _not_send: PhantomData<*const ()>,
+    /// Not to be sent to another thread, but to be shared with one, as the guards of the standard library.
+    _not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
 
 /// How strictly an acquisition is checked.

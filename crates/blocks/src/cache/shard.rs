@@ -81,6 +81,7 @@ impl Shard {
     /// Inserts a buffer made in memory, or gives the block's buffer that is in use as an error.
     pub(super) fn insert_fresh(&mut self, buffer: Arc<Buffer>) -> (Fresh, Dropped) {
         let nr = buffer.nr();
+        self.cancel_load(nr);
         if let Some(slot) = self.slots.get(&nr).copied() {
             let present = &mut self.ring[slot];
             if present.in_use() {
@@ -118,11 +119,16 @@ impl Shard {
         dropped
     }
 
-    /// Drops a block whoever uses it, and bars a load in progress from being cached.
-    pub(super) fn forget(&mut self, nr: u64) -> Option<Arc<Buffer>> {
+    /// Keeps what a load in progress reads from being cached: it would be older than what comes now.
+    fn cancel_load(&mut self, nr: u64) {
         if let Some(load) = self.loading.remove(&nr) {
             load.cancel();
         }
+    }
+
+    /// Drops a block whoever uses it, and bars a load in progress from being cached.
+    pub(super) fn forget(&mut self, nr: u64) -> Option<Arc<Buffer>> {
+        self.cancel_load(nr);
         self.slots.get(&nr).copied().map(|slot| self.remove_slot(slot))
     }
 

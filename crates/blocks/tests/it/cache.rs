@@ -142,6 +142,30 @@ fn forgotten_blocks_are_read_again() {
 }
 
 #[test]
+fn a_load_does_not_bring_back_what_was_given_up_meanwhile() {
+    let device = numbered(10);
+    let cache = cache(&device, 1 << 20);
+    let forgotten = |_: &[u8]| {
+        cache.forget(5, 1);
+        Ok::<_, io::Error>(())
+    };
+    assert_eq!(number(&cache.read(5, forgotten).unwrap()), 5);
+    assert!(cache.peek(5).is_none());
+    let replaced = |_: &[u8]| {
+        cache.fresh(6).write_unlogged()[0] = 66;
+        Ok::<_, io::Error>(())
+    };
+    assert_eq!(number(&cache.read(6, replaced).unwrap()), 66);
+    let replaced_and_gone = |_: &[u8]| {
+        drop(cache.fresh(7));
+        cache.forget_unused();
+        Ok::<_, io::Error>(())
+    };
+    cache.read(7, replaced_and_gone).unwrap();
+    assert!(cache.peek(7).is_none());
+}
+
+#[test]
 fn blocks_read_ahead_are_checked_by_their_first_reader() {
     let device = numbered(100);
     let cache = cache(&device, 1 << 20);
