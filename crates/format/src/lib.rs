@@ -8,12 +8,15 @@
 pub mod bitmap;
 mod bytes;
 pub mod checksum;
+pub mod dir;
 pub mod error;
 pub mod extent;
 pub mod features;
 pub mod geometry;
 pub mod group_desc;
+pub mod htree;
 pub mod indirect;
+pub mod inline;
 pub mod inode;
 pub mod jbd2;
 pub mod mmp;

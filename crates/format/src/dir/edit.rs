@@ -1,0 +1,124 @@
+//! Changing entries.
+
+use super::read::entries;
+use super::{DirFormat, HEADER_SIZE, NAME_MAX, entry_len};
+use crate::bytes::{part_mut, put_bytes, put_le16, put_le32};
+use crate::error::{Corrupt, Result};
+use crate::types::{FileType, InodeNr};
+
+/// Makes one unused record of the whole area.
+pub fn init_area(area: &mut [u8], format: &DirFormat) {
+    area.fill(0);
+    let len = area.len();
+    set_rec_len(area, format, 0, len);
+}
+
+/// Sets the length of the record at `offset`.
+pub fn set_rec_len(area: &mut [u8], format: &DirFormat, offset: usize, rec_len: usize) {
+    put_le16(area, offset.saturating_add(4), format.encode_rec_len(rec_len));
+}
+
+fn type_byte(format: &DirFormat, file_type: FileType) -> u8 {
+    if format.filetype { file_type.to_dir_byte() } else { 0 }
+}
+
+/// Sets inode and type of the entry at `offset`; its name stays.
+pub fn set_target(area: &mut [u8], format: &DirFormat, offset: usize, ino: InodeNr, file_type: FileType) {
+    put_le32(area, offset, ino.0);
+    put_bytes(area, offset.saturating_add(7), &[type_byte(format, file_type)]);
+}
+
+/// Writes a whole record at `offset`; a name longer than 255 bytes is cut.
+pub fn put_entry(
+    area: &mut [u8],
+    format: &DirFormat,
+    offset: usize,
+    rec_len: usize,
+    ino: InodeNr,
+    file_type: FileType,
+    name: &[u8],
+) {
+    let name = &name[..name.len().min(NAME_MAX)];
+    let end = offset.saturating_add(rec_len).min(offset.saturating_add(entry_len(name.len())));
+    part_mut(area, offset, end).fill(0);
+    put_le32(area, offset, ino.0);
+    set_rec_len(area, format, offset, rec_len);
+    let kind = [name.len() as u8, type_byte(format, file_type)];
+    put_bytes(area, offset.saturating_add(6), &kind);
+    put_bytes(area, offset.saturating_add(HEADER_SIZE), name);
+}
+
+/// Adds an entry in the first record that has room, and gives its offset; `None` if no record has. Whether the name is there
+/// already is not looked at.
+///
+/// # Errors
+/// A bad record before the place.
+pub fn insert(
+    area: &mut [u8],
+    format: &DirFormat,
+    name: &[u8],
+    ino: InodeNr,
+    file_type: FileType,
+) -> Result<Option<usize>> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Ok(None);
+    }
+    let wanted = entry_len(name.len());
+    let place = entries(area, format).find(|entry| entry.as_ref().map_or(true, |entry| entry.gap() >= wanted));
+    let Some(entry) = place.transpose()? else { return Ok(None) };
+    let (offset, needed, rec_len) = (entry.offset, entry.needed(), entry.rec_len);
+    if needed > 0 {
+        set_rec_len(area, format, offset, needed);
+    }
+    put_entry(area, format, offset + needed, rec_len - needed, ino, file_type, name);
+    Ok(Some(offset + needed))
+}
+
+/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. Its bytes are zeroed.
+///
+/// # Errors
+/// A bad record before it, or no record at the offset.
+pub fn remove(area: &mut [u8], format: &DirFormat, offset: usize) -> Result<()> {
+    let mut before = None;
+    for entry in entries(area, format) {
+        let entry = entry?;
+        let (start, rec_len) = (entry.offset, entry.rec_len);
+        if start == offset {
+            part_mut(area, start, start + rec_len).fill(0);
+            match before {
+                Some((previous, len)) => set_rec_len(area, format, previous, len + rec_len),
+                None => set_rec_len(area, format, start, rec_len),
+            }
+            return Ok(());
+        }
+        before = Some((start, rec_len));
+    }
+    Err(Corrupt::new("directory entry").field("offset").found(offset as u64))
+}
+
+/// Makes the area hold exactly these entries, without gaps; the last record takes the rest. `false` if they have no room, and
+/// then the area is empty.
+#[must_use]
+pub fn fill<'n>(
+    area: &mut [u8],
+    format: &DirFormat,
+    list: impl IntoIterator<Item = (InodeNr, FileType, &'n [u8])>,
+) -> bool {
+    init_area(area, format);
+    let (mut next, mut last) = (0, None);
+    for (ino, file_type, name) in list {
+        let len = entry_len(name.len());
+        if next + len > area.len() {
+            init_area(area, format);
+            return false;
+        }
+        put_entry(area, format, next, len, ino, file_type, name);
+        last = Some(next);
+        next += len;
+    }
+    if let Some(last) = last {
+        let len = area.len() - last;
+        set_rec_len(area, format, last, len);
+    }
+    true
+}

@@ -1,0 +1,119 @@
+//! Linear directory blocks.
+//!
+//! Functions work on an *area*: the part of a block before its checksum tail (see [`DirFormat::area`]), or one of the two parts
+//! of an inline directory. Records cover an area without gaps.
+//!
+//! # Invariants
+//! Reading is total: an entry is given only if its record and name lie in the area. After an error an iteration ends.
+
+mod edit;
+mod read;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+pub use edit::{fill, init_area, insert, put_entry, remove, set_rec_len, set_target};
+pub use read::{DirEntry, Entries, dot_dot, entries, find, largest_gap};
+pub use tail::{DIR_TAIL_SIZE, has_tail, init_tail, seal_dir_leaf, verify_leaf};
+
+use crate::features::Incompat;
+use crate::geometry::Geometry;
+use crate::types::{FileType, InodeNr};
+
+/// Bytes of a name at most.
+pub const NAME_MAX: usize = 255;
+
+const HEADER_SIZE: usize = 8;
+/// The shortest record: a header and one character, padded.
+const MIN_REC_LEN: usize = 12;
+
+/// Bytes of a record for a name: header and name, padded to four.
+pub const fn entry_len(name_len: usize) -> usize {
+    (HEADER_SIZE + name_len).next_multiple_of(4)
+}
+
+/// How this file system writes directory blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirFormat {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Whether entries carry file types.
+    pub filetype: bool,
+    /// Whether blocks end with a checksum.
+    pub metadata_csum: bool,
+    /// Whether hash trees may have a third level.
+    pub largedir: bool,
+}
+
+impl DirFormat {
+    /// The format that follows from the file system's features.
+    pub fn new(geo: &Geometry) -> DirFormat {
+        DirFormat {
+            block_size: geo.block_size,
+            filetype: geo.has_filetype(),
+            metadata_csum: geo.metadata_csum,
+            largedir: geo.incompat(Incompat::LARGEDIR),
+        }
+    }
+
+    /// Bytes of a block that entries may take.
+    pub const fn usable(&self) -> usize {
+        let tail = if self.metadata_csum { DIR_TAIL_SIZE } else { 0 };
+        (self.block_size as usize).saturating_sub(tail)
+    }
+
+    /// The part of a block that holds entries.
+    pub fn area<'a>(&self, block: &'a [u8]) -> &'a [u8] {
+        crate::bytes::part(block, 0, self.usable())
+    }
+
+    /// The part of a block that holds entries, to be changed.
+    pub fn area_mut<'a>(&self, block: &'a mut [u8]) -> &'a mut [u8] {
+        crate::bytes::part_mut(block, 0, self.usable())
+    }
+
+    /// Makes an empty block.
+    pub fn init_block(&self, block: &mut [u8]) {
+        block.fill(0);
+        init_area(self.area_mut(block), self);
+        if self.metadata_csum {
+            init_tail(block);
+        }
+    }
+
+    /// Makes the first block of a directory: `.` and `..`.
+    pub fn init_first_block(&self, block: &mut [u8], own: InodeNr, parent: InodeNr) {
+        self.init_block(block);
+        let area = self.area_mut(block);
+        let first = entry_len(1);
+        let rest = area.len().saturating_sub(first);
+        put_entry(area, self, 0, first, own, FileType::Directory, b".");
+        put_entry(area, self, first, rest, parent, FileType::Directory, b"..");
+    }
+
+    /// A record length from its two bytes. Blocks of 64 KiB need lengths that 16 bits do not hold.
+    fn decode_rec_len(&self, raw: u16) -> usize {
+        let len = usize::from(raw);
+        if self.block_size < 65536 {
+            return len;
+        }
+        if raw == 0xFFFF || raw == 0 { self.block_size as usize } else { len & 0xFFFC | (len & 3) << 16 }
+    }
+
+    pub(crate) fn encode_rec_len(&self, len: usize) -> u16 {
+        match len {
+            0..65536 => len as u16,
+            65536 => 0xFFFF,
+            _ => (len & 0xFFFC | len >> 16 & 3) as u16,
+        }
+    }
+}
+
+/// Seals a directory block of whatever kind: a leaf has a tail, root and interior nodes of a hash tree do not.
+pub fn seal_dir_block(block: &mut [u8], nr: u64, seed: u32) {
+    if has_tail(block) {
+        seal_dir_leaf(block, nr, seed);
+    } else {
+        crate::htree::seal_htree(block, nr, seed);
+    }
+}

@@ -1,0 +1,156 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn format(block_size: u32) -> DirFormat {
+    DirFormat { block_size, filetype: true, metadata_csum: true, largedir: false }
+}
+
+fn names(block: &[u8], format: &DirFormat) -> Vec<String> {
+    entries(format.area(block), format)
+        .map(|entry| entry.unwrap())
+        .filter(DirEntry::is_used)
+        .map(|entry| String::from_utf8_lossy(entry.name).into_owned())
+        .collect()
+}
+
+#[test]
+fn first_block_has_the_dots() {
+    let format = format(1024);
+    let mut block = vec![0xFF; 1024];
+    format.init_first_block(&mut block, InodeNr(12), InodeNr(2));
+    assert_eq!(names(&block, &format), [".", ".."]);
+    assert_eq!(dot_dot(&block, &format).unwrap().ino, InodeNr(2));
+    seal_dir_leaf(&mut block, 0, 5);
+    assert!(verify_leaf(&block, 5).is_ok());
+    assert!(verify_leaf(&block, 6).is_err());
+}
+
+#[test]
+fn removed_entries_give_their_room_to_the_one_before() {
+    let format = format(1024);
+    let mut block = vec![0; 1024];
+    format.init_block(&mut block);
+    for name in ["one", "two", "three"] {
+        let at = insert(format.area_mut(&mut block), &format, name.as_bytes(), InodeNr(20), FileType::Regular);
+        assert!(at.unwrap().is_some());
+    }
+    let two = find(format.area(&block), &format, b"two").unwrap().unwrap().offset;
+    remove(format.area_mut(&mut block), &format, two).unwrap();
+    assert_eq!(names(&block, &format), ["one", "three"]);
+    remove(format.area_mut(&mut block), &format, 0).unwrap();
+    assert_eq!(names(&block, &format), ["three"]);
+    assert!(remove(format.area_mut(&mut block), &format, 4).is_err());
+    let at = insert(format.area_mut(&mut block), &format, b"four", InodeNr(21), FileType::Symlink);
+    assert_eq!(at.unwrap(), Some(0));
+    let four = find(format.area(&block), &format, b"four").unwrap().unwrap();
+    assert_eq!((four.ino, four.file_type), (InodeNr(21), FileType::Symlink));
+}
+
+#[test]
+fn blocks_of_64_kib_hold_one_record() {
+    let mut format = format(65536);
+    format.metadata_csum = false;
+    let mut block = vec![0; 65536];
+    format.init_block(&mut block);
+    let only: Vec<_> = entries(&block, &format).map(|entry| entry.unwrap().rec_len).collect();
+    assert_eq!(only, [65536]);
+    assert_eq!(largest_gap(&block, &format).unwrap(), 65536);
+    crate::bytes::put_le16(&mut block, 4, 0);
+    assert_eq!(entries(&block, &format).count(), 1);
+}
+
+#[test]
+fn filling_packs_entries() {
+    let format = format(1024);
+    let mut area = vec![0; 64];
+    let list = || [(InodeNr(5), FileType::Regular, &b"abc"[..]), (InodeNr(6), FileType::Fifo, &b"de"[..])];
+    assert!(fill(&mut area, &format, list()));
+    let lens: Vec<_> = entries(&area, &format).map(|entry| entry.unwrap().rec_len).collect();
+    assert_eq!(lens, [12, 52]);
+    assert!(!fill(&mut area[..20], &format, list()));
+    assert_eq!(entries(&area[..20], &format).count(), 1);
+    assert!(fill(&mut area, &format, []));
+    assert_eq!(largest_gap(&area, &format).unwrap(), 64);
+}
+
+#[test]
+fn without_file_types_the_byte_stays_zero() {
+    let format = DirFormat { filetype: false, ..format(1024) };
+    let mut block = vec![0; 1024];
+    format.init_first_block(&mut block, InodeNr(2), InodeNr(2));
+    assert_eq!(block[7], 0);
+    let types: Vec<_> = entries(format.area(&block), &format).map(|entry| entry.unwrap().file_type).collect();
+    assert_eq!(types, [FileType::Unknown, FileType::Unknown]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u8),
+    Remove(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![any::<u8>().prop_map(Step::Insert), any::<u8>().prop_map(Step::Remove)];
+    prop::collection::vec(step, 0..300)
+}
+
+fn name_of(n: u8) -> Vec<u8> {
+    vec![b'a' + n % 26; 1 + usize::from(n) / 5]
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read(area in prop::collection::vec(any::<u8>(), 0..300), large in any::<bool>()) {
+        let format = format(if large { 65536 } else { 1024 });
+        let mut end = 0;
+        for entry in entries(&area, &format).flatten() {
+            prop_assert_eq!(entry.offset, end);
+            end = entry.offset + entry.rec_len;
+        }
+        prop_assert!(end <= area.len());
+        let mut area = area;
+        let _ = insert(&mut area, &format, b"name", InodeNr(5), FileType::Regular);
+        let _ = remove(&mut area, &format, 0);
+        let _ = dot_dot(&area, &format);
+        let _ = verify_leaf(&area, 0);
+        seal_dir_block(&mut area, 0, 0);
+        init_tail(&mut area);
+    }
+
+    #[test]
+    fn behaves_like_a_map(steps in steps()) {
+        let format = format(1024);
+        let mut block = vec![0; 1024];
+        format.init_block(&mut block);
+        let mut model = BTreeMap::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            let area = format.area_mut(&mut block);
+            match step {
+                Step::Insert(n) if !model.contains_key(&name_of(n)) => {
+                    let ino = InodeNr(number as u32 + 1);
+                    let gap = largest_gap(area, &format).unwrap();
+                    let at = insert(area, &format, &name_of(n), ino, FileType::Regular).unwrap();
+                    prop_assert_eq!(at.is_some(), gap >= entry_len(name_of(n).len()));
+                    if at.is_some() {
+                        model.insert(name_of(n), ino);
+                    }
+                }
+                Step::Insert(_) => {}
+                Step::Remove(n) => {
+                    let found = find(area, &format, &name_of(n)).unwrap().map(|entry| entry.offset);
+                    prop_assert_eq!(found.is_some(), model.remove(&name_of(n)).is_some());
+                    if let Some(offset) = found {
+                        remove(area, &format, offset).unwrap();
+                    }
+                }
+            }
+        }
+        let read: BTreeMap<_, _> = entries(format.area(&block), &format)
+            .map(|entry| entry.unwrap())
+            .filter(DirEntry::is_used)
+            .map(|entry| (entry.name.to_vec(), entry.ino))
+            .collect();
+        prop_assert_eq!(read, model);
+    }
+}

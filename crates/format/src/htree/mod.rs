@@ -1,0 +1,115 @@
+//! Hash trees of directories: root and interior nodes.
+//!
+//! An entry leads to the block of the directory that holds names from its hash on. Entry 0 has no hash of its own: it leads
+//! to all that come before entry 1. Bit 0 of an entry's hash says that the names of this hash begin in the block before.
+//!
+//! # Invariants
+//! A node that was opened has the limit that follows from the block size and a count within it. Block numbers are checked by
+//! whoever knows the directory's size.
+
+mod hash;
+mod node;
+#[cfg(test)]
+mod tests;
+
+pub use hash::{HashVersion, dirhash};
+pub use node::{Node, NodeMut, RootInfo};
+
+use crate::bytes::{le16, le32, part, put_le32};
+use crate::checksum::{crc32c_le32, crc32c_raw, crc32c_zeros};
+use crate::dir::DirFormat;
+use crate::error::{Corrupt, Result};
+
+/// Where entries start in the root.
+const ROOT_ENTRIES: usize = 0x20;
+/// Where entries start in an interior node.
+const INTERIOR_ENTRIES: usize = 8;
+const ENTRY_SIZE: usize = 8;
+const TAIL_SIZE: usize = 8;
+/// Bytes of an entry's block number that count.
+const BLOCK_MASK: u32 = 0x0FFF_FFFF;
+
+const STRUCTURE: &str = "directory index";
+
+/// Which node a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The directory's block 0.
+    Root,
+    /// A node below the root.
+    Interior,
+}
+
+impl Kind {
+    const fn entries(self) -> usize {
+        match self {
+            Kind::Root => ROOT_ENTRIES,
+            Kind::Interior => INTERIOR_ENTRIES,
+        }
+    }
+
+    /// Entries that a node holds, entry 0 included.
+    pub const fn limit(self, format: &DirFormat) -> u16 {
+        let tail = if format.metadata_csum { TAIL_SIZE } else { 0 };
+        let room = (format.block_size as usize).saturating_sub(self.entries() + tail);
+        (room / ENTRY_SIZE) as u16
+    }
+}
+
+/// The number that `indirect_levels` has at most: 1, or 2 with `largedir`.
+pub const fn max_levels(format: &DirFormat) -> u8 {
+    if format.largedir { 2 } else { 1 }
+}
+
+/// Whether a block looks like an interior node: one unused record of the whole block. A leaf never does where blocks have
+/// checksums.
+pub fn is_interior(block: &[u8], format: &DirFormat) -> bool {
+    let whole = format.encode_rec_len(block.len());
+    let raw = le16(block, 4);
+    le32(block, 0) == 0 && le16(block, 6) == 0 && (raw == whole || block.len() == 65536 && raw == 0)
+}
+
+/// Which node a block is, told by its first record. Only for blocks that are known to be nodes.
+fn kind_of(block: &[u8]) -> Kind {
+    if le32(block, 0) == 0 { Kind::Interior } else { Kind::Root }
+}
+
+/// Where count, limit and tail of a node are; `None` if they do not fit the block.
+struct Span {
+    covered: usize,
+    tail: usize,
+}
+
+fn span(block: &[u8]) -> Option<Span> {
+    let first = kind_of(block).entries();
+    let (limit, count) = (usize::from(le16(block, first)), usize::from(le16(block, first + 2)));
+    let tail = first + ENTRY_SIZE * limit;
+    (count <= limit && tail + TAIL_SIZE <= block.len()).then_some(Span { covered: first + ENTRY_SIZE * count, tail })
+}
+
+fn compute(block: &[u8], span: &Span, seed: u32) -> u32 {
+    let seed = crc32c_raw(seed, part(block, 0, span.covered));
+    crc32c_zeros(crc32c_le32(seed, le32(block, span.tail)), 4)
+}
+
+/// Verifies the checksum of a root or interior node; `seed` is the inode's.
+///
+/// # Errors
+/// A mismatch, or no room for a checksum.
+pub fn verify_htree(block: &[u8], seed: u32) -> Result<()> {
+    let error = Corrupt::new(STRUCTURE);
+    let Some(span) = span(block) else { return Err(error.field("limit")) };
+    let (found, expected) = (le32(block, span.tail + 4), compute(block, &span, seed));
+    if found != expected {
+        return Err(error.field("checksum").found(found).expected(expected));
+    }
+    Ok(())
+}
+
+/// Writes the checksum of a root or interior node; `seed` is the inode's, the block's number is not used.
+pub fn seal_htree(block: &mut [u8], _nr: u64, seed: u32) {
+    if let Some(span) = span(block) {
+        let checksum = compute(block, &span, seed);
+        put_le32(block, span.tail + 4, checksum);
+    }
+}

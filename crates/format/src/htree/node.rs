@@ -1,0 +1,301 @@
+//! Views of nodes.
+
+use super::{BLOCK_MASK, ENTRY_SIZE, HashVersion, Kind, STRUCTURE, is_interior, max_levels};
+use crate::bytes::{le16, le32, part, part_mut, put_bytes, put_le16, put_le32};
+use crate::dir::{DirFormat, dot_dot, entry_len, put_entry, set_rec_len};
+use crate::error::{Corrupt, Result};
+use crate::types::{FileType, InodeNr};
+
+const INFO_ZERO: usize = 0x18;
+const INFO_HASH: usize = 0x1C;
+const INFO_LEN: usize = 0x1D;
+const INFO_LEVELS: usize = 0x1E;
+const INFO_FLAGS: usize = 0x1F;
+const INFO_SIZE: u8 = 8;
+
+/// What the root says about the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RootInfo {
+    /// The hash of names.
+    pub hash_version: HashVersion,
+    /// Levels of interior nodes between the root and the leaves.
+    pub levels: u8,
+}
+
+impl RootInfo {
+    /// Reads and verifies what the root says.
+    ///
+    /// # Errors
+    /// A field that cannot be.
+    pub fn parse(block: &[u8], format: &DirFormat) -> Result<RootInfo> {
+        let fail = |field, found: u32| Err(Corrupt::new(STRUCTURE).field(field).found(found));
+        dot_dot(block, format)?;
+        let byte = |offset: usize| block.get(offset).copied().unwrap_or(0xFF);
+        if le32(block, INFO_ZERO) != 0 {
+            return fail("reserved", le32(block, INFO_ZERO));
+        }
+        if byte(INFO_LEN) != INFO_SIZE {
+            return fail("info length", byte(INFO_LEN).into());
+        }
+        if byte(INFO_FLAGS) & 1 != 0 {
+            return fail("flags", byte(INFO_FLAGS).into());
+        }
+        if byte(INFO_LEVELS) > max_levels(format) {
+            return fail("levels", byte(INFO_LEVELS).into());
+        }
+        Ok(RootInfo { hash_version: HashVersion::from_raw(byte(INFO_HASH))?, levels: byte(INFO_LEVELS) })
+    }
+}
+
+fn parse_counts(block: &[u8], kind: Kind, format: &DirFormat) -> Result<u16> {
+    let (limit, count) = (le16(block, kind.entries()), le16(block, kind.entries() + 2));
+    let error = Corrupt::new(STRUCTURE);
+    if block.len() != format.block_size as usize || limit != kind.limit(format) {
+        return Err(error.field("limit").found(limit).expected(kind.limit(format)));
+    }
+    if count == 0 || count > limit {
+        return Err(error.field("count").found(count).expected(limit));
+    }
+    if kind == Kind::Interior && !is_interior(block, format) {
+        return Err(error.field("first record").found(le16(block, 4)));
+    }
+    Ok(count)
+}
+
+fn decode(entry: &[u8], n: usize) -> (u32, u32) {
+    (if n == 0 { 0 } else { le32(entry, 0) }, le32(entry, 4) & BLOCK_MASK)
+}
+
+/// A root or interior node, to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'a> {
+    entries: &'a [u8],
+    limit: u16,
+}
+
+impl<'a> Node<'a> {
+    /// Opens a node; verifies limit and count. For a root, see [`RootInfo::parse`] too.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(block: &'a [u8], kind: Kind, format: &DirFormat) -> Result<Node<'a>> {
+        let count = usize::from(parse_counts(block, kind, format)?);
+        let entries = part(block, kind.entries(), kind.entries() + ENTRY_SIZE * count);
+        Ok(Node { entries, limit: kind.limit(format) })
+    }
+
+    /// Entries in use, entry 0 included; never 0.
+    pub const fn len(&self) -> usize {
+        self.entries.len() / ENTRY_SIZE
+    }
+
+    /// Always `false`: entry 0 is there.
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether there is no room for another entry.
+    pub const fn is_full(&self) -> bool {
+        self.len() >= self.limit as usize
+    }
+
+    /// Hash and block of entry `n`; the hash of entry 0 is 0.
+    pub fn get(&self, n: usize) -> Option<(u32, u32)> {
+        let start = n.checked_mul(ENTRY_SIZE)?;
+        let entry = self.entries.get(start..start.checked_add(ENTRY_SIZE)?)?;
+        Some(decode(entry, n))
+    }
+
+    /// Hash and block of every entry.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + use<'a> {
+        self.entries.chunks_exact(ENTRY_SIZE).enumerate().map(|(n, entry)| decode(entry, n))
+    }
+
+    /// The entry to follow for a hash: the last one whose hash is not above it.
+    pub fn find(&self, hash: u32) -> usize {
+        let (mut low, mut high) = (1, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.get(middle).is_some_and(|(key, _)| key <= hash) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low - 1
+    }
+
+    /// Verifies that hashes do not descend.
+    ///
+    /// # Errors
+    /// The first hash that does.
+    pub fn check_order(&self) -> Result<()> {
+        let mut before = 0;
+        for (hash, _) in self.entries() {
+            if hash < before {
+                return Err(Corrupt::new(STRUCTURE).field("hash").found(hash).expected(before));
+            }
+            before = hash;
+        }
+        Ok(())
+    }
+}
+
+/// A root or interior node, to be changed. The caller keeps the order of hashes and seals the block.
+#[derive(Debug)]
+pub struct NodeMut<'a> {
+    block: &'a mut [u8],
+    kind: Kind,
+    format: DirFormat,
+}
+
+impl<'a> NodeMut<'a> {
+    /// Opens a node; verifies limit and count.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(block: &'a mut [u8], kind: Kind, format: &DirFormat) -> Result<NodeMut<'a>> {
+        parse_counts(block, kind, format)?;
+        Ok(NodeMut { block, kind, format: *format })
+    }
+
+    /// Makes a root in a directory's block 0, with one entry that leads to block `first`.
+    pub fn init_root(
+        block: &'a mut [u8],
+        format: &DirFormat,
+        info: RootInfo,
+        own: InodeNr,
+        parent: InodeNr,
+        first: u32,
+    ) -> NodeMut<'a> {
+        block.fill(0);
+        let dot = entry_len(1);
+        let rest = block.len().saturating_sub(dot);
+        put_entry(block, format, 0, dot, own, FileType::Directory, b".");
+        put_entry(block, format, dot, rest, parent, FileType::Directory, b"..");
+        put_bytes(block, INFO_HASH, &[info.hash_version.to_raw(), INFO_SIZE, info.levels, 0]);
+        NodeMut::finish_init(block, Kind::Root, format, first)
+    }
+
+    /// Makes an interior node with one entry that leads to block `first`.
+    pub fn init_interior(block: &'a mut [u8], format: &DirFormat, first: u32) -> NodeMut<'a> {
+        block.fill(0);
+        let len = block.len();
+        set_rec_len(block, format, 0, len);
+        NodeMut::finish_init(block, Kind::Interior, format, first)
+    }
+
+    fn finish_init(block: &'a mut [u8], kind: Kind, format: &DirFormat, first: u32) -> NodeMut<'a> {
+        put_le16(block, kind.entries(), kind.limit(format));
+        let mut node = NodeMut { block, kind, format: *format };
+        node.set_count(1);
+        node.set_block(0, first);
+        node
+    }
+
+    /// Entries in use, entry 0 included.
+    pub fn len(&self) -> usize {
+        usize::from(le16(self.block, self.kind.entries() + 2))
+    }
+
+    /// Always `false`: entry 0 is there.
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether there is no room for another entry.
+    pub fn is_full(&self) -> bool {
+        self.len() >= usize::from(self.kind.limit(&self.format))
+    }
+
+    /// All entries: hash and block.
+    pub fn entries(&self) -> Vec<(u32, u32)> {
+        let first = self.kind.entries();
+        let bytes = part(self.block, first, first + ENTRY_SIZE * self.len());
+        bytes.chunks_exact(ENTRY_SIZE).enumerate().map(|(n, entry)| decode(entry, n)).collect()
+    }
+
+    fn set_count(&mut self, count: usize) {
+        put_le16(self.block, self.kind.entries() + 2, count as u16);
+    }
+
+    fn slots(&mut self, from: usize, to: usize) -> &mut [u8] {
+        let first = self.kind.entries();
+        part_mut(self.block, first + ENTRY_SIZE * from, first + ENTRY_SIZE * to)
+    }
+
+    fn write(&mut self, n: usize, hash: u32, block: u32) {
+        let entry = self.slots(n, n + 1);
+        // The place of entry 0's hash holds limit and count.
+        if n > 0 {
+            put_le32(entry, 0, hash);
+        }
+        put_le32(entry, 4, block & BLOCK_MASK);
+    }
+
+    /// Sets the block of entry `n`; `false` if there is no such entry.
+    pub fn set_block(&mut self, n: usize, block: u32) -> bool {
+        let exists = n < self.len();
+        if exists {
+            put_le32(self.slots(n, n + 1), 4, block & BLOCK_MASK);
+        }
+        exists
+    }
+
+    /// Sets the hash of entry `n`, which is not entry 0; `false` if there is no such entry.
+    pub fn set_hash(&mut self, n: usize, hash: u32) -> bool {
+        let exists = n > 0 && n < self.len();
+        if exists {
+            put_le32(self.slots(n, n + 1), 0, hash);
+        }
+        exists
+    }
+
+    /// Inserts an entry before entry `n`, which is 1 or more; `false` if there is no room.
+    #[must_use]
+    pub fn insert(&mut self, n: usize, hash: u32, block: u32) -> bool {
+        let len = self.len();
+        if n == 0 || n > len || self.is_full() {
+            return false;
+        }
+        let moved = ENTRY_SIZE * (len - n);
+        self.slots(n, len + 1).copy_within(..moved, ENTRY_SIZE);
+        self.set_count(len + 1);
+        self.write(n, hash, block);
+        true
+    }
+
+    /// Removes entry `n`, which is 1 or more; `false` if there is no such entry.
+    pub fn remove(&mut self, n: usize) -> bool {
+        let len = self.len();
+        if n == 0 || n >= len {
+            return false;
+        }
+        self.slots(n, len).copy_within(ENTRY_SIZE.., 0);
+        self.slots(len - 1, len).fill(0);
+        self.set_count(len - 1);
+        true
+    }
+
+    /// Replaces all entries; the hash of the first is not stored. `false` if there are none or too many.
+    #[must_use]
+    pub fn set_entries(&mut self, list: &[(u32, u32)]) -> bool {
+        let limit = usize::from(self.kind.limit(&self.format));
+        if list.is_empty() || list.len() > limit {
+            return false;
+        }
+        self.slots(1, limit).fill(0);
+        self.set_count(list.len());
+        for (n, (hash, block)) in list.iter().enumerate() {
+            self.write(n, *hash, *block);
+        }
+        true
+    }
+
+    /// Sets the number of levels that a root tells.
+    pub fn set_levels(&mut self, levels: u8) {
+        if self.kind == Kind::Root {
+            put_bytes(self.block, INFO_LEVELS, &[levels]);
+        }
+    }
+}
