@@ -1,0 +1,176 @@
+//! Which features the file system gets: the preset's, what was asked for, and what that implies.
+
+use super::error::{Error, Result};
+use super::options::{Options, Preset};
+use extant_format::{Compat, Feature, Features, Incompat, RoCompat};
+
+const HAS_JOURNAL: Feature = Feature::Compat(Compat::HAS_JOURNAL);
+const RESIZE_INODE: Feature = Feature::Compat(Compat::RESIZE_INODE);
+const ORPHAN_FILE: Feature = Feature::Compat(Compat::ORPHAN_FILE);
+const FAST_COMMIT: Feature = Feature::Compat(Compat::FAST_COMMIT);
+const META_BG: Feature = Feature::Incompat(Incompat::META_BG);
+const EXTENTS: Feature = Feature::Incompat(Incompat::EXTENTS);
+const CSUM_SEED: Feature = Feature::Incompat(Incompat::CSUM_SEED);
+const BIGALLOC: Feature = Feature::RoCompat(RoCompat::BIGALLOC);
+const GDT_CSUM: Feature = Feature::RoCompat(RoCompat::GDT_CSUM);
+const METADATA_CSUM: Feature = Feature::RoCompat(RoCompat::METADATA_CSUM);
+
+/// Features that depend on another one.
+const NEEDS: [(Feature, Feature); 4] =
+    [(ORPHAN_FILE, HAS_JOURNAL), (FAST_COMMIT, HAS_JOURNAL), (CSUM_SEED, METADATA_CSUM), (BIGALLOC, EXTENTS)];
+
+/// Features that exclude each other; the first gives way if neither was asked for, or only the second.
+const EXCLUDE: [(Feature, Feature); 2] = [(RESIZE_INODE, META_BG), (GDT_CSUM, METADATA_CSUM)];
+
+/// Compatible features that can be made.
+const COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES)
+    .union(Compat::ORPHAN_FILE);
+
+/// Incompatible features that can be made.
+const INCOMPAT: Incompat = Incompat::FILETYPE
+    .union(Incompat::META_BG)
+    .union(Incompat::EXTENTS)
+    .union(Incompat::BIT64)
+    .union(Incompat::MMP)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::CSUM_SEED)
+    .union(Incompat::LARGEDIR)
+    .union(Incompat::INLINE_DATA);
+
+/// Read-only compatible features that can be made.
+const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::GDT_CSUM)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE)
+    .union(RoCompat::BIGALLOC)
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY);
+
+fn preset(preset: Preset) -> Features {
+    let mut features = Features {
+        compat: Compat::RESIZE_INODE | Compat::DIR_INDEX | Compat::EXT_ATTR,
+        incompat: Incompat::FILETYPE,
+        ro_compat: RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE,
+    };
+    if preset != Preset::Ext2 {
+        features.compat |= Compat::HAS_JOURNAL;
+    }
+    if preset == Preset::Ext4 {
+        features.compat |= Compat::ORPHAN_FILE;
+        features.incompat |= Incompat::EXTENTS | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::CSUM_SEED;
+        features.ro_compat |=
+            RoCompat::HUGE_FILE | RoCompat::METADATA_CSUM | RoCompat::DIR_NLINK | RoCompat::EXTRA_ISIZE;
+    }
+    features
+}
+
+/// The features for these options, without what depends on the device's size.
+pub(super) fn choose(options: &Options) -> Result<Features> {
+    let mut features = if options.no_default_features { Features::default() } else { preset(options.preset) };
+    for (feature, on) in &options.features {
+        features.set(*feature, *on);
+    }
+    check_supported(features)?;
+    exclude(options, &mut features)?;
+    depend(options, &mut features)?;
+    Ok(features)
+}
+
+/// Refuses what cannot be made, and the bits that are states, not choices.
+fn check_supported(features: Features) -> Result<()> {
+    let left = Features {
+        compat: features.compat.difference(COMPAT),
+        incompat: features.incompat.difference(INCOMPAT),
+        ro_compat: features.ro_compat.difference(RO_COMPAT),
+    };
+    match left.names().first() {
+        Some(name) => Err(Error::Unsupported(format!("making a file system with `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// Of two features that exclude each other, keeps the one that was asked for.
+fn exclude(options: &Options, features: &mut Features) -> Result<()> {
+    for (weak, strong) in EXCLUDE {
+        if !features.has(weak) || !features.has(strong) {
+            continue;
+        }
+        match (options.asked(weak), options.asked(strong)) {
+            (Some(true), Some(true)) => {
+                return Error::invalid(format!("{} and {} exclude each other", name(weak), name(strong)));
+            }
+            // Checksums of all metadata imply those of descriptors, so asking for the weaker kind changes nothing.
+            (Some(true), _) if weak == RESIZE_INODE => features.set(strong, false),
+            _ => features.set(weak, false),
+        }
+    }
+    Ok(())
+}
+
+/// A feature without the one that it needs is dropped if it was a default, refused if it was asked for.
+fn depend(options: &Options, features: &mut Features) -> Result<()> {
+    for (feature, needed) in NEEDS {
+        if !features.has(feature) || features.has(needed) {
+            continue;
+        }
+        if options.asked(feature) == Some(true) {
+            return Error::invalid(format!("{} needs {}", name(feature), name(needed)));
+        }
+        features.set(feature, false);
+    }
+    Ok(())
+}
+
+fn name(feature: Feature) -> String {
+    let mut set = Features::default();
+    set.set(feature, true);
+    set.names().concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(list: &str) -> Result<Features> {
+        let mut options = Options::default();
+        options.apply_features(list)?;
+        choose(&options)
+    }
+
+    #[test]
+    fn defaults_without_a_journal_have_no_orphan_file() {
+        let features = chosen("^has_journal").unwrap();
+        assert!(!features.has(ORPHAN_FILE));
+        assert!(features.has(CSUM_SEED));
+        assert!(chosen("^has_journal,orphan_file").is_err());
+    }
+
+    #[test]
+    fn exclusions_keep_what_was_asked_for() {
+        let features = chosen("meta_bg").unwrap();
+        assert!(features.has(META_BG) && !features.has(RESIZE_INODE));
+        assert!(chosen("meta_bg,resize_inode").is_err());
+        let features = chosen("uninit_bg,^metadata_csum").unwrap();
+        assert!(features.has(GDT_CSUM) && !features.has(CSUM_SEED));
+        assert!(!chosen("uninit_bg").unwrap().has(GDT_CSUM));
+    }
+
+    #[test]
+    fn states_and_unknown_features_are_refused() {
+        for list in ["needs_recovery", "journal_dev", "casefold", "quota", "orphan_present", "FEATURE_I30"] {
+            assert!(matches!(chosen(list), Err(Error::Unsupported(_))), "{list}");
+        }
+        assert!(chosen("bigalloc,^extent").is_err());
+    }
+}

@@ -1,0 +1,299 @@
+//! The inodes of a new file system: root, `lost+found`, journal, orphan file, the inode for growing.
+
+use super::directory;
+use super::error::{Error, Result};
+use super::map;
+use super::options::Options;
+use super::sizing::Sizes;
+use super::space::{Align, Taken};
+use extant_format::indirect::{DIND, pointers_per_block, put_pointer};
+use extant_format::jbd2::JournalSuperblock;
+use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
+use extant_format::superblock::JournalBackup;
+use extant_format::{
+    BlockNr, Compat, FileType, Geometry, GroupNr, Incompat, Inode, InodeFlags, InodeNr, Superblock, Timestamp, orphan,
+};
+use std::ops::Range;
+
+/// What `lost+found` has at least, so that a checker can use it without allocating.
+const LOST_FOUND_SIZE: u64 = 16 << 10;
+
+/// Blocks of `lost+found` at most: those that the inode maps directly.
+const LOST_FOUND_BLOCKS: u64 = 12;
+
+/// The files of a new file system.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// Inodes in ascending order.
+    pub inodes: Vec<(InodeNr, Inode)>,
+    /// Blocks to write.
+    pub blocks: Vec<(u64, Vec<u8>)>,
+    /// Blocks that have to be zero before the others are written.
+    pub zeroes: Vec<Range<u64>>,
+}
+
+impl Files {
+    /// The last inode that is in use.
+    pub(super) fn last_inode(&self) -> InodeNr {
+        self.inodes.last().map_or(InodeNr::NONE, |(ino, _)| *ino)
+    }
+
+    /// The directories.
+    pub(super) fn directories(&self) -> impl Iterator<Item = InodeNr> + '_ {
+        self.inodes.iter().filter(|(_, inode)| inode.is_dir()).map(|(ino, _)| *ino)
+    }
+}
+
+/// Makes the files.
+pub(super) struct Builder<'a> {
+    geo: &'a Geometry,
+    options: &'a Options,
+    sizes: &'a Sizes,
+    time: Timestamp,
+    taken: &'a mut Taken,
+    files: Files,
+}
+
+impl<'a> Builder<'a> {
+    /// Makes all inodes and takes their blocks; sets what the superblock says of them.
+    pub(super) fn make(
+        geo: &'a Geometry,
+        options: &'a Options,
+        sizes: &'a Sizes,
+        time: Timestamp,
+        taken: &'a mut Taken,
+        sb: &mut Superblock,
+    ) -> Result<Files> {
+        let mut files = Builder { geo, options, sizes, time, taken, files: Files::default() };
+        files.reserved();
+        let lost_found = InodeNr(geo.first_ino);
+        files.root(lost_found)?;
+        files.lost_found(lost_found)?;
+        if geo.compat(Compat::RESIZE_INODE) {
+            files.resize()?;
+        }
+        if geo.incompat(Incompat::MMP) {
+            files.mmp(sb)?;
+        }
+        if geo.compat(Compat::ORPHAN_FILE) {
+            files.orphan_file(InodeNr(lost_found.0 + 1), sb)?;
+        }
+        if geo.compat(Compat::HAS_JOURNAL) {
+            files.journal(sb)?;
+        }
+        let mut files = files.files;
+        files.inodes.sort_by_key(|(ino, _)| *ino);
+        Ok(files)
+    }
+
+    /// Reserved inodes without content. That of bad blocks has times, the others are empty but for their checksums.
+    fn reserved(&mut self) {
+        let special = |ino: InodeNr| match ino {
+            InodeNr::ROOT => true,
+            InodeNr::RESIZE => self.geo.compat(Compat::RESIZE_INODE),
+            InodeNr::JOURNAL => self.geo.compat(Compat::HAS_JOURNAL),
+            _ => false,
+        };
+        for ino in (1..self.geo.first_ino).map(InodeNr).filter(|ino| !special(*ino)) {
+            let mut inode = Inode::default();
+            if ino == InodeNr::BAD_BLOCKS {
+                (inode.atime, inode.ctime, inode.mtime) = (self.time, self.time, self.time);
+            }
+            self.files.inodes.push((ino, inode));
+        }
+    }
+
+    fn inode(&self, kind: FileType, permissions: u16) -> Inode {
+        let mut inode = Inode::new(self.geo, kind.to_mode() | permissions, self.time);
+        inode.links = 1;
+        inode
+    }
+
+    fn root(&mut self, lost_found: InodeNr) -> Result<()> {
+        let ino = InodeNr::ROOT;
+        let mut inode = self.inode(FileType::Directory, self.options.root_mode);
+        (inode.uid, inode.gid) = self.options.root_owner;
+        inode.links = 3;
+        let entries = [(ino, &b"."[..]), (ino, b".."), (lost_found, b"lost+found")];
+        let content = directory::block(self.geo, inode.seed(self.geo, ino), &entries);
+        self.directory(ino, inode, vec![content])
+    }
+
+    fn lost_found(&mut self, ino: InodeNr) -> Result<()> {
+        let mut inode = self.inode(FileType::Directory, 0o700);
+        inode.links = 2;
+        let seed = inode.seed(self.geo, ino);
+        // Two blocks at least, since empty blocks are what it is for.
+        let count = (LOST_FOUND_SIZE / u64::from(self.geo.block_size)).clamp(2, LOST_FOUND_BLOCKS);
+        let mut blocks = vec![directory::block(self.geo, seed, &[(ino, b"."), (InodeNr::ROOT, b"..")])];
+        blocks.resize_with(count as usize, || directory::block(self.geo, seed, &[]));
+        self.directory(ino, inode, blocks)
+    }
+
+    fn directory(&mut self, ino: InodeNr, inode: Inode, content: Vec<Vec<u8>>) -> Result<()> {
+        let pieces = self.allocate(content.len() as u64, self.start())?;
+        let places = pieces.iter().cloned().flatten();
+        self.files.blocks.extend(places.zip(content));
+        self.mapped(ino, inode, &pieces)
+    }
+
+    /// The orphan file: its blocks hold no orphans, but a magic number and a checksum each.
+    fn orphan_file(&mut self, ino: InodeNr, sb: &mut Superblock) -> Result<()> {
+        let inode = self.inode(FileType::Regular, 0o600);
+        let seed = inode.seed(self.geo, ino);
+        let pieces = self.allocate(self.sizes.orphan_blocks.into(), self.start())?;
+        for place in pieces.iter().cloned().flatten() {
+            let mut block = vec![0; self.geo.block_size as usize];
+            orphan::init(&mut block);
+            if self.geo.metadata_csum {
+                orphan::seal_orphan_block(&mut block, place, seed);
+            }
+            self.files.blocks.push((place, block));
+        }
+        sb.set_orphan_file_inum(ino);
+        self.mapped(ino, inode, &pieces)
+    }
+
+    fn journal(&mut self, sb: &mut Superblock) -> Result<()> {
+        let (ino, inode) = (InodeNr::JOURNAL, self.inode(FileType::Regular, 0o600));
+        let total = self.sizes.journal_blocks + self.sizes.fast_commit_blocks;
+        let pieces = self.allocate(total.into(), self.middle())?;
+        let mut content = vec![0; self.geo.block_size as usize];
+        let mut journal = JournalSuperblock::new(self.geo.block_size, total, sb.uuid());
+        journal.raw_mut().num_fc_blks.set(self.sizes.fast_commit_blocks);
+        content.get_mut(..1024).into_iter().for_each(|start| start.copy_from_slice(&journal.seal()));
+        if let Some(first) = pieces.first() {
+            self.files.blocks.push((first.start, content));
+        }
+        self.files.zeroes.extend(pieces.iter().cloned());
+        self.mapped(ino, inode, &pieces)?;
+        sb.set_journal_inum(ino);
+        if let Some((_, inode)) = self.files.inodes.last() {
+            sb.set_journal_backup(Some(&JournalBackup { i_block: inode.i_block, size: inode.size }));
+        }
+        Ok(())
+    }
+
+    /// The inode for growing owns the reserved descriptor blocks: each lists its counterparts in the groups with copies.
+    fn resize(&mut self) -> Result<()> {
+        let geo = self.geo;
+        let per_block = pointers_per_block(geo.block_size);
+        let place = self.allocate(1, self.start())?.first().map_or(0, |piece| piece.start);
+        let mut table = vec![0; geo.block_size as usize];
+        let first = geo.base_meta(GroupNr(0)).reserved;
+        let backups: Vec<u64> = geo.super_groups().skip(1).map(|group| geo.first_block_of_group(group).0).collect();
+        let base = geo.super_block_of(GroupNr(0)).map_or(0, |block| block.0);
+        for (n, reserved) in (geo.desc_blocks..).zip(first) {
+            let mut block = vec![0; geo.block_size as usize];
+            for (slot, backup) in backups.iter().enumerate() {
+                put_pointer(&mut block, slot, (backup + (reserved - base)) as u32);
+            }
+            put_pointer(&mut table, (n % per_block) as usize, reserved as u32);
+            self.files.blocks.push((reserved, block));
+        }
+        self.files.blocks.push((place, table));
+        let mut inode = self.inode(FileType::Regular, 0o600);
+        put_pointer(&mut inode.i_block, DIND, place as u32);
+        let pointers = u64::from(per_block);
+        inode.size = (12 + pointers + pointers * pointers) * u64::from(geo.block_size);
+        let blocks = 1 + u64::from(geo.reserved_gdt_blocks) * (1 + backups.len() as u64);
+        inode.blocks = blocks * self.sectors_per_cluster();
+        self.files.inodes.push((InodeNr::RESIZE, inode));
+        Ok(())
+    }
+
+    fn mmp(&mut self, sb: &mut Superblock) -> Result<()> {
+        let place = self.allocate(1, self.start())?.first().map_or(0, |piece| piece.start);
+        let interval = self.options.mmp_interval.max(extant_format::mmp::MMP_UPDATE_INTERVAL);
+        let mmp = Mmp {
+            seq: MMP_SEQ_CLEAN,
+            time: u64::try_from(self.time.sec).unwrap_or(0),
+            check_interval: interval,
+            ..Mmp::default()
+        };
+        let mut block = vec![0; self.geo.block_size as usize];
+        mmp.encode(&mut block, self.geo.metadata_csum.then_some(self.geo.csum_seed));
+        self.files.blocks.push((place, block));
+        sb.set_mmp_block(BlockNr(place));
+        sb.set_mmp_update_interval(interval);
+        Ok(())
+    }
+
+    /// Adds a file whose blocks, from the first on, are `pieces`.
+    fn mapped(&mut self, ino: InodeNr, mut inode: Inode, pieces: &[Range<u64>]) -> Result<()> {
+        let geo = self.geo;
+        if geo.incompat(Incompat::EXTENTS) {
+            inode.flags |= InodeFlags::EXTENTS;
+        }
+        let near = pieces.first().map_or(0, |piece| piece.start);
+        let map = map::build(geo, inode.seed(geo, ino), pieces, &mut || {
+            self.allocate(1, near).map(|pieces| pieces.first().map_or(0, |piece| piece.start))
+        })?;
+        let blocks: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();
+        let clusters: u64 = pieces.iter().map(|piece| (piece.end - piece.start).div_ceil(self.align().step)).sum();
+        inode.size = blocks * u64::from(geo.block_size);
+        inode.blocks = (clusters + map.nodes.len() as u64) * self.sectors_per_cluster();
+        inode.i_block = map.i_block;
+        self.files.blocks.extend(map.nodes);
+        self.files.inodes.push((ino, inode));
+        Ok(())
+    }
+
+    fn sectors_per_cluster(&self) -> u64 {
+        u64::from(self.geo.cluster_ratio()) * u64::from(self.geo.sectors_per_block())
+    }
+
+    fn align(&self) -> Align {
+        Align { base: self.geo.first_data_block.into(), step: self.geo.cluster_ratio().into() }
+    }
+
+    fn start(&self) -> u64 {
+        self.geo.first_data_block.into()
+    }
+
+    /// The highest block that a file may have, and the one after it.
+    fn end(&self) -> u64 {
+        match self.geo.incompat(Incompat::EXTENTS) {
+            true => self.geo.blocks_count,
+            false => self.geo.blocks_count.min(1 << 32),
+        }
+    }
+
+    /// Takes `len` blocks: in one run behind `near`, in one run anywhere, or in pieces. Clusters are taken whole.
+    fn allocate(&mut self, len: u64, near: u64) -> Result<Vec<Range<u64>>> {
+        let (align, start, end) = (self.align(), self.start(), self.end());
+        let run = self.taken.find(near..end, len, align).or_else(|| self.taken.find(start..end, len, align));
+        let pieces = run
+            .map(|at| vec![at..at + len])
+            .or_else(|| self.taken.gather(near..end, len, align))
+            .or_else(|| self.taken.gather(start..end, len, align));
+        let Some(pieces) = pieces else {
+            return Error::too_small(format_args!("no room for {len} more blocks of metadata"));
+        };
+        for piece in &pieces {
+            let whole = align.base + (piece.end - align.base).next_multiple_of(align.step);
+            self.taken.take(piece.start..whole.min(self.geo.blocks_count));
+        }
+        Ok(pieces)
+    }
+
+    /// The first block of the emptiest group near the middle.
+    fn middle(&self) -> u64 {
+        let geo = self.geo;
+        let middle = geo.groups_count / 2;
+        let window = match middle > geo.flex_size() {
+            true => {
+                let first = middle / geo.flex_size() * geo.flex_size();
+                first..first.saturating_add(geo.flex_size()).min(geo.groups_count)
+            }
+            false => middle.saturating_sub(1)..(middle + 2).min(geo.groups_count),
+        };
+        let used = |group: u32| {
+            let first = geo.first_block_of_group(GroupNr(group)).0;
+            let blocks = u64::from(geo.blocks_in_group(GroupNr(group)));
+            std::cmp::Reverse(blocks - self.taken.count(first..first + blocks))
+        };
+        let group = window.min_by_key(|group| used(*group)).unwrap_or(0);
+        geo.first_block_of_group(GroupNr(group)).0
+    }
+}

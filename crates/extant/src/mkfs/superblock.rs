@@ -1,0 +1,186 @@
+//! The superblock of a new file system, as far as it does not depend on what is allocated.
+
+use super::error::{Error, Result};
+use super::options::Options;
+use super::sizing::Sizes;
+use extant_format::checksum::uuid_seed;
+use extant_format::superblock::{CHECKSUM_TYPE_CRC32C, DefaultMountOpts, SuperFlags};
+use extant_format::{Compat, Features, Incompat, InodeNr, RoCompat, Superblock, Timestamp};
+use std::hash::{BuildHasher, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What tells this file system from others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity {
+    pub uuid: [u8; 16],
+    pub hash_seed: [u8; 16],
+    pub time: Timestamp,
+}
+
+impl Identity {
+    pub(super) fn new(options: &Options) -> Identity {
+        let mut words = Words::new(options.seed);
+        // Both are drawn always, so that giving one does not change the other.
+        let (uuid, hash_seed) = (words.uuid(), words.uuid());
+        Identity {
+            uuid: options.uuid.unwrap_or(uuid),
+            hash_seed: options.hash_seed.unwrap_or(hash_seed),
+            time: options.time.unwrap_or_else(now),
+        }
+    }
+
+    fn seconds(&self) -> u64 {
+        u64::try_from(self.time.sec).unwrap_or(0)
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), 0)
+}
+
+/// Random words: from a seed, or from the keys that the system gives each hasher.
+struct Words {
+    seed: Option<u64>,
+    drawn: u64,
+}
+
+impl Words {
+    fn new(seed: Option<u64>) -> Self {
+        Self { seed, drawn: 0 }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.drawn += 1;
+        match self.seed {
+            Some(seed) => mix(seed.wrapping_add(self.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            None => RandomState::new().hash_one((self.drawn, SystemTime::now())),
+        }
+    }
+
+    /// A random UUID: version 4, variant 1.
+    fn uuid(&mut self) -> [u8; 16] {
+        let random = u128::from(self.next()) << 64 | u128::from(self.next());
+        let version = random & !(0xF << 76) | 4 << 76;
+        let variant = version & !(3 << 62) | 2 << 62;
+        variant.to_be_bytes()
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Hash version of new directories: half MD4.
+const HALF_MD4: u8 = 1;
+
+/// Mount counts are not checked.
+const NO_MAX_MOUNTS: u16 = u16::MAX;
+
+/// The superblock without what depends on allocation: free counts, overhead, numbers of special inodes.
+pub(super) fn build(options: &Options, sizes: &Sizes, identity: &Identity) -> Result<Superblock> {
+    if options.label.len() > 16 {
+        return Error::invalid("the label is longer than 16 bytes");
+    }
+    let mut sb = Superblock::empty();
+    sb.set_features(sizes.features);
+    sb.set_uuid(identity.uuid);
+    sb.set_volume_name(&options.label);
+    groups(&mut sb, sizes);
+    inodes(&mut sb, sizes);
+    layout(&mut sb, options, sizes);
+    policy(&mut sb, options, identity);
+    checksums(&mut sb, sizes.features, &identity.uuid);
+    Ok(sb)
+}
+
+fn groups(sb: &mut Superblock, sizes: &Sizes) {
+    let log = |bytes: u64| bytes.trailing_zeros().saturating_sub(10);
+    sb.set_log_block_size(log(sizes.block_size.into()));
+    sb.set_log_cluster_size(log(u64::from(sizes.block_size) * u64::from(sizes.cluster_ratio)));
+    sb.set_first_data_block(sizes.first_data_block);
+    sb.set_blocks_count(sizes.blocks);
+    sb.set_r_blocks_count(sizes.reserved_blocks);
+    // At most 2^32 - 1: checked with the sizes.
+    sb.set_blocks_per_group(sizes.blocks_per_group() as u32);
+    sb.set_clusters_per_group(sizes.clusters_per_group);
+}
+
+fn inodes(sb: &mut Superblock, sizes: &Sizes) {
+    sb.set_inodes_per_group(sizes.inodes_per_group);
+    sb.set_inodes_count(sizes.inodes_per_group.saturating_mul(sizes.groups));
+    sb.set_inode_size(sizes.inode_size);
+    sb.set_first_ino(InodeNr::FIRST_ORDINARY.0);
+    if sizes.inode_size > 128 {
+        sb.set_min_extra_isize(32);
+        sb.set_want_extra_isize(32);
+    }
+}
+
+fn layout(sb: &mut Superblock, options: &Options, sizes: &Sizes) {
+    if sizes.features.incompat.contains(Incompat::BIT64) {
+        sb.set_desc_size(sizes.desc_size());
+    }
+    sb.set_reserved_gdt_blocks(sizes.reserved_gdt_blocks);
+    sb.set_log_groups_per_flex(sizes.flex_bits);
+    sb.set_raid_stride(options.stride);
+    sb.set_raid_stripe_width(options.stripe_width);
+    if sizes.features.compat.contains(Compat::SPARSE_SUPER2) {
+        sb.set_backup_bgs(backup_groups(options.backup_superblocks, sizes.groups));
+    }
+}
+
+/// The groups of the superblock copies with `sparse_super2`: the second and the last.
+fn backup_groups(wanted: u8, groups: u32) -> [u32; 2] {
+    let first = u32::from(wanted >= 1 && groups > 1);
+    let last = if wanted >= 2 && groups > 2 { groups - 1 } else { 0 };
+    [first, last]
+}
+
+fn policy(sb: &mut Superblock, options: &Options, identity: &Identity) {
+    sb.set_error_policy(options.errors);
+    sb.set_max_mnt_count(NO_MAX_MOUNTS);
+    sb.set_default_mount_opts(DefaultMountOpts::XATTR_USER | DefaultMountOpts::ACL);
+    sb.set_flags(SuperFlags::SIGNED_HASH);
+    sb.set_def_hash_version(HALF_MD4);
+    sb.set_hash_seed_uuid(identity.hash_seed);
+    sb.set_mkfs_time(identity.seconds());
+    sb.set_wtime(identity.seconds());
+    sb.set_lastcheck(identity.seconds());
+}
+
+fn checksums(sb: &mut Superblock, features: Features, uuid: &[u8; 16]) {
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        sb.set_checksum_type(CHECKSUM_TYPE_CRC32C);
+    }
+    if features.incompat.contains(Incompat::CSUM_SEED) {
+        sb.set_checksum_seed(uuid_seed(uuid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_seeds_give_equal_identities() {
+        let options = Options { seed: Some(7), ..Options::default() };
+        let (a, b) = (Identity::new(&options), Identity::new(&options));
+        assert_eq!((a.uuid, a.hash_seed), (b.uuid, b.hash_seed));
+        assert_ne!(a.uuid, a.hash_seed);
+        assert_eq!((a.uuid[6] >> 4, a.uuid[8] >> 6), (4, 2));
+        let random = Options::default();
+        assert_ne!(Identity::new(&random).uuid, Identity::new(&random).uuid);
+    }
+
+    #[test]
+    fn backups_need_groups() {
+        assert_eq!(backup_groups(2, 1), [0, 0]);
+        assert_eq!(backup_groups(2, 2), [1, 0]);
+        assert_eq!(backup_groups(2, 9), [1, 8]);
+        assert_eq!(backup_groups(1, 9), [1, 0]);
+        assert_eq!(backup_groups(0, 9), [0, 0]);
+    }
+}

@@ -1,0 +1,78 @@
+//! Where superblock copies, descriptors, bitmaps and inode tables go.
+//!
+//! The bitmaps and tables of a flexible group lie together, first all block bitmaps, then all inode bitmaps, then the
+//! tables, from the start of its first group. What does not fit there goes on behind, around superblock copies.
+
+use super::error::{Error, Result};
+use super::space::{Align, Taken};
+use extant_format::{Geometry, GroupNr};
+use std::ops::Range;
+
+/// The first block of each group's bitmaps and table, by group.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub block_bitmaps: Vec<u64>,
+    pub inode_bitmaps: Vec<u64>,
+    pub inode_tables: Vec<u64>,
+}
+
+impl Tables {
+    /// Takes the blocks of all groups' metadata.
+    pub(super) fn place(geo: &Geometry, taken: &mut Taken) -> Result<Tables> {
+        for group in 0..geo.groups_count {
+            let first = geo.first_block_of_group(GroupNr(group)).0;
+            taken.take(first..first + u64::from(geo.base_meta_blocks(GroupNr(group))));
+        }
+        let mut tables = Tables::default();
+        let mut first = 0;
+        while first < geo.groups_count {
+            let count = geo.flex_size().min(geo.groups_count - first);
+            tables.place_flex_group(geo, taken, first, count)?;
+            first += count;
+        }
+        Ok(tables)
+    }
+
+    fn place_flex_group(&mut self, geo: &Geometry, taken: &mut Taken, first: u32, count: u32) -> Result<()> {
+        let start = geo.first_block_of_group(GroupNr(first)).0;
+        let end = match geo.flex_bits {
+            0 => start + u64::from(geo.blocks_in_group(GroupNr(first))),
+            _ => geo.blocks_count,
+        };
+        let table = u64::from(geo.inode_table_blocks());
+        place(taken, &mut self.block_bitmaps, start..end, count, 1)?;
+        place(taken, &mut self.inode_bitmaps, start..end, count, 1)?;
+        place(taken, &mut self.inode_tables, start..end, count, table)
+    }
+
+    /// The blocks of a group's own bitmaps and table.
+    pub(super) fn of(&self, geo: &Geometry, group: u32) -> [Range<u64>; 3] {
+        let at = |starts: &[u64]| starts.get(group as usize).copied().unwrap_or(0);
+        let (blocks, inodes, table) = (at(&self.block_bitmaps), at(&self.inode_bitmaps), at(&self.inode_tables));
+        [blocks..blocks + 1, inodes..inodes + 1, table..table + u64::from(geo.inode_table_blocks())]
+    }
+}
+
+/// Places `count` pieces of `len` blocks in `bounds`: in one run if there is one, else wherever each fits next.
+fn place(taken: &mut Taken, starts: &mut Vec<u64>, bounds: Range<u64>, count: u32, len: u64) -> Result<()> {
+    let all = u64::from(count) * len;
+    let near = bounds.start..bounds.end.min(bounds.start.saturating_add(2 * all + NEAR));
+    if let Some(start) = taken.find(near, all, Align::NONE) {
+        taken.take(start..start + all);
+        starts.extend((0..u64::from(count)).map(|n| start + n * len));
+        return Ok(());
+    }
+    let mut from = bounds.start;
+    for _ in 0..count {
+        let Some(start) = taken.find(from..bounds.end, len, Align::NONE) else {
+            return Error::too_small("no room for bitmaps and inode tables");
+        };
+        taken.take(start..start + len);
+        starts.push(start);
+        from = start + len;
+    }
+    Ok(())
+}
+
+/// How far from the start of its flexible group a run is looked for.
+const NEAR: u64 = 4096;
