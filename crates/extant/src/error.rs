@@ -74,7 +74,7 @@ impl Error {
     /// The number that a system call would give.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Io(e) => e.raw_os_error().unwrap_or(Errno::Io as i32),
+            Error::Io(e) => extant_blocks::raw_os_error(e).unwrap_or(Errno::Io as i32),
             Error::Corrupt(_) => Errno::Uclean as i32,
             Error::Unsupported(_) => Errno::OpNotSupp as i32,
             Error::Aborted(_) => Errno::RoFs as i32,
@@ -118,4 +118,21 @@ impl From<Errno> for Error {
     fn from(e: Errno) -> Self {
         Error::Posix(e)
     }
+}
+
+impl From<extant_journal::Error> for Error {
+    fn from(e: extant_journal::Error) -> Self {
+        use extant_journal::Error as J;
+        match e {
+            J::Io(e) => Error::Io(copy_io(&e)),
+            J::Corrupt(c) => Error::Corrupt(c),
+            J::Unsupported(what) => Error::Unsupported(what.into()),
+            other => Error::Aborted(other.to_string()),
+        }
+    }
+}
+
+/// An I/O error that is told to several waiters.
+fn copy_io(e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), e.to_string())
 }

@@ -4,31 +4,31 @@
 //! `alloc`, `orphan`, `inode`, `groups`, `volume`.
 #![forbid(unsafe_code)]
 
-// pub mod error;
+pub mod error;
 pub mod mkfs;
 
-// mod alloc;
-// mod dir;
-// mod extent;
-// mod file;
-// mod fs;
-// mod groups;
-// mod inode;
-// mod ops;
-// mod orphan;
-// mod store;
-// mod vfs;
-// mod mmp;
-// mod volume;
-// mod xattr;
+mod alloc;
+mod dir;
+mod extent;
+mod file;
+mod fs;
+mod groups;
+mod inode;
+mod ops;
+mod orphan;
+mod store;
+mod vfs;
+mod mmp;
+mod volume;
+mod xattr;
 
-// pub use error::{Errno, Error, Result};
-// pub use alloc::Usage;
-// pub use extant_format::types::{FileType, Timestamp};
-// pub use extent::{Run, State};
-// pub use file::Falloc;
-// pub use fs::{Fs, FsStats, OpenOptions, Recovery};
-// pub use ops::{Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet};
-// pub use vfs::Follow;
-// pub use volume::{Clock, SystemClock};
-// pub use xattr::Mode as XattrMode;
+pub use error::{Errno, Error, Result};
+pub use alloc::Usage;
+pub use extant_format::types::{FileType, Timestamp};
+pub use extent::{Run, State};
+pub use file::Falloc;
+pub use fs::{Fs, FsStats, OpenOptions, Recovery};
+pub use ops::{Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet};
+pub use vfs::Follow;
+pub use volume::{Clock, SystemClock};
+pub use xattr::Mode as XattrMode;

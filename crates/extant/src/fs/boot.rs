@@ -8,7 +8,7 @@ use extant_format::group_desc::GroupDesc;
 use extant_format::inode as disk;
 use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::{GroupNr, InodeNr};
-use extant_journal::Log;
+use extant_journal::{Log, LogExtent, LogPlace};
 use std::sync::Arc;
 
 /// Reads and verifies the primary superblock.
@@ -43,7 +43,6 @@ fn descriptor(dev: &dyn BlockDevice, geo: &Geometry, group: GroupNr) -> Result<G
     let at = block.0 * u64::from(geo.block_size) + (group.0 as usize % per_block * size) as u64;
     dev.read_at(&mut bytes, at)?;
     let desc = GroupDesc::decode(&bytes, geo, group)?;
-    desc.check_pointers(geo, group)?;
     Ok(desc)
 }
 
@@ -68,8 +67,8 @@ pub fn log(dev: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock) -> Resul
     }
     let body = inode(&**dev, geo, ino)?;
     let runs = raw::map(&**dev, geo, &body, ino)?;
-    let map: Vec<_> = runs.into_iter().map(|(logical, physical, len)| (u64::from(logical), physical, u64::from(len))).collect();
-    Ok(Some(Log::open(dev.clone(), &map, geo.block_size as usize)?))
+    let extents: Vec<_> = runs.into_iter().map(|(logical, physical, len)| LogExtent { logical, physical, len }).collect();
+    Ok(Some(Log::open(dev.clone(), &extents, geo.block_size, LogPlace::Inside)?))
 }
 
 /// Physical blocks of the orphan file, in order, with its inode's checksum seed.

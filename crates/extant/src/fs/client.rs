@@ -13,7 +13,8 @@ impl Client for StoreClient {
     /// Inodes first, then descriptors with the checksums of bitmaps, then the superblock: each may change the next.
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<(), Error> {
         let st = &*self.0;
-        st.dirty.freeze(st, out).and_then(|()| st.groups.freeze(tid, out)).map_err(Error::client)
+        let frozen = st.dirty.freeze(st, out).and_then(|()| st.groups.freeze(tid, out));
+        frozen.map_err(|e| Error::Client { errno: e.errno(), message: e.to_string() })
     }
 
     fn committed(&self, tid: Tid) {

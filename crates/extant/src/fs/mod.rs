@@ -8,7 +8,7 @@ mod options;
 mod report;
 mod threads;
 
-pub use options::{OpenOptions, RawDevice};
+pub use options::OpenOptions;
 pub use report::{FsStats, Recovery};
 
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@ use super::{Fs, OpenOptions, Recovery, boot};
 use crate::alloc::Alloc;
 use crate::error::Result;
 use crate::groups::Groups;
-use crate::inode::DirtyInodes;
+use crate::inode::{DirtyInodes, PagePool};
 use crate::mmp::Mmp;
 use crate::ops::Operations;
 use crate::orphan::Orphans;
@@ -24,6 +24,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Share of the memory for metadata blocks.
 const CACHE_SHARE: u64 = 4;
+
+/// Share of the memory for file content.
+const PAGE_SHARE: u64 = 2;
 
 /// Opens whatever is on `dev`.
 pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
@@ -79,22 +82,17 @@ fn recover(
         return Ok((dev, None));
     }
     let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
-    if !needed && !write {
-        return Ok((dev, None));
-    }
-    let replay = recovery::scan(&log, geo.blocks_count)?;
-    if replay.is_empty() {
+    if !log.needs_recovery() {
         return Ok((dev, Some(log)));
     }
     if write {
-        let outcome = replay.apply(&*dev)?;
+        let (log, outcome) = recovery::recover(log, &*dev, geo.blocks_count)?;
         note_journal_error(&*dev, outcome.errno)?;
         recovery.journal = Some(outcome);
-        // The log's own superblock has changed.
-        let log = boot::log(&dev, geo, sb)?;
-        return Ok((dev, log));
+        return Ok((dev, Some(log)));
     }
-    recovery.journal = Some(replay.outcome().clone());
+    let replay = recovery::scan(&log, geo.blocks_count)?;
+    recovery.journal = Some(replay.outcome());
     recovery.in_memory = true;
     Ok((replay.overlay(dev), None))
 }
@@ -105,7 +103,7 @@ fn note_journal_error(dev: &dyn BlockDevice, errno: i32) -> Result<()> {
         return Ok(());
     }
     let (mut sb, _) = boot::superblock(dev)?;
-    sb.set_state(sb.state() | State::ERRORS);
+    sb.set_state(sb.state() | State::ERROR);
     boot::write_superblock(dev, &mut sb)
 }
 
@@ -166,7 +164,8 @@ fn build(dev: Arc<dyn BlockDevice>, geo: Geometry, sb: Superblock, log: Option<L
     let groups = Arc::new(Groups::open(vol.clone(), sb)?);
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
     let orphans = Orphans::open(&vol, &groups, orphan_file)?;
-    Ok(Arc::new(Store { vol, groups, alloc, orphans, dirty: DirtyInodes::default() }))
+    let pool = PagePool::new(options.memory / PAGE_SHARE, options.log_data);
+    Ok(Arc::new(Store { vol, groups, alloc, orphans, dirty: DirtyInodes::default(), pool }))
 }
 
 fn chance() -> u64 {

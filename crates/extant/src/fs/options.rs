@@ -2,13 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::volume::{Clock, SystemClock};
-use extant_blocks::{BlockDevice, FileDevice};
+use extant_blocks::{BlockDevice, parse_image_spec};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A device to open a file system on.
-pub type RawDevice = Arc<dyn BlockDevice>;
+/// How long to wait at most for another program to let go of an image.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// How a file system is opened. `OpenOptions::new()` reads and writes, recovers first, and commits every 5 seconds.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub struct OpenOptions {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) seed: Option<u64>,
     pub(crate) mount_point: Option<String>,
+    pub(crate) log_data: bool,
 }
 
 impl Default for OpenOptions {
@@ -36,6 +37,7 @@ impl Default for OpenOptions {
             clock: Arc::new(SystemClock),
             seed: None,
             mount_point: None,
+            log_data: false,
         }
     }
 }
@@ -105,16 +107,22 @@ impl OpenOptions {
         self
     }
 
+    /// Log file data as well as metadata (`data=journal`).
+    pub fn log_data(mut self, yes: bool) -> Self {
+        self.log_data = yes;
+        self
+    }
+
     /// What the superblock shall name as the last place where it was mounted.
     pub fn mount_point(mut self, path: impl Into<String>) -> Self {
         self.mount_point = Some(path.into());
         self
     }
 
-    pub(crate) fn device(&self, path: &Path) -> Result<RawDevice> {
-        let mut how = extant_blocks::FileOptions::new();
-        how.read_only(self.read_only).wait(self.wait).direct(self.direct_io);
-        let dev = FileDevice::open_spec(path, &how).map_err(Error::Io)?;
-        Ok(Arc::new(dev))
+    pub(crate) fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
+        let spec = parse_image_spec(&path.to_string_lossy());
+        let how = extant_blocks::OpenOptions::from_spec(&spec).read_only(self.read_only).direct(self.direct_io);
+        let patience = self.wait.then_some(PATIENCE);
+        Ok(Arc::new(how.wait(patience).open().map_err(Error::Io)?))
     }
 }

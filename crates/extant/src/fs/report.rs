@@ -3,7 +3,8 @@
 use crate::alloc::Usage;
 use crate::ops::{Operations, OrphanReport};
 use extant_blocks::CacheStats;
-use extant_journal::{Outcome, Stats as JournalStats};
+use extant_journal::Stats as JournalStats;
+use extant_journal::recovery::Outcome;
 
 /// What opening had to mend.
 #[derive(Clone, Debug, Default)]

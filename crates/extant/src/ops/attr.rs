@@ -99,7 +99,19 @@ pub struct SetAttr {
 }
 
 /// Flags that a user may change with chattr(1).
-const SETTABLE: InodeFlags = InodeFlags::from_bits_retain(0x2003_DFFF & !0x1800 & !0x0000_1F00 | 0x4000 | 0x1_0000 | 0x2_0000);
+const SETTABLE: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
 
 /// Where file capabilities are kept.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -158,11 +170,8 @@ impl Operations {
         }
         let _lock = inode.rw.write();
         let old = inode.body().flags;
-        let wanted = InodeFlags::from_bits_retain(flags);
-        let changed = (old ^ wanted) & !SETTABLE & InodeFlags::from_bits_retain(0x000B_DFFF);
-        if !(changed & !InodeFlags::EXTENTS).is_empty() {
-            return Err(Errno::OpNotSupp.into());
-        }
+        // chattr(1) hands back what it was given, so known flags that cannot be changed are passed over.
+        let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;
         let mut h = st.start(INODE_CREDITS)?;
         let mut body = inode.edit(st, &mut h)?;
         body.flags = (old & !SETTABLE) | (wanted & SETTABLE);

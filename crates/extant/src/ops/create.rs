@@ -49,10 +49,27 @@ impl New<'_> {
 const MAX_DIR_LINKS: u16 = 65000;
 
 /// Flags that a new inode takes over from its directory.
-const INHERITED: InodeFlags = InodeFlags::from_bits_retain(0x8 | 0x10_0000 & 0 | 0x40 | 0x80 | 0x1 | 0x2 | 0x4 | 0x4000 | 0x1_0000 | 0x2000_0000);
+const INHERITED: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::NOCOMPR)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::PROJINHERIT);
 
-/// Of these, flags that only files and directories take.
-const REGULAR_ONLY: InodeFlags = InodeFlags::from_bits_retain(0x8 | 0x4000 | 0x1_0000 | 0x1 | 0x2 | 0x4);
+/// Of these, what makes sense for a type.
+fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
+    let flags = dir & INHERITED;
+    match ftype {
+        FileType::Directory => flags,
+        FileType::Regular => flags & !(InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT),
+        _ => flags & (InodeFlags::NODUMP | InodeFlags::NOATIME),
+    }
+}
 
 impl Operations {
     /// Makes `name` in `dir`. `mode` are permission bits. EEXIST if the name is there.
@@ -140,12 +157,7 @@ impl Operations {
         if setgid && ftype == FileType::Directory {
             mode |= 0o2000;
         }
-        let mut flags = dir_flags & INHERITED;
-        match ftype {
-            FileType::Directory => {}
-            FileType::Regular => flags &= !InodeFlags::from_bits_retain(0x1_0000),
-            _ => flags &= !(REGULAR_ONLY | InodeFlags::from_bits_retain(0x1_0000)),
-        }
+        let flags = inherited(dir_flags, ftype);
         let projid = if dir_flags.contains(InodeFlags::PROJINHERIT) { projid } else { 0 };
         Ok(Plan { mode, uid: who.uid, gid: if setgid { dir_gid } else { who.gid }, flags, projid, acl: inherit.acls })
     }
