@@ -1,0 +1,177 @@
+//! What the compiler does not check: who may call whom inside the engine, where unsafe code, on-disk offsets and device
+//! writes may stand, how long functions and files may be, that links in documents lead somewhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The engine's rooms from bottom to top; a room may use those before it.
+const ROOMS: [&str; 15] = [
+    "error", "volume", "mmp", "groups", "inode", "alloc", "orphan", "store", "extent", "xattr", "dir", "file", "vfs", "ops", "mkfs",
+];
+
+/// Edges that go upward on purpose: a type of the lower rooms carries state or a handle of the named one.
+const UPWARD: [(&str, &str, &str); 6] = [
+    ("inode", "store", "an inode is loaded and frozen through the lower rooms as one"),
+    ("alloc", "inode", "the goal of a new inode depends on its parent"),
+    ("orphan", "store", "the legacy list rewrites its neighbours' inodes"),
+    ("orphan", "inode", "a record belongs to an inode in memory"),
+    ("inode", "alloc", "a preallocation is kept with its inode"),
+    ("inode", "file", "visible size"),
+];
+
+/// Longest function, in lines. Lower it when the longest one shrinks.
+const MAX_FUNCTION: usize = 90;
+
+/// Longest file without its tests, in lines.
+const MAX_FILE: usize = 700;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace exists")
+}
+
+fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).expect("a readable folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                todo.push(path);
+            } else if name.ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Source files of all crates, tests left out, with their text up to their own tests.
+fn sources() -> Vec<(PathBuf, String)> {
+    let all = files(&root().join("crates"), ".rs");
+    let of_tests = |p: &Path| p.components().any(|c| c.as_os_str() == "tests") || p.ends_with("tests.rs");
+    let production = all.into_iter().filter(|p| !of_tests(p));
+    production
+        .map(|p| {
+            let text = fs::read_to_string(&p).expect("a readable file");
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+            (p, text)
+        })
+        .collect()
+}
+
+fn fail_if_any(what: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
+}
+
+#[test]
+fn calls_between_rooms_go_downward() {
+    let engine = root().join("crates/extant/src");
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let Ok(inside) = path.strip_prefix(&engine) else { continue };
+        let first = inside.components().next().map(|c| c.as_os_str().to_string_lossy().replace(".rs", ""));
+        let Some(own) = first.and_then(|name| ROOMS.iter().position(|r| *r == name)) else { continue };
+        for (above, room) in ROOMS.iter().enumerate().skip(own + 1) {
+            let allowed = UPWARD.iter().any(|(from, to, _)| *from == ROOMS[own] && to == room);
+            let used = text.lines().filter(|l| !l.trim_start().starts_with("//")).any(|l| l.contains(&format!("crate::{room}::")));
+            if used && !allowed && above > own {
+                wrong.push(format!("{} uses {room}", inside.display()));
+            }
+        }
+    }
+    fail_if_any("a lower room uses a higher one", wrong);
+}
+
+#[test]
+fn unsafe_code_stays_in_its_place() {
+    let allowed = ["crates/sync/", "crates/fuse/src/control"];
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let name = path.strip_prefix(root()).expect("inside").display().to_string();
+        let has = text.lines().any(|l| !l.trim_start().starts_with("//") && (l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl")));
+        if has && !allowed.iter().any(|a| name.starts_with(a)) {
+            wrong.push(name);
+        }
+    }
+    fail_if_any("unsafe code outside its crates", wrong);
+}
+
+#[test]
+fn bytes_of_the_disk_are_read_in_format_only() {
+    let allowed = ["crates/format/", "crates/blocks/src/file/partition", "crates/testkit/", "crates/lab/", "crates/fuse/src/ioctl.rs", "crates/cli/"];
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let name = path.strip_prefix(root()).expect("inside").display().to_string();
+        let uses = ["from_le_bytes", "from_be_bytes", "to_le_bytes", "to_be_bytes"].iter().any(|w| text.contains(w));
+        if uses && !allowed.iter().any(|a| name.starts_with(a)) {
+            wrong.push(name);
+        }
+    }
+    fail_if_any("bytes are put together outside of format", wrong);
+}
+
+#[test]
+fn functions_and_files_fit_in_the_head() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        if lines > MAX_FILE {
+            wrong.push(format!("{}: {lines} lines", path.display()));
+        }
+        for (name, length) in functions(&text) {
+            if length > MAX_FUNCTION {
+                wrong.push(format!("{}: fn {name}: {length} lines", path.display()));
+            }
+        }
+    }
+    fail_if_any("too long", wrong);
+}
+
+/// Names and lengths of functions, by indentation: rustfmt closes a function in the column where it opened.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some(at) = line.find("fn ") else { continue };
+        if line.trim_start().starts_with("//") || !line[..at].chars().all(|c| c.is_ascii_alphanumeric() || " ()_".contains(c)) {
+            continue;
+        }
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let end = lines[start..].iter().position(|l| l.strip_prefix(indent).is_some_and(|rest| rest == "}" || rest.starts_with("} ")));
+        let name: String = line[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        found.push((name, end.unwrap_or(0) + 1));
+    }
+    found
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for path in files(&root(), ".md") {
+        let text = fs::read_to_string(&path).expect("a readable file");
+        let dir = path.parent().expect("a folder");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            if !file.is_empty() && !file.contains("://") && !dir.join(file).exists() {
+                wrong.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    fail_if_any("links that lead nowhere", wrong);
+}
+
+#[test]
+fn nothing_is_left_undone_in_words() {
+    let words = ["todo!(", "unimplemented!(", "FIXME", "XXX:", "dbg!("];
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        for word in words {
+            if text.contains(word) && !path.ends_with("hygiene.rs") {
+                wrong.push(format!("{}: {word}", path.display()));
+            }
+        }
+    }
+    fail_if_any("left undone", wrong);
+}
