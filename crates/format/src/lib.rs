@@ -5,6 +5,7 @@
 //! panic, an endless loop or an allocation whose size only the bytes name.
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod bitmap;
 mod bytes;
 pub mod checksum;
@@ -21,8 +22,10 @@ pub mod inode;
 pub mod jbd2;
 pub mod mmp;
 pub mod orphan;
+pub mod seal;
 pub mod superblock;
 pub mod types;
+pub mod xattr;
 
 pub use error::{Corrupt, Result};
 pub use features::{Compat, Feature, Features, Incompat, RoCompat};

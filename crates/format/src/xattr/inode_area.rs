@@ -1,0 +1,50 @@
+//! Attributes in the inode's slot. Offsets of values count from the first entry; entries are not sorted.
+
+use super::region::{decode, encode, space};
+use super::{Entry, Value, XATTR_MAGIC, XATTR_NAME_MAX};
+use crate::bytes::{le32, put_le32};
+use crate::error::Result;
+
+const HEADER: usize = 4;
+
+/// Reads the attributes of an inode from what follows its fields; none if the area was never used.
+///
+/// # Errors
+/// An entry that does not lie in the area.
+pub fn decode_inode_area(area: &[u8]) -> Result<Vec<Entry>> {
+    if le32(area, 0) != XATTR_MAGIC {
+        return Ok(Vec::new());
+    }
+    decode(area, HEADER, HEADER)
+}
+
+/// Bytes that these attributes take in an inode's area.
+pub fn inode_area_space(entries: &[Entry]) -> usize {
+    HEADER + space(entries)
+}
+
+/// Writes the attributes over the whole area; without attributes it is zeroed. `false` if they have no room, and then nothing
+/// changes.
+#[must_use]
+pub fn encode_inode_area(entries: &[Entry], area: &mut [u8]) -> bool {
+    if entries.is_empty() {
+        area.fill(0);
+        return true;
+    }
+    let names_fit = entries.iter().all(|entry| entry.name.len() <= XATTR_NAME_MAX);
+    if !names_fit || inode_area_space(entries) > area.len() & !3 {
+        return false;
+    }
+    area.fill(0);
+    put_le32(area, 0, XATTR_MAGIC);
+    encode(area, HEADER, HEADER, entries.iter().map(|entry| (entry, hash_in_inode(entry))));
+    true
+}
+
+/// Values in the area have no hash.
+fn hash_in_inode(entry: &Entry) -> u32 {
+    match entry.value {
+        Value::Inline(_) => 0,
+        Value::EaInode { .. } => entry.hash,
+    }
+}
