@@ -182,11 +182,10 @@ impl<'a> Builder<'a> {
         let mut table = vec![0; geo.block_size as usize];
         let first = geo.base_meta(GroupNr(0)).reserved;
         let backups: Vec<u64> = geo.super_groups().skip(1).map(|group| geo.first_block_of_group(group).0).collect();
-        let base = geo.super_block_of(GroupNr(0)).map_or(0, |block| block.0);
         for (n, reserved) in (geo.desc_blocks..).zip(first) {
             let mut block = vec![0; geo.block_size as usize];
             for (slot, backup) in backups.iter().enumerate() {
-                put_pointer(&mut block, slot, (backup + (reserved - base)) as u32);
+                put_pointer(&mut block, slot, (backup + (reserved - self.start())) as u32);
             }
             put_pointer(&mut table, (n % per_block) as usize, reserved as u32);
             self.files.blocks.push((reserved, block));
@@ -280,8 +279,9 @@ impl<'a> Builder<'a> {
     /// The first block of the emptiest group near the middle.
     fn middle(&self) -> u64 {
         let geo = self.geo;
-        let middle = geo.groups_count / 2;
-        let window = match middle > geo.flex_size() {
+        let half = (geo.blocks_count - self.start()) / 2;
+        let middle = geo.group_of_block(BlockNr(half)).map_or(0, |group| group.0);
+        let window = match geo.flex_bits > 0 && middle > geo.flex_size() {
             true => {
                 let first = middle / geo.flex_size() * geo.flex_size();
                 first..first.saturating_add(geo.flex_size()).min(geo.groups_count)

@@ -75,31 +75,31 @@ impl<'a> Groups<'a> {
     fn has_only_own_metadata(&self, group: u32) -> bool {
         let blocks = self.blocks(group);
         let within = |part: &Range<u64>| blocks.start.max(part.start)..blocks.end.min(part.end);
-        let own: u64 = self.tables.of(self.geo, group).iter().map(within).map(|part| part.end.saturating_sub(part.start)).sum();
+        let own: u64 =
+            self.tables.of(self.geo, group).iter().map(within).map(|part| part.end.saturating_sub(part.start)).sum();
         self.taken.count(blocks.clone()) == u64::from(self.geo.base_meta_blocks(GroupNr(group))) + own
     }
 
     /// Writes the bitmaps that have to be there and notes their checksums.
     pub(super) fn write_bitmaps(&mut self, out: &mut Output<'_>) -> Result<()> {
         let mut bits = vec![0; self.geo.block_size as usize];
-        for group in 0..self.geo.groups_count {
-            let Some(mut desc) = self.descriptors.get(group as usize).copied() else { break };
+        let mut descriptors = std::mem::take(&mut self.descriptors);
+        for (group, desc) in (0u32..).zip(&mut descriptors) {
             if !desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 self.block_bitmap(group, &mut bits);
                 desc.seal_block_bitmap(&bits, self.geo);
                 out.blocks(desc.block_bitmap, &bits)?;
             }
-            self.descriptors[group as usize] = desc;
         }
-        for group in 0..self.geo.groups_count {
-            let Some(mut desc) = self.descriptors.get(group as usize).copied() else { break };
+        // In a pass of their own, since bitmaps of one kind are neighbours.
+        for (group, desc) in (0u32..).zip(&mut descriptors) {
             if !desc.flags.contains(GroupFlags::INODE_UNINIT) {
                 self.inode_bitmap(group, &mut bits);
                 desc.seal_inode_bitmap(&bits, self.geo);
                 out.blocks(desc.inode_bitmap, &bits)?;
             }
-            self.descriptors[group as usize] = desc;
         }
+        self.descriptors = descriptors;
         Ok(())
     }
 
@@ -120,19 +120,38 @@ impl<'a> Groups<'a> {
         bitmap::set_range(bits, self.geo.inodes_per_group as usize..usize::MAX);
     }
 
-    /// Writes the inodes, and zeroes what else of the tables has to be zero.
-    pub(super) fn write_inode_tables(&mut self, files: &Files, options: &Options, out: &mut Output<'_>) -> Result<()> {
-        // Without checksums of descriptors nothing tells which inodes were never written.
-        let must = options.zeroing == Zeroing::Full || !self.geo.has_group_checksums();
-        for group in 0..self.geo.groups_count {
-            let [_, _, table] = self.tables.of(self.geo, group);
-            if must {
-                out.zero(table.clone())?;
-            }
-            if self.geo.has_group_checksums() && (must || out.is_zero(table)?) {
-                self.descriptors[group as usize].flags |= GroupFlags::INODE_ZEROED;
-            }
+    /// Without checksums of descriptors nothing tells which inodes were never written, so that tables have to be zero.
+    fn must_zero(&self, options: &Options) -> bool {
+        options.zeroing == Zeroing::Full || !self.geo.has_group_checksums()
+    }
+
+    /// Notes which tables are zero, or will be. To be called before anything is written, since devices tell what is zero
+    /// with the grain of their own pages.
+    pub(super) fn note_zero_tables(&mut self, options: &Options, out: &mut Output<'_>) -> Result<()> {
+        if !self.geo.has_group_checksums() {
+            return Ok(());
         }
+        let must = self.must_zero(options);
+        for (group, desc) in (0u32..).zip(&mut self.descriptors) {
+            let [_, _, table] = self.tables.of(self.geo, group);
+            desc.flags.set(GroupFlags::INODE_ZEROED, must || out.is_zero(table)?);
+        }
+        Ok(())
+    }
+
+    /// Zeroes inode tables if they have to be zero.
+    pub(super) fn zero_tables(&self, options: &Options, out: &mut Output<'_>) -> Result<()> {
+        if !self.must_zero(options) {
+            return Ok(());
+        }
+        (0..self.geo.groups_count).try_for_each(|group| {
+            let [_, _, table] = self.tables.of(self.geo, group);
+            out.zero(table)
+        })
+    }
+
+    /// Writes the inodes.
+    pub(super) fn write_inode_tables(&self, files: &Files, out: &mut Output<'_>) -> Result<()> {
         let groups = self.last_inode.0.div_ceil(self.geo.inodes_per_group);
         (0..groups).try_for_each(|group| self.write_inodes(group, files, out))
     }

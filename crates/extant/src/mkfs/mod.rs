@@ -84,9 +84,14 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let files = Builder::make(&geo, options, &sizes, time, &mut taken, &mut sb)?;
     let mut groups = Groups::new(&geo, &tables, &taken, &files);
     let mut out = Output::new(device, geo.block_size, options.zeroing);
-    wipe(device, options, &geo, &mut out)?;
+    if options.discard {
+        device.discard(0, geo.blocks_count.saturating_mul(geo.block_size.into()))?;
+    }
+    groups.note_zero_tables(options, &mut out)?;
+    wipe(device, &geo, &mut out)?;
+    groups.zero_tables(options, &mut out)?;
     write_files(&files, &mut out)?;
-    groups.write_inode_tables(&files, options, &mut out)?;
+    groups.write_inode_tables(&files, &mut out)?;
     groups.write_bitmaps(&mut out)?;
     groups.write_descriptors(options.write_backups, &mut out)?;
     finish(&mut sb, &geo, &groups, options, &mut out)?;
@@ -101,12 +106,8 @@ fn set_overhead(sb: &mut Superblock, geo: &Geometry, sizes: &Sizes, taken: &Take
     sb.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
 }
 
-/// Discards if asked to, and removes the signatures of what was there.
-fn wipe(device: &dyn BlockDevice, options: &Options, geo: &Geometry, out: &mut Output<'_>) -> Result<()> {
-    let end = geo.blocks_count.saturating_mul(geo.block_size.into());
-    if options.discard {
-        device.discard(0, end)?;
-    }
+/// Removes the signatures of what was there.
+fn wipe(device: &dyn BlockDevice, geo: &Geometry, out: &mut Output<'_>) -> Result<()> {
     out.zero_bytes(0..u64::from(geo.block_size).max(2 * BOOT_BYTES))?;
     out.zero_bytes(device.len().saturating_sub(END_BYTES)..device.len())?;
     out.flush()

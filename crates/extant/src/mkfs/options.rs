@@ -153,7 +153,8 @@ impl Options {
                 continue;
             }
             let (name, on) = word.strip_prefix('^').map_or((word, true), |name| (name, false));
-            let feature = Feature::from_name(name).ok_or_else(|| Error::Invalid(format!("unknown feature `{name}`")))?;
+            let feature =
+                Feature::from_name(name).ok_or_else(|| Error::Invalid(format!("unknown feature `{name}`")))?;
             self.features.push((feature, on));
         }
         Ok(())

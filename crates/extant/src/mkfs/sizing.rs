@@ -2,7 +2,7 @@
 
 use super::error::{Error, Result};
 use super::options::Options;
-use extant_format::{Compat, Features, Incompat, RoCompat, orphan};
+use extant_format::{Compat, Feature, Features, Incompat, RoCompat, orphan};
 
 /// The numbers that the superblock is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +111,15 @@ impl Sizes {
         if self.blocks >= 1 << 48 {
             return Error::invalid("more than 2^48 blocks");
         }
+        let sparse = self.features.ro_compat.contains(RoCompat::SPARSE_SUPER);
+        if !sparse && !self.features.compat.contains(Compat::SPARSE_SUPER2) {
+            self.without_resize_inode(options, "superblock copies in all groups")?;
+        }
+        // There, descriptors follow the first superblock at another distance from the group's start than the copies, and
+        // the inode for growing would list wrong blocks.
+        if self.block_size == 1024 && bigalloc(self.features) {
+            self.without_resize_inode(options, "clusters and blocks of 1 KiB")?;
+        }
         if self.blocks <= u64::from(u32::MAX) {
             return Ok(());
         }
@@ -118,8 +127,13 @@ impl Sizes {
             return Error::invalid("more than 2^32 blocks need the feature 64bit");
         }
         // The inode for growing maps blocks with 32-bit numbers.
-        if options.asked(extant_format::Feature::Compat(Compat::RESIZE_INODE)) == Some(true) {
-            return Error::invalid("resize_inode cannot be had with more than 2^32 blocks");
+        self.without_resize_inode(options, "more than 2^32 blocks")
+    }
+
+    /// The inode for growing is left out if it was a default, refused if it was asked for.
+    fn without_resize_inode(&mut self, options: &Options, why: &str) -> Result<()> {
+        if options.asked(Feature::Compat(Compat::RESIZE_INODE)) == Some(true) {
+            return Error::invalid(format!("resize_inode cannot be had with {why}"));
         }
         self.features.compat.remove(Compat::RESIZE_INODE);
         Ok(())
@@ -236,7 +250,10 @@ impl Sizes {
             return Error::invalid(format!("a journal of {blocks} blocks: must be {LEAST} to {MOST}"));
         }
         if blocks > self.blocks / 2 {
-            return Error::too_small(format_args!("a journal of {blocks} blocks takes more than half of {}", self.blocks));
+            return Error::too_small(format_args!(
+                "a journal of {blocks} blocks takes more than half of {}",
+                self.blocks
+            ));
         }
         Ok(blocks as u32)
     }
@@ -299,7 +316,9 @@ fn cluster_ratio(options: &Options, features: Features, block_size: u32) -> Resu
     let most = (block_size << 15).min(1 << 29);
     match size.is_power_of_two() && size > block_size && size <= most {
         true => Ok(size / block_size),
-        false => Error::invalid(format!("a cluster size of {size}: must be a power of two above the block size, to {most}")),
+        false => {
+            Error::invalid(format!("a cluster size of {size}: must be a power of two above the block size, to {most}"))
+        }
     }
 }
 
