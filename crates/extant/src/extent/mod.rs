@@ -6,6 +6,7 @@
 pub mod raw;
 #[cfg(test)]
 mod testing;
+mod tree;
 
 use crate::alloc::Claim;
 use crate::error::Result;

@@ -1,0 +1,83 @@
+//! The extent tree, wherever its nodes are kept.
+//!
+//! An operation finds the path to a leaf, plans which entries of the leaf give way to which others, and applies that. If
+//! the leaf is full it is split, and the operation looks again.
+//!
+//! # Invariants
+//! See [`splice`]. A tree from an image is not trusted to keep them: nodes are verified when they are read, walks are bounded
+//! by the depth, and nothing here panics where they do not hold.
+
+mod merge;
+mod nodes;
+mod path;
+mod plan;
+mod splice;
+mod split;
+#[cfg(test)]
+mod tests;
+
+pub(super) use nodes::{At, Expect, LOGICAL_END, Nodes, NodesMut};
+pub(super) use path::{Path, find, first_from, last_before};
+pub(super) use plan::cut;
+
+use crate::error::Result;
+use extant_format::error::Corrupt;
+use extant_format::extent::Leaf;
+use plan::Edit;
+use std::ops::Range;
+
+/// Times that an edit may find its leaf full: once to grow, once to split, and as often again in nodes of the least size.
+const MAX_SPLITS: usize = 8;
+
+/// Plans and applies an edit of the leaf where `lblk` belongs; false if there is nothing to plan.
+fn edit(nodes: &mut impl NodesMut, lblk: u32, plan: impl Fn(&Path) -> Option<Edit>) -> Result<bool> {
+    for _ in 0..MAX_SPLITS {
+        let path = find(nodes, lblk)?;
+        let Some(edit) = plan(&path) else { return Ok(false) };
+        if splice::apply(nodes, &path, &edit)? {
+            return Ok(true);
+        }
+    }
+    Err(Corrupt::new("extent tree").field("room in a leaf").into())
+}
+
+/// Makes sure that [`insert`] at `lblk` will not lack space for nodes. Changes nothing on disk.
+pub(super) fn prepare_insert(nodes: &mut impl NodesMut, lblk: u32) -> Result<()> {
+    let path = find(nodes, lblk)?;
+    nodes.prepare(path.blocks_to_split(1))
+}
+
+/// Maps a hole.
+///
+/// # Errors
+/// `Corrupt` if a block of it is mapped.
+pub(super) fn insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<()> {
+    match edit(nodes, e.lblk, |path| plan::insert(path, e))? {
+        true => Ok(()),
+        false => Err(Corrupt::new("extent").field("block mapped twice").found(e.lblk).into()),
+    }
+}
+
+/// Gives the mapped blocks of `range` that belong to the extent at its start another state. Returns the first block behind
+/// them, or the next mapped one if the start is a hole.
+pub(super) fn convert(nodes: &mut impl NodesMut, range: Range<u32>, unwritten: bool) -> Result<u64> {
+    let Some(old) = first_from(nodes, range.start)? else { return Ok(range.end.into()) };
+    if old.lblk > range.start {
+        return Ok(u64::from(old.lblk.min(range.end)));
+    }
+    let wide = u64::from(range.start)..u64::from(range.end);
+    if old.unwritten != unwritten {
+        edit(nodes, range.start, |path| plan::convert(path, wide.clone(), unwritten))?;
+    }
+    Ok(old.end().min(wide.end))
+}
+
+/// Unmaps the part of an extent within `range`; `at` is a block of that extent.
+pub(super) fn remove(nodes: &mut impl NodesMut, at: u32, range: Range<u64>) -> Result<bool> {
+    edit(nodes, at, |path| plan::remove(path, range.clone()))
+}
+
+/// Moves the part at or behind `from` of the extent that holds `at`, by `by` blocks.
+pub(super) fn shift(nodes: &mut impl NodesMut, at: u32, from: u64, by: i64) -> Result<bool> {
+    edit(nodes, at, |path| plan::shift(path, from, by))
+}

@@ -1,0 +1,56 @@
+//! Where the nodes of an extent tree are kept, seen from the tree.
+
+use crate::error::Result;
+use extant_format::extent::{Node, NodeMut};
+
+/// A node: the root lies in the inode, the others in blocks of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::extent) enum At {
+    /// In the inode.
+    Root,
+    /// In this block.
+    Block(u64),
+}
+
+/// What the way down to a node says about it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::extent) struct Expect {
+    /// Levels below it; not known of the root.
+    pub depth: Option<u16>,
+    /// Its first key; not known of the root.
+    pub first: Option<u32>,
+    /// All its blocks lie below this logical block.
+    pub end: u64,
+}
+
+/// Logical blocks end below this number: the last one that a file may have is 0xFFFF_FFFE.
+pub(in crate::extent) const LOGICAL_END: u64 = 0xFFFF_FFFF;
+
+impl Expect {
+    /// Nothing is known of the root.
+    pub const ROOT: Expect = Expect { depth: None, first: None, end: LOGICAL_END };
+}
+
+/// Nodes for reading.
+pub(in crate::extent) trait Nodes {
+    /// Runs `f` on a node whose header holds together and has the expected depth. `f` takes no lock.
+    fn view<R>(&self, at: At, expect: Expect, f: impl FnOnce(Node<'_>) -> R) -> Result<R>;
+}
+
+/// Nodes for changing.
+pub(in crate::extent) trait NodesMut: Nodes {
+    /// Runs `f` on a node that was viewed or created before. `f` takes no lock.
+    fn change<R>(&mut self, at: At, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R>;
+
+    /// Formats a node anew, without entries, and runs `f` on it.
+    fn format<R>(&mut self, at: At, depth: u16, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R>;
+
+    /// Makes sure that the next `blocks` calls of [`Self::create`] do not lack space. Changes nothing on disk.
+    fn prepare(&mut self, blocks: usize) -> Result<()>;
+
+    /// A new block, to be formatted.
+    fn create(&mut self) -> Result<u64>;
+
+    /// Frees a block that is no node any more.
+    fn release(&mut self, block: u64) -> Result<()>;
+}

@@ -1,0 +1,136 @@
+//! The way from the root to a leaf.
+
+use super::nodes::{At, Expect, LOGICAL_END, Nodes};
+use crate::error::Result;
+use extant_format::error::Corrupt;
+use extant_format::extent::{Leaf, Node};
+use smallvec::{SmallVec, smallvec};
+
+/// One node on the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub at: At,
+    pub expect: Expect,
+    /// In an index: the child taken. In a leaf: the number of extents that begin at or before the wanted block.
+    pub index: usize,
+    pub entries: usize,
+    pub max: usize,
+}
+
+/// The way to the leaf where a logical block belongs.
+#[derive(Clone, Debug)]
+pub(in crate::extent) struct Path {
+    /// From the root to the leaf; never empty.
+    pub(super) steps: SmallVec<[Step; 6]>,
+    /// The leaf's last extent that begins at or before the block.
+    pub left: Option<Leaf>,
+    /// The extent before that one in the leaf.
+    pub before: Option<Leaf>,
+    /// The leaf's first extent that begins behind the block.
+    pub right: Option<Leaf>,
+    lblk: u32,
+}
+
+impl Path {
+    /// The leaf and its place on the way.
+    pub(super) fn leaf(&self) -> (usize, Step) {
+        let level = self.steps.len() - 1;
+        (level, self.steps[level])
+    }
+
+    /// Levels below the root.
+    pub(in crate::extent) fn depth(&self) -> usize {
+        self.steps.len() - 1
+    }
+
+    /// The extent that holds the wanted block.
+    pub(in crate::extent) fn hit(&self) -> Option<Leaf> {
+        self.left.filter(|e| e.contains(self.lblk))
+    }
+
+    /// No block between the wanted one, if it is a hole, and this one is mapped.
+    pub(in crate::extent) fn next_mapped(&self) -> u64 {
+        let leaf_end = self.leaf().1.expect.end;
+        self.right.map_or(leaf_end, |e| u64::from(e.lblk).min(leaf_end))
+    }
+
+    /// Blocks that must be there before an edit may add `extra` extents to the leaf.
+    pub(in crate::extent) fn blocks_to_split(&self, extra: usize) -> usize {
+        let (level, leaf) = self.leaf();
+        if leaf.entries + extra <= leaf.max {
+            return 0;
+        }
+        let full = self.steps[..level].iter().rev().take_while(|s| s.entries >= s.max).count();
+        1 + full
+    }
+}
+
+/// What a node says about the wanted block.
+enum Turn {
+    Down { step: Step, child: At, expect: Expect },
+    Leaf(Path),
+}
+
+/// Finds the leaf where `lblk` belongs. The depth of the root bounds the walk.
+pub(in crate::extent) fn find(nodes: &impl Nodes, lblk: u32) -> Result<Path> {
+    let mut steps = SmallVec::new();
+    let (mut at, mut expect) = (At::Root, Expect::ROOT);
+    loop {
+        match nodes.view(at, expect, |node| turn(at, expect, node, lblk))?? {
+            Turn::Down { step, child, expect: below } => {
+                steps.push(step);
+                (at, expect) = (child, below);
+            }
+            Turn::Leaf(leaf) => {
+                steps.extend(leaf.steps);
+                return Ok(Path { steps, ..leaf });
+            }
+        }
+    }
+}
+
+fn turn(at: At, expect: Expect, node: Node<'_>, lblk: u32) -> Result<Turn> {
+    let index = node.search(lblk);
+    let step = |index| Step { at, expect, index, entries: node.len(), max: node.header().max.into() };
+    if node.is_leaf() {
+        let index = index.map_or(0, |i| i + 1);
+        let extent = |back: usize| index.checked_sub(back).and_then(|i| node.leaf(i));
+        let (left, before, right) = (extent(1), extent(2), extent(0));
+        return Ok(Turn::Leaf(Path { steps: smallvec![step(index)], left, before, right, lblk }));
+    }
+    let index = index.unwrap_or(0);
+    let (child, expect) = child(&node, expect, index)?;
+    Ok(Turn::Down { step: step(index), child, expect })
+}
+
+/// The child at `index` and what is expected of it.
+pub(super) fn child(node: &Node<'_>, expect: Expect, index: usize) -> Result<(At, Expect)> {
+    let Some(taken) = node.index(index) else {
+        return Err(Corrupt::new("extent index").field("entries").found(node.len() as u64).into());
+    };
+    let next = node.key(index + 1).map_or(expect.end, |key| expect.end.min(key.into()));
+    let below = Expect { depth: node.depth().checked_sub(1), first: Some(taken.lblk), end: next };
+    Ok((At::Block(taken.child), below))
+}
+
+/// The extent that holds `lblk`, else the next one behind it.
+pub(in crate::extent) fn first_from(nodes: &impl Nodes, lblk: u32) -> Result<Option<Leaf>> {
+    let path = find(nodes, lblk)?;
+    if let Some(found) = path.hit().or(path.right) {
+        return Ok(Some(found));
+    }
+    let next = path.next_mapped();
+    if next >= LOGICAL_END || next <= u64::from(lblk) {
+        return Ok(None);
+    }
+    let path = find(nodes, next as u32)?;
+    Ok(path.hit().or(path.right))
+}
+
+/// The last extent that begins below `end`.
+pub(in crate::extent) fn last_before(nodes: &impl Nodes, end: u64) -> Result<Option<Path>> {
+    match end.min(LOGICAL_END).checked_sub(1) {
+        Some(last) => Ok(Some(find(nodes, last as u32)?).filter(|path| path.left.is_some())),
+        None => Ok(None),
+    }
+}

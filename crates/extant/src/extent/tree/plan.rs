@@ -1,0 +1,103 @@
+//! What becomes of a leaf's extents: pure functions from a path to the entries that replace others.
+
+use super::path::Path;
+use extant_format::extent::Leaf;
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
+
+/// Entries of one leaf that give way to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::extent) struct Edit {
+    /// Index of the first entry that goes.
+    pub first: usize,
+    /// How many go.
+    pub remove: usize,
+    /// What comes.
+    pub new: Entries,
+}
+
+/// A few extents in order.
+pub(in crate::extent) type Entries = SmallVec<[Leaf; 5]>;
+
+impl Edit {
+    /// Entries that the leaf gains.
+    pub fn growth(&self) -> usize {
+        self.new.len().saturating_sub(self.remove)
+    }
+}
+
+/// The part of an extent within `range`, if any.
+pub(in crate::extent) fn cut(e: &Leaf, range: Range<u64>) -> Option<Leaf> {
+    let start = range.start.max(e.lblk.into());
+    let end = range.end.min(e.end());
+    if start >= end {
+        return None;
+    }
+    let pblk = e.pblk.saturating_add(start - u64::from(e.lblk));
+    Some(Leaf { lblk: start as u32, len: (end - start) as u16, pblk, unwritten: e.unwritten })
+}
+
+/// Appends an extent: joined with the last one if it continues it, in parts if it is too long for its state.
+fn push(list: &mut Entries, e: Leaf) {
+    if let Some(last) = list.last_mut().filter(|last| last.can_join(&e)) {
+        last.len += e.len;
+        return;
+    }
+    let split = u64::from(e.lblk) + u64::from(Leaf::max_len(e.unwritten));
+    list.extend(cut(&e, 0..split));
+    list.extend(cut(&e, split..u64::MAX));
+}
+
+/// Replaces `remove` entries from `first` on by `parts`, joined with `before` and `after`, their neighbours, where
+/// those continue each other.
+fn join(first: usize, remove: usize, before: Option<Leaf>, parts: Entries, after: Option<Leaf>) -> Edit {
+    let before = before.filter(|b| parts.first().is_some_and(|p| b.can_join(p)));
+    let after = after.filter(|a| parts.last().is_some_and(|p| p.can_join(a)));
+    let mut new = Entries::new();
+    before.into_iter().chain(parts).chain(after).for_each(|e| push(&mut new, e));
+    let first = first - usize::from(before.is_some());
+    Edit { first, remove: remove + usize::from(before.is_some()) + usize::from(after.is_some()), new }
+}
+
+/// Puts `e` into the hole that the path leads to. `None` if that is no hole, or too small.
+pub(in crate::extent) fn insert(path: &Path, e: Leaf) -> Option<Edit> {
+    let free = path.hit().is_none() && e.end() <= path.next_mapped();
+    free.then(|| join(path.leaf().1.index, 0, path.left, smallvec![e], path.right))
+}
+
+/// Gives the part of the found extent within `range` another state.
+pub(in crate::extent) fn convert(path: &Path, range: Range<u64>, unwritten: bool) -> Option<Edit> {
+    let old = path.hit()?;
+    let middle = cut(&old, range.clone())?;
+    let mut parts = Entries::new();
+    parts.extend(cut(&old, 0..range.start));
+    parts.push(Leaf { unwritten, ..middle });
+    parts.extend(cut(&old, range.end..u64::MAX));
+    let index = path.leaf().1.index.checked_sub(1)?;
+    Some(join(index, 1, path.before, parts, path.right))
+}
+
+/// Takes the part within `range` out of the left extent.
+pub(in crate::extent) fn remove(path: &Path, range: Range<u64>) -> Option<Edit> {
+    let old = path.left?;
+    cut(&old, range.clone())?;
+    let new = cut(&old, 0..range.start).into_iter().chain(cut(&old, range.end..u64::MAX)).collect();
+    Some(Edit { first: path.leaf().1.index.checked_sub(1)?, remove: 1, new })
+}
+
+/// Moves the part of the left extent at or behind `from` by `by` blocks. The caller made sure that there is room.
+/// `None` if nothing would move, or to where no logical block is.
+pub(in crate::extent) fn shift(path: &Path, from: u64, by: i64) -> Option<Edit> {
+    let old = path.left?;
+    let moved = cut(&old, from..u64::MAX)?;
+    let lblk = u32::try_from(i64::from(moved.lblk).checked_add(by)?).ok()?;
+    let moved = Leaf { lblk, ..moved };
+    if moved.end() > super::LOGICAL_END {
+        return None;
+    }
+    let mut parts = Entries::new();
+    parts.extend(cut(&old, 0..from));
+    parts.push(moved);
+    let index = path.leaf().1.index.checked_sub(1)?;
+    Some(join(index, 1, path.before, parts, path.right))
+}

@@ -1,0 +1,90 @@
+//! Makes room: splits full nodes, and lets the tree grow in depth when the root is full.
+
+use super::nodes::{At, Expect, NodesMut};
+use super::path::{Path, Step};
+use super::plan::Edit;
+use super::splice::Entries;
+use crate::error::{Errno, Result};
+use extant_format::extent::{Index, MAX_DEPTH};
+
+/// Makes more room in the path's leaf. Prepares all blocks before the first change.
+pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<()> {
+    let (level, leaf) = path.leaf();
+    let grows = path.steps[..level].iter().all(|s| s.entries >= s.max);
+    if grows && path.depth() >= usize::from(MAX_DEPTH) {
+        return Err(Errno::FBig.into());
+    }
+    nodes.prepare(path.blocks_to_split(edit.growth()))?;
+    if level == 0 {
+        return grow(nodes).map(|_| ());
+    }
+    let appended = edit.remove == 0 && edit.first == leaf.entries;
+    let sibling = match edit.new.first().filter(|_| appended) {
+        Some(first) => {
+            let child = nodes.create()?;
+            nodes.format(At::Block(child), 0, |_| ())?;
+            Index { lblk: first.lblk, child }
+        }
+        None => move_upper_part(nodes, &leaf, leaf.entries / 2)?,
+    };
+    add_child(nodes, path, level - 1, sibling)
+}
+
+/// Adds a child behind the path's child at `level`; splits the index, and those above it, if it is full.
+fn add_child(nodes: &mut impl NodesMut, path: &Path, level: usize, mut child: Index) -> Result<()> {
+    for step in path.steps[..=level].iter().rev() {
+        let place = step.index + 1;
+        if step.entries < step.max {
+            return insert_child(nodes, step.at, place, child);
+        }
+        if step.at == At::Root {
+            let block = grow(nodes)?;
+            return insert_child(nodes, block, place, child);
+        }
+        child = split_index(nodes, step, child)?;
+    }
+    Ok(())
+}
+
+fn insert_child(nodes: &mut impl NodesMut, at: At, place: usize, child: Index) -> Result<()> {
+    let done = nodes.change(at, |mut node| node.insert_index(place, &child))?;
+    debug_assert!(done, "an index has no room for a child");
+    Ok(())
+}
+
+/// Splits a full index and adds a child behind the taken one, in the half where it belongs. Returns the new half.
+fn split_index(nodes: &mut impl NodesMut, step: &Step, child: Index) -> Result<Index> {
+    let place = step.index + 1;
+    let middle = step.entries / 2;
+    if place == step.entries {
+        let depth = nodes.view(step.at, step.expect, |node| node.depth())?;
+        let block = nodes.create()?;
+        nodes.format(At::Block(block), depth, |mut node| node.insert_index(0, &child))?;
+        return Ok(Index { lblk: child.lblk, child: block });
+    }
+    let sibling = move_upper_part(nodes, step, middle)?;
+    match place <= middle {
+        true => insert_child(nodes, step.at, place, child)?,
+        false => insert_child(nodes, At::Block(sibling.child), place - middle, child)?,
+    }
+    Ok(sibling)
+}
+
+/// Moves the entries from `middle` on into a new node, and returns what its parent has to say about that.
+fn move_upper_part(nodes: &mut impl NodesMut, step: &Step, middle: usize) -> Result<Index> {
+    let upper = nodes.view(step.at, step.expect, |node| Entries::of(&node, middle))?;
+    let child = nodes.create()?;
+    nodes.format(At::Block(child), upper.depth, |mut node| upper.append_to(&mut node))?;
+    nodes.change(step.at, |mut node| node.remove(middle..usize::MAX))?;
+    Ok(Index { lblk: upper.first_key(), child })
+}
+
+/// The root's content moves into a new block; the root becomes an index of that one child.
+fn grow(nodes: &mut impl NodesMut) -> Result<At> {
+    let all = nodes.view(At::Root, Expect::ROOT, |node| Entries::of(&node, 0))?;
+    let child = nodes.create()?;
+    nodes.format(At::Block(child), all.depth, |mut node| all.append_to(&mut node))?;
+    let entry = Index { lblk: all.first_key(), child };
+    nodes.format(At::Root, all.depth + 1, |mut node| node.insert_index(0, &entry))?;
+    Ok(At::Block(child))
+}
