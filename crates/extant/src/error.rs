@@ -16,6 +16,8 @@ pub enum Error {
     Corrupt(Corrupt),
     /// The image uses something that this version does not support; the text names it.
     Unsupported(String),
+    /// Options that make no sense together; the text says why.
+    Invalid(String),
     /// The journal was aborted after an earlier error; nothing can be changed any more.
     Aborted(String),
     /// The operation is not possible, for the reason that POSIX gives this number.
@@ -78,6 +80,7 @@ impl Error {
             Error::Corrupt(_) => Errno::Uclean as i32,
             Error::Unsupported(_) => Errno::OpNotSupp as i32,
             Error::Aborted(_) => Errno::RoFs as i32,
+            Error::Invalid(_) => Errno::Inval as i32,
             Error::Posix(e) => *e as i32,
         }
     }
@@ -94,6 +97,7 @@ impl fmt::Display for Error {
             Error::Io(e) => write!(f, "{e}"),
             Error::Corrupt(c) => write!(f, "corrupt: {c}"),
             Error::Unsupported(what) => write!(f, "not supported: {what}"),
+            Error::Invalid(why) => f.write_str(why),
             Error::Aborted(why) => write!(f, "journal aborted: {why}"),
             Error::Posix(e) => f.write_str(e.message()),
         }
@@ -135,4 +139,16 @@ impl From<extant_journal::Error> for Error {
 /// An I/O error that is told to several waiters.
 fn copy_io(e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), e.to_string())
+}
+
+impl From<crate::mkfs::Error> for Error {
+    fn from(e: crate::mkfs::Error) -> Self {
+        use crate::mkfs::Error as M;
+        match e {
+            M::Io(e) => Error::Io(e),
+            M::Invalid(why) => Error::Invalid(why),
+            M::TooSmall(_) => Error::Posix(Errno::NoSpc),
+            M::Unsupported(what) => Error::Unsupported(what),
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::{Node, Operations};
 use crate::error::{Errno, Error, Result};
 use crate::extent::Run;
 use crate::file::{self, Falloc};
+use crate::inode::ErrorCursor;
 use extant_format::inode::InodeFlags;
 use extant_format::types::FileType;
 use extant_sync::{Level, Mutex};
@@ -29,7 +30,7 @@ pub struct File {
     node: Node,
     flags: OpenFlags,
     /// Writeback errors seen so far.
-    errors: Mutex<u64>,
+    errors: Mutex<ErrorCursor>,
 }
 
 impl Operations {
