@@ -34,12 +34,12 @@ pub enum Level {
     Map,
     /// A block group's bitmaps and free-space structures.
     Group,
+    /// The orphan list and the orphan file's overflow.
+    Orphan,
     /// An inode's in-memory body and its place in the inode table block.
     InodeBody,
     /// Lists of the allocator: preallocations, locality groups, criteria.
     Alloc,
-    /// The orphan list and the orphan file's overflow.
-    Orphan,
     /// A group descriptor's counts and flags.
     GroupDesc,
     /// The superblock's in-memory fields.
@@ -243,9 +243,9 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Handle,
     Level::Map,
     Level::Group,
+    Level::Orphan,
     Level::InodeBody,
     Level::Alloc,
-    Level::Orphan,
     Level::GroupDesc,
     Level::SuperBlock,
     Level::Buffer,

@@ -3,15 +3,35 @@
 //! Space has three states in memory: free, *claimed* (taken in memory only, by a writeback, a preallocation or a free
 //! that is not durable yet) and *booked* (bit set in the bitmap within a handle). A claim needs no handle.
 //!
+//! # Invariants
+//! - The free map of a group is its bitmap's clear bits less what is claimed. So it may be dropped, and made again from
+//!   the bitmap, exactly while nothing of the group is claimed.
+//! - The free clusters of all maps are the budget, plus what is reserved, plus what was taken from the budget by claims
+//!   that have not found their place yet. A claim takes from the budget before it takes from a map, and space is given
+//!   to its map before it is given to the budget. So whoever holds a part of the budget finds space.
+//!
 //! # Locking
-//! A group's lock is taken only to claim or to give back. Nothing here waits for a commit.
+//! A group's locks (Group; one for blocks, one for inodes, never both) are held to claim, to book and to give back, and
+//! while the group's bitmap is read. Nothing here waits for a commit.
 
-use crate::error::Result;
+mod blocks;
+mod book;
+mod claim;
+mod group;
+mod inodes;
+mod orlov;
+mod search;
+mod usage;
+
+pub use claim::Claim;
+pub use usage::Usage;
+
+use crate::error::{Errno, Result};
 use crate::groups::Groups;
-use crate::inode::Inode;
 use crate::volume::Volume;
-use extant_format::types::{BlockNr, FileType, InodeNr};
-use extant_journal::{Handle, Tid};
+use blocks::Blocks;
+use extant_format::types::{BlockNr, GroupNr, InodeNr};
+use inodes::Inodes;
 use std::sync::Arc;
 
 /// What space is wanted for.
@@ -32,144 +52,79 @@ pub struct Request {
     pub len: u32,
     /// Fewest blocks that help (at least 1).
     pub min: u32,
-    /// What for.
+    /// What for. Metadata may take from a margin that data leaves, so that data that was accepted can be mapped.
     pub purpose: Purpose,
-    /// The reserve for root may be used.
+    /// The reserve for root may be used, and by metadata all of the margin: for root, and for what writeback needs.
     pub privileged: bool,
-    /// The blocks were reserved before ([`Alloc::reserve`]); claiming consumes that reservation.
+    /// The blocks were reserved before ([`Alloc::reserve`]); the claim consumes as much of the reservation as it got.
     pub reserved: bool,
     /// Blocks must lie below 2^32 (indirect maps).
     pub low: bool,
 }
 
-/// Blocks taken in memory. Dropped without [`Alloc::book`], they go back.
-#[derive(Debug)]
-pub struct Claim {
-    alloc: Arc<AllocInner>,
-    /// First block (cluster aligned on bigalloc).
-    pub start: BlockNr,
-    /// Blocks (whole clusters).
-    pub len: u32,
-}
-
-/// Shared state behind [`Alloc`] and its claims.
-#[derive(Debug)]
-pub struct AllocInner {}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let _ = &self.alloc;
-    }
-}
-
 /// The allocator of a file system.
 #[derive(Debug)]
-pub struct Alloc {}
-
-/// Usage of the file system, in blocks and inodes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
-    /// Blocks in all, without overhead (bsddf).
-    pub blocks: u64,
-    /// Free blocks; delayed reservations count as used.
-    pub free: u64,
-    /// Free blocks less the reserve for root.
-    pub available: u64,
-    /// Inodes in all.
-    pub inodes: u64,
-    /// Free inodes.
-    pub inodes_free: u64,
+pub struct Alloc {
+    vol: Arc<Volume>,
+    groups: Arc<Groups>,
+    blocks: Arc<Blocks>,
+    inodes: Inodes,
+    /// Blocks that never hold files.
+    overhead: u64,
 }
 
 impl Alloc {
     /// Nothing is read yet: a group's map is made from its bitmap when first needed.
+    ///
+    /// # Errors
+    /// None for now.
     pub fn open(vol: Arc<Volume>, groups: Arc<Groups>) -> Result<Alloc> {
-        let _ = (vol, groups);
-        todo!()
+        let blocks = Arc::new(Blocks::new(vol.clone(), groups.clone()));
+        let inodes = Inodes::new(vol.clone(), groups.clone());
+        let overhead = usage::overhead(&vol, &groups.superblock());
+        Ok(Alloc { vol, groups, blocks, inodes, overhead })
     }
 
-    /// Takes between `min` and `len` contiguous blocks near the goal. ENOSPC if there are none; blocks freed by
-    /// transactions that are not durable yet do not count (see [`Self::pending`]).
+    /// Takes between `min` and `len` contiguous blocks near the goal.
+    ///
+    /// # Errors
+    /// ENOSPC if there are none; blocks freed by transactions that are not durable yet do not count (see
+    /// [`Self::pending`]).
     pub fn claim(&self, want: &Request) -> Result<Claim> {
-        let _ = want;
-        todo!()
+        Blocks::claim(&self.blocks, want)
     }
 
-    /// Books the first `len` blocks of the claim within `h`: bitmap, counts. The rest of the claim stays claimed.
-    /// Returns the first booked block.
-    pub fn book(&self, h: &mut Handle<'_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
-        let _ = (h, claim, len);
-        todo!()
-    }
-
-    /// Credits that booking or freeing a contiguous run of `blocks` may cost.
-    pub fn credits(&self, blocks: u32) -> u32 {
-        let _ = blocks;
-        todo!()
-    }
-
-    /// Frees booked blocks within `h`. They become allocatable when the transaction is durable. Metadata (or data that
-    /// was logged) is revoked. A block that is already free is corruption.
-    pub fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
-        let _ = (h, start, len, purpose);
-        todo!()
-    }
-
-    /// Sets space aside for `blocks` delayed blocks (rounded up to clusters by the caller's accounting), ENOSPC if
-    /// there is not so much.
+    /// Sets space aside for `blocks` delayed blocks, counted in whole clusters by the caller.
+    ///
+    /// # Errors
+    /// ENOSPC if there is not so much.
     pub fn reserve(&self, blocks: u32, privileged: bool) -> Result<()> {
-        let _ = (blocks, privileged);
-        todo!()
+        let clusters = self.blocks.clusters(blocks);
+        match self.blocks.budget.take(clusters, self.blocks.keep(Purpose::Data, privileged)) {
+            true => Ok(()),
+            false => Err(Errno::NoSpc.into()),
+        }
     }
 
-    /// Gives a reservation back.
+    /// Gives a reservation back, in whole clusters.
     pub fn unreserve(&self, blocks: u32) {
-        let _ = blocks;
-        todo!()
+        self.blocks.budget.give(self.blocks.clusters(blocks));
     }
 
     /// Blocks whose freeing is not durable yet. If a claim fails while this is not zero, commit and try again.
     pub fn pending(&self) -> u64 {
-        todo!()
+        self.blocks.pending() << self.vol.geo.cluster_bits
     }
 
-    /// Takes an inode number: Orlov for directories, the parent's group for the rest. Books it in the bitmap, the
-    /// descriptor and the counts, initialises the group's bitmap or table part if it was uninitialised. The slot is
-    /// the caller's to fill.
-    pub fn new_inode(&self, h: &mut Handle<'_>, parent: &Inode, ftype: FileType) -> Result<InodeNr> {
-        let _ = (h, parent, ftype);
-        todo!()
-    }
-
-    /// Credits of [`Self::new_inode`] and [`Self::free_inode`].
-    pub const INODE_CREDITS: u32 = 4;
-
-    /// Frees an inode number. An inode that is already free is corruption.
-    pub fn free_inode(&self, h: &mut Handle<'_>, ino: InodeNr, ftype: FileType) -> Result<()> {
-        let _ = (h, ino, ftype);
-        todo!()
-    }
-
-    /// Whether the inode bitmap has the number.
-    pub fn inode_in_use(&self, ino: InodeNr) -> Result<bool> {
-        let _ = ino;
-        todo!()
-    }
-
-    /// First block of the inode's group, coloured: where data of a file without blocks should go.
+    /// Where data of a file without blocks should go: in its inode's group, apart from where other threads put theirs.
     pub fn inode_goal(&self, ino: InodeNr) -> BlockNr {
-        let _ = ino;
-        todo!()
-    }
-
-    /// A transaction is durable: what it freed may be allocated again (and is discarded if asked for).
-    pub fn committed(&self, tid: Tid) {
-        let _ = tid;
-        todo!()
-    }
-
-    /// Usage for statfs.
-    pub fn usage(&self) -> Usage {
-        todo!()
+        let geo = &self.vol.geo;
+        let group = geo.inode_location(ino).map_or(GroupNr(0), |(group, _)| group);
+        let colour = extant_sync::shard_index() % COLOURS;
+        let offset = u64::from(geo.blocks_in_group(group)) / COLOURS as u64 * colour as u64;
+        BlockNr(geo.first_block_of_group(group).0 + offset)
     }
 }
+
+/// Parts of a group that threads are spread over.
+const COLOURS: usize = 16;

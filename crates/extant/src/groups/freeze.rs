@@ -1,6 +1,6 @@
 //! Makes descriptor blocks and the superblock from memory, once per transaction.
 
-use super::{Groups, Kind};
+use super::Groups;
 use crate::error::{Error, Result};
 use extant_blocks::Buffer;
 use extant_format::group_desc::GroupDesc;

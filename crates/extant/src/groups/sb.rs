@@ -22,6 +22,12 @@ impl SuperState {
     }
 }
 
+/// Classes of errors as the superblock's records have them.
+const UNKNOWN: u8 = 1;
+const IO: u8 = 2;
+const BAD_CHECKSUM: u8 = 4;
+const CORRUPT: u8 = 5;
+
 impl Groups {
     /// The superblock as it is now: a copy, with the sums of all groups as its counts.
     pub fn superblock(&self) -> Superblock {
@@ -29,6 +35,11 @@ impl Groups {
         sb.set_free_blocks_count(self.free_clusters() << self.vol.geo.cluster_bits);
         sb.set_free_inodes_count(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
         sb
+    }
+
+    /// Runs `f` on the superblock's fields; its counts are not those of now.
+    pub fn with_superblock<R>(&self, f: impl FnOnce(&Superblock) -> R) -> R {
+        f(&self.sb.fields.lock())
     }
 
     /// Changes the superblock within `h`. Costs a credit.
@@ -47,6 +58,22 @@ impl Groups {
         let state = sb.state() | State::ERROR;
         sb.set_state(state);
         sb.record_error(record);
+    }
+
+    /// Notes an error that was met in the superblock, with its coordinates and the time.
+    pub fn note(&self, error: &Error) {
+        let mut record = ErrorRecord { time: u64::try_from(self.vol.now().sec).unwrap_or(0), ..ErrorRecord::default() };
+        match error {
+            Error::Corrupt(corrupt) => {
+                record.errcode = if corrupt.field_name() == Some("checksum") { BAD_CHECKSUM } else { CORRUPT };
+                record.ino = corrupt.inode().unwrap_or_default();
+                record.block = corrupt.block().unwrap_or_default();
+                record.func = corrupt.what().into();
+            }
+            Error::Io(_) => record.errcode = IO,
+            _ => record.errcode = UNKNOWN,
+        }
+        self.record_error(&record);
     }
 
     /// Makes the superblock part of the handle's transaction.

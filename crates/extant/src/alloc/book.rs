@@ -1,0 +1,128 @@
+//! Books claims and frees blocks, within handles.
+
+use super::blocks::Blocks;
+use super::group::is_metadata;
+use super::{Alloc, Claim, Purpose};
+use crate::error::{Errno, Result};
+use crate::groups::{Kind, less};
+use extant_format::bitmap;
+use extant_format::error::Corrupt;
+use extant_format::types::{BlockNr, GroupNr};
+use extant_journal::{Handle, Seal, Tid};
+use extant_space::Run;
+use std::ops::Range;
+
+fn bits(run: Run) -> Range<usize> {
+    run.start as usize..run.end() as usize
+}
+
+impl Alloc {
+    /// Books the first `len` blocks of the claim (rounded up to whole clusters) within `h`: bitmap, counts. The rest of
+    /// the claim stays claimed. Returns the first booked block.
+    ///
+    /// # Errors
+    /// EINVAL if the claim is shorter; `Corrupt` naming the group if the bitmap or the counts are wrong; `Io`.
+    pub fn book(&self, h: &mut Handle<'_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
+        if len == 0 || len > claim.len {
+            return Err(Errno::Inval.into());
+        }
+        let (start, front) = (claim.start, claim.front(len));
+        self.blocks.book(h, start, front)?;
+        claim.advance(front);
+        Ok(start)
+    }
+
+    /// Credits that booking or freeing a contiguous run of `blocks` blocks may cost.
+    pub fn credits(&self, blocks: u32) -> u32 {
+        let groups = 1 + blocks.saturating_sub(1).div_ceil(self.vol.geo.blocks_per_group);
+        // For each group a bitmap and a descriptor; the superblock; a block of revoke records.
+        groups * 2 + 2
+    }
+
+    /// Frees booked blocks (whole clusters) within `h`. They become allocatable when the transaction is durable.
+    /// Metadata (or data that was logged) is revoked.
+    ///
+    /// # Errors
+    /// `Corrupt` if a block is free already, belongs to the file system's own metadata, or does not exist; `Io`.
+    pub fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
+        if !self.vol.geo.data_range_valid(start, len.into()) {
+            return Err(Corrupt::new("freed blocks").found(start.0).expected(self.vol.geo.blocks_count).into());
+        }
+        let mut at = start.0;
+        let end = start.0 + u64::from(len);
+        while at < end {
+            let part = self.part_in_group(at, end)?;
+            self.blocks.free(h, BlockNr(at), part, purpose)?;
+            at += u64::from(part);
+        }
+        Ok(())
+    }
+
+    /// Blocks from `at` up to `end` that lie in one group.
+    fn part_in_group(&self, at: u64, end: u64) -> Result<u32> {
+        let geo = &self.vol.geo;
+        let g = geo.group_of_block(BlockNr(at)).ok_or_else(|| Corrupt::new("freed block").found(at))?;
+        let group_end = geo.first_block_of_group(g).0 + u64::from(geo.blocks_in_group(g));
+        Ok((end.min(group_end) - at) as u32)
+    }
+
+    /// A transaction is durable: what it freed may be allocated again.
+    pub fn committed(&self, tid: Tid) {
+        self.blocks.committed(tid);
+    }
+}
+
+impl Blocks {
+    fn book(&self, h: &mut Handle<'_>, start: BlockNr, len: u32) -> Result<()> {
+        let nowhere = || Corrupt::new("claim").found(start.0);
+        let (g, run) = self.place(start, len).ok_or_else(nowhere)?;
+        let mut group = self.lock(g).ok_or_else(nowhere)?;
+        let map = self.try_warm(g, &mut group)?;
+        let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
+        let free = bitmap::all_zeros(&buffer.read(), bits(run));
+        if !free {
+            return Err(Corrupt::new("block bitmap").field("used block was claimed").found(start.0).at_group(g).into());
+        }
+        self.groups.bitmap_changed(h, g, Kind::Blocks)?;
+        self.groups.edit(h, g, |desc| less(&mut desc.free_clusters, run.len, "free clusters", g))?;
+        bitmap::set_range(&mut h.write(&buffer, Seal::NONE)?, bits(run));
+        map.claimed = map.claimed.saturating_sub(run.len);
+        Ok(())
+    }
+
+    /// Frees blocks within one group.
+    fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
+        let nowhere = || Corrupt::new("freed block").found(start.0);
+        let (g, run) = self.place(start, len).ok_or_else(nowhere)?;
+        if is_metadata(&self.vol.geo, &self.groups, g, start.0, len.into()) {
+            return Err(nowhere().field("belongs to the file system").at_group(g).into());
+        }
+        let mut group = self.lock(g).ok_or_else(nowhere)?;
+        let map = self.try_warm(g, &mut group)?;
+        let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
+        let used = bitmap::all_ones(&buffer.read(), bits(run));
+        if !used {
+            return Err(nowhere().field("is free already").at_group(g).into());
+        }
+        self.groups.bitmap_changed(h, g, Kind::Blocks)?;
+        if purpose == Purpose::Metadata {
+            h.revoke(start.0, len.into())?;
+        }
+        self.groups.edit(h, g, |desc| self.more(&mut desc.free_clusters, run.len, g))?;
+        bitmap::clear_range(&mut h.write(&buffer, Seal::NONE)?, bits(run));
+        map.claimed += run.len;
+        self.defer(h.tid(), g, run);
+        Ok(())
+    }
+
+    fn more(&self, count: &mut u32, by: u32, g: GroupNr) -> Result<()> {
+        let most = self.vol.geo.clusters_in_group(g);
+        let sum = count.saturating_add(by);
+        if sum > most {
+            let error = Corrupt::new("group descriptor").field("free clusters").found(sum);
+            return Err(error.expected(most).at_group(g).into());
+        }
+        *count = sum;
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! Blocks taken in memory.
+
+use super::blocks::Blocks;
+use extant_format::types::BlockNr;
+use std::sync::Arc;
+
+/// Blocks taken in memory. Dropped without [`book`](super::Alloc::book), they go back; dropping takes a group's lock.
+#[derive(Debug)]
+pub struct Claim {
+    blocks: Arc<Blocks>,
+    /// First block (cluster aligned on bigalloc).
+    pub start: BlockNr,
+    /// Blocks (whole clusters).
+    pub len: u32,
+}
+
+impl Claim {
+    pub(super) fn new(blocks: Arc<Blocks>, start: BlockNr, len: u32) -> Claim {
+        Claim { blocks, start, len }
+    }
+
+    /// Takes the first `len` blocks, rounded up to whole clusters, off the claim as a claim of their own; all of them if
+    /// there are not more.
+    pub fn split(&mut self, len: u32) -> Claim {
+        let front = self.front(len);
+        let claim = Claim::new(self.blocks.clone(), self.start, front);
+        self.advance(front);
+        claim
+    }
+
+    /// How many blocks the first `len` blocks are in whole clusters.
+    pub(super) fn front(&self, len: u32) -> u32 {
+        len.checked_next_multiple_of(self.blocks.cluster_ratio()).unwrap_or(self.len).min(self.len)
+    }
+
+    /// Lets the first `len` blocks go; they are somebody else's now.
+    pub(super) fn advance(&mut self, len: u32) {
+        self.start.0 += u64::from(len);
+        self.len -= len;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            self.blocks.give_back(self.start, self.len);
+        }
+    }
+}

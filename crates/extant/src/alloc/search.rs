@@ -1,0 +1,174 @@
+//! Finds a place for a claim: at its goal, then where its length fits, then the longest runs, then anything.
+
+use super::blocks::{Blocks, power};
+use super::claim::Claim;
+use super::group::Group;
+use super::Request;
+use crate::error::{Errno, Result};
+use extant_format::types::{BlockNr, GroupNr};
+use extant_space::{FreeMap, Run};
+use extant_sync::atomic::Ordering::Relaxed;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Groups that are tried for a run of full length before a shorter one is taken.
+const FULL_TRIES: u32 = 16;
+/// Groups with the longest runs that are tried before all groups are.
+const LONGEST_TRIES: u32 = 16;
+/// How often all groups are looked at, when others move space about meanwhile.
+const SWEEPS: u32 = 8;
+
+/// A wish in clusters.
+struct Wish {
+    group: GroupNr,
+    bit: u32,
+    want: u32,
+    min: u32,
+    /// Groups that may be used.
+    groups: u32,
+}
+
+/// Where a run was found.
+type Found = Option<(GroupNr, Run)>;
+
+impl Blocks {
+    /// See [`Alloc::claim`](super::Alloc::claim).
+    pub fn claim(this: &Arc<Blocks>, want: &Request) -> Result<Claim> {
+        let most = this.vol.geo.clusters_per_group;
+        let len = this.clusters(want.len.max(1)).min(u64::from(most));
+        let min = this.clusters(want.min.max(1)).min(len);
+        let budget = match want.reserved {
+            true => len,
+            false => this.budget.take_some(len, min, this.keep(want.purpose, want.privileged)),
+        };
+        let found = if budget == 0 { None } else { this.find(&this.wish(want, budget as u32, min as u32)) };
+        let used = found.map_or(0, |(_, run)| u64::from(run.len));
+        if !want.reserved {
+            this.budget.give(budget - used);
+        }
+        let (g, run) = found.ok_or(Errno::NoSpc)?;
+        let start = this.vol.geo.block_of_bit(g, run.start);
+        Ok(Claim::new(this.clone(), start, run.len << this.vol.geo.cluster_bits))
+    }
+
+    fn wish(&self, want: &Request, clusters: u32, min: u32) -> Wish {
+        let groups = if want.low { self.low_groups() } else { self.count() };
+        let goal = self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| g.0 < groups);
+        let (group, bit) = goal.unwrap_or((GroupNr(0), 0));
+        Wish { group, bit, want: clusters, min, groups }
+    }
+
+    /// Groups that lie below block 2^32 as a whole (or all).
+    fn low_groups(&self) -> u32 {
+        match self.vol.geo.group_of_block(BlockNr(1 << 32)) {
+            Some(first_too_high) => first_too_high.0,
+            None => self.count(),
+        }
+    }
+
+    fn find(&self, wish: &Wish) -> Found {
+        if let Some(run) = self.at_goal(wish) {
+            return Some((wish.group, run));
+        }
+        let found = self.at_stream(wish).or_else(|| self.of_full_length(wish)).or_else(|| self.of_longest(wish));
+        let found = found.or_else(|| (0..SWEEPS).find_map(|_| self.anywhere(wish)));
+        if let Some((g, run)) = found {
+            self.streams.local().store(self.vol.geo.block_of_bit(g, run.end()).0, Relaxed);
+        }
+        found
+    }
+
+    /// Exactly at the goal if a good part is there, else at full length in the goal's group.
+    fn at_goal(&self, wish: &Wish) -> Option<Run> {
+        let mut group = self.lock(wish.group)?;
+        let enough = wish.min.max(wish.want / 4);
+        let here = self.take_at(wish.group, &mut group, wish.bit, wish.want, enough);
+        here.or_else(|| self.take(wish.group, &mut group, wish.bit, wish.want, wish.want))
+    }
+
+    /// Where this thread last went when its goal's group was full.
+    fn at_stream(&self, wish: &Wish) -> Found {
+        let last = BlockNr(self.streams.local().load(Relaxed));
+        let (g, bit) = self.vol.geo.group_and_bit(last).filter(|(g, _)| g.0 != wish.group.0 && g.0 < wish.groups)?;
+        let mut group = self.try_lock(g)?;
+        Some((g, self.take(g, &mut group, bit, wish.want, wish.want)?))
+    }
+
+    /// In a group that has a run of full length, or may have one; busy groups are passed over.
+    fn of_full_length(&self, wish: &Wish) -> Found {
+        let sure = wish.want.checked_next_power_of_two().unwrap_or(u32::MAX);
+        let found = self.of_order(wish, sure);
+        if found.is_some() || wish.want.is_power_of_two() { found } else { self.of_order(wish, power(wish.want)) }
+    }
+
+    /// In a group whose longest run's power of two is at least `least`.
+    fn of_order(&self, wish: &Wish, least: u32) -> Found {
+        let mut tries = FULL_TRIES;
+        for range in self.order(wish) {
+            let mut at = range.start;
+            while let Some(g) = self.longest.find(at..range.end, least) {
+                tries = tries.checked_sub(1)?;
+                let found = self.try_lock(GroupNr(g)).and_then(|mut group| {
+                    self.take(GroupNr(g), &mut group, 0, wish.want, wish.want)
+                });
+                if let Some(run) = found {
+                    return Some((GroupNr(g), run));
+                }
+                at = g + 1;
+            }
+        }
+        None
+    }
+
+    /// In one of the groups with the longest runs.
+    fn of_longest(&self, wish: &Wish) -> Found {
+        for _ in 0..LONGEST_TRIES {
+            let least = self.longest.largest().min(power(wish.want)).max(1);
+            let g = self.order(wish).into_iter().find_map(|range| self.longest.find(range, least))?;
+            let mut group = self.lock(GroupNr(g))?;
+            if let Some(run) = self.take(GroupNr(g), &mut group, 0, wish.want, wish.min.max(least)) {
+                return Some((GroupNr(g), run));
+            }
+        }
+        None
+    }
+
+    /// In any group.
+    fn anywhere(&self, wish: &Wish) -> Found {
+        for range in self.order(wish) {
+            let mut at = range.start;
+            while let Some(g) = self.longest.find(at..range.end, 1) {
+                let mut group = self.lock(GroupNr(g))?;
+                if let Some(run) = self.take(GroupNr(g), &mut group, 0, wish.want, wish.min) {
+                    return Some((GroupNr(g), run));
+                }
+                at = g + 1;
+            }
+        }
+        None
+    }
+
+    /// All groups: from the goal's to the end of its flexible group, the rest of that, those behind, those before.
+    fn order(&self, wish: &Wish) -> [Range<u32>; 4] {
+        let bits = self.vol.geo.flex_bits;
+        let first = (wish.group.0 >> bits) << bits;
+        let end = first.saturating_add(1u32.checked_shl(bits).unwrap_or(u32::MAX)).min(wish.groups);
+        [wish.group.0..end, first..wish.group.0, end..wish.groups, 0..first]
+    }
+
+    fn take_at(&self, g: GroupNr, group: &mut Group, bit: u32, want: u32, min: u32) -> Option<Run> {
+        let map = self.warm(g, group)?;
+        let run = map.free.take_at(bit, want, min)?;
+        map.claimed += run.len;
+        self.longest.set(g.0, map.free.longest());
+        Some(run)
+    }
+
+    fn take(&self, g: GroupNr, group: &mut Group, bit: u32, want: u32, min: u32) -> Option<Run> {
+        let map = self.warm(g, group)?;
+        let run = map.free.take(bit, want, min)?;
+        map.claimed += run.len;
+        self.longest.set(g.0, map.free.longest());
+        Some(run)
+    }
+}

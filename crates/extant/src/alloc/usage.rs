@@ -1,0 +1,57 @@
+//! What is used and what is free.
+
+use super::Alloc;
+use crate::volume::Volume;
+use extant_format::superblock::Superblock;
+use extant_format::types::GroupNr;
+
+/// Usage of the file system, in blocks and inodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Blocks in all, without overhead (bsddf).
+    pub blocks: u64,
+    /// Free blocks; delayed reservations count as used.
+    pub free: u64,
+    /// Free blocks less the reserve for root.
+    pub available: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Free inodes.
+    pub inodes_free: u64,
+}
+
+impl Alloc {
+    /// Usage for statfs.
+    pub fn usage(&self) -> Usage {
+        let bits = self.vol.geo.cluster_bits;
+        let free = self.blocks.budget.amount() + self.blocks.pending();
+        let (root, margin) = self.blocks.kept();
+        Usage {
+            blocks: self.vol.geo.blocks_count.saturating_sub(self.overhead),
+            free: free << bits,
+            available: free.saturating_sub(root.saturating_add(margin)) << bits,
+            inodes: self.vol.geo.inodes_count.into(),
+            inodes_free: self.groups.free_inodes(),
+        }
+    }
+}
+
+/// Blocks that never hold files: as the superblock says, else counted from the layout.
+pub(super) fn overhead(vol: &Volume, sb: &Superblock) -> u64 {
+    let geo = &vol.geo;
+    match sb.overhead_clusters() {
+        0 => count(vol, sb),
+        clusters => u64::from(clusters) << geo.cluster_bits,
+    }
+}
+
+fn count(vol: &Volume, sb: &Superblock) -> u64 {
+    let geo = &vol.geo;
+    let own = u64::from(geo.inode_table_blocks()) + 2;
+    let base: u64 = (0..geo.groups_count).map(|g| u64::from(geo.base_meta_blocks(GroupNr(g)))).sum();
+    let journal = sb.journal_backup().map_or(0, |backup| backup.size >> geo.block_bits);
+    u64::from(geo.first_data_block)
+        .saturating_add(base)
+        .saturating_add(own.saturating_mul(geo.groups_count.into()))
+        .saturating_add(journal)
+}
