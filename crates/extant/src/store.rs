@@ -1,6 +1,6 @@
 //! The lower rooms as one thing, so that the rooms above (extent, xattr, dir, file, ops) take one argument.
 
-use crate::{alloc::Alloc, groups::Groups, inode::{DirtyInodes, PagePool}, orphan::Orphans, volume::Volume};
+use crate::{alloc::Alloc, groups::Groups, inode::{AttrCache, DirtyInodes, PagePool}, orphan::Orphans, volume::Volume};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub struct Store {
     pub orphans: Orphans,
     /// Inodes whose table slot is older than memory.
     pub dirty: DirtyInodes,
+    /// Attribute blocks and inodes.
+    pub attrs: AttrCache,
     /// All cached file content.
     pub pool: PagePool,
 }

@@ -7,7 +7,7 @@
 use crate::checksum::inode_seed;
 use crate::error::{Corrupt, Result};
 use crate::features::{Compat, Features, Incompat, RoCompat};
-use crate::superblock::{CHECKSUM_TYPE_CRC32C, Superblock};
+use crate::superblock::{CHECKSUM_TYPE_CRC32C, SuperFlags, Superblock};
 use crate::types::{GroupNr, InodeNr};
 
 mod layout;
@@ -63,6 +63,12 @@ pub struct Geometry {
     pub uuid: [u8; 16],
     /// The seed of the file system's checksums.
     pub csum_seed: u32,
+    /// Seed of the hashes of names.
+    pub hash_seed: [u32; 4],
+    /// The hash of directories that have no index yet, as the superblock has it.
+    pub hash_version: u8,
+    /// Hashes take the bytes of names as unsigned; they are signed where the superblock says neither.
+    pub hash_unsigned: bool,
     /// All metadata has CRC-32C checksums.
     pub metadata_csum: bool,
     /// Group descriptors have CRC-16 checksums (never together with `metadata_csum`).
@@ -116,6 +122,9 @@ impl Geometry {
             features,
             uuid: sb.uuid(),
             csum_seed: sb.fs_seed(),
+            hash_seed: sb.hash_seed(),
+            hash_version: sb.def_hash_version(),
+            hash_unsigned: sb.flags().contains(SuperFlags::UNSIGNED_HASH),
             metadata_csum,
             gdt_csum: !metadata_csum && features.ro_compat.contains(RoCompat::GDT_CSUM),
         };

@@ -1,14 +1,43 @@
 //! Directory blocks: linear, hashed (htree of up to three levels), inline.
 //!
+//! # Invariants
+//! - A directory is inline, linear or indexed ([`Kind`]); it goes from inline to linear when its areas are full, and from
+//!   linear to indexed when its only block is full and the file system has `dir_index`. It never goes back.
+//! - Where the file system has `dir_index` positions follow the hash of the names, whatever the kind, so that a cookie
+//!   stays good when the kind changes.
+//!
 //! # Locking
-//! The caller holds the directory's `rw` lock: for reading in [`lookup`], [`read`], [`is_empty`], [`parent`]; for writing in the rest.
+//! The caller holds the directory's `rw` lock: for reading in [`lookup`], [`read`], [`is_empty`], [`parent`]; for writing
+//! in the rest. No two buffers are locked at a time.
 
-use crate::error::Result;
+mod area;
+mod blocks;
+mod hash;
+mod htree;
+mod inline;
+mod insert;
+mod linear;
+mod read;
+mod split;
+mod window;
+
+use crate::error::{Errno, Error, Result};
+use crate::extent;
 use crate::inode::Inode;
 use crate::store::Store;
+use area::{Hit, New};
+use blocks::Dir;
+use extant_blocks::Buffer;
+use extant_format::dir::{remove as remove_entry, set_target};
+use extant_format::error::Corrupt;
+use extant_format::features::Compat;
+use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
-use extant_journal::Handle;
+use extant_journal::{Handle, Seal};
 use std::sync::Arc;
+
+/// Longest name in bytes.
+pub const NAME_MAX: usize = 255;
 
 /// An entry found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,60 +61,225 @@ pub struct Entry<'a> {
     pub next: u64,
 }
 
-/// Finds a name (`.` and `..` too).
-pub fn lookup(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
-    let _ = (st, dir, name);
-    todo!()
+/// How a directory keeps its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// In the inode.
+    Inline,
+    /// In blocks, in no order.
+    Linear,
+    /// In blocks, found by a hash tree.
+    Indexed,
 }
 
-/// Adds a name that is known to be absent. Splits, indexes, grows the directory as needed (updates size and blocks; not times or links).
+impl Kind {
+    fn of(st: &Store, flags: InodeFlags) -> Kind {
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            Kind::Inline
+        } else if flags.contains(InodeFlags::INDEX) && st.geo.compat(Compat::DIR_INDEX) {
+            Kind::Indexed
+        } else {
+            Kind::Linear
+        }
+    }
+}
+
+/// Where an entry was found: in a block, or (`None`) in an area of the inode.
+struct Spot {
+    buf: Option<Arc<Buffer>>,
+    /// Logical block, or number of the inline area.
+    lblk: u32,
+    hit: Hit,
+}
+
+/// Finds a name (`.` and `..` too).
+///
+/// # Errors
+/// `Corrupt`, `Io`, ENAMETOOLONG.
+pub fn lookup(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+    match name {
+        b"." => Ok(Some(Found { ino: dir.ino, ftype: FileType::Directory })),
+        b".." => Ok(Some(Found { ino: parent(st, dir)?, ftype: FileType::Directory })),
+        _ if name.len() > NAME_MAX => Err(Errno::NameTooLong.into()),
+        _ => Ok(locate(&Dir::open(st, dir)?, name)?.map(|spot| spot.hit.found)),
+    }
+}
+
+/// Finds the entry of an ordinary name. A hash tree that cannot be walked leaves its leaves: they are scanned.
+fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+    match d.kind {
+        Kind::Inline => inline::find(d, name),
+        Kind::Linear => linear::find(d, name),
+        Kind::Indexed => match htree::find(d, name) {
+            Err(Error::Corrupt(e)) => {
+                tracing::warn!(%e, "hash tree is corrupt, scanning the directory");
+                linear::find(d, name)
+            }
+            other => other,
+        },
+    }
+}
+
+/// Adds a name that is known to be absent. Splits, indexes, grows the directory as needed (updates size and blocks; not
+/// times or links).
+///
+/// # Errors
+/// `Corrupt`, `Io`, ENOSPC (no space, or the directory cannot grow further), ENAMETOOLONG, EINVAL for names that no
+/// entry may have.
 pub fn insert(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8], ino: InodeNr, ftype: FileType) -> Result<()> {
-    let _ = (st, h, dir, name, ino, ftype);
-    todo!()
+    check_name(name)?;
+    let mut d = Dir::open_for_change(st, dir)?;
+    insert::insert(&mut d, h, dir, &New { name, ino, ftype })
 }
 
 /// Removes a name; ENOENT if it is not there.
+///
+/// # Errors
+/// `Corrupt`, `Io`, ENOENT.
 pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
-    let _ = (st, h, dir, name);
-    todo!()
+    check_name(name)?;
+    let d = Dir::open_for_change(st, dir)?;
+    let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
+    let format = d.format;
+    match &spot.buf {
+        None => inline::change(&d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset))?,
+        Some(buf) => {
+            {
+                let mut bytes = h.write(buf, seal_of(&d, &spot))?;
+                remove_entry(format.area_mut(&mut bytes), &format, spot.hit.offset)?;
+            }
+            linear::note_gap(&d, spot.lblk, buf);
+        }
+    }
+    Ok(spot.hit.found)
 }
 
 /// Points an existing name (also `..`) at another inode.
+///
+/// # Errors
+/// `Corrupt`, `Io`, ENOENT.
 pub fn replace(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8], ino: InodeNr, ftype: FileType) -> Result<()> {
-    let _ = (st, h, dir, name, ino, ftype);
-    todo!()
+    if name == b".." {
+        return set_parent(st, h, dir, ino);
+    }
+    check_name(name)?;
+    let d = Dir::open_for_change(st, dir)?;
+    let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
+    let (format, at) = (d.format, spot.hit.offset);
+    let set = |area: &mut [u8]| {
+        set_target(area, &format, at, ino, ftype);
+        Ok(())
+    };
+    match &spot.buf {
+        None => inline::change(&d, h, dir, spot.lblk, set),
+        Some(buf) => Ok(set(format.area_mut(&mut h.write(buf, seal_of(&d, &spot))?))?),
+    }
 }
 
 /// Makes the first block (or the inline area) of a new directory, with `.` and `..`; sets the size.
+///
+/// # Errors
+/// `Io`, ENOSPC.
 pub fn init(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, parent: InodeNr) -> Result<()> {
-    let _ = (st, h, dir, parent);
-    todo!()
+    if inline::init(st, h, dir, parent)? {
+        return Ok(());
+    }
+    let mut d = Dir::open(st, dir)?;
+    let (_, buf) = d.grow(h, dir)?;
+    let image = linear::first_block(&d, parent);
+    blocks::overwrite(h, &buf, d.leaf_seal(), &image)
 }
 
 /// Whether only `.` and `..` are there.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
 pub fn is_empty(st: &Store, dir: &Inode) -> Result<bool> {
-    let _ = (st, dir);
-    todo!()
+    let d = Dir::open(st, dir)?;
+    match d.kind {
+        Kind::Inline => inline::is_empty(&d),
+        _ => linear::is_empty(&d),
+    }
 }
 
 /// Where `..` leads.
+///
+/// # Errors
+/// `Corrupt` if there is no `..` where it has to be, `Io`.
 pub fn parent(st: &Store, dir: &Inode) -> Result<InodeNr> {
-    let _ = (st, dir);
-    todo!()
+    let d = Dir::open(st, dir)?;
+    match d.kind {
+        Kind::Inline => Ok(inline::parent(dir)),
+        _ => Ok(linear::dotdot(&d)?.1),
+    }
 }
 
-/// Hands out entries from `cookie` on (0: from the start, `.` and `..` first) until `each` returns false or the end is reached. Cookies are stable
-/// while entries come and go: hash order where the file system has dir_index.
+/// Hands out entries from `cookie` on (0: from the start, `.` and `..` first) until `each` returns false or the end is
+/// reached. Cookies are stable while entries come and go: hash order where the file system has dir_index.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
 pub fn read(st: &Store, dir: &Inode, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
-    let _ = (st, dir, cookie, each);
-    todo!()
+    read::read(&Dir::open(st, dir)?, cookie, each)
 }
 
 /// Credits that one [`insert`] may cost (splits at every level, growth, conversion).
 pub fn insert_credits(st: &Store, dir: &Inode) -> u32 {
-    let _ = (st, dir);
-    todo!()
+    let flags = dir.body().flags;
+    let one_block = extent::credits(st, dir, 1) + 1;
+    let hashed = st.geo.compat(Compat::DIR_INDEX);
+    let levels = if st.geo.incompat(extant_format::features::Incompat::LARGEDIR) { 3 } else { 2 };
+    match Kind::of(st, flags) {
+        // The inode; a new block or an old one.
+        Kind::Linear if !hashed => 1 + one_block,
+        // The tree: a leaf, a node of each level, a level more; the old ones of them.
+        Kind::Indexed => 1 + one_block * (levels + 1) + levels + 1,
+        // The first block, the first leaf, its other half.
+        Kind::Linear => 1 + one_block * 2 + 1,
+        Kind::Inline => 1 + one_block * if hashed { 3 } else { 2 },
+    }
 }
 
 /// Credits of [`remove`] or [`replace`].
 pub const CHANGE_CREDITS: u32 = 2;
+
+fn set_parent(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, ino: InodeNr) -> Result<()> {
+    let d = Dir::open_for_change(st, dir)?;
+    if d.kind == Kind::Inline {
+        return inline::set_parent(&d, h, dir, ino);
+    }
+    let (offset, _) = linear::dotdot(&d)?;
+    let buf = d.load(0)?;
+    let mut bytes = h.write(&buf, d.first_seal())?;
+    set_target(&mut bytes, &d.format, offset, ino, FileType::Directory);
+    Ok(())
+}
+
+fn seal_of(d: &Dir<'_>, spot: &Spot) -> Seal {
+    // Entries are found in leaves only; block 0 of an indexed directory is none.
+    debug_assert!(d.kind != Kind::Indexed || spot.lblk != 0);
+    d.leaf_seal()
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Errno::NameTooLong.into());
+    }
+    let reserved = matches!(name, b"" | b"." | b"..") || name.iter().any(|&b| b == b'/' || b == 0);
+    if reserved { Err(Errno::Inval.into()) } else { Ok(()) }
+}
+
+impl<'a> Dir<'a> {
+    /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
+    fn open_for_change(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
+        let flags = inode.body().flags;
+        if flags.intersects(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD) {
+            return Err(Error::Unsupported("changing an encrypted or case-folded directory".into()));
+        }
+        if flags.contains(InodeFlags::INDEX) && !st.geo.compat(Compat::DIR_INDEX) && st.geo.metadata_csum {
+            return Err(Corrupt::new("directory").field("index flag").at_inode(inode.ino).into());
+        }
+        inode.dir.lock().window = None;
+        Dir::open(st, inode)
+    }
+}

@@ -7,7 +7,7 @@ use super::{Fs, OpenOptions, Recovery, boot};
 use crate::alloc::Alloc;
 use crate::error::Result;
 use crate::groups::Groups;
-use crate::inode::{DirtyInodes, PagePool};
+use crate::inode::{AttrCache, DirtyInodes, PagePool};
 use crate::mmp::Mmp;
 use crate::ops::Operations;
 use crate::orphan::Orphans;
@@ -165,7 +165,7 @@ fn build(dev: Arc<dyn BlockDevice>, geo: Geometry, sb: Superblock, log: Option<L
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
     let orphans = Orphans::open(&vol, &groups, orphan_file)?;
     let pool = PagePool::new(options.memory / PAGE_SHARE, options.log_data);
-    Ok(Arc::new(Store { vol, groups, alloc, orphans, dirty: DirtyInodes::default(), pool }))
+    Ok(Arc::new(Store { vol, groups, alloc, orphans, dirty: DirtyInodes::default(), attrs: AttrCache::default(), pool }))
 }
 
 fn chance() -> u64 {

@@ -8,11 +8,15 @@
 //! # Locking
 //! `rw` (level Directory or Inode) > handle > `map` (Map) > `body` (InodeBody, innermost of the three).
 
+mod attr_cache;
+mod dir_state;
 mod dirty;
 mod load;
 mod map_cache;
 mod pages;
 
+pub use attr_cache::AttrCache;
+pub use dir_state::{DirState, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use map_cache::{MapCache, Run, State};
 pub use pages::{Cover, ErrorCursor, PageMap, PagePool, Pages, PoolStats, RangeGuard, Removed, Taken, Work};
@@ -83,6 +87,8 @@ pub struct Inode {
     pub map: RwLock<MapCache>,
     /// Pages of a regular file.
     pub pages: Pages,
+    /// Caches of a directory.
+    pub dir: Mutex<DirState>,
     /// Orphan record.
     pub orphan: Mutex<OrphanAt>,
     body: Mutex<Body>,

@@ -6,6 +6,7 @@
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::store::Store;
+use extant_format::types::FileType;
 use extant_journal::Handle;
 use std::sync::Arc;
 
@@ -66,5 +67,48 @@ pub fn inline_set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, value: Opt
 /// Bytes that the second part of inline data may have in this inode.
 pub fn inline_room(st: &Store, inode: &Inode) -> usize {
     let _ = (st, inode);
+    todo!()
+}
+
+/// What a new inode inherits of its directory's default ACL.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    /// The mode after the ACL or the umask.
+    pub mode: u16,
+    /// Full names and values.
+    pub acls: Vec<(&'static [u8], Vec<u8>)>,
+}
+
+impl Inherited {
+    /// Nothing but a mode.
+    pub fn plain(mode: u16) -> Inherited {
+        Inherited { mode, acls: Vec::new() }
+    }
+}
+
+/// What an ACL says about the mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AclCheck {
+    /// Permission bits (0o777).
+    pub mode: u16,
+    /// Only the three base entries are there.
+    pub minimal: bool,
+}
+
+/// The access ACL (system call version) after a change of mode; `None` without one.
+pub fn acl_after_chmod(st: &Store, inode: &Inode, mode: u16) -> Result<Option<Vec<u8>>> {
+    let _ = (st, inode, mode);
+    todo!()
+}
+
+/// Mode and ACLs of a new inode in `dir`.
+pub fn inherit_acl(st: &Store, dir: &Inode, mode: u16, umask: u16, ftype: FileType) -> Result<Inherited> {
+    let _ = (st, dir, mode, umask, ftype);
+    todo!()
+}
+
+/// Verifies an ACL (system call version); EINVAL if it is malformed.
+pub fn check_acl(value: &[u8]) -> Result<AclCheck> {
+    let _ = value;
     todo!()
 }

@@ -1,0 +1,171 @@
+//! Walking the hash tree: from a hash to its leaf, and along a chain of collisions.
+//!
+//! # Invariants
+//! Nothing in an index is believed: a child lies within the directory and is not the root, the number of levels is
+//! bounded, and a walk along leaves visits no more of them than the directory has blocks.
+
+use super::area;
+use super::blocks::{Dir, Shape};
+use super::hash::Hasher;
+use super::Spot;
+use crate::error::Result;
+use extant_blocks::Buffer;
+use extant_format::htree::{Kind, Node, RootInfo};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A node on the way down, and which of its entries was taken.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    pub lblk: u32,
+    pub buf: Arc<Buffer>,
+    pub at: usize,
+}
+
+/// The way from the root to a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub frames: SmallVec<[Frame; 3]>,
+    /// Logical block of the leaf.
+    pub leaf: u32,
+}
+
+impl Frame {
+    pub fn kind(&self) -> Kind {
+        if self.lblk == 0 { Kind::Root } else { Kind::Interior }
+    }
+
+    /// Runs `f` on the node.
+    pub fn with<R>(&self, d: &Dir<'_>, f: impl FnOnce(&Node<'_>) -> R) -> Result<R> {
+        let bytes = self.buf.read();
+        let node = Node::open(&bytes, self.kind(), &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(self.buf.nr()))?;
+        Ok(f(&node))
+    }
+}
+
+/// What the root says.
+pub(super) struct Root {
+    pub buf: Arc<Buffer>,
+    pub hasher: Hasher,
+    pub info: RootInfo,
+}
+
+/// Reads the root and verifies what it says.
+pub(super) fn root(d: &Dir<'_>) -> Result<Root> {
+    let buf = d.load(0)?;
+    let info = RootInfo::parse(&buf.read(), &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+    Ok(Root { buf, hasher: Hasher::new(d.st, info.hash_version), info })
+}
+
+/// Goes down to the first leaf that may hold `hash`.
+pub(super) fn probe(d: &Dir<'_>, root: &Root, hash: u32) -> Result<Path> {
+    let mut frames = SmallVec::new();
+    let mut frame = Frame { lblk: 0, buf: root.buf.clone(), at: 0 };
+    for level in 0..=root.info.levels {
+        let (at, child) = frame.with(d, |node| {
+            let at = node.find(hash);
+            (at, block_of(node, at))
+        })?;
+        frame.at = at;
+        frames.push(frame.clone());
+        check_child(d, child)?;
+        if level == root.info.levels {
+            return Ok(Path { frames, leaf: child });
+        }
+        frame = Frame { lblk: child, buf: load_node(d, child)?, at: 0 };
+    }
+    Err(d.corrupt("hash tree", 0).into())
+}
+
+/// Finds the entry of a name.
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+    let root = root(d)?;
+    let hash = root.hasher.major(name);
+    let mut path = probe(d, &root, hash)?;
+    for _ in 0..d.count {
+        let buf = load_leaf(d, path.leaf)?;
+        let hit = area::find(d.format.area(&buf.read()), &d.format, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+        if let Some(hit) = hit {
+            return Ok(Some(Spot { buf: Some(buf), lblk: path.leaf, hit }));
+        }
+        match path.next_key(d)? {
+            Some(key) if key == hash | 1 => path.advance(d)?,
+            _ => return Ok(None),
+        }
+    }
+    Err(d.corrupt("hash tree chain", path.leaf).into())
+}
+
+impl Path {
+    /// The key of the leaf behind this one; `None` at the end.
+    pub fn next_key(&self, d: &Dir<'_>) -> Result<Option<u32>> {
+        for frame in self.frames.iter().rev() {
+            let next = frame.with(d, |node| node.get(frame.at + 1).map(|(key, _)| key))?;
+            if next.is_some() {
+                return Ok(next);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The key of this leaf; 0 for the first.
+    pub fn key(&self, d: &Dir<'_>) -> Result<u32> {
+        match self.frames.iter().rev().find(|frame| frame.at > 0) {
+            Some(frame) => frame.with(d, |node| node.get(frame.at).map_or(0, |(key, _)| key)),
+            None => Ok(0),
+        }
+    }
+
+    /// Goes to the leaf behind this one, which exists.
+    pub fn advance(&mut self, d: &Dir<'_>) -> Result<()> {
+        let depth = self.frames.len();
+        while let Some(mut frame) = self.frames.pop() {
+            frame.at += 1;
+            let child = frame.with(d, |node| node.get(frame.at).map(|(_, child)| child))?;
+            if let Some(child) = child {
+                self.frames.push(frame);
+                return self.descend(d, depth, child);
+            }
+        }
+        Err(d.corrupt("hash tree", self.leaf).into())
+    }
+
+    /// Goes down to the leftmost leaf below `child`.
+    fn descend(&mut self, d: &Dir<'_>, depth: usize, mut child: u32) -> Result<()> {
+        check_child(d, child)?;
+        while self.frames.len() < depth {
+            let frame = Frame { lblk: child, buf: load_node(d, child)?, at: 0 };
+            child = frame.with(d, |node| block_of(node, 0))?;
+            check_child(d, child)?;
+            self.frames.push(frame);
+        }
+        self.leaf = child;
+        Ok(())
+    }
+}
+
+/// The child at an entry; block 0, which no child is, if there is no such entry.
+fn block_of(node: &Node<'_>, at: usize) -> u32 {
+    node.get(at).map_or(0, |(_, child)| child)
+}
+
+fn check_child(d: &Dir<'_>, child: u32) -> Result<()> {
+    if child == 0 || child >= d.count {
+        return Err(d.corrupt("hash tree child", child).expected(d.count).into());
+    }
+    Ok(())
+}
+
+fn load_node(d: &Dir<'_>, lblk: u32) -> Result<Arc<Buffer>> {
+    let buf = d.load(lblk)?;
+    let shape = d.shape(lblk, &buf.read());
+    if shape == Shape::Index { Ok(buf) } else { Err(d.corrupt("hash tree node", lblk).into()) }
+}
+
+/// Reads a leaf of the tree.
+pub(super) fn load_leaf(d: &Dir<'_>, lblk: u32) -> Result<Arc<Buffer>> {
+    let buf = d.load(lblk)?;
+    // Without checksums an empty leaf looks like an interior node: both are one unused entry.
+    let index = d.format.metadata_csum && d.shape(lblk, &buf.read()) == Shape::Index;
+    if index { Err(d.corrupt("hash tree leaf", lblk).into()) } else { Ok(buf) }
+}

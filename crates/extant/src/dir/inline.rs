@@ -1,0 +1,212 @@
+//! Directories inside their inode: the parent's number, then two areas of entries, the first in the map's place, the
+//! second in the value of `system.data`.
+//!
+//! # Invariants
+//! There are no entries for `.` and `..`. The areas, one behind the other, are what a first block has behind `..`; a
+//! conversion copies them as they are, so that entries keep their offsets.
+
+use super::area::{self, New};
+use super::blocks::{Dir, overwrite};
+use super::{Kind, Spot, linear};
+use crate::error::{Errno, Error, Result};
+use crate::extent;
+use crate::inode::{Body, Inode};
+use crate::store::Store;
+use crate::xattr;
+use extant_format::dir::{DirFormat, entries, entry_len, init_area, insert as insert_entry, largest_gap, put_entry, set_rec_len};
+use extant_format::inline as format;
+use extant_format::error::Corrupt;
+use extant_format::features::Incompat;
+use extant_format::inode::InodeFlags;
+use extant_format::types::InodeNr;
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// Bytes of the smallest inline directory: the map's place.
+const MIN_SIZE: u64 = format::INLINE_FIRST as u64;
+
+/// Bytes of `.` and `..` in a first block, behind which the areas would follow.
+pub(super) const DOTS_LEN: usize = entry_len(1) + entry_len(2);
+
+/// Number of the area in the inode's map.
+const FIRST: u32 = 0;
+/// Number of the area in `system.data`.
+const SECOND: u32 = 1;
+
+/// Copies of both areas.
+pub(super) struct Areas {
+    areas: [Vec<u8>; 2],
+}
+
+impl Areas {
+    /// Errors: `Corrupt` if `system.data` is not what the size says.
+    pub fn read(d: &Dir<'_>) -> Result<Areas> {
+        let (first, size) = {
+            let body = d.inode.body();
+            (format::dir_area(&body.i_block).to_vec(), body.size)
+        };
+        let second = xattr::inline_get(d.st, d.inode)?;
+        if size != MIN_SIZE + second.len() as u64 {
+            return Err(Corrupt::new("inline directory").field("size").found(size).at_inode(d.inode.ino).into());
+        }
+        Ok(Areas { areas: [first, second] })
+    }
+
+    /// Number, first offset in an imagined first block, and bytes of each area that has any.
+    pub fn each(&self) -> impl Iterator<Item = (u32, usize, &[u8])> {
+        let mut at = DOTS_LEN;
+        self.areas.iter().enumerate().filter(|(_, area)| !area.is_empty()).map(move |(nr, area)| {
+            let start = at;
+            at += area.len();
+            (nr as u32, start, area.as_slice())
+        })
+    }
+
+    /// A first block with `.`, `..` and the areas behind them as they are; the last entry gets the rest.
+    fn as_first_block(&self, d: &Dir<'_>, parent: InodeNr) -> Result<Vec<u8>> {
+        let mut image = linear::first_block(d, parent);
+        let area = d.format.area_mut(&mut image);
+        let mut last = entry_len(1);
+        for (_, start, bytes) in self.each() {
+            set_rec_len(area, &d.format, last, start - last);
+            let Some(place) = area.get_mut(start..start + bytes.len()) else {
+                return Err(Corrupt::new("inline directory").field("size").at_inode(d.inode.ino).into());
+            };
+            place.copy_from_slice(bytes);
+            last = start + entries(bytes, &d.format).try_fold(0, |_, e| Ok::<_, Corrupt>(e?.offset))?;
+        }
+        let rest = area.len() - last;
+        set_rec_len(area, &d.format, last, rest);
+        Ok(image)
+    }
+}
+
+/// Where `..` leads.
+pub(super) fn parent(dir: &Inode) -> InodeNr {
+    format::parent(&dir.body().i_block)
+}
+
+/// Changes where `..` leads.
+pub(super) fn set_parent(d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ino: InodeNr) -> Result<()> {
+    format::set_parent(&mut owner.edit(d.st, h)?.i_block, ino);
+    Ok(())
+}
+
+/// Finds a name.
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+    let areas = Areas::read(d)?;
+    for (nr, _, area) in areas.each() {
+        if let Some(hit) = area::find(area, &d.format, name).map_err(|e| e.at_inode(d.inode.ino))? {
+            return Ok(Some(Spot { buf: None, lblk: nr, hit }));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether both areas are unused.
+pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
+    let areas = Areas::read(d)?;
+    for (_, _, area) in areas.each() {
+        if let Some(entry) = area::names(area, &d.format).next() {
+            return entry.map(|_| false).map_err(|e| e.at_inode(d.inode.ino).into());
+        }
+    }
+    Ok(true)
+}
+
+/// Makes a new directory inline if the file system has inline data and the inode has room; false if not.
+pub(super) fn init(st: &Store, h: &mut Handle<'_>, owner: &Arc<Inode>, parent: InodeNr) -> Result<bool> {
+    if !st.geo.incompat(Incompat::INLINE_DATA) || owner.body().tail.is_empty() {
+        return Ok(false);
+    }
+    match xattr::inline_set(st, h, owner, Some(&[])) {
+        Ok(()) => {}
+        Err(e) if e.is(Errno::NoSpc) => return Ok(false),
+        Err(e) => return Err(e),
+    }
+    let mut body = owner.edit(st, h)?;
+    body.i_block.fill(0);
+    format::set_parent(&mut body.i_block, parent);
+    init_area(format::dir_area_mut(&mut body.i_block), &DirFormat::new(&st.geo));
+    body.flags.remove(InodeFlags::EXTENTS);
+    body.flags.insert(InodeFlags::INLINE_DATA);
+    body.size = MIN_SIZE;
+    Ok(true)
+}
+
+/// Changes one area.
+pub(super) fn change(
+    d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, nr: u32, f: impl FnOnce(&mut [u8]) -> Result<(), Corrupt>,
+) -> Result<()> {
+    if nr == FIRST {
+        return Ok(f(format::dir_area_mut(&mut owner.edit(d.st, h)?.i_block))?);
+    }
+    let mut value = xattr::inline_get(d.st, owner)?;
+    f(&mut value)?;
+    xattr::inline_set(d.st, h, owner, Some(&value))
+}
+
+/// Puts a name into the areas, growing the second as far as the inode has room; false if there is none left.
+pub(super) fn insert(d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<bool> {
+    let areas = Areas::read(d)?;
+    for (nr, _, bytes) in areas.each() {
+        if largest_gap(bytes, &d.format).map_err(|e| e.at_inode(d.inode.ino))? >= new.len() {
+            change(d, h, owner, nr, |bytes| insert_entry(bytes, &d.format, new.name, new.ino, new.ftype).map(drop))?;
+            return Ok(true);
+        }
+    }
+    extend_second(d, h, owner, &areas.areas[SECOND as usize], new)
+}
+
+fn extend_second(d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, second: &[u8], new: &New<'_>) -> Result<bool> {
+    let len = second.len() + new.len();
+    if len > xattr::inline_room(d.st, owner) {
+        return Ok(false);
+    }
+    let mut value = second.to_vec();
+    value.resize(len, 0);
+    put_entry(&mut value, &d.format, second.len(), new.len(), new.ino, new.ftype, new.name);
+    match xattr::inline_set(d.st, h, owner, Some(&value)) {
+        Err(e) if e.is(Errno::NoSpc) => return Ok(false),
+        other => other?,
+    }
+    owner.edit(d.st, h)?.size = MIN_SIZE + len as u64;
+    Ok(true)
+}
+
+/// Moves the entries to a block of their own. If there is no space the directory stays as it was.
+pub(super) fn convert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<()> {
+    let areas = Areas::read(d)?;
+    let parent = parent(owner);
+    let image = areas.as_first_block(d, parent)?;
+    let before = owner.body().clone();
+    match move_out(d, h, owner) {
+        Ok(buf) => overwrite(h, &buf, d.leaf_seal(), &image),
+        Err(e) => {
+            restore(d, h, owner, before)?;
+            Err(e)
+        }
+    }
+}
+
+fn move_out(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<Arc<extant_blocks::Buffer>, Error> {
+    xattr::inline_set(d.st, h, owner, None)?;
+    {
+        let mut body = owner.edit(d.st, h)?;
+        body.flags.remove(InodeFlags::INLINE_DATA);
+        body.size = 0;
+    }
+    extent::init(d.st, h, owner)?;
+    d.kind = Kind::Linear;
+    Ok(d.grow(h, owner)?.1)
+}
+
+fn restore(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, before: Body) -> Result<()> {
+    let mut body = owner.edit(d.st, h)?;
+    body.i_block = before.i_block;
+    body.flags = before.flags;
+    body.size = before.size;
+    body.tail = before.tail;
+    d.kind = Kind::Inline;
+    Ok(())
+}

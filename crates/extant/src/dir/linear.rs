@@ -1,0 +1,164 @@
+//! Directories as a row of leaves without order, and what all directories in blocks share: `.` and `..`.
+
+use super::area::{self, New};
+use super::blocks::{Dir, Shape, overwrite};
+use super::{Kind, Spot};
+use crate::error::Result;
+use crate::inode::Inode;
+use extant_blocks::Buffer;
+use extant_format::dir::{dot_dot, entries, fill, insert as insert_entry, largest_gap};
+use extant_format::types::InodeNr;
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// Blocks up to which the gaps of a linear directory are kept in memory.
+const GAPS_MAX: u32 = 1 << 20;
+
+/// Unit of the kept gaps, in bytes.
+const GAP_UNIT: usize = 4;
+
+/// Scans all leaves for a name.
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+    for lblk in 0..d.count {
+        let buf = d.load_scan(lblk)?;
+        let hit = {
+            let bytes = buf.read();
+            match d.shape(lblk, &bytes) {
+                Shape::Index => None,
+                Shape::Leaf => area::find(d.format.area(&bytes), &d.format, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?,
+            }
+        };
+        if let Some(hit) = hit {
+            return Ok(Some(Spot { buf: Some(buf), lblk, hit }));
+        }
+    }
+    Ok(None)
+}
+
+/// Offset of `..` in block 0, and where it leads.
+pub(super) fn dotdot(d: &Dir<'_>) -> Result<(usize, InodeNr)> {
+    let buf = d.load(0)?;
+    let bytes = buf.read();
+    let entry = dot_dot(&bytes, &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+    Ok((entry.offset, entry.ino))
+}
+
+/// Whether no leaf has an entry besides `.` and `..`.
+pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
+    dotdot(d)?;
+    for lblk in 0..d.count {
+        let buf = d.load_scan(lblk)?;
+        let bytes = buf.read();
+        if d.shape(lblk, &bytes) == Shape::Leaf
+            && let Some(entry) = area::names(d.format.area(&bytes), &d.format).next()
+        {
+            return entry.map(|_| false).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()).into());
+        }
+    }
+    Ok(true)
+}
+
+/// A first block with `.` and `..`.
+pub(super) fn first_block(d: &Dir<'_>, parent: InodeNr) -> Vec<u8> {
+    let mut image = vec![0; d.format.block_size as usize];
+    d.format.init_first_block(&mut image, d.inode.ino, parent);
+    image
+}
+
+/// Puts a name into the first block with room, or a new one.
+pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+    if let Some(lblk) = find_gap(d, new.len())? {
+        let buf = d.load(lblk)?;
+        if insert_at(d, h, &buf, new)? {
+            note_gap(d, lblk, &buf);
+            return Ok(());
+        }
+    }
+    append(d, h, owner, new)
+}
+
+/// Puts a name into a leaf; false if it has no room.
+pub(super) fn insert_at(d: &Dir<'_>, h: &mut Handle<'_>, buf: &Arc<Buffer>, new: &New<'_>) -> Result<bool> {
+    let wanted = new.len();
+    // A look first, so that a full leaf does not become part of the transaction.
+    if !has_room(d, &buf.read(), wanted)? {
+        return Ok(false);
+    }
+    let mut bytes = h.write(buf, d.leaf_seal())?;
+    let area = d.format.area_mut(&mut bytes);
+    Ok(insert_entry(area, &d.format, new.name, new.ino, new.ftype)?.is_some())
+}
+
+fn has_room(d: &Dir<'_>, bytes: &[u8], wanted: usize) -> Result<bool> {
+    for entry in entries(d.format.area(bytes), &d.format) {
+        if entry.map_err(|e| e.at_inode(d.inode.ino))?.gap() >= wanted {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A leaf with these entries; `None` if they do not fit.
+pub(super) fn leaf_image<'a>(d: &Dir<'_>, list: impl Iterator<Item = New<'a>>) -> Option<Vec<u8>> {
+    let mut image = vec![0; d.format.block_size as usize];
+    d.format.init_block(&mut image);
+    fill(d.format.area_mut(&mut image), &d.format, list.map(New::parts)).then_some(image)
+}
+
+fn append(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+    let (lblk, buf) = d.grow(h, owner)?;
+    if let Some(image) = leaf_image(d, std::iter::once(*new)) {
+        overwrite(h, &buf, d.leaf_seal(), &image)?;
+    }
+    note_gap(d, lblk, &buf);
+    Ok(())
+}
+
+/// The first block with a gap of at least `need` bytes. Gaps are collected once, then kept in memory.
+fn find_gap(d: &Dir<'_>, need: usize) -> Result<Option<u32>> {
+    if d.count > GAPS_MAX {
+        return Ok(Some(d.count - 1));
+    }
+    let need = need.div_ceil(GAP_UNIT) as u16;
+    let known = d.inode.dir.lock().gaps.as_ref().map(|gaps| gaps.iter().position(|&gap| gap >= need));
+    let found = match known {
+        Some(found) => found,
+        None => {
+            let gaps = collect_gaps(d)?;
+            let found = gaps.iter().position(|&gap| gap >= need);
+            d.inode.dir.lock().gaps = Some(gaps);
+            found
+        }
+    };
+    Ok(found.map(|lblk| lblk as u32).filter(|&lblk| lblk < d.count))
+}
+
+fn collect_gaps(d: &Dir<'_>) -> Result<Vec<u16>> {
+    let mut gaps = Vec::new();
+    for lblk in 0..d.count {
+        let buf = d.load_scan(lblk)?;
+        gaps.push(gap_of(d, &buf));
+    }
+    Ok(gaps)
+}
+
+fn gap_of(d: &Dir<'_>, buf: &Buffer) -> u16 {
+    let largest = largest_gap(d.format.area(&buf.read()), &d.format).unwrap_or(0);
+    (largest / GAP_UNIT).min(usize::from(u16::MAX)) as u16
+}
+
+/// Keeps the memory of gaps true after a change of block `lblk`.
+pub(super) fn note_gap(d: &Dir<'_>, lblk: u32, buf: &Buffer) {
+    if d.kind != Kind::Linear || d.inode.dir.lock().gaps.is_none() {
+        return;
+    }
+    let gap = gap_of(d, buf);
+    if let Some(gaps) = &mut d.inode.dir.lock().gaps {
+        let lblk = lblk as usize;
+        if lblk == gaps.len() {
+            gaps.push(gap);
+        } else if let Some(known) = gaps.get_mut(lblk) {
+            *known = gap;
+        }
+    }
+}

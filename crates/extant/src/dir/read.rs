@@ -1,0 +1,123 @@
+//! Reading a directory from a cookie on.
+//!
+//! With `dir_index` a position is 31 bits of major hash above 32 bits of minor hash; `.` and `..` come first, at 0
+//! and 1. Without it a position is the entry's offset in bytes, which in an inline directory is the one that the
+//! entry would have in a first block.
+
+use super::blocks::{Dir, Shape};
+use super::inline::{Areas, DOTS_LEN};
+use super::{Entry, Kind, area, window};
+use crate::error::Result;
+use crate::inode::Window;
+use extant_format::dir::{entries, entry_len};
+use extant_format::types::{FileType, InodeNr};
+
+type Each<'e> = &'e mut dyn FnMut(Entry<'_>) -> bool;
+
+/// First position behind `.` and `..` in hash order.
+pub(super) const FIRST: u64 = 2;
+
+/// Hands out entries until `each` has enough.
+pub(super) fn read(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
+    match (d.hashed(), d.kind) {
+        (true, _) => by_hash(d, cookie, each),
+        (false, Kind::Inline) => inline_by_offset(d, cookie, each),
+        (false, _) => blocks_by_offset(d, cookie, each),
+    }
+}
+
+/// `.` and `..`, behind which reading goes on at `nexts`; false if `each` has enough.
+fn dots(d: &Dir<'_>, cookie: u64, nexts: [u64; 2], each: Each<'_>) -> Result<bool> {
+    let directory = FileType::Directory;
+    if cookie < nexts[0] && !each(Entry { name: b".", ino: d.inode.ino, ftype: directory, next: nexts[0] }) {
+        return Ok(false);
+    }
+    if cookie >= nexts[1] {
+        return Ok(true);
+    }
+    let ino = super::parent(d.st, d.inode)?;
+    Ok(each(Entry { name: b"..", ino, ftype: directory, next: nexts[1] }))
+}
+
+fn by_hash(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
+    if !dots(d, cookie, [1, FIRST], each)? {
+        return Ok(());
+    }
+    let mut pos = cookie.max(FIRST);
+    while pos < Window::END {
+        let window = window::at(d, pos)?;
+        let from = window.entries.partition_point(|e| e.pos < pos);
+        for e in &window.entries[from..] {
+            let entry = Entry { name: window.name(e), ino: InodeNr(e.ino), ftype: e.ftype, next: e.pos + 1 };
+            if !each(entry) {
+                return Ok(());
+            }
+        }
+        pos = window.end;
+    }
+    Ok(())
+}
+
+fn inline_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
+    if !dots(d, cookie, [entry_len(1) as u64, DOTS_LEN as u64], each)? {
+        return Ok(());
+    }
+    let areas = Areas::read(d)?;
+    for (_, start, bytes) in areas.each() {
+        if !area_by_offset(d, bytes, start as u64, cookie, each)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn blocks_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
+    let bits = d.st.geo.block_bits;
+    let first = u32::try_from(cookie >> bits).unwrap_or(u32::MAX);
+    for lblk in first..d.count {
+        let buf = d.load_scan(lblk)?;
+        // A copy, since `each` must not run under the buffer's lock.
+        let bytes = buf.snapshot();
+        if d.shape(lblk, &bytes) == Shape::Leaf && !area_by_offset(d, d.format.area(&bytes), u64::from(lblk) << bits, cookie, each)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The used entries of an area that starts at position `start`; false if `each` has enough.
+fn area_by_offset(d: &Dir<'_>, bytes: &[u8], start: u64, cookie: u64, each: Each<'_>) -> Result<bool> {
+    for entry in entries(bytes, &d.format) {
+        let e = entry.map_err(|e| e.at_inode(d.inode.ino))?;
+        let pos = start + e.offset as u64;
+        if !e.is_used() || pos < cookie {
+            continue;
+        }
+        let next = pos + e.rec_len as u64;
+        if !each(Entry { name: e.name, ino: e.ino, ftype: e.file_type, next }) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Every used entry of every leaf and area, but `.` and `..`.
+pub(super) fn for_each_name(d: &Dir<'_>, mut f: impl FnMut(area::New<'_>)) -> Result<()> {
+    let mut take = |bytes: &[u8]| -> Result<()> {
+        for entry in area::names(bytes, &d.format) {
+            f(entry.map_err(|e| e.at_inode(d.inode.ino))?);
+        }
+        Ok(())
+    };
+    if d.kind == Kind::Inline {
+        return Areas::read(d)?.each().try_for_each(|(_, _, bytes)| take(bytes));
+    }
+    for lblk in 0..d.count {
+        let buf = d.load_scan(lblk)?;
+        let bytes = buf.read();
+        if d.shape(lblk, &bytes) == Shape::Leaf {
+            take(d.format.area(&bytes))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! Putting a name into a hash tree: splitting leaves and nodes, adding a level.
+//!
+//! # Invariants
+//! Each step leaves a valid tree, so that running out of space between two of them loses nothing. A block is allocated
+//! before anything is changed for it.
+
+use super::area::{self, New};
+use super::blocks::{Dir, overwrite};
+use super::hash::Hasher;
+use super::htree::{self, Frame, Path};
+use super::linear;
+use crate::error::{Errno, Result};
+use crate::inode::Inode;
+use extant_blocks::Buffer;
+use extant_format::dir::entries;
+use extant_format::error::Corrupt;
+use extant_format::htree::NodeMut;
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// Puts `new` into the leaf of its hash, making room as needed.
+pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+    let hash = htree::root(d)?.hasher.major(new.name);
+    // Each round but the last makes room in one more node, from the lowest level that has room downward; after a level
+    // was added the same again.
+    for _ in 0..=2 * d.max_levels() {
+        let root = htree::root(d)?;
+        let path = htree::probe(d, &root, hash)?;
+        let leaf = htree::load_leaf(d, path.leaf)?;
+        if linear::insert_at(d, h, &leaf, new)? || insert_packed(d, h, &leaf, new)? {
+            return Ok(());
+        }
+        match full_nodes(d, &path)? {
+            0 => return split_leaf(d, h, owner, &path, &root.hasher, new),
+            n if n < path.frames.len() => split_node(d, h, owner, &path, path.frames.len() - n)?,
+            _ => add_level(d, h, owner, &path)?,
+        }
+    }
+    Err(d.corrupt("hash tree", 0).into())
+}
+
+/// Gaps that are too small one by one may be enough together.
+fn insert_packed(d: &Dir<'_>, h: &mut Handle<'_>, leaf: &Arc<Buffer>, new: &New<'_>) -> Result<bool> {
+    let old = leaf.snapshot();
+    let area = d.format.area(&old);
+    let used = entries(area, &d.format).try_fold(0, |sum, entry| Ok::<_, Corrupt>(sum + entry?.needed()))?;
+    if used + new.len() > d.format.usable() {
+        return Ok(false);
+    }
+    let names: Vec<_> = area::names(area, &d.format).collect::<Result<_, _>>()?;
+    match linear::leaf_image(d, names.into_iter().chain([*new])) {
+        Some(image) => overwrite(h, leaf, d.leaf_seal(), &image).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// How many nodes at the end of the path are full.
+fn full_nodes(d: &Dir<'_>, path: &Path) -> Result<usize> {
+    let mut full = 0;
+    for frame in path.frames.iter().rev() {
+        if !frame.with(d, |node| node.is_full())? {
+            break;
+        }
+        full += 1;
+    }
+    Ok(full)
+}
+
+/// Moves the upper half of the full node `path.frames[at]` to a new one behind it; its parent has room.
+fn split_node(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Path, at: usize) -> Result<()> {
+    let (Some(frame), Some(parent)) = (path.frames.get(at), at.checked_sub(1).and_then(|up| path.frames.get(up))) else {
+        return Err(d.corrupt("hash tree path", path.leaf).into());
+    };
+    let entries = frame.with(d, |node| node.entries().collect::<Vec<_>>())?;
+    let (lower, upper) = entries.split_at(entries.len() / 2);
+    let Some(&(key, _)) = upper.first() else { return Err(d.corrupt("hash tree node", frame.lblk).into()) };
+    let lblk = new_node(d, h, owner, upper)?;
+    set_entries(d, h, frame, lower)?;
+    insert_key(d, h, parent, key, lblk)
+}
+
+/// Gives the root a single child that takes over all its entries.
+fn add_level(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Path) -> Result<()> {
+    if path.frames.len() >= d.max_levels() {
+        return Err(Errno::NoSpc.into());
+    }
+    let Some(root) = path.frames.first() else { return Err(d.corrupt("hash tree path", path.leaf).into()) };
+    let entries = root.with(d, |node| node.entries().collect::<Vec<_>>())?;
+    let lblk = new_node(d, h, owner, &entries)?;
+    set_entries(d, h, root, &[(0, lblk)])?;
+    let mut bytes = h.write(&root.buf, d.index_seal())?;
+    NodeMut::open(&mut bytes, root.kind(), &d.format)?.set_levels(path.frames.len() as u8);
+    Ok(())
+}
+
+fn new_node(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, entries: &[(u32, u32)]) -> Result<u32> {
+    let (lblk, buf) = d.grow(h, owner)?;
+    let mut image = vec![0; d.format.block_size as usize];
+    let first = entries.first().map_or(0, |(_, child)| *child);
+    if !NodeMut::init_interior(&mut image, &d.format, first).set_entries(entries) {
+        return Err(d.corrupt("hash tree node", lblk).into());
+    }
+    overwrite(h, &buf, d.index_seal(), &image)?;
+    Ok(lblk)
+}
+
+fn set_entries(d: &Dir<'_>, h: &mut Handle<'_>, frame: &Frame, entries: &[(u32, u32)]) -> Result<()> {
+    let mut bytes = h.write(&frame.buf, d.index_seal())?;
+    match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.set_entries(entries) {
+        true => Ok(()),
+        false => Err(d.corrupt("hash tree node", frame.lblk).into()),
+    }
+}
+
+/// Enters a block behind the entry that the path took.
+fn insert_key(d: &Dir<'_>, h: &mut Handle<'_>, frame: &Frame, key: u32, lblk: u32) -> Result<()> {
+    let mut bytes = h.write(&frame.buf, d.index_seal())?;
+    match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.insert(frame.at + 1, key, lblk) {
+        true => Ok(()),
+        false => Err(d.corrupt("hash tree node", frame.lblk).into()),
+    }
+}
+
+/// Moves the upper half of a full leaf to a new one and puts `new` into its half. The leaf's node has room.
+fn split_leaf(
+    d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Path, hasher: &Hasher, new: &New<'_>,
+) -> Result<()> {
+    let Some(node) = path.frames.last() else { return Err(d.corrupt("hash tree path", path.leaf).into()) };
+    let leaf = htree::load_leaf(d, path.leaf)?;
+    let old = leaf.snapshot();
+    let halves = Halves::of(d, &old, hasher, new).map_err(|e| e.at_inode(d.inode.ino).at_block(leaf.nr()))?;
+    let (Some(lower), Some(upper)) = (image(d, &halves.lower), image(d, &halves.upper)) else {
+        return Err(d.corrupt("directory leaf", path.leaf).into());
+    };
+    let (lblk, buf) = d.grow(h, owner)?;
+    overwrite(h, &buf, d.leaf_seal(), &upper)?;
+    overwrite(h, &leaf, d.leaf_seal(), &lower)?;
+    insert_key(d, h, node, halves.key, lblk)
+}
+
+fn image(d: &Dir<'_>, entries: &[(u32, New<'_>)]) -> Option<Vec<u8>> {
+    linear::leaf_image(d, entries.iter().map(|(_, new)| *new))
+}
+
+/// A leaf's entries and the new one, parted by hash.
+struct Halves<'a> {
+    lower: Vec<(u32, New<'a>)>,
+    upper: Vec<(u32, New<'a>)>,
+    /// Key of the upper half: its lowest hash, with bit 0 set if the lower half has that hash too.
+    key: u32,
+}
+
+impl<'a> Halves<'a> {
+    fn of(d: &Dir<'_>, leaf: &'a [u8], hasher: &Hasher, new: &New<'a>) -> Result<Halves<'a>, Corrupt> {
+        let mut entries = Vec::new();
+        for entry in area::names(d.format.area(leaf), &d.format) {
+            let entry = entry?;
+            entries.push((hasher.major(entry.name), entry));
+        }
+        entries.push((hasher.major(new.name), *new));
+        entries.sort_by_key(|(hash, _)| *hash);
+        Ok(Self::part(entries))
+    }
+
+    /// Parts sorted entries where both halves have about the same size, between two hashes if that is possible nearby.
+    fn part(mut entries: Vec<(u32, New<'a>)>) -> Halves<'a> {
+        let at = median(&entries);
+        let upper = entries.split_off(at);
+        let key = match (entries.last(), upper.first()) {
+            (Some((before, _)), Some((hash, _))) if before == hash => hash | 1,
+            (_, Some((hash, _))) => *hash,
+            _ => 0,
+        };
+        Halves { lower: entries, upper, key }
+    }
+}
+
+/// Index of the first entry of the upper half: both halves get an entry, and neither more than half of the bytes and
+/// half an entry.
+fn median(entries: &[(u32, New<'_>)]) -> usize {
+    let total: usize = entries.iter().map(|(_, new)| new.len()).sum();
+    let mut below = 0;
+    for (i, (_, new)) in entries.iter().enumerate() {
+        if 2 * below + new.len() >= total {
+            return i.max(1).min(entries.len() - 1);
+        }
+        below += new.len();
+    }
+    entries.len().saturating_sub(1)
+}
+
+#[cfg(test)]
+pub(super) mod for_tests {
+    use super::*;
+
+    /// Where sorted entries are parted, and the key of the upper half.
+    pub fn part(entries: Vec<(u32, New<'_>)>) -> (usize, usize, u32) {
+        let halves = Halves::part(entries);
+        (halves.lower.len(), halves.upper.len(), halves.key)
+    }
+}

@@ -1,0 +1,63 @@
+//! What memory knows of one directory beyond its blocks: plain data; `dir` keeps it.
+//!
+//! # Locking
+//! The directory's `rw` lock decides who may change the directory; this mutex only protects the fields themselves. It is
+//! innermost.
+
+use extant_format::types::FileType;
+use std::sync::Arc;
+
+/// Caches of one directory. All of them can be made again from the blocks.
+#[derive(Debug, Default)]
+pub struct DirState {
+    /// Largest gap of each block (units of 4 bytes) of a linear directory.
+    pub gaps: Option<Vec<u16>>,
+    /// The entries that were last read.
+    pub window: Option<Arc<Window>>,
+}
+
+/// Entries of a stretch of positions, in order of position.
+#[derive(Debug, Default)]
+pub struct Window {
+    /// First position covered.
+    pub start: u64,
+    /// Position behind the last one covered; [`Window::END`] if nothing follows.
+    pub end: u64,
+    /// The entries.
+    pub entries: Vec<WindowEntry>,
+    /// All their names.
+    pub names: Vec<u8>,
+}
+
+/// One entry of a [`Window`].
+#[derive(Debug, Clone, Copy)]
+pub struct WindowEntry {
+    /// Position (cookie) of the entry.
+    pub pos: u64,
+    /// Inode number.
+    pub ino: u32,
+    /// Start of the name in `names`.
+    pub name_at: u32,
+    /// Length of the name.
+    pub name_len: u8,
+    /// Type in the entry.
+    pub ftype: FileType,
+}
+
+impl Window {
+    /// End of a window behind which the directory has nothing.
+    pub const END: u64 = u64::MAX;
+
+    /// The name of an entry of this window.
+    pub fn name(&self, e: &WindowEntry) -> &[u8] {
+        let start = e.name_at as usize;
+        self.names.get(start..start + usize::from(e.name_len)).unwrap_or_default()
+    }
+
+    /// Adds an entry; the caller sorts and gives positions.
+    pub fn push(&mut self, pos: u64, ino: u32, ftype: FileType, name: &[u8]) {
+        let name_at = self.names.len() as u32;
+        self.names.extend_from_slice(name);
+        self.entries.push(WindowEntry { pos, ino, name_at, name_len: name.len().min(255) as u8, ftype });
+    }
+}
