@@ -12,8 +12,7 @@ const ERRNO: u64 = SEEN - 1;
 const ONE: u64 = 1 << 32;
 
 /// What an open file remembers of its inode's errors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ErrorCursor(u64);
+pub type ErrorCursor = u64;
 
 /// The errors of one inode.
 #[derive(Debug, Default)]
@@ -30,18 +29,18 @@ impl ErrorSeq {
     /// The cursor of a file opened now.
     pub fn sample(&self) -> ErrorCursor {
         let word = self.0.load(Ordering::Acquire);
-        ErrorCursor(if word & SEEN == 0 { 0 } else { word })
+        if word & SEEN == 0 { 0 } else { word }
     }
 
     /// The error since `since`, if there is one, and moves the cursor behind it.
     pub fn check(&self, since: &mut ErrorCursor) -> Result<()> {
         let word = self.0.load(Ordering::Acquire);
-        if word & ERRNO == 0 || word == since.0 || word | SEEN == since.0 {
+        if word & ERRNO == 0 || word == *since || word | SEEN == *since {
             return Ok(());
         }
         // A failed exchange means a newer error, which the next check tells.
         let _ = self.0.compare_exchange(word, word | SEEN, Ordering::AcqRel, Ordering::Acquire);
-        *since = ErrorCursor(word | SEEN);
+        *since = word | SEEN;
         Err(io::Error::from_raw_os_error((word & ERRNO) as i32).into())
     }
 }

@@ -79,6 +79,8 @@ pub struct PageMap {
     dirty: BTreeSet<u32>,
     writing: usize,
     delayed: BTreeMap<u32, u32>,
+    /// Pages that are `reserved`.
+    reserved: u32,
     pinned: Range<u32>,
     hand: u32,
     generation: u64,
@@ -153,6 +155,14 @@ impl PageMap {
         self.delayed.contains_key(&(lblk >> cluster_bits))
     }
 
+    /// Blocks set aside for pages without a place.
+    pub fn reserved_blocks(&self, cluster_bits: u32) -> u64 {
+        match cluster_bits {
+            0 => self.reserved.into(),
+            _ => (self.delayed.len() as u64) << cluster_bits,
+        }
+    }
+
     /// Keeps the pages of `range` from being evicted; an empty range ends that.
     pub fn pin(&mut self, range: Range<u32>) {
         self.pinned = range;
@@ -176,6 +186,7 @@ impl PageMap {
     pub fn set_reserved(&mut self, lblk: u32, cluster_bits: u32) {
         if let Some(page) = self.pages.get_mut(&lblk).filter(|p| !p.reserved) {
             page.reserved = true;
+            self.reserved += 1;
             if cluster_bits > 0 {
                 *self.delayed.entry(lblk >> cluster_bits).or_insert(0) += 1;
             }
@@ -218,7 +229,9 @@ impl PageMap {
     fn take_reservation(&mut self, lblk: u32, cluster_bits: u32) -> u32 {
         if cluster_bits == 0 {
             let page = self.pages.get_mut(&lblk);
-            return page.map_or(0, |p| u32::from(std::mem::take(&mut p.reserved)));
+            let had = page.map_or(0, |p| u32::from(std::mem::take(&mut p.reserved)));
+            self.reserved -= had;
+            return had;
         }
         let cluster = lblk >> cluster_bits;
         if self.delayed.remove(&cluster).is_none() {
@@ -229,6 +242,7 @@ impl PageMap {
         for (_, page) in self.pages.range_mut(first..=last).filter(|(_, p)| p.reserved) {
             page.reserved = false;
             page.mapped = true;
+            self.reserved -= 1;
         }
         1 << cluster_bits
     }
@@ -269,7 +283,10 @@ impl PageMap {
             self.dirty.remove(&lblk);
             let Some(page) = self.pages.remove(&lblk) else { continue };
             self.writing -= usize::from(page.writing);
-            removed.reserved += if page.reserved { self.undelay(lblk, cluster_bits) } else { 0 };
+            if page.reserved {
+                self.reserved -= 1;
+                removed.reserved += self.undelay(lblk, cluster_bits);
+            }
         }
         removed
     }

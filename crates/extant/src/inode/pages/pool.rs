@@ -10,7 +10,7 @@
 use super::Pages;
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
-use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -60,6 +60,8 @@ pub struct PagePool {
     ahead: Mutex<BTreeMap<InodeNr, Weak<Inode>>>,
     /// File data go through the journal (`data=journal`).
     pub log_data: bool,
+    /// File data may use the blocks that are reserved for root.
+    pub use_reserve: AtomicBool,
 }
 
 impl PagePool {
@@ -73,6 +75,7 @@ impl PagePool {
             queue: Mutex::new(Level::Lru, VecDeque::new()),
             ahead: Mutex::new(Level::Lru, BTreeMap::new()),
             log_data,
+            use_reserve: AtomicBool::new(false),
         }
     }
 

@@ -1,0 +1,98 @@
+//! Space for data: reservations, claims, and what is tried before giving up.
+
+use super::window;
+use crate::alloc::{Claim, Purpose, Request};
+use crate::error::{Errno, Error, Result};
+use crate::extent;
+use crate::inode::{Inode, Work};
+use crate::store::Store;
+use std::sync::atomic::Ordering;
+
+/// Whether file data may use root's reserve.
+fn privileged(st: &Store) -> bool {
+    st.pool.use_reserve.load(Ordering::Relaxed)
+}
+
+/// Whether the error is a lack of space.
+pub(super) fn no_space(error: &Error) -> bool {
+    error.is(Errno::NoSpc)
+}
+
+/// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open, and of the locks of level
+/// `PageWriteback` at most the caller's own is held.
+pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
+    match f() {
+        Err(e) if no_space(&e) && make_room(st) => f(),
+        other => other,
+    }
+}
+
+/// Gives back what is claimed ahead, and lets frees become durable. False if there was nothing to get.
+pub(super) fn make_room(st: &Store) -> bool {
+    let mut found = false;
+    for inode in st.pool.take_ahead() {
+        // Not waited for: the caller may hold another inode's.
+        if let Some(mut work) = inode.pages.work.try_lock() {
+            found |= window::clear(&mut work);
+        }
+    }
+    if st.alloc.pending() > 0 {
+        found |= st.journal.wait(st.journal.running_tid()).is_ok();
+    }
+    found
+}
+
+/// Sets `blocks` aside for delayed allocation.
+pub(super) fn reserve(st: &Store, blocks: u32) -> Result<()> {
+    with_room(st, || st.alloc.reserve(blocks, privileged(st)))
+}
+
+/// Gives a reservation back.
+pub(super) fn unreserve(st: &Store, blocks: u32) {
+    if blocks > 0 {
+        st.alloc.unreserve(blocks);
+    }
+}
+
+/// A wish for data blocks at a hole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    /// First logical block, at a cluster's start.
+    pub lblk: u32,
+    /// Blocks needed, in whole clusters.
+    pub need: u32,
+    /// Blocks that would be useful behind them.
+    pub extra: u32,
+}
+
+/// Claims up to `want.need` blocks, and keeps up to `want.extra` more for later. Draws on `reserved` blocks set aside before.
+/// The claim may be shorter than needed.
+pub(super) fn claim(st: &Store, inode: &Inode, work: &mut Work, want: Want, reserved: &mut u32) -> Result<Claim> {
+    let goal = extent::goal(st, inode, want.lblk)?;
+    let low = !super::map::has_extents(inode);
+    let min = st.geo.cluster_ratio();
+    let request = |len: u32, reserved: bool| Request {
+        goal,
+        len: len.max(min),
+        min,
+        purpose: Purpose::Data,
+        privileged: privileged(st),
+        reserved,
+        low,
+    };
+    if want.extra > 0 {
+        let claimed = st.alloc.claim(&request(want.need.saturating_add(want.extra), false));
+        if let Ok(claim) = claimed {
+            let used = claim.len.min(want.need).min(*reserved);
+            unreserve(st, used);
+            *reserved -= used;
+            return Ok(window::keep_rest(work, want, claim));
+        }
+    }
+    if *reserved >= min {
+        let claim = st.alloc.claim(&request(want.need.min(*reserved), true))?;
+        *reserved = reserved.saturating_sub(claim.len);
+        return Ok(claim);
+    }
+    with_room(st, || st.alloc.claim(&request(want.need, false)))
+}

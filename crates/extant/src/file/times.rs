@@ -1,0 +1,92 @@
+//! What a change of content does to the inode besides: times, set-id bits, the size on disk.
+
+use super::map;
+use crate::error::Result;
+use crate::inode::{Body, Inode};
+use crate::store::Store;
+use extant_format::features::RoCompat;
+use extant_format::types::{MODE_SETGID, MODE_SETUID, Timestamp};
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// Times are not renewed within this, as a kernel's clock ticks would not.
+const TICK_NANOS: i128 = 4_000_000;
+
+/// Group execute permission: without it the set-group-ID bit means something else.
+const GROUP_EXEC: u16 = 0o010;
+
+/// Files beyond this size need the feature `large_file`.
+const LARGE: u64 = i32::MAX as u64;
+
+/// Credits of [`stamp`] and [`grow_disk_size`].
+pub(super) const CREDITS: u32 = 2;
+
+/// Whether a change of content now has to be noted in the inode.
+pub(super) fn due(st: &Store, inode: &Inode, strip: bool) -> bool {
+    let now = nanos(st.now());
+    let body = inode.body();
+    let fresh = |t: Timestamp| (0..TICK_NANOS).contains(&(now - nanos(t)));
+    !(fresh(body.mtime) && fresh(body.ctime)) || strip && body.mode != stripped(body.mode)
+}
+
+fn nanos(t: Timestamp) -> i128 {
+    i128::from(t.sec) * 1_000_000_000 + i128::from(t.nsec)
+}
+
+fn stripped(mode: u16) -> u16 {
+    let without = mode & !MODE_SETUID;
+    if mode & GROUP_EXEC != 0 { without & !MODE_SETGID } else { without }
+}
+
+/// Notes a change of content made now.
+pub(super) fn stamp(st: &Store, body: &mut Body, strip: bool) {
+    let now = st.now();
+    body.mtime = now;
+    body.ctime = now;
+    if strip {
+        body.mode = stripped(body.mode);
+    }
+}
+
+/// Notes a change of content in a handle of its own, unless it was noted just before.
+pub(super) fn note_change(st: &Store, inode: &Arc<Inode>, strip: bool) -> Result<()> {
+    if due(st, inode, strip) {
+        let mut h = st.start(CREDITS)?;
+        stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+    }
+    Ok(())
+}
+
+/// Raises the size on disk to `size`. True if it was smaller.
+pub(super) fn grow_disk_size(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+    let grows = inode.body().size < size;
+    if grows {
+        set_disk_size(st, h, inode, size)?;
+    }
+    Ok(grows)
+}
+
+/// Sets the size on disk.
+pub(super) fn set_disk_size(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    if size > LARGE && !st.geo.ro_compat(RoCompat::LARGE_FILE) {
+        note_large_file(st, h)?;
+    }
+    inode.edit(st, h)?.size = size;
+    inode.note_datasync(h);
+    Ok(())
+}
+
+/// The first large file turns the feature on.
+fn note_large_file(st: &Store, h: &mut Handle<'_>) -> Result<()> {
+    let mut features = st.groups.superblock().features();
+    if !features.ro_compat.contains(RoCompat::LARGE_FILE) {
+        features.ro_compat |= RoCompat::LARGE_FILE;
+        st.groups.edit_superblock(h, |sb| sb.set_features(features))?;
+    }
+    Ok(())
+}
+
+/// Bytes of a block from `size` on that lie behind the end of the file; empty if it ends with a block.
+pub(super) fn tail(st: &Store, size: u64) -> std::ops::Range<u64> {
+    size..map::byte(st, map::block_of(st, size)) + if size.is_multiple_of(st.geo.block_size.into()) { 0 } else { st.geo.block_size.into() }
+}
