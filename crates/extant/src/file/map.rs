@@ -47,6 +47,11 @@ pub(super) fn byte(st: &Store, lblk: u32) -> u64 {
     u64::from(lblk) << st.geo.block_bits
 }
 
+/// The size that users see, cut to what blocks can be numbered for (an image may say anything).
+pub(super) fn visible(st: &Store, inode: &Inode) -> u64 {
+    inode.pages.size().min(byte(st, END))
+}
+
 /// The byte of the device that a physical block starts with. Beyond any device if the number is.
 pub(super) fn at(st: &Store, pblk: u64) -> u64 {
     pblk.saturating_mul(st.geo.block_size.into())
@@ -98,7 +103,3 @@ pub(super) fn is_inline(inode: &Inode) -> bool {
     inode.body().flags.contains(InodeFlags::INLINE_DATA)
 }
 
-/// Whether the map has unwritten blocks and can be shifted.
-pub(super) fn has_extents(inode: &Inode) -> bool {
-    inode.body().flags.contains(InodeFlags::EXTENTS)
-}

@@ -7,9 +7,9 @@
 //! [`size`] is what users see. The body's size is the one on disk; it follows in the handle that maps the data behind it.
 //!
 //! # Locking
-//! The caller holds the inode's `rw` lock: for reading in [`read`], [`read_direct`], [`seek`], [`fiemap`], [`read_link`], and in
-//! [`write_direct`] where [`direct_shares`] says so; for writing in the other writes, [`truncate`], [`fallocate`] and
-//! [`log_data`]. [`writeback`], [`fsync`], [`release`] and [`free_blocks`] (of an inode nobody can reach) need none of it.
+//! The caller holds the inode's `rw` lock: for reading in [`read`], [`seek`], [`fiemap`] and [`read_link`], for writing in [`write`],
+//! [`truncate`], [`fallocate`] and [`log_data`]. [`read_direct`] and [`write_direct`] take it themselves. [`writeback`],
+//! [`fsync`], [`release`] and [`free_blocks`] (of an inode nobody can reach) need none of it.
 //! Whatever changes the mapping of data holds [`crate::inode::Pages::work`].
 
 mod direct;
@@ -24,7 +24,6 @@ mod logged;
 mod map;
 mod plan;
 mod read;
-mod room;
 mod seek;
 mod shift;
 mod space;
@@ -35,7 +34,7 @@ mod write;
 mod writeback;
 mod zero;
 
-pub use direct::{direct_shares, read_direct, write_direct};
+pub use direct::{read_direct, write_direct};
 pub use extents::{Extent, ExtentFlags, fiemap};
 pub use falloc::{Falloc, fallocate};
 pub use fsync::fsync;
@@ -44,7 +43,8 @@ pub use link::{read_link, set_link};
 pub use logged::log_data;
 pub use read::read;
 pub use seek::seek;
-pub use truncate::{free_blocks, truncate};
+pub use times::strip_mode;
+pub use truncate::{can_truncate, free_blocks, truncate};
 pub use write::write;
 pub use writeback::{dirty_inodes, writeback, writeback_all};
 
@@ -53,15 +53,6 @@ use crate::inode::Inode;
 use crate::store::Store;
 use extant_journal::Handle;
 use std::sync::Arc;
-
-/// On whose behalf data are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Writer {
-    /// Clear set-user-ID and set-group-ID.
-    pub strip: bool,
-    /// The reserve for root may be used.
-    pub privileged: bool,
-}
 
 /// The size that users see, in bytes.
 pub fn size(inode: &Inode) -> u64 {
@@ -76,6 +67,14 @@ pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
 /// Gives back what was claimed ahead for the file's growth. For the last close of a file that was open for writing.
 pub fn release(st: &Store, inode: &Arc<Inode>) {
     window::release(st, inode);
+}
+
+/// Sectors of 512 bytes that delayed blocks will take.
+pub fn delayed_sectors(st: &Store, inode: &Inode) -> u64 {
+    match inode.pages.busy() {
+        true => inode.pages.read().reserved_blocks(st.geo.cluster_bits) * u64::from(st.geo.sectors_per_block()),
+        false => 0,
+    }
 }
 
 /// Whether nothing is lost when the inode leaves memory: no page waits for being written.

@@ -6,6 +6,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::{Inode, Work};
 use crate::store::Store;
+use extant_format::features::Incompat;
 use std::sync::atomic::Ordering;
 
 /// Whether file data may use root's reserve.
@@ -65,11 +66,26 @@ pub(super) struct Want {
     pub extra: u32,
 }
 
+/// Claims a cluster for the first block of an inode that has no map yet.
+pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
+    let ratio = st.geo.cluster_ratio();
+    let request = Request {
+        goal: st.alloc.inode_goal(inode.ino),
+        len: ratio,
+        min: ratio,
+        purpose: Purpose::Data,
+        privileged: privileged(st),
+        reserved: false,
+        low: !st.geo.incompat(Incompat::EXTENTS),
+    };
+    with_room(st, || st.alloc.claim(&request))
+}
+
 /// Claims up to `want.need` blocks, and keeps up to `want.extra` more for later. Draws on `reserved` blocks set aside before.
 /// The claim may be shorter than needed.
 pub(super) fn claim(st: &Store, inode: &Inode, work: &mut Work, want: Want, reserved: &mut u32) -> Result<Claim> {
     let goal = extent::goal(st, inode, want.lblk)?;
-    let low = !super::map::has_extents(inode);
+    let low = !extent::has_unwritten(inode);
     let min = st.geo.cluster_ratio();
     let request = |len: u32, reserved: bool| Request {
         goal,
@@ -90,9 +106,10 @@ pub(super) fn claim(st: &Store, inode: &Inode, work: &mut Work, want: Want, rese
         }
     }
     if *reserved >= min {
-        let claim = st.alloc.claim(&request(want.need.min(*reserved), true))?;
-        *reserved = reserved.saturating_sub(claim.len);
-        return Ok(claim);
+        if let Ok(claim) = st.alloc.claim(&request(want.need.min(*reserved), true)) {
+            *reserved = reserved.saturating_sub(claim.len);
+            return Ok(claim);
+        }
     }
     with_room(st, || st.alloc.claim(&request(want.need, false)))
 }

@@ -1,12 +1,12 @@
 //! What a change of content does to the inode besides: times, set-id bits, the size on disk.
 
-use super::map;
 use crate::error::Result;
 use crate::inode::{Body, Inode};
 use crate::store::Store;
 use extant_format::features::RoCompat;
 use extant_format::types::{MODE_SETGID, MODE_SETUID, Timestamp};
 use extant_journal::Handle;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Times are not renewed within this, as a kernel's clock ticks would not.
@@ -26,14 +26,15 @@ pub(super) fn due(st: &Store, inode: &Inode, strip: bool) -> bool {
     let now = nanos(st.now());
     let body = inode.body();
     let fresh = |t: Timestamp| (0..TICK_NANOS).contains(&(now - nanos(t)));
-    !(fresh(body.mtime) && fresh(body.ctime)) || strip && body.mode != stripped(body.mode)
+    !(fresh(body.mtime) && fresh(body.ctime)) || strip && body.mode != strip_mode(body.mode)
 }
 
 fn nanos(t: Timestamp) -> i128 {
     i128::from(t.sec) * 1_000_000_000 + i128::from(t.nsec)
 }
 
-fn stripped(mode: u16) -> u16 {
+/// A mode without set-user-ID, and without set-group-ID where that means the group.
+pub fn strip_mode(mode: u16) -> u16 {
     let without = mode & !MODE_SETUID;
     if mode & GROUP_EXEC != 0 { without & !MODE_SETGID } else { without }
 }
@@ -44,7 +45,7 @@ pub(super) fn stamp(st: &Store, body: &mut Body, strip: bool) {
     body.mtime = now;
     body.ctime = now;
     if strip {
-        body.mode = stripped(body.mode);
+        body.mode = strip_mode(body.mode);
     }
 }
 
@@ -86,7 +87,7 @@ fn note_large_file(st: &Store, h: &mut Handle<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a block from `size` on that lie behind the end of the file; empty if it ends with a block.
-pub(super) fn tail(st: &Store, size: u64) -> std::ops::Range<u64> {
-    size..map::byte(st, map::block_of(st, size)) + if size.is_multiple_of(st.geo.block_size.into()) { 0 } else { st.geo.block_size.into() }
+/// The bytes between the end of a file of `size` bytes and the end of its last block; empty if the file ends with a block.
+pub(super) fn tail(st: &Store, size: u64) -> Range<u64> {
+    size..size.checked_next_multiple_of(st.geo.block_size.into()).unwrap_or(size)
 }

@@ -208,6 +208,13 @@ impl PageMap {
         Some(Arc::make_mut(&mut page.bytes))
     }
 
+    /// A cached page whose bytes are new waits for being written.
+    pub fn mark_dirty(&mut self, lblk: u32) {
+        if self.pages.contains_key(&lblk) {
+            self.dirty.insert(lblk);
+        }
+    }
+
     /// Takes up to `max` waiting pages of `range` for being written, in order, and the reservation that goes with them, in
     /// blocks.
     pub fn take(&mut self, range: Range<u32>, max: usize, cluster_bits: u32) -> (Vec<Taken>, u32) {

@@ -1,0 +1,132 @@
+//! Access past the page cache, for callers that have a cache of their own.
+//!
+//! Writes within the size (or adjacent to its end) run in parallel: each has its blocks to itself by a range lock, and shares the rest.
+//!
+//! # Invariants
+//! - Pages of the blocks are written back before, and dropped after the device has the new bytes; the generation of the pages
+//!   keeps readers from adding what they read before.
+
+use super::plan::{self, After, How, Need, Piece};
+use super::{inline, limits, logged, map, read, times, write, writeback};
+use crate::error::Result;
+use crate::extent::State;
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_blocks::Plug;
+use extant_format::features::Incompat;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most bytes planned at once.
+const CHUNK: usize = 8 << 20;
+
+/// Reads past the page cache; dirty pages of the range are written back first. Takes `rw` for reading.
+pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let _lock = inode.rw.read();
+    let len = read::readable(st, inode, offset, buf.len());
+    let Some(buf) = buf.get_mut(..len).filter(|b| !b.is_empty()) else { return Ok(0) };
+    if map::is_inline(inode) || inode.logs_data(st) {
+        return read::read(st, inode, offset, buf);
+    }
+    let end = offset + len as u64;
+    if inode.pages.busy() {
+        writeback::writeback(st, inode, offset, end)?;
+    }
+    map::runs(st, inode, map::blocks(st, offset, end), |run| {
+        let start = map::byte(st, run.lblk).max(offset);
+        let stop = map::byte(st, run.lblk + run.len).min(end);
+        let part = buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
+        match run.state {
+            State::Written => st.dev.read_at(part, map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)))?,
+            State::Hole | State::Unwritten => part.fill(0),
+        }
+        Ok(true)
+    })?;
+    Ok(len)
+}
+
+/// Writes past the page cache: claims, writes, maps. When it returns the data are on the device (not flushed), and the map and the
+/// size are in the running transaction. Takes `rw`, for reading where others may write too. Returns bytes written, fewer than asked
+/// for if space ends; ENOSPC, EFBIG if none.
+pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+    st.writable()?;
+    let len = limits::writable_len(st, inode, offset, data.len())?;
+    let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
+    let shared = inode.rw.read();
+    if shares(st, inode, offset) {
+        return in_blocks(st, inode, offset, data, strip);
+    }
+    drop(shared);
+    let _lock = inode.rw.write();
+    if let Some(done) = inline::write(st, inode, offset, data, strip)? {
+        return Ok(done);
+    }
+    if inode.logs_data(st) {
+        return logged::write(st, inode, offset, data, strip);
+    }
+    write::fill_gap(st, inode, offset)?;
+    in_blocks(st, inode, offset, data, strip)
+}
+
+/// Whether a write at `offset` needs no more than blocks of its own.
+fn shares(st: &Store, inode: &Inode, offset: u64) -> bool {
+    let size = inode.pages.size();
+    let may_start_inline = size == 0 && st.geo.incompat(Incompat::INLINE_DATA);
+    offset <= size && !may_start_inline && !map::is_inline(inode) && !inode.logs_data(st)
+}
+
+fn in_blocks(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+    write::in_chunks(st, offset, data, CHUNK, |at, part| chunk(st, inode, at, part, strip))
+}
+
+fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+    let end = offset + data.len() as u64;
+    let blocks = map::blocks(st, offset, end);
+    let guarded = map::clusters(st, blocks.clone());
+    let _range = inode.pages.ranges.lock(guarded.clone());
+    if inode.pages.busy() {
+        writeback::writeback(st, inode, map::byte(st, guarded.start), map::byte(st, guarded.end))?;
+    }
+    let grows_to = (end > inode.pages.size()).then_some(end);
+    let pieces = {
+        let mut work = inode.pages.work.lock();
+        plan::make(st, inode, &mut work, Need { blocks: blocks.clone(), reserved: &mut 0, grows_to })?
+    };
+    let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
+    let data = data.get(..(covered - offset) as usize).unwrap_or(data);
+    write_data(st, &pieces, offset, data)?;
+    let stamp = times::due(st, inode, strip).then_some(strip);
+    {
+        let _work = inode.pages.work.lock();
+        plan::apply(st, inode, pieces, After { size: covered, stamp })?;
+    }
+    inode.pages.grow_size(covered);
+    inode.pages.change(&st.pool, |pages| pages.invalidate(blocks));
+    Ok(data.len())
+}
+
+/// Writes the bytes to their places; of blocks that were not written before, the rest becomes zero.
+fn write_data(st: &Store, pieces: &[Piece], offset: u64, data: &[u8]) -> Result<()> {
+    let end = offset + data.len() as u64;
+    let mut plug = Plug::new(&*st.dev);
+    for piece in pieces {
+        let bytes = map::byte(st, piece.lblk)..map::byte(st, piece.end());
+        let at = map::at(st, piece.pblk.0);
+        let own = bytes.start.max(offset)..bytes.end.min(end);
+        if !matches!(piece.how, How::InPlace) {
+            add_zeroes(&mut plug, at, &bytes, bytes.start..own.start);
+            add_zeroes(&mut plug, at, &bytes, own.end..bytes.end);
+        }
+        let part = data.get((own.start - offset) as usize..(own.end - offset) as usize).unwrap_or_default();
+        plug.add(at.saturating_add(own.start - bytes.start), part);
+    }
+    plug.finish()?;
+    st.journal.note_data_write();
+    Ok(())
+}
+
+fn add_zeroes(plug: &mut Plug<'_>, at: u64, piece: &Range<u64>, part: Range<u64>) {
+    if !part.is_empty() {
+        plug.add(at.saturating_add(part.start - piece.start), vec![0; (part.end - part.start) as usize]);
+    }
+}

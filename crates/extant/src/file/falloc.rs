@@ -1,0 +1,194 @@
+//! fallocate(2): allocating, punching, zeroing; taking out and pushing apart are in `shift`.
+
+use super::{inline, limits, map, shift, space, times, truncate, window, writeback, zero};
+use crate::error::{Errno, Result};
+use crate::extent::{self, State};
+use crate::inode::{Inode, Work};
+use crate::store::Store;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What fallocate(2) can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Falloc {
+    /// Allocate; grow the size.
+    Allocate,
+    /// Allocate; keep the size.
+    KeepSize,
+    /// Make a hole.
+    Punch,
+    /// Zero; grow the size.
+    Zero,
+    /// Zero; keep the size.
+    ZeroKeepSize,
+    /// Take out.
+    Collapse,
+    /// Push apart.
+    Insert,
+}
+
+/// Most blocks allocated in one handle.
+const MAX_BLOCKS: u32 = 1 << 15;
+
+/// fallocate(2). The caller holds `rw` for writing. EOPNOTSUPP where the map knows no unwritten blocks, but for punching. EINVAL for an
+/// empty range, or one that is not a multiple of the cluster where that is needed.
+pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: u64) -> Result<()> {
+    st.writable()?;
+    let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::Inval)?;
+    if how != Falloc::Punch && how != Falloc::Collapse && end > limits::max_size(st, inode) {
+        return Err(Errno::FBig.into());
+    }
+    inline::convert(st, inode)?;
+    if how != Falloc::Punch && !extent::has_unwritten(inode) {
+        return Err(Errno::OpNotSupp.into());
+    }
+    match how {
+        Falloc::Allocate => allocate(st, inode, offset, end, true),
+        Falloc::KeepSize => allocate(st, inode, offset, end, false),
+        Falloc::Punch => punch(st, inode, offset, end),
+        Falloc::Zero => zero_range(st, inode, offset, end, true),
+        Falloc::ZeroKeepSize => zero_range(st, inode, offset, end, false),
+        Falloc::Collapse => shift::collapse(st, inode, offset, len),
+        Falloc::Insert => shift::insert(st, inode, offset, len),
+    }
+}
+
+fn allocate(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -> Result<()> {
+    writeback::writeback(st, inode, offset, end)?;
+    let mut work = inode.pages.work.lock();
+    window::clear(&mut work);
+    prepare_growth(st, inode, end, grow)?;
+    fill_holes(st, inode, map::blocks(st, offset, end), grow.then_some(end))?;
+    finish(st, inode, end, grow)
+}
+
+/// Before the size grows over it, the tail of the last block becomes zero.
+fn prepare_growth(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
+    let size = inode.pages.size();
+    match grow && end > size {
+        true => zero::within_block(st, inode, times::tail(st, size)),
+        false => Ok(()),
+    }
+}
+
+/// Notes the change, and the new size.
+fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
+    let mut h = st.start(times::CREDITS)?;
+    if grow {
+        times::grow_disk_size(st, &mut h, inode, end)?;
+        inode.pages.grow_size(end);
+    }
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    inode.note_datasync(&h);
+    Ok(())
+}
+
+/// Allocates unwritten blocks in the holes of a range; where the file grows to `size`, so does its size on disk.
+fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u64>) -> Result<()> {
+    let mut lblk = blocks.start;
+    while lblk < blocks.end {
+        let run = map::lookup(st, inode, lblk..blocks.end)?;
+        let len = match run.state {
+            State::Hole => space::with_room(st, || fill(st, inode, lblk, run.len.min(MAX_BLOCKS), size))?,
+            State::Written | State::Unwritten => run.len,
+        };
+        lblk = lblk.saturating_add(len.max(1));
+    }
+    Ok(())
+}
+
+fn fill(st: &Store, inode: &Arc<Inode>, lblk: u32, len: u32, size: Option<u64>) -> Result<u32> {
+    let mut h = st.start(times::CREDITS + extent::credits(st, inode, len))?;
+    let run = extent::allocate(st, &mut h, inode, lblk, len, State::Unwritten)?;
+    if let Some(size) = size {
+        let size = map::byte(st, lblk + run.len).min(size);
+        times::grow_disk_size(st, &mut h, inode, size)?;
+        inode.pages.grow_size(size);
+    }
+    inode.note_datasync(&h);
+    Ok(run.len)
+}
+
+/// Zeroes the parts of a range's first and last block that it does not cover whole.
+fn zero_edges(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
+    let whole = map::whole_blocks(st, offset, end);
+    let (first, last) = (map::byte(st, map::block_up(st, offset)), map::byte(st, map::block_of(st, end)));
+    if whole.is_empty() && first > last {
+        return zero::within_block(st, inode, offset..end);
+    }
+    zero::within_block(st, inode, offset..first)?;
+    zero::within_block(st, inode, last..end)
+}
+
+/// Drops the pages of blocks whose content goes. On bigalloc their neighbours in partly covered clusters are written first, since
+/// they may rely on a cluster that goes.
+pub(super) fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
+    let bits = st.geo.cluster_bits;
+    if bits > 0 && !blocks.is_empty() {
+        let whole = map::clusters(st, blocks.clone());
+        writeback::within(st, inode, work, whole.start..blocks.start)?;
+        writeback::within(st, inode, work, blocks.end..whole.end)?;
+    }
+    let removed = inode.pages.change(&st.pool, |pages| pages.remove(blocks, bits));
+    space::unreserve(st, removed.reserved);
+    Ok(())
+}
+
+fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
+    let size = inode.pages.size();
+    // The block in which the file ends is punched whole if all of its content is.
+    let end = match end >= size {
+        true => end.max(times::tail(st, size).end),
+        false => end,
+    };
+    let mut work = inode.pages.work.lock();
+    window::clear(&mut work);
+    zero_edges(st, inode, offset, end)?;
+    let whole = map::whole_blocks(st, offset, end);
+    drop_pages(st, inode, &mut work, whole.clone())?;
+    if !whole.is_empty() {
+        let mut h = truncate::start_removal(st, inode)?;
+        truncate::remove(st, &mut h, inode, whole.start, whole.end.into())?;
+    }
+    finish(st, inode, 0, false)?;
+    drop(work);
+    st.pool.note_clean(inode);
+    Ok(())
+}
+
+fn zero_range(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -> Result<()> {
+    writeback::writeback(st, inode, offset, end)?;
+    let mut work = inode.pages.work.lock();
+    window::clear(&mut work);
+    prepare_growth(st, inode, end, grow)?;
+    zero_edges(st, inode, offset, end)?;
+    let whole = map::whole_blocks(st, offset, end);
+    drop_pages(st, inode, &mut work, whole.clone())?;
+    if inode.logs_data(st) {
+        // What is logged would come back over blocks that are written later without the journal's knowledge.
+        let mut h = truncate::start_removal(st, inode)?;
+        truncate::remove(st, &mut h, inode, whole.start, whole.end.into())?;
+    } else {
+        unwrite(st, inode, whole)?;
+    }
+    fill_holes(st, inode, map::blocks(st, offset, end), grow.then_some(end))?;
+    finish(st, inode, end, grow)
+}
+
+/// Written blocks of a range become unwritten.
+fn unwrite(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
+    if blocks.is_empty() {
+        return Ok(());
+    }
+    let credits = times::CREDITS + 2 * extent::credits(st, inode, MAX_BLOCKS);
+    let mut h = st.start(credits)?;
+    let mut at = blocks.start;
+    loop {
+        at = extent::mark_unwritten(st, &mut h, inode, at..blocks.end)?;
+        inode.note_datasync(&h);
+        if at >= blocks.end {
+            return Ok(());
+        }
+        h.restart(credits)?;
+    }
+}

@@ -1,0 +1,22 @@
+//! Making one file durable.
+
+use super::writeback;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_journal::Tid;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Data and metadata of one file durable; `datasync` leaves out what is not needed to read the data. Gives errors of this writeback;
+/// those of earlier ones are told by `inode.pages.check_error`, which each open file asks.
+pub fn fsync(st: &Store, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
+    let written = writeback::writeback(st, inode, 0, u64::MAX);
+    if st.writable().is_err() && inode.sync_tid.load(Ordering::Acquire) == 0 {
+        return written;
+    }
+    let tid = if datasync { &inode.datasync_tid } else { &inode.sync_tid };
+    // One flush covers the commit and the data: whichever needs it last.
+    let durable = st.journal.wait_and_flush(Tid(tid.load(Ordering::Acquire)));
+    written.and(durable.map_err(Into::into))
+}

@@ -1,0 +1,172 @@
+//! Files whose content lies in the inode: the first 60 bytes where the map would be, the rest in an attribute of the inode.
+//!
+//! # Invariants
+//! - Every change of inline content is within one handle, so each commit has the old or the new content.
+//! - A file leaves the inode with its data written to a claimed block first: the handle that takes the content out of the inode maps it.
+
+use super::{map, read, space, times};
+use crate::error::Result;
+use crate::extent::{self, State};
+use crate::inode::Inode;
+use crate::store::Store;
+use crate::xattr;
+use extant_format::error::Corrupt;
+use extant_format::features::Incompat;
+use extant_format::inode::{I_BLOCK_SIZE, InodeFlags};
+use extant_format::types::FileType;
+use extant_journal::{Handle, Seal};
+use std::sync::Arc;
+
+/// Whether `size` bytes fit in the inode, and the file system has the feature.
+pub(super) fn fits(st: &Store, inode: &Inode, size: u64) -> bool {
+    let first = I_BLOCK_SIZE as u64;
+    st.geo.incompat(Incompat::INLINE_DATA) && size <= first + xattr::inline_room(st, inode) as u64
+}
+
+/// The whole content.
+pub(super) fn content(st: &Store, inode: &Inode) -> Result<Vec<u8>> {
+    let rest = xattr::inline_get(st, inode)?;
+    let (mut bytes, size) = {
+        let body = inode.body();
+        (body.i_block.to_vec(), body.size)
+    };
+    bytes.extend_from_slice(&rest);
+    let len = usize::try_from(size).ok().filter(|len| *len <= bytes.len());
+    let len = len.ok_or_else(|| Corrupt::new("inline data").field("size").at_inode(inode.ino).found(size).expected(bytes.len() as u64))?;
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// Makes `bytes` the content within `h`. ENOSPC, with nothing changed, if the attribute does not fit.
+pub(super) fn store(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, bytes: &[u8]) -> Result<()> {
+    let (first, rest) = bytes.split_at(bytes.len().min(I_BLOCK_SIZE));
+    xattr::inline_set(st, h, inode, Some(rest))?;
+    let mut body = inode.edit(st, h)?;
+    body.flags.remove(InodeFlags::EXTENTS);
+    body.flags.insert(InodeFlags::INLINE_DATA);
+    body.i_block.fill(0);
+    read::copy(first, &mut body.i_block);
+    body.size = bytes.len() as u64;
+    drop(body);
+    inode.note_datasync(h);
+    Ok(())
+}
+
+fn credits(st: &Store) -> u32 {
+    times::CREDITS + xattr::credits(st, st.geo.inode_size.into())
+}
+
+/// Reads bytes that lie within the size.
+pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let bytes = content(st, inode)?;
+    let from = usize::try_from(offset).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
+    Ok(read::copy(from, buf))
+}
+
+/// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the file has a map of blocks now, and the
+/// caller goes on. The caller holds `rw` for writing.
+pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<Option<usize>> {
+    let inline = map::is_inline(inode);
+    if !inline && !may_start(st, inode) {
+        return Ok(None);
+    }
+    let end = offset.saturating_add(data.len() as u64);
+    if fits(st, inode, end) && put(st, inode, offset, data, strip)? {
+        return Ok(Some(data.len()));
+    }
+    if inline {
+        convert(st, inode)?;
+    }
+    Ok(None)
+}
+
+/// An empty file without blocks may start inline.
+fn may_start(st: &Store, inode: &Inode) -> bool {
+    if !st.geo.incompat(Incompat::INLINE_DATA) || inode.ftype != FileType::Regular || inode.pages.size() > 0 || inode.pages.busy() {
+        return false;
+    }
+    let body = inode.body();
+    let acl = if body.file_acl == 0 { 0 } else { u64::from(st.geo.cluster_ratio()) * u64::from(st.geo.sectors_per_block()) };
+    body.size == 0 && body.blocks <= acl && !body.flags.contains(InodeFlags::EA_INODE)
+}
+
+/// Puts bytes into the inode; false if the attribute does not fit after all.
+fn put(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<bool> {
+    let mut bytes = if map::is_inline(inode) { content(st, inode)? } else { Vec::new() };
+    let (from, end) = (offset as usize, offset as usize + data.len());
+    bytes.resize(bytes.len().max(end), 0);
+    read::copy(data, bytes.get_mut(from..).unwrap_or_default());
+    let mut h = st.start(credits(st))?;
+    match store(st, &mut h, inode, &bytes) {
+        Err(e) if space::no_space(&e) => return Ok(false),
+        other => other?,
+    }
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+    inode.pages.set_size(bytes.len() as u64);
+    Ok(true)
+}
+
+/// Changes the size of an inline file; false if it has a map of blocks now, or had one.
+pub(super) fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+    if !map::is_inline(inode) {
+        return Ok(false);
+    }
+    if !fits(st, inode, size) {
+        convert(st, inode)?;
+        return Ok(false);
+    }
+    let mut bytes = content(st, inode)?;
+    bytes.resize(size as usize, 0);
+    let mut h = st.start(credits(st))?;
+    store(st, &mut h, inode, &bytes)?;
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    inode.pages.set_size(size);
+    Ok(true)
+}
+
+/// Moves the content out of the inode into a block. The caller holds `rw` for writing.
+pub(super) fn convert(st: &Store, inode: &Arc<Inode>) -> Result<()> {
+    if !map::is_inline(inode) {
+        return Ok(());
+    }
+    let mut bytes = content(st, inode)?;
+    let empty = bytes.is_empty();
+    bytes.resize(st.block_size().max(bytes.len()), 0);
+    let _work = inode.pages.work.lock();
+    match (empty, inode.logs_data(st)) {
+        (true, _) => take_out(st, &mut st.start(credits(st))?, inode),
+        (false, true) => convert_logged(st, inode, &bytes),
+        (false, false) => convert_ordered(st, inode, &bytes),
+    }
+}
+
+/// Takes the content out of the inode, whose map is empty then.
+fn take_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    xattr::inline_set(st, h, inode, None)?;
+    let mut body = inode.edit(st, h)?;
+    body.flags.remove(InodeFlags::INLINE_DATA);
+    body.i_block.fill(0);
+    drop(body);
+    extent::init(st, h, inode)?;
+    inode.note_datasync(h);
+    Ok(())
+}
+
+fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
+    let mut claim = space::claim_first(st, inode)?;
+    st.dev.write_at(block, map::at(st, claim.start.0))?;
+    st.journal.note_data_write();
+    let mut h = st.start(credits(st) + extent::credits(st, inode, 1))?;
+    take_out(st, &mut h, inode)?;
+    extent::insert_claim(st, &mut h, inode, 0, &mut claim, 0, 1, State::Written)
+}
+
+fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
+    let mut h = st.start(credits(st) + 1 + extent::credits(st, inode, 1))?;
+    take_out(st, &mut h, inode)?;
+    let run = extent::allocate(st, &mut h, inode, 0, 1, State::Written)?;
+    let buf = st.cache.fresh(run.pblk.0);
+    let mut bytes = h.write(&buf, Seal::NONE)?;
+    read::copy(block, &mut bytes);
+    Ok(())
+}

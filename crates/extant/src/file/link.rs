@@ -1,0 +1,63 @@
+//! Symbolic links: in the inode if short, else inline or in a block.
+
+use super::{inline, map};
+use crate::error::{Errno, Error, Result};
+use crate::extent::{self, State};
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_format::error::Corrupt;
+use extant_format::inode::{FAST_SYMLINK_MAX, InodeFlags};
+use extant_journal::{Handle, Seal};
+use std::sync::Arc;
+
+/// Reads a symlink's target.
+pub fn read_link(st: &Store, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+    if map::is_inline(inode) {
+        return inline::content(st, inode);
+    }
+    let size = inode.body().size;
+    let broken = || Error::from(Corrupt::new("symlink").field("size").at_inode(inode.ino).found(size));
+    if !map::has_map(st, inode) {
+        let len = usize::try_from(size).map_err(|_| broken())?;
+        return inode.body().i_block.get(..len).map(<[u8]>::to_vec).ok_or_else(broken);
+    }
+    let len = usize::try_from(size).ok().filter(|len| *len <= st.block_size()).ok_or_else(broken)?;
+    let run = extent::lookup(st, inode, 0, 1)?;
+    if run.state != State::Written {
+        return Err(broken());
+    }
+    let buf = st.cache.read::<Error>(run.pblk.0, |_| Ok(()))?;
+    let bytes = buf.read();
+    bytes.get(..len).map(<[u8]>::to_vec).ok_or_else(broken)
+}
+
+/// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else inline or in one block.
+/// ENAMETOOLONG beyond a block.
+pub fn set_link(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
+    if target.len() >= st.block_size() {
+        return Err(Errno::NameTooLong.into());
+    }
+    if target.len() <= FAST_SYMLINK_MAX {
+        let mut body = inode.edit(st, h)?;
+        body.flags.remove(InodeFlags::EXTENTS);
+        body.i_block.fill(0);
+        if let Some(room) = body.i_block.get_mut(..target.len()) {
+            room.copy_from_slice(target);
+        }
+        body.size = target.len() as u64;
+        return Ok(());
+    }
+    if inline::fits(st, inode, target.len() as u64) && inline::store(st, h, inode, target).is_ok() {
+        return Ok(());
+    }
+    extent::init(st, h, inode)?;
+    let run = extent::allocate(st, h, inode, 0, 1, State::Written)?;
+    let buf = st.cache.fresh(run.pblk.0);
+    let mut block = h.write(&buf, Seal::NONE)?;
+    if let Some(room) = block.get_mut(..target.len()) {
+        room.copy_from_slice(target);
+    }
+    drop(block);
+    inode.edit(st, h)?.size = target.len() as u64;
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! File data that go through the journal: by mount option (`data=journal`) or the inode's flag.
+//!
+//! Such files have no pages; their blocks live in the block cache, as metadata does. Freed blocks are revoked.
+
+use super::{map, read, times, write, writeback};
+use crate::error::{Error, Result};
+use crate::extent::{self, Run, State};
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_blocks::Buffer;
+use extant_format::inode::InodeFlags;
+use extant_journal::{Handle, Seal};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Blocks changed in one handle.
+const BLOCKS_PER_HANDLE: usize = 16;
+
+fn block(st: &Store, pblk: u64) -> Result<Arc<Buffer>> {
+    st.cache.read::<Error>(pblk, |_| Ok(()))
+}
+
+/// Reads bytes that lie within the size.
+pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let end = offset + buf.len() as u64;
+    map::runs(st, inode, map::blocks(st, offset, end), |run| {
+        for i in 0..run.len {
+            let first = map::byte(st, run.lblk + i);
+            let start = first.max(offset);
+            let stop = map::byte(st, run.lblk + i + 1).min(end);
+            let part = buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
+            match run.state {
+                State::Written => {
+                    let buffer = block(st, run.pblk.0.saturating_add(i.into()))?;
+                    read::copy(buffer.read().get((start - first) as usize..).unwrap_or_default(), part);
+                }
+                State::Hole | State::Unwritten => part.fill(0),
+            }
+        }
+        Ok(true)
+    })?;
+    Ok(buf.len())
+}
+
+/// Writes within handles: blocks, map, size and times of each part in one. The caller holds `rw` for writing.
+pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+    write::fill_gap(st, inode, offset)?;
+    let most = st.block_size() * BLOCKS_PER_HANDLE;
+    write::in_chunks(st, offset, data, most, |at, part| {
+        super::space::with_room(st, || chunk(st, inode, at, part, strip))?;
+        Ok(part.len())
+    })
+}
+
+fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<()> {
+    let _work = inode.pages.work.lock();
+    let end = offset + data.len() as u64;
+    let blocks = map::blocks(st, offset, end);
+    let count = blocks.end - blocks.start;
+    let credits = times::CREDITS + count * (1 + extent::credits(st, inode, 1));
+    let mut h = st.start(credits.min(st.journal.max_credits()))?;
+    for lblk in blocks {
+        let start = map::byte(st, lblk);
+        let from = offset.saturating_sub(start) as usize;
+        let part = data.get(start.max(offset).saturating_sub(offset) as usize..).unwrap_or_default();
+        let part = part.get(..part.len().min(st.block_size() - from)).unwrap_or_default();
+        let buffer = writable_block(st, &mut h, inode, lblk)?;
+        let mut bytes = h.write(&buffer, Seal::NONE)?;
+        read::copy(part, bytes.get_mut(from..).unwrap_or_default());
+    }
+    times::grow_disk_size(st, &mut h, inode, end)?;
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+    inode.note_datasync(&h);
+    inode.pages.grow_size(end);
+    Ok(())
+}
+
+/// The block of the file, mapped and written; zero if it was not.
+fn writable_block(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32) -> Result<Arc<Buffer>> {
+    let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
+    let pblk = match run.state {
+        State::Written => return block(st, run.pblk.0),
+        State::Unwritten => {
+            extent::mark_written(st, h, inode, lblk..lblk + 1)?;
+            run.pblk
+        }
+        State::Hole => extent::allocate(st, h, inode, lblk, 1, State::Written)?.pblk,
+    };
+    let buffer = st.cache.fresh(pblk.0);
+    drop(h.write(&buffer, Seal::NONE)?);
+    Ok(buffer)
+}
+
+/// Zeroes bytes of one block.
+pub(super) fn zero(st: &Store, inode: &Arc<Inode>, pblk: u64, within: Range<usize>) -> Result<()> {
+    let buffer = block(st, pblk)?;
+    let mut h = st.start(times::CREDITS + 1)?;
+    if let Some(bytes) = h.write(&buffer, Seal::NONE)?.get_mut(within) {
+        bytes.fill(0);
+    }
+    inode.touch(st, &mut h)?;
+    inode.note_datasync(&h);
+    Ok(())
+}
+
+/// Sets or clears the flag that sends the file's data through the journal. The caller holds `rw` for writing.
+pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
+    if inode.body().flags.contains(InodeFlags::JOURNAL_DATA) == on {
+        return Ok(());
+    }
+    writeback::writeback(st, inode, 0, u64::MAX)?;
+    let _work = inode.pages.work.lock();
+    let was = inode.logs_data(st);
+    inode.pages.change(&st.pool, |pages| pages.invalidate(0..map::END));
+    if was && !on && !st.pool.log_data {
+        forget_logged(st, inode)?;
+    }
+    let mut h = st.start(times::CREDITS)?;
+    let mut body = inode.edit(st, &mut h)?;
+    body.flags.set(InodeFlags::JOURNAL_DATA, on);
+    body.ctime = st.now();
+    Ok(())
+}
+
+/// Brings all blocks of the file home and revokes their copies in the log, so that writes past the journal are not undone by a replay.
+fn forget_logged(st: &Store, inode: &Arc<Inode>) -> Result<()> {
+    st.journal.checkpoint_all()?;
+    if map::is_inline(inode) {
+        return Ok(());
+    }
+    let mut runs: Vec<Run> = Vec::new();
+    let end = map::block_up(st, inode.pages.size());
+    map::runs(st, inode, 0..end, |run| {
+        if run.state == State::Written {
+            runs.push(run);
+        }
+        Ok(true)
+    })?;
+    for run in runs {
+        // A record's credits depend on the block size: one block of records holds at least a hundred.
+        let mut h = st.start(2 + run.len / 100)?;
+        h.revoke(run.pblk.0, run.len.into())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Where data go: blocks of a file are matched with places on the device, the data are written, and the map follows.
+//!
+//! # Invariants
+//! - A piece is contiguous in the file and on the device.
+//! - Pieces that are not in place are mapped only after their data are written, whole blocks of them.
+//!
+//! # Locking
+//! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes others from its blocks (and their
+//! clusters) in between by a range lock.
+
+use super::space::{self, Want};
+use super::{map, times, window};
+use crate::alloc::Claim;
+use crate::error::{Error, Result};
+use crate::extent::{self, Run, State};
+use crate::inode::{Inode, Work};
+use crate::store::Store;
+use extant_format::error::Corrupt;
+use extant_format::types::BlockNr;
+use extant_journal::Handle;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What has to happen once a piece's data are written.
+#[derive(Debug)]
+pub(super) enum How {
+    /// Nothing: the blocks are mapped and written.
+    InPlace,
+    /// The blocks are mapped unwritten: they become written.
+    Convert,
+    /// The blocks are mapped from a claim, whose first `offset` blocks precede the piece.
+    Map { claim: Claim, offset: u32 },
+    /// The file owns the cluster already: the blocks are mapped there.
+    Owned,
+}
+
+/// Blocks that lie together in the file and on the device.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub lblk: u32,
+    pub len: u32,
+    pub pblk: BlockNr,
+    pub how: How,
+}
+
+impl Piece {
+    /// One behind the last block.
+    pub fn end(&self) -> u32 {
+        self.lblk + self.len
+    }
+}
+
+/// What a plan is made for.
+#[derive(Debug)]
+pub(super) struct Need<'a> {
+    /// The blocks to be written, not empty.
+    pub blocks: Range<u32>,
+    /// Blocks set aside before; what is claimed is taken off.
+    pub reserved: &'a mut u32,
+    /// Size after the write, where the file grows by it: blocks are claimed ahead.
+    pub grows_to: Option<u64>,
+}
+
+/// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks from the start on.
+pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'_>) -> Result<Vec<Piece>> {
+    let Need { blocks, reserved, grows_to } = need;
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut lblk = blocks.start;
+    while lblk < blocks.end {
+        let piece = next(st, inode, work, lblk..blocks.end, reserved, grows_to);
+        match piece {
+            Ok(piece) => {
+                lblk = piece.end();
+                pieces.push(piece);
+            }
+            Err(_) if !pieces.is_empty() => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(pieces)
+}
+
+fn next(
+    st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>, reserved: &mut u32, grows_to: Option<u64>,
+) -> Result<Piece> {
+    let run = map::lookup(st, inode, blocks)?;
+    match run.state {
+        State::Written => Ok(in_place(run, How::InPlace)),
+        State::Unwritten => Ok(in_place(run, How::Convert)),
+        State::Hole => hole(st, inode, work, run, reserved, grows_to),
+    }
+}
+
+fn in_place(run: Run, how: How) -> Piece {
+    Piece { lblk: run.lblk, len: run.len, pblk: run.pblk, how }
+}
+
+/// A place for the first blocks of a hole.
+fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, reserved: &mut u32, grows_to: Option<u64>) -> Result<Piece> {
+    let len = extent::unowned(st, inode, run.lblk, run.len)?.min(run.len);
+    if len == 0 {
+        return owned(st, inode, run);
+    }
+    let ratio = st.geo.cluster_ratio();
+    let offset = run.lblk & (ratio - 1);
+    let first = run.lblk - offset;
+    let need = (offset + len).checked_next_multiple_of(ratio).unwrap_or(offset + len);
+    let claim = match window::take(work, first, need) {
+        Some(claim) => {
+            let used = claim.len.min(*reserved);
+            space::unreserve(st, used);
+            *reserved -= used;
+            claim
+        }
+        None => {
+            let end = run.lblk + len;
+            let extra = grows_to.map_or(0, |size| ahead(st, inode, end, size));
+            if extra > 0 {
+                st.pool.note_ahead(inode);
+            }
+            space::claim(st, inode, work, Want { lblk: first, need, extra }, reserved)?
+        }
+    };
+    let len = len.min(claim.len.saturating_sub(offset));
+    if len == 0 {
+        return Err(Error::Corrupt(Corrupt::new("claim").at_inode(inode.ino).found(claim.len)));
+    }
+    Ok(Piece { lblk: run.lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), how: How::Map { claim, offset } })
+}
+
+/// Blocks to claim ahead behind the last block of a growing file.
+fn ahead(st: &Store, inode: &Inode, end: u32, size: u64) -> u32 {
+    match end >= map::block_up(st, size) {
+        true => window::extra(st, end, size, inode.body().size),
+        false => 0,
+    }
+}
+
+/// The rest of a cluster that the file owns.
+fn owned(st: &Store, inode: &Inode, run: Run) -> Result<Piece> {
+    let implied = extent::implied(st, inode, run.lblk)?;
+    let pblk = implied.ok_or_else(|| Corrupt::new("cluster").at_inode(inode.ino).found(run.lblk))?;
+    let ratio = st.geo.cluster_ratio();
+    let len = run.len.min(ratio - (run.lblk & (ratio - 1)));
+    Ok(Piece { lblk: run.lblk, len, pblk, how: How::Owned })
+}
+
+/// What else the handle that maps has to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct After {
+    /// The file's size: the size on disk grows up to it with the pieces.
+    pub size: u64,
+    /// Note a change of content, clearing set-id bits if `true`.
+    pub stamp: Option<bool>,
+}
+
+/// Maps pieces whose data are written, in as few handles as their credits allow.
+pub(super) fn apply(st: &Store, inode: &Arc<Inode>, pieces: Vec<Piece>, after: After) -> Result<()> {
+    let most = st.journal.max_credits() / 4;
+    let mut after = after;
+    let mut pieces = pieces.into_iter().peekable();
+    while pieces.peek().is_some() {
+        let mut credits = times::CREDITS;
+        let mut batch = Vec::new();
+        while let Some(piece) = pieces.next_if(|p| batch.is_empty() || credits + cost(st, inode, p) <= most) {
+            credits += cost(st, inode, &piece);
+            batch.push(piece);
+        }
+        apply_batch(st, inode, batch, credits, &mut after)?;
+    }
+    Ok(())
+}
+
+fn cost(st: &Store, inode: &Inode, piece: &Piece) -> u32 {
+    match piece.how {
+        How::InPlace => 0,
+        _ => extent::credits(st, inode, piece.len),
+    }
+}
+
+fn apply_batch(st: &Store, inode: &Arc<Inode>, batch: Vec<Piece>, credits: u32, after: &mut After) -> Result<()> {
+    let end = batch.last().map_or(0, |p| map::byte(st, p.end()));
+    let size = end.min(after.size);
+    let maps = batch.iter().any(|p| !matches!(p.how, How::InPlace));
+    if !maps && after.stamp.is_none() && inode.body().size >= size {
+        return Ok(());
+    }
+    let mut h = st.start(credits)?;
+    for piece in batch {
+        map_piece(st, &mut h, inode, piece, credits)?;
+    }
+    let grew = times::grow_disk_size(st, &mut h, inode, size)?;
+    if let Some(strip) = after.stamp.take() {
+        times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+    }
+    if maps || grew {
+        inode.note_datasync(&h);
+    }
+    Ok(())
+}
+
+fn map_piece(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, piece: Piece, credits: u32) -> Result<()> {
+    let Piece { lblk, len, how, .. } = piece;
+    match how {
+        How::InPlace => Ok(()),
+        How::Convert => convert(st, h, inode, lblk..lblk + len, credits),
+        How::Map { mut claim, offset } => extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written),
+        How::Owned => map_owned(st, h, inode, lblk, len, piece.pblk),
+    }
+}
+
+/// Turns unwritten blocks into written ones, in another handle if this one has not enough credits.
+fn convert(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>, credits: u32) -> Result<()> {
+    let mut at = range.start;
+    loop {
+        let done = extent::mark_written(st, h, inode, at..range.end)?;
+        inode.note_datasync(h);
+        if done >= range.end {
+            return Ok(());
+        }
+        at = done;
+        h.restart(credits)?;
+    }
+}
+
+fn map_owned(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, len: u32, pblk: BlockNr) -> Result<()> {
+    let run = extent::allocate(st, h, inode, lblk, len, State::Written)?;
+    match run.pblk == pblk && run.len >= len {
+        true => Ok(()),
+        false => Err(Corrupt::new("cluster").at_inode(inode.ino).found(run.pblk.0).expected(pblk.0).into()),
+    }
+}

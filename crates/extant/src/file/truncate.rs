@@ -1,0 +1,160 @@
+//! Cutting and extending files; freeing the blocks of inodes.
+//!
+//! # Invariants
+//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing may take several transactions, an orphan record
+//!   stands from the first to the last.
+//! - What a file's last block has behind the end is zero once the operation returns.
+
+use super::{inline, limits, map, space, times, window, writeback, zero};
+use crate::error::{Errno, Result};
+use crate::extent;
+use crate::inode::{Inode, Work};
+use crate::orphan::Orphans;
+use crate::store::Store;
+use extant_format::types::FileType;
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// Runs looked at to see whether one handle can free them.
+const FEW_RUNS: usize = 4;
+
+/// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record over several transactions. The caller
+/// holds `rw` for writing. EFBIG if no file can be so large.
+pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    st.writable()?;
+    if size > limits::max_size(st, inode) {
+        return Err(Errno::FBig.into());
+    }
+    if inline::truncate(st, inode, size)? {
+        return Ok(());
+    }
+    let mut work = inode.pages.work.lock();
+    window::clear(&mut work);
+    let result = match size > inode.pages.size() {
+        true => grow(st, inode, size),
+        false => shrink(st, inode, &mut work, size),
+    };
+    drop(work);
+    st.pool.note_clean(inode);
+    result
+}
+
+/// Whether the inode has, or may have, blocks to cut.
+pub fn can_truncate(inode: &Inode) -> bool {
+    matches!(inode.ftype, FileType::Regular | FileType::Directory | FileType::Symlink)
+}
+
+fn grow(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    zero::within_block(st, inode, times::tail(st, inode.pages.size()))?;
+    let mut h = st.start(times::CREDITS)?;
+    times::set_disk_size(st, &mut h, inode, size)?;
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    inode.pages.set_size(size);
+    Ok(())
+}
+
+fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
+    drop_pages(st, inode, work, size)?;
+    inode.pages.set_size(size);
+    let from = map::block_up(st, size);
+    let few = credits_of_few(st, inode, from)?;
+    let mut h = st.start(times::CREDITS + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
+    times::set_disk_size(st, &mut h, inode, size)?;
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    if few.is_none() {
+        st.orphans.add(st, &mut h, inode)?;
+    }
+    cut(st, &mut h, inode, from)?;
+    if few.is_none() {
+        with_credits(&mut h, Orphans::CREDITS)?;
+        st.orphans.remove(st, &mut h, inode)?;
+    }
+    drop(h);
+    zero::within_block(st, inode, times::tail(st, size))
+}
+
+/// Drops the pages behind `size` and gives their reservations back.
+fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
+    let from = map::block_up(st, size);
+    if st.geo.cluster_bits > 0 {
+        // Pages that stay may rely on a cluster that goes.
+        let cluster = map::clusters(st, from.saturating_sub(1)..from);
+        writeback::within(st, inode, work, cluster.start..from)?;
+    }
+    let removed = inode.pages.change(&st.pool, |pages| pages.remove(from..map::END, st.geo.cluster_bits));
+    space::unreserve(st, removed.reserved);
+    Ok(())
+}
+
+/// Credits to free everything from block `from` on, if those are a few runs that one handle can free.
+fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
+    let (mut credits, mut left, mut at) = (0, FEW_RUNS, from);
+    map::runs(st, inode, from..map::END, |run| {
+        if run.state != extent::State::Hole {
+            credits += extent::credits(st, inode, run.len);
+        }
+        at = run.lblk + run.len;
+        left -= 1;
+        Ok(left > 0)
+    })?;
+    Ok((at >= map::END && credits <= st.journal.max_credits() / 4).then_some(credits))
+}
+
+/// Credits for freeing part of a file.
+fn budget(st: &Store, inode: &Inode) -> u32 {
+    extent::credits(st, inode, 1 << 15).max((st.journal.max_credits() / 4).min(256))
+}
+
+/// Makes sure of credits, in a new transaction if need be.
+fn with_credits(h: &mut Handle<'_>, credits: u32) -> Result<()> {
+    if h.credits_left() < credits && !h.extend(credits)? {
+        h.restart(credits)?;
+    }
+    Ok(())
+}
+
+/// Unmaps and frees all blocks from `from` on, over as many transactions as it takes.
+pub(super) fn cut(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
+    let end = extent::max_blocks(st, inode);
+    remove(st, h, inode, from, u64::from(from).max(end))
+}
+
+/// Unmaps and frees the blocks `[from, end)`, over as many transactions as it takes.
+pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32, end: u64) -> Result<()> {
+    let start = u64::from(from);
+    let mut end = end;
+    loop {
+        inode.note_datasync(h);
+        end = extent::remove(st, h, inode, start..end)?;
+        if end <= start {
+            return Ok(());
+        }
+        h.restart(budget(st, inode))?;
+    }
+}
+
+/// Starts a handle that can free a part of the file at a time.
+pub(super) fn start_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Handle<'a>> {
+    st.start(times::CREDITS + budget(st, inode))
+}
+
+/// Frees everything behind byte `from`: behind the size (an orphan with links), or all (an inode without). Leaves the orphan record
+/// to the caller. Any type of inode; nobody else reaches it.
+pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
+    let mut work = inode.pages.work.lock();
+    window::clear(&mut work);
+    if inode.ftype == FileType::Regular {
+        drop_pages(st, inode, &mut work, from)?;
+    }
+    if map::has_map(st, inode) {
+        let mut h = start_removal(st, inode)?;
+        cut(st, &mut h, inode, map::block_up(st, from))?;
+        drop(h);
+        if inode.ftype == FileType::Regular {
+            zero::within_block(st, inode, times::tail(st, from))?;
+        }
+    }
+    drop(work);
+    st.pool.note_clean(inode);
+    Ok(())
+}

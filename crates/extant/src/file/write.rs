@@ -1,0 +1,222 @@
+//! Writing into the page cache, with delayed allocation.
+//!
+//! # Invariants
+//! - Space for every page that gets no block at once is set aside before the page is changed: ENOSPC is told by the write.
+//! - The visible size is raised before the pages behind it can be written back, under the same lock.
+
+use super::{inline, limits, logged, map, read, space, times, writeback, zero};
+use crate::error::Result;
+use crate::extent::{self, State};
+use crate::inode::{Cover, Inode};
+use crate::store::Store;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most bytes that one turn takes.
+const CHUNK: usize = 1 << 20;
+
+/// Writes into the page cache, reserves space, extends the size in memory (on disk with the writeback). Renews mtime and ctime no more
+/// than once a clock tick; clears set-user-ID and set-group-ID if `strip`. The caller holds `rw` for writing. Returns bytes written,
+/// fewer than asked for if space ends; ENOSPC, EFBIG if none.
+pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+    st.writable()?;
+    let len = limits::writable_len(st, inode, offset, data.len())?;
+    let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
+    if let Some(done) = inline::write(st, inode, offset, data, strip)? {
+        return Ok(done);
+    }
+    if inode.logs_data(st) {
+        return logged::write(st, inode, offset, data, strip);
+    }
+    times::note_change(st, inode, strip)?;
+    fill_gap(st, inode, offset)?;
+    in_chunks(st, offset, data, CHUNK, |at, part| {
+        let done = chunk(st, inode, at, part)?;
+        writeback::throttle(st, inode);
+        Ok(done)
+    })
+}
+
+/// Writes `data` in parts that end at multiples of `most`. A lack of space ends it early; it is an error if nothing was written.
+pub(super) fn in_chunks(
+    st: &Store, offset: u64, data: &[u8], most: usize, mut part: impl FnMut(u64, &[u8]) -> Result<usize>,
+) -> Result<usize> {
+    let most = most.max(st.block_size());
+    let mut done = 0;
+    while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+        let at = offset + done as u64;
+        let len = (most - (at % most as u64) as usize).min(rest.len());
+        match part(at, rest.get(..len).unwrap_or(rest)) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if done > 0 && space::no_space(&e) => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Before a write behind the end of the file: what its last block has there becomes zero.
+pub(super) fn fill_gap(st: &Store, inode: &Arc<Inode>, offset: u64) -> Result<()> {
+    let tail = times::tail(st, inode.pages.size());
+    if offset <= tail.start || tail.is_empty() {
+        return Ok(());
+    }
+    let _work = inode.pages.work.lock();
+    zero::within_block(st, inode, tail)
+}
+
+/// A block that is not ready for its new bytes.
+#[derive(Debug)]
+struct Missing {
+    lblk: u32,
+    /// What to start from; `None` if the page is cached or overwritten whole.
+    bytes: Option<Arc<[u8]>>,
+    /// It has a block, or its cluster has.
+    mapped: bool,
+}
+
+fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+    let blocks = map::blocks(st, offset, offset + data.len() as u64);
+    // On bigalloc no writeback may take a cluster's reservation while its pages are counted.
+    let _work = (st.geo.cluster_bits > 0).then(|| inode.pages.work.lock());
+    inode.pages.change(&st.pool, |pages| pages.pin(blocks.clone()));
+    let ready = prepare(st, inode, offset, data, blocks.clone());
+    match ready {
+        Ok(missing) => {
+            copy_in(st, inode, offset, data, missing);
+            st.pool.note(inode, true);
+            Ok(data.len())
+        }
+        Err(e) => {
+            inode.pages.change(&st.pool, |pages| pages.pin(0..0));
+            drop(_work);
+            let half = blocks.start + (blocks.end - blocks.start) / 2;
+            let fits = map::byte(st, half).saturating_sub(offset) as usize;
+            match data.get(..fits).filter(|part| !part.is_empty() && half > blocks.start) {
+                Some(part) if space::no_space(&e) => chunk(st, inode, offset, part),
+                _ => Err(e),
+            }
+        }
+    }
+}
+
+/// Finds what is not cached or has no space, and gets both.
+fn prepare(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], blocks: Range<u32>) -> Result<Vec<Missing>> {
+    let bits = st.geo.cluster_bits;
+    let open: Vec<(u32, Cover)> = {
+        let pages = inode.pages.read();
+        let covers = blocks.clone().map(|lblk| (lblk, pages.cover(lblk, bits)));
+        covers.filter(|(_, cover)| *cover != Cover::Covered).collect()
+    };
+    let (Some(first), Some(last)) = (open.first(), open.last()) else { return Ok(Vec::new()) };
+    let mut missing = Vec::with_capacity(open.len());
+    let mut holes = Vec::new();
+    let mut open_blocks = open.iter().peekable();
+    map::runs(st, inode, first.0..last.0 + 1, |run| {
+        while let Some((lblk, cover)) = open_blocks.next_if(|(lblk, _)| *lblk - run.lblk < run.len) {
+            let partial = !covers_block(st, offset, data.len(), *lblk);
+            let bytes = match *cover == Cover::Absent && partial {
+                true => Some(old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk), run.state)?),
+                false => None,
+            };
+            if run.state == State::Hole {
+                holes.push(*lblk);
+            }
+            missing.push(Missing { lblk: *lblk, bytes, mapped: run.state != State::Hole });
+        }
+        Ok(true)
+    })?;
+    reserve_holes(st, inode, &holes, &mut missing)?;
+    Ok(missing)
+}
+
+/// Whether a write overwrites the block whole.
+fn covers_block(st: &Store, offset: u64, len: usize, lblk: u32) -> bool {
+    let start = map::byte(st, lblk);
+    offset <= start && offset + len as u64 >= start + u64::from(st.geo.block_size)
+}
+
+/// A block's bytes before a write to a part of it.
+fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64, state: State) -> Result<Arc<[u8]>> {
+    let mut bytes = vec![0; st.block_size()];
+    let valid = inode.pages.size().saturating_sub(map::byte(st, lblk));
+    let valid = usize::try_from(valid).map_or(bytes.len(), |v| v.min(bytes.len()));
+    if state == State::Written && valid > 0 {
+        st.dev.read_at(&mut bytes, map::at(st, pblk))?;
+        bytes.get_mut(valid..).unwrap_or_default().fill(0);
+    }
+    Ok(bytes.into())
+}
+
+/// Sets space aside for the clusters of `holes` that have none; blocks whose cluster the file owns count as mapped.
+fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [Missing]) -> Result<()> {
+    let bits = st.geo.cluster_bits;
+    if bits == 0 {
+        let blocks = holes.len() as u32;
+        return if blocks > 0 { space::reserve(st, blocks) } else { Ok(()) };
+    }
+    let (mut fresh, mut owned) = (BTreeSet::new(), BTreeSet::new());
+    for lblk in holes {
+        let cluster = lblk >> bits;
+        let known = fresh.contains(&cluster) || owned.contains(&cluster) || inode.pages.read().cluster_reserved(*lblk, bits);
+        if !known {
+            let set = if extent::implied(st, inode, *lblk)?.is_some() { &mut owned } else { &mut fresh };
+            set.insert(cluster);
+        }
+    }
+    missing.iter_mut().filter(|m| owned.contains(&(m.lblk >> bits))).for_each(|m| m.mapped = true);
+    match fresh.len() as u32 {
+        0 => Ok(()),
+        clusters => space::reserve(st, clusters << bits),
+    }
+}
+
+/// Everything is ready: the bytes go into the pages.
+fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Vec<Missing>) {
+    let size = st.block_size();
+    let bits = st.geo.cluster_bits;
+    let end = offset + data.len() as u64;
+    inode.pages.change(&st.pool, |pages| {
+        inode.pages.grow_size(end);
+        let mut missing = missing.into_iter().peekable();
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset + done as u64;
+            let lblk = map::block_of(st, at);
+            let from = (at - map::byte(st, lblk)) as usize;
+            let part = rest.get(..rest.len().min(size - from)).unwrap_or(rest);
+            let new = missing.next_if(|m| m.lblk == lblk);
+            let absent = pages.get(lblk).is_none();
+            if absent {
+                let bytes = new.as_ref().and_then(|m| m.bytes.clone());
+                let whole = bytes.is_none();
+                pages.add(lblk, bytes.unwrap_or_else(|| whole_page(part, size)), false);
+                if whole {
+                    pages.mark_dirty(lblk);
+                }
+            }
+            if let Some(m) = new {
+                if m.mapped { pages.set_mapped(lblk) } else { pages.set_reserved(lblk, bits) }
+            }
+            if !(absent && part.len() == size) {
+                read::copy(part, pages.dirty(lblk).and_then(|b| b.get_mut(from..)).unwrap_or_default());
+            }
+            done += part.len();
+        }
+        pages.pin(0..0);
+    });
+}
+
+/// A page of bytes that overwrite a block whole.
+fn whole_page(part: &[u8], size: usize) -> Arc<[u8]> {
+    match part.len() == size {
+        true => part.into(),
+        false => {
+            let mut bytes = vec![0; size];
+            read::copy(part, &mut bytes);
+            bytes.into()
+        }
+    }
+}

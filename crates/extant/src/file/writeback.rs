@@ -1,0 +1,149 @@
+//! Dirty pages go to the device, and delayed blocks get their places.
+//!
+//! # Invariants
+//! - Pages are taken as snapshots; writers go on meanwhile.
+//! - A page whose writing failed is dropped and its error noted, unless it was changed again.
+//!
+//! # Locking
+//! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw` is not needed.
+
+use super::map;
+use super::plan::{self, After, How, Need, Piece};
+use super::space;
+use crate::error::Result;
+use crate::inode::{Inode, Taken, Work};
+use crate::store::Store;
+use extant_blocks::Plug;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes written in one batch.
+const BATCH_BYTES: usize = 32 << 20;
+
+/// Writes dirty pages of bytes `[start, end)` back and waits for them. What fails is noted for the open files as well.
+pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
+    if !inode.pages.busy() {
+        return Ok(());
+    }
+    let result = {
+        let mut work = inode.pages.work.lock();
+        within(st, inode, &mut work, map::blocks(st, start, end))
+    };
+    st.pool.note_clean(inode);
+    result
+}
+
+/// Writes all dirty pages of all files back. Gives the first error; each is noted for the files' openers.
+pub fn writeback_all(st: &Store) -> Result<()> {
+    let mut result = Ok(());
+    for inode in dirty_inodes(st) {
+        result = result.and(writeback(st, &inode, 0, u64::MAX));
+    }
+    result
+}
+
+/// Inodes with dirty pages.
+pub fn dirty_inodes(st: &Store) -> Vec<Arc<Inode>> {
+    st.pool.dirty_inodes()
+}
+
+/// Writes back until the pool is within its bounds, beginning with `inode`. The caller may hold `rw`, not `work`.
+pub(super) fn throttle(st: &Store, inode: &Arc<Inode>) {
+    st.pool.shrink();
+    if !st.pool.too_dirty() {
+        return;
+    }
+    // Errors are noted for fsync.
+    let _ = writeback(st, inode, 0, u64::MAX);
+    let mut others = dirty_inodes(st).into_iter();
+    while st.pool.too_dirty() {
+        let Some(other) = others.next() else { break };
+        let _ = writeback(st, &other, 0, u64::MAX);
+    }
+    st.pool.shrink();
+}
+
+/// Writes the dirty pages of some blocks back, under `work`.
+pub(super) fn within(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
+    let most = (BATCH_BYTES / st.block_size()).max(1);
+    let bits = st.geo.cluster_bits;
+    let mut result = Ok(());
+    let mut from = blocks.start;
+    while from < blocks.end {
+        let (taken, reserved) = inode.pages.change(&st.pool, |pages| pages.take(from..blocks.end, most, bits));
+        let Some(last) = taken.last() else { break };
+        from = last.lblk.saturating_add(1);
+        result = result.and(batch(st, inode, work, &taken, reserved));
+    }
+    result
+}
+
+/// Writes pages; after a failure one by one, so that only those are lost that cannot be written.
+fn batch(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut reserved: u32) -> Result<()> {
+    let mut result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
+    match (&result, taken) {
+        (Err(_), [_, _, ..]) if st.writable().is_ok() => {
+            result = taken.chunks(1).fold(Ok(()), |sum, one| sum.and(settle(st, inode, one, write(st, inode, work, one, &mut reserved))));
+        }
+        _ => result = settle(st, inode, taken, result),
+    }
+    space::unreserve(st, reserved);
+    result
+}
+
+/// Tells the pages what became of them.
+fn settle(st: &Store, inode: &Inode, taken: &[Taken], result: Result<()>) -> Result<()> {
+    let lblks = taken.iter().map(|t| t.lblk);
+    inode.pages.change(&st.pool, |pages| if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) });
+    if let Err(e) = &result {
+        tracing::warn!("inode {}: writing back failed: {e}", inode.ino);
+        inode.pages.note_error(e.errno());
+    }
+    result
+}
+
+fn write(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
+    let size = inode.pages.size();
+    let mut pieces = Vec::new();
+    let mut rest = taken;
+    while let Some(first) = rest.first() {
+        let len = adjacent(rest);
+        let blocks = first.lblk..first.lblk + len as u32;
+        place(st, inode, work, blocks, reserved, &mut pieces)?;
+        rest = rest.get(len..).unwrap_or(&[]);
+    }
+    write_data(st, &pieces, taken)?;
+    plan::apply(st, inode, pieces, After { size, stamp: None })
+}
+
+/// How many of the first pages follow each other; at least one.
+fn adjacent(pages: &[Taken]) -> usize {
+    1 + pages.windows(2).take_while(|pair| matches!(pair, [a, b] if a.lblk + 1 == b.lblk)).count()
+}
+
+fn place(
+    st: &Store, inode: &Arc<Inode>, work: &mut Work, mut blocks: Range<u32>, reserved: &mut u32, pieces: &mut Vec<Piece>,
+) -> Result<()> {
+    while blocks.start < blocks.end {
+        let part = plan::make(st, inode, work, Need { blocks: blocks.clone(), reserved, grows_to: None })?;
+        blocks.start = part.last().map_or(blocks.end, Piece::end);
+        pieces.extend(part);
+    }
+    Ok(())
+}
+
+/// Writes the pages to their places. Both are in the order of blocks, and the pieces cover the pages exactly.
+fn write_data(st: &Store, pieces: &[Piece], taken: &[Taken]) -> Result<()> {
+    let mut plug = Plug::new(&*st.dev);
+    let mut pages = taken.iter();
+    for piece in pieces {
+        debug_assert!(!matches!(piece.how, How::Map { ref claim, .. } if claim.len < piece.len));
+        for (i, page) in (0..piece.len).zip(&mut pages) {
+            debug_assert_eq!(piece.lblk + i, page.lblk);
+            plug.add(map::at(st, piece.pblk.0.saturating_add(i.into())), page.bytes.clone());
+        }
+    }
+    plug.finish()?;
+    st.journal.note_data_write();
+    Ok(())
+}
