@@ -26,7 +26,7 @@ pub use error::{Errno, Error, Result};
 pub use alloc::Usage;
 pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};
-pub use file::Falloc;
+pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{Fs, FsStats, OpenOptions, Recovery};
 pub use ops::{Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet};
 pub use vfs::Follow;

@@ -4,7 +4,8 @@
 //! - Every change of inline content is within one handle, so each commit has the old or the new content.
 //! - A file leaves the inode with its data written to a claimed block first: the handle that takes the content out of the inode maps it.
 
-use super::{map, read, space, times};
+use super::read::copy;
+use super::{map, space, times};
 use crate::error::Result;
 use crate::extent::{self, State};
 use crate::inode::Inode;
@@ -45,7 +46,7 @@ pub(super) fn store(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, bytes: &
     body.flags.remove(InodeFlags::EXTENTS);
     body.flags.insert(InodeFlags::INLINE_DATA);
     body.i_block.fill(0);
-    read::copy(first, &mut body.i_block);
+    copy(first, &mut body.i_block);
     body.size = bytes.len() as u64;
     drop(body);
     inode.note_datasync(h);
@@ -60,7 +61,7 @@ fn credits(st: &Store) -> u32 {
 pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let bytes = content(st, inode)?;
     let from = usize::try_from(offset).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
-    Ok(read::copy(from, buf))
+    Ok(copy(from, buf))
 }
 
 /// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the file has a map of blocks now, and the
@@ -95,7 +96,7 @@ fn put(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) ->
     let mut bytes = if map::is_inline(inode) { content(st, inode)? } else { Vec::new() };
     let (from, end) = (offset as usize, offset as usize + data.len());
     bytes.resize(bytes.len().max(end), 0);
-    read::copy(data, bytes.get_mut(from..).unwrap_or_default());
+    copy(data, bytes.get_mut(from..).unwrap_or_default());
     let mut h = st.start(credits(st))?;
     match store(st, &mut h, inode, &bytes) {
         Err(e) if space::no_space(&e) => return Ok(false),
@@ -167,6 +168,6 @@ fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     let run = extent::allocate(st, &mut h, inode, 0, 1, State::Written)?;
     let buf = st.cache.fresh(run.pblk.0);
     let mut bytes = h.write(&buf, Seal::NONE)?;
-    read::copy(block, &mut bytes);
+    copy(block, &mut bytes);
     Ok(())
 }

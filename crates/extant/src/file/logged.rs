@@ -2,7 +2,9 @@
 //!
 //! Such files have no pages; their blocks live in the block cache, as metadata does. Freed blocks are revoked.
 
-use super::{map, read, times, write, writeback};
+use super::read::copy;
+use super::write::{fill_gap, in_chunks};
+use super::{map, space, times, writeback};
 use crate::error::{Error, Result};
 use crate::extent::{self, Run, State};
 use crate::inode::Inode;
@@ -32,7 +34,7 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
             match run.state {
                 State::Written => {
                     let buffer = block(st, run.pblk.0.saturating_add(i.into()))?;
-                    read::copy(buffer.read().get((start - first) as usize..).unwrap_or_default(), part);
+                    copy(buffer.read().get((start - first) as usize..).unwrap_or_default(), part);
                 }
                 State::Hole | State::Unwritten => part.fill(0),
             }
@@ -44,10 +46,10 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
 
 /// Writes within handles: blocks, map, size and times of each part in one. The caller holds `rw` for writing.
 pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
-    write::fill_gap(st, inode, offset)?;
+    fill_gap(st, inode, offset)?;
     let most = st.block_size() * BLOCKS_PER_HANDLE;
-    write::in_chunks(st, offset, data, most, |at, part| {
-        super::space::with_room(st, || chunk(st, inode, at, part, strip))?;
+    in_chunks(st, offset, data, most, |at, part| {
+        space::with_room(st, || chunk(st, inode, at, part, strip))?;
         Ok(part.len())
     })
 }
@@ -66,7 +68,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
         let part = part.get(..part.len().min(st.block_size() - from)).unwrap_or_default();
         let buffer = writable_block(st, &mut h, inode, lblk)?;
         let mut bytes = h.write(&buffer, Seal::NONE)?;
-        read::copy(part, bytes.get_mut(from..).unwrap_or_default());
+        copy(part, bytes.get_mut(from..).unwrap_or_default());
     }
     times::grow_disk_size(st, &mut h, inode, end)?;
     times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);

@@ -70,9 +70,9 @@ pub fn release(st: &Store, inode: &Arc<Inode>) {
 }
 
 /// Sectors of 512 bytes that delayed blocks will take.
-pub fn delayed_sectors(st: &Store, inode: &Inode) -> u64 {
+pub fn delayed_sectors(inode: &Inode) -> u64 {
     match inode.pages.busy() {
-        true => inode.pages.read().reserved_blocks(st.geo.cluster_bits) * u64::from(st.geo.sectors_per_block()),
+        true => inode.pages.read().reserved_bytes() / 512,
         false => 0,
     }
 }

@@ -2,8 +2,7 @@
 
 use super::{Node, Operations};
 use crate::error::{Errno, Error, Result};
-use crate::extent::Run;
-use crate::file::{self, Falloc};
+use crate::file::{self, Extent, Falloc};
 use crate::inode::ErrorCursor;
 use extant_format::inode::InodeFlags;
 use extant_format::types::FileType;
@@ -178,8 +177,8 @@ impl File {
         self.ops.seek(&self.node, offset, false)
     }
 
-    /// Mapped runs of a byte range, in order, until `each` returns false.
-    pub fn extents(&self, start: u64, len: u64, mut each: impl FnMut(Run) -> bool) -> Result<()> {
+    /// Extents of a byte range, in order, until `each` returns false.
+    pub fn extents(&self, start: u64, len: u64, mut each: impl FnMut(&Extent) -> bool) -> Result<()> {
         let _lock = self.node.0.rw.read();
         file::fiemap(self.ops.st(), &self.node.0, start, len, &mut each)
     }

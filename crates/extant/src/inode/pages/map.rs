@@ -81,6 +81,7 @@ pub struct PageMap {
     delayed: BTreeMap<u32, u32>,
     /// Pages that are `reserved`.
     reserved: u32,
+    cluster_bits: u32,
     pinned: Range<u32>,
     hand: u32,
     generation: u64,
@@ -155,12 +156,13 @@ impl PageMap {
         self.delayed.contains_key(&(lblk >> cluster_bits))
     }
 
-    /// Blocks set aside for pages without a place.
-    pub fn reserved_blocks(&self, cluster_bits: u32) -> u64 {
-        match cluster_bits {
+    /// Bytes set aside for pages without a place.
+    pub fn reserved_bytes(&self) -> u64 {
+        let blocks = match self.cluster_bits {
             0 => self.reserved.into(),
-            _ => (self.delayed.len() as u64) << cluster_bits,
-        }
+            bits => (self.delayed.len() as u64) << bits,
+        };
+        blocks * self.page_size
     }
 
     /// Keeps the pages of `range` from being evicted; an empty range ends that.
@@ -187,6 +189,7 @@ impl PageMap {
         if let Some(page) = self.pages.get_mut(&lblk).filter(|p| !p.reserved) {
             page.reserved = true;
             self.reserved += 1;
+            self.cluster_bits = cluster_bits;
             if cluster_bits > 0 {
                 *self.delayed.entry(lblk >> cluster_bits).or_insert(0) += 1;
             }
