@@ -284,7 +284,7 @@ impl<'a> Builder<'a> {
         let window = match geo.flex_bits > 0 && middle > geo.flex_size() {
             true => {
                 let first = middle / geo.flex_size() * geo.flex_size();
-                first..first.saturating_add(geo.flex_size()).min(geo.groups_count)
+                first..(first + 2).min(geo.groups_count)
             }
             false => middle.saturating_sub(1)..(middle + 2).min(geo.groups_count),
         };

@@ -128,9 +128,6 @@ impl<'a> Groups<'a> {
     /// Notes which tables are zero, or will be. To be called before anything is written, since devices tell what is zero
     /// with the grain of their own pages.
     pub(super) fn note_zero_tables(&mut self, options: &Options, out: &mut Output<'_>) -> Result<()> {
-        if !self.geo.has_group_checksums() {
-            return Ok(());
-        }
         let must = self.must_zero(options);
         for (group, desc) in (0u32..).zip(&mut self.descriptors) {
             let [_, _, table] = self.tables.of(self.geo, group);

@@ -27,6 +27,7 @@ pub use error::{Error, Result};
 pub use options::{Options, Preset, Zeroing, parse_size, parse_uuid};
 
 use extant_blocks::BlockDevice;
+use extant_format::superblock::State;
 use extant_format::{Features, Geometry, Superblock};
 use files::{Builder, Files};
 use groups::Groups;
@@ -131,9 +132,12 @@ fn finish(
     sb.set_free_inodes_count(u32::try_from(free_inodes).unwrap_or(u32::MAX));
     sb.set_kbytes_written(out.written() / 1024);
     if options.write_backups {
+        // A copy is used only after an accident: it never says that the file system is clean.
+        let mut copy = sb.clone();
+        copy.set_state(State::empty());
         for group in geo.super_groups().skip(1) {
             let place = geo.super_block_of(group).map_or(0, |block| block.0);
-            out.bytes(place * u64::from(geo.block_size), &sb.encode_backup(group.0))?;
+            out.bytes(place * u64::from(geo.block_size), &copy.encode_backup(group.0))?;
         }
     }
     out.flush()?;

@@ -53,15 +53,8 @@ impl Tables {
     }
 }
 
-/// Places `count` pieces of `len` blocks in `bounds`: in one run if there is one, else wherever each fits next.
+/// Places `count` pieces of `len` blocks in `bounds`, each where it fits next.
 fn place(taken: &mut Taken, starts: &mut Vec<u64>, bounds: Range<u64>, count: u32, len: u64) -> Result<()> {
-    let all = u64::from(count) * len;
-    let near = bounds.start..bounds.end.min(bounds.start.saturating_add(2 * all + NEAR));
-    if let Some(start) = taken.find(near, all, Align::NONE) {
-        taken.take(start..start + all);
-        starts.extend((0..u64::from(count)).map(|n| start + n * len));
-        return Ok(());
-    }
     let mut from = bounds.start;
     for _ in 0..count {
         let Some(start) = taken.find(from..bounds.end, len, Align::NONE) else {
@@ -73,6 +66,3 @@ fn place(taken: &mut Taken, starts: &mut Vec<u64>, bounds: Range<u64>, count: u3
     }
     Ok(())
 }
-
-/// How far from the start of its flexible group a run is looked for.
-const NEAR: u64 = 4096;
