@@ -224,7 +224,7 @@ fn pass(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
     let not_durable = core.control.durable().next();
     let tail = checkpoint.oldest().map_or(not_durable, |oldest| oldest.min(not_durable));
     core.check_crash()?;
-    logged.space.advance_tail(tail, empty, &core.gate)
+    logged.space.advance_tail(tail, empty, &core.gate, core.max_credits)
 }
 
 impl Core {

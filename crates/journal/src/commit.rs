@@ -72,14 +72,17 @@ fn freeze(core: &Core) -> Result<Option<Frozen>> {
         return Ok(None);
     }
     let blocks: Vec<FrozenBlock> = members.into_iter().map(|(nr, member)| seal(nr, member)).collect();
-    let (mut start, mut limit) = (0, core.max_credits);
-    if let Some(logged) = &core.logged {
-        let needed = blocks_needed(logged.space.format(), blocks.len(), revoked.len());
-        let room;
-        (start, room) = logged.space.allocate(tid, needed)?;
-        limit = limit.min(room);
-    }
-    core.open_successor(tid.next(), limit);
+    let start = match &core.logged {
+        Some(logged) => {
+            let needed = blocks_needed(logged.space.format(), blocks.len(), revoked.len());
+            logged.space.allocate(tid, needed, &core.gate, core.max_credits)?
+        }
+        None => {
+            core.gate.reset(core.max_credits);
+            0
+        }
+    };
+    core.open_successor(tid.next());
     Ok(Some(Frozen { tid, blocks, revoked, start }))
 }
 

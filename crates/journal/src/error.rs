@@ -61,7 +61,7 @@ impl Error {
         const EUCLEAN: i32 = 117;
         const EOPNOTSUPP: i32 = 95;
         match self {
-            Error::Io(error) => error.raw_os_error().unwrap_or(EIO),
+            Error::Io(error) => extant_blocks::raw_os_error(error).unwrap_or(EIO),
             Error::Corrupt(_) | Error::NeedsRecovery => EUCLEAN,
             Error::Unsupported(_) => EOPNOTSUPP,
             Error::Aborted(errno) | Error::Client { errno, .. } => *errno,

@@ -22,6 +22,8 @@ pub(crate) struct Gate {
     limit: AtomicU32,
     /// Nobody enters any more.
     closed: AtomicBool,
+    /// Counts the times that those who wait were told to look again.
+    epoch: AtomicU64,
     /// Entered by those who wait, and by those who change what they wait for.
     waiting: Mutex<()>,
     drained: Condvar,
@@ -47,6 +49,7 @@ impl Gate {
             stops: CachePadded::new(AtomicU32::new(0)),
             limit: AtomicU32::new(limit),
             closed: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
             waiting: Mutex::new(Level::JournalList, ()),
             drained: Condvar::new(),
             opened: Condvar::new(),
@@ -108,12 +111,16 @@ impl Gate {
         (self.reserved.load(SeqCst), self.limit.load(SeqCst))
     }
 
-    /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room.
-    pub fn wait_to_enter(&self, credits: u32) {
+    /// To be read before an attempt that may have to wait.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(SeqCst)
+    }
+
+    /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room: something has changed since
+    /// `epoch`, which was read before the attempt that failed.
+    pub fn wait_to_enter(&self, credits: u32, epoch: u64) {
         let mut waiting = self.waiting.lock();
-        if !self.may_enter(credits) {
-            self.opened.wait(&mut waiting);
-        }
+        self.opened.wait_while(&mut waiting, |()| self.epoch() == epoch && !self.may_enter(credits));
     }
 
     fn may_enter(&self, credits: u32) -> bool {
@@ -160,6 +167,7 @@ impl Gate {
     /// Lets those who wait look again.
     pub fn wake(&self) {
         let _waiting = self.waiting.lock();
+        self.epoch.fetch_add(1, SeqCst);
         self.opened.notify_all();
     }
 }
@@ -195,8 +203,10 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..rounds {
+                        let mut epoch = gate.epoch();
                         while gate.try_enter(1).is_err() {
-                            gate.wait_to_enter(1);
+                            gate.wait_to_enter(1, epoch);
+                            epoch = gate.epoch();
                         }
                         inside.fetch_add(1, SeqCst);
                         inside.fetch_sub(1, SeqCst);

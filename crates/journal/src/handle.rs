@@ -182,6 +182,7 @@ fn enter(core: &Arc<Core>, credits: u32) -> Result<()> {
         return Err(Error::NoCredits { wanted: credits, available: core.max_credits });
     }
     loop {
+        let epoch = core.gate.epoch();
         match core.gate.try_enter(credits) {
             Ok(()) => return Ok(()),
             Err(Refused::Closed) => return Err(core.closed_error()),
@@ -189,7 +190,7 @@ fn enter(core: &Arc<Core>, credits: u32) -> Result<()> {
             Err(Refused::NoRoom) => core.make_room(),
         }
         count(&core.counters.start_waits, 1);
-        core.gate.wait_to_enter(credits);
+        core.gate.wait_to_enter(credits, epoch);
     }
 }
 

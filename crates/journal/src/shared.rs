@@ -78,11 +78,10 @@ impl Core {
         Tid(self.running.load(SeqCst))
     }
 
-    /// Lets the successor of a frozen transaction run. The gate is stopped.
-    pub fn open_successor(&self, tid: Tid, limit: u32) {
+    /// Lets the successor of a frozen transaction run. The gate is stopped, and its counts are reset.
+    pub fn open_successor(&self, tid: Tid) {
         self.running.store(tid.0, SeqCst);
         self.members.reset_counts();
-        self.gate.reset(limit);
     }
 
     /// The running transaction, or the one before it if that has nothing to commit.

@@ -116,8 +116,9 @@ impl LogSpace {
         self.state.lock().used > self.log.capacity() / 2
     }
 
-    /// Gives a transaction its place, and tells how many credits its successor may have. Returns its first block and that.
-    pub fn allocate(&self, tid: Tid, len: u32) -> Result<(u32, u32)> {
+    /// Gives a frozen transaction its place, and the gate the number of credits that its successor may have. Returns the
+    /// place's first block.
+    pub fn allocate(&self, tid: Tid, len: u32, gate: &Gate, max_credits: u32) -> Result<u32> {
         let mut state = self.state.lock();
         let used = state.used.saturating_add(len);
         if used > self.log.capacity() {
@@ -131,8 +132,9 @@ impl LogSpace {
         state.queue.push_back(InLog { tid, start, len });
         state.used = used;
         state.head = self.advance(start, len);
-        let limit = self.limit(&state);
-        Ok((start, limit))
+        // Under the lock, as in `advance_tail`.
+        gate.reset(self.limit(&state).min(max_credits));
+        Ok(start)
     }
 
     /// The superblock of an empty log comes to name the first transaction in it. It becomes durable with the flush before that
@@ -158,13 +160,13 @@ impl LogSpace {
 
     /// Everything before `tail` is home and flushed. Makes the superblock say so and frees the space; if nothing is left in
     /// the log and `empty` is wanted, it is marked empty. The gate learns how much fits now.
-    pub fn advance_tail(&self, tail: Tid, empty: bool, gate: &Gate) -> Result<()> {
+    pub fn advance_tail(&self, tail: Tid, empty: bool, gate: &Gate, max_credits: u32) -> Result<()> {
         let mut state = self.state.lock();
         if state.superblock.start() != 0 {
             self.move_tail(&mut state, tail, empty)?;
         }
-        // Under the lock, so that no transaction takes its place in between: its successor's limit would be this one.
-        let raised = gate.raise(self.limit(&state));
+        // Under the lock, so that no transaction takes its place in between: its successor would get this limit.
+        let raised = gate.raise(self.limit(&state).min(max_credits));
         drop(state);
         if raised {
             gate.wake();

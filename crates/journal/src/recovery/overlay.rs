@@ -1,7 +1,7 @@
 //! A device as it will be after the replay.
 
 use super::Replay;
-use extant_blocks::BlockDevice;
+use extant_blocks::{BlockDevice, ReplaySource};
 use extant_sync::Arc;
 use std::io;
 
@@ -37,6 +37,20 @@ impl Overlay {
                 self.base.read_at(&mut buf[..len], offset)?;
                 Ok(len)
             }
+        }
+    }
+}
+
+/// For overlays that keep writes in memory.
+impl ReplaySource for Replay {
+    fn covers(&self, nr: u64) -> bool {
+        self.copy_from(nr).is_some_and(|copy| copy.block == nr)
+    }
+
+    fn read_block(&self, nr: u64, buf: &mut [u8]) -> io::Result<()> {
+        match self.copy_from(nr) {
+            Some(copy) if copy.block == nr => self.read(copy, buf).map_err(io::Error::other),
+            _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
 }

@@ -1,0 +1,218 @@
+//! Power cuts at every write, with any subset of what was not flushed.
+
+use crate::bench::*;
+use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_journal::{Handle, Seal, Tid};
+use extant_testkit::rng::Rng;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Blocks that transactions change.
+const HOMES: u64 = 24;
+
+/// What a block must hold after recovery.
+#[derive(Clone, Debug, PartialEq)]
+enum Expected {
+    Bytes(Vec<u8>),
+    /// Free: anything.
+    Free,
+}
+
+type State = Vec<Expected>;
+
+/// Transactions on a recorded device, and what the blocks must hold after each of them.
+struct Story {
+    recorder: Arc<RecordingDevice<MemDevice>>,
+    bench: Bench,
+    rng: Rng,
+    now: State,
+    /// Blocks freed by transactions that are not durable yet.
+    freed: Vec<(Tid, usize)>,
+    /// Free blocks that may be used again.
+    free: Vec<usize>,
+    states: BTreeMap<Tid, State>,
+    version: u64,
+}
+
+impl Story {
+    fn new(features: Features, seed: u64) -> (Story, Vec<u8>) {
+        let image = format(features).to_vec();
+        let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image)));
+        let device: Arc<dyn BlockDevice> = recorder.clone();
+        let bench = Bench::open(&device, features);
+        let now = vec![Expected::Bytes(vec![0; BLOCK]); HOMES as usize];
+        let states = BTreeMap::from([(bench.journal.durable(), now.clone())]);
+        let (freed, free, version) = (Vec::new(), Vec::new(), 0);
+        (Story { recorder, bench, rng: Rng::new(seed), now, freed, free, states, version }, image)
+    }
+
+    fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.operation();
+            match self.rng.below(6) {
+                0 => self.bench.journal.commit(self.bench.journal.running_tid()),
+                1 => self.sync(),
+                2 if self.rng.one_in(3) => self.bench.journal.checkpoint_all().unwrap(),
+                _ => {}
+            }
+        }
+        self.sync();
+    }
+
+    fn sync(&mut self) {
+        let tid = self.bench.journal.running_tid();
+        self.bench.journal.sync().unwrap();
+        if self.bench.journal.durable() >= tid {
+            self.recorder.mark(tid.0.to_string());
+        }
+        let durable = self.bench.journal.durable();
+        let (free, freed) = self.freed.drain(..).partition(|(tid, _)| *tid <= durable);
+        self.freed = freed;
+        self.free.extend(free.into_iter().map(|(_, index): (Tid, usize)| index));
+    }
+
+    /// Changes, frees and reuses some blocks in one handle.
+    fn operation(&mut self) {
+        self.write_data();
+        let bench = Bench { cache: self.bench.cache.clone(), journal: self.bench.journal.clone() };
+        let mut handle = bench.journal.start(6).unwrap();
+        for _ in 0..self.rng.between(1, 5) {
+            let index = self.rng.below(HOMES) as usize;
+            if self.now[index] == Expected::Free {
+                continue;
+            }
+            match self.rng.below(5) {
+                0 => self.revoke(&mut handle, index),
+                _ => self.change(&mut handle, index),
+            }
+        }
+        if let Some(index) = self.free.pop() {
+            bench.cache.fresh(HOME + index as u64);
+            self.change(&mut handle, index);
+        }
+        self.states.insert(handle.tid(), self.now.clone());
+    }
+
+    fn change(&mut self, handle: &mut Handle<'_>, index: usize) {
+        self.version += 1;
+        let nr = HOME + index as u64;
+        let bytes = content(nr, self.version);
+        let buffer = self.bench.cache.read(nr, |_| Ok::<_, std::io::Error>(())).unwrap();
+        handle.write(&buffer, Seal::NONE).unwrap().copy_from_slice(&bytes);
+        self.now[index] = Expected::Bytes(bytes);
+    }
+
+    fn revoke(&mut self, handle: &mut Handle<'_>, index: usize) {
+        handle.revoke(HOME + index as u64, 1).unwrap();
+        self.now[index] = Expected::Free;
+        self.freed.push((handle.tid(), index));
+    }
+
+    /// A free block becomes a file's: its data is on the device before a transaction says so.
+    fn write_data(&mut self) {
+        if self.free.is_empty() || !self.rng.one_in(2) {
+            return;
+        }
+        let index = self.free.remove(0);
+        self.version += 1;
+        let nr = HOME + index as u64;
+        let bytes = content(nr, self.version);
+        self.recorder.write_at(&bytes, nr * BLOCK as u64).unwrap();
+        self.bench.journal.note_data_write();
+        let mut handle = self.bench.journal.start(1).unwrap();
+        self.now[index] = Expected::Bytes(bytes);
+        // The mapping: without a change the transaction might be empty, and say nothing.
+        let map = HOME + HOMES;
+        let buffer = self.bench.cache.read(map, |_| Ok::<_, std::io::Error>(())).unwrap();
+        handle.write(&buffer, Seal::NONE).unwrap()[..8].copy_from_slice(&self.version.to_le_bytes());
+        self.states.insert(handle.tid(), self.now.clone());
+    }
+}
+
+fn matches(device: &dyn BlockDevice, state: &State) -> bool {
+    state.iter().enumerate().all(|(index, expected)| match expected {
+        Expected::Free => true,
+        Expected::Bytes(bytes) => block(device, HOME + index as u64) == *bytes,
+    })
+}
+
+/// All states that a cut after the first `cut` events may leave, or a few of them.
+struct Cuts<'a> {
+    /// What is durable.
+    base: MemDevice,
+    pending: Vec<&'a Event>,
+    /// The newest transaction that somebody was told is durable.
+    durable: Tid,
+}
+
+impl<'a> Cuts<'a> {
+    fn step(&mut self, event: &'a Event) {
+        match event {
+            Event::Flush => self.pending.drain(..).for_each(|event| event.apply(&self.base).unwrap()),
+            Event::Mark(tid) => self.durable = Tid(tid.parse().unwrap()),
+            _ => self.pending.push(event),
+        }
+    }
+
+    fn image(&self, mut keep: impl FnMut() -> bool, sector: u64) -> MemDevice {
+        let image = MemDevice::from_bytes(&self.base.to_vec());
+        for event in &self.pending {
+            event.split(sector).iter().filter(|_| keep()).for_each(|piece| piece.apply(&image).unwrap());
+        }
+        image
+    }
+}
+
+fn check(story: &Story, image: Vec<u8>, features: Features, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let events = story.recorder.log();
+    let first = *story.states.keys().next().unwrap();
+    let mut cuts = Cuts { base: MemDevice::from_bytes(&image), pending: Vec::new(), durable: first };
+    for (count, event) in events.iter().enumerate() {
+        cuts.step(event);
+        let all = cuts.image(|| true, 1 << 20);
+        let some = cuts.image(|| rng.one_in(2), if features.checksums { 512 } else { BLOCK as u64 });
+        let few = cuts.image(|| rng.one_in(5), BLOCK as u64);
+        for image in [all, some, few] {
+            let device = shared(image);
+            let outcome = recover(&device).unwrap_or_else(|error| panic!("after {count} events: {error}"));
+            let fits = story.states.range(cuts.durable..).find(|(_, state)| matches(&*device, state));
+            let context = || format!("seed {seed}, after {count} events, durable {}, {outcome:?}", cuts.durable);
+            assert!(fits.is_some(), "{}", context());
+            if count % 16 == 0 {
+                go_on(&device, features, &context());
+            }
+        }
+    }
+}
+
+/// The recovered image is as good as any: it takes another session, a crash and a recovery.
+fn go_on(device: &Arc<dyn BlockDevice>, features: Features, context: &str) {
+    let bench = Bench::open(device, features);
+    bench.set(HOME + 3, &content(1, 2));
+    bench.journal.sync().unwrap();
+    bench.journal.crash();
+    let outcome = recover(device).unwrap();
+    assert_eq!((outcome.transactions, outcome.dropped), (1, None), "{context}");
+    assert_eq!(block(&**device, HOME + 3), content(1, 2), "{context}");
+}
+
+fn power_cuts(features: Features, seed: u64) {
+    let (mut story, image) = Story::new(features, seed);
+    story.run(60);
+    let stats = story.bench.journal.stats();
+    assert!(stats.tail_moves > 1 && stats.revokes > 5 && stats.escapes > 5, "{stats:?}");
+    check(&story, image, features, seed);
+}
+
+#[test]
+fn without_checksums() {
+    power_cuts(PLAIN, 1);
+    power_cuts(PLAIN, 2);
+}
+
+#[test]
+fn with_checksums() {
+    power_cuts(SUMMED, 3);
+    power_cuts(SUMMED, 4);
+}

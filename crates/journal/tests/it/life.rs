@@ -1,0 +1,229 @@
+//! Transactions as long as nothing goes wrong.
+
+use crate::bench::*;
+use extant_blocks::{Buffer, Cache};
+use extant_journal::{Client, Error, Freezer, Journal, Result, Seal, Tid};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+#[test]
+fn what_was_committed_is_home_after_shutdown() {
+    for features in [PLAIN, SUMMED] {
+        let device = shared(format(features));
+        let bench = Bench::open(&device, features);
+        for round in 0..40 {
+            for nr in HOME..HOME + 5 {
+                bench.set(nr, &content(nr, round));
+            }
+            bench.journal.sync().unwrap();
+        }
+        bench.journal.shutdown().unwrap();
+        assert!(matches!(bench.journal.start(1), Err(Error::ShutDown)));
+        for nr in HOME..HOME + 5 {
+            assert_eq!(block(&*device, nr), content(nr, 39));
+        }
+        assert!(!log(&device).unwrap().needs_recovery());
+        let stats = bench.journal.stats();
+        assert_eq!((stats.commits, stats.blocks_logged, stats.overdrawn), (40, 200, 0));
+        assert!(stats.tail_moves > 2, "the log went round: {stats:?}");
+    }
+}
+
+#[test]
+fn a_log_goes_on_where_the_last_session_ended() {
+    let device = shared(format(SUMMED));
+    for session in 0..3 {
+        let bench = Bench::open(&device, SUMMED);
+        bench.set(HOME, &content(HOME, session));
+        bench.journal.shutdown().unwrap();
+        assert_eq!(block(&*device, HOME), content(HOME, session));
+    }
+}
+
+#[test]
+fn an_empty_sync_writes_nothing() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    let running = bench.journal.running_tid();
+    bench.journal.sync().unwrap();
+    bench.journal.wait(running).unwrap();
+    assert_eq!(bench.journal.stats().log_blocks, 0);
+    assert_eq!(bench.journal.running_tid(), running);
+    let tid = bench.set(HOME, &content(HOME, 1));
+    assert_eq!(tid, running);
+    bench.journal.wait(tid).unwrap();
+    assert_eq!(bench.journal.durable(), tid);
+    bench.journal.wait(tid).unwrap();
+    assert_eq!(bench.journal.stats().commits, 1);
+}
+
+#[test]
+fn noted_data_is_flushed_once() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    bench.journal.barrier_flush().unwrap();
+    let before = bench.journal.stats().flushes;
+    bench.journal.barrier_flush().unwrap();
+    assert_eq!(bench.journal.stats().flushes, before);
+    bench.journal.note_data_write();
+    bench.journal.barrier_flush().unwrap();
+    bench.journal.barrier_flush().unwrap();
+    assert_eq!(bench.journal.stats().flushes, before + 1);
+}
+
+#[test]
+fn the_timer_commits() {
+    let device = shared(format(PLAIN));
+    let mut config = config(&device, PLAIN);
+    config.commit_interval = std::time::Duration::from_millis(5);
+    let cache = Arc::clone(&config.cache);
+    let journal = Journal::open(config).unwrap();
+    let buffer = cache.fresh(HOME);
+    let mut handle = journal.start(1).unwrap();
+    handle.write(&buffer, Seal::NONE).unwrap().fill(1);
+    let tid = handle.tid();
+    drop(handle);
+    while journal.durable() < tid {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn without_a_log_a_commit_writes_home() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open_without_log(&device);
+    let tid = bench.set(HOME, &content(HOME, 1));
+    let mut handle = bench.journal.start(3).unwrap();
+    bench.set_in(&mut handle, HOME + 1, &content(HOME + 1, 1));
+    handle.revoke(HOME + 1, 1).unwrap();
+    drop(handle);
+    assert_ne!(block(&*device, HOME), content(HOME, 1));
+    bench.journal.wait(tid).unwrap();
+    assert_eq!(block(&*device, HOME), content(HOME, 1));
+    assert_ne!(block(&*device, HOME + 1), content(HOME + 1, 1), "freed blocks are not written");
+    bench.set(HOME, &content(HOME, 2));
+    bench.journal.shutdown().unwrap();
+    assert_eq!(block(&*device, HOME), content(HOME, 2));
+}
+
+#[test]
+fn credits_are_counted_by_block_and_transaction() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    let max = bench.journal.max_credits();
+    assert!(matches!(bench.journal.start(max + 1), Err(Error::NoCredits { .. })));
+    let mut handle = bench.journal.start(2).unwrap();
+    let (a, b) = (bench.cache.fresh(HOME), bench.cache.fresh(HOME + 1));
+    handle.join(&a).unwrap();
+    drop(handle.write(&a, Seal::NONE).unwrap());
+    assert_eq!(handle.credits_left(), 1);
+    handle.join(&b).unwrap();
+    assert_eq!(handle.credits_left(), 0);
+    handle.revoke(HOME, 1).unwrap();
+    assert_eq!(handle.credits_left(), 1, "the freed block's credit; one was overdrawn for the record");
+    assert_eq!(bench.journal.stats().overdrawn, 1);
+    assert!(handle.extend(2).unwrap());
+    assert!(!handle.extend(max).unwrap());
+    let before = handle.tid();
+    bench.journal.commit(before);
+    handle.restart(max).unwrap();
+    assert_eq!(handle.tid(), before.next());
+    drop(handle);
+    bench.journal.shutdown().unwrap();
+}
+
+#[test]
+fn updates_can_be_held() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    bench.set(HOME, &content(HOME, 1));
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let lock = bench.journal.lock_updates();
+        scope.spawn(|| {
+            bench.set(HOME, &content(HOME, 2));
+            done.store(1, Ordering::SeqCst);
+        });
+        bench.journal.checkpoint_all().unwrap();
+        assert!(!log(&device).unwrap().needs_recovery(), "frozen means empty");
+        assert_eq!(block(&*device, HOME), content(HOME, 1));
+        assert_eq!(done.load(Ordering::SeqCst), 0);
+        drop(lock);
+    });
+    bench.journal.shutdown().unwrap();
+    assert_eq!(block(&*device, HOME), content(HOME, 2));
+}
+
+/// Objects in memory whose blocks are made when a transaction freezes.
+struct Objects {
+    blocks: Vec<Arc<Buffer>>,
+    value: Mutex<u64>,
+    frozen: Mutex<Vec<Tid>>,
+    committed: Mutex<Vec<Tid>>,
+}
+
+fn seal(block: &mut [u8], nr: u64, seed: u32) {
+    block[BLOCK - 8..].copy_from_slice(&(nr + u64::from(seed)).to_le_bytes());
+}
+
+impl Objects {
+    fn new(cache: &Cache) -> Arc<Objects> {
+        let blocks = (HOME..HOME + 3).map(|nr| cache.fresh(nr)).collect();
+        Arc::new(Objects { blocks, value: Mutex::default(), frozen: Mutex::default(), committed: Mutex::default() })
+    }
+}
+
+impl Client for Objects {
+    fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<()> {
+        let value = self.value.lock().unwrap().to_le_bytes();
+        out.write(&self.blocks[0], Seal { f: seal, seed: 5 })?[..8].copy_from_slice(&value);
+        // Joined by nobody before.
+        out.write(&self.blocks[1], Seal::NONE)?[..8].copy_from_slice(&value);
+        self.frozen.lock().unwrap().push(tid);
+        Ok(())
+    }
+
+    fn committed(&self, tid: Tid) {
+        self.committed.lock().unwrap().push(tid);
+    }
+
+    fn aborted(&self, _why: &Error) {}
+}
+
+#[test]
+fn the_client_fills_and_seals_blocks_at_freeze() {
+    let device = shared(format(SUMMED));
+    let bench = Bench::open(&device, SUMMED);
+    let objects = Objects::new(&bench.cache);
+    let client: Arc<dyn Client> = objects.clone();
+    bench.journal.set_client(Arc::downgrade(&client));
+    let mut tids = Vec::new();
+    for value in 1..=3 {
+        let mut handle = bench.journal.start(1).unwrap();
+        handle.join(&objects.blocks[0]).unwrap();
+        *objects.value.lock().unwrap() = value;
+        tids.push(handle.tid());
+        drop(handle);
+        bench.journal.sync().unwrap();
+    }
+    assert_eq!(*objects.committed.lock().unwrap(), tids);
+    bench.journal.shutdown().unwrap();
+    let first = block(&*device, HOME);
+    assert_eq!(first[..8], 3u64.to_le_bytes());
+    assert_eq!(first[BLOCK - 8..], (HOME + 5).to_le_bytes());
+    assert_eq!(block(&*device, HOME + 1)[..8], 3u64.to_le_bytes());
+}
+
+#[test]
+fn a_journal_whose_client_is_gone_commits_nothing() {
+    let device = shared(format(SUMMED));
+    let bench = Bench::open(&device, SUMMED);
+    let client: Arc<dyn Client> = Objects::new(&bench.cache);
+    let weak: Weak<dyn Client> = Arc::downgrade(&client);
+    bench.journal.set_client(weak);
+    drop(client);
+    let tid = bench.set(HOME + 7, &content(HOME, 1));
+    assert!(matches!(bench.journal.wait(tid), Err(Error::ShutDown)));
+    drop(bench);
+    assert!(!log(&device).unwrap().needs_recovery());
+}

@@ -1,0 +1,153 @@
+//! Many threads, one journal.
+
+use crate::bench::*;
+use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_journal::Seal;
+use extant_testkit::rng::Rng;
+use std::sync::{Arc, Barrier, Mutex};
+
+const ACCOUNTS: u64 = 12;
+const THREADS: u64 = 4;
+
+fn balance(device: &dyn BlockDevice, account: u64) -> i64 {
+    i64::from_le_bytes(block(device, HOME + account)[..8].try_into().unwrap())
+}
+
+fn add(bench: &Bench, handle: &mut extant_journal::Handle<'_>, account: u64, amount: i64) {
+    let buffer = bench.cache.read(HOME + account, |_| Ok::<_, std::io::Error>(())).unwrap();
+    let mut bytes = handle.write(&buffer, Seal::NONE).unwrap();
+    let old = i64::from_le_bytes(bytes[..8].try_into().unwrap());
+    bytes[..8].copy_from_slice(&(old + amount).to_le_bytes());
+}
+
+/// Each operation moves money between two blocks. Whatever the moment, nothing is gained or lost.
+#[test]
+fn operations_are_atomic_for_all_threads() {
+    let image = format(SUMMED).to_vec();
+    let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image)));
+    let device: Arc<dyn BlockDevice> = recorder.clone();
+    let bench = Bench::open(&device, SUMMED);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let bench = &bench;
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for round in 0..150 {
+                    let amount = rng.between(1, 1000) as i64;
+                    let mut handle = bench.journal.start(2).unwrap();
+                    add(bench, &mut handle, rng.below(ACCOUNTS), amount);
+                    add(bench, &mut handle, rng.below(ACCOUNTS), -amount);
+                    let tid = handle.tid();
+                    drop(handle);
+                    if round % 10 == thread {
+                        bench.journal.wait_and_flush(tid).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    bench.journal.shutdown().unwrap();
+    assert_eq!(bench.journal.stats().overdrawn, 0);
+    let mut rng = Rng::new(1);
+    let base = MemDevice::from_bytes(&image);
+    let mut pending: Vec<Event> = Vec::new();
+    for event in recorder.log() {
+        match event {
+            Event::Flush => pending.drain(..).for_each(|event| event.apply(&base).unwrap()),
+            event => pending.push(event),
+        }
+        let cut = MemDevice::from_bytes(&base.to_vec());
+        pending.iter().filter(|_| rng.one_in(2)).for_each(|event| event.apply(&cut).unwrap());
+        let cut = shared(cut);
+        recover(&cut).unwrap();
+        assert_eq!((0..ACCOUNTS).map(|account| balance(&*cut, account)).sum::<i64>(), 0);
+    }
+    assert!((0..ACCOUNTS).any(|account| balance(&*device, account) != 0));
+}
+
+/// Those who wait while a commit is under way share the next one.
+#[test]
+fn fsyncs_share_commits() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    let (threads, barrier) = (8, Barrier::new(8));
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (bench, barrier) = (&bench, &barrier);
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let tid = bench.set(HOME + thread, &content(thread, round));
+                    // All are in a transaction before any of them asks.
+                    barrier.wait();
+                    bench.journal.wait_and_flush(tid).unwrap();
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    let stats = bench.journal.stats();
+    assert_eq!(stats.waits, 20 * threads);
+    assert!(stats.commits <= 20 * 2, "{stats:?}");
+    bench.journal.shutdown().unwrap();
+}
+
+/// A log that is always full: everybody waits for space, and everybody gets it.
+#[test]
+fn a_crowded_log_makes_progress() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    let max = bench.journal.max_credits();
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let bench = &bench;
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let mut handle = bench.journal.start(max - thread as u32).unwrap();
+                    for nr in 0..u64::from(max) - thread {
+                        bench.set_in(&mut handle, HOME + 30 * thread + nr, &content(nr, round));
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..10 {
+                drop(bench.journal.lock_updates());
+                bench.journal.checkpoint_all().unwrap();
+            }
+        });
+    });
+    bench.journal.shutdown().unwrap();
+    for thread in 0..3 {
+        assert_eq!(block(&*device, HOME + 30 * thread), content(0, 59));
+    }
+}
+
+/// Starting, committing, aborting and stopping at once: nobody hangs.
+#[test]
+fn an_abort_frees_everybody() {
+    for round in 0..10 {
+        let device = shared(format(PLAIN));
+        let bench = Bench::open(&device, PLAIN);
+        let errors = Mutex::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (bench, errors) = (&bench, &errors);
+                scope.spawn(move || {
+                    let buffer = bench.cache.fresh(HOME + thread);
+                    while let Ok(mut handle) = bench.journal.start(3) {
+                        handle.write(&buffer, Seal::NONE).unwrap().fill(1);
+                        let tid = handle.tid();
+                        drop(handle);
+                        let _ = bench.journal.wait(tid);
+                    }
+                    *errors.lock().unwrap() += 1;
+                });
+            }
+            scope.spawn(|| {
+                (0..round * 50).for_each(|_| std::thread::yield_now());
+                if round % 2 == 0 { bench.journal.abort(5) } else { bench.journal.crash() }
+            });
+        });
+        assert_eq!(*errors.lock().unwrap(), 4);
+    }
+}
