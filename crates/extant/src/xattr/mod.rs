@@ -1,14 +1,35 @@
 //! Extended attributes: in the inode, in a shared block, in inodes of their own; POSIX ACLs.
 //!
+//! # Invariants
+//! - An attribute is in one place: the inode's area or its block. It is stored in the inode if it fits there, else in the
+//!   block, else (with `ea_inode`) its value goes into an inode of its own and the entry into the first of both that has
+//!   room. Moving it happens within one handle.
+//! - What may run out of space runs before anything is changed.
+//!
 //! # Locking
 //! The caller holds the inode's `rw` lock (reading for [`get`] and [`list`]).
 
-use crate::error::Result;
+mod acl;
+mod block;
+mod names;
+mod places;
+mod value;
+
+pub use acl::{Inherited, acl_after_chmod, check_acl, inherit_acl};
+
+use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
-use extant_format::types::FileType;
+use extant_format::features::{Compat, Incompat};
+use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
 use extant_journal::Handle;
+use names::{INLINE_DATA, Key};
+use places::{Places, encode_here, is, store_here, with};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Largest value that system calls carry, in bytes.
+pub const SIZE_MAX: usize = 64 * 1024;
 
 /// What must hold of the attribute before it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,94 +42,243 @@ pub enum Mode {
     Replace,
 }
 
-/// Value of a full name as system calls have it (`user.x`); ACLs come in the version of the system call. ENODATA if absent.
+/// Value of a full name as system calls have it (`user.x`); ACLs come in the version of the system call.
+///
+/// # Errors
+/// ENODATA if absent, EOPNOTSUPP and ERANGE for names that cannot be, `Corrupt`, `Io`.
 pub fn get(st: &Store, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-    let _ = (st, inode, name);
-    todo!()
+    let key = names::parse(name)?;
+    let stored = get_stored(st, inode, &key)?.ok_or(Errno::NoData)?;
+    if key.is_acl() { acl::from_disk(inode, &stored) } else { Ok(stored) }
 }
 
-/// Sets or (value `None`) removes one. Namespaces that are not known: EOPNOTSUPP; too large: ENOSPC or ERANGE as Linux has it. Removing what is not there:
-/// ENODATA. Does not touch ctime or the mode.
+fn get_stored(st: &Store, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
+    if has_none(inode) {
+        return Ok(None);
+    }
+    let places = Places::read(st, inode)?;
+    places.find(key).map(|attr| value::read(st, inode, attr)).transpose()
+}
+
+/// Whether a look at the inode tells that it has no attributes.
+fn has_none(inode: &Inode) -> bool {
+    let body = inode.body();
+    // An area in use starts with a magic number.
+    body.file_acl == 0 && body.tail.iter().take(4).all(|&byte| byte == 0)
+}
+
+/// Sets or (value `None`) removes one. Does not touch ctime or the mode.
+///
+/// # Errors
+/// EEXIST and ENODATA by `mode`, ENODATA on removal of what is not there, EOPNOTSUPP for unknown namespaces, ERANGE and
+/// EINVAL for names, EINVAL for malformed ACLs, E2BIG above 64 KiB, ENOSPC where there is no room; `Corrupt`, `Io`.
 pub fn set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, name: &[u8], value: Option<&[u8]>, mode: Mode) -> Result<()> {
-    let _ = (st, h, inode, name, value, mode);
-    todo!()
+    let key = names::parse(name)?;
+    if value.is_some_and(|value| value.len() > SIZE_MAX) {
+        return Err(Errno::TooBig.into());
+    }
+    let value = match value {
+        Some(value) if key.is_acl() => acl::to_disk(value)?,
+        other => other.map(<[u8]>::to_vec),
+    };
+    let places = Places::read(st, inode)?;
+    match (places.find(&key).is_some(), mode, &value) {
+        (true, Mode::Create, _) => Err(Errno::Exist.into()),
+        (false, Mode::Replace, _) | (false, _, None) => Err(Errno::NoData.into()),
+        (_, _, None) => drop_attr(st, h, inode, &places, &key),
+        (_, _, Some(_)) => {
+            announce(st, h)?;
+            put(st, h, inode, &places, &key, &value.unwrap_or_default())
+        }
+    }
+}
+
+/// Stores a value in the first place that has room for it.
+fn put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, value: &[u8]) -> Result<()> {
+    let inline = Entry::new(key.index, key.suffix, value);
+    if try_put(st, h, inode, places, key, &inline)? {
+        return Ok(());
+    }
+    // A look before the value is stored: does an entry without value fit?
+    let entry = Entry::in_inode(key.index, key.suffix, u32::MAX, value.len() as u32, 0);
+    if !st.geo.incompat(Incompat::EA_INODE) || !fits(st, inode, places, key, &entry) {
+        return Err(Errno::NoSpc.into());
+    }
+    let entry = value::create(st, h, inode, key, value)?;
+    match try_put(st, h, inode, places, key, &entry) {
+        Ok(true) => Ok(()),
+        failed => {
+            value::take_back(st, h, &entry)?;
+            failed.and(Err(Errno::NoSpc.into()))
+        }
+    }
+}
+
+fn fits(st: &Store, inode: &Inode, places: &Places, key: &Key<'_>, entry: &Entry) -> bool {
+    encode_here(inode, &with(&places.here, key, Some(entry))).is_some()
+        || block::encode(st, &with(places.in_block(), key, Some(entry))).is_some()
+}
+
+/// Puts the attribute into the inode or its block; false if neither has room.
+fn try_put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, attr: &Entry) -> Result<bool> {
+    if let Some(tail) = encode_here(inode, &with(&places.here, key, Some(attr))) {
+        // The block first: taking the entry out of a shared one needs space for a copy.
+        drop_from_block(st, h, inode, places, key)?;
+        put_here(st, h, inode, places, key, tail)?;
+        return Ok(true);
+    }
+    let attrs = with(places.in_block(), key, Some(attr));
+    let Some(image) = block::encode(st, &attrs) else { return Ok(false) };
+    let without = places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
+    block::store(st, h, inode, places.block.as_ref(), &attrs, &image)?;
+    if let Some(tail) = without.and_then(|here| encode_here(inode, &here)) {
+        put_here(st, h, inode, places, key, tail)?;
+    }
+    Ok(true)
+}
+
+/// Stores the inode's area and releases the value that `key` had in it.
+fn put_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, tail: Box<[u8]>) -> Result<()> {
+    store_here(st, h, inode, tail)?;
+    match places.here.iter().find(|attr| is(attr, key)).map(|attr| &attr.value) {
+        Some(Value::EaInode { ino, .. }) => value::release(st, h, inode, *ino),
+        _ => Ok(()),
+    }
+}
+
+fn drop_attr(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>) -> Result<()> {
+    drop_from_block(st, h, inode, places, key)?;
+    if places.here.iter().any(|attr| is(attr, key)) {
+        let tail = encode_here(inode, &with(&places.here, key, None)).ok_or(Errno::NoSpc)?;
+        put_here(st, h, inode, places, key, tail)?;
+    }
+    Ok(())
+}
+
+fn drop_from_block(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>) -> Result<()> {
+    let Some(old) = places.block.as_ref().filter(|block| block.attrs.iter().any(|attr| is(attr, key))) else {
+        return Ok(());
+    };
+    let left = with(&old.attrs, key, None);
+    if left.is_empty() {
+        return block::remove(st, h, inode, old);
+    }
+    let image = block::encode(st, &left).ok_or(Errno::NoSpc)?;
+    block::store(st, h, inode, Some(old), &left, &image)
+}
+
+/// The superblock says that there are attributes, once there are.
+fn announce(st: &Store, h: &mut Handle<'_>) -> Result<()> {
+    if st.geo.compat(Compat::EXT_ATTR) || st.attrs.announced.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    st.groups.edit_superblock(h, |sb| {
+        let mut features = sb.features();
+        features.compat.insert(Compat::EXT_ATTR);
+        sb.set_features(features);
+    })?;
+    // Relaxed: setting the bit twice does no harm.
+    st.attrs.announced.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 /// All full names, `system.data` left out.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
 pub fn list(st: &Store, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-    let _ = (st, inode);
-    todo!()
+    if has_none(inode) {
+        return Ok(Vec::new());
+    }
+    let places = Places::read(st, inode)?;
+    let all = places.here.iter().chain(places.in_block());
+    Ok(all.filter_map(|attr| names::full(attr.index, &attr.name)).collect())
 }
 
 /// Credits that one [`set`] may cost.
 pub fn credits(st: &Store, value_len: usize) -> u32 {
-    let _ = (st, value_len);
-    todo!()
+    // The inode, the superblock, a block that is left and a new one.
+    let base = 2 + 2 * (1 + st.alloc.credits(1));
+    if !st.geo.incompat(Incompat::EA_INODE) {
+        return base;
+    }
+    base + value::create_credits(st, value_len) + value::release_credits(st)
 }
 
-/// Drops the block and the attribute inodes of an inode that is being freed; returns false when the handle must be restarted first.
+/// Drops the block and the attribute inodes of an inode that is being freed; returns false when the handle must be
+/// restarted first.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
 pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
-    let _ = (st, h, inode);
-    todo!()
-}
-
-/// The second part of inline data (`system.data`), empty if there is none.
-pub fn inline_get(st: &Store, inode: &Inode) -> Result<Vec<u8>> {
-    let _ = (st, inode);
-    todo!()
-}
-
-/// Sets (`Some`, possibly empty) or removes the second part of inline data; ENOSPC when it does not fit in the inode.
-pub fn inline_set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, value: Option<&[u8]>) -> Result<()> {
-    let _ = (st, h, inode, value);
-    todo!()
-}
-
-/// Bytes that the second part of inline data may have in this inode.
-pub fn inline_room(st: &Store, inode: &Inode) -> usize {
-    let _ = (st, inode);
-    todo!()
-}
-
-/// What a new inode inherits of its directory's default ACL.
-#[derive(Clone, Debug)]
-pub struct Inherited {
-    /// The mode after the ACL or the umask.
-    pub mode: u16,
-    /// Full names and values.
-    pub acls: Vec<(&'static [u8], Vec<u8>)>,
-}
-
-impl Inherited {
-    /// Nothing but a mode.
-    pub fn plain(mode: u16) -> Inherited {
-        Inherited { mode, acls: Vec::new() }
+    loop {
+        if has_none(inode) {
+            return Ok(true);
+        }
+        let places = Places::read(st, inode)?;
+        let all = places.here.iter().chain(places.in_block());
+        let next = all.filter_map(|attr| if let Value::EaInode { ino, .. } = attr.value { Some((attr, ino)) } else { None }).next();
+        let Some((attr, ino)) = next else { return release_rest(st, h, inode, &places) };
+        let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1) && !places.here.contains(attr);
+        if shared {
+            // The values belong to those who go on using the block.
+            return release_rest(st, h, inode, &places);
+        }
+        if !afford(h, value::credits_of(st, ino)? + credits(st, 0))? {
+            return Ok(false);
+        }
+        let key = Key { index: attr.index, suffix: &attr.name };
+        drop_attr(st, h, inode, &places, &key)?;
     }
 }
 
-/// What an ACL says about the mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AclCheck {
-    /// Permission bits (0o777).
-    pub mode: u16,
-    /// Only the three base entries are there.
-    pub minimal: bool,
+fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places) -> Result<bool> {
+    let Some(block) = &places.block else { return Ok(true) };
+    if !afford(h, 3 + st.alloc.credits(1))? {
+        return Ok(false);
+    }
+    block::remove(st, h, inode, block)?;
+    Ok(true)
 }
 
-/// The access ACL (system call version) after a change of mode; `None` without one.
-pub fn acl_after_chmod(st: &Store, inode: &Inode, mode: u16) -> Result<Option<Vec<u8>>> {
-    let _ = (st, inode, mode);
-    todo!()
+fn afford(h: &mut Handle<'_>, need: u32) -> Result<bool> {
+    let left = h.credits_left();
+    Ok(left >= need || h.extend(need - left)?)
 }
 
-/// Mode and ACLs of a new inode in `dir`.
-pub fn inherit_acl(st: &Store, dir: &Inode, mode: u16, umask: u16, ftype: FileType) -> Result<Inherited> {
-    let _ = (st, dir, mode, umask, ftype);
-    todo!()
+/// The second part of inline data (`system.data`), empty if there is none.
+///
+/// # Errors
+/// `Corrupt` for a malformed area.
+pub fn inline_get(_st: &Store, inode: &Inode) -> Result<Vec<u8>> {
+    let tail = inode.body().tail.clone();
+    let attrs = decode_inode_area(&tail).map_err(|e| e.at_inode(inode.ino))?;
+    match attrs.into_iter().find(|attr| is(attr, &INLINE_DATA)).map(|attr| attr.value) {
+        Some(Value::Inline(value)) => Ok(value),
+        _ => Ok(Vec::new()),
+    }
 }
 
-/// Verifies an ACL (system call version); EINVAL if it is malformed.
-pub fn check_acl(value: &[u8]) -> Result<AclCheck> {
-    let _ = value;
-    todo!()
+/// Sets (`Some`, possibly empty) or removes the second part of inline data; ENOSPC when it does not fit in the inode.
+///
+/// # Errors
+/// ENOSPC, `Corrupt`.
+pub fn inline_set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, value: Option<&[u8]>) -> Result<()> {
+    let tail = inode.body().tail.clone();
+    let here = decode_inode_area(&tail).map_err(|e| e.at_inode(inode.ino))?;
+    let new = value.map(|value| Entry::new(INLINE_DATA.index, INLINE_DATA.suffix, value));
+    let tail = encode_here(inode, &with(&here, &INLINE_DATA, new.as_ref())).ok_or(Errno::NoSpc)?;
+    if value.is_some() {
+        announce(st, h)?;
+    }
+    store_here(st, h, inode, tail)
+}
+
+/// Bytes that the second part of inline data may have in this inode.
+pub fn inline_room(_st: &Store, inode: &Inode) -> usize {
+    let tail = inode.body().tail.clone();
+    let Ok(here) = decode_inode_area(&tail) else { return 0 };
+    let empty = Entry::new(INLINE_DATA.index, INLINE_DATA.suffix, b"");
+    let used = inode_area_space(&with(&here, &INLINE_DATA, Some(&empty)));
+    tail.len().saturating_sub(used) & !3
 }

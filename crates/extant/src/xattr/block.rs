@@ -1,0 +1,209 @@
+//! Attribute blocks, which inodes with equal attributes share.
+//!
+//! # Invariants
+//! - A block's entries change only while its reference count is 1, which is looked at and kept under the buffer's lock;
+//!   whoever takes a reference compares the entries and counts under the same lock.
+//! - A count of 0 is stored before the block is freed, so that nobody takes a reference any more.
+//! - A block counts as one reference for each attribute inode that its entries name, however many inodes share it.
+//!
+//! # Locking
+//! The buffer's lock is never held while another room is called.
+
+use super::value;
+use crate::alloc::{Purpose, Request};
+use crate::error::{Error, Result};
+use crate::extent;
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_blocks::Buffer;
+use extant_format::error::Corrupt;
+use extant_format::inode::InodeFlags;
+use extant_format::xattr::{
+    Entry, REFCOUNT_MAX, Value, decode_block, encode_block, refcount, seal_xattr_block, set_refcount, verify_xattr_block,
+};
+use extant_format::types::BlockNr;
+use extant_journal::{Handle, Seal};
+use std::sync::Arc;
+
+/// Blocks that may be known by their hash.
+const KNOWN_MAX: usize = 4096;
+
+/// A decoded block.
+pub(super) struct Block {
+    pub buf: Arc<Buffer>,
+    pub hash: u32,
+    pub refcount: u32,
+    pub attrs: Vec<Entry>,
+}
+
+/// Reads the block of an inode.
+pub(super) fn load(st: &Store, inode: &Inode, nr: u64) -> Result<Block> {
+    let at = |e: Corrupt| e.at_inode(inode.ino).at_block(nr);
+    if nr < u64::from(st.geo.first_data_block) || nr >= st.geo.blocks_count {
+        return Err(at(Corrupt::new("attribute block").field("number").found(nr)).into());
+    }
+    let (geo, seed) = (&st.geo, st.geo.csum_seed);
+    let buf = st.cache.read::<Error>(nr, |bytes| {
+        if geo.metadata_csum {
+            verify_xattr_block(bytes, nr, seed).map_err(at)?;
+        }
+        Ok(decode_block(bytes).map(drop).map_err(at)?)
+    })?;
+    let (header, attrs) = decode_block(&buf.read()).map_err(at)?;
+    Ok(Block { buf, hash: header.hash, refcount: header.refcount, attrs })
+}
+
+fn seal(st: &Store) -> Seal {
+    if st.geo.metadata_csum { Seal { f: seal_xattr_block, seed: st.geo.csum_seed } } else { Seal::NONE }
+}
+
+/// A block with these attributes; `None` if they do not fit.
+pub(super) fn encode(st: &Store, attrs: &[Entry]) -> Option<Vec<u8>> {
+    let mut image = vec![0; st.block_size()];
+    encode_block(attrs, 1, &mut image).then_some(image)
+}
+
+/// Gives the inode the attributes of `image` as its block, in place of `old`: in place, shared, or new. `attrs` is what
+/// the image holds; values that only `old` names are released.
+pub(super) fn store(
+    st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: Option<&Block>, attrs: &[Entry], image: &[u8],
+) -> Result<()> {
+    let (header, new) = decode_block(image)?;
+    let hash = header.hash;
+    let shareable = hash != 0 && values(attrs).next().is_none();
+    if shareable && let Some(nr) = share(st, h, old, hash, &new)? {
+        return point(st, h, inode, old, nr);
+    }
+    if let Some(old) = old
+        && old.refcount == 1
+        && rewrite(st, h, old, image)?
+    {
+        remember(st, hash, old.buf.nr(), shareable);
+        return release_values(st, h, inode, values(&old.attrs).filter(|ino| !values(attrs).any(|kept| kept == *ino)));
+    }
+    let nr = create(st, h, inode, image)?;
+    remember(st, hash, nr, shareable);
+    if let Some(old) = old {
+        // The old block keeps its own references to what both name.
+        for ino in values(attrs).filter(|ino| values(&old.attrs).any(|both| both == *ino)) {
+            value::retain(st, h, ino)?;
+        }
+    }
+    point(st, h, inode, old, nr)
+}
+
+/// Takes the inode's block away.
+pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Result<()> {
+    inode.edit(st, h)?.file_acl = 0;
+    extent::charge(st, h, inode, -i64::from(st.geo.cluster_ratio()))?;
+    unref(st, h, inode, old)
+}
+
+/// Makes `nr` the inode's block, on which it has a reference already.
+fn point(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: Option<&Block>, nr: u64) -> Result<()> {
+    inode.edit(st, h)?.file_acl = nr;
+    match old {
+        Some(old) => unref(st, h, inode, old),
+        None => extent::charge(st, h, inode, i64::from(st.geo.cluster_ratio())),
+    }
+}
+
+/// Inodes that hold values of these attributes.
+fn values(attrs: &[Entry]) -> impl Iterator<Item = u32> {
+    attrs.iter().filter_map(|attr| match attr.value {
+        Value::EaInode { ino, .. } => Some(ino),
+        Value::Inline(_) => None,
+    })
+}
+
+fn release_values(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, gone: impl Iterator<Item = u32>) -> Result<()> {
+    let mut gone = gone;
+    gone.try_for_each(|ino| value::release(st, h, inode, ino))
+}
+
+/// Replaces the entries of a block that nobody shares; false if somebody does by now.
+fn rewrite(st: &Store, h: &mut Handle<'_>, old: &Block, image: &[u8]) -> Result<bool> {
+    forget(st, old.hash, old.buf.nr());
+    let mut bytes = h.write(&old.buf, seal(st))?;
+    if refcount(&bytes) != 1 {
+        return Ok(false);
+    }
+    let len = bytes.len().min(image.len());
+    bytes[..len].copy_from_slice(&image[..len]);
+    Ok(true)
+}
+
+/// Takes a reference on a known block with the same entries, other than `old`.
+fn share(st: &Store, h: &mut Handle<'_>, old: Option<&Block>, hash: u32, new: &[Entry]) -> Result<Option<u64>> {
+    let known = st.attrs.blocks.lock().get(&hash).copied();
+    let Some(nr) = known.filter(|&nr| old.is_none_or(|old| old.buf.nr() != nr)) else { return Ok(None) };
+    let Some(buf) = st.cache.peek(nr) else { return Ok(None) };
+    let usable = |bytes: &[u8]| decode_block(bytes).is_ok_and(|(header, own)| header.refcount < REFCOUNT_MAX && own == new);
+    if !usable(&buf.read()) {
+        return Ok(None);
+    }
+    let mut bytes = h.write(&buf, seal(st))?;
+    if !usable(&bytes) {
+        return Ok(None);
+    }
+    let count = refcount(&bytes) + 1;
+    set_refcount(&mut bytes, count);
+    Ok(Some(nr))
+}
+
+/// Gives a reference back; the last one frees the block and releases its values.
+fn unref(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Result<()> {
+    let nr = old.buf.nr();
+    let left = {
+        let mut bytes = h.write(&old.buf, seal(st))?;
+        let count = refcount(&bytes);
+        let left = count.checked_sub(1).ok_or_else(|| Corrupt::new("attribute block").field("reference count").found(0u32).at_block(nr))?;
+        set_refcount(&mut bytes, left);
+        left
+    };
+    if left > 0 {
+        return Ok(());
+    }
+    forget(st, old.hash, nr);
+    release_values(st, h, inode, values(&old.attrs))?;
+    st.alloc.free(h, BlockNr(nr), st.geo.cluster_ratio(), Purpose::Metadata)
+}
+
+/// Writes a block of its own.
+fn create(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, image: &[u8]) -> Result<u64> {
+    let want = Request {
+        goal: st.alloc.inode_goal(inode.ino),
+        len: 1,
+        min: 1,
+        purpose: Purpose::Metadata,
+        privileged: false,
+        reserved: false,
+        low: !inode.body().flags.contains(InodeFlags::EXTENTS),
+    };
+    let mut claim = st.alloc.claim(&want)?;
+    let len = claim.len;
+    let nr = st.alloc.book(h, &mut claim, len)?.0;
+    let buf = st.cache.fresh(nr);
+    let mut bytes = h.write(&buf, seal(st))?;
+    let len = bytes.len().min(image.len());
+    bytes[..len].copy_from_slice(&image[..len]);
+    Ok(nr)
+}
+
+fn remember(st: &Store, hash: u32, nr: u64, shareable: bool) {
+    if !shareable {
+        return;
+    }
+    let mut known = st.attrs.blocks.lock();
+    if known.len() >= KNOWN_MAX {
+        known.clear();
+    }
+    known.insert(hash, nr);
+}
+
+fn forget(st: &Store, hash: u32, nr: u64) {
+    let mut known = st.attrs.blocks.lock();
+    if known.get(&hash) == Some(&nr) {
+        known.remove(&hash);
+    }
+}

@@ -1,0 +1,65 @@
+//! Where an inode's attributes are: in its own area, and in an attribute block.
+
+use super::block::{self, Block};
+use super::names::Key;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_format::xattr::{Entry, decode_inode_area, encode_inode_area};
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// All attributes of an inode, decoded.
+pub(super) struct Places {
+    /// In the inode.
+    pub here: Vec<Entry>,
+    /// In its block.
+    pub block: Option<Block>,
+}
+
+impl Places {
+    /// Errors: `Corrupt`, `Io`.
+    pub fn read(st: &Store, inode: &Inode) -> Result<Places> {
+        let (tail, nr) = {
+            let body = inode.body();
+            (body.tail.clone(), body.file_acl)
+        };
+        let here = decode_inode_area(&tail).map_err(|e| e.at_inode(inode.ino))?;
+        let block = if nr == 0 { None } else { Some(block::load(st, inode, nr)?) };
+        Ok(Places { here, block })
+    }
+
+    /// The attributes of the block.
+    pub fn in_block(&self) -> &[Entry] {
+        self.block.as_ref().map_or(&[], |block| &block.attrs)
+    }
+
+    /// Finds an attribute; the inode's own area comes first.
+    pub fn find(&self, key: &Key<'_>) -> Option<&Entry> {
+        self.here.iter().chain(self.in_block()).find(|attr| is(attr, key))
+    }
+}
+
+/// Whether an attribute has this name.
+pub(super) fn is(attr: &Entry, key: &Key<'_>) -> bool {
+    attr.is(key.index, key.suffix)
+}
+
+/// `attrs` without `key`, and with `new` in its place if there is one.
+pub(super) fn with(attrs: &[Entry], key: &Key<'_>, new: Option<&Entry>) -> Vec<Entry> {
+    let mut out: Vec<Entry> = attrs.iter().filter(|attr| !is(attr, key)).cloned().collect();
+    out.extend(new.cloned());
+    out
+}
+
+/// The inode's area with these attributes; `None` if they do not fit.
+pub(super) fn encode_here(inode: &Inode, attrs: &[Entry]) -> Option<Box<[u8]>> {
+    let mut tail = vec![0; inode.body().tail.len()].into_boxed_slice();
+    encode_inode_area(attrs, &mut tail).then_some(tail)
+}
+
+/// Stores an encoded area.
+pub(super) fn store_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, tail: Box<[u8]>) -> Result<()> {
+    inode.edit(st, h)?.tail = tail;
+    Ok(())
+}

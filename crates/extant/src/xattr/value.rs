@@ -1,0 +1,234 @@
+//! Values in inodes of their own, for what is too large for an inode's area and its block.
+//!
+//! # Invariants
+//! - An attribute inode has no name and no other reference than entries; its count is the number of entries that name
+//!   it. It is freed in the handle that takes the last one away.
+//! - Values never change: a new value gets a new inode.
+
+use super::names::Key;
+use crate::alloc::Alloc;
+use crate::error::{Error, Result};
+use crate::extent::{self, State};
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_format::error::Corrupt;
+use extant_format::inode::{self as disk, InodeFlags};
+use extant_format::types::{FileType, InodeNr};
+use extant_format::xattr::{Entry, Value, value_crc};
+use extant_journal::{Handle, Seal};
+use std::sync::Arc;
+
+/// Largest value that is believed, in bytes.
+const SIZE_MAX: u32 = 1 << 24;
+
+/// Attribute inodes kept in memory.
+const KEPT: usize = 256;
+
+/// Mode of attribute inodes.
+const MODE: u16 = 0o600;
+
+/// Reads the value of an attribute.
+pub(super) fn read(st: &Store, owner: &Inode, attr: &Entry) -> Result<Vec<u8>> {
+    match &attr.value {
+        Value::Inline(value) => Ok(value.clone()),
+        Value::EaInode { ino, size } => read_inode(st, owner, *ino, *size),
+    }
+}
+
+fn read_inode(st: &Store, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
+    let ea = open(st, ino)?;
+    let (own_size, hash) = {
+        let body = ea.body();
+        (body.size, body.ea_hash())
+    };
+    if own_size != u64::from(size) || size > SIZE_MAX {
+        return Err(Corrupt::new("attribute inode").field("size").found(own_size).expected(size).at_inode(ea.ino).into());
+    }
+    let value = read_content(st, &ea, size as usize)?;
+    let found = value_crc(st.geo.csum_seed, &value);
+    if found != hash && !is_old_form(&ea, owner) {
+        return Err(Corrupt::new("attribute inode").field("value checksum").found(hash).expected(found).at_inode(ea.ino).into());
+    }
+    Ok(value)
+}
+
+fn read_content(st: &Store, ea: &Inode, size: usize) -> Result<Vec<u8>> {
+    let mut value = Vec::new();
+    for lblk in 0..size.div_ceil(st.block_size()) as u32 {
+        let run = extent::lookup(st, ea, lblk, 1)?;
+        if run.state != State::Written {
+            return Err(Corrupt::new("attribute inode").field("hole").found(lblk).at_inode(ea.ino).into());
+        }
+        let buf = st.cache.read::<Error>(run.pblk.0, |_| Ok(()))?;
+        let bytes = buf.read();
+        let take = (size - value.len()).min(bytes.len());
+        value.extend_from_slice(&bytes[..take]);
+    }
+    Ok(value)
+}
+
+/// The form without checksum and count: the inode names its only owner instead.
+fn is_old_form(ea: &Inode, owner: &Inode) -> bool {
+    ea.generation == owner.generation && ea.body().ea_parent() == owner.ino.0
+}
+
+/// The one inode in memory for this number.
+fn open(st: &Store, ino: u32) -> Result<Arc<Inode>> {
+    let nr = InodeNr(ino);
+    if let Some(known) = st.attrs.inodes.lock().get(&nr) {
+        return Ok(known.clone());
+    }
+    let loaded = Inode::load(st, nr)?;
+    if !loaded.body().flags.contains(InodeFlags::EA_INODE) {
+        return Err(Corrupt::new("attribute inode").field("flags").at_inode(nr).into());
+    }
+    let mut table = st.attrs.inodes.lock();
+    if table.len() >= KEPT {
+        // One that nobody else refers to is not dirty: its slot is as new as memory.
+        table.retain(|_, inode| Arc::strong_count(inode) > 1);
+    }
+    Ok(table.entry(nr).or_insert(loaded).clone())
+}
+
+/// Stores a value in a new inode and gives the entry that names it.
+pub(super) fn create(st: &Store, h: &mut Handle<'_>, owner: &Arc<Inode>, key: &Key<'_>, value: &[u8]) -> Result<Entry> {
+    let ino = st.alloc.new_inode(h, owner, FileType::Regular)?;
+    let ea = Inode::fresh(st, ino, new_body(st, owner, value));
+    ea.touch(st, h)?;
+    st.attrs.inodes.lock().insert(ino, ea.clone());
+    if let Err(e) = write_content(st, h, &ea, value) {
+        destroy(st, h, &ea)?;
+        return Err(e);
+    }
+    let crc = value_crc(st.geo.csum_seed, value);
+    Ok(Entry::in_inode(key.index, key.suffix, ino.0, value.len() as u32, crc))
+}
+
+fn new_body(st: &Store, owner: &Inode, value: &[u8]) -> disk::Inode {
+    let mut body = disk::Inode::new(&st.geo, FileType::Regular.to_mode() | MODE, st.now());
+    {
+        let owner = owner.body();
+        (body.uid, body.gid) = (owner.uid, owner.gid);
+    }
+    body.flags.insert(InodeFlags::EA_INODE);
+    body.links = 1;
+    body.generation = st.rng.next_u32();
+    body.size = value.len() as u64;
+    body.set_ea_refcount(1);
+    body.set_ea_hash(value_crc(st.geo.csum_seed, value));
+    body
+}
+
+fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
+    extent::init(st, h, ea)?;
+    let size = st.block_size();
+    let count = value.len().div_ceil(size) as u32;
+    let mut lblk = 0;
+    while lblk < count {
+        let run = extent::allocate(st, h, ea, lblk, count - lblk, State::Written)?;
+        for i in 0..run.len.min(count - lblk) {
+            let at = (lblk + i) as usize * size;
+            let chunk = &value[at..value.len().min(at + size)];
+            let buf = st.cache.fresh(run.pblk.0 + u64::from(i));
+            h.write(&buf, Seal::NONE)?[..chunk.len()].copy_from_slice(chunk);
+        }
+        lblk += run.len.max(1);
+    }
+    Ok(())
+}
+
+/// Counts one more entry that names the inode.
+pub(super) fn retain(st: &Store, h: &mut Handle<'_>, ino: u32) -> Result<()> {
+    let ea = open(st, ino)?;
+    let mut body = ea.edit(st, h)?;
+    let count = body.ea_refcount();
+    body.set_ea_refcount(count.saturating_add(1));
+    Ok(())
+}
+
+/// Counts one entry less; the last one frees the inode.
+pub(super) fn release(st: &Store, h: &mut Handle<'_>, owner: &Inode, ino: u32) -> Result<()> {
+    let ea = open(st, ino)?;
+    let old_form = is_old_form(&ea, owner);
+    {
+        let mut body = ea.edit(st, h)?;
+        let count = body.ea_refcount();
+        if count > 1 {
+            body.set_ea_refcount(count - 1);
+            return Ok(());
+        }
+        if count == 0 && !old_form {
+            return Err(Corrupt::new("attribute inode").field("reference count").found(0u32).at_inode(ino).into());
+        }
+    }
+    destroy(st, h, &ea)
+}
+
+/// Frees the inode of a value that no entry came to name.
+pub(super) fn take_back(st: &Store, h: &mut Handle<'_>, entry: &Entry) -> Result<()> {
+    match entry.value {
+        Value::EaInode { ino, .. } => destroy(st, h, &open(st, ino)?),
+        Value::Inline(_) => Ok(()),
+    }
+}
+
+/// Frees an attribute inode. What does not fit in the handle is left to the next recovery of orphans.
+fn destroy(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
+    let mut end = block_count(st, ea);
+    while end > 0 {
+        let left = extent::remove(st, h, ea, 0..end)?;
+        if left >= end && !h.extend(extent::credits(st, ea, 1) + Alloc::INODE_CREDITS)? {
+            return leave_orphan(st, h, ea);
+        }
+        end = left;
+    }
+    bury(st, h, ea)?;
+    st.attrs.inodes.lock().remove(&ea.ino);
+    st.alloc.free_inode(h, ea.ino, FileType::Regular)
+}
+
+fn bury(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
+    let now = u32::try_from(st.now().sec).unwrap_or(u32::MAX).max(1);
+    let mut body = ea.edit(st, h)?;
+    body.set_ea_refcount(0);
+    body.links = 0;
+    body.size = 0;
+    body.dtime = now;
+    Ok(())
+}
+
+fn leave_orphan(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
+    {
+        let mut body = ea.edit(st, h)?;
+        body.set_ea_refcount(0);
+        body.links = 0;
+    }
+    st.orphans.add(st, h, ea)
+}
+
+fn block_count(st: &Store, ea: &Inode) -> u64 {
+    ea.size().div_ceil(st.block_size() as u64)
+}
+
+/// Credits of [`create`].
+pub(super) fn create_credits(st: &Store, len: usize) -> u32 {
+    let blocks = len.div_ceil(st.block_size()) as u32;
+    Alloc::INODE_CREDITS + 1 + blocks + st.alloc.credits(blocks) + 2
+}
+
+/// Credits of [`release`] of a value of usual size.
+pub(super) fn release_credits(st: &Store) -> u32 {
+    let blocks = (super::SIZE_MAX.div_ceil(st.block_size())) as u32;
+    Alloc::INODE_CREDITS + 1 + st.alloc.credits(blocks) + 4
+}
+
+/// Credits of freeing the value that an attribute has now.
+pub(super) fn credits_of(st: &Store, ino: u32) -> Result<u32> {
+    let ea = open(st, ino)?;
+    let blocks = u32::try_from(block_count(st, &ea)).unwrap_or(u32::MAX).min(extent_limit(st));
+    Ok(Alloc::INODE_CREDITS + 2 + extent::credits(st, &ea, blocks))
+}
+
+fn extent_limit(st: &Store) -> u32 {
+    (super::SIZE_MAX.div_ceil(st.block_size())) as u32
+}
