@@ -1,3 +1,5 @@
 //! Integration tests of the engine.
 
+mod crash;
+mod life;
 mod mkfs;
