@@ -3,7 +3,7 @@
 //! written to again and checked again.
 
 use extant::{Caller, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags};
-use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_blocks::{Event, MemDevice, RecordingDevice};
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
 use extant_testkit::kernel::Mount;
@@ -30,7 +30,7 @@ struct Scene {
 /// A file system that is being worked on, with what it has promised.
 struct Stage {
     fs: Fs,
-    device: Arc<RecordingDevice>,
+    device: Arc<RecordingDevice<Arc<MemDevice>>>,
     durable: Durable,
     promises: Vec<Durable>,
 }
@@ -192,7 +192,7 @@ fn names(stage: &mut Stage) {
     let a = stage.fs.create(&who, &root, b"a", 0o755, New::Dir).expect("a");
     let b = stage.fs.create(&who, &root, b"b", 0o755, New::Dir).expect("b");
     for i in 0..40 {
-        let data = format!("file {i}").into_vec();
+        let data = format!("file {i}").into_bytes();
         let name = format!("a-rather-long-name-that-fills-blocks-{i}");
         let node = stage.write(&a, &name, 0, &data);
         if i % 8 == 0 {
