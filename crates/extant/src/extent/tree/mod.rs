@@ -17,7 +17,7 @@ mod split;
 mod tests;
 
 pub(super) use nodes::{At, Expect, LOGICAL_END, Nodes, NodesMut};
-pub(super) use path::{Path, find, first_from, last_before};
+pub(super) use path::{Path, find, first_from, last_before, leaves_from};
 pub(super) use plan::cut;
 
 use crate::error::Result;
@@ -47,15 +47,9 @@ pub(super) fn prepare_insert(nodes: &mut impl NodesMut, lblk: u32) -> Result<()>
     nodes.prepare(path.blocks_to_split(1))
 }
 
-/// Maps a hole.
-///
-/// # Errors
-/// `Corrupt` if a block of it is mapped.
-pub(super) fn insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<()> {
-    match edit(nodes, e.lblk, |path| plan::insert(path, e))? {
-        true => Ok(()),
-        false => Err(Corrupt::new("extent").field("block mapped twice").found(e.lblk).into()),
-    }
+/// Maps a hole; false if a block of it is mapped.
+pub(super) fn insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<bool> {
+    edit(nodes, e.lblk, |path| plan::insert(path, e))
 }
 
 /// Gives the mapped blocks of `range` that belong to the extent at its start another state. Returns the first block behind

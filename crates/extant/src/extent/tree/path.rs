@@ -134,3 +134,15 @@ pub(in crate::extent) fn last_before(nodes: &impl Nodes, end: u64) -> Result<Opt
         None => Ok(None),
     }
 }
+
+/// The extents of the path's leaf from the wanted block on, `max` at most, and the end of what they and the holes between
+/// them tell about.
+pub(in crate::extent) fn leaves_from(nodes: &impl Nodes, path: &Path, max: usize) -> Result<(SmallVec<[Leaf; 16]>, u64)> {
+    let (_, step) = path.leaf();
+    let first = step.index - usize::from(path.hit().is_some()).min(step.index);
+    nodes.view(step.at, step.expect, |node| {
+        let leaves = node.leaves().skip(first).take(max).collect();
+        let end = node.leaf(first + max).map_or(step.expect.end, |e| u64::from(e.lblk));
+        (leaves, end)
+    })
+}

@@ -1,0 +1,66 @@
+//! Maps of block pointers: 12 direct blocks, then one, two and three levels of pointer blocks.
+//!
+//! # Invariants
+//! - A pointer block that an operation leaves without pointers is freed.
+//! - Three levels bound every walk, whatever the image says.
+
+mod insert;
+mod nodes;
+mod remove;
+#[cfg(test)]
+mod tests;
+
+pub(super) use insert::insert;
+pub(super) use nodes::{Pointers, PointersMut};
+pub(super) use remove::{Removal, remove};
+
+use super::tree::At;
+use crate::error::Result;
+use extant_format::indirect::{DIRECT, Path, pointer};
+use std::ops::Range;
+
+/// Logical blocks with one answer: the first physical block, `None` for a hole, and how many they are (at least 1).
+pub(super) type Found = (Option<u32>, u64);
+
+/// What is known of `lblk` from one array of pointers, at most `max` blocks.
+pub(super) fn lookup(nodes: &impl Pointers, lblk: u32, max: u64) -> Result<Found> {
+    let Some(path) = Path::new(lblk, nodes.block_size()) else { return Ok((None, max)) };
+    let mut at = At::Root;
+    for (level, &offset) in path.offsets()[..path.levels()].iter().enumerate() {
+        match nodes.view(at, |bytes| pointer(bytes, offset as usize))? {
+            0 => return Ok((None, rest_of_hole(nodes, &path, level).min(max))),
+            child => at = At::Block(child.into()),
+        }
+    }
+    let (first, end) = array(nodes, &path);
+    nodes.view(at, |bytes| run(bytes, first..end, max))
+}
+
+/// The last array on the way: the offset that is wanted, and where the array ends.
+fn array(nodes: &impl Pointers, path: &Path) -> (usize, usize) {
+    let offset = path.offsets().last().copied().unwrap_or(0) as usize;
+    match path.levels() {
+        0 => (offset, DIRECT),
+        _ => (offset, nodes.per_block() as usize),
+    }
+}
+
+/// Blocks from the wanted one to the end of what a missing pointer at `level` would lead to.
+fn rest_of_hole(nodes: &impl Pointers, path: &Path, level: usize) -> u64 {
+    let per_block = u64::from(nodes.per_block());
+    let below = &path.offsets()[level + 1..];
+    let inside = below.iter().fold(0, |sum, &offset| sum * per_block + u64::from(offset));
+    per_block.pow(below.len() as u32) - inside
+}
+
+/// Pointers from the range's start on that are all zero, or each one more than the one before.
+fn run(bytes: &[u8], range: Range<usize>, max: u64) -> Found {
+    let start = range.start;
+    let first = pointer(bytes, start);
+    let fits = |n: usize| match first {
+        0 => pointer(bytes, n) == 0,
+        _ => first.checked_add((n - start) as u32) == Some(pointer(bytes, n)),
+    };
+    let len = range.take_while(|n| fits(*n)).count() as u64;
+    ((first != 0).then_some(first), len.clamp(1, max.max(1)))
+}

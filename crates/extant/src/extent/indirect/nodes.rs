@@ -1,0 +1,34 @@
+//! Where pointers are kept, seen from the map.
+
+use crate::error::Result;
+use crate::extent::tree::At;
+use extant_format::indirect::pointers_per_block;
+
+/// Pointers for reading.
+pub(in crate::extent) trait Pointers {
+    /// Bytes of a pointer block.
+    fn block_size(&self) -> u32;
+
+    /// Runs `f` on the inode's pointers or on a pointer block. `f` takes no lock.
+    fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R>;
+
+    /// Pointers of a block.
+    fn per_block(&self) -> u32 {
+        pointers_per_block(self.block_size())
+    }
+}
+
+/// Pointers for changing.
+pub(in crate::extent) trait PointersMut: Pointers {
+    /// Runs `f` on pointers that were viewed or created before. `f` takes no lock.
+    fn change<R>(&mut self, at: At, f: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
+
+    /// Makes sure that the next `blocks` calls of [`Self::create`] do not lack space. Changes nothing on disk.
+    fn prepare(&mut self, blocks: usize) -> Result<()>;
+
+    /// A new block of zeros, below 2^32.
+    fn create(&mut self) -> Result<u32>;
+
+    /// Frees a pointer block.
+    fn release(&mut self, block: u32) -> Result<()>;
+}

@@ -1,0 +1,117 @@
+//! Unmaps blocks from the end of a range towards its start.
+
+use super::PointersMut;
+use crate::error::Result;
+use crate::extent::tree::At;
+use extant_format::indirect::{DIRECT, IND, TIND, pointer, put_pointer};
+use std::ops::Range;
+
+/// What to do with the blocks that are unmapped.
+pub(in crate::extent) trait Removal<N: PointersMut> {
+    /// Whether a run of `len` blocks may be freed now.
+    fn may_free(&mut self, nodes: &mut N, len: u32) -> Result<bool>;
+
+    /// Frees blocks that no pointer leads to any more.
+    fn free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<()>;
+}
+
+/// Unmaps the blocks of `range`. Returns the block down to which that is done.
+pub(in crate::extent) fn remove<N: PointersMut>(nodes: &mut N, range: Range<u64>, how: &mut impl Removal<N>) -> Result<u64> {
+    let per_block = u64::from(nodes.per_block());
+    let mut first = DIRECT as u64 + per_block + per_block.pow(2);
+    for slot in (IND..=TIND).rev() {
+        let levels = (slot - IND) as u32;
+        let tree = Array { at: At::Root, levels: levels + 1, base: first, slots: slot..slot + 1, span: per_block.pow(levels + 1) };
+        if let Some(reached) = tree.remove(nodes, &range, how)? {
+            return Ok(reached);
+        }
+        first -= per_block.pow(levels);
+    }
+    let direct = Array { at: At::Root, levels: 0, base: 0, slots: 0..DIRECT, span: 1 };
+    Ok(direct.remove(nodes, &range, how)?.unwrap_or(range.start))
+}
+
+/// Pointers of one kind that follow each other in one place.
+struct Array {
+    at: At,
+    /// Levels of pointer blocks below: 0 if the pointers lead to data.
+    levels: u32,
+    /// Logical block of the first pointer.
+    base: u64,
+    slots: Range<usize>,
+    /// Logical blocks per pointer.
+    span: u64,
+}
+
+impl Array {
+    /// Unmaps what belongs to `range`. `Some` is the block down to which that was done, if it is not all.
+    fn remove<N: PointersMut>(&self, nodes: &mut N, range: &Range<u64>, how: &mut impl Removal<N>) -> Result<Option<u64>> {
+        let count = (self.slots.end - self.slots.start) as u64;
+        let low = (range.start.saturating_sub(self.base) / self.span).min(count) as usize;
+        let high = range.end.saturating_sub(self.base).div_ceil(self.span).min(count) as usize;
+        let mut rest = self.slots.start + low..self.slots.start + high;
+        while let Some((slot, block)) = self.last(nodes, &rest)? {
+            let (stopped, next) = match self.levels {
+                0 => self.remove_run(nodes, rest.start..slot + 1, how)?,
+                _ => (self.remove_below(nodes, slot, block, range, how)?, slot),
+            };
+            if stopped.is_some() {
+                return Ok(stopped);
+            }
+            rest.end = next;
+        }
+        Ok(None)
+    }
+
+    /// The last pointer of the slots that is not zero.
+    fn last<N: PointersMut>(&self, nodes: &N, slots: &Range<usize>) -> Result<Option<(usize, u32)>> {
+        let slots = slots.clone();
+        nodes.view(self.at, |bytes| slots.rev().map(|n| (n, pointer(bytes, n))).find(|found| found.1 != 0))
+    }
+
+    fn block_of(&self, slot: usize) -> u64 {
+        self.base + (slot - self.slots.start) as u64 * self.span
+    }
+
+    /// Frees the contiguous run that ends with the slots. Returns where it stopped, if so, and the run's first slot.
+    fn remove_run<N: PointersMut>(
+        &self, nodes: &mut N, slots: Range<usize>, how: &mut impl Removal<N>,
+    ) -> Result<(Option<u64>, usize)> {
+        let start = nodes.view(self.at, |bytes| run_start(bytes, &slots))?;
+        let len = (slots.end - start) as u32;
+        if !how.may_free(nodes, len)? {
+            return Ok((Some(self.block_of(slots.end)), start));
+        }
+        let first = nodes.view(self.at, |bytes| pointer(bytes, start))?;
+        nodes.change(self.at, |bytes| (start..slots.end).for_each(|n| put_pointer(bytes, n, 0)))?;
+        how.free(nodes, first, len)?;
+        Ok((None, start))
+    }
+
+    /// Unmaps what belongs to `range` below one pointer, and frees its block if nothing is left in it.
+    fn remove_below<N: PointersMut>(
+        &self, nodes: &mut N, slot: usize, block: u32, range: &Range<u64>, how: &mut impl Removal<N>,
+    ) -> Result<Option<u64>> {
+        let (at, per_block) = (At::Block(block.into()), nodes.per_block() as usize);
+        let span = self.span / per_block as u64;
+        let child = Array { at, levels: self.levels - 1, base: self.block_of(slot), slots: 0..per_block, span };
+        if let Some(reached) = child.remove(nodes, range, how)? {
+            return Ok(Some(reached));
+        }
+        if child.last(nodes, &child.slots)?.is_none() {
+            if !how.may_free(nodes, 1)? {
+                return Ok(Some(child.base.saturating_add(self.span).min(range.end)));
+            }
+            nodes.change(self.at, |bytes| put_pointer(bytes, slot, 0))?;
+            nodes.release(block)?;
+        }
+        Ok(None)
+    }
+}
+
+/// The first slot of the run of ascending pointers that ends with the slots.
+fn run_start(bytes: &[u8], slots: &Range<usize>) -> usize {
+    let continues = |n: &usize| pointer(bytes, *n) != 0 && pointer(bytes, *n).checked_add(1) == Some(pointer(bytes, n + 1));
+    let last = slots.end.saturating_sub(1);
+    last - (slots.start..last).rev().take_while(continues).count()
+}

@@ -1,0 +1,162 @@
+//! The blocks of an inode's map, and the nodes of its extent tree: the root in the inode's body, the others in the block cache.
+//!
+//! # Locking
+//! The caller holds the inode's map lock, for writing where a [`Writer`] is used. No buffer is held while another lock is
+//! taken.
+
+use super::owner::charge;
+use super::tree::{At, Expect, Nodes, NodesMut};
+use super::verify::Owner;
+use crate::alloc::{Claim, Purpose, Request};
+use crate::error::{Errno, Error, Result};
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_blocks::Buffer;
+use extant_format::error::Corrupt;
+use extant_format::extent::{Node, NodeMut, seal_extent_block};
+use extant_format::inode::I_BLOCK_SIZE;
+use extant_format::types::BlockNr;
+use extant_journal::{Handle, Seal};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Reads the nodes of an inode's tree.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) st: &'a Store,
+    pub(super) inode: &'a Inode,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(st: &'a Store, inode: &'a Inode) -> Self {
+        Reader { st, inode }
+    }
+
+    fn owner(&self) -> Owner<'a> {
+        Owner { geo: &self.st.geo, ino: self.inode.ino, seed: self.inode.seed }
+    }
+
+    pub(super) fn root(&self) -> [u8; I_BLOCK_SIZE] {
+        self.inode.body().i_block
+    }
+
+    fn block(&self, nr: u64, expect: Expect) -> Result<Arc<Buffer>> {
+        if !self.st.geo.data_range_valid(BlockNr(nr), 1) {
+            return Err(Corrupt::new("extent index").field("child block").found(nr).at_inode(self.inode.ino).into());
+        }
+        self.st.cache.read(nr, |bytes| self.owner().check_block(nr, bytes, expect).map_err(Error::from))
+    }
+}
+
+impl Nodes for Reader<'_> {
+    fn view<R>(&self, at: At, expect: Expect, f: impl FnOnce(Node<'_>) -> R) -> Result<R> {
+        match at {
+            At::Root => Ok(f(self.owner().open_root(&self.root())?)),
+            At::Block(nr) => {
+                let buffer = self.block(nr, expect)?;
+                let bytes = buffer.read();
+                Ok(f(self.owner().open_block(nr, &bytes, expect)?))
+            }
+        }
+    }
+}
+
+/// Changes the nodes of an inode's tree within a handle.
+#[derive(Debug)]
+pub(super) struct Writer<'a, 'h, 'j> {
+    pub(super) st: &'a Store,
+    pub(super) h: &'h mut Handle<'j>,
+    pub(super) inode: &'a Arc<Inode>,
+    /// Where new nodes should lie.
+    near: BlockNr,
+    claims: SmallVec<[Claim; 2]>,
+}
+
+impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
+    pub fn new(st: &'a Store, h: &'h mut Handle<'j>, inode: &'a Arc<Inode>, near: BlockNr) -> Self {
+        Writer { st, h, inode, near, claims: SmallVec::new() }
+    }
+
+    pub(super) fn reader(&self) -> Reader<'a> {
+        Reader::new(self.st, self.inode)
+    }
+
+    fn seal(&self) -> Seal {
+        match self.st.geo.metadata_csum {
+            true => Seal { f: seal_extent_block, seed: self.inode.seed },
+            false => Seal::NONE,
+        }
+    }
+
+    pub(super) fn with_root<R>(&mut self, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let mut body = self.inode.edit(self.st, self.h)?;
+        Ok(f(&mut body.i_block))
+    }
+
+    /// Claims blocks for the map's own use, so that there are `blocks` of them; `low` ones lie below 2^32.
+    pub(super) fn claim_blocks(&mut self, blocks: usize, low: bool) -> Result<()> {
+        let ratio = self.st.geo.cluster_ratio();
+        while self.claims.len() < blocks {
+            let (goal, purpose) = (self.near, Purpose::Metadata);
+            let want = Request { goal, len: ratio, min: ratio, purpose, privileged: true, reserved: false, low };
+            self.claims.push(self.st.alloc.claim(&want)?);
+        }
+        Ok(())
+    }
+
+    /// Books a claimed block. It takes a whole cluster.
+    pub(super) fn take_block(&mut self, low: bool) -> Result<BlockNr> {
+        self.claim_blocks(1, low)?;
+        let mut claim = self.claims.pop().ok_or(Errno::NoSpc)?;
+        let ratio = self.st.geo.cluster_ratio();
+        let block = self.st.alloc.book(self.h, &mut claim, ratio)?;
+        charge(self.st, self.h, self.inode, ratio.into())?;
+        Ok(block)
+    }
+
+    /// Frees a block of the map, with its cluster.
+    pub(super) fn free_block(&mut self, block: u64) -> Result<()> {
+        let ratio = self.st.geo.cluster_ratio();
+        let start = BlockNr(block & !(u64::from(ratio) - 1));
+        charge(self.st, self.h, self.inode, -i64::from(ratio))?;
+        self.st.alloc.free(self.h, start, ratio, Purpose::Metadata)
+    }
+}
+
+impl Nodes for Writer<'_, '_, '_> {
+    fn view<R>(&self, at: At, expect: Expect, f: impl FnOnce(Node<'_>) -> R) -> Result<R> {
+        self.reader().view(at, expect, f)
+    }
+}
+
+impl NodesMut for Writer<'_, '_, '_> {
+    fn change<R>(&mut self, at: At, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R> {
+        let At::Block(nr) = at else {
+            return self.with_root(|bytes| Ok(f(NodeMut::open(bytes)?)))?;
+        };
+        let buffer = self.reader().block(nr, Expect::ROOT)?;
+        let mut bytes = self.h.write(&buffer, self.seal())?;
+        Ok(f(NodeMut::open(&mut bytes)?))
+    }
+
+    fn format<R>(&mut self, at: At, depth: u16, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R> {
+        let At::Block(nr) = at else {
+            return self.with_root(|bytes| f(NodeMut::init(bytes, depth)));
+        };
+        let buffer = self.st.cache.fresh(nr);
+        let mut bytes = self.h.write(&buffer, self.seal())?;
+        Ok(f(NodeMut::init(&mut bytes, depth)))
+    }
+
+    fn prepare(&mut self, blocks: usize) -> Result<()> {
+        self.claim_blocks(blocks, false)
+    }
+
+    fn create(&mut self) -> Result<u64> {
+        Ok(self.take_block(false)?.0)
+    }
+
+    fn release(&mut self, block: u64) -> Result<()> {
+        self.free_block(block)
+    }
+}

@@ -1,0 +1,189 @@
+//! Finds blocks, in the cache of runs or in the map.
+
+use super::indirect;
+use super::io::Reader;
+use super::owner::Kind;
+use super::tree::{self, LOGICAL_END, Path};
+use crate::error::Result;
+use crate::inode::{Inode, MapCache, Run, State};
+use crate::store::Store;
+use extant_format::extent::Leaf;
+use extant_format::types::BlockNr;
+use smallvec::{SmallVec, smallvec};
+
+/// Extents that a walk takes along into the cache.
+const TAKEN_ALONG: usize = 16;
+
+type Runs = SmallVec<[Run; 2]>;
+
+/// The run that contains `lblk`, from `lblk` on, cut to `max` blocks. For a hole `len` is the known length of the hole
+/// (up to `max`).
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn lookup(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<Run> {
+    let map = inode.map.read();
+    if let Some(run) = map.get(lblk, max) {
+        return Ok(run);
+    }
+    let runs = walk(st, inode, lblk)?;
+    let epoch = map.epoch();
+    drop(map);
+    remember(inode, epoch, &runs);
+    Ok(cut_from(&runs, lblk, max))
+}
+
+/// As [`lookup`], for who holds the map lock.
+pub(super) fn lookup_locked(st: &Store, inode: &Inode, map: &MapCache, lblk: u32, max: u32) -> Result<Run> {
+    match map.get(lblk, max) {
+        Some(run) => Ok(run),
+        None => Ok(cut_from(&walk(st, inode, lblk)?, lblk, max)),
+    }
+}
+
+/// Stores what was found while the map was as in `epoch`; not at all if that would mean to wait.
+fn remember(inode: &Inode, epoch: u64, runs: &Runs) {
+    if let Some(mut map) = inode.map.try_write()
+        && map.epoch() == epoch
+    {
+        runs.iter().for_each(|run| map.put(*run));
+    }
+}
+
+fn cut_from(runs: &Runs, lblk: u32, max: u32) -> Run {
+    let start = u64::from(lblk);
+    let found = runs.iter().find_map(|run| run.cut(start..start + u64::from(max)));
+    found.unwrap_or(Run { lblk, len: max, pblk: BlockNr(0), state: State::Hole })
+}
+
+/// The run of `lblk` and a few that follow it.
+fn walk(st: &Store, inode: &Inode, lblk: u32) -> Result<Runs> {
+    let nodes = Reader::new(st, inode);
+    match Kind::of(inode) {
+        Kind::Tree => tree_runs(&nodes, lblk),
+        Kind::Indirect => pointer_run(&nodes, lblk),
+        Kind::Inline => Ok(smallvec![hole(lblk, LOGICAL_END)]),
+    }
+}
+
+fn hole(lblk: u32, end: u64) -> Run {
+    let len = end.saturating_sub(lblk.into()).min(u32::MAX.into()) as u32;
+    Run { lblk, len, pblk: BlockNr(0), state: State::Hole }
+}
+
+/// The run that an extent is.
+pub(super) fn run_of(leaf: &Leaf) -> Run {
+    let state = if leaf.unwritten { State::Unwritten } else { State::Written };
+    Run { lblk: leaf.lblk, len: leaf.len.into(), pblk: BlockNr(leaf.pblk), state }
+}
+
+fn tree_runs(nodes: &Reader<'_>, lblk: u32) -> Result<Runs> {
+    let path = tree::find(nodes, lblk)?;
+    let (leaves, end) = tree::leaves_from(nodes, &path, TAKEN_ALONG)?;
+    let mut runs = Runs::new();
+    let mut at = path.left.map_or(u64::from(lblk), |e| e.end().min(lblk.into()));
+    for leaf in leaves {
+        if at < leaf.lblk.into() {
+            runs.push(hole(at as u32, leaf.lblk.into()));
+        }
+        runs.push(run_of(&leaf));
+        at = leaf.end();
+    }
+    if at < end {
+        runs.push(hole(at as u32, end));
+    }
+    Ok(runs)
+}
+
+fn pointer_run(nodes: &Reader<'_>, lblk: u32) -> Result<Runs> {
+    let (first, len) = indirect::lookup(nodes, lblk, LOGICAL_END.saturating_sub(lblk.into()))?;
+    let Some(first) = first else { return Ok(smallvec![hole(lblk, u64::from(lblk) + len)]) };
+    nodes.check_data(first.into(), len)?;
+    Ok(smallvec![Run { lblk, len: len as u32, pblk: BlockNr(first.into()), state: State::Written }])
+}
+
+/// The best physical place for `lblk`: after its left neighbour, before its right one, else in the inode's group.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn goal(st: &Store, inode: &Inode, lblk: u32) -> Result<BlockNr> {
+    let _map = inode.map.read();
+    goal_locked(st, inode, lblk)
+}
+
+/// As [`goal`], for who holds the map lock.
+pub(super) fn goal_locked(st: &Store, inode: &Inode, lblk: u32) -> Result<BlockNr> {
+    let near = match Kind::of(inode) {
+        Kind::Tree => goal_in_tree(&tree::find(&Reader::new(st, inode), lblk)?, lblk),
+        Kind::Indirect => goal_after(st, inode, lblk)?,
+        Kind::Inline => None,
+    };
+    let inside = near.filter(|goal| st.geo.data_range_valid(BlockNr(*goal), 1));
+    Ok(inside.map_or_else(|| st.alloc.inode_goal(inode.ino), BlockNr))
+}
+
+fn goal_in_tree(path: &Path, lblk: u32) -> Option<u64> {
+    let lblk = u64::from(lblk);
+    let after = path.left.map(|e| e.pblk + (lblk - u64::from(e.lblk)));
+    after.or_else(|| path.right.and_then(|e| e.pblk.checked_sub(u64::from(e.lblk) - lblk)))
+}
+
+fn goal_after(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<u64>> {
+    let Some(before) = lblk.checked_sub(1) else { return Ok(None) };
+    let (found, _) = indirect::lookup(&Reader::new(st, inode), before, 1)?;
+    Ok(found.map(|p| u64::from(p) + 1))
+}
+
+/// Physical block that `lblk` must get because its cluster is already mapped (bigalloc), if so.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn implied(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
+    let _map = inode.map.read();
+    implied_locked(st, inode, lblk)
+}
+
+/// As [`implied`], for who holds the map lock.
+pub(super) fn implied_locked(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
+    let ratio = st.geo.cluster_ratio();
+    if ratio == 1 || Kind::of(inode) != Kind::Tree {
+        return Ok(None);
+    }
+    let start = lblk - lblk % ratio;
+    let found = tree::first_from(&Reader::new(st, inode), start)?;
+    let found = found.filter(|e| u64::from(e.lblk) < u64::from(start) + u64::from(ratio));
+    let place = |e: Leaf| (e.pblk + u64::from(lblk)).checked_sub(e.lblk.into()).map(BlockNr);
+    Ok(found.and_then(place))
+}
+
+/// Blocks from `lblk` on, at most `max`, that are unmapped and whose clusters the file does not own: as many may be mapped from a new
+/// claim (on bigalloc the claim begins with the cluster of `lblk`). 0 if `lblk` is mapped or its place is implied.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn unowned(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<u32> {
+    let map = inode.map.read();
+    unowned_locked(st, inode, &map, lblk, max)
+}
+
+/// As [`unowned`], for who holds the map lock.
+pub(super) fn unowned_locked(st: &Store, inode: &Inode, map: &MapCache, lblk: u32, max: u32) -> Result<u32> {
+    let mut len = 0;
+    while len < max {
+        let run = lookup_locked(st, inode, map, lblk.saturating_add(len), max - len)?;
+        if run.is_mapped() || run.len == 0 {
+            break;
+        }
+        len += run.len;
+    }
+    let ratio = st.geo.cluster_ratio();
+    if ratio == 1 || len == 0 {
+        return Ok(len);
+    }
+    if implied_locked(st, inode, lblk)?.is_some() {
+        return Ok(0);
+    }
+    let end = lblk.saturating_add(len);
+    let shared = len < max || implied_locked(st, inode, end - 1)?.is_some();
+    Ok(if shared { (end - end % ratio).saturating_sub(lblk) } else { len })
+}

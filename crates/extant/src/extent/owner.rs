@@ -1,0 +1,90 @@
+//! An inode as the owner of blocks: its kind of map, its `i_blocks`, what its blocks are for.
+
+use super::tree::LOGICAL_END;
+use crate::alloc::Purpose;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_format::error::Corrupt;
+use extant_format::extent::NodeMut;
+use extant_format::features::Incompat;
+use extant_format::indirect;
+use extant_format::inode::InodeFlags;
+use extant_format::types::FileType;
+use extant_journal::Handle;
+use std::sync::Arc;
+
+/// How an inode maps its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An extent tree.
+    Tree,
+    /// Block pointers.
+    Indirect,
+    /// No map: the data lie in the inode.
+    Inline,
+}
+
+impl Kind {
+    pub fn of(inode: &Inode) -> Kind {
+        let flags = inode.body().flags;
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            Kind::Inline
+        } else if flags.contains(InodeFlags::EXTENTS) {
+            Kind::Tree
+        } else {
+            Kind::Indirect
+        }
+    }
+}
+
+/// What the data blocks of an inode are for: those that go through the journal are revoked when they are freed.
+pub(super) fn purpose(inode: &Inode) -> Purpose {
+    let logged = InodeFlags::EA_INODE | InodeFlags::JOURNAL_DATA;
+    match inode.ftype {
+        FileType::Directory | FileType::Symlink => Purpose::Metadata,
+        _ if inode.body().flags.intersects(logged) => Purpose::Metadata,
+        _ => Purpose::Data,
+    }
+}
+
+/// Adds `blocks` (may be negative) file-system blocks to `i_blocks` within `h`.
+///
+/// # Errors
+/// `Corrupt` if that would go below zero.
+pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
+    let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
+    let mut body = inode.edit(st, h)?;
+    let old = body.blocks;
+    let sum = old.checked_add_signed(sectors);
+    body.blocks = sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))?;
+    Ok(())
+}
+
+/// Gives a new inode an empty map: an extent root, or zeroed pointers where the file system has no extents.
+///
+/// # Errors
+/// Those of the journal.
+pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    let mut map = inode.map.write();
+    map.changing();
+    map.clear();
+    let mut body = inode.edit(st, h)?;
+    body.flags.remove(InodeFlags::INLINE_DATA);
+    if st.geo.incompat(Incompat::EXTENTS) {
+        NodeMut::init(&mut body.i_block, 0);
+        body.flags.insert(InodeFlags::EXTENTS);
+    } else {
+        body.i_block.fill(0);
+        body.flags.remove(InodeFlags::EXTENTS);
+    }
+    Ok(())
+}
+
+/// Logical blocks that the inode's kind of map can hold.
+pub fn max_blocks(st: &Store, inode: &Inode) -> u64 {
+    match Kind::of(inode) {
+        Kind::Indirect => indirect::max_blocks(st.geo.block_size).min(LOGICAL_END),
+        Kind::Tree | Kind::Inline => LOGICAL_END,
+    }
+}

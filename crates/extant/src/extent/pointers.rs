@@ -1,0 +1,80 @@
+//! The pointers of an inode's indirect map: the first ones in the inode's body, the others in the block cache.
+//!
+//! # Locking
+//! As in [`super::io`].
+
+use super::indirect::{Pointers, PointersMut};
+use super::io::{Reader, Writer};
+use super::tree::At;
+use crate::error::{Errno, Error, Result};
+use extant_blocks::Buffer;
+use extant_format::error::Corrupt;
+use extant_format::types::BlockNr;
+use extant_journal::Seal;
+use std::sync::Arc;
+
+impl Reader<'_> {
+    /// Verifies that data blocks are the file system's.
+    pub fn check_data(&self, first: u64, len: u64) -> Result<()> {
+        match self.st.geo.data_range_valid(BlockNr(first), len) {
+            true => Ok(()),
+            false => Err(Corrupt::new("block map").field("block").found(first).at_inode(self.inode.ino).into()),
+        }
+    }
+
+    fn pointer_block(&self, nr: u64) -> Result<Arc<Buffer>> {
+        self.check_data(nr, 1)?;
+        self.st.cache.read::<Error>(nr, |_| Ok(()))
+    }
+}
+
+impl Pointers for Reader<'_> {
+    fn block_size(&self) -> u32 {
+        self.st.geo.block_size
+    }
+
+    fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        match at {
+            At::Root => Ok(f(&self.root())),
+            At::Block(nr) => Ok(f(&self.pointer_block(nr)?.read())),
+        }
+    }
+}
+
+impl Pointers for Writer<'_, '_, '_> {
+    fn block_size(&self) -> u32 {
+        self.st.geo.block_size
+    }
+
+    fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Pointers::view(&self.reader(), at, f)
+    }
+}
+
+impl PointersMut for Writer<'_, '_, '_> {
+    fn change<R>(&mut self, at: At, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        match at {
+            At::Root => self.with_root(f),
+            At::Block(nr) => {
+                let buffer = self.reader().pointer_block(nr)?;
+                let mut bytes = self.h.write(&buffer, Seal::NONE)?;
+                Ok(f(&mut bytes))
+            }
+        }
+    }
+
+    fn prepare(&mut self, blocks: usize) -> Result<()> {
+        self.claim_blocks(blocks, true)
+    }
+
+    fn create(&mut self) -> Result<u32> {
+        let block = self.take_block(true)?;
+        let buffer = self.st.cache.fresh(block.0);
+        self.h.write(&buffer, Seal::NONE)?;
+        u32::try_from(block.0).map_err(|_| Errno::FBig.into())
+    }
+
+    fn release(&mut self, block: u32) -> Result<()> {
+        self.free_block(block.into())
+    }
+}

@@ -1,0 +1,132 @@
+//! Unmaps and frees blocks.
+
+use super::budget;
+use super::indirect::{self, Removal};
+use super::insert::changing;
+use super::io::Writer;
+use super::owner::{Kind, charge, purpose};
+use super::tree;
+use crate::error::{Errno, Result};
+use crate::inode::Inode;
+use crate::store::Store;
+use extant_format::extent::Leaf;
+use extant_format::types::BlockNr;
+use extant_journal::Handle;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Unmaps and frees blocks of `range` from its end towards its start as far as the handle's credits allow. Returns the new end: when it
+/// equals `range.start`, all is done; else restart the handle (with [`credits`](super::credits) for 1 block or more) and call again with
+/// the shorter range. An empty tree goes back to depth 0.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
+    if range.start >= range.end {
+        return Ok(range.start);
+    }
+    let mut map = inode.map.write();
+    let reached = changing(h, inode, &mut map, |h| match Kind::of(inode) {
+        Kind::Tree => remove_extents(st, h, inode, range.clone()),
+        Kind::Indirect => remove_pointers(st, h, inode, range.clone()),
+        Kind::Inline => Ok(range.start),
+    })?;
+    map.forget(range);
+    Ok(reached)
+}
+
+/// Whether `needed` credits are left. The transaction is asked for more if not; the first step always goes on.
+fn may_go_on(h: &mut Handle<'_>, needed: u32, first: bool) -> Result<bool> {
+    let missing = needed.saturating_sub(h.credits_left());
+    Ok(missing == 0 || h.extend(missing)? || first)
+}
+
+fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
+    let mut end = range.end;
+    let mut first = true;
+    let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
+    while let Some(path) = tree::last_before(&nodes, end)? {
+        let part = path.left.and_then(|e| tree::cut(&e, range.start..end));
+        let Some(part) = part else { break };
+        let needed = budget::edit(st, path.depth() as u32) + st.alloc.credits(part.len.into());
+        if !may_go_on(nodes.h, needed, first)? {
+            return Ok(part.end());
+        }
+        let before = nodes.h.credits_left();
+        remove_part(&mut nodes, part)?;
+        budget::assert_used(before, nodes.h, needed);
+        end = part.lblk.into();
+        first = false;
+    }
+    Ok(range.start)
+}
+
+/// Unmaps a part of one extent and frees its blocks.
+fn remove_part(nodes: &mut Writer<'_, '_, '_>, part: Leaf) -> Result<()> {
+    let (st, inode) = (nodes.st, nodes.inode);
+    let freed = freed_blocks(nodes, &part)?;
+    charge(st, nodes.h, inode, -i64::from(freed.1))?;
+    tree::remove(nodes, part.lblk, part.lblk.into()..part.end())?;
+    match freed {
+        (_, 0) => Ok(()),
+        (start, len) => st.alloc.free(nodes.h, start, len, purpose(inode)),
+    }
+}
+
+/// The blocks that are free when `part` is unmapped: whole clusters of which no other block is mapped.
+fn freed_blocks(nodes: &Writer<'_, '_, '_>, part: &Leaf) -> Result<(BlockNr, u32)> {
+    let ratio = u64::from(nodes.st.geo.cluster_ratio());
+    if ratio == 1 {
+        return Ok((BlockNr(part.pblk), part.len.into()));
+    }
+    let (start, end) = (u64::from(part.lblk), part.end());
+    let mut first = start - start % ratio;
+    let mut last = end.next_multiple_of(ratio);
+    let head_used = is_mapped(nodes, first..start)?;
+    let tail_used = is_mapped(nodes, end..last)?;
+    if head_used {
+        first += ratio;
+    }
+    if tail_used {
+        last -= ratio;
+    }
+    let shift = part.pblk.saturating_sub(start % ratio);
+    let skipped = if head_used { ratio } else { 0 };
+    Ok((BlockNr(shift + skipped), last.saturating_sub(first) as u32))
+}
+
+/// Whether a block of the range is mapped.
+fn is_mapped(nodes: &Writer<'_, '_, '_>, range: Range<u64>) -> Result<bool> {
+    if range.is_empty() || range.start >= tree::LOGICAL_END {
+        return Ok(false);
+    }
+    let found = tree::first_from(nodes, range.start as u32)?;
+    Ok(found.is_some_and(|e| u64::from(e.lblk) < range.end))
+}
+
+fn remove_pointers(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
+    if st.geo.cluster_ratio() > 1 {
+        return Err(Errno::OpNotSupp.into());
+    }
+    let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
+    indirect::remove(&mut nodes, range, &mut Freeing { first: true })
+}
+
+/// Frees the runs of an indirect map as long as the handle has credits.
+struct Freeing {
+    first: bool,
+}
+
+impl Removal<Writer<'_, '_, '_>> for Freeing {
+    fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<bool> {
+        let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len);
+        let goes_on = may_go_on(nodes.h, needed, self.first)?;
+        self.first = false;
+        Ok(goes_on)
+    }
+
+    fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
+        charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))?;
+        nodes.st.alloc.free(nodes.h, BlockNr(first.into()), len, purpose(nodes.inode))
+    }
+}

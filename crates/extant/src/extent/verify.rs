@@ -1,0 +1,117 @@
+//! What a node of an image's extent tree has to be.
+//!
+//! Blocks are verified when they were just read: checksum, depth, order, their place within the parent's range of keys, and
+//! physical places. A cached block may be reached in other ways by a hostile image, so its depth is compared each time, and
+//! nothing relies on the rest for more than sense.
+
+use super::tree::{Expect, LOGICAL_END};
+use extant_format::error::{Corrupt, Result};
+use extant_format::extent::{Leaf, MAX_DEPTH, Node, capacity, verify_extent_block};
+use extant_format::types::{BlockNr, InodeNr};
+use extant_format::Geometry;
+
+/// Entries that a node may have room for less than its size allows, as some writers leave it.
+const SPARE_ENTRIES: u16 = 2;
+
+/// The tree's owner, as verification needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner<'a> {
+    pub geo: &'a Geometry,
+    pub ino: InodeNr,
+    /// Seed of the checksums of its blocks.
+    pub seed: u32,
+}
+
+impl Owner<'_> {
+    /// A block just read from the device.
+    pub fn check_block(&self, nr: u64, bytes: &[u8], expect: Expect) -> Result<()> {
+        let checked = self.check_checksum(bytes).and_then(|()| {
+            let node = Node::parse(bytes, expect.depth)?;
+            self.check_node(&node, bytes.len(), expect)
+        });
+        checked.map_err(|e| e.at_inode(self.ino).at_block(nr))
+    }
+
+    /// The root, which was decoded with its inode.
+    pub fn open_root<'b>(&self, bytes: &'b [u8]) -> Result<Node<'b>> {
+        let node = Node::parse(bytes, None).and_then(|node| {
+            self.check_node(&node, bytes.len(), Expect::ROOT)?;
+            Ok(node)
+        });
+        node.map_err(|e| e.at_inode(self.ino))
+    }
+
+    /// A block from the cache.
+    pub fn open_block<'b>(&self, nr: u64, bytes: &'b [u8], expect: Expect) -> Result<Node<'b>> {
+        let node = Node::open(bytes).and_then(|node| match expect.depth {
+            Some(depth) if depth == node.depth() => Ok(node),
+            depth => {
+                let error = Corrupt::new("extent header").field("depth").found(node.depth());
+                Err(error.expected(depth.unwrap_or(MAX_DEPTH)))
+            }
+        });
+        node.map_err(|e| e.at_inode(self.ino).at_block(nr))
+    }
+
+    fn check_checksum(&self, bytes: &[u8]) -> Result<()> {
+        match !self.geo.metadata_csum || verify_extent_block(bytes, self.seed) {
+            true => Ok(()),
+            false => Err(Corrupt::new("extent block").field("checksum")),
+        }
+    }
+
+    fn check_node(&self, node: &Node<'_>, size: usize, expect: Expect) -> Result<()> {
+        let (max, room) = (node.header().max, capacity(size));
+        if max < room.saturating_sub(SPARE_ENTRIES) {
+            return Err(Corrupt::new("extent header").field("max").found(max).expected(room));
+        }
+        check_range(node, expect)?;
+        node.check_physical(self.geo)?;
+        node.leaves().try_for_each(|leaf| self.check_leaf(&leaf))?;
+        node.indexes().try_for_each(|index| self.check_place(index.child, 1))
+    }
+
+    fn check_leaf(&self, leaf: &Leaf) -> Result<()> {
+        let mask = u64::from(self.geo.cluster_ratio()) - 1;
+        if u64::from(leaf.lblk) & mask != leaf.pblk & mask {
+            return Err(Corrupt::new("extent").field("place in its cluster").found(leaf.pblk));
+        }
+        self.check_place(leaf.pblk, leaf.len.into())
+    }
+
+    /// Superblocks and descriptors belong to no file but the one that reserves them.
+    fn check_place(&self, pblk: u64, len: u64) -> Result<()> {
+        if self.ino == InodeNr::RESIZE || !self.touches_base(pblk, len) {
+            return Ok(());
+        }
+        Err(Corrupt::new("extent").field("physical block").found(pblk))
+    }
+
+    /// Whether the blocks touch the superblock or descriptors of a group.
+    fn touches_base(&self, pblk: u64, len: u64) -> bool {
+        let group = |block| self.geo.group_of_block(BlockNr(block));
+        let (Some(first), Some(last)) = (group(pblk), group(pblk + len.saturating_sub(1))) else { return false };
+        (first.0..=last.0).any(|g| {
+            let base = self.geo.base_meta(g.into());
+            let overlaps = |r: &std::ops::Range<u64>| r.start < pblk + len && pblk < r.end;
+            let sb = base.superblock.map_or(0..0, |b| b.0..b.0 + 1);
+            [sb, base.descriptors, base.reserved].iter().any(overlaps)
+        })
+    }
+}
+
+/// The node's keys lie in the range that its parent says; a child is not empty.
+fn check_range(node: &Node<'_>, expect: Expect) -> Result<()> {
+    if let Some(first) = expect.first
+        && node.key(0) != Some(first)
+    {
+        let found = node.key(0).map_or(LOGICAL_END, u64::from);
+        return Err(Corrupt::new("extent block").field("first logical block").found(found).expected(first));
+    }
+    let last = node.leaves().next_back().map(|leaf| leaf.end());
+    let last = last.or(node.indexes().next_back().map(|index| u64::from(index.lblk) + 1)).unwrap_or(0);
+    match last <= expect.end {
+        true => Ok(()),
+        false => Err(Corrupt::new("extent block").field("last logical block").found(last).expected(expect.end)),
+    }
+}
