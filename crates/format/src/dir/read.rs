@@ -67,7 +67,7 @@ impl<'a> Entries<'a> {
             return Err(bad("room", rest.len(), MIN_REC_LEN));
         }
         let rec_len = self.format.decode_rec_len(le16(rest, 4));
-        if rec_len < MIN_REC_LEN || rec_len % 4 != 0 || rec_len > rest.len() {
+        if rec_len < MIN_REC_LEN || !rec_len.is_multiple_of(4) || rec_len > rest.len() {
             return Err(bad("record length", rec_len, rest.len()));
         }
         let (ino, name_len) = (le32(rest, 0), usize::from(rest[6]));

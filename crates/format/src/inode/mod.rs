@@ -156,10 +156,12 @@ impl Default for Inode {
 }
 
 impl Inode {
-    /// A new inode of this mode: all times now, the extra size that new inodes of the file system get.
+    /// A new inode of this mode: all times now, as exact as the slot can hold, and the extra size that new inodes of the file
+    /// system get.
     pub fn new(geo: &Geometry, mode: u16, now: Timestamp) -> Inode {
-        let mut inode =
-            Inode { mode, extra_isize: new_extra_isize(geo), atime: now, ctime: now, mtime: now, ..Inode::default() };
+        let mut inode = Inode { mode, extra_isize: new_extra_isize(geo), ..Inode::default() };
+        let now = inode.storable_time(now);
+        (inode.atime, inode.ctime, inode.mtime) = (now, now, now);
         inode.crtime = inode.has_crtime().then_some(now);
         inode
     }
@@ -385,7 +387,7 @@ fn encode_blocks(raw: &mut RawInode, inode: &Inode, geo: &Geometry) -> Result<In
     let huge = sectors >= LIMIT;
     let unit = if huge { u64::from(geo.sectors_per_block()) } else { 1 };
     let count = sectors / unit;
-    if count >= LIMIT || sectors % unit != 0 {
+    if count >= LIMIT || !sectors.is_multiple_of(unit) {
         return Err(error());
     }
     raw.blocks_lo.set(count as u32);

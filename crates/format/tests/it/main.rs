@@ -3,5 +3,7 @@
 mod fixture;
 mod golden;
 mod hashes;
+mod hostile;
 mod image;
+mod journal;
 mod walk;
