@@ -97,7 +97,7 @@ impl Inodes {
     }
 
     /// Takes a number in any group but `home`: in its flexible group, then at growing distances, then anywhere.
-    fn take_elsewhere(&self, h: &mut Handle<'_>, home: GroupNr, dir: bool) -> Result<InodeNr> {
+    pub fn take_elsewhere(&self, h: &mut Handle<'_>, home: GroupNr, dir: bool) -> Result<InodeNr> {
         let count = self.groups.count();
         for g in orlov::probes(&self.vol.geo, home, count) {
             if let Some(ino) = self.take(h, g, dir)? {
@@ -117,7 +117,7 @@ impl Inodes {
     }
 
     /// Takes a number in the group; `None` if it has none, or is not usable.
-    fn take(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool) -> Result<Option<InodeNr>> {
+    pub fn take(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool) -> Result<Option<InodeNr>> {
         if self.free.get(g.0) == 0 {
             return Ok(None);
         }

@@ -128,3 +128,6 @@ impl Alloc {
 
 /// Parts of a group that threads are spread over.
 const COLOURS: usize = 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+mod harness;
+
+use super::*;
+use extant_format::group_desc::GroupFlags;
+use extant_format::types::FileType;
+use extant_testkit::Image;
+use harness::House;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+fn want(goal: u64, len: u32, min: u32) -> Request {
+    Request {
+        goal: BlockNr(goal),
+        len,
+        min,
+        purpose: Purpose::Data,
+        privileged: false,
+        reserved: false,
+        low: false,
+    }
+}
+
+/// Wants everything there is.
+fn all(goal: u64, len: u32) -> Request {
+    Request { purpose: Purpose::Metadata, privileged: true, ..want(goal, len, 1) }
+}
+
+/// Claims and books one run.
+fn take(house: &House, want: &Request) -> crate::Result<(BlockNr, u32)> {
+    let mut claim = house.alloc.claim(want)?;
+    let len = claim.len;
+    let mut h = house.vol.start(house.alloc.credits(len))?;
+    Ok((house.alloc.book(&mut h, &mut claim, len)?, len))
+}
+
+fn give(house: &House, (start, len): (BlockNr, u32)) -> crate::Result<()> {
+    let mut h = house.vol.start(house.alloc.credits(len))?;
+    house.alloc.free(&mut h, start, len, Purpose::Data)
+}
+
+/// The feature sets that differ in what this room sees.
+const SETS: [&str; 9] =
+    ["default", "1k", "ext2_1k", "bigalloc_1k", "meta_bg", "uninit_bg", "no_flex_bg", "no_64bit", "sparse_super2"];
+
+#[test]
+fn every_kind_of_groups_fills_and_empties() {
+    for set in SETS {
+        let house = House::named(set);
+        let before = house.groups.superblock();
+        let total = house.groups.free_clusters();
+        let mut taken = Vec::new();
+        while let Ok(run) = take(&house, &all(taken.len() as u64 * 977, 5000)) {
+            taken.push(run);
+        }
+        assert_eq!(house.groups.free_clusters(), 0, "{}", set);
+        assert_eq!(house.alloc.usage().free, 0, "{}", set);
+        house.sync();
+        house.check_counts();
+        let house = house.reopen();
+        house.check_counts();
+        assert!(house.alloc.claim(&all(0, 1)).is_err());
+        for run in taken {
+            give(&house, run).unwrap();
+        }
+        assert_eq!(house.groups.free_clusters(), total, "{}", set);
+        assert!(house.alloc.claim(&all(0, 1)).is_err(), "freed space is not allocated before its commit");
+        house.sync();
+        assert_eq!(house.alloc.pending(), 0);
+        drop(house.alloc.claim(&all(0, 1)).unwrap());
+        assert_eq!(house.alloc.usage().free, before.free_blocks_count(), "{}", set);
+        house.close().assert_clean();
+    }
+}
+
+#[test]
+fn every_kind_of_groups_gives_all_inodes_once() {
+    for set in SETS {
+        let house = House::named(set);
+        let total = house.groups.free_inodes();
+        let mut taken = Vec::new();
+        let dir = |n: usize| n % 7 == 0;
+        loop {
+            let mut h = house.vol.start(Alloc::INODE_CREDITS).unwrap();
+            let home = GroupNr((taken.len() % 3) as u32 % house.groups.count());
+            match house.alloc.inodes.take_elsewhere(&mut h, home, dir(taken.len())) {
+                Ok(ino) => taken.push(ino),
+                Err(error) => break assert!(error.is(Errno::NoSpc), "{error}"),
+            }
+            assert_eq!(house.vol.journal.stats().overdrawn, 0);
+        }
+        assert_eq!((taken.len() as u64, house.groups.free_inodes()), (total, 0), "{}", set);
+        house.sync();
+        house.check_counts();
+        let house = house.reopen();
+        assert!(taken.iter().all(|ino| house.alloc.inode_in_use(*ino).unwrap()));
+        for (n, ino) in taken.iter().enumerate() {
+            let ftype = if dir(n) { FileType::Directory } else { FileType::Regular };
+            let mut h = house.vol.start(Alloc::INODE_CREDITS).unwrap();
+            house.alloc.free_inode(&mut h, *ino, ftype).unwrap();
+            assert!(house.alloc.free_inode(&mut h, *ino, ftype).is_err());
+        }
+        assert_eq!(house.groups.free_inodes(), total, "{}", set);
+        house.close().assert_clean();
+    }
+}
+
+#[test]
+fn threads_share_the_space_exactly() {
+    let house = House::named("1k");
+    let (total, sum) = (house.groups.free_clusters(), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (house, sum) = (&house, &sum);
+            scope.spawn(move || {
+                let mut mine = Vec::new();
+                while let Ok(run) = take(house, &all(u64::from(thread) * 9000, 7 + thread)) {
+                    mine.push(run);
+                    if mine.len() % 5 == 0 && let Some(run) = mine.pop() {
+                        give(house, run).unwrap();
+                    }
+                }
+                sum.fetch_add(mine.iter().map(|(_, len)| u64::from(*len)).sum(), SeqCst);
+            });
+        }
+    });
+    let pending = house.alloc.pending();
+    assert_eq!(sum.load(SeqCst) + pending, total);
+    house.sync();
+    assert_eq!(house.alloc.usage().free, pending);
+    while let Ok((_, len)) = take(&house, &all(0, 100)) {
+        sum.fetch_add(len.into(), SeqCst);
+    }
+    assert_eq!(sum.load(SeqCst), total);
+    house.check_counts();
+}
+
+#[test]
+fn reservations_are_kept() {
+    let house = House::named("default");
+    let free = house.alloc.usage();
+    house.alloc.reserve(1000, false).unwrap();
+    assert_eq!(house.alloc.usage().free, free.free - 1000);
+    let mut claims = Vec::new();
+    while let Ok(claim) = house.alloc.claim(&all(0, 4000)) {
+        claims.push(claim);
+    }
+    assert!(house.alloc.reserve(1, true).is_err());
+    let mut got = 0;
+    while got < 1000 {
+        let claim = house.alloc.claim(&Request { reserved: true, ..want(0, 1000 - got, 1) }).unwrap();
+        got += claim.len;
+        claims.push(claim);
+    }
+    drop(claims);
+    assert_eq!(house.alloc.usage().free, free.free);
+    house.alloc.reserve(100, false).unwrap();
+    house.alloc.unreserve(100);
+    assert_eq!(house.alloc.usage().free, free.free);
+}
+
+#[test]
+fn data_leave_the_reserves() {
+    let house = House::named("default");
+    let usage = house.alloc.usage();
+    let (root, margin) = house.alloc.blocks.kept();
+    let mut claims = Vec::new();
+    let mut take_all = |privileged| {
+        while let Ok(claim) = house.alloc.claim(&Request { privileged, ..want(0, 512, 1) }) {
+            claims.push(claim);
+        }
+        house.alloc.usage()
+    };
+    let plain = take_all(false);
+    assert_eq!((plain.free, plain.available), (root + margin, 0));
+    assert_eq!(plain.free, usage.free - usage.available);
+    assert_eq!(take_all(true).free, margin);
+    house.alloc.claim(&Request { purpose: Purpose::Metadata, ..want(0, 1, 1) }).unwrap();
+}
+
+#[test]
+fn a_claim_is_near_its_goal() {
+    let house = House::named("default");
+    let first = house.alloc.claim(&want(5000, 100, 1)).unwrap();
+    assert_eq!((first.start, first.len), (BlockNr(5000), 100));
+    let second = house.alloc.claim(&want(5000, 100, 1)).unwrap();
+    assert_eq!((second.start, second.len), (BlockNr(5100), 100));
+    let mut rest = second;
+    let front = rest.split(30);
+    assert_eq!((front.start.0, front.len, rest.start.0, rest.len), (5100, 30, 5130, 70));
+    let all = rest.split(99);
+    assert_eq!((all.len, rest.len), (70, 0));
+    drop((front, all));
+    assert_eq!(house.alloc.claim(&want(5100, 100, 100)).unwrap().start, BlockNr(5100));
+}
+
+#[test]
+fn bigalloc_gives_whole_clusters() {
+    let house = House::named("bigalloc");
+    let mut claim = house.alloc.claim(&want(5000, 17, 1)).unwrap();
+    assert_eq!((claim.start.0 % 16, claim.len), (0, 32));
+    let front = claim.split(1);
+    assert_eq!((front.len, claim.len), (16, 16));
+    let mut h = house.vol.start(house.alloc.credits(32)).unwrap();
+    let start = house.alloc.book(&mut h, &mut claim, 3).unwrap();
+    assert_eq!((claim.len, start.0 % 16), (0, 0));
+    house.alloc.free(&mut h, start, 16, Purpose::Metadata).unwrap();
+    drop(h);
+    drop(front);
+    house.close().assert_clean();
+}
+
+#[test]
+fn double_frees_and_metadata_are_refused() {
+    let house = House::named("default");
+    let run = take(&house, &want(5000, 10, 10)).unwrap();
+    give(&house, run).unwrap();
+    let error = give(&house, run).unwrap_err().to_string();
+    assert!(error.contains("group 0"), "{error}");
+    let desc = house.groups.desc(GroupNr(0)).unwrap();
+    for block in [0, 1, desc.block_bitmap, desc.inode_bitmap, desc.inode_table + 3] {
+        assert!(give(&house, (BlockNr(block), 1)).is_err());
+    }
+    assert!(give(&house, (BlockNr(house.vol.geo.blocks_count - 1), 2)).is_err());
+    assert!(give(&house, (BlockNr(u64::MAX), 2)).is_err());
+    house.close().assert_clean();
+}
+
+/// Flips a byte of the image.
+fn damage(image: &Image, byte: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().read(true).write(true).open(image.path()).unwrap();
+    let mut was = [0];
+    file.read_exact_at(&mut was, byte).unwrap();
+    file.write_all_at(&[was[0] ^ 0x10], byte).unwrap();
+}
+
+#[test]
+fn a_bad_bitmap_disables_its_group_only() {
+    let house = House::named("1k");
+    let block_size = u64::from(house.vol.geo.block_size);
+    let uninit = |g: u32| house.groups.with(GroupNr(g), |desc| desc.flags.contains(GroupFlags::BLOCK_UNINIT));
+    let g = (1..house.groups.count()).find(|g| !uninit(*g)).unwrap();
+    let desc = house.groups.desc(GroupNr(g)).unwrap();
+    let inode_bitmap = house.groups.desc(GroupNr(0)).unwrap().inode_bitmap;
+    let image = house.close();
+    damage(&image, desc.block_bitmap * block_size + 100);
+    damage(&image, inode_bitmap * block_size + 1);
+    let house = House::on(image);
+    let goal = house.vol.geo.first_block_of_group(GroupNr(g));
+    let claim = house.alloc.claim(&want(goal.0, 10, 10)).unwrap();
+    assert_ne!(house.vol.geo.group_of_block(claim.start), Some(GroupNr(g)));
+    let before = house.groups.free_clusters();
+    drop(claim);
+    while take(&house, &all(goal.0, 5000)).is_ok() {}
+    assert_eq!(house.groups.free_clusters(), u64::from(desc.free_clusters));
+    assert!(before > u64::from(desc.free_clusters));
+    let mut h = house.vol.start(Alloc::INODE_CREDITS).unwrap();
+    assert!(house.alloc.inodes.take(&mut h, GroupNr(0), false).unwrap().is_none());
+    assert!(house.alloc.inodes.take_elsewhere(&mut h, GroupNr(0), false).is_ok());
+    assert!(house.alloc.inode_in_use(InodeNr::ROOT).is_err());
+    let sb = house.groups.superblock();
+    assert_eq!(sb.error_count(), 2);
+    assert!(sb.first_error().is_some());
+}
+
+#[test]
+fn a_bad_descriptor_names_its_group() {
+    let image = extant_testkit::FeatureSet::named("1k").make();
+    let house = House::on(image);
+    let (block, at) = house.vol.geo.desc_location(GroupNr(3));
+    let byte = house.vol.geo.gdt_block(block).0 * 1024 + at as u64 + 12;
+    let image = house.close();
+    damage(&image, byte);
+    let error = House::open(image).unwrap_err().to_string();
+    assert!(error.contains("group 3"), "{error}");
+}
+
+#[test]
+fn no_number_is_passed_over() {
+    let house = House::named("1k");
+    let per_group = house.vol.geo.inodes_per_group;
+    let mut h = house.vol.start(64).unwrap();
+    let taken: Vec<_> = (0..per_group).map(|_| house.alloc.inodes.take_elsewhere(&mut h, GroupNr(0), false)).collect();
+    let numbers: Vec<u32> = taken.into_iter().map(|ino| ino.unwrap().0).collect();
+    let behind: Vec<u32> = numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| pair[1]).collect();
+    assert!(behind.len() <= 1, "{behind:?}");
+}
