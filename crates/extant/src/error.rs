@@ -140,15 +140,3 @@ impl From<extant_journal::Error> for Error {
 fn copy_io(e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), e.to_string())
 }
-
-impl From<crate::mkfs::Error> for Error {
-    fn from(e: crate::mkfs::Error) -> Self {
-        use crate::mkfs::Error as M;
-        match e {
-            M::Io(e) => Error::Io(e),
-            M::Invalid(why) => Error::Invalid(why),
-            M::TooSmall(_) => Error::Posix(Errno::NoSpc),
-            M::Unsupported(what) => Error::Unsupported(what),
-        }
-    }
-}

@@ -61,3 +61,14 @@ impl From<extant_format::Corrupt> for Error {
         Error::Invalid(format!("the options give no valid file system: {c}"))
     }
 }
+
+impl From<Error> for crate::Error {
+    fn from(e: Error) -> Self {
+        match e {
+            Error::Io(e) => crate::Error::Io(e),
+            Error::Unsupported(what) => crate::Error::Unsupported(what),
+            // The text says for what there is too little room, which a number cannot.
+            Error::Invalid(_) | Error::TooSmall(_) => crate::Error::Invalid(e.to_string()),
+        }
+    }
+}

@@ -63,7 +63,7 @@ impl Words {
         let random = u128::from(self.next()) << 64 | u128::from(self.next());
         let version = random & !(0xF << 76) | 4 << 76;
         let variant = version & !(3 << 62) | 2 << 62;
-        variant.to_be_bytes()
+        std::array::from_fn(|n| (variant >> (120 - 8 * n)) as u8)
     }
 }
 

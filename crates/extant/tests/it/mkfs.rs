@@ -118,11 +118,14 @@ fn e2fsck_finds_nothing() {
 
 #[test]
 fn stale_bytes_do_not_matter() {
+    const SETS: [&str; 9] =
+        ["1k", "ext2 1k", "ext3", "bigalloc groups", "meta_bg short", "mmp", "uninit_bg", "no checksums", "small"];
     for (name, mut options, bytes, _) in every_set() {
-        if bytes > 100 * MIB {
+        if !SETS.contains(&name) {
             continue;
         }
         println!("{name}");
+        let bytes = bytes.min(100 * MIB);
         for zeroing in [Zeroing::Lazy, Zeroing::Full] {
             options.zeroing = zeroing;
             let image = Image::blank(bytes);
