@@ -6,6 +6,7 @@
 //! - Pages of the blocks are written back before, and dropped after the device has the new bytes; the generation of the pages
 //!   keeps readers from adding what they read before.
 
+use super::map::Kind;
 use super::plan::{self, After, How, Need, Piece};
 use super::{inline, limits, logged, map, read, times, write, writeback};
 use crate::error::Result;
@@ -25,7 +26,7 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
     let _lock = inode.rw.read();
     let len = read::readable(st, inode, offset, buf.len());
     let Some(buf) = buf.get_mut(..len).filter(|b| !b.is_empty()) else { return Ok(0) };
-    if map::is_inline(inode) || inode.logs_data(st) {
+    if map::kind(st, inode) != Kind::Blocks {
         return read::read(st, inode, offset, buf);
     }
     let end = offset + len as u64;
@@ -72,7 +73,7 @@ pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], st
 fn shares(st: &Store, inode: &Inode, offset: u64) -> bool {
     let size = inode.pages.size();
     let may_start_inline = size == 0 && st.geo.incompat(Incompat::INLINE_DATA);
-    offset <= size && !may_start_inline && !map::is_inline(inode) && !inode.logs_data(st)
+    offset <= size && !may_start_inline && map::kind(st, inode) == Kind::Blocks
 }
 
 fn in_blocks(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {

@@ -98,6 +98,29 @@ pub(super) fn has_map(st: &Store, inode: &Inode) -> bool {
     }
 }
 
+/// Where a regular file's content is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// In blocks, cached as pages.
+    Blocks,
+    /// In blocks that go through the journal.
+    Logged,
+    /// In the inode.
+    Inline,
+}
+
+/// Where the content is.
+pub(super) fn kind(st: &Store, inode: &Inode) -> Kind {
+    let flags = inode.body().flags;
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        Kind::Inline
+    } else if st.pool.log_data || flags.contains(InodeFlags::JOURNAL_DATA) {
+        Kind::Logged
+    } else {
+        Kind::Blocks
+    }
+}
+
 /// Whether the content lies in the inode.
 pub(super) fn is_inline(inode: &Inode) -> bool {
     inode.body().flags.contains(InodeFlags::INLINE_DATA)

@@ -1,5 +1,6 @@
 //! Reading through the page cache.
 
+use super::map::Kind;
 use super::{inline, load, logged, map};
 use crate::error::Result;
 use crate::inode::Inode;
@@ -10,11 +11,10 @@ use std::sync::Arc;
 pub fn read(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let len = readable(st, inode, offset, buf.len());
     let Some(buf) = buf.get_mut(..len).filter(|b| !b.is_empty()) else { return Ok(0) };
-    if map::is_inline(inode) {
-        return inline::read(st, inode, offset, buf);
-    }
-    if inode.logs_data(st) {
-        return logged::read(st, inode, offset, buf);
+    match map::kind(st, inode) {
+        Kind::Inline => return inline::read(st, inode, offset, buf),
+        Kind::Logged => return logged::read(st, inode, offset, buf),
+        Kind::Blocks => {}
     }
     let end = map::block_up(st, offset + len as u64);
     let mut done = 0;

@@ -1,5 +1,6 @@
 //! Integration tests of the engine.
 
 mod crash;
+mod file;
 mod life;
 mod mkfs;

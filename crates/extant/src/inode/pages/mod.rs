@@ -47,6 +47,8 @@ pub struct Pages {
     errors: ErrorSeq,
     /// On the pool's queue of inodes with pages.
     queued: AtomicBool,
+    /// On the pool's list of inodes with waiting pages, or about to be.
+    listed: AtomicBool,
     counts: OnceLock<Arc<Counts>>,
 }
 
@@ -61,6 +63,7 @@ impl Pages {
             ahead: ReadAhead::default(),
             errors: ErrorSeq::default(),
             queued: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
             counts: OnceLock::new(),
         }
     }

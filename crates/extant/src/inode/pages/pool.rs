@@ -108,7 +108,8 @@ impl PagePool {
 
     /// Notes that the inode has pages, and waiting ones if `dirty`.
     pub fn note(&self, inode: &Arc<Inode>, dirty: bool) {
-        if dirty {
+        // AcqRel: either this exchange comes first, and `note_clean` sees the waiting pages; or it sees the mark taken back.
+        if dirty && !inode.pages.listed.swap(true, Ordering::AcqRel) {
             self.dirty.lock().entry(inode.ino).or_insert_with(|| inode.clone());
         }
         if !inode.pages.queued.swap(true, Ordering::AcqRel) {
@@ -118,8 +119,14 @@ impl PagePool {
 
     /// Takes the inode off the list of those with waiting pages if it has none.
     pub fn note_clean(&self, inode: &Inode) {
+        if !inode.pages.listed.load(Ordering::Acquire) {
+            return;
+        }
         let mut list = self.dirty.lock();
-        if !inode.pages.busy() && list.get(&inode.ino).is_some_and(|own| own.generation == inode.generation) {
+        inode.pages.listed.swap(false, Ordering::AcqRel);
+        if inode.pages.busy() {
+            inode.pages.listed.swap(true, Ordering::AcqRel);
+        } else if list.get(&inode.ino).is_some_and(|own| own.generation == inode.generation) {
             let gone = list.remove(&inode.ino);
             drop(list);
             drop(gone);
