@@ -189,3 +189,6 @@ impl Groups {
         self.totals.flex_count()
     }
 }
+
+#[cfg(test)]
+mod tests;
