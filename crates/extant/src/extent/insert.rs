@@ -54,7 +54,7 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
     let low = Kind::of(inode) == Kind::Indirect;
     let min = offset + 1;
     let len = len.saturating_add(offset);
-    Ok(Request { goal, len, min, purpose: purpose(inode), privileged: false, reserved: false, low })
+    Ok(Request { goal, len, min, purpose: purpose(st, inode), privileged: false, reserved: false, low })
 }
 
 /// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way to the device
@@ -120,7 +120,7 @@ fn give_back(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, start: BlockNr,
     let used = used.next_multiple_of(st.geo.cluster_ratio()).min(booked);
     if used < booked {
         charge(st, h, inode, -i64::from(booked - used))?;
-        st.alloc.free(h, BlockNr(start.0 + u64::from(used)), booked - used, purpose(inode))?;
+        st.alloc.free(h, BlockNr(start.0 + u64::from(used)), booked - used, purpose(st, inode))?;
     }
     Ok(())
 }

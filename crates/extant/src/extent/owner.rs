@@ -39,13 +39,12 @@ impl Kind {
 }
 
 /// What the data blocks of an inode are for: those that go through the journal are revoked when they are freed.
-pub(super) fn purpose(inode: &Inode) -> Purpose {
-    let logged = InodeFlags::EA_INODE | InodeFlags::JOURNAL_DATA;
-    match inode.ftype {
-        FileType::Directory | FileType::Symlink => Purpose::Metadata,
-        _ if inode.body().flags.intersects(logged) => Purpose::Metadata,
-        _ => Purpose::Data,
-    }
+pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
+    let logged = match inode.ftype {
+        FileType::Directory | FileType::Symlink => true,
+        _ => inode.logs_data(st) || inode.body().flags.contains(InodeFlags::EA_INODE),
+    };
+    if logged { Purpose::Metadata } else { Purpose::Data }
 }
 
 /// Adds `blocks` (may be negative) file-system blocks to `i_blocks` within `h`.

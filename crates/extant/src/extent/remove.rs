@@ -69,7 +69,7 @@ fn remove_part(nodes: &mut Writer<'_, '_, '_>, part: Leaf) -> Result<()> {
     tree::remove(nodes, part.lblk, part.lblk.into()..part.end())?;
     match freed {
         (_, 0) => Ok(()),
-        (start, len) => st.alloc.free(nodes.h, start, len, purpose(inode)),
+        (start, len) => st.alloc.free(nodes.h, start, len, purpose(st, inode)),
     }
 }
 
@@ -127,6 +127,6 @@ impl Removal<Writer<'_, '_, '_>> for Freeing {
 
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
         charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))?;
-        nodes.st.alloc.free(nodes.h, BlockNr(first.into()), len, purpose(nodes.inode))
+        nodes.st.alloc.free(nodes.h, BlockNr(first.into()), len, purpose(nodes.st, nodes.inode))
     }
 }

@@ -123,7 +123,10 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let lblk = 0..REACH;
     prop_oneof![
-        2 => (lblk.clone(), 1..20u32).prop_map(|(lblk, len)| Op::Insert { lblk, len, pblk: 100 + lblk * 3 }),
+        2 => (lblk.clone(), 1..20u32, any::<bool>()).prop_map(|(lblk, len, near)| {
+            let pblk = if near { 10_000 + lblk } else { 100 + lblk * 32 };
+            Op::Insert { lblk, len, pblk }
+        }),
         1 => (lblk, 1..60u32, 1..4usize).prop_map(|(lblk, len, at_once)| Op::Remove { lblk, len, at_once }),
     ]
 }
