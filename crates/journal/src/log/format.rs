@@ -1,6 +1,6 @@
 //! Writing the superblock of an empty journal.
 
-use super::{LogExtent, offset};
+use super::{LogExtent, LogPlace, offset};
 use crate::error::Result;
 use extant_blocks::BlockDevice;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
@@ -20,8 +20,8 @@ pub struct FormatLog {
     pub incompat: JournalIncompat,
     /// UUIDs of the file systems that use an external journal; empty for an internal one.
     pub users: Vec<[u8; 16]>,
-    /// The first block of the log. 1 for an internal journal.
-    pub first: u32,
+    /// Where the journal lies.
+    pub place: LogPlace,
     /// Where sequences start. If the log's blocks are not known to be free of an earlier journal, a random number
     /// keeps its remains from being taken for this one's.
     pub sequence: u32,
@@ -37,7 +37,7 @@ impl FormatLog {
             fast_commit_blocks: 0,
             incompat: JournalIncompat::empty(),
             users: Vec::new(),
-            first: 1,
+            place: LogPlace::Inside,
             sequence: 1,
         }
     }
@@ -46,7 +46,7 @@ impl FormatLog {
     pub fn superblock(&self) -> JournalSuperblock {
         let mut superblock = JournalSuperblock::new(self.block_size, self.blocks, self.uuid);
         superblock.set_incompat(self.incompat);
-        superblock.set_first(self.first);
+        superblock.set_first(self.place.superblock(self.block_size) + 1);
         superblock.set_sequence(self.sequence);
         superblock.set_num_fc_blks(self.fast_commit_blocks);
         if !self.users.is_empty() {
@@ -67,10 +67,11 @@ impl FormatLog {
     }
 }
 
-/// Writes the superblock of an empty journal to the first block of `extents`. It is not flushed.
+/// Writes the superblock of an empty journal to its block in `extents`. It is not flushed. An external journal also has a
+/// superblock of ext4, which is not written here.
 ///
 /// # Errors
-/// The device's; corruption if the extents hold no first block.
+/// The device's; corruption if the extents do not hold it.
 pub fn format_log(device: &dyn BlockDevice, extents: &[LogExtent], how: &FormatLog) -> Result<()> {
-    Ok(device.write_at(&how.block(), offset(extents, 0, how.block_size)?)?)
+    Ok(device.write_at(&how.block(), offset(extents, how.place.superblock(how.block_size), how.block_size)?)?)
 }

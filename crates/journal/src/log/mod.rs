@@ -7,9 +7,10 @@ pub(crate) mod space;
 use crate::error::{Error, Result};
 use extant_blocks::BlockDevice;
 use extant_format::Corrupt;
-use extant_format::jbd2::{JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat, JournalSuperblock};
+use extant_format::jbd2::{
+    JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat, JournalSuperblock, external_journal_block,
+};
 use extant_sync::Arc;
-use std::io;
 
 /// A run of the log's blocks that are adjacent on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,16 @@ pub enum LogPlace {
     Inside,
     /// On a device of its own.
     External,
+}
+
+impl LogPlace {
+    /// The log's block that holds its superblock.
+    pub(crate) fn superblock(self, block_size: u32) -> u32 {
+        match self {
+            LogPlace::Inside => 0,
+            LogPlace::External => external_journal_block(block_size) as u32,
+        }
+    }
 }
 
 /// How a log is to be written from now on.
@@ -53,7 +64,7 @@ pub struct Log {
 impl Log {
     /// Opens a log that lies in `extents` of `device`, whose blocks have `block_size` bytes, and reads its superblock.
     ///
-    /// The extents of an external journal begin at the block of the journal superblock.
+    /// The blocks of an external journal are those of its device: its superblock is not the first of them.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the extents have gaps, lead outside the device, or hold less than the superblock says, or if that is
@@ -62,8 +73,8 @@ impl Log {
         let mut extents = extents.to_vec();
         extents.sort_unstable_by_key(|extent| extent.logical);
         let blocks = check_extents(&extents, device.len() / u64::from(block_size.max(1)))?;
-        let superblock = read_superblock(&*device, &extents, block_size)?;
-        check_superblock(&superblock, block_size, blocks)?;
+        let superblock = read_superblock(&*device, &extents, block_size, place)?;
+        check_superblock(&superblock, block_size, blocks, place.superblock(block_size))?;
         Ok(Log { device, extents, place, superblock })
     }
 
@@ -139,7 +150,7 @@ impl Log {
     pub(crate) fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
         let mut block = vec![0; self.block_size()];
         block[..JOURNAL_SUPERBLOCK_SIZE].copy_from_slice(&superblock.encode());
-        Ok(self.device.write_at(&block, self.offset(0)?)?)
+        Ok(self.device.write_at(&block, self.offset(self.place.superblock(self.superblock.block_size()))?)?)
     }
 
     /// The block that follows `logical` in the log.
@@ -213,20 +224,25 @@ fn offset(extents: &[LogExtent], logical: u32, block_size: u32) -> Result<u64> {
         .ok_or_else(|| corrupt("block").found(logical).into())
 }
 
-fn read_superblock(device: &dyn BlockDevice, extents: &[LogExtent], block_size: u32) -> Result<JournalSuperblock> {
+fn read_superblock(
+    device: &dyn BlockDevice,
+    extents: &[LogExtent],
+    block_size: u32,
+    place: LogPlace,
+) -> Result<JournalSuperblock> {
     let mut bytes = [0; JOURNAL_SUPERBLOCK_SIZE];
-    device.read_at(&mut bytes, offset(extents, 0, block_size)?).map_err(io::Error::from)?;
+    device.read_at(&mut bytes, offset(extents, place.superblock(block_size), block_size)?)?;
     Ok(JournalSuperblock::parse(&bytes)?)
 }
 
-fn check_superblock(superblock: &JournalSuperblock, block_size: u32, blocks: u32) -> Result<()> {
+fn check_superblock(superblock: &JournalSuperblock, block_size: u32, blocks: u32, at: u32) -> Result<()> {
     if superblock.block_size() != block_size {
         return Err(corrupt("block size").found(superblock.block_size()).expected(block_size).into());
     }
     if superblock.max_len() > blocks {
         return Err(corrupt("length").found(superblock.max_len()).expected(blocks).into());
     }
-    if superblock.first() >= superblock.log_end() {
+    if superblock.first() <= at || superblock.first() >= superblock.log_end() {
         return Err(corrupt("first block").found(superblock.first()).expected(superblock.log_end()).into());
     }
     if superblock.unknown_incompat() != 0 {
