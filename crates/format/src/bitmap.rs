@@ -4,6 +4,7 @@
 //! Bit n is bit n % 8 of byte n / 8. Every function is total: what lies past the end of the bytes is neither zero nor one:
 //! searches end there, counts do not count it, changes leave it.
 
+use crate::bytes::part;
 use std::ops::Range;
 
 const WORD_BITS: usize = 64;
@@ -56,11 +57,11 @@ fn find(bits: &[u8], range: Range<usize>, flip: u64) -> Option<usize> {
     }
     let mut index = range.start / WORD_BITS;
     let mut value = (word(bits, index) ^ flip) & (u64::MAX << (range.start % WORD_BITS));
-    while value == 0 {
+    if value == 0 {
         index += 1;
-        if index * WORD_BITS >= range.end {
-            return None;
-        }
+        // Whole words that hold nothing; the last one may be cut short by the end of the bytes.
+        let words = bits.get(index * 8..).unwrap_or(&[]).as_chunks::<8>().0;
+        index += words.iter().take_while(|bytes| u64::from_le_bytes(**bytes) == flip).count();
         value = word(bits, index) ^ flip;
     }
     let found = index * WORD_BITS + value.trailing_zeros() as usize;
@@ -96,7 +97,8 @@ pub fn count_ones(bits: &[u8], range: Range<usize>) -> usize {
     if first == last {
         return (word(bits, first) & head & tail).count_ones() as usize;
     }
-    let inner: u32 = (first + 1..last).map(|index| word(bits, index).count_ones()).sum();
+    let inner = part(bits, (first + 1) * 8, last * 8).as_chunks::<8>().0;
+    let inner: u32 = inner.iter().map(|bytes| u64::from_le_bytes(*bytes).count_ones()).sum();
     let ends = (word(bits, first) & head).count_ones() + (word(bits, last) & tail).count_ones();
     (inner + ends) as usize
 }

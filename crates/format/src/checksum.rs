@@ -54,7 +54,8 @@ pub fn uuid_seed(uuid: &[u8; 16]) -> u32 {
 
 /// The seed of everything that belongs to an inode: the inode, its extent and directory blocks.
 pub fn inode_seed(fs_seed: u32, ino: InodeNr, generation: u32) -> u32 {
-    crc32c_le32(crc32c_le32(fs_seed, ino.0), generation)
+    let numbers = u64::from(generation) << 32 | u64::from(ino.0);
+    crc32c_raw(fs_seed, &numbers.to_le_bytes())
 }
 
 /// The seed of the blocks whose checksum covers their own place.

@@ -43,7 +43,8 @@ pub fn put(block: &mut [u8], slot: usize, ino: u32) {
 
 /// Number of empty slots.
 pub fn count_zero(block: &[u8]) -> usize {
-    block[..tail(block)].chunks_exact(SLOT_SIZE).filter(|slot| slot.iter().all(|byte| *byte == 0)).count()
+    let (slots, _) = block[..tail(block)].as_chunks::<SLOT_SIZE>();
+    slots.iter().filter(|slot| **slot == [0; SLOT_SIZE]).count()
 }
 
 /// The slots that hold an inode, with its number.

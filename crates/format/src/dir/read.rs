@@ -61,6 +61,26 @@ fn bad(field: &'static str, found: usize, expected: usize) -> Corrupt {
 }
 
 impl<'a> Entries<'a> {
+    /// Passes good records that surely have another name; most of a search is spent here. `false` at the area's end. What it
+    /// stops at may be bad.
+    fn skip_others(&mut self, name: &[u8]) -> bool {
+        let last = name.last().copied();
+        while let Some(rest) = self.area.get(self.next..)
+            && let Some(header) = rest.first_chunk::<HEADER_SIZE>()
+        {
+            let len = usize::from(header[6]);
+            let rec_len = self.format.decode_rec_len(le16(header, 4));
+            let good =
+                rec_len >= MIN_REC_LEN.max(HEADER_SIZE + len) && rec_len.is_multiple_of(4) && rec_len <= rest.len();
+            let other = len != name.len() || rest.get(HEADER_SIZE + len - 1).copied() != last;
+            if !good || !other || len == 0 && le32(header, 0) != 0 {
+                return true;
+            }
+            self.next += rec_len;
+        }
+        self.next < self.area.len()
+    }
+
     fn read(&self) -> Result<DirEntry<'a>> {
         let rest = self.area.get(self.next..).unwrap_or(&[]);
         if rest.len() < MIN_REC_LEN {
@@ -104,10 +124,12 @@ impl<'a> Iterator for Entries<'a> {
 /// # Errors
 /// A bad record before the entry.
 pub fn find<'a>(area: &'a [u8], format: &DirFormat, name: &[u8]) -> Result<Option<DirEntry<'a>>> {
-    for entry in entries(area, format) {
-        let entry = entry?;
-        if entry.is_used() && entry.name == name {
-            return Ok(Some(entry));
+    let mut records = entries(area, format);
+    while records.skip_others(name) {
+        match records.next().transpose()? {
+            Some(entry) if entry.is_used() && entry.name == name => return Ok(Some(entry)),
+            Some(_) => {}
+            None => return Ok(None),
         }
     }
     Ok(None)
