@@ -2,6 +2,8 @@
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, MemDevice, RecordingDevice, replay};
+use extant_format::jbd2::RevokeBuilder;
+use extant_format::types::BlockNr;
 use extant_journal::recovery::{self, Dropped};
 use extant_journal::{Error, Journal};
 use std::sync::Arc;
@@ -142,6 +144,31 @@ fn tags_must_name_blocks_of_the_file_system() {
     });
     let error = recover(&device).unwrap_err();
     assert!(error.to_string().contains("block of the log"), "{error}");
+}
+
+/// Nobody writes a copy and a revoke of one block in one transaction, since writing takes the revoke back: what both mean
+/// together is that the block was freed last.
+#[test]
+fn a_revoke_counts_for_its_own_transaction() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    bench.set(HOME, &content(HOME, 1));
+    let mut handle = bench.journal.start(2).unwrap();
+    bench.set_in(&mut handle, HOME + 1, &content(HOME + 1, 1));
+    handle.revoke(HOME + 1, 1).unwrap();
+    drop(handle);
+    bench.journal.sync().unwrap();
+    bench.journal.crash();
+    // The revoke block comes first in the log; its only record is made to name the block that is logged.
+    let log = log(&device).unwrap();
+    let mut revoke = vec![0; BLOCK];
+    let sequence = log.superblock().sequence();
+    let mut builder = RevokeBuilder::new(&mut revoke, &log.superblock().format(), sequence);
+    assert!(builder.push(BlockNr(HOME)));
+    builder.finish();
+    device.write_at(&revoke, log_offset(1)).unwrap();
+    assert_eq!(recover(&device).unwrap().revoked, 1);
+    assert_ne!(block(&*device, HOME), content(HOME, 1));
 }
 
 #[test]

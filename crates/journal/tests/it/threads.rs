@@ -2,8 +2,10 @@
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_format::jbd2::JournalSuperblock;
 use extant_journal::Seal;
 use extant_testkit::rng::Rng;
+use std::io;
 use std::sync::{Arc, Barrier, Mutex};
 
 const ACCOUNTS: u64 = 12;
@@ -91,10 +93,39 @@ fn fsyncs_share_commits() {
     bench.journal.shutdown().unwrap();
 }
 
+/// Home writes take so long that the log fills up meanwhile.
+#[derive(Debug)]
+struct SlowHome(Arc<RecordingDevice<MemDevice>>);
+
+impl BlockDevice for SlowHome {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        if offset >= HOME * BLOCK as u64 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.0.write_at(data, offset)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.discard(offset, len)
+    }
+}
+
 /// A log that is always full: everybody waits for space, and everybody gets it.
 #[test]
 fn a_crowded_log_makes_progress() {
-    let device = shared(format(PLAIN));
+    let recorder = Arc::new(RecordingDevice::new(format(PLAIN)));
+    let device: Arc<dyn BlockDevice> = Arc::new(SlowHome(recorder.clone()));
     let bench = Bench::open(&device, PLAIN);
     let max = bench.journal.max_credits();
     std::thread::scope(|scope| {
@@ -119,6 +150,49 @@ fn a_crowded_log_makes_progress() {
     bench.journal.shutdown().unwrap();
     for thread in 0..3 {
         assert_eq!(block(&*device, HOME + 30 * thread), content(0, 59));
+    }
+    let moves = space_is_freed_before_it_is_used(&recorder.log());
+    assert!(moves > 20, "the tail moved {moves} times");
+}
+
+/// What the superblock no longer names is not written before a flush. Gives how often the tail moved.
+fn space_is_freed_before_it_is_used(events: &[Event]) -> usize {
+    let (mut start, mut freed, mut moves) = (0, Vec::new(), 0);
+    for event in events {
+        match event {
+            Event::Flush => freed.clear(),
+            Event::Write { offset, data } => {
+                let written = *offset / BLOCK as u64..(offset + data.len() as u64) / BLOCK as u64;
+                let logical: Vec<u32> = written.filter_map(log_block).collect();
+                if logical == [0] {
+                    let next = JournalSuperblock::parse(data).unwrap().start();
+                    moves += usize::from(start != 0 && next != start);
+                    freed.extend(between(start, next));
+                    start = next;
+                } else {
+                    assert!(logical.iter().all(|block| !freed.contains(block)), "{logical:?} of {freed:?}");
+                }
+            }
+            _ => {}
+        }
+    }
+    moves
+}
+
+fn log_block(nr: u64) -> Option<u32> {
+    let extent = extents()
+        .into_iter()
+        .find(|extent| (extent.physical..extent.physical + u64::from(extent.len)).contains(&nr))?;
+    Some(extent.logical + (nr - extent.physical) as u32)
+}
+
+/// The log's blocks from `start` to before `next`, around its end; none if one of them says that it is empty.
+fn between(start: u32, next: u32) -> Vec<u32> {
+    let all = 1..log_len();
+    match (start, next) {
+        (0, _) | (_, 0) => Vec::new(),
+        _ if start <= next => (start..next).collect(),
+        _ => all.filter(|block| *block >= start || *block < next).collect(),
     }
 }
 
