@@ -47,16 +47,12 @@ pub fn system_time(t: Timestamp) -> SystemTime {
     at.and_then(|at| at.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A `SystemTime` as a time of ext4.
+/// A time of a request as a time of ext4. Before 1970 fuser (0.18) hands out the epoch less the seconds *and* less the nanoseconds, though
+/// nanoseconds count forward; the two parts of the difference are therefore the request's own numbers.
 pub fn timestamp(t: SystemTime) -> Timestamp {
     match t.duration_since(UNIX_EPOCH) {
         Ok(d) => Timestamp { sec: d.as_secs() as i64, nsec: d.subsec_nanos() },
-        Err(e) => {
-            let d = e.duration();
-            let borrow = i64::from(d.subsec_nanos() > 0);
-            let nsec = if borrow > 0 { 1_000_000_000 - d.subsec_nanos() } else { 0 };
-            Timestamp { sec: -(d.as_secs() as i64) - borrow, nsec }
-        }
+        Err(e) => Timestamp { sec: -(e.duration().as_secs() as i64), nsec: e.duration().subsec_nanos() },
     }
 }
 
@@ -147,11 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn times_before_the_epoch_survive() {
-        for t in [(-1, 5), (-2_147_483_648, 0), (0, 0), (15_000_000_000, 999_999_999)] {
-            let t = Timestamp { sec: t.0, nsec: t.1 };
-            assert_eq!(timestamp(system_time(t)), t);
-        }
+    fn times_are_what_the_request_said() {
+        assert_eq!(timestamp(UNIX_EPOCH + Duration::new(15, 7)), Timestamp { sec: 15, nsec: 7 });
+        assert_eq!(timestamp(UNIX_EPOCH - Duration::new(3, 7)), Timestamp { sec: -3, nsec: 7 });
+    }
+
+    #[test]
+    fn times_before_the_epoch_count_nanoseconds_forward() {
+        let t = Timestamp { sec: -2, nsec: 800_000_000 };
+        assert_eq!(system_time(t), UNIX_EPOCH - Duration::new(1, 200_000_000));
     }
 
     #[test]

@@ -1,0 +1,3 @@
+//! Real FUSE mounts.
+
+mod mounts;

@@ -1,0 +1,145 @@
+//! A file system is mounted, used by the kernel's own system calls, unmounted, and checked.
+
+use extant::{Fs, OpenOptions};
+use extant_fuse::{MountOptions, Mounted, mount};
+use extant_testkit::image::{FeatureSet, Image};
+use extant_testkit::kernel;
+use extant_testkit::tree::{Manifest, Plan, Shape};
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+struct Served {
+    image: Image,
+    dir: PathBuf,
+    mounted: Option<Mounted>,
+}
+
+impl Served {
+    fn new(set: &str) -> Served {
+        let image = FeatureSet::named(set).make_sized(512 << 20);
+        let dir = image.scratch().dir("mnt");
+        let mut served = Served { image, dir, mounted: None };
+        served.mount();
+        served
+    }
+
+    fn mount(&mut self) {
+        let fs = Fs::open(self.image.path(), &OpenOptions::new()).expect("the image opens");
+        self.mounted = Some(mount(fs, &self.dir, &MountOptions::default()).expect("mount"));
+    }
+
+    fn unmount(&mut self) {
+        self.mounted.take().expect("mounted").unmount().expect("unmount");
+        self.image.assert_clean();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+#[test]
+fn a_tree_survives_a_mount() {
+    let mut served = Served::new("orphan_file");
+    let plan = Plan::random(1, &Shape::small());
+    let top = served.path("tree");
+    fs::create_dir(&top).expect("mkdir");
+    plan.apply(&top);
+    let live = Manifest::walk(&top);
+    served.unmount();
+    served.mount();
+    live.assert_same(&Manifest::walk(&top));
+    served.unmount();
+    let mount = kernel::Mount::new(served.image.path(), "ro");
+    live.assert_same(&Manifest::walk(&mount.join("tree")));
+    plan.manifest().without_root().without_directory_times().assert_same(&live.without_root().without_directory_times());
+}
+
+#[test]
+fn many_writers_at_once() {
+    let mut served = Served::new("default");
+    std::thread::scope(|s| {
+        for t in 0..4u8 {
+            let dir = served.path(&format!("t{t}"));
+            s.spawn(move || write_and_read(&dir, t));
+        }
+    });
+    served.unmount();
+}
+
+fn write_and_read(dir: &Path, t: u8) {
+    fs::create_dir(dir).expect("mkdir");
+    for i in 0..200usize {
+        let data = vec![t ^ i as u8; i * 97];
+        fs::write(dir.join(format!("f{i}")), data).expect("write");
+    }
+    for i in (0..200).step_by(3) {
+        fs::remove_file(dir.join(format!("f{i}"))).expect("unlink");
+    }
+    for i in (0..200usize).filter(|i| i % 3 != 0) {
+        let data = fs::read(dir.join(format!("f{i}"))).expect("read");
+        assert!(data == vec![t ^ i as u8; i * 97], "file {i} of thread {t}");
+    }
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    let mut served = Served::new("default");
+    let path = served.path("gone");
+    let mut file = fs::File::options().create(true).read(true).write(true).truncate(true).open(&path).expect("create");
+    file.write_all(&[9; 100_000]).expect("write");
+    fs::remove_file(&path).expect("unlink");
+    file.sync_all().expect("fsync");
+    let mut back = Vec::new();
+    file.seek(SeekFrom::Start(0)).expect("seek");
+    file.read_to_end(&mut back).expect("read");
+    assert!(back == [9; 100_000]);
+    drop(file);
+    served.unmount();
+}
+
+#[test]
+fn attributes_and_links() {
+    let mut served = Served::new("orphan_file");
+    let file = served.path("file");
+    fs::write(&file, b"x").expect("write");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("chmod");
+    std::os::unix::fs::chown(&file, Some(1234), Some(4321)).expect("chown");
+    fs::hard_link(&file, served.path("hard")).expect("link");
+    symlink("file", served.path("soft")).expect("symlink");
+    let meta = fs::metadata(served.path("soft")).expect("stat");
+    assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid(), meta.nlink()), (0o640, 1234, 4321, 2));
+    fs::rename(served.path("hard"), served.path("renamed")).expect("rename");
+    assert!(!served.path("hard").exists());
+    served.unmount();
+    served.mount();
+    let meta = fs::metadata(served.path("renamed")).expect("stat");
+    assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid(), meta.nlink()), (0o640, 1234, 4321, 2));
+    served.unmount();
+}
+
+#[test]
+fn holes_and_random_writes() {
+    let mut served = Served::new("1k");
+    let path = served.path("sparse");
+    let file = fs::File::options().create(true).read(true).write(true).truncate(true).open(&path).expect("create");
+    let mut model = vec![0; 3_000_000];
+    for i in 0..300usize {
+        let at = i * 7919 % 2_900_000;
+        let data = vec![i as u8 | 1; 1 + i * 31 % 5000];
+        file.write_all_at(&data, at as u64).expect("write");
+        model[at..at + data.len()].copy_from_slice(&data);
+    }
+    file.set_len(2_000_000).expect("truncate");
+    model.truncate(2_000_000);
+    let end = fs::metadata(&path).expect("stat").len() as usize;
+    model.truncate(end);
+    drop(file);
+    assert!(fs::read(&path).expect("read") == model);
+    served.unmount();
+    served.mount();
+    assert!(fs::read(&path).expect("read") == model, "after a remount");
+    served.unmount();
+}
