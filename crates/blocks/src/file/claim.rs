@@ -50,6 +50,16 @@ pub(super) fn lock(file: &File, path: &Path, extent: Extent, exclusive: bool) ->
     }
 }
 
+/// Gives back every lock of this description. Closing is not enough while a child process that is about to start another
+/// program still has a copy of the descriptor.
+pub(super) fn unlock(file: &File) {
+    let (l_type, l_whence) = (libc::F_UNLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
+    let all = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    if let Err(error) = fcntl(file, FcntlArg::F_OFD_SETLK(&all)) {
+        tracing::debug!(%error, "the image's lock ends with its descriptor");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -159,6 +159,12 @@ fn write_bounced(direct: &File, bufs: &[IoSlice<'_>], at: u64) -> io::Result<()>
     direct.write_all_at(&bounce.bytes_mut()[..filled], place)
 }
 
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        claim::unlock(&self.file);
+    }
+}
+
 impl BlockDevice for FileDevice {
     fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)

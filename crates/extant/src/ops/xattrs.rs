@@ -52,7 +52,8 @@ impl Operations {
         let mut h = st.start(xattr::credits(st, value.map_or(0, <[u8]>::len)) + 1)?;
         let stored = if acl.is_some_and(|a| a.minimal) { None } else { value };
         match xattr::set(st, &mut h, inode, name, stored, mode) {
-            Err(e) if e.is(Errno::NoData) && value.is_some() => {}
+            // An ACL that the mode replaces need not have been there.
+            Err(e) if e.is(Errno::NoData) && value.is_some() && stored.is_none() => {}
             other => other?,
         }
         let mut body = inode.edit(st, &mut h)?;

@@ -97,7 +97,7 @@ pub fn set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, name: &[u8], valu
 fn put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, value: &[u8]) -> Result<()> {
     let inline = Entry::new(key.index, key.suffix, value);
     if try_put(st, h, inode, places, key, &inline)? {
-        return Ok(());
+        return value::charge(st, h, inode, places, key, None);
     }
     // A look before the value is stored: does an entry without value fit?
     let entry = Entry::in_inode(key.index, key.suffix, u32::MAX, value.len() as u32, 0);
@@ -106,7 +106,7 @@ fn put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key:
     }
     let entry = value::create(st, h, inode, key, value)?;
     match try_put(st, h, inode, places, key, &entry) {
-        Ok(true) => Ok(()),
+        Ok(true) => value::charge(st, h, inode, places, key, Some(&entry)),
         failed => {
             value::take_back(st, h, &entry)?;
             failed.and(Err(Errno::NoSpc.into()))
@@ -147,6 +147,7 @@ fn put_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places,
 }
 
 fn drop_attr(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>) -> Result<()> {
+    value::charge(st, h, inode, places, key, None)?;
     drop_from_block(st, h, inode, places, key)?;
     if places.here.iter().any(|attr| is(attr, key)) {
         let tail = encode_here(inode, &with(&places.here, key, None)).ok_or(Errno::NoSpc)?;
@@ -191,8 +192,7 @@ pub fn list(st: &Store, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         return Ok(Vec::new());
     }
     let places = Places::read(st, inode)?;
-    let all = places.here.iter().chain(places.in_block());
-    Ok(all.filter_map(|attr| names::full(attr.index, &attr.name)).collect())
+    Ok(places.all().filter_map(|attr| names::full(attr.index, &attr.name)).collect())
 }
 
 /// Credits that one [`set`] may cost.
@@ -216,8 +216,7 @@ pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<boo
             return Ok(true);
         }
         let places = Places::read(st, inode)?;
-        let all = places.here.iter().chain(places.in_block());
-        let next = all.filter_map(|attr| if let Value::EaInode { ino, .. } = attr.value { Some((attr, ino)) } else { None }).next();
+        let next = places.all().filter_map(|attr| if let Value::EaInode { ino, .. } = attr.value { Some((attr, ino)) } else { None }).next();
         let Some((attr, ino)) = next else { return release_rest(st, h, inode, &places) };
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1) && !places.here.contains(attr);
         if shared {

@@ -34,9 +34,14 @@ impl Places {
         self.block.as_ref().map_or(&[], |block| &block.attrs)
     }
 
-    /// Finds an attribute; the inode's own area comes first.
+    /// All attributes, those of the inode's own area first.
+    pub fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.here.iter().chain(self.in_block())
+    }
+
+    /// Finds an attribute.
     pub fn find(&self, key: &Key<'_>) -> Option<&Entry> {
-        self.here.iter().chain(self.in_block()).find(|attr| is(attr, key))
+        self.all().find(|attr| is(attr, key))
     }
 }
 

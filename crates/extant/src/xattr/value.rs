@@ -6,6 +6,7 @@
 //! - Values never change: a new value gets a new inode.
 
 use super::names::Key;
+use super::places::Places;
 use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 use crate::extent::{self, State};
@@ -135,6 +136,26 @@ fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) 
         lblk += run.len.max(1);
     }
     Ok(())
+}
+
+/// Keeps the owner's block count true when its attribute `key` is replaced by `new`: it counts the clusters of values
+/// in other inodes as its own.
+pub(super) fn charge(
+    st: &Store, h: &mut Handle<'_>, owner: &Arc<Inode>, places: &Places, key: &Key<'_>, new: Option<&Entry>,
+) -> Result<()> {
+    let old = places.all().filter(|entry| entry.is(key.index, key.suffix));
+    let blocks = new.map_or(0, |entry| blocks_of(st, entry)) - old.map(|entry| blocks_of(st, entry)).sum::<i64>();
+    if blocks == 0 { Ok(()) } else { extent::charge(st, h, owner, blocks) }
+}
+
+fn blocks_of(st: &Store, entry: &Entry) -> i64 {
+    match entry.value {
+        Value::EaInode { size, .. } => {
+            let blocks = u64::from(size).div_ceil(st.block_size() as u64);
+            blocks.next_multiple_of(u64::from(st.geo.cluster_ratio())) as i64
+        }
+        Value::Inline(_) => 0,
+    }
 }
 
 /// Counts one more entry that names the inode.
