@@ -1,7 +1,8 @@
 //! `e2fsck` as the judge of an image. The verdict is read from its text: the exit status alone is no proof.
 
-use crate::tool::{Printed, arg, run};
+use crate::tool::{Printed, arg, run_with_env};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What `e2fsck` said of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +64,13 @@ fn e2fsck(image: &Path, mode: &str, args: &[&str]) -> Printed {
     let mut all = vec![mode.into()];
     all.extend(args.iter().map(Into::into));
     all.push(arg(image));
-    run("e2fsck", &all)
+    run_with_env("e2fsck", &all, &[("E2FSCK_TIME", &soon())])
+}
+
+/// The checker's idea of the time. It reads a coarse clock, for which a write of the same moment is in the future.
+fn soon() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() + 2).to_string()
 }
 
 const PASSES: [&str; 5] = [

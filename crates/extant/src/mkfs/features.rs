@@ -9,6 +9,7 @@ const RESIZE_INODE: Feature = Feature::Compat(Compat::RESIZE_INODE);
 const ORPHAN_FILE: Feature = Feature::Compat(Compat::ORPHAN_FILE);
 const FAST_COMMIT: Feature = Feature::Compat(Compat::FAST_COMMIT);
 const META_BG: Feature = Feature::Incompat(Incompat::META_BG);
+const BIT64: Feature = Feature::Incompat(Incompat::BIT64);
 const EXTENTS: Feature = Feature::Incompat(Incompat::EXTENTS);
 const CSUM_SEED: Feature = Feature::Incompat(Incompat::CSUM_SEED);
 const BIGALLOC: Feature = Feature::RoCompat(RoCompat::BIGALLOC);
@@ -16,8 +17,13 @@ const GDT_CSUM: Feature = Feature::RoCompat(RoCompat::GDT_CSUM);
 const METADATA_CSUM: Feature = Feature::RoCompat(RoCompat::METADATA_CSUM);
 
 /// Features that depend on another one.
-const NEEDS: [(Feature, Feature); 4] =
-    [(ORPHAN_FILE, HAS_JOURNAL), (FAST_COMMIT, HAS_JOURNAL), (CSUM_SEED, METADATA_CSUM), (BIGALLOC, EXTENTS)];
+const NEEDS: [(Feature, Feature); 5] = [
+    (ORPHAN_FILE, HAS_JOURNAL),
+    (FAST_COMMIT, HAS_JOURNAL),
+    (CSUM_SEED, METADATA_CSUM),
+    (BIGALLOC, EXTENTS),
+    (BIT64, EXTENTS),
+];
 
 /// Features that exclude each other; the first gives way if neither was asked for, or only the second.
 const EXCLUDE: [(Feature, Feature); 2] = [(RESIZE_INODE, META_BG), (GDT_CSUM, METADATA_CSUM)];

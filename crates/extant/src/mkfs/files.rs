@@ -11,7 +11,8 @@ use extant_format::jbd2::JournalSuperblock;
 use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
 use extant_format::superblock::JournalBackup;
 use extant_format::{
-    BlockNr, Compat, FileType, Geometry, GroupNr, Incompat, Inode, InodeFlags, InodeNr, Superblock, Timestamp, orphan,
+    BlockNr, Compat, FileType, Geometry, GroupNr, Incompat, Inode, InodeFlags, InodeNr, RoCompat, Superblock,
+    Timestamp, orphan,
 };
 use std::ops::Range;
 
@@ -83,6 +84,11 @@ impl<'a> Builder<'a> {
         }
         let mut files = files.files;
         files.inodes.sort_by_key(|(ino, _)| *ino);
+        if files.inodes.iter().any(|(_, inode)| inode.size > i32::MAX as u64) {
+            let mut features = sb.features();
+            features.ro_compat |= RoCompat::LARGE_FILE;
+            sb.set_features(features);
+        }
         Ok(files)
     }
 
@@ -263,7 +269,7 @@ impl<'a> Builder<'a> {
         let (align, start, end) = (self.align(), self.start(), self.end());
         let run = self.taken.find(near..end, len, align).or_else(|| self.taken.find(start..end, len, align));
         let pieces = run
-            .map(|at| vec![at..at + len])
+            .map(|at| Vec::from_iter([at..at + len]))
             .or_else(|| self.taken.gather(near..end, len, align))
             .or_else(|| self.taken.gather(start..end, len, align));
         let Some(pieces) = pieces else {

@@ -185,7 +185,7 @@ mod tests {
             Ok(next)
         };
         let blocks = 12 + 256 + 300;
-        let map = build(&geo, 0, &[1000..1000 + blocks], &mut new_node).unwrap();
+        let map = build(&geo, 0, &[1000..1100, 1100..1000 + blocks], &mut new_node).unwrap();
         assert_eq!(map.nodes.len(), 1 + 1 + 2);
         assert_eq!(pointer(&map.i_block, 11), 1011);
         assert_eq!(pointer(&map.i_block, 12), 500_001);

@@ -89,7 +89,7 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
         device.discard(0, geo.blocks_count.saturating_mul(geo.block_size.into()))?;
     }
     groups.note_zero_tables(options, &mut out)?;
-    wipe(device, &geo, &mut out)?;
+    wipe(device, options, &geo, &mut out)?;
     groups.zero_tables(options, &mut out)?;
     write_files(&files, &mut out)?;
     groups.write_inode_tables(&files, &mut out)?;
@@ -108,9 +108,12 @@ fn set_overhead(sb: &mut Superblock, geo: &Geometry, sizes: &Sizes, taken: &Take
 }
 
 /// Removes the signatures of what was there.
-fn wipe(device: &dyn BlockDevice, geo: &Geometry, out: &mut Output<'_>) -> Result<()> {
+fn wipe(device: &dyn BlockDevice, options: &Options, geo: &Geometry, out: &mut Output<'_>) -> Result<()> {
     out.zero_bytes(0..u64::from(geo.block_size).max(2 * BOOT_BYTES))?;
-    out.zero_bytes(device.len().saturating_sub(END_BYTES)..device.len())?;
+    // Only of a device that is all the file system's: what lies behind a smaller one is not ours.
+    if options.size.is_none() {
+        out.zero_bytes(device.len().saturating_sub(END_BYTES)..device.len())?;
+    }
     out.flush()
 }
 
@@ -147,7 +150,7 @@ fn finish(
 
 fn report(sb: &Superblock, geo: &Geometry, sizes: &Sizes, written: u64) -> Report {
     Report {
-        features: geo.features,
+        features: sb.features(),
         block_size: geo.block_size,
         blocks: geo.blocks_count,
         free_blocks: sb.free_blocks_count(),

@@ -184,14 +184,14 @@ impl Sizes {
         }
         let whole = per_group.div_ceil(per_block) * per_block;
         let fewest = FEWEST_INODES.div_ceil(groups).next_multiple_of(8).max(per_block & !7);
-        let cap = most.min(u64::from(u32::MAX) / groups & !7);
+        let cap = most.min((u64::from(u32::MAX) / groups) & !7);
         Ok((whole & !7).clamp(fewest.min(cap), cap) as u32)
     }
 
     fn inode_ratio(&self, options: &Options, bytes: u64) -> Result<u64> {
         let smallest = u64::from(self.block_size) * u64::from(self.cluster_ratio);
         match options.inode_ratio {
-            Some(ratio) if ratio < 1024 || ratio > 1 << 26 => {
+            Some(ratio) if !(1024..=1 << 26).contains(&ratio) => {
                 Error::invalid(format!("{ratio} bytes per inode: must be 1 KiB to 64 MiB"))
             }
             Some(ratio) => Ok(ratio.max(self.block_size.into())),
@@ -403,5 +403,11 @@ mod tests {
         assert!(sizes("", 1 << 30, |o| o.journal_size = Some(1 << 30)).is_err());
         assert!(sizes("", 1 << 30, |o| o.inode_count = Some(u64::MAX)).is_err());
         assert!(sizes("", 1 << 30, |o| o.flex_bg_size = Some(3)).is_err());
+        assert!(sizes("fast_commit", 1 << 30, |o| o.fast_commit_size = Some(u64::MAX)).is_err());
+        assert!(sizes("", 1 << 30, |o| o.orphan_file_size = Some(u64::MAX)).is_err());
+        assert!(sizes("", 1 << 30, |o| o.inode_ratio = Some(0)).is_err());
+        assert!(sizes("", u64::MAX, |o| o.block_size = Some(1024)).is_err());
+        assert_eq!(sizes("", 1 << 30, |o| o.resize_limit = Some(u64::MAX)).unwrap().reserved_gdt_blocks, 1024);
+        assert!(sizes("", 1 << 30, |o| o.resize_limit = Some(1)).is_err());
     }
 }

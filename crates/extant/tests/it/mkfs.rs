@@ -4,6 +4,7 @@ use extant::mkfs::{Error, Options, Preset, Report, Zeroing, make};
 use extant_blocks::{BlockDevice, MemDevice, OpenOptions, SparseDevice};
 use extant_format::{Superblock, Timestamp};
 use extant_testkit::kernel::Mount;
+use extant_testkit::rng::Rng;
 use extant_testkit::tree::{Manifest, Plan, Shape};
 use extant_testkit::{Image, dumpe2fs, e2fsck};
 use std::collections::BTreeMap;
@@ -338,4 +339,75 @@ fn every_size_is_clean() {
             }
         }
     }
+}
+
+/// Features that random options set and clear.
+const CHOICES: [&str; 26] = [
+    "has_journal",
+    "resize_inode",
+    "dir_index",
+    "ext_attr",
+    "orphan_file",
+    "sparse_super2",
+    "fast_commit",
+    "filetype",
+    "extent",
+    "64bit",
+    "flex_bg",
+    "metadata_csum_seed",
+    "meta_bg",
+    "mmp",
+    "inline_data",
+    "large_dir",
+    "ea_inode",
+    "sparse_super",
+    "large_file",
+    "huge_file",
+    "metadata_csum",
+    "uninit_bg",
+    "dir_nlink",
+    "extra_isize",
+    "bigalloc",
+    "stable_inodes",
+];
+
+fn random_options(rng: &mut Rng) -> (Options, u64) {
+    let mut options = Options::preset(*rng.pick(&[Preset::Ext2, Preset::Ext3, Preset::Ext4]));
+    for _ in 0..rng.below(6) {
+        let not = if rng.one_in(2) { "^" } else { "" };
+        options.apply_features(&format!("{not}{}", rng.pick(&CHOICES))).unwrap();
+    }
+    let one = |rng: &mut Rng, power: (u64, u64)| rng.one_in(3).then(|| 1u64 << rng.between(power.0, power.1));
+    options.block_size = one(rng, (10, 16)).map(|n| n as u32);
+    options.inode_size = one(rng, (7, 12)).map(|n| n as u16);
+    options.flex_bg_size = one(rng, (0, 8)).map(|n| n as u32);
+    options.cluster_size = one(rng, (11, 20)).map(|n| n as u32).filter(|_| rng.one_in(2));
+    options.inode_ratio = one(rng, (10, 22));
+    options.inode_count = rng.one_in(8).then(|| rng.below(100_000));
+    options.journal_size = one(rng, (18, 26));
+    options.orphan_file_size = one(rng, (9, 21));
+    options.backup_superblocks = rng.below(3) as u8;
+    options.reserved_percent = rng.below(51) as f64;
+    let most = 1 << rng.between(18, 31);
+    let bytes = rng.between(100 << 10, most);
+    (options, bytes)
+}
+
+#[test]
+fn any_options_make_a_clean_file_system_or_none() {
+    let mut made = 0;
+    for seed in 0..150 {
+        let (options, bytes) = random_options(&mut Rng::new(seed));
+        let image = Image::blank(bytes);
+        let device = OpenOptions::new(image.path()).open().unwrap();
+        match make(&device, &options) {
+            Err(Error::Io(e)) => panic!("seed {seed}: {e}"),
+            Err(_) => continue,
+            Ok(_) => made += 1,
+        }
+        drop(device);
+        let verdict = e2fsck::check(image.path());
+        assert!(verdict.is_clean(), "seed {seed}, {bytes} bytes: {verdict:?}\n{options:?}");
+    }
+    assert!(made > 40, "{made}");
 }

@@ -83,8 +83,8 @@ fn node_of(stat: &Stat) -> Node {
         uid: stat.st_uid,
         gid: stat.st_gid,
         size: if is_directory { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) },
-        mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
-        nlink: if is_directory { 0 } else { stat.st_nlink as u64 },
+        mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
+        nlink: if is_directory { 0 } else { stat.st_nlink },
         rdev: if is_device { device } else { (0, 0) },
         ..Node::new(kind)
     }
