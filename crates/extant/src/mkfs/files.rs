@@ -269,7 +269,7 @@ impl<'a> Builder<'a> {
         let (align, start, end) = (self.align(), self.start(), self.end());
         let run = self.taken.find(near..end, len, align).or_else(|| self.taken.find(start..end, len, align));
         let pieces = run
-            .map(|at| Vec::from_iter([at..at + len]))
+            .map(|at| std::iter::once(at..at + len).collect())
             .or_else(|| self.taken.gather(near..end, len, align))
             .or_else(|| self.taken.gather(start..end, len, align));
         let Some(pieces) = pieces else {
