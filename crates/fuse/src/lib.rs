@@ -4,6 +4,7 @@
 
 mod convert;
 mod ioctl;
+mod kernel;
 mod mount;
 mod pool;
 mod reply;

@@ -1,9 +1,10 @@
 //! Mounting, and the life of a mount.
 
+use crate::kernel;
 use crate::server::Server;
 use crate::tune;
 use extant::Fs;
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -49,7 +50,6 @@ impl Default for MountOptions {
 #[derive(Debug)]
 pub struct Mounted {
     dir: PathBuf,
-    unmounter: SessionUnmounter,
     thread: JoinHandle<io::Result<()>>,
     outcome: std::sync::mpsc::Receiver<Result<(), extant::Error>>,
 }
@@ -64,12 +64,6 @@ impl MountOptions {
             if read_only { MountOption::RO } else { MountOption::RW },
         ];
         config.mount_options.extend(self.kernel.iter().map(|o| kernel_option(o)));
-        if nix::unistd::geteuid().is_root() && !self.kernel.iter().any(|o| o == "nodev") {
-            config.mount_options.push(MountOption::Dev);
-        }
-        if nix::unistd::geteuid().is_root() && !self.kernel.iter().any(|o| o == "nosuid") {
-            config.mount_options.push(MountOption::Suid);
-        }
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(self.thread_count());
         config.clone_fd = true;
@@ -101,13 +95,16 @@ fn kernel_option(name: &str) -> MountOption {
 /// # Errors
 /// Those of mount(2) or fusermount3(1); the file system is closed then.
 pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
-    let config = options.config(fs.is_read_only());
+    let read_only = fs.is_read_only();
+    let config = options.config(read_only);
     let (server, outcome) = Server::new(fs, options)?;
-    let mut session = Session::new(server, dir, &config)?;
-    let unmounter = session.unmount_callable();
+    let session = match nix::unistd::geteuid().is_root() {
+        true => Session::from_fd(server, kernel::mount(dir, options, read_only)?, config.acl, config)?,
+        false => Session::new(server, dir, &config)?,
+    };
     let thread = std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())?;
     tune::raise_limits(dir);
-    Ok(Mounted { dir: dir.into(), unmounter, thread, outcome })
+    Ok(Mounted { dir: dir.into(), thread, outcome })
 }
 
 impl Mounted {
@@ -117,7 +114,7 @@ impl Mounted {
     }
 
     /// What unmounts it from another thread.
-    pub fn unmounter(&mut self) -> Unmounter {
+    pub fn unmounter(&self) -> Unmounter {
         Unmounter { dir: self.dir.clone() }
     }
 
@@ -132,8 +129,8 @@ impl Mounted {
     }
 
     /// Unmounts and waits until everything is written.
-    pub fn unmount(mut self) -> io::Result<()> {
-        self.unmounter.unmount()?;
+    pub fn unmount(self) -> io::Result<()> {
+        self.unmounter().unmount()?;
         self.wait()
     }
 }

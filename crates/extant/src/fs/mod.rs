@@ -153,6 +153,7 @@ impl Operations {
     /// Frees what waits for it and writes everything, until nothing is left to do.
     fn drain(&self) -> Result<()> {
         self.write_back_all()?;
+        self.free_nameless();
         while self.reap() > 0 {}
         Ok(self.st().journal.sync()?)
     }

@@ -180,6 +180,11 @@ impl Inode {
         matches!(self.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step), Ok(v) if v <= n)
     }
 
+    /// Forgets all holders: the mount that they came through is gone.
+    pub fn drop_holds(&self) {
+        let _ = self.life.fetch_and(FREEING, Ordering::AcqRel);
+    }
+
     /// Begins to free the inode if nobody holds it; true for exactly one caller.
     pub fn begin_free(&self) -> bool {
         self.life.compare_exchange(0, FREEING, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -68,6 +68,14 @@ impl Operations {
         count
     }
 
+    /// Frees every inode without a name, whoever held it: the last act before the file system is closed.
+    pub(crate) fn free_nameless(&self) {
+        for inode in self.vfs.inodes.unlinked() {
+            inode.drop_holds();
+            self.bury(&inode);
+        }
+    }
+
     /// Frees blocks, attributes and number. Freeing has begun; nobody can reach the inode.
     fn free(&self, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();

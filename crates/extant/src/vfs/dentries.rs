@@ -99,11 +99,6 @@ impl Dentries {
         shard.insert_unique(hash, entry, |e| e.hash);
     }
 
-    /// Forgets everything.
-    pub fn clear(&self) {
-        self.shards.iter().for_each(|s| s.write().clear());
-    }
-
     /// Names in memory.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.read().len()).sum()

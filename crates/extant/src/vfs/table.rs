@@ -99,18 +99,15 @@ impl InodeTable {
         }
     }
 
+    /// Inodes in memory without a link, for unmount: their holders are gone with the mount.
+    pub fn unlinked(&self) -> Vec<Arc<Inode>> {
+        let all = self.shards.iter().flat_map(|s| s.read().map.values().cloned().collect::<Vec<_>>());
+        all.filter(|i| i.body().links == 0 && !i.freeing()).collect()
+    }
+
     /// Inodes in memory.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.read().map.len()).sum()
-    }
-
-    /// Drops what nobody uses.
-    pub fn shrink(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.write();
-            let all = shard.clock.len() * 2;
-            evict(&mut shard, 0, all);
-        }
     }
 
     fn put(&self, shard: &mut Shard, inode: Arc<Inode>) {
