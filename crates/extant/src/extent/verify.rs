@@ -93,7 +93,7 @@ impl Owner<'_> {
         let (Some(first), Some(last)) = (group(pblk), group(pblk + len.saturating_sub(1))) else { return false };
         (first.0..=last.0).any(|g| {
             let base = self.geo.base_meta(g.into());
-            let overlaps = |r: &std::ops::Range<u64>| r.start < pblk + len && pblk < r.end;
+            let overlaps = |r: &std::ops::Range<u64>| !r.is_empty() && r.start < pblk + len && pblk < r.end;
             let sb = base.superblock.map_or(0..0, |b| b.0..b.0 + 1);
             [sb, base.descriptors, base.reserved].iter().any(overlaps)
         })

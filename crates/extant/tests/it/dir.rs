@@ -21,6 +21,10 @@ fn open(image: &Image) -> Fs {
 /// Names of all lengths, most of them short, some with bytes above ASCII.
 fn name(rng: &mut Rng) -> Vec<u8> {
     let len = if rng.one_in(20) { rng.between(1, 255) } else { rng.between(4, 30) };
+    name_of_len(rng, len)
+}
+
+fn name_of_len(rng: &mut Rng, len: u64) -> Vec<u8> {
     let mut name = rng.bytes(len as usize);
     for byte in &mut name {
         let alphabet: u8 = if *byte & 0x80 != 0 { 0x80 } else { b'a' };
@@ -192,8 +196,82 @@ fn sixty_four_kib_blocks() {
 }
 
 #[test]
-fn three_levels() {
+fn large_directories() {
     exercise(FeatureSet::named("large_dir"), 50_000, 4);
+}
+
+/// What debugfs says of the tree: levels below the root.
+fn index_levels(image: &Image) -> String {
+    let dump = extant_testkit::debugfs::read(image.path(), "htree /subject");
+    dump.lines().find(|line| line.contains("Indirect levels")).unwrap_or_default().to_string()
+}
+
+/// Long names in small blocks: so many leaves that two levels of index do not hold them.
+fn fill_with_long_names(set: &str, count: usize) -> (Image, Model, Option<extant::Error>) {
+    let image = FeatureSet::named(set).make();
+    let fs = open(&image);
+    let mut subject = Subject::new(&fs, "subject");
+    let rng = &mut Rng::new(16);
+    let mut error = None;
+    while subject.model.len() < count && error.is_none() {
+        let name = name_of_len(rng, 250);
+        let file = &subject.files[subject.model.len() % 2];
+        match fs.operations().link(file, &subject.dir, &name) {
+            Ok(()) => drop(subject.model.insert(name, file.ino())),
+            Err(e) => error = Some(e),
+        }
+    }
+    subject.assert_listed();
+    let model = std::mem::take(&mut subject.model);
+    drop(subject);
+    fs.unmount().unwrap();
+    image.assert_clean();
+    again(&image, &model);
+    (image, model, error)
+}
+
+#[test]
+fn three_levels() {
+    let (image, model, error) = fill_with_long_names("large_dir", 45_000);
+    assert!(error.is_none(), "{error:?}");
+    assert!(index_levels(&image).ends_with(": 2"), "{}", index_levels(&image));
+    kernel_agrees(&image, &model);
+}
+
+#[test]
+fn two_levels_are_full_without_large_dir() {
+    let (image, model, error) = fill_with_long_names("1k", 60_000);
+    assert!(error.is_some_and(|e| e.is(Errno::NoSpc)));
+    assert!(index_levels(&image).ends_with(": 1"), "{}", index_levels(&image));
+    kernel_agrees(&image, &model);
+}
+
+#[test]
+fn directories_of_the_kernel() {
+    for set in ["1k", "orphan_file", "inline_data", "no_dir_index", "no_csum"] {
+        let image = FeatureSet::named(set).make();
+        let rng = &mut Rng::new(17);
+        let mount = Mount::new(image.path(), "");
+        std::fs::create_dir(mount.join("subject")).unwrap();
+        std::fs::write(mount.join("subject.0"), b"").unwrap();
+        for _ in 0..3000 {
+            let name = name(rng);
+            let _ = std::fs::hard_link(mount.join("subject.0"), mount.join("subject").join(OsStr::from_bytes(&name)));
+        }
+        let mut model = kernel_list(&mount.join("subject"));
+        mount.unmount();
+        again(&image, &model);
+        let fs = open(&image);
+        let resolve = |path: &str| fs.operations().resolve(path, extant::Follow::Yes).unwrap();
+        let mut subject = Subject { fs: &fs, dir: resolve("/subject"), files: vec![resolve("/subject.0")], model };
+        subject.churn(rng, 3000, 4);
+        subject.assert_listed();
+        model = std::mem::take(&mut subject.model);
+        drop(subject);
+        fs.unmount().unwrap();
+        image.assert_clean();
+        kernel_agrees(&image, &model);
+    }
 }
 
 #[test]
