@@ -59,10 +59,10 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
 
 /// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way to the device
 /// already). `offset_in_claim` is not zero only on bigalloc, where `lblk` may lie inside its cluster: the claim begins with the
-/// cluster then. None of the clusters may be the file's already (see [`unowned`](super::unowned)).
+/// cluster then.
 ///
 /// # Errors
-/// EOPNOTSUPP for unwritten blocks in a map that does not know them; EINVAL for a claim that is too short or lies wrong; ENOSPC,
+/// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned)); EOPNOTSUPP for unwritten blocks in a map that does not know them; EINVAL for a claim that is too short or lies wrong; ENOSPC,
 /// `Corrupt`, `Io`. Blocks that could not be mapped are free again.
 #[allow(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
 pub fn insert_claim(
@@ -74,6 +74,9 @@ pub fn insert_claim(
     }
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset_in_claim)), state };
     let mut map = inode.map.write();
+    if st.geo.cluster_ratio() > 1 && unowned_locked(st, inode, &map, lblk, len)? < len {
+        return Err(Errno::Again.into());
+    }
     changing(h, inode, &mut map, |h| insert_claimed(st, h, inode, run, claim, offset_in_claim))?;
     map.put(run);
     Ok(())

@@ -2,6 +2,7 @@
 
 mod crash;
 mod dir;
+mod extents;
 mod file;
 mod life;
 mod mkfs;
