@@ -7,3 +7,4 @@ mod file;
 mod life;
 mod mkfs;
 mod xattr;
+mod space;
