@@ -174,6 +174,13 @@ impl FreeMap for BitMap {
         (len > 0 && len >= min).then(|| self.cut(Run { start, len }))
     }
 
+    fn take_apart(&mut self, want: u32, room: u32) -> Option<Run> {
+        let run = self.search(0, self.longest().max(1))?;
+        let half = run.len / 2;
+        let fits = want > 0 && half >= room.max(want);
+        fits.then(|| self.cut(Run { start: run.start + half, len: want }))
+    }
+
     fn give(&mut self, run: Run) -> bool {
         let inside = run.start.checked_add(run.len).is_some_and(|end| end <= self.len);
         if run.len == 0 || !inside || self.next(run.start, true) < run.end() {

@@ -49,6 +49,10 @@ pub trait FreeMap: std::fmt::Debug + Send {
     /// Takes between `min` and `want` units that start at `start`.
     fn take_at(&mut self, start: u32, want: u32, min: u32) -> Option<Run>;
 
+    /// Takes `want` units from the middle of one of the longest runs, if half of it is at least `room`: what grows from
+    /// there is not soon in the way of what grows elsewhere.
+    fn take_apart(&mut self, want: u32, room: u32) -> Option<Run>;
+
     /// Gives units back. False, with nothing changed, if one of them is free already or not of this group.
     fn give(&mut self, run: Run) -> bool;
 

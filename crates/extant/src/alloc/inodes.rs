@@ -5,8 +5,8 @@
 //! - What was never used of a table is its tail; the first number taken there is the tail's first. So a table block of the
 //!   tail is zeroed when its first slot is taken, before anybody reads it.
 
-use super::orlov;
 use super::Alloc;
+use super::orlov;
 use crate::error::{Errno, Error, Result};
 use crate::groups::{Bitmap, Groups, Kind, less};
 use crate::inode::Inode;
@@ -51,7 +51,10 @@ impl Alloc {
     pub fn new_inode(&self, h: &mut Handle<'_>, parent: &Inode, ftype: FileType) -> Result<InodeNr> {
         let (home, _) = self.vol.geo.inode_location(parent.ino)?;
         let dir = ftype == FileType::Directory;
-        if dir && let Some(g) = self.directory_group(parent, home) && let Some(ino) = self.inodes.take(h, g, dir)? {
+        if dir
+            && let Some(g) = self.directory_group(parent, home)
+            && let Some(ino) = self.inodes.take(h, g, dir)?
+        {
             return Ok(ino);
         }
         if let Some(ino) = self.inodes.take(h, home, dir)? {
@@ -147,7 +150,8 @@ impl Inodes {
         let used_part = self.used_part(&self.groups.desc(g)?);
         let buffer = self.groups.bitmap_block(h, g, Kind::Inodes)?;
         let clear = bitmap::find_next_zero(&buffer.read(), self.first(g, group), geo.inodes_per_group as usize);
-        let full = || Corrupt::new("inode bitmap").field("free inodes").found(0u32).expected(self.free.get(g.0)).at_group(g);
+        let full =
+            || Corrupt::new("inode bitmap").field("free inodes").found(0u32).expected(self.free.get(g.0)).at_group(g);
         let index = clear.ok_or_else(full)? as u32;
         if index > used_part {
             let error = Corrupt::new("inode bitmap").field("inodes in the part never used").found(index);
@@ -156,7 +160,7 @@ impl Inodes {
         self.init_table_block(h, g, index, used_part)?;
         self.groups.bitmap_changed(h, g, Kind::Inodes)?;
         let left = self.groups.edit(h, g, |desc| self.book(desc, g, index, dir))?;
-        bitmap::set(&mut *h.write(&buffer, Seal::NONE)?, index as usize);
+        bitmap::set(&mut h.write(&buffer, Seal::NONE)?, index as usize);
         group.next = index + 1;
         self.free.set(g.0, left);
         Ok(geo.inode_at(g, index))
@@ -212,7 +216,7 @@ impl Inodes {
         }
         self.groups.bitmap_changed(h, g, Kind::Inodes)?;
         let left = self.groups.edit(h, g, |desc| self.unbook(desc, g, dir))?;
-        bitmap::clear(&mut *h.write(&buffer, Seal::NONE)?, index as usize);
+        bitmap::clear(&mut h.write(&buffer, Seal::NONE)?, index as usize);
         group.next = group.next.min(index);
         if !group.bad {
             self.free.set(g.0, left);

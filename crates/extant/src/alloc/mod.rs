@@ -46,7 +46,7 @@ pub enum Purpose {
 /// A wish for blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Best place for the first block.
+    /// Best place for the first block: behind what the file has, or [`Alloc::inode_goal`].
     pub goal: BlockNr,
     /// Blocks wanted.
     pub len: u32,
@@ -118,16 +118,10 @@ impl Alloc {
 
     /// Where data of a file without blocks should go: in its inode's group, apart from where other threads put theirs.
     pub fn inode_goal(&self, ino: InodeNr) -> BlockNr {
-        let geo = &self.vol.geo;
-        let group = geo.inode_location(ino).map_or(GroupNr(0), |(group, _)| group);
-        let colour = extant_sync::shard_index() % COLOURS;
-        let offset = u64::from(geo.blocks_in_group(group)) / COLOURS as u64 * colour as u64;
-        BlockNr(geo.first_block_of_group(group).0 + offset)
+        let group = self.vol.geo.inode_location(ino).map_or(GroupNr(0), |(group, _)| group);
+        self.blocks.start_goal(group, extant_sync::shard_index())
     }
 }
-
-/// Parts of a group that threads are spread over.
-const COLOURS: usize = 16;
 
 #[cfg(test)]
 mod tests;

@@ -43,7 +43,9 @@ impl View<'_> {
         let average = average(self.groups);
         let start = random.checked_rem(count)?;
         let enough = |flex: &Flex| {
-            flex.free_inodes > 0 && flex.free_inodes >= average.free_inodes && flex.free_clusters >= average.free_clusters
+            flex.free_inodes > 0
+                && flex.free_inodes >= average.free_inodes
+                && flex.free_clusters >= average.free_clusters
         };
         let flexes = (0..count.min(SPREAD_TRIES)).map(|step| (u64::from(start) + u64::from(step)) % u64::from(count));
         let fit = flexes.map(|flex| (flex as u32, self.groups.flex(flex as u32))).filter(|(_, counts)| enough(counts));
@@ -83,7 +85,8 @@ impl View<'_> {
     fn has_room(&self, g: GroupNr, share: &Share) -> bool {
         u64::from(self.free.get(g.0)) >= share.free_inodes
             && self.groups.with(g, |desc| {
-                u64::from(desc.used_dirs) < share.directories.max(1) && u64::from(desc.free_clusters) >= share.free_clusters
+                u64::from(desc.used_dirs) < share.directories.max(1)
+                    && u64::from(desc.free_clusters) >= share.free_clusters
             })
     }
 }

@@ -1,12 +1,12 @@
 //! Finds a place for a claim: at its goal, then where its length fits, then the longest runs, then anything.
 
+use super::Request;
 use super::blocks::{Blocks, power};
 use super::claim::Claim;
 use super::group::Group;
-use super::Request;
 use crate::error::{Errno, Result};
 use extant_format::types::{BlockNr, GroupNr};
-use extant_space::{FreeMap, Run};
+use extant_space::{BitMap, FreeMap, Run};
 use extant_sync::atomic::Ordering::Relaxed;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +18,12 @@ const LONGEST_TRIES: u32 = 16;
 /// How often all groups are looked at, when others move space about meanwhile.
 const SWEEPS: u32 = 8;
 
+/// Parts of a group that threads start files in.
+const COLOURS: u64 = 16;
+/// Clusters from which on a growing file is worth a place of its own, and how often those have to fit there.
+const STREAM: u32 = 32;
+const ROOM: u32 = 8;
+
 /// A wish in clusters.
 struct Wish {
     group: GroupNr,
@@ -26,6 +32,8 @@ struct Wish {
     min: u32,
     /// Groups that may be used.
     groups: u32,
+    /// The goal is behind what a file has, not just a place to start.
+    grows: bool,
 }
 
 /// Where a run was found.
@@ -55,7 +63,8 @@ impl Blocks {
         let groups = if want.low { self.low_groups() } else { self.count() };
         let goal = self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| g.0 < groups);
         let (group, bit) = goal.unwrap_or((GroupNr(0), 0));
-        Wish { group, bit, want: clusters, min, groups }
+        let grows = goal.is_some() && !self.is_start_goal(group, want.goal);
+        Wish { group, bit, want: clusters, min, groups, grows }
     }
 
     /// Groups that lie below block 2^32 as a whole (or all).
@@ -78,12 +87,31 @@ impl Blocks {
         found
     }
 
-    /// Exactly at the goal if a good part is there, else at full length in the goal's group.
+    /// Exactly at the goal if a good part is there, else at full length in the goal's group. A file that grows by much and
+    /// finds its place taken goes where it has room, since whoever took the place grows there too.
     fn at_goal(&self, wish: &Wish) -> Option<Run> {
         let mut group = self.lock(wish.group)?;
         let enough = wish.min.max(wish.want / 4);
-        let here = self.take_at(wish.group, &mut group, wish.bit, wish.want, enough);
-        here.or_else(|| self.take(wish.group, &mut group, wish.bit, wish.want, wish.want))
+        let take = |map: &mut BitMap| {
+            let here = map.take_at(wish.bit, wish.want, enough);
+            let stream = wish.grows && wish.want >= STREAM;
+            let apart = |map: &mut BitMap| map.take_apart(wish.want, wish.want.saturating_mul(ROOM));
+            let here = here.or_else(|| if stream { apart(map) } else { None });
+            here.or_else(|| map.take(wish.bit, wish.want, wish.want))
+        };
+        self.take_by(wish.group, &mut group, take)
+    }
+
+    /// A place to start a file in a group: each thread has a part of the group of its own.
+    pub(super) fn start_goal(&self, g: GroupNr, thread: usize) -> BlockNr {
+        let geo = &self.vol.geo;
+        let part = u64::from(geo.blocks_in_group(g)) / COLOURS;
+        BlockNr(geo.first_block_of_group(g).0 + part * (thread as u64 % COLOURS))
+    }
+
+    fn is_start_goal(&self, g: GroupNr, goal: BlockNr) -> bool {
+        let part = (u64::from(self.vol.geo.blocks_in_group(g)) / COLOURS).max(1);
+        goal.0.saturating_sub(self.vol.geo.first_block_of_group(g).0).is_multiple_of(part)
     }
 
     /// Where this thread last went when its goal's group was full.
@@ -108,9 +136,9 @@ impl Blocks {
             let mut at = range.start;
             while let Some(g) = self.longest.find(at..range.end, least) {
                 tries = tries.checked_sub(1)?;
-                let found = self.try_lock(GroupNr(g)).and_then(|mut group| {
-                    self.take(GroupNr(g), &mut group, 0, wish.want, wish.want)
-                });
+                let found = self
+                    .try_lock(GroupNr(g))
+                    .and_then(|mut group| self.take(GroupNr(g), &mut group, 0, wish.want, wish.want));
                 if let Some(run) = found {
                     return Some((GroupNr(g), run));
                 }
@@ -156,17 +184,14 @@ impl Blocks {
         [wish.group.0..end, first..wish.group.0, end..wish.groups, 0..first]
     }
 
-    fn take_at(&self, g: GroupNr, group: &mut Group, bit: u32, want: u32, min: u32) -> Option<Run> {
-        let map = self.warm(g, group)?;
-        let run = map.free.take_at(bit, want, min)?;
-        map.claimed += run.len;
-        self.longest.set(g.0, map.free.longest());
-        Some(run)
+    fn take(&self, g: GroupNr, group: &mut Group, bit: u32, want: u32, min: u32) -> Option<Run> {
+        self.take_by(g, group, |map| map.take(bit, want, min))
     }
 
-    fn take(&self, g: GroupNr, group: &mut Group, bit: u32, want: u32, min: u32) -> Option<Run> {
+    /// Claims what `take` takes.
+    fn take_by(&self, g: GroupNr, group: &mut Group, take: impl FnOnce(&mut BitMap) -> Option<Run>) -> Option<Run> {
         let map = self.warm(g, group)?;
-        let run = map.free.take(bit, want, min)?;
+        let run = take(&mut map.free)?;
         map.claimed += run.len;
         self.longest.set(g.0, map.free.longest());
         Some(run)

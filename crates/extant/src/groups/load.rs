@@ -70,9 +70,11 @@ fn check(geo: &Geometry, g: GroupNr, desc: &GroupDesc) -> Result<(), Corrupt> {
     let base = geo.base_meta(GroupNr(0));
     let reserved = geo.first_block_of_group(GroupNr(0)).0..base.descriptors.end;
     let table = geo.inode_table_blocks().into();
-    for (field, start, count) in
-        [("block bitmap", desc.block_bitmap, 1), ("inode bitmap", desc.inode_bitmap, 1), ("inode table", desc.inode_table, table)]
-    {
+    for (field, start, count) in [
+        ("block bitmap", desc.block_bitmap, 1),
+        ("inode bitmap", desc.inode_bitmap, 1),
+        ("inode table", desc.inode_table, table),
+    ] {
         if start < reserved.end && start.saturating_add(count) > reserved.start {
             return bad(field, start);
         }

@@ -181,13 +181,12 @@ fn parallel_writers_do_not_interleave() {
     for dir in &dirs {
         let file = open_file(&fs, &fs.lookup(dir, b"file").unwrap());
         let mut runs = 0;
-        file.extents(0, u64::MAX, |e| {
-            println!("{e:?}");
+        file.extents(0, u64::MAX, |_| {
             runs += 1;
             true
         })
         .unwrap();
-        assert!(runs <= 8, "{runs} extents for 8 MiB");
+        assert!(runs <= 4, "{runs} extents for 8 MiB");
     }
     fs.unmount().unwrap();
     image.assert_clean();
@@ -215,7 +214,6 @@ fn orphans(fs: &Fs, count: u64) -> Vec<File> {
 
 #[test]
 fn orphans_survive_a_crash_and_are_freed() {
-    // The orphan file of 1 KiB blocks has 32 blocks of 254 slots; a file of one block overflows into the list.
     for (set, count) in [("default", 60), ("orphan_file", 300), ("ext3_1k", 60), ("no_csum", 300), ("ext2_1k", 20)] {
         let image = FeatureSet::named(set).make();
         let fs = open(&image);
@@ -248,11 +246,34 @@ fn orphans_that_are_closed_leave_no_record() {
         let fs = open(&image);
         let before = free(fs.usage());
         in_threads(|thread| drop(orphans_of_thread(&fs, thread)));
-        fs.sync().unwrap();
-        fs.sync().unwrap();
-        assert_eq!(free(fs.usage()), before);
         fs.unmount().unwrap();
         image.assert_clean();
+        assert_eq!(free_on_device(&image), before, "{set}");
+    }
+}
+
+#[test]
+fn a_full_orphan_file_overflows_into_the_list() {
+    let args = ["-t", "ext4", "-b", "1024", "-O", "orphan_file", "-E", "orphan_file_size=2048"];
+    let image = Image::mke2fs(32 << 20, &args);
+    let fs = open(&image);
+    let before = free(fs.usage());
+    let mut held = orphans(&fs, 900);
+    assert!(held.len() > 2 * 254);
+    let last = held.split_off(300);
+    let crashed = image.copy();
+    drop(last);
+    fs.sync().unwrap();
+    fs.crash();
+    drop(held);
+    for image in [&image, &crashed] {
+        let by_e2fsck = image.copy();
+        let fs = open(image);
+        assert_eq!(fs.recovery().orphans.invalid, 0);
+        fs.unmount().unwrap();
+        image.assert_clean();
+        assert_eq!(free_on_device(image), before);
+        e2fsck::recover(by_e2fsck.path()).assert_clean();
     }
 }
 
@@ -273,7 +294,9 @@ fn orphans_of_thread(fs: &Fs, thread: u64) -> Vec<File> {
 fn a_group_with_a_bad_bitmap_is_left_alone() {
     use std::os::unix::fs::FileExt;
     let image = FeatureSet::named("1k").make();
-    let block = extant_testkit::dumpe2fs::dump(image.path()).groups[1].block_bitmap;
+    let groups = extant_testkit::dumpe2fs::dump(image.path()).groups;
+    let group = groups[1..].iter().find(|group| !group.flags.contains("BLOCK_UNINIT")).unwrap();
+    let block = group.block_bitmap;
     let file = std::fs::File::options().write(true).open(image.path()).unwrap();
     file.write_all_at(&[0x55; 64], block * 1024 + 200).unwrap();
     let fs = open(&image);

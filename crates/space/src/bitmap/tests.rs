@@ -41,6 +41,7 @@ fn check(map: &BitMap, model: &Model) {
 enum Step {
     Take { goal: u32, want: u32, min: u32 },
     TakeAt { start: u32, want: u32, min: u32 },
+    TakeApart { want: u32, room: u32 },
     Give { start: u32, len: u32 },
 }
 
@@ -53,6 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
             want,
             min: min.min(want)
         }),
+        (1u32..40, 1u32..100).prop_map(|(want, room)| Step::TakeApart { want, room }),
         (0u32..420, len).prop_map(|(start, len)| Step::Give { start, len }),
     ]
 }
@@ -74,6 +76,13 @@ fn apply(map: &mut BitMap, model: &mut Model, step: &Step) {
             let taken = map.take_at(start, want, min);
             assert_eq!(taken, (free >= min).then_some(Run { start, len: free.min(want) }));
             if let Some(run) = taken {
+                model.set(run, false);
+            }
+        }
+        Step::TakeApart { want, room } => {
+            if let Some(run) = map.take_apart(want, room) {
+                let before = Run { start: run.start - room, len: room };
+                assert!(run.len == want && model.all(run, true) && model.all(before, true));
                 model.set(run, false);
             }
         }

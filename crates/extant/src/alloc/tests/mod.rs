@@ -8,15 +8,7 @@ use harness::House;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 fn want(goal: u64, len: u32, min: u32) -> Request {
-    Request {
-        goal: BlockNr(goal),
-        len,
-        min,
-        purpose: Purpose::Data,
-        privileged: false,
-        reserved: false,
-        low: false,
-    }
+    Request { goal: BlockNr(goal), len, min, purpose: Purpose::Data, privileged: false, reserved: false, low: false }
 }
 
 /// Wants everything there is.
@@ -77,7 +69,7 @@ fn every_kind_of_groups_gives_all_inodes_once() {
         let house = House::named(set);
         let total = house.groups.free_inodes();
         let mut taken = Vec::new();
-        let dir = |n: usize| n % 7 == 0;
+        let dir = |n: usize| n.is_multiple_of(7);
         loop {
             let mut h = house.vol.start(Alloc::INODE_CREDITS).unwrap();
             let home = GroupNr((taken.len() % 3) as u32 % house.groups.count());
@@ -114,7 +106,9 @@ fn threads_share_the_space_exactly() {
                 let mut mine = Vec::new();
                 while let Ok(run) = take(house, &all(u64::from(thread) * 9000, 7 + thread)) {
                     mine.push(run);
-                    if mine.len() % 5 == 0 && let Some(run) = mine.pop() {
+                    if mine.len() % 5 == 0
+                        && let Some(run) = mine.pop()
+                    {
                         give(house, run).unwrap();
                     }
                 }
@@ -179,17 +173,23 @@ fn data_leave_the_reserves() {
 #[test]
 fn a_claim_is_near_its_goal() {
     let house = House::named("default");
-    let first = house.alloc.claim(&want(5000, 100, 1)).unwrap();
-    assert_eq!((first.start, first.len), (BlockNr(5000), 100));
-    let second = house.alloc.claim(&want(5000, 100, 1)).unwrap();
-    assert_eq!((second.start, second.len), (BlockNr(5100), 100));
-    let mut rest = second;
-    let front = rest.split(30);
-    assert_eq!((front.start.0, front.len, rest.start.0, rest.len), (5100, 30, 5130, 70));
-    let all = rest.split(99);
-    assert_eq!((all.len, rest.len), (70, 0));
-    drop((front, all));
-    assert_eq!(house.alloc.claim(&want(5100, 100, 100)).unwrap().start, BlockNr(5100));
+    let claim = |goal, len| house.alloc.claim(&want(goal, len, 1)).unwrap();
+    let first = claim(5000, 20);
+    assert_eq!((first.start, first.len), (BlockNr(5000), 20));
+    let second = claim(5000, 20);
+    assert_eq!((second.start, second.len), (BlockNr(5020), 20));
+    // What grows by more goes where it has room.
+    let mut apart = claim(5000, 100);
+    assert!(apart.start.0 > 6000 && apart.len == 100, "{apart:?}");
+    let start = apart.start.0;
+    let next = claim(start + 100, 100);
+    assert_eq!(next.start.0, start + 100);
+    let front = apart.split(30);
+    assert_eq!((front.start.0, front.len, apart.start.0, apart.len), (start, 30, start + 30, 70));
+    let rest = apart.split(99);
+    assert_eq!((rest.len, apart.len), (70, 0));
+    drop((front, rest));
+    assert_eq!(claim(start, 100).start.0, start);
 }
 
 #[test]
