@@ -1,8 +1,8 @@
 //! Bringing committed copies home.
 //!
 //! # Invariants
-//! 1. `pending` holds, for each block with a durable copy that is not known to be home, the newest such copy. It is there
-//!    before its transaction is announced as durable.
+//! 1. `pending` holds, for each block with a durable copy that is not known to be home, the newest such copy. It is
+//!    there before its transaction is announced as durable.
 //! 2. `live` counts the entries of `pending` by transaction.
 //! 3. The log's tail is never past the oldest transaction in `live`, nor past the oldest that is not durable.
 //! 4. A block in `in_flight` may be written at any moment; all others are not.
@@ -12,7 +12,7 @@
 
 use crate::error::Result;
 use crate::members::Pinned;
-use crate::shared::{Core, Logged};
+use crate::shared::{AbortOnPanic, Core, Logged};
 use crate::stats::count;
 use crate::tid::Tid;
 use extant_blocks::Plug;
@@ -91,8 +91,8 @@ impl Checkpoint {
         }
     }
 
-    /// A transaction is durable in the log: takes over its copies, drops those of the blocks it revoked, and returns once no
-    /// home write of these is in flight. True if there is so much now that a pass should begin.
+    /// A transaction is durable in the log: takes over its copies, drops those of the blocks it revoked, and returns
+    /// once no home write of these is in flight. True if there is so much now that a pass should begin.
     pub fn add(&self, tid: Tid, blocks: Vec<FrozenBlock>, revoked: &[u64]) -> bool {
         let mut state = self.state.lock();
         if !blocks.is_empty() {
@@ -107,7 +107,9 @@ impl Checkpoint {
         for &nr in revoked {
             state.remove(nr);
         }
-        self.done.wait_while(&mut state, |state| revoked.iter().any(|nr| state.in_flight.contains(nr)));
+        // After an abort nobody can allocate, so there is nothing to wait for, and perhaps nobody.
+        self.done
+            .wait_while(&mut state, |state| !state.stopped && revoked.iter().any(|nr| state.in_flight.contains(nr)));
         state.pending.len() > self.max_pending
     }
 
@@ -123,8 +125,8 @@ impl Checkpoint {
         self.work.notify_one();
     }
 
-    /// Waits until everything is home that is durable now, and for the log to be marked empty if it is. False if that will
-    /// not happen.
+    /// Waits until everything is home that is durable now, and for the log to be marked empty if it is. False if that
+    /// will not happen.
     pub fn wait_for_all(&self) -> bool {
         let mut state = self.state.lock();
         let pass = state.begun + 1;
@@ -195,6 +197,7 @@ impl Checkpoint {
 
 /// The checkpoint thread.
 pub(crate) fn run(core: &Core) {
+    let _guard = AbortOnPanic(core);
     let Some(logged) = &core.logged else { return };
     while let Some(empty) = logged.checkpoint.next_pass() {
         if let Err(error) = pass(core, logged, empty) {

@@ -64,8 +64,9 @@ impl Freezer<'_> {
         self.tid
     }
 
-    /// Exclusive access to the bytes of a block of the transaction, and how it is sealed; [`Seal::NONE`] leaves the seal as
-    /// it was. A block that no handle joined becomes part of the transaction, as long as few do.
+    /// Exclusive access to the bytes of a block of the transaction, and how it is sealed; [`Seal::NONE`] leaves the
+    /// seal that it got earlier in this transaction. A block that no handle joined becomes part of the transaction, as
+    /// long as few do.
     ///
     /// # Errors
     /// [`Error::NoCredits`] if too many blocks join this way.

@@ -1,8 +1,8 @@
 //! The commit thread: freezes the running transaction and makes it durable.
 //!
 //! # Invariants
-//! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes blocks, so the copies taken
-//!    in between hold all of the transaction and nothing else.
+//! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes blocks, so the
+//!    copies taken in between hold all of the transaction and nothing else.
 //! 2. The commit record is written after a flush that covers everything before it, and all file data noted before.
 
 use crate::checkpoint::FrozenBlock;
@@ -10,7 +10,7 @@ use crate::client::Freezer;
 use crate::error::{Error, Result};
 use crate::log::record::{Record, blocks_needed};
 use crate::members::{Member, Taken};
-use crate::shared::{Core, Logged};
+use crate::shared::{AbortOnPanic, Core, Logged};
 use crate::stats::count;
 use crate::tid::Tid;
 use extant_blocks::{Piece, Plug};
@@ -29,6 +29,7 @@ struct Frozen {
 
 /// The commit thread.
 pub(crate) fn run(core: &Core) {
+    let _guard = AbortOnPanic(core);
     while let Some(attempt) = core.control.next_attempt(|| core.running()) {
         match commit(core) {
             Ok(Some(tid)) => announce(core, tid),
@@ -136,6 +137,7 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
 /// Writes blocks to the log from `at` on, and gives the block that follows them.
 fn write_pieces(core: &Core, logged: &Logged, at: u32, pieces: Vec<Piece<'static>>) -> Result<u32> {
     core.check_crash()?;
+    core.check_abort()?;
     let log = logged.space.log();
     let mut plug = Plug::new(&**log.device());
     let mut at = at;

@@ -1,7 +1,8 @@
 //! What the commit thread is asked for, and who waits for it.
 //!
 //! # Invariants
-//! 1. `durable` is the newest durable transaction and only grows. It is changed under the lock, and read without it too.
+//! 1. `durable` is the newest durable transaction and only grows. It is changed under the lock, and read without it
+//!    too.
 //! 2. Whoever waits for a transaction has asked for it, and asks again when an attempt found it empty.
 
 use crate::tid::Tid;

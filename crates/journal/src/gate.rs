@@ -60,10 +60,10 @@ impl Gate {
     #[inline]
     pub fn try_enter(&self, credits: u32) -> Result<(), Refused> {
         self.handles.fetch_add(1, SeqCst);
-        let refused = if self.stops.load(SeqCst) != 0 {
-            Refused::Stopped
-        } else if self.closed.load(SeqCst) {
+        let refused = if self.closed.load(SeqCst) {
             Refused::Closed
+        } else if self.stops.load(SeqCst) != 0 {
+            Refused::Stopped
         } else if !self.reserve(credits) {
             Refused::NoRoom
         } else {
@@ -116,8 +116,8 @@ impl Gate {
         self.epoch.load(SeqCst)
     }
 
-    /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room: something has changed since
-    /// `epoch`, which was read before the attempt that failed.
+    /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room: something has changed
+    /// since `epoch`, which was read before the attempt that failed.
     pub fn wait_to_enter(&self, credits: u32, epoch: u64) {
         let mut waiting = self.waiting.lock();
         self.opened.wait_while(&mut waiting, |()| self.epoch() == epoch && !self.may_enter(credits));
@@ -148,8 +148,8 @@ impl Gate {
         self.limit.store(limit, SeqCst);
     }
 
-    /// Sets how many credits the running transaction may have, if that is more than before, since space in the log became
-    /// free. [`Gate::wake`] is to follow if this says so.
+    /// Sets how many credits the running transaction may have, if that is more than before, since space in the log
+    /// became free. [`Gate::wake`] is to follow if this says so.
     pub fn raise(&self, limit: u32) -> bool {
         self.limit.fetch_max(limit, SeqCst) < limit
     }

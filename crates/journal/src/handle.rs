@@ -10,8 +10,8 @@ use extant_blocks::{Buffer, BufferWrite};
 use extant_sync::levels::{self, Entered};
 use extant_sync::{Arc, Level};
 
-/// An open handle: what is changed through it becomes durable as a whole, with everything else in its transaction. It belongs
-/// to the thread that started it. Dropping it stops it.
+/// An open handle: what is changed through it becomes durable as a whole, with everything else in its transaction. It
+/// belongs to the thread that started it. Dropping it stops it.
 #[must_use]
 pub struct Handle<'a> {
     core: &'a Arc<Core>,
@@ -81,8 +81,8 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Blocks of metadata were freed: they leave the transaction and the cache, and no older copy of them will be replayed
-    /// once the transaction is durable. Records cost a credit per block of the log that they fill.
+    /// Blocks of metadata were freed: they leave the transaction and the cache, and no older copy of them will be
+    /// replayed once the transaction is durable. Records cost a credit per block of the log that they fill.
     ///
     /// # Errors
     /// As [`Handle::join`]; nothing has changed then.

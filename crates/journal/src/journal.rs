@@ -1,8 +1,8 @@
 //! The journal as its client sees it.
 //!
 //! # Locking
-//! A handle is ordered as a lock of level `Handle`. The journal's own locks (`JournalState`, `JournalList`) are never held
-//! while the client is called, while waiting for a handle, or two of one level at once.
+//! A handle is ordered as a lock of level `Handle`. The journal's own locks (`JournalState`, `JournalList`) are never
+//! held while the client is called, while waiting for a handle, or two of one level at once.
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::client::Client;
@@ -110,8 +110,8 @@ impl Journal {
         debug_assert!(first, "a journal has one client");
     }
 
-    /// Starts a handle that may bring up to `credits` blocks into the running transaction. Waits for a transaction that is
-    /// being frozen, for log space, or for an [`UpdatesLock`]; a thread has one handle at a time.
+    /// Starts a handle that may bring up to `credits` blocks into the running transaction. Waits for a transaction that
+    /// is being frozen, for log space, or for an [`UpdatesLock`]; a thread has one handle at a time.
     ///
     /// # Errors
     /// [`Error::Aborted`], [`Error::ShutDown`]; [`Error::NoCredits`] beyond [`Journal::max_credits`].
@@ -139,8 +139,8 @@ impl Journal {
         self.core.ask_commit(tid);
     }
 
-    /// Asks for a commit of `tid` and waits until it is durable. Many waits share one commit. A transaction that holds nothing
-    /// counts as durable.
+    /// Asks for a commit of `tid` and waits until it is durable. Many waits share one commit. A transaction that holds
+    /// nothing counts as durable.
     ///
     /// # Errors
     /// [`Error::Aborted`] or [`Error::ShutDown`], if it never will be.
@@ -166,7 +166,8 @@ impl Journal {
         self.wait_and_flush(self.core.newest_with_content())
     }
 
-    /// Notes that data was written to the file system's device, past the cache. To be called when the write is complete.
+    /// Notes that data was written to the file system's device, past the cache. To be called when the write is
+    /// complete.
     #[inline]
     pub fn note_data_write(&self) {
         self.core.home.note_write();

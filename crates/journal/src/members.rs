@@ -1,7 +1,8 @@
 //! The blocks and revokes of the running transaction.
 //!
 //! # Invariants
-//! 1. A block is in a shard exactly if its buffer's `tid` is the running transaction's; both change under the shard's lock.
+//! 1. A block is in a shard exactly if its buffer's `tid` is the running transaction's; both change under the shard's
+//!    lock.
 //! 2. A block is not both a member and revoked: each cancels the other.
 //! 3. A member is pinned until its copy is home.
 

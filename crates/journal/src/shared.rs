@@ -12,8 +12,10 @@ use crate::stats::{Counters, count};
 use crate::tid::Tid;
 use extant_blocks::Cache;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use extant_sync::{Arc, OnceLock, Weak};
+use extant_sync::{Arc, OnceLock, Weak, thread};
 use std::time::Duration;
+
+const EIO: i32 = 5;
 
 /// The log and what is to come home from it.
 #[derive(Debug)]
@@ -143,13 +145,18 @@ impl Core {
         self.why.get().map_or(Error::ShutDown, |why| Error::Aborted(why.errno()))
     }
 
+    /// Fails if the journal was aborted, though not if it is only being shut down.
+    pub fn check_abort(&self) -> Result<()> {
+        if self.why.get().is_some() { Err(self.closed_error()) } else { Ok(()) }
+    }
+
     /// Why the journal was aborted.
     pub fn why(&self) -> Option<&Error> {
         self.why.get()
     }
 
-    /// Aborts: nothing is committed any more. Only the first call does anything. That the client is gone, or a test's power
-    /// failed, is no error: nobody is to be told.
+    /// Aborts: nothing is committed any more. Only the first call does anything. That the client is gone, or a test's
+    /// power failed, is no error: nobody is to be told.
     pub fn abort(&self, why: Error) {
         if matches!(why, Error::ShutDown) {
             self.stop();
@@ -177,6 +184,18 @@ impl Core {
         self.control.stop();
         if let Some(logged) = &self.logged {
             logged.checkpoint.stop();
+        }
+    }
+}
+
+/// Aborts the journal if a thread of it panics, so that those who wait for the thread are told.
+pub(crate) struct AbortOnPanic<'a>(pub &'a Core);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let message = "a journal thread panicked".to_owned();
+            self.0.abort(Error::Client { errno: EIO, message });
         }
     }
 }

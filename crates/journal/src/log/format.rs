@@ -67,8 +67,8 @@ impl FormatLog {
     }
 }
 
-/// Writes the superblock of an empty journal to its block in `extents`. It is not flushed. An external journal also has a
-/// superblock of ext4, which is not written here.
+/// Writes the superblock of an empty journal to its block in `extents`. It is not flushed. An external journal also has
+/// a superblock of ext4, which is not written here.
 ///
 /// # Errors
 /// The device's; corruption if the extents do not hold it.

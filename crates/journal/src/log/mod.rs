@@ -67,8 +67,8 @@ impl Log {
     /// The blocks of an external journal are those of its device: its superblock is not the first of them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the extents have gaps, lead outside the device, or hold less than the superblock says, or if that is
-    /// damaged; [`Error::Unsupported`] for features unknown.
+    /// [`Error::Corrupt`] if the extents have gaps, lead outside the device, or hold less than the superblock says, or
+    /// if that is damaged; [`Error::Unsupported`] for features unknown.
     pub fn open(device: Arc<dyn BlockDevice>, extents: &[LogExtent], block_size: u32, place: LogPlace) -> Result<Log> {
         let mut extents = extents.to_vec();
         extents.sort_unstable_by_key(|extent| extent.logical);
@@ -112,7 +112,8 @@ impl Log {
         self.superblock.block_size() as usize
     }
 
-    /// The file system's blocks that are the log's own, as sorted and disjoint ranges from the first to before the last.
+    /// The file system's blocks that are the log's own, as sorted and disjoint ranges from the first to before the
+    /// last.
     pub(crate) fn own_blocks(&self) -> Vec<(u64, u64)> {
         if self.place == LogPlace::External {
             return Vec::new();

@@ -85,3 +85,65 @@ impl Record {
 fn new_block(format: &JournalFormat) -> Vec<u8> {
     vec![0; format.block_size as usize]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_format::jbd2::{BlockHeader, BlockType, ChecksumMode, RevokeRecords, Tags};
+
+    const MODES: [ChecksumMode; 3] = [ChecksumMode::None, ChecksumMode::V2, ChecksumMode::V3];
+
+    fn block(byte: u8) -> Arc<[u8]> {
+        Arc::from(vec![byte; 1024])
+    }
+
+    #[test]
+    fn a_record_is_as_long_as_was_said_and_names_everything() {
+        for (checksums, bit64) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+            let format = JournalFormat::new(1024, checksums, bit64, [3; 16]);
+            for (copies, revokes) in [(0, 1), (1, 0), (60, 300), (125, 126), (500, 1)] {
+                let copied: Vec<_> = (0..copies).map(|nr| (nr * 3, block(nr as u8))).collect();
+                let revoked: Vec<u64> = (0..revokes).map(|nr| nr * 5).collect();
+                let record = Record::build(&format, 9, &copied, &revoked, Timestamp::default());
+                let needed = blocks_needed(&format, copied.len(), revoked.len());
+                assert_eq!(record.body.len() as u32 + 1, needed, "{format:?}");
+                assert_eq!(read_back(&format, &record), (copied.iter().map(|(nr, _)| *nr).collect(), revoked));
+            }
+        }
+    }
+
+    /// The numbers of the copies and of the revoked blocks.
+    fn read_back(format: &JournalFormat, record: &Record) -> (Vec<u64>, Vec<u64>) {
+        let (mut copied, mut revoked, mut data) = (Vec::new(), Vec::new(), 0);
+        for piece in &record.body {
+            if data > 0 {
+                data -= 1;
+                continue;
+            }
+            assert!(format.verify_tail(piece));
+            match BlockHeader::parse(piece).unwrap().block_type {
+                BlockType::Descriptor => {
+                    let before = copied.len();
+                    copied.extend(Tags::new(piece, format).map(|tag| tag.block.0));
+                    data = copied.len() - before;
+                }
+                BlockType::Revoke => revoked.extend(RevokeRecords::parse(piece, format).unwrap().map(|nr| nr.0)),
+                other => panic!("{other:?}"),
+            }
+        }
+        (copied, revoked)
+    }
+
+    #[test]
+    fn what_looks_like_a_journal_block_is_escaped() {
+        let format = JournalFormat::new(1024, ChecksumMode::V3, true, [3; 16]);
+        let mut bytes = vec![1; 1024];
+        bytes[..4].copy_from_slice(&jbd2::JBD2_MAGIC.to_be_bytes());
+        let copies = [(7, Arc::from(bytes.clone()))];
+        let record = Record::build(&format, 9, &copies, &[], Timestamp::default());
+        let tag = Tags::new(&record.body[0], &format).next().unwrap();
+        assert_eq!((record.escapes, tag.flags.contains(TagFlags::ESCAPE)), (1, true));
+        assert!(format.tag_matches(&tag, 9, &record.body[1]) && !jbd2::needs_escape(&record.body[1]));
+        assert_eq!(copies[0].1[..], bytes, "the block itself is as it was");
+    }
+}

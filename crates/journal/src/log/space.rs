@@ -1,8 +1,8 @@
 //! Which transactions lie in the log, where it begins and where it goes on.
 //!
 //! # Invariants
-//! 1. `queue` holds the transactions in the log in their order: the oldest begins where the superblock on the medium says, each
-//!    next one where the one before ends, and `head` is the end of the last. `used` is their length.
+//! 1. `queue` holds the transactions in the log in their order: the oldest begins where the superblock on the medium
+//!    says, each next one where the one before ends, and `head` is the end of the last. `used` is their length.
 //! 2. A transaction leaves `queue` only when the superblock that no longer names it is durable.
 //!
 //! # Locking
@@ -99,12 +99,8 @@ impl LogSpace {
         self.credits_in(self.log.capacity() / 4)
     }
 
-    /// How many blocks of metadata and of revokes surely fit into so many blocks of the log.
     fn credits_in(&self, blocks: u32) -> u32 {
-        let tags = self.format.tags_per_block() as u64;
-        // The commit block; what joins late, with descriptors.
-        let usable = blocks.saturating_sub(1).saturating_sub(2 * self.spare);
-        (u64::from(usable) * tags / (tags + 1)) as u32
+        credits_in(blocks, self.spare, self.format.tags_per_block() as u32)
     }
 
     fn limit(&self, state: &State) -> u32 {
@@ -116,8 +112,8 @@ impl LogSpace {
         self.state.lock().used > self.log.capacity() / 2
     }
 
-    /// Gives a frozen transaction its place, and the gate the number of credits that its successor may have. Returns the
-    /// place's first block.
+    /// Gives a frozen transaction its place, and the gate the number of credits that its successor may have. Returns
+    /// the place's first block.
     pub fn allocate(&self, tid: Tid, len: u32, gate: &Gate, max_credits: u32) -> Result<u32> {
         let mut state = self.state.lock();
         let used = state.used.saturating_add(len);
@@ -137,8 +133,8 @@ impl LogSpace {
         Ok(start)
     }
 
-    /// The superblock of an empty log comes to name the first transaction in it. It becomes durable with the flush before that
-    /// one's commit record.
+    /// The superblock of an empty log comes to name the first transaction in it. It becomes durable with the flush
+    /// before that one's commit record.
     fn begin(&self, state: &mut State, tid: Tid) -> Result<()> {
         let start = state.head;
         state.superblock.set_start(start);
@@ -158,8 +154,8 @@ impl LogSpace {
         first + ((u64::from(start - first) + u64::from(len)) % u64::from(capacity)) as u32
     }
 
-    /// Everything before `tail` is home and flushed. Makes the superblock say so and frees the space; if nothing is left in
-    /// the log and `empty` is wanted, it is marked empty. The gate learns how much fits now.
+    /// Everything before `tail` is home and flushed. Makes the superblock say so and frees the space; if nothing is
+    /// left in the log and `empty` is wanted, it is marked empty. The gate learns how much fits now.
     pub fn advance_tail(&self, tail: Tid, empty: bool, gate: &Gate, max_credits: u32) -> Result<()> {
         let mut state = self.state.lock();
         if state.superblock.start() != 0 {
@@ -202,5 +198,32 @@ impl LogSpace {
         state.superblock.set_errno(errno);
         self.write_superblock(&state)?;
         self.flusher.flush()
+    }
+}
+
+/// How many blocks of metadata and of revokes surely fit into so many blocks of the log, besides `spare` that join
+/// late.
+fn credits_in(blocks: u32, spare: u32, tags_per_block: u32) -> u32 {
+    let tags = u64::from(tags_per_block);
+    // The commit record; what joins late, with descriptors.
+    let usable = blocks.saturating_sub(1).saturating_sub(spare.saturating_mul(2));
+    (u64::from(usable) * tags / (tags + 1)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::credits_in;
+
+    #[test]
+    fn credits_fit_whatever_they_are_used_for() {
+        for (tags, spare) in [(62, 1), (254, 16), (3, 2)] {
+            for blocks in 0..2000u32 {
+                let credits = credits_in(blocks, spare, tags);
+                // All copies; a revoke block has no descriptor.
+                let copies = credits + spare;
+                let needed = copies + copies.div_ceil(tags) + 1;
+                assert!(credits == 0 || needed <= blocks, "{credits} in {blocks}");
+            }
+        }
     }
 }

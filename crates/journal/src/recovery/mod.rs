@@ -1,7 +1,7 @@
 //! Replaying a log that a crash left.
 //!
-//! [`scan`] reads the log and decides what is to be replayed, without changing anything. [`Replay::apply`] writes it home;
-//! [`Replay::overlay`] shows the file system as if it were home, for those who only read.
+//! [`scan`] reads the log and decides what is to be replayed, without changing anything. [`Replay::apply`] writes it
+//! home; [`Replay::overlay`] shows the file system as if it were home, for those who only read.
 //!
 //! # Invariants
 //! 1. Nothing is written before everything was checked.
@@ -53,11 +53,12 @@ pub struct Outcome {
     pub fast_commit: bool,
 }
 
-/// Finds out what is to be replayed onto a file system of `fs_blocks` blocks. A log that is marked empty gives an empty replay.
+/// Finds out what is to be replayed onto a file system of `fs_blocks` blocks. A log that is marked empty gives an empty
+/// replay.
 ///
 /// # Errors
-/// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged or names blocks that do not exist or belong to the
-/// log; [`Unsupported`](crate::Error::Unsupported) if fast commits would have to be replayed; I/O errors.
+/// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged or names blocks that do not exist or belong
+/// to the log; [`Unsupported`](crate::Error::Unsupported) if fast commits would have to be replayed; I/O errors.
 pub fn scan(log: &Log, fs_blocks: u64) -> Result<Replay> {
     let mut outcome = Outcome {
         first: log.superblock().sequence(),

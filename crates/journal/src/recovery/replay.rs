@@ -36,8 +36,8 @@ impl Replay {
         self.copies.is_empty()
     }
 
-    /// Writes everything home to `device`, flushes, and then marks the log empty. The [`Log`] that was scanned still knows the
-    /// old superblock: open it again, as [`recover`] does.
+    /// Writes everything home to `device`, flushes, and then marks the log empty. The [`Log`] that was scanned still
+    /// knows the old superblock: open it again, as [`recover`] does.
     ///
     /// # Errors
     /// I/O errors; the log is as it was then.

@@ -1,7 +1,8 @@
 //! The first pass: finds the transactions in the log.
 //!
 //! # Invariants
-//! Each step of [`Scanner`] uses up some of `left`, the blocks of the log that were not looked at, and it ends when none is left.
+//! Each step of [`Scanner`] uses up some of `left`, the blocks of the log that were not looked at, and it ends when
+//! none is left.
 
 use super::Dropped;
 use crate::error::Result;
@@ -191,8 +192,8 @@ impl<'a> Scanner<'a> {
         Ok(Step::Continue)
     }
 
-    /// A commit record follows a descriptor that is not as it was written. If it is older than the last good one, all of this is
-    /// from an earlier use of the log. A record that is damaged too proves nothing.
+    /// A commit record follows a descriptor that is not as it was written. If it is older than the last good one, all
+    /// of this is from an earlier use of the log. A record that is damaged too proves nothing.
     fn damaged_transaction(&mut self, commit: &CommitBlock, at: u32) -> Result<Step> {
         let whole = CommitBlock::verify(&self.block, &self.format);
         let newer = self.last_commit.is_none_or(|last| time_key(&commit.time) >= time_key(&last));

@@ -115,3 +115,25 @@ fn a_failed_recovery_can_be_repeated() {
     assert_eq!(recover(&device).unwrap().transactions, 1);
     assert_eq!(block(&*device, HOME), content(HOME, 1));
 }
+
+struct Panics;
+
+impl Client for Panics {
+    fn freeze(&self, _tid: Tid, _out: &mut Freezer<'_>) -> Result<()> {
+        panic!("as this test wants it");
+    }
+    fn committed(&self, _tid: Tid) {}
+    fn aborted(&self, _why: &Error) {}
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_panicked() {
+    let (_, device) = faulty();
+    let bench = Bench::open(&device, SUMMED);
+    let client: Arc<dyn Client> = Arc::new(Panics);
+    bench.journal.set_client(Arc::downgrade(&client));
+    let tid = bench.set(HOME, &content(HOME, 1));
+    assert!(matches!(bench.journal.wait(tid), Err(Error::Aborted(EIO))));
+    assert!(matches!(bench.journal.start(1), Err(Error::Aborted(EIO))));
+    assert!(bench.journal.shutdown().is_err());
+}

@@ -99,7 +99,10 @@ proptest! {
     }
 
     #[test]
-    fn random_superblocks(bytes in prop::collection::vec(any::<u8>(), 1012), fields in prop::collection::vec(0u32..80, 8)) {
+    fn random_superblocks(
+        bytes in prop::collection::vec(any::<u8>(), 1012),
+        fields in prop::collection::vec(0u32..80, 8),
+    ) {
         let device = superblock(0, 1, 5);
         let mut block = FormatLog::new(BLOCK as u32, log_len()).block();
         block[12 + 80..].copy_from_slice(&bytes[80..]);

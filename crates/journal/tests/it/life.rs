@@ -24,7 +24,9 @@ fn what_was_committed_is_home_after_shutdown() {
         }
         assert!(!log(&device).unwrap().needs_recovery());
         let stats = bench.journal.stats();
-        assert_eq!((stats.commits, stats.blocks_logged, stats.overdrawn), (40, 200, 0));
+        // More commits if a handle had to wait for space in the log.
+        assert!(stats.commits >= 40);
+        assert_eq!((stats.blocks_logged, stats.overdrawn), (200, 0));
         assert!(stats.tail_moves > 2, "the log went round: {stats:?}");
     }
 }

@@ -146,8 +146,8 @@ fn tags_must_name_blocks_of_the_file_system() {
     assert!(error.to_string().contains("block of the log"), "{error}");
 }
 
-/// Nobody writes a copy and a revoke of one block in one transaction, since writing takes the revoke back: what both mean
-/// together is that the block was freed last.
+/// Nobody writes a copy and a revoke of one block in one transaction, since writing takes the revoke back: what both
+/// mean together is that the block was freed last.
 #[test]
 fn a_revoke_counts_for_its_own_transaction() {
     let device = shared(format(PLAIN));
