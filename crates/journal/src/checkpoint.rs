@@ -20,6 +20,7 @@ use extant_sync::atomic::Ordering::SeqCst;
 use extant_sync::{Arc, Condvar, Level, Mutex};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Blocks written home at a time. A freeing commit may have to wait for so many.
 const BATCH: usize = 1024;
@@ -42,6 +43,8 @@ pub(crate) struct Checkpoint {
     done: Condvar,
     /// More entries than this call for a pass.
     max_pending: usize,
+    /// So long an entry waits for a pass that nobody asks for.
+    interval: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +57,8 @@ struct State {
     asked_empty: u64,
     begun: u64,
     ended: u64,
+    /// When the next pass begins unasked.
+    deadline: Option<Instant>,
     stopped: bool,
 }
 
@@ -82,12 +87,13 @@ impl State {
 }
 
 impl Checkpoint {
-    pub fn new(max_pending: usize) -> Checkpoint {
+    pub fn new(max_pending: usize, interval: Duration) -> Checkpoint {
         Checkpoint {
             state: Mutex::new(Level::JournalList, State::default()),
             work: Condvar::new(),
             done: Condvar::new(),
             max_pending,
+            interval,
         }
     }
 
@@ -110,6 +116,10 @@ impl Checkpoint {
         // After an abort nobody can allocate, so there is nothing to wait for, and perhaps nobody.
         self.done
             .wait_while(&mut state, |state| !state.stopped && revoked.iter().any(|nr| state.in_flight.contains(nr)));
+        if state.deadline.is_none() && !state.pending.is_empty() {
+            state.deadline = Instant::now().checked_add(self.interval);
+            self.work.notify_one();
+        }
         state.pending.len() > self.max_pending
     }
 
@@ -139,10 +149,16 @@ impl Checkpoint {
     /// Waits until a pass is wanted. Tells whether it is to leave an empty log; `None` if the thread has to end.
     fn next_pass(&self) -> Option<bool> {
         let mut state = self.state.lock();
-        self.work.wait_while(&mut state, |state| !state.stopped && state.asked <= state.begun);
-        if state.stopped {
-            return None;
+        loop {
+            let due = state.deadline.is_some_and(|deadline| deadline <= Instant::now());
+            match state.deadline {
+                _ if state.stopped => return None,
+                _ if due || state.asked > state.begun => break,
+                Some(deadline) => drop(self.work.wait_until(&mut state, deadline)),
+                None => self.work.wait(&mut state),
+            }
         }
+        state.deadline = None;
         state.begun += 1;
         Some(state.asked_empty >= state.begun)
     }

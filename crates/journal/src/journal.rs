@@ -34,19 +34,22 @@ pub struct Config {
     pub features: LogFeatures,
     /// How long after its first change a transaction is committed unasked.
     pub commit_interval: Duration,
+    /// How long copies stay in the log alone at most, if nothing else brings them home earlier.
+    pub checkpoint_interval: Duration,
     /// An upper bound on the blocks of a transaction, below that which the log's length sets.
     pub max_credits: Option<u32>,
-    /// The most copies kept in memory until they are home.
+    /// So many copies in memory that are not home call for a checkpoint.
     pub max_pending_blocks: usize,
 }
 
 impl Config {
-    /// The defaults: a commit every 5 seconds, 64 MiB of copies.
+    /// The defaults: a commit after 5 seconds, a checkpoint after 30 or at 64 MiB of copies.
     pub fn new(cache: Arc<Cache>, log: Option<Log>) -> Config {
         let max_pending_blocks = (64 << 20) / cache.block_size().max(1);
         let features = LogFeatures::default();
         let commit_interval = Duration::from_secs(5);
-        Config { cache, log, features, commit_interval, max_credits: None, max_pending_blocks }
+        let checkpoint_interval = Duration::from_secs(30);
+        Config { cache, log, features, commit_interval, checkpoint_interval, max_credits: None, max_pending_blocks }
     }
 }
 
@@ -79,7 +82,10 @@ impl Journal {
         if let Some(log) = config.log {
             let space = LogSpace::new(log, config.features, &home, &counters)?;
             (running, bound) = (space.first_tid(), space.max_credits());
-            logged = Some(Logged { space, checkpoint: Checkpoint::new(config.max_pending_blocks) });
+            logged = Some(Logged {
+                space,
+                checkpoint: Checkpoint::new(config.max_pending_blocks, config.checkpoint_interval),
+            });
         }
         let max_credits = config.max_credits.map_or(bound, |max| max.min(bound));
         let core =

@@ -74,10 +74,11 @@ fn noted_data_is_flushed_once() {
 }
 
 #[test]
-fn the_timer_commits() {
+fn timers_commit_and_checkpoint() {
     let device = shared(format(PLAIN));
     let mut config = config(&device, PLAIN);
     config.commit_interval = std::time::Duration::from_millis(5);
+    config.checkpoint_interval = std::time::Duration::from_millis(5);
     let cache = Arc::clone(&config.cache);
     let journal = Journal::open(config).unwrap();
     let buffer = cache.fresh(HOME);
@@ -85,9 +86,10 @@ fn the_timer_commits() {
     handle.write(&buffer, Seal::NONE).unwrap().fill(1);
     let tid = handle.tid();
     drop(handle);
-    while journal.durable() < tid {
+    while journal.durable() < tid || journal.stats().blocks_checkpointed == 0 {
         std::thread::yield_now();
     }
+    assert_eq!(block(&*device, HOME), [1; BLOCK]);
 }
 
 #[test]
