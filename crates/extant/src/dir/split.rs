@@ -190,12 +190,43 @@ fn median(entries: &[(u32, New<'_>)]) -> usize {
 }
 
 #[cfg(test)]
-pub(super) mod for_tests {
+mod tests {
     use super::*;
+    use extant_format::types::{FileType, InodeNr};
+    use proptest::prelude::*;
 
-    /// Where sorted entries are parted, and the key of the upper half.
-    pub fn part(entries: Vec<(u32, New<'_>)>) -> (usize, usize, u32) {
-        let halves = Halves::part(entries);
-        (halves.lower.len(), halves.upper.len(), halves.key)
+    fn entry(hash: u32, name: &[u8]) -> (u32, New<'_>) {
+        (hash, New { name, ino: InodeNr(12), ftype: FileType::Regular })
+    }
+
+    fn bytes(entries: &[(u32, New<'_>)]) -> usize {
+        entries.iter().map(|(_, new)| new.len()).sum()
+    }
+
+    #[test]
+    fn a_hash_in_both_halves_is_marked() {
+        let part = |hashes: [u32; 4]| Halves::part(hashes.map(|hash| entry(hash, b"name")).to_vec());
+        let apart = part([2, 4, 6, 8]);
+        assert_eq!((apart.lower.len(), apart.upper.len(), apart.key), (2, 2, 6));
+        assert_eq!(part([2, 4, 4, 8]).key, 5);
+        assert_eq!(part([4, 4, 4, 4]).key, 5);
+    }
+
+    proptest! {
+        #[test]
+        fn halves_fit_where_the_whole_did(lens in prop::collection::vec(1usize..=255, 2..60)) {
+            let name = [b'x'; 255];
+            let entries: Vec<_> = lens.iter().enumerate().map(|(n, len)| entry(2 * n as u32, &name[..*len])).collect();
+            let longest = entries.iter().map(|(_, new)| new.len()).max().unwrap();
+            let total = bytes(&entries);
+            let halves = Halves::part(entries);
+            prop_assert!(!halves.lower.is_empty() && !halves.upper.is_empty());
+            prop_assert_eq!(bytes(&halves.lower) + bytes(&halves.upper), total);
+            for half in [&halves.lower, &halves.upper] {
+                prop_assert!(bytes(half) <= total / 2 + longest);
+            }
+            prop_assert!(halves.lower.iter().all(|(hash, _)| *hash < halves.key));
+            prop_assert!(halves.upper.iter().all(|(hash, _)| *hash >= halves.key));
+        }
     }
 }

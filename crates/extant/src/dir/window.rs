@@ -120,11 +120,17 @@ fn cut(out: &mut Window) {
 fn finish(mut out: Window) -> Window {
     let Window { entries, names, start, end } = &mut out;
     entries.sort_by(|a, b| a.pos.cmp(&b.pos).then_with(|| name_of(names, a).cmp(name_of(names, b))));
-    // Names that belong elsewhere by their hash are read here, where they are.
-    let (mut lowest, last) = ((*start).max(read::FIRST), end.saturating_sub(1));
+    // Names that belong elsewhere by their hash are read here, where they are. A major hash has 2^32 positions, so
+    // that there is room for all.
+    let mut lowest = (*start).max(read::FIRST);
     for e in entries.iter_mut() {
-        e.pos = e.pos.min(last).max(lowest);
-        lowest = e.pos + 1;
+        e.pos = e.pos.max(lowest);
+        lowest = e.pos.saturating_add(1);
+    }
+    let mut highest = end.saturating_sub(1);
+    for e in entries.iter_mut().rev() {
+        e.pos = e.pos.min(highest);
+        highest = e.pos.saturating_sub(1);
     }
     out
 }
@@ -132,4 +138,58 @@ fn finish(mut out: Window) -> Window {
 fn name_of<'a>(names: &'a [u8], e: &WindowEntry) -> &'a [u8] {
     let at = e.name_at as usize;
     names.get(at..at + usize::from(e.name_len)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_format::types::FileType;
+    use proptest::prelude::*;
+
+    fn window(start: u64, end: u64, positions: &[u64]) -> Window {
+        let mut out = Window { start, end, ..Window::default() };
+        for (n, pos) in positions.iter().enumerate() {
+            out.push(*pos, 12, FileType::Regular, format!("name {n}").as_bytes());
+        }
+        out
+    }
+
+    #[test]
+    fn names_keep_their_positions() {
+        let done = finish(window(0, start_of(100), &[start_of(60) + 7, start_of(20) + 1, start_of(20)]));
+        let positions: Vec<u64> = done.entries.iter().map(|e| e.pos).collect();
+        assert_eq!(positions, [start_of(20), start_of(20) + 1, start_of(60) + 7]);
+        assert_eq!(done.name(&done.entries[2]), b"name 0");
+    }
+
+    #[test]
+    fn cutting_keeps_major_hashes_whole() {
+        let positions: Vec<u64> = (0..2 * MANY as u64).map(|n| start_of((n / 10 * 2) as u32) + n % 10).collect();
+        let mut out = window(0, Window::END, &positions);
+        cut(&mut out);
+        assert_eq!(out.entries.len() % 10, 0);
+        assert!(out.entries.len() <= MANY && out.entries.len() > MANY - 10);
+        assert_eq!(out.end, start_of(major_of(out.entries[out.entries.len() - 1].pos) + 2));
+    }
+
+    #[test]
+    fn one_major_hash_is_never_cut() {
+        let mut out = window(0, Window::END, &vec![start_of(8); 2 * MANY]);
+        cut(&mut out);
+        assert_eq!((out.entries.len(), out.end), (2 * MANY, Window::END));
+    }
+
+    proptest! {
+        #[test]
+        fn positions_ascend_within_the_stretch(
+            first in 0u32..1000, width in 1u32..100, found in prop::collection::vec(0u32..3000, 0..200), minor in 0u64..3,
+        ) {
+            let (start, end) = (start_of(2 * first), start_of(2 * (first + width)));
+            let positions: Vec<u64> = found.iter().map(|major| start_of(2 * *major) + minor).collect();
+            let done = finish(window(start, end, &positions));
+            prop_assert_eq!(done.entries.len(), found.len());
+            prop_assert!(done.entries.windows(2).all(|pair| pair[0].pos < pair[1].pos));
+            prop_assert!(done.entries.iter().all(|e| e.pos >= start.max(read::FIRST) && e.pos < end));
+        }
+    }
 }

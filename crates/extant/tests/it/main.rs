@@ -4,6 +4,7 @@ mod crash;
 mod dir;
 mod extents;
 mod file;
+mod hostile;
 mod life;
 mod mkfs;
 mod xattr;

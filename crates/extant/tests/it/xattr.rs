@@ -179,6 +179,51 @@ fn equal_attributes_share_a_block() {
     image.assert_clean();
 }
 
+/// Gives each node one of few values again and again, or takes it away.
+fn set_few_values(ops: &extant::Operations, nodes: &[Node], seed: u64) -> Vec<Attrs> {
+    let rng = &mut Rng::new(seed);
+    let mut models = vec![Attrs::new(); nodes.len()];
+    for _ in 0..400 {
+        let n = rng.below(nodes.len() as u64) as usize;
+        if rng.one_in(3) {
+            if models[n].remove(&b"user.same"[..]).is_some() {
+                ops.remove_xattr(&nodes[n], b"user.same").unwrap();
+            }
+        } else {
+            let value = vec![rng.below(3) as u8; 500];
+            ops.set_xattr(&nodes[n], b"user.same", &value, XattrMode::Any).unwrap();
+            models[n].insert(b"user.same".to_vec(), value);
+        }
+    }
+    models
+}
+
+/// Blocks come to be shared, are copied and given back by several threads at a time.
+#[test]
+fn threads_share_blocks() {
+    const THREADS: usize = 4;
+    for set in ["1k", "ea_inode", "no_journal"] {
+        let image = FeatureSet::named(set).make();
+        let fs = open(&image);
+        let ops = fs.operations();
+        let root = ops.root().unwrap();
+        let mut nodes: Vec<Node> =
+            (0..40).map(|n| ops.create(&WHO, &root, format!("f{n}").as_bytes(), 0o644, New::File).unwrap()).collect();
+        nodes.sort_by_key(Node::ino);
+        let models: Vec<Attrs> = std::thread::scope(|scope| {
+            let work = |(t, own)| scope.spawn(move || set_few_values(ops, own, t as u64));
+            let threads: Vec<_> = nodes.chunks(nodes.len() / THREADS).enumerate().map(work).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        for (node, model) in nodes.iter().zip(&models) {
+            assert_eq!(&read(&fs, node), model);
+        }
+        drop((nodes, root));
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
 #[test]
 fn modes_and_limits() {
     let image = FeatureSet::named("default").make();
