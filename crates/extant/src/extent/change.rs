@@ -148,7 +148,10 @@ fn shift_up(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, by: i64) -> Resul
 }
 
 fn move_extent(nodes: &mut Writer<'_, '_, '_>, e: &Leaf, from: u64, by: i64) -> Result<()> {
-    match tree::shift(nodes, e.lblk, from.max(e.lblk.into()), by)? {
+    let (before, bound) = (nodes.h.credits_left(), budget::edit(nodes.st, budget::depth(nodes.inode)));
+    let moved = tree::shift(nodes, e.lblk, from.max(e.lblk.into()), by)?;
+    budget::assert_used(before, nodes.h, bound);
+    match moved {
         true => Ok(()),
         false => Err(Corrupt::new("extent").field("logical block").found(e.lblk).at_inode(nodes.inode.ino).into()),
     }

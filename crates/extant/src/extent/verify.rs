@@ -115,3 +115,64 @@ fn check_range(node: &Node<'_>, expect: Expect) -> Result<()> {
         false => Err(Corrupt::new("extent block").field("last logical block").found(last).expected(expect.end)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::geometry;
+    use super::*;
+    use extant_format::extent::{Index, NodeMut, seal_extent_block};
+
+    const BLOCK: usize = 1024;
+
+    fn leaf(lblk: u32, pblk: u64, len: u16) -> Leaf {
+        Leaf { lblk, pblk, len, unwritten: false }
+    }
+
+    fn field(result: Result<()>) -> &'static str {
+        result.err().and_then(|e| e.field_name()).unwrap_or("none")
+    }
+
+    fn check(leaves: &[Leaf], expect: Expect) -> &'static str {
+        let geo = geometry(40_000, BLOCK as u32);
+        let owner = Owner { geo: &geo, ino: InodeNr(12), seed: 77 };
+        let mut block = vec![0; BLOCK];
+        assert!(NodeMut::init(&mut block, 0).set_leaves(leaves));
+        seal_extent_block(&mut block, 0, 77);
+        field(owner.check_block(5000, &block, expect))
+    }
+
+    fn expect(first: u32, end: u64) -> Expect {
+        Expect { depth: Some(0), first: Some(first), end }
+    }
+
+    #[test]
+    fn a_leaf_lies_within_its_parents_range() {
+        let leaves = [leaf(10, 3000, 5), leaf(20, 4000, 5)];
+        assert_eq!(check(&leaves, expect(10, 25)), "none");
+        assert_eq!(check(&leaves, expect(10, 24)), "last logical block");
+        assert_eq!(check(&leaves, expect(9, 25)), "first logical block");
+        assert_eq!(check(&[], expect(9, 25)), "first logical block");
+        assert_eq!(check(&leaves, Expect { depth: Some(1), ..expect(10, 25) }), "depth");
+    }
+
+    #[test]
+    fn places_are_the_files_own() {
+        assert_eq!(check(&[leaf(0, 39_990, 10)], expect(0, 99)), "none");
+        assert_eq!(check(&[leaf(0, 39_990, 11)], expect(0, 99)), "physical block");
+        // Group 2 has no superblock copy, so extents may cross into it; group 3 has one.
+        assert_eq!(check(&[leaf(0, 16_380, 10)], expect(0, 99)), "none");
+        assert_eq!(check(&[leaf(0, 24_570, 10)], expect(0, 99)), "physical block");
+        assert_eq!(check(&[leaf(0, 1, 1)], expect(0, 99)), "physical block");
+    }
+
+    #[test]
+    fn a_wrong_seed_or_a_small_node_is_found() {
+        let geo = geometry(40_000, BLOCK as u32);
+        let owner = Owner { geo: &geo, ino: InodeNr(12), seed: 78 };
+        let mut block = vec![0; BLOCK];
+        assert!(NodeMut::init(&mut block, 1).set_indexes(&[Index { lblk: 0, child: 9000 }]));
+        seal_extent_block(&mut block, 0, 77);
+        assert_eq!(field(owner.check_block(5000, &block, Expect::ROOT)), "checksum");
+        assert_eq!(field(owner.open_root(&block[..600]).map(|_| ())), "max");
+    }
+}

@@ -12,8 +12,8 @@
 use extant_format::types::BlockNr;
 use std::ops::Range;
 
-/// The most runs that are kept for one inode (24 bytes each).
-const MAX_RUNS: usize = 512;
+/// The most runs that are kept for one inode: 3 KiB.
+const MAX_RUNS: usize = 128;
 
 /// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,11 +121,6 @@ impl MapCache {
     /// Nothing is known any more.
     pub fn clear(&mut self) {
         self.runs = Vec::new();
-    }
-
-    /// Bytes of memory that the runs take.
-    pub fn bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>()
     }
 
     /// Takes the range out of all runs; returns where a run that starts there belongs.

@@ -273,10 +273,9 @@ fn ranges_collapse_and_open() {
     }
 }
 
-/// Bytes of extent blocks are changed at random: everything may fail, nothing may panic or hang.
-#[test]
-fn damaged_trees_cost_an_error_only() {
-    let set = FeatureSet::named("no_csum");
+/// Bytes of the map are changed at random: everything may fail, nothing may panic or hang.
+fn damage(name: &str, seeds: Range<u64>) {
+    let set = FeatureSet::named(name);
     let mut file = Sparse::new(set, 20 << 20);
     let handle = file.open(false);
     for n in 0..2000 {
@@ -284,28 +283,51 @@ fn damaged_trees_cost_an_error_only() {
     }
     drop(handle);
     file.fs.take().unwrap().unmount().unwrap();
-    let blocks = tree_blocks(&file.image);
-    assert!(!blocks.is_empty());
+    let mut places = map_blocks(&file.image, file.block);
+    assert!(!places.is_empty());
+    places.push(i_block(&file.image, file.block));
     let pristine = file.image.bytes();
-    for seed in 0..40 {
+    for seed in seeds {
         let mut rng = Rng::new(seed);
         let image = file.image.copy();
         let mut bytes = pristine.clone();
         for _ in 0..rng.between(1, 8) {
-            let block = *rng.pick(&blocks);
-            let offset = if rng.one_in(2) { rng.below(64) } else { rng.below(file.block) };
-            bytes[(block * file.block + offset) as usize] = rng.next_u64() as u8;
+            let place = rng.pick(&places).clone();
+            let len = place.end - place.start;
+            let offset = if rng.one_in(2) { rng.below(len.min(64)) } else { rng.below(len) };
+            bytes[(place.start + offset) as usize] = rng.next_u64() as u8;
         }
         std::fs::write(image.path(), &bytes).unwrap();
         abuse(&image, &mut rng);
     }
 }
 
-/// The blocks of the file's extent tree.
-fn tree_blocks(image: &Image) -> Vec<u64> {
+#[test]
+fn damaged_trees_cost_an_error_only() {
+    damage("no_csum", 0..40);
+}
+
+#[test]
+fn damaged_pointers_cost_an_error_only() {
+    damage("ext3_1k", 100..140);
+}
+
+/// The bytes of the image that hold the file's extent or pointer blocks.
+fn map_blocks(image: &Image, block: u64) -> Vec<Range<u64>> {
     let mapping = debugfs::stat(image.path(), "file").mapping;
-    let marked = mapping.split("(ETB").skip(1);
-    marked.filter_map(|part| part.split_once("):")?.1.split([',', ' ']).next()?.trim().parse().ok()).collect()
+    let marked = mapping.split('(').filter(|part| part.starts_with("ETB") || part.contains("IND)"));
+    let numbers = marked.filter_map(|part| part.split_once("):")?.1.split([',', ' ']).next()?.trim().parse().ok());
+    numbers.map(|nr: u64| nr * block..(nr + 1) * block).collect()
+}
+
+/// The bytes of the image that hold the root of the file's map.
+fn i_block(image: &Image, block: u64) -> Range<u64> {
+    let text = debugfs::read(image.path(), "imap file");
+    let after = |key: &str| text.split_once(key).unwrap().1.split([',', '\n']).next().unwrap().trim().to_owned();
+    let nr: u64 = after("located at block ").parse().unwrap();
+    let offset = u64::from_str_radix(after("offset ").trim_start_matches("0x"), 16).unwrap();
+    let start = nr * block + offset + 0x28;
+    start..start + 60
 }
 
 fn abuse(image: &Image, rng: &mut Rng) {
