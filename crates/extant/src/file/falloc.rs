@@ -71,13 +71,13 @@ fn prepare_growth(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Resul
     }
 }
 
-/// Notes the change, and the new size.
+/// Notes the change, and the new size. Waiting pages that would have raised the size on disk may be gone, so it is raised here.
 fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
     let mut h = st.start(times::CREDITS)?;
     if grow {
-        times::grow_disk_size(st, &mut h, inode, end)?;
         inode.pages.grow_size(end);
     }
+    times::grow_disk_size(st, &mut h, inode, inode.pages.size())?;
     times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
     inode.note_datasync(&h);
     Ok(())

@@ -9,7 +9,7 @@
 
 use super::map;
 use super::plan::{self, After, How, Need, Piece};
-use super::space;
+use super::{space, times};
 use crate::error::Result;
 use crate::inode::{Inode, Taken, Work};
 use crate::store::Store;
@@ -88,7 +88,17 @@ fn batch(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut r
         _ => result = settle(st, inode, taken, result),
     }
     space::unreserve(st, reserved);
+    if result.is_err() {
+        // The pages that would have raised it are gone. If this fails, nothing can be changed any more.
+        let _ = raise_size(st, inode);
+    }
     result
+}
+
+/// Raises the size on disk to the one that users see.
+fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
+    let mut h = st.start(times::CREDITS)?;
+    times::grow_disk_size(st, &mut h, inode, inode.pages.size()).map(|_| ())
 }
 
 /// Tells the pages what became of them.

@@ -1,6 +1,6 @@
 //! Random steps over every feature set.
 
-use super::model::{World, random_step};
+use super::model::{Step, World, random_step};
 use extant::OpenOptions;
 use extant_testkit::image::FEATURE_SETS;
 use extant_testkit::rng::Rng;
@@ -42,12 +42,11 @@ fn walk(set: &FeatureSet, options: OpenOptions, seed: u64, steps: usize) {
     }
 }
 
-fn brief(step: &super::model::Step) -> String {
-    let text = match step {
-        super::model::Step::Write { at, data, direct } => format!("write {at}+{} direct {direct}", data.len()),
+fn brief(step: &Step) -> String {
+    match step {
+        Step::Write { at, data, direct } => format!("write {at}+{} direct {direct}", data.len()),
         other => format!("{other:?}"),
-    };
-    text
+    }
 }
 
 /// The sets whose name is accepted, one after the other, each with its own seed.
@@ -81,7 +80,7 @@ fn inline() {
 
 #[test]
 fn the_other_sets() {
-    let names = ["64k", "meta_bg", "ea_inode", "sparse_super2", "uninit_bg", "no_flex_bg", "fast_commit", "project", "mmp"];
+    let names = ["64k", "meta_bg", "ea_inode", "sparse_super2", "uninit_bg", "no_flex_bg", "mmp"];
     walk_all(|set| names.contains(&set.name), 50);
 }
 
@@ -89,5 +88,21 @@ fn the_other_sets() {
 fn logged_data() {
     for name in ["default", "1k", "ext3", "bigalloc", "inline_data"] {
         walk(FeatureSet::named(name), OpenOptions::new().log_data(true), 77, 80);
+    }
+}
+
+/// Many seeds; `EXTANT_SEED` and `EXTANT_STEPS` choose where to begin and how far to go.
+#[test]
+#[ignore = "takes minutes"]
+fn soak() {
+    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let (first, steps) = (number("EXTANT_SEED", 1), number("EXTANT_STEPS", 300));
+    for seed in first..first + number("EXTANT_SEEDS", 3) {
+        for set in FEATURE_SETS.iter().filter(|set| set.name != "fast_commit" && set.name != "project") {
+            for log_data in [false, true] {
+                eprintln!("feature set {}, seed {seed}, log_data {log_data}", set.name);
+                walk(set, OpenOptions::new().log_data(log_data), seed, steps as usize);
+            }
+        }
     }
 }
