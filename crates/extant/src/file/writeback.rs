@@ -112,23 +112,23 @@ fn settle(st: &Store, inode: &Inode, taken: &[Taken], result: Result<()>) -> Res
     result
 }
 
+/// Writes pages and maps them.
 fn write(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
+    let bits = st.geo.cluster_bits;
+    // Pages of one cluster with a gap between them: the second finds its place when the first is mapped.
+    let together = |a: &Taken, b: &Taken| a.lblk + 1 == b.lblk || a.lblk >> bits != b.lblk >> bits;
+    taken.chunk_by(together).try_for_each(|group| write_group(st, inode, work, group, reserved))
+}
+
+fn write_group(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
     let size = inode.pages.size();
     let mut pieces = Vec::new();
-    let mut rest = taken;
-    while let Some(first) = rest.first() {
-        let len = adjacent(rest);
-        let blocks = first.lblk..first.lblk + len as u32;
-        place(st, inode, work, blocks, reserved, &mut pieces)?;
-        rest = rest.get(len..).unwrap_or(&[]);
+    for run in taken.chunk_by(|a, b| a.lblk + 1 == b.lblk) {
+        let first = run.first().map_or(0, |page| page.lblk);
+        place(st, inode, work, first..first + run.len() as u32, reserved, &mut pieces)?;
     }
     write_data(st, &pieces, taken)?;
     plan::apply(st, inode, pieces, After { size, stamp: None })
-}
-
-/// How many of the first pages follow each other; at least one.
-fn adjacent(pages: &[Taken]) -> usize {
-    1 + pages.windows(2).take_while(|pair| matches!(pair, [a, b] if a.lblk + 1 == b.lblk)).count()
 }
 
 fn place(
