@@ -13,7 +13,7 @@ use crate::ops::Operations;
 use crate::orphan::Orphans;
 use crate::store::Store;
 use crate::vfs::Vfs;
-use crate::volume::{Rng, Volume};
+use crate::volume::{superblock_seconds, Rng, Volume};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{Geometry, State, Superblock};
@@ -119,7 +119,7 @@ fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, optio
         features.ro_compat |= RoCompat::ORPHAN_PRESENT;
     }
     sb.set_features(features);
-    sb.set_mtime(options.clock.now().sec.max(0) as u64);
+    sb.set_mtime(superblock_seconds(&*options.clock));
     sb.set_mnt_count(sb.mnt_count().saturating_add(1));
     if let Some(path) = &options.mount_point {
         sb.set_last_mounted(path.as_bytes());
@@ -140,7 +140,7 @@ pub fn mark_clean(st: &Store, state: State) -> Result<()> {
     }
     sb.set_features(features);
     sb.set_state(sb.state() | state & State::VALID);
-    sb.set_wtime(st.now().sec.max(0) as u64);
+    sb.set_wtime(superblock_seconds(&*st.clock));
     boot::write_superblock(&*st.dev, &mut sb)
 }
 

@@ -2,6 +2,7 @@
 
 use super::Groups;
 use crate::error::{Error, Result};
+use crate::volume::superblock_seconds;
 use extant_blocks::Buffer;
 use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
@@ -73,7 +74,7 @@ impl Groups {
             return Ok(());
         }
         let mut sb = self.superblock();
-        sb.set_wtime(u64::try_from(self.vol.now().sec).unwrap_or(0));
+        sb.set_wtime(superblock_seconds(&*self.vol.clock));
         let buffer = self.superblock_block()?;
         let at = (SUPERBLOCK_OFFSET % self.vol.block_size() as u64) as usize;
         let mut bytes = out.write(&buffer, Seal::NONE)?;
