@@ -234,6 +234,44 @@ fn sizes(stage: &mut Stage) {
     stage.promise("/big", None);
 }
 
+/// A file of hundreds of extents: its tree splits, loses parts, is shifted and shrinks.
+fn maps(stage: &mut Stage) {
+    const BLOCK: usize = 1024;
+    let root = stage.root();
+    let mut whole = vec![0; 1200 * BLOCK];
+    let node = stage.write(&root, "map", 0, &[]);
+    let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    for part in 0..3usize {
+        for n in (0..400usize).rev().map(|n| (n * 3 + part) * BLOCK).filter(|at| at / BLOCK % 2 == part % 2) {
+            let data = Rng::new(n as u64).bytes(BLOCK);
+            file.write_at(n as u64, &data).expect("write");
+            whole[n..n + BLOCK].copy_from_slice(&data);
+        }
+        whole.truncate(file.len() as usize);
+        stage.sync_file(&node, "/map", &whole);
+        stage.forget("/map");
+        whole.resize(1200 * BLOCK, 0);
+    }
+    whole.truncate(file.len() as usize);
+    for (how, at, len) in [(extant::Falloc::Punch, 100, 300), (extant::Falloc::Collapse, 50, 60), (extant::Falloc::Insert, 7, 90)] {
+        file.allocate(how, (at * BLOCK) as u64, (len * BLOCK) as u64).expect("fallocate");
+        match how {
+            extant::Falloc::Punch => whole[at * BLOCK..(at + len) * BLOCK].fill(0),
+            extant::Falloc::Collapse => drop(whole.drain(at * BLOCK..(at + len) * BLOCK)),
+            _ => drop(whole.splice(at * BLOCK..at * BLOCK, vec![0; len * BLOCK])),
+        }
+        stage.sync_file(&node, "/map", &whole);
+        stage.forget("/map");
+    }
+    file.set_len(30 * BLOCK as u64).expect("truncate");
+    stage.sync_file(&node, "/map", &whole[..30 * BLOCK]);
+}
+
+#[test]
+fn maps_survive_power_cuts() {
+    sweep("maps", &record(EXT4, maps), STATES);
+}
+
 #[test]
 fn files_survive_power_cuts() {
     sweep("files", &record(EXT4, files), STATES);
