@@ -18,6 +18,12 @@ fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap()
 }
 
+/// Unmounts; no handle has changed more blocks than it said.
+fn unmount(fs: Fs) {
+    assert_eq!(fs.stats().journal.overdrawn, 0, "credits");
+    fs.unmount().unwrap();
+}
+
 /// Names of all lengths, most of them short, some with bytes above ASCII.
 fn name(rng: &mut Rng) -> Vec<u8> {
     let len = if rng.one_in(20) { rng.between(1, 255) } else { rng.between(4, 30) };
@@ -141,7 +147,7 @@ fn exercise(set: &FeatureSet, size: u32, seed: u64) {
     assert_eq!(list(&fs, &subject.dir, 7).len(), subject.model.len() + 2);
     let model = std::mem::take(&mut subject.model);
     drop(subject);
-    fs.unmount().unwrap();
+    unmount(fs);
     image.assert_clean();
     again(&image, &model);
     if set.kernel_mountable {
@@ -160,7 +166,7 @@ fn again(image: &Image, model: &Model) {
         assert_eq!(fs.operations().lookup(&dir, name).unwrap().ino(), *ino);
     }
     drop(dir);
-    fs.unmount().unwrap();
+    unmount(fs);
 }
 
 /// The kernel lists the same, and goes on with the directory.
@@ -224,7 +230,7 @@ fn fill_with_long_names(set: &str, count: usize) -> (Image, Model, Option<extant
     subject.assert_listed();
     let model = std::mem::take(&mut subject.model);
     drop(subject);
-    fs.unmount().unwrap();
+    unmount(fs);
     image.assert_clean();
     again(&image, &model);
     (image, model, error)
@@ -268,7 +274,7 @@ fn directories_of_the_kernel() {
         subject.assert_listed();
         model = std::mem::take(&mut subject.model);
         drop(subject);
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
         kernel_agrees(&image, &model);
     }
@@ -308,7 +314,7 @@ fn all_hashes() {
         subject.assert_listed();
         let model = std::mem::take(&mut subject.model);
         drop(subject);
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
         kernel_agrees(&image, &model);
     }
@@ -347,7 +353,7 @@ fn cookies_stay_good_while_kinds_change() {
             assert_eq!(seen.get(name), Some(&1), "{set}: {:?}", String::from_utf8_lossy(name));
         }
         drop(subject);
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
     }
 }
@@ -378,7 +384,7 @@ fn everything_is_removed_while_it_is_read() {
         }
         drop(subject);
         ops.rmdir(&ops.root().unwrap(), b"subject").unwrap();
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
     }
 }
@@ -400,7 +406,7 @@ fn subdirectories_move() {
         assert!(ops.rmdir(&root, b"d1").unwrap_err().is(Errno::NotEmpty));
         ops.rmdir(&root, b"d0").unwrap();
         drop((root, dirs));
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
     }
 }
@@ -425,7 +431,7 @@ fn full_file_system_leaves_directories_whole() {
         assert!(error.is(Errno::NoSpc) || error.is(Errno::Mlink), "{error}");
         subject.assert_listed();
         drop(subject);
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
     }
 }

@@ -17,6 +17,12 @@ fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap()
 }
 
+/// Unmounts; no handle has changed more blocks than it said.
+fn unmount(fs: Fs) {
+    assert_eq!(fs.stats().journal.overdrawn, 0, "credits");
+    fs.unmount().unwrap();
+}
+
 fn node(fs: &Fs, path: &str) -> Node {
     fs.operations().resolve(path, extant::Follow::No).unwrap()
 }
@@ -92,13 +98,13 @@ fn exercise(name: &str, largest: u64) {
         ops.unlink(&root, name.as_bytes()).unwrap();
     }
     drop(root);
-    fs.unmount().unwrap();
+    unmount(fs);
     image.assert_clean();
     let fs = open(&image);
     for (path, attrs) in &expected {
         assert_eq!(&read(&fs, &node(&fs, path)), attrs, "{path}");
     }
-    fs.unmount().unwrap();
+    unmount(fs);
     if set.kernel_mountable {
         kernel_reads(&image, &expected);
         image.assert_clean();
@@ -166,7 +172,7 @@ fn equal_attributes_share_a_block() {
         }
     }
     drop((nodes, root));
-    fs.unmount().unwrap();
+    unmount(fs);
     image.assert_clean();
     let fs = open(&image);
     let ops = fs.operations();
@@ -175,7 +181,7 @@ fn equal_attributes_share_a_block() {
         ops.unlink(&root, format!("f{n}").as_bytes()).unwrap();
     }
     drop(root);
-    fs.unmount().unwrap();
+    unmount(fs);
     image.assert_clean();
 }
 
@@ -219,7 +225,7 @@ fn threads_share_blocks() {
             assert_eq!(&read(&fs, node), model);
         }
         drop((nodes, root));
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
     }
 }
@@ -242,7 +248,7 @@ fn modes_and_limits() {
     assert!(set(ACCESS, b"nonsense", XattrMode::Any).unwrap_err().is(Errno::Inval));
     assert_eq!(ops.get_xattr(&file, b"user.a").unwrap(), b"22");
     drop((file, root));
-    fs.unmount().unwrap();
+    unmount(fs);
     image.assert_clean();
 }
 
@@ -266,7 +272,7 @@ fn acls_are_inherited_and_follow_the_mode() {
     assert_eq!(mode(&file), 0o600);
     let expected = [("/d", &dir), ("/d/file", &file), ("/d/sub", &sub)].map(|(path, node)| (path.to_string(), read(&fs, node)));
     drop((root, dir, file, sub));
-    fs.unmount().unwrap();
+    unmount(fs);
     image.assert_clean();
     kernel_reads(&image, &BTreeMap::from(expected));
 }
@@ -305,7 +311,7 @@ fn what_the_kernel_set_is_read_and_changed() {
         let ops = fs.operations();
         ops.unlink(&ops.root().unwrap(), b"k5").unwrap();
         expected.remove("/k5");
-        fs.unmount().unwrap();
+        unmount(fs);
         image.assert_clean();
         kernel_reads(&image, &expected);
     }
