@@ -28,7 +28,7 @@ use crate::store::Store;
 use area::{Hit, New};
 use blocks::Dir;
 use extant_blocks::Buffer;
-use extant_format::dir::{remove as remove_entry, set_target};
+use extant_format::dir::{DirFormat, remove as remove_entry, set_target};
 use extant_format::error::Corrupt;
 use extant_format::features::Compat;
 use extant_format::inode::InodeFlags;
@@ -226,18 +226,25 @@ pub fn read(st: &Store, dir: &Inode, cookie: u64, each: &mut dyn FnMut(Entry<'_>
 /// Credits that one [`insert`] may cost (splits at every level, growth, conversion).
 pub fn insert_credits(st: &Store, dir: &Inode) -> u32 {
     let flags = dir.body().flags;
-    let one_block = extent::credits(st, dir, 1) + 1;
     let hashed = st.geo.compat(Compat::DIR_INDEX);
-    let levels = if st.geo.incompat(extant_format::features::Incompat::LARGEDIR) { 3 } else { 2 };
-    match Kind::of(st, flags) {
-        // The inode; a new block or an old one.
-        Kind::Linear if !hashed => 1 + one_block,
-        // The tree: a leaf, a node of each level, a level more; the old ones of them.
-        Kind::Indexed => 1 + one_block * (levels + 1) + levels + 1,
-        // The first block, the first leaf, its other half.
-        Kind::Linear => 1 + one_block * 2 + 1,
-        Kind::Inline => 1 + one_block * if hashed { 3 } else { 2 },
+    let levels = 1 + u32::from(extant_format::htree::max_levels(&DirFormat::new(&st.geo)));
+    // The inode, new blocks, old ones.
+    1 + match Kind::of(st, flags) {
+        // The last block, or one more.
+        Kind::Linear if !hashed => append_credits(st, dir, 1) + 1,
+        // A leaf, a node of each level below the root, a level more; those that are there.
+        Kind::Indexed => append_credits(st, dir, levels + 1) + levels + 1,
+        // The first leaf and its other half; the first block, which becomes the root.
+        Kind::Linear => append_credits(st, dir, 2) + 1,
+        // The first block, too.
+        Kind::Inline => append_credits(st, dir, if hashed { 3 } else { 2 }),
     }
+}
+
+/// Credits of adding `count` blocks one by one: the map has room for all of them once it has room for one, but each
+/// may come from another group.
+fn append_credits(st: &Store, dir: &Inode, count: u32) -> u32 {
+    extent::credits(st, dir, count) + (count - 1) * st.alloc.credits(1) + count
 }
 
 /// Credits of [`remove`] or [`replace`].
