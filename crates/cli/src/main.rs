@@ -1,4 +1,27 @@
-//! The program `extant`.
+//! The program `extant`: ext4 images made, mounted, read, changed and recovered from the command line.
+//!
+//! Called under the name of a helper of mount(8), umount(8) or mkfs(8), it behaves as those expect; see [`helper`].
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod cli;
+mod commands;
+mod context;
+mod copy;
+mod failure;
+mod helper;
+mod image;
+mod json;
+mod mounting;
+mod text;
+mod walk;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    match helper::named(args.first()) {
+        Some(helper) => helper.run(args),
+        None => cli::run(args),
+    }
+}

@@ -22,6 +22,23 @@ mod mmp;
 mod volume;
 mod xattr;
 
+/// Devices that images lie on.
+pub mod device {
+    pub use extant_blocks::{BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place, parse_image_spec};
+}
+
+/// What an image says of itself.
+pub mod format {
+    pub use extant_format::jbd2::JournalSuperblock;
+    pub use extant_format::superblock::{ErrorPolicy, State, Superblock};
+}
+
+/// What recovery of the journal found.
+pub mod journal {
+    pub use extant_journal::Stats;
+    pub use extant_journal::recovery::{Dropped, Outcome};
+}
+
 pub use error::{Errno, Error, Result};
 pub use alloc::Usage;
 pub use extant_format::types::{FileType, Timestamp};

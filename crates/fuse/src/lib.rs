@@ -1,7 +1,8 @@
 //! Serves an Extant file system through FUSE. No file-system logic lives here: requests become operations of the engine, results become
 //! replies.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod control;
 mod convert;
 mod ioctl;
 mod kernel;
@@ -9,6 +10,7 @@ mod mount;
 mod pool;
 mod reply;
 mod server;
+mod stats;
 mod tune;
 
 pub use mount::{MountOptions, Mounted, Unmounter, mount};

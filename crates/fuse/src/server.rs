@@ -4,10 +4,12 @@
 //! remembers what is open. Each entry handed out counts one lookup.
 
 use crate::convert::{decode_rdev, disk_ino, file_attr, kind, negative, protocol_ino, timestamp, type_of_mode};
+use crate::control::{self, Pages};
 use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::pool::Pool;
 use crate::reply::{answer, guarded};
+use crate::stats;
 use extant::{Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations, RenameFlags as Rename, SetAttr, TimeSet, XattrMode};
 use fuser::*;
 use std::ffi::OsStr;
@@ -41,6 +43,9 @@ pub struct Server {
     writeback: bool,
     acl: bool,
     done: Sender<Result<(), Error>>,
+    stats: Pages,
+    /// Who mounted it.
+    owner: u32,
 }
 
 impl Server {
@@ -56,6 +61,8 @@ impl Server {
             ttl: options.time_to_live,
             acl: options.acl,
             done,
+            stats: Pages::default(),
+            owner: nix::unistd::geteuid().as_raw(),
         };
         Ok((server, outcome))
     }
@@ -129,6 +136,17 @@ impl Server {
             0x20 => Falloc::Insert,
             _ => return Err(Errno::OpNotSupp.into()),
         })
+    }
+
+    /// A page of the counters, on the root directory, for root and for the one who mounted it.
+    fn stats_page(&self, req: &Request, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+        if ino != INodeNo::ROOT {
+            return Err(Errno::NotTy.into());
+        }
+        if req.uid() != 0 && req.uid() != self.owner {
+            return Err(Errno::Acces.into());
+        }
+        self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
     }
 
     fn fsync_in_pool(&self, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
@@ -420,8 +438,11 @@ impl Filesystem for Server {
         answer!(reply, made, |r, (attr, generation)| r.created(&self.ttl, &attr, generation, FileHandle(0), open_flags()));
     }
 
-    fn ioctl(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _flags: IoctlFlags, cmd: u32, in_data: &[u8], _out_size: u32, reply: ReplyIoctl) {
-        let done = self.node(ino).and_then(|n| ioctl::answer(&self.ops, &n, cmd, in_data));
+    fn ioctl(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _flags: IoctlFlags, cmd: u32, in_data: &[u8], _out_size: u32, reply: ReplyIoctl) {
+        let done = match cmd {
+            control::STATS => self.stats_page(req, ino, in_data),
+            _ => self.node(ino).and_then(|n| ioctl::answer(&self.ops, &n, cmd, in_data)),
+        };
         answer!(reply, done, |r, out| r.ioctl(0, &out));
     }
 

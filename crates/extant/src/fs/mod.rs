@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::mkfs;
 use crate::ops::{Node, Operations};
 use extant_blocks::BlockDevice;
+use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::{State, Superblock};
 use extant_format::types::FileType;
 use std::ops::Deref;
@@ -69,6 +70,13 @@ impl Fs {
     /// A copy of the superblock as it stands.
     pub fn superblock(&self) -> Superblock {
         self.ops.st().groups.superblock()
+    }
+
+    /// The superblock of the journal as it is on the device; None if there is no journal.
+    pub fn journal_superblock(&self) -> Result<Option<JournalSuperblock>> {
+        let st = self.ops.st();
+        let log = boot::log(&st.dev, &st.geo, &self.superblock())?;
+        Ok(log.map(|log| log.superblock().clone()))
     }
 
     /// The operations, for those who must share them (open files do).

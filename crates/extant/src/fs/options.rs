@@ -119,7 +119,8 @@ impl OpenOptions {
         self
     }
 
-    pub(crate) fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
+    /// Opens the device that a path names, as [`crate::Fs::open`] does.
+    pub fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
         let spec = parse_image_spec(&path.to_string_lossy());
         let how = extant_blocks::OpenOptions::from_spec(&spec).read_only(self.read_only).direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);

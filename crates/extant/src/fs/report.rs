@@ -35,7 +35,8 @@ pub struct FsStats {
 }
 
 impl FsStats {
-    pub(super) fn of(ops: &Operations) -> FsStats {
+    /// The counters now.
+    pub fn of(ops: &Operations) -> FsStats {
         let st = ops.st();
         FsStats {
             usage: ops.usage(),

@@ -1,0 +1,100 @@
+//! The command line as it is written.
+
+use crate::commands::*;
+use crate::context::{Context, Global};
+use crate::failure::Result;
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// ext4 in user space: makes, mounts, reads, changes and recovers ext4 images.
+///
+/// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. Paths inside an image begin at its
+/// root. Commands that read never write: an image that needs recovery is recovered in memory. Commands that write recover
+/// first. Exit codes: 0 done, 1 failed, 2 wrong usage.
+#[derive(Parser, Debug)]
+#[command(name = "extant", version, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Mkfs(mkfs::Args),
+    Mount(mount::Args),
+    Info(info::Args),
+    Ls(ls::Args),
+    Tree(tree::Args),
+    Stat(stat::Args),
+    Cat(cat::Args),
+    Find(find::Args),
+    Du(du::Args),
+    Get(get::Args),
+    Put(put::Args),
+    Rm(rm::Args),
+    Mkdir(mkdir::Args),
+    Mv(mv::Args),
+    Ln(ln::Args),
+    Chmod(chmod::Args),
+    Chown(chown::Args),
+    Truncate(truncate::Args),
+    Setfattr(setfattr::Args),
+    Recover(recover::Args),
+    Stats(stats::Args),
+}
+
+impl Command {
+    fn run(&self, context: &Context) -> Result {
+        match self {
+            Command::Mkfs(args) => mkfs::run(args, context),
+            Command::Mount(args) => mount::run(args, context),
+            Command::Info(args) => info::run(args, context),
+            Command::Ls(args) => ls::run(args, context),
+            Command::Tree(args) => tree::run(args, context),
+            Command::Stat(args) => stat::run(args, context),
+            Command::Cat(args) => cat::run(args, context),
+            Command::Find(args) => find::run(args, context),
+            Command::Du(args) => du::run(args, context),
+            Command::Get(args) => get::run(args, context),
+            Command::Put(args) => put::run(args, context),
+            Command::Rm(args) => rm::run(args, context),
+            Command::Mkdir(args) => mkdir::run(args, context),
+            Command::Mv(args) => mv::run(args, context),
+            Command::Ln(args) => ln::run(args, context),
+            Command::Chmod(args) => chmod::run(args, context),
+            Command::Chown(args) => chown::run(args, context),
+            Command::Truncate(args) => truncate::run(args, context),
+            Command::Setfattr(args) => setfattr::run(args, context),
+            Command::Recover(args) => recover::run(args, context),
+            Command::Stats(args) => stats::run(args, context),
+        }
+    }
+}
+
+/// Runs the command that `args` (the program's name first) ask for.
+pub fn run(args: Vec<OsString>) -> ExitCode {
+    // Errors of usage end the program here, with exit code 2.
+    let cli = Cli::parse_from(args);
+    let context = Context::new(&cli.global);
+    if !matches!(cli.command, Command::Mount(_)) {
+        context.log_to_stderr();
+    }
+    match cli.command.run(&context) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,33 @@
+//! `extant chmod`: permissions changed.
+
+use super::mkdir::parse_mode;
+use crate::context::Context;
+use crate::failure::{At, Result};
+use crate::image::{ImageArgs, inside};
+use crate::text::shown;
+use extant::{Follow, SetAttr};
+use std::ffi::OsString;
+
+/// Set permissions
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Permissions, octal
+    #[arg(value_parser = parse_mode)]
+    mode: u16,
+    /// Files or directories
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let fs = args.image.write(context)?;
+    for path in &args.paths {
+        let path = inside(path);
+        let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
+        fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() }).at(shown(path))?;
+    }
+    args.image.close(fs)
+}

@@ -1,0 +1,138 @@
+//! `extant find`: paths of a tree that fit.
+
+use super::ls::write_bytes;
+use crate::context::{Context, complain};
+use crate::failure::{At, Failure, Result};
+use crate::image::{ImageArgs, inside, join, root_path};
+use crate::json;
+use crate::text::shown;
+use crate::walk::{Item, Walk};
+use extant::{FileType, Follow};
+use serde_json::{Map, Value};
+use std::ffi::OsString;
+use std::io::{BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// List the paths of a tree
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Where the tree begins
+    #[arg(default_value_os_t = root_path())]
+    path: OsString,
+    /// Names that match: * and ? stand for any bytes and any one byte
+    #[arg(long, value_name = "PATTERN")]
+    name: Option<OsString>,
+    /// Of one type
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["f", "d", "l", "b", "c", "p", "s"])]
+    ftype: Option<String>,
+    /// Go down at most so many levels
+    #[arg(long, value_name = "N")]
+    max_depth: Option<usize>,
+    /// End each path with a zero byte instead of a newline
+    #[arg(long, short = '0')]
+    print0: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let fs = args.image.read(context)?;
+    let top = inside(&args.path);
+    let node = fs.resolve(top, Follow::Yes).at(shown(top))?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut objects = Vec::new();
+    let mut failed = false;
+    for step in Walk::new(&fs, node, args.max_depth) {
+        match step {
+            Ok(item) if !fits(args, &item) => {}
+            Ok(item) if context.json => objects.push(object(top, &item)),
+            Ok(item) => {
+                write_bytes(&mut out, context, &join(top, &item.path))?;
+                out.write_all(if args.print0 { b"\0" } else { b"\n" })?;
+            }
+            Err(e) => {
+                complain(format_args!("{}: {}", shown(&join(top, &e.path)), e.error));
+                failed = true;
+            }
+        }
+    }
+    out.flush()?;
+    drop(out);
+    if context.json {
+        context.document(&Value::Array(objects))?;
+    }
+    match failed {
+        true => Err(Failure::told()),
+        false => Ok(()),
+    }
+}
+
+fn object(top: &[u8], item: &Item) -> Value {
+    let mut object = Map::new();
+    json::put_bytes(&mut object, "path", &join(top, &item.path));
+    object.append(&mut json::attr(&item.node.attr()));
+    Value::Object(object)
+}
+
+fn fits(args: &Args, item: &Item) -> bool {
+    let ftype = match args.ftype.as_deref() {
+        Some("f") => Some(FileType::Regular),
+        Some("d") => Some(FileType::Directory),
+        Some("l") => Some(FileType::Symlink),
+        Some("b") => Some(FileType::BlockDevice),
+        Some("c") => Some(FileType::CharDevice),
+        Some("p") => Some(FileType::Fifo),
+        Some("s") => Some(FileType::Socket),
+        _ => None,
+    };
+    ftype.is_none_or(|t| t == item.node.file_type())
+        && args.name.as_ref().is_none_or(|pattern| matches(pattern.as_bytes(), &item.name))
+}
+
+/// Whether a name matches a pattern. Takes time in proportion to the product of their lengths at most.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // The last star, and how much of the name it stands for so far.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match (pattern.get(p), star) {
+            (Some(b'*'), _) => {
+                star = Some((p, n));
+                p += 1;
+            }
+            (Some(c), _) if *c == b'?' || *c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            (_, Some((at, taken))) => {
+                star = Some((at, taken + 1));
+                p = at + 1;
+                n = taken + 1;
+            }
+            _ => return false,
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, fits) in [
+            ("*.rs", "main.rs", true),
+            ("*.rs", "main.rsx", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), fits, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `extant get`: files and trees copied out.
+
+use crate::context::Context;
+use crate::copy::job::Job;
+use crate::copy::{archive, dest};
+use crate::failure::{At, Failure, Result};
+use crate::image::{ImageArgs, inside};
+use crate::text::shown;
+use extant::{FileType, Follow, Fs, Node};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Copy a file or a tree out, with all attributes.
+///
+/// What a directory holds goes into DEST, which is made if it is not there. A file goes to DEST, or into it under its own name
+/// if DEST is a directory. A file that is there is replaced.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// What to copy
+    path: OsString,
+    /// Where to
+    #[arg(required_unless_present = "tar", conflicts_with = "tar")]
+    dest: Option<PathBuf>,
+    /// Write a tar archive instead; - is standard output
+    #[arg(long, value_name = "FILE")]
+    tar: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let fs = args.image.read(context)?;
+    let path = inside(&args.path);
+    let node = fs.resolve(path, Follow::No).at(shown(path))?;
+    match (&args.tar, &args.dest) {
+        (Some(tar), _) => archive(context, &fs, node, path, tar),
+        (None, Some(dest)) => copy(context, &fs, node, path, dest),
+        (None, None) => Err(Failure::usage("get needs a destination")),
+    }
+}
+
+fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Result {
+    let job = Job::new(context, 0);
+    let place = dest.display();
+    if node.file_type() == FileType::Directory {
+        dest::make_base(dest).at(place)?;
+        dest::Copier::new(fs, &job, dest).at(dest.display())?.tree(node, context.thread_count());
+        return job.finish();
+    }
+    let (dir, name) = match dest.is_dir() {
+        true => (dest, last_name(path)),
+        false => (parent(dest), dest.file_name().unwrap_or_default().as_bytes()),
+    };
+    dest::Copier::new(fs, &job, dir).at(dir.display())?.single(&node, name);
+    job.finish()
+}
+
+fn archive(context: &Context, fs: &Fs, node: Node, path: &[u8], tar: &Path) -> Result {
+    let name = match last_name(path) {
+        b"" => b".",
+        name => name,
+    };
+    let name = if node.file_type() == FileType::Directory { b"." } else { name };
+    let job = Job::new(context, 0);
+    if tar != OsStr::new("-") {
+        let out = File::create(tar).at(tar.display())?;
+        archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job).at(tar.display())?;
+        return job.finish();
+    }
+    if context.json {
+        return Err(Failure::usage("an archive and a JSON document cannot both go to standard output"));
+    }
+    let out = std::io::stdout().lock();
+    if out.is_terminal() {
+        return Err(Failure::usage("an archive is not for a terminal; redirect standard output, or name a file"));
+    }
+    archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job)?;
+    job.finish()
+}
+
+/// The last component of a path, less slashes at its end.
+fn last_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|b| *b == b'/').find(|part| !part.is_empty()).unwrap_or_default()
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

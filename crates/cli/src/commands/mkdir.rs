@@ -1,0 +1,74 @@
+//! `extant mkdir`: directories made.
+
+use crate::context::Context;
+use crate::copy::owner::{Owner, parse_owner};
+use crate::failure::{At, Failure, Result};
+use crate::image::{ImageArgs, inside};
+use crate::text::shown;
+use extant::{Caller, Errno, FileType, Follow, Fs, New, Node};
+use std::ffi::OsString;
+
+/// Make directories
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Directories to make
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+    /// Make what is missing above them too; it is no error if they are there
+    #[arg(short, long)]
+    parents: bool,
+    /// Permissions, octal
+    #[arg(short, long, value_parser = parse_mode, default_value = "755")]
+    mode: u16,
+    /// Owner and group, as numbers
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner, default_value = "0:0")]
+    owner: Owner,
+}
+
+/// Permission bits from octal digits.
+pub fn parse_mode(text: &str) -> Result<u16, String> {
+    match u16::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err("permissions are octal digits, at most 7777".into()),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let fs = args.image.write(context)?;
+    args.paths.iter().try_for_each(|path| make(args, &fs, inside(path)))?;
+    args.image.close(fs)
+}
+
+fn make(args: &Args, fs: &Fs, path: &[u8]) -> Result {
+    let who = args.owner.caller();
+    if args.parents {
+        return make_all(fs, &who, path, args.mode).map(|_| ());
+    }
+    let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
+    fs.create(&who, &dir, name, args.mode, New::Dir).at(shown(path))?;
+    Ok(())
+}
+
+/// Makes a directory and what is missing above it; gives the directory.
+pub fn make_all(fs: &Fs, who: &Caller, path: &[u8], mode: u16) -> Result<Node> {
+    let mut made = Vec::new();
+    let mut dir = fs.root().at("/")?;
+    let mut parts = path.split(|b| *b == b'/').filter(|part| !part.is_empty()).peekable();
+    while let Some(part) = parts.next() {
+        made.push(b'/');
+        made.extend_from_slice(part);
+        let mode = if parts.peek().is_some() { 0o755 } else { mode };
+        dir = match fs.resolve(&made, Follow::Yes) {
+            Ok(node) => node,
+            Err(e) if e.is(Errno::NoEnt) => fs.create(who, &dir, part, mode, New::Dir).at(shown(&made))?,
+            Err(e) => return Err(e).at(shown(&made)),
+        };
+        if dir.file_type() != FileType::Directory {
+            return Err(Failure::new(format_args!("{}: {}", shown(&made), Errno::NotDir.message())));
+        }
+    }
+    Ok(dir)
+}

@@ -1,0 +1,275 @@
+//! `extant mkfs`: a new file system.
+
+use crate::context::{Context, complain};
+use crate::failure::{At, Failure, Result};
+use crate::text::{count, shown, size, uuid};
+use extant::device::{BlockDevice, FileDevice, FileOptions, parse_image_spec};
+use extant::format::{ErrorPolicy, Superblock};
+use extant::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
+use extant::Timestamp;
+use serde_json::json;
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Make a file system; what was there is lost.
+///
+/// The options are those of mke2fs(8). Without others it is what `mke2fs -t ext4` makes, with orphan_file and
+/// metadata_csum_seed.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Image file (made if it is not there) or block device, with @OFFSET or @pN for a part of it
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Size in bytes, or with k, M, G or T; the whole file or device if it is left out
+    #[arg(value_name = "SIZE", conflicts_with = "size")]
+    plain_size: Option<String>,
+    /// As SIZE
+    #[arg(long = "size", value_name = "SIZE")]
+    size: Option<String>,
+    /// The kind: ext2, ext3 or ext4
+    #[arg(short = 't', value_name = "TYPE", default_value = "ext4", value_parser = ["ext2", "ext3", "ext4"])]
+    kind: String,
+    /// Block size in bytes
+    #[arg(short = 'b', value_name = "BYTES")]
+    block_size: Option<String>,
+    /// Cluster size in bytes, with bigalloc
+    #[arg(short = 'C', value_name = "BYTES")]
+    cluster_size: Option<String>,
+    /// Bytes for each inode
+    #[arg(short = 'i', value_name = "BYTES")]
+    inode_ratio: Option<String>,
+    /// Inode size in bytes
+    #[arg(short = 'I', value_name = "BYTES")]
+    inode_size: Option<String>,
+    /// Number of inodes
+    #[arg(short = 'N', value_name = "COUNT")]
+    inodes: Option<u64>,
+    /// Label
+    #[arg(short = 'L', value_name = "LABEL")]
+    label: Option<std::ffi::OsString>,
+    /// UUID
+    #[arg(short = 'U', value_name = "UUID")]
+    uuid: Option<String>,
+    /// Features to set, or with ^ to clear
+    #[arg(short = 'O', value_name = "FEATURES", allow_hyphen_values = true)]
+    features: Vec<String>,
+    /// Extended options
+    #[arg(short = 'E', value_name = "OPTIONS")]
+    extended: Vec<String>,
+    /// Options of the journal
+    #[arg(short = 'J', value_name = "OPTIONS")]
+    journal: Vec<String>,
+    /// With a journal
+    #[arg(short = 'j')]
+    with_journal: bool,
+    /// Groups of a flexible group
+    #[arg(short = 'G', value_name = "COUNT")]
+    flex_groups: Option<u32>,
+    /// Percent of the blocks that are kept for root
+    #[arg(short = 'm', value_name = "PERCENT")]
+    reserved: Option<f64>,
+    /// What the kernel does on errors
+    #[arg(short = 'e', value_name = "WHAT", value_parser = ["continue", "remount-ro", "panic"])]
+    errors: Option<String>,
+    /// Seed of all that is random; with the same one, and the time in SOURCE_DATE_EPOCH (or 1970), the image is the same
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Overwrite a file system that is there without asking
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// Discard the whole device first
+    #[arg(long)]
+    discard: bool,
+    /// Wait until nobody else uses the image
+    #[arg(long)]
+    wait: bool,
+    /// A SIZE without a unit counts blocks, as mke2fs has it
+    #[arg(long, hide = true)]
+    size_in_blocks: bool,
+}
+
+/// The block size that a SIZE in blocks is in if none is given, in bytes.
+const SIZE_BLOCK: u64 = 1024;
+
+/// Where the superblock lies in an image, and its length, in bytes.
+const SUPERBLOCK: (u64, usize) = (1024, 1024);
+
+/// How long `--wait` waits.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let options = args.options()?;
+    let device = args.device(&options)?;
+    args.check_overwrite(&device)?;
+    let report = mkfs::make(&device, &options).map_err(|e| args.failed(e))?;
+    match context.json {
+        true => context.document(&document(args, &report)),
+        false => {
+            tell(args, context, &report);
+            Ok(())
+        }
+    }
+}
+
+impl Args {
+    fn name(&self) -> String {
+        shown(self.image.as_os_str().as_bytes())
+    }
+
+    fn failed(&self, error: mkfs::Error) -> Failure {
+        let name = self.name();
+        match error {
+            mkfs::Error::Invalid(why) => Failure::usage(why),
+            other => Failure::new(format_args!("{name}: {other}")),
+        }
+    }
+
+    fn options(&self) -> Result<Options> {
+        let preset = match self.kind.as_str() {
+            "ext2" => Preset::Ext2,
+            "ext3" => Preset::Ext3,
+            _ => Preset::Ext4,
+        };
+        let usage = |e: mkfs::Error| Failure::usage(e);
+        let mut options = Options::preset(preset);
+        options.size = self.bytes()?;
+        options.block_size = number("-b", &self.block_size)?;
+        options.cluster_size = number("-C", &self.cluster_size)?;
+        options.inode_ratio = number("-i", &self.inode_ratio)?;
+        options.inode_size = number("-I", &self.inode_size)?;
+        options.inode_count = self.inodes;
+        options.label = self.label.as_ref().map(|label| label.as_bytes().to_vec()).unwrap_or_default();
+        options.uuid = self.uuid()?;
+        options.flex_bg_size = self.flex_groups;
+        options.reserved_percent = self.reserved.unwrap_or(options.reserved_percent);
+        options.errors = match self.errors.as_deref() {
+            Some("remount-ro") => ErrorPolicy::RemountReadOnly,
+            Some("panic") => ErrorPolicy::Panic,
+            _ => ErrorPolicy::Continue,
+        };
+        options.seed = self.seed;
+        options.time = time(self.seed.is_some())?;
+        options.discard = self.discard;
+        if self.with_journal {
+            options.apply_features("has_journal").map_err(usage)?;
+        }
+        self.features.iter().try_for_each(|list| options.apply_features(list)).map_err(usage)?;
+        self.extended.iter().try_for_each(|list| options.apply_extended(list)).map_err(usage)?;
+        self.journal.iter().try_for_each(|list| options.apply_journal(list)).map_err(usage)?;
+        Ok(options)
+    }
+
+    fn uuid(&self) -> Result<Option<[u8; 16]>> {
+        match self.uuid.as_deref() {
+            None | Some("random") => Ok(None),
+            Some("clear") => Ok(Some([0; 16])),
+            Some(text) => Ok(Some(parse_uuid(text).map_err(Failure::usage)?)),
+        }
+    }
+
+    fn bytes(&self) -> Result<Option<u64>> {
+        let Some(text) = self.plain_size.as_ref().or(self.size.as_ref()) else { return Ok(None) };
+        let number = parse_size(text).map_err(Failure::usage)?;
+        let in_blocks = self.size_in_blocks && text.bytes().all(|b| b.is_ascii_digit());
+        let unit = match in_blocks {
+            true => number_or(&self.block_size, SIZE_BLOCK)?,
+            false => 1,
+        };
+        number.checked_mul(unit).map(Some).ok_or_else(|| Failure::usage(format_args!("size out of range: {text}")))
+    }
+
+    /// The device to make it on: a file is made, and grows to the size, if need be.
+    fn device(&self, options: &Options) -> Result<FileDevice> {
+        let spec = parse_image_spec(&self.image.to_string_lossy());
+        if !spec.path.exists() && options.size.is_none() {
+            return Err(Failure::usage(format_args!("{} is not there: say how large it shall be", self.name())));
+        }
+        let wait = self.wait.then_some(PATIENCE);
+        let open = FileOptions::from_spec(&spec).create(true).wait(wait);
+        let device = open.open().map_err(|e| match e.kind() {
+            std::io::ErrorKind::ResourceBusy => Failure::new(format_args!("{e}; unmount it first, or wait with --wait")),
+            _ => Failure::new(e),
+        })?;
+        if let Some(size) = options.size.filter(|size| *size > device.len()) {
+            device.set_len(size).at(self.name())?;
+        }
+        Ok(device)
+    }
+
+    /// Somebody at a terminal is told what would be lost.
+    fn check_overwrite(&self, device: &FileDevice) -> Result {
+        if self.force || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            return Ok(());
+        }
+        let (offset, len) = SUPERBLOCK;
+        let mut bytes = vec![0; len];
+        if device.read_at(&mut bytes, offset).is_err() {
+            return Ok(());
+        }
+        match Superblock::parse(&bytes) {
+            Ok(there) => Err(Failure::new(format_args!(
+                "{} has a file system (label \"{}\", UUID {}); -F overwrites it",
+                self.name(),
+                shown(there.volume_name().as_bytes()),
+                uuid(there.uuid()),
+            ))),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+fn number<T: TryFrom<u64>>(option: &str, text: &Option<String>) -> Result<Option<T>> {
+    let Some(text) = text else { return Ok(None) };
+    let number = parse_size(text).ok().and_then(|n| T::try_from(n).ok());
+    number.map(Some).ok_or_else(|| Failure::usage(format_args!("{option} takes a number, not {text}")))
+}
+
+fn number_or(text: &Option<String>, default: u64) -> Result<u64> {
+    Ok(number("-b", text)?.unwrap_or(default))
+}
+
+/// The time of making: SOURCE_DATE_EPOCH, or 1970 for a reproducible image, or now.
+fn time(reproducible: bool) -> Result<Option<Timestamp>> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(reproducible.then_some(Timestamp { sec: 0, nsec: 0 }));
+    };
+    let sec = text.to_str().and_then(|text| text.parse().ok());
+    let sec = sec.ok_or_else(|| Failure::usage("SOURCE_DATE_EPOCH is no number of seconds"))?;
+    Ok(Some(Timestamp { sec, nsec: 0 }))
+}
+
+fn document(args: &Args, report: &Report) -> serde_json::Value {
+    json!({
+        "image": args.image.to_string_lossy(),
+        "uuid": uuid(report.uuid),
+        "features": report.features.names(),
+        "block_size": report.block_size,
+        "blocks": report.blocks,
+        "free_blocks": report.free_blocks,
+        "inodes": report.inodes,
+        "free_inodes": report.free_inodes,
+        "groups": report.groups,
+        "journal_blocks": report.journal_blocks,
+        "bytes_written": report.written,
+    })
+}
+
+fn tell(args: &Args, context: &Context, report: &Report) {
+    if context.quiet {
+        return;
+    }
+    let bytes = report.blocks.saturating_mul(report.block_size.into());
+    complain(format_args!(
+        "{}: made a file system of {} ({} of {}, {}, {}), UUID {}",
+        args.name(),
+        size(bytes),
+        count(report.blocks, "block"),
+        size(report.block_size.into()),
+        count(report.groups.into(), "group"),
+        count(report.inodes.into(), "inode"),
+        uuid(report.uuid),
+    ));
+}

@@ -1,0 +1,23 @@
+//! The commands, one file each.
+
+pub mod cat;
+pub mod chmod;
+pub mod chown;
+pub mod du;
+pub mod find;
+pub mod get;
+pub mod info;
+pub mod ln;
+pub mod ls;
+pub mod mkdir;
+pub mod mkfs;
+pub mod mount;
+pub mod mv;
+pub mod put;
+pub mod recover;
+pub mod rm;
+pub mod setfattr;
+pub mod stat;
+pub mod stats;
+pub mod tree;
+pub mod truncate;

@@ -1,0 +1,85 @@
+//! `extant mount`: an image served through FUSE.
+
+use crate::context::Context;
+use crate::failure::{At, Failure, Result};
+use crate::mounting::announce::Audience;
+use crate::mounting::options::Options;
+use crate::mounting::{Plan, serve, spawn};
+use std::path::PathBuf;
+
+/// Mount an image through FUSE; returns when it is mounted. umount(8) ends it.
+///
+/// Options: ro, rw, noload (norecovery), acl, noacl, allow_other, commit=SECONDS, data=ordered|journal, io=buffered|direct,
+/// threads=N, no_writeback_cache, remount, and those of every mount: nosuid, nodev, noexec, noatime, nodiratime, relatime,
+/// strictatime, sync, dirsync.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Image file or block device, with @OFFSET or @pN for a part of it
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Where to mount it
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Options, with commas between them
+    #[arg(short, long, value_name = "OPTS")]
+    options: Vec<String>,
+    /// Stay, and serve from this process; Ctrl-C unmounts
+    #[arg(short, long)]
+    foreground: bool,
+    /// File for the server's messages
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Wait until nobody else uses the image
+    #[arg(long)]
+    wait: bool,
+    /// The type shows as fuse.SUBTYPE
+    #[arg(long, hide = true, default_value = "extant")]
+    subtype: String,
+    /// The process that started this one listens on standard output
+    #[arg(long, hide = true, requires = "foreground")]
+    announce: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    if context.json {
+        return Err(Failure::usage("mount has no JSON form"));
+    }
+    let options = Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
+    let plan = args.plan(options)?;
+    if plan.options.remount {
+        return crate::mounting::remount(&plan);
+    }
+    if !args.foreground {
+        return spawn::start(&plan, &args.options, context);
+    }
+    let level = match context.verbose {
+        0 => tracing::Level::WARN,
+        1 => tracing::Level::INFO,
+        _ => tracing::Level::DEBUG,
+    };
+    let audience = match args.announce {
+        true => {
+            // Signals of the terminal that it was started from are not meant for it.
+            rustix::process::setsid().at("cannot start a session")?;
+            std::env::set_current_dir("/").at("/")?;
+            Audience::Parent
+        }
+        false => Audience::Terminal(context.clone()),
+    };
+    serve::run(&plan, &audience, level)
+}
+
+impl Args {
+    fn plan(&self, options: Options) -> Result<Plan> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).at(path.display());
+        Ok(Plan {
+            image: absolute(&self.image)?,
+            dir: self.dir.canonicalize().at(self.dir.display())?,
+            options,
+            subtype: self.subtype.clone(),
+            log: self.log.as_ref().map(absolute).transpose()?,
+            wait: self.wait,
+        })
+    }
+}

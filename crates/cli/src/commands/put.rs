@@ -1,0 +1,116 @@
+//! `extant put`: files and trees copied in.
+
+use crate::context::Context;
+use crate::copy::job::{Copied, Job};
+use crate::copy::owner::{Owner, parse_owner};
+use crate::copy::source;
+use crate::failure::{At, Failure, Result};
+use crate::image::{ImageArgs, inside};
+use crate::text::shown;
+use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags};
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Copy a file or a tree in, with all attributes, as journaled transactions.
+///
+/// What a directory holds goes into PATH, which is made if it is not there. A file goes to PATH, or into it under its own name
+/// if PATH is a directory. A file that is there is replaced once its successor is complete. Everything is durable when the
+/// command ends.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// What to copy; - is standard input
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// Where to, in the image
+    path: OsString,
+    /// Owner and group of everything, as numbers, instead of the source's
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    owner: Option<Owner>,
+}
+
+/// Bytes of standard input copied at a time.
+const PIECE: usize = 1 << 20;
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let fs = args.image.write(context)?;
+    let copied = match args.source == OsStr::new("-") {
+        true => from_stdin(args, context, &fs),
+        false => copy(args, context, &fs),
+    };
+    let closed = args.image.close(fs);
+    copied.and(closed)
+}
+
+fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
+    let (source, path) = (args.source.as_path(), inside(&args.path));
+    let meta = std::fs::symlink_metadata(source).at(source.display())?;
+    let image = extant::device::parse_image_spec(&args.image.image.to_string_lossy()).path;
+    if !meta.is_dir() {
+        let (dir, name) = place(fs, path, source)?;
+        let job = Job::new(context, meta.len());
+        source::Copier::new(fs, &job, args.owner, &image).single(source, &meta, &dir, name);
+        return job.finish();
+    }
+    let dir = base(fs, path, args.owner)?;
+    let job = Job::new(context, if context.json || context.quiet { 0 } else { source::total_bytes(source) });
+    source::Copier::new(fs, &job, args.owner, &image).tree(source, meta, dir, context.thread_count());
+    job.finish()
+}
+
+/// The directory that a tree goes into: made if only it is missing.
+fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
+    let who = owner.map_or_else(Caller::default, Owner::caller);
+    let dir = match fs.resolve(path, Follow::Yes) {
+        Err(e) if e.is(Errno::NoEnt) => {
+            let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
+            fs.create(&who, &dir, name, 0o755, New::Dir).at(shown(path))?
+        }
+        other => other.at(shown(path))?,
+    };
+    match dir.file_type() {
+        FileType::Directory => Ok(dir),
+        _ => Err(Failure::new(format_args!("{}: {}", shown(path), Errno::NotDir.message()))),
+    }
+}
+
+/// Directory and name for a file.
+fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8])> {
+    match fs.resolve(path, Follow::Yes) {
+        Ok(node) if node.file_type() == FileType::Directory => {
+            let name = source.file_name().ok_or_else(|| Failure::usage("the source has no name; say the new path in full"))?;
+            Ok((node, name.as_bytes()))
+        }
+        _ => fs.resolve_parent(path).at(shown(path)),
+    }
+}
+
+fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
+    let path = inside(&args.path);
+    let job = Job::new(context, 0);
+    let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
+    let who = args.owner.map_or_else(Caller::default, Owner::caller);
+    let node = match fs.create(&who, &dir, name, 0o644, New::File) {
+        Err(e) if e.is(Errno::Exist) => fs.lookup(&dir, name).at(shown(path))?,
+        other => other.at(shown(path))?,
+    };
+    let file = fs.open_file(&node, OpenFlags { write: true, truncate: true, ..OpenFlags::default() }).at(shown(path))?;
+    let mut input = std::io::stdin().lock();
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    loop {
+        let len = input.read(&mut piece).at("standard input")?;
+        if len == 0 {
+            break;
+        }
+        file.write_at(at, &piece[..len]).at(shown(path))?;
+        job.bytes(len as u64);
+        at += len as u64;
+    }
+    job.done(Copied::File, path);
+    job.finish()
+}

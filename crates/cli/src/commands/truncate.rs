@@ -1,0 +1,37 @@
+//! `extant truncate`: lengths set.
+
+use crate::context::Context;
+use crate::failure::{At, Result};
+use crate::image::{ImageArgs, inside};
+use crate::text::shown;
+use extant::{Follow, SetAttr};
+use std::ffi::OsString;
+
+/// Cut files or let them grow with a hole
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// New length, with k, M, G or T for powers of 1024
+    #[arg(short, long, value_parser = parse_size)]
+    size: u64,
+    /// Files
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+}
+
+/// A number of bytes.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    extant::mkfs::parse_size(text).map_err(|e| e.to_string())
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let fs = args.image.write(context)?;
+    for path in &args.paths {
+        let path = inside(path);
+        let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
+        fs.set_attr(&node, &SetAttr { size: Some(args.size), ..SetAttr::default() }).at(shown(path))?;
+    }
+    args.image.close(fs)
+}

@@ -1,0 +1,143 @@
+//! What holds for every command: how much is said, where, and how.
+
+use crate::failure::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+/// When output is coloured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Options that every command has.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Global {
+    /// Print one JSON document on standard output, and nothing else there
+    #[arg(long, global = true)]
+    json: bool,
+    /// Print errors only
+    #[arg(long, short = 'q', global = true)]
+    quiet: bool,
+    /// Print more; twice for the engine's own messages
+    #[arg(long, short = 'v', global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Threads to work with [default: one for each CPU]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    color: Color,
+}
+
+/// How a command talks.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// Standard output carries one JSON document.
+    pub json: bool,
+    /// Only errors are told.
+    pub quiet: bool,
+    /// How much is told beyond results: 0 to 2.
+    pub verbose: u8,
+    /// Threads as asked for.
+    pub threads: Option<usize>,
+    /// Standard output is coloured.
+    pub color: bool,
+    /// Standard output is a terminal.
+    pub terminal: bool,
+}
+
+/// Says something on standard error.
+pub fn complain(message: impl Display) {
+    // Nothing is left to do if that cannot be written either.
+    let _ = writeln!(io::stderr().lock(), "extant: {message}");
+}
+
+impl Context {
+    /// The context that the options ask for.
+    pub fn new(global: &Global) -> Context {
+        let terminal = io::stdout().is_terminal();
+        let color = match global.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        };
+        Context {
+            json: global.json,
+            quiet: global.quiet,
+            verbose: global.verbose,
+            threads: global.threads.map(usize::from),
+            color: color && !global.json,
+            terminal,
+        }
+    }
+
+    /// The context of a helper: silent unless something fails.
+    pub fn helper(verbose: bool) -> Context {
+        Context { json: false, quiet: !verbose, verbose: 0, threads: None, color: false, terminal: false }
+    }
+
+    /// How many threads to work with.
+    pub fn thread_count(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from))
+    }
+
+    /// Tells a result or a remark, unless only errors are wanted.
+    pub fn note(&self, message: impl Display) {
+        if !self.quiet {
+            complain(message);
+        }
+    }
+
+    /// Tells something that only `--verbose` wants to know.
+    pub fn detail(&self, message: impl Display) {
+        if self.verbose > 0 && !self.quiet {
+            complain(message);
+        }
+    }
+
+    /// Prints the JSON document.
+    pub fn document(&self, document: &Value) -> Result {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
+        writeln!(out)?;
+        Ok(out.flush()?)
+    }
+
+    /// A progress bar over `total` bytes (0: not known): shown on a terminal only.
+    pub fn progress(&self, total: u64) -> ProgressBar {
+        if self.quiet || !io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let (bar, template) = match total {
+            0 => (ProgressBar::no_length(), "{spinner} {bytes} {binary_bytes_per_sec} {wide_msg}"),
+            _ => (ProgressBar::new(total), "{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {wide_msg}"),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+
+    /// Has the engine's own messages go to standard error.
+    pub fn log_to_stderr(&self) {
+        let level = match (self.quiet, self.verbose) {
+            (true, _) => tracing::Level::ERROR,
+            (_, 0 | 1) => tracing::Level::WARN,
+            _ => tracing::Level::DEBUG,
+        };
+        let logger = tracing_subscriber::fmt().with_max_level(level).with_target(false).without_time();
+        // A logger that is there already stays.
+        let _ = tracing::subscriber::set_global_default(logger.with_ansi(false).with_writer(io::stderr).finish());
+    }
+}

@@ -1,0 +1,298 @@
+//! Out of an image into a tar archive: POSIX (PAX), with extended attributes, times to the nanosecond and sparse files.
+
+use super::dest::{check_name, next_data};
+use super::job::{Copied, Job};
+use crate::image::join;
+use crate::walk::Walk;
+use extant::{Attr, File as ImageFile, FileType, Fs, Node, OpenFlags};
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use tar::{Builder, EntryType, Header};
+
+/// Bytes read at a time.
+const PIECE: usize = 1 << 20;
+
+/// Lengths of a name and of a link's target that every header has room for.
+const SHORT: usize = 100;
+
+/// The largest number in eleven octal digits.
+const OCTAL_MAX: u64 = (1 << 33) - 1;
+
+/// The largest user or group in seven octal digits.
+const OCTAL_ID_MAX: u32 = (1 << 21) - 1;
+
+/// What stands in a header's name where the record of a sparse file has it.
+const SPARSE_NAME: &str = "GNUSparseFile.0/";
+
+/// Records of one entry.
+type Records = Vec<(String, Vec<u8>)>;
+
+/// Writes the tree below `top` into an archive; the top itself is `name`.
+pub fn write(fs: &Fs, top: Node, name: &[u8], out: impl Write, job: &Job<'_>) -> io::Result<()> {
+    let mut archive = Archive { fs, job, builder: Builder::new(out), first: HashMap::new() };
+    for step in Walk::new(fs, top, None) {
+        match step {
+            Ok(item) => {
+                if item.depth > 0 && check_name(&item.name).is_err() {
+                    job.problem(&item.path, "no name for a file; left out");
+                    continue;
+                }
+                let path = if item.depth == 0 { name.to_vec() } else { join(name, &item.path) };
+                archive.add(&path, &item.node)?;
+            }
+            Err(obstacle) => job.problem(&obstacle.path, obstacle.error),
+        }
+    }
+    archive.builder.finish()?;
+    archive.builder.get_mut().flush()
+}
+
+struct Archive<'a, W: Write> {
+    fs: &'a Fs,
+    job: &'a Job<'a>,
+    builder: Builder<W>,
+    /// The first path of each file with several.
+    first: HashMap<u64, Vec<u8>>,
+}
+
+impl<W: Write> Archive<'_, W> {
+    /// Adds one entry. What cannot be read from the image is told, and the archive goes on; errors are the archive's.
+    fn add(&mut self, path: &[u8], node: &Node) -> io::Result<()> {
+        let attr = node.attr();
+        let Some(mut records) = self.job.check(path, xattrs(self.fs, node)) else { return Ok(()) };
+        if attr.nlink > 1 && attr.ftype != FileType::Directory {
+            if let Some(first) = self.first.get(&attr.ino).cloned() {
+                self.job.done(Copied::Other, path);
+                return self.append(path, &attr, EntryType::Link, Some(&first), Vec::new(), &mut io::empty(), 0);
+            }
+            self.first.insert(attr.ino, path.to_vec());
+        }
+        let (kind, copied) = match attr.ftype {
+            FileType::Regular => return self.file(path, node, &attr, records),
+            FileType::Directory => (EntryType::Directory, Copied::Directory),
+            FileType::Symlink => (EntryType::Symlink, Copied::Other),
+            FileType::CharDevice => (EntryType::Char, Copied::Other),
+            FileType::BlockDevice => (EntryType::Block, Copied::Other),
+            FileType::Fifo => (EntryType::Fifo, Copied::Other),
+            FileType::Socket | FileType::Unknown => {
+                self.job.problem(path, "an archive cannot hold this type");
+                return Ok(());
+            }
+        };
+        let target = match kind {
+            EntryType::Symlink => match self.job.check(path, self.fs.read_link(node)) {
+                Some(target) => Some(target),
+                None => return Ok(()),
+            },
+            _ => None,
+        };
+        self.job.done(copied, path);
+        self.append(path, &attr, kind, target.as_deref(), std::mem::take(&mut records), &mut io::empty(), 0)
+    }
+
+    fn file(&mut self, path: &[u8], node: &Node, attr: &Attr, mut records: Records) -> io::Result<()> {
+        let opened = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() });
+        let Some(file) = self.job.check(path, opened) else { return Ok(()) };
+        let Some(parts) = self.job.check(path, parts(&file)) else { return Ok(()) };
+        let end = file.len();
+        let map = match parts[..] {
+            [(0, stop)] if stop == end => Vec::new(),
+            [] if end == 0 => Vec::new(),
+            _ => sparse_map(&parts, end),
+        };
+        let stored: u64 = parts.iter().map(|(start, stop)| stop - start).sum::<u64>() + map.len() as u64;
+        let name = match map.is_empty() {
+            true => path.to_vec(),
+            false => {
+                records.push(("GNU.sparse.major".into(), b"1".to_vec()));
+                records.push(("GNU.sparse.minor".into(), b"0".to_vec()));
+                records.push(("GNU.sparse.name".into(), path.to_vec()));
+                records.push(("GNU.sparse.realsize".into(), end.to_string().into_bytes()));
+                [SPARSE_NAME.as_bytes(), path.rsplit(|b| *b == b'/').next().unwrap_or(b"file")].concat()
+            }
+        };
+        let content = Content { file: &file, parts: &parts, at: 0, part: 0, failed: None };
+        let mut data = io::Cursor::new(map).chain(content);
+        self.append(&name, attr, EntryType::Regular, None, records, &mut data, stored)?;
+        let (_, content) = data.into_inner();
+        match content.failed {
+            // The header had promised bytes; zeroes stand for them.
+            Some(error) => self.job.problem(path, format_args!("{error}; zeroes stand in the archive instead")),
+            None => self.job.done(Copied::File, path),
+        }
+        self.job.bytes(stored);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one entry")]
+    fn append(
+        &mut self,
+        path: &[u8],
+        attr: &Attr,
+        kind: EntryType,
+        target: Option<&[u8]>,
+        mut records: Records,
+        data: &mut dyn Read,
+        size: u64,
+    ) -> io::Result<()> {
+        let path = if kind == EntryType::Directory { [path, b"/"].concat() } else { path.to_vec() };
+        let mut header = Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_mode(u32::from(attr.mode) & 0o7777);
+        put_text(&mut header.as_old_mut().name, &path, "path", &mut records);
+        if let Some(target) = target {
+            put_text(&mut header.as_old_mut().linkname, target, "linkpath", &mut records);
+        }
+        put_numbers(&mut header, attr, size, &mut records)?;
+        if !records.is_empty() {
+            self.builder.append_pax_extensions(records.iter().map(|(key, value)| (key.as_str(), value.as_slice())))?;
+        }
+        header.set_cksum();
+        self.builder.append(&header, data)
+    }
+}
+
+/// A text in its field, and in a record where it has no room there.
+fn put_text(field: &mut [u8; SHORT], text: &[u8], key: &str, records: &mut Records) {
+    let fits = text.len().min(SHORT);
+    field[..fits].copy_from_slice(&text[..fits]);
+    if text.len() > SHORT {
+        records.push((key.into(), text.to_vec()));
+    }
+}
+
+/// Size, owner, time and device number, those in records that their fields cannot hold.
+fn put_numbers(header: &mut Header, attr: &Attr, size: u64, records: &mut Records) -> io::Result<()> {
+    let mut record = |key: &str, value: String| records.push((key.into(), value.into_bytes()));
+    header.set_size(size.min(OCTAL_MAX));
+    if size > OCTAL_MAX {
+        record("size", size.to_string());
+    }
+    header.set_uid(attr.uid.min(OCTAL_ID_MAX).into());
+    header.set_gid(attr.gid.min(OCTAL_ID_MAX).into());
+    if attr.uid > OCTAL_ID_MAX {
+        record("uid", attr.uid.to_string());
+    }
+    if attr.gid > OCTAL_ID_MAX {
+        record("gid", attr.gid.to_string());
+    }
+    let whole = u64::try_from(attr.mtime.sec).ok().filter(|sec| *sec <= OCTAL_MAX);
+    header.set_mtime(whole.unwrap_or(0));
+    if whole.is_none() || attr.mtime.nsec > 0 {
+        record("mtime", decimal_time(attr.mtime.sec, attr.mtime.nsec));
+    }
+    if matches!(attr.ftype, FileType::CharDevice | FileType::BlockDevice) {
+        header.set_device_major(attr.rdev.0)?;
+        header.set_device_minor(attr.rdev.1)?;
+    }
+    Ok(())
+}
+
+/// Seconds with a fraction. Nanoseconds count forward from the whole second, before 1970 too.
+fn decimal_time(sec: i64, nsec: u32) -> String {
+    match (sec, nsec) {
+        (sec, 0) => sec.to_string(),
+        (sec, nsec) if sec >= 0 => format!("{sec}.{nsec:09}"),
+        (sec, nsec) => format!("-{}.{:09}", (sec + 1).unsigned_abs(), 1_000_000_000 - nsec.min(999_999_999)),
+    }
+}
+
+/// Extended attributes as records.
+fn xattrs(fs: &Fs, node: &Node) -> extant::Result<Records> {
+    let mut records = Vec::new();
+    for name in fs.list_xattrs(node)? {
+        let value = fs.get_xattr(node, &name)?;
+        // A key that is no UTF-8, or would end early, has no place in a record.
+        match String::from_utf8(name) {
+            Ok(name) if !name.contains('=') => records.push((format!("SCHILY.xattr.{name}"), value)),
+            _ => tracing::warn!("an attribute whose name an archive cannot hold was left out"),
+        }
+    }
+    Ok(records)
+}
+
+/// The ranges of a file that have data.
+fn parts(file: &ImageFile) -> extant::Result<Vec<(u64, u64)>> {
+    let end = file.len();
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while let Some((start, stop)) = next_data(file, at, end)? {
+        parts.push((start, stop));
+        at = stop;
+    }
+    Ok(parts)
+}
+
+/// The map that stands before the data of a sparse file: the number of its ranges and each one's offset and length, a line
+/// each, filled up to whole records of the archive. It ends with an empty range at the end of the file.
+fn sparse_map(parts: &[(u64, u64)], end: u64) -> Vec<u8> {
+    const RECORD: usize = 512;
+    let closing = parts.last().is_none_or(|(_, stop)| *stop < end).then_some((end, end));
+    let ranges = || parts.iter().copied().chain(closing);
+    let mut map = format!("{}\n", ranges().count());
+    for (start, stop) in ranges() {
+        map.push_str(&format!("{start}\n{}\n", stop - start));
+    }
+    let mut map = map.into_bytes();
+    map.resize(map.len().next_multiple_of(RECORD), 0);
+    map
+}
+
+/// The data of a file, one range after the other. After an error it is zeroes.
+struct Content<'a> {
+    file: &'a ImageFile,
+    parts: &'a [(u64, u64)],
+    /// Bytes of the current part that were read.
+    at: u64,
+    part: usize,
+    failed: Option<String>,
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Some((start, stop)) = self.parts.get(self.part).copied() else { return Ok(0) };
+            let left = stop - start - self.at;
+            if left == 0 {
+                (self.part, self.at) = (self.part + 1, 0);
+                continue;
+            }
+            let want = buf.len().min(PIECE).min(usize::try_from(left).unwrap_or(PIECE));
+            let len = match &self.failed {
+                Some(_) => 0,
+                None => self.file.read_at(start + self.at, &mut buf[..want]).unwrap_or_else(|e| {
+                    self.failed = Some(e.to_string());
+                    0
+                }),
+            };
+            if len == 0 && want > 0 {
+                self.failed.get_or_insert_with(|| "content ends early".into());
+                buf[..want].fill(0);
+                self.at += want as u64;
+                return Ok(want);
+            }
+            self.at += len as u64;
+            return Ok(len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_fraction() {
+        assert_eq!(decimal_time(5, 0), "5");
+        assert_eq!(decimal_time(5, 7), "5.000000007");
+        assert_eq!(decimal_time(-1, 500_000_000), "-0.500000000");
+        assert_eq!(decimal_time(-2, 900_000_000), "-1.100000000");
+    }
+
+    #[test]
+    fn maps_fill_records() {
+        let map = sparse_map(&[(0, 10), (4096, 5000)], 10_000);
+        assert_eq!(map.len(), 512);
+        assert!(map.starts_with(b"3\n0\n10\n4096\n904\n10000\n0\n\0"));
+    }
+}

@@ -1,0 +1,157 @@
+//! The course of a copy: what was copied, what went wrong, what was left out.
+
+use crate::context::{Context, complain};
+use crate::failure::{Failure, Result};
+use crate::text::{count, shown, size};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Something that the target cannot take, or that this user may not give it. It is left out, and told once with the number.
+#[derive(Clone, Copy, Debug)]
+pub enum Left {
+    /// An owner, since only root may give files away.
+    Owner,
+    /// An extended attribute.
+    Attribute,
+    /// A device.
+    Device,
+}
+
+/// A copy under way; shared by its threads.
+#[derive(Debug)]
+pub struct Job<'c> {
+    context: &'c Context,
+    bar: ProgressBar,
+    files: AtomicU64,
+    directories: AtomicU64,
+    others: AtomicU64,
+    bytes: AtomicU64,
+    errors: AtomicU64,
+    owners_left: AtomicU64,
+    attributes_left: AtomicU64,
+    devices_left: AtomicU64,
+}
+
+/// What kind of thing was copied.
+#[derive(Clone, Copy, Debug)]
+pub enum Copied {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symlink, a device, another name of a file, and so on.
+    Other,
+}
+
+impl<'c> Job<'c> {
+    /// A copy of about `total` bytes (0: not known).
+    pub fn new(context: &'c Context, total: u64) -> Job<'c> {
+        Job {
+            context,
+            bar: context.progress(total),
+            files: AtomicU64::new(0),
+            directories: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            owners_left: AtomicU64::new(0),
+            attributes_left: AtomicU64::new(0),
+            devices_left: AtomicU64::new(0),
+        }
+    }
+
+    /// One more is done.
+    pub fn done(&self, what: Copied, path: &[u8]) {
+        let counter = match what {
+            Copied::File => &self.files,
+            Copied::Directory => &self.directories,
+            Copied::Other => &self.others,
+        };
+        let number = counter.fetch_add(1, Ordering::Relaxed);
+        if self.context.verbose > 0 && !self.context.quiet {
+            self.bar.suspend(|| complain(shown(path)));
+        } else if number % 64 == 0 && !self.bar.is_hidden() {
+            self.bar.set_message(shown(path));
+        }
+    }
+
+    /// Bytes of content went over.
+    pub fn bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bar.inc(bytes);
+    }
+
+    /// One thing failed; the others go on.
+    pub fn problem(&self, path: &[u8], error: impl Display) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.bar.suspend(|| complain(format_args!("{}: {error}", shown(path))));
+    }
+
+    /// As [`Job::problem`], for a result.
+    pub fn check<T, E: Display>(&self, path: &[u8], result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.problem(path, error)).ok()
+    }
+
+    /// Something was left out.
+    pub fn left(&self, what: Left) {
+        let counter = match what {
+            Left::Owner => &self.owners_left,
+            Left::Attribute => &self.attributes_left,
+            Left::Device => &self.devices_left,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tells the result, as JSON where that is wanted.
+    pub fn finish(&self) -> Result {
+        self.bar.finish_and_clear();
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let left = [
+            (number(&self.attributes_left), "extended attribute"),
+            (number(&self.owners_left), "owner"),
+            (number(&self.devices_left), "device"),
+        ];
+        for (left, what) in left.into_iter().filter(|(left, _)| *left > 0) {
+            self.context.note(format_args!("{} left out: the target does not take them, or only from root", count(left, what)));
+        }
+        match self.context.json {
+            true => self.context.document(&self.object())?,
+            false => self.context.note(format_args!(
+                "copied {} ({}), {}, {}",
+                count(number(&self.files), "file"),
+                size(number(&self.bytes)),
+                directories(number(&self.directories)),
+                count(number(&self.others), "other"),
+            )),
+        }
+        match number(&self.errors) {
+            0 => Ok(()),
+            n => Err(Failure::new(format_args!("{} could not be copied", count(n, "thing")))),
+        }
+    }
+
+    fn object(&self) -> Value {
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        json!({
+            "files": number(&self.files),
+            "directories": number(&self.directories),
+            "others": number(&self.others),
+            "bytes": number(&self.bytes),
+            "errors": number(&self.errors),
+            "left_out": {
+                "attributes": number(&self.attributes_left),
+                "owners": number(&self.owners_left),
+                "devices": number(&self.devices_left),
+            },
+        })
+    }
+}
+
+fn directories(number: u64) -> String {
+    match number {
+        1 => "1 directory".into(),
+        n => format!("{n} directories"),
+    }
+}

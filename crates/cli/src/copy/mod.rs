@@ -1,0 +1,8 @@
+//! Copying trees into images and out of them.
+
+pub mod archive;
+pub mod crew;
+pub mod dest;
+pub mod job;
+pub mod owner;
+pub mod source;

@@ -1,0 +1,224 @@
+//! The program under other names: what mount(8), umount(8) and mkfs(8) run for a type of file system.
+//!
+//! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`. Silent on success; 32 if it
+//!   could not be mounted, 1 for wrong usage. It waits for an image whose last server is about to finish.
+//! - `umount.TYPE`, `umount.fuse.TYPE`: `DIR [-flnrv]`. Returns when the server has written everything.
+//! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
+
+use crate::context::{Context, complain};
+use crate::failure::{At, Failure, Result};
+use crate::mounting::options::Options;
+use crate::mounting::{Plan, remount, serve, spawn, table};
+use extant::device::{FileOptions, parse_image_spec};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Exit code of a mount that failed.
+const NOT_MOUNTED: u8 = 32;
+
+/// Exit code of wrong usage.
+const USAGE: u8 = 1;
+
+/// How long an unmount waits for its server to finish.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// A helper by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Helper {
+    /// Mounts; the type shows as `fuse.` and this.
+    Mount(String),
+    /// Unmounts.
+    Unmount,
+    /// Makes file systems.
+    Mkfs,
+}
+
+/// The helper that the program was called as, if it was.
+pub fn named(program: Option<&OsString>) -> Option<Helper> {
+    let name = Path::new(program?).file_name()?.to_str()?;
+    let (what, of) = name.split_once('.')?;
+    match what {
+        "mount" => Some(Helper::Mount(of.strip_prefix("fuse.").unwrap_or(of).into())),
+        "umount" => Some(Helper::Unmount),
+        "mkfs" => Some(Helper::Mkfs),
+        _ => None,
+    }
+}
+
+impl Helper {
+    /// Does what the caller expects of a helper of this name.
+    pub fn run(self, args: Vec<OsString>) -> ExitCode {
+        match self {
+            Helper::Mount(subtype) => exit(Call::parse(&args).map(|call| mount(&call, subtype))),
+            Helper::Unmount => exit(Call::parse(&args).map(|call| unmount(&call))),
+            Helper::Mkfs => {
+                let own = ["extant", "mkfs", "--size-in-blocks"].map(OsString::from);
+                crate::cli::run(own.into_iter().chain(args.into_iter().skip(1)).collect())
+            }
+        }
+    }
+}
+
+fn exit(done: Result<Result, String>) -> ExitCode {
+    match done {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => {
+            complain(failure.message().unwrap_or("failed"));
+            ExitCode::from(NOT_MOUNTED)
+        }
+        Err(usage) => {
+            complain(usage);
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// The arguments of a helper.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Call {
+    places: Vec<PathBuf>,
+    options: Vec<String>,
+    /// Flags to pass on to umount(8).
+    flags: Vec<OsString>,
+    fake: bool,
+    lazy: bool,
+    verbose: bool,
+}
+
+impl Call {
+    fn parse(args: &[OsString]) -> Result<Call, String> {
+        let mut call = Call::default();
+        let mut args = args.iter().skip(1);
+        while let Some(arg) = args.next() {
+            let Some(letters) = arg.as_bytes().strip_prefix(b"-").filter(|letters| !letters.is_empty()) else {
+                call.places.push(arg.into());
+                continue;
+            };
+            // An option with a value takes the rest of its word, or the next one.
+            match letters.iter().position(|letter| b"otN".contains(letter)) {
+                Some(at) => {
+                    call.letters(&letters[..at])?;
+                    let rest = &letters[at + 1..];
+                    let value = if rest.is_empty() { args.next().map(|next| next.as_bytes()) } else { Some(rest) };
+                    let value = value.ok_or_else(|| format!("-{} lacks its value", letters[at] as char))?;
+                    if letters[at] == b'o' {
+                        call.options.push(String::from_utf8_lossy(value).into_owned());
+                    }
+                }
+                None => call.letters(letters)?,
+            }
+        }
+        Ok(call)
+    }
+
+    fn letters(&mut self, letters: &[u8]) -> Result<(), String> {
+        for letter in letters {
+            match letter {
+                b'f' => self.fake = true,
+                b'l' => self.lazy = true,
+                b'v' => self.verbose = true,
+                b'n' | b'r' | b's' => {}
+                other => return Err(format!("unknown option -{}", *other as char)),
+            }
+            if b"flnrv".contains(letter) {
+                self.flags.push(OsStr::from_bytes(&[b'-', *letter]).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mount(call: &Call, subtype: String) -> Result {
+    let [image, dir] = call.places.as_slice() else {
+        return Err(Failure::new("a mount helper takes a source and a directory"));
+    };
+    let options = Options::parse(call.options.iter().map(String::as_str)).map_err(Failure::new)?;
+    let plan = Plan {
+        image: std::path::absolute(image).at(image.display())?,
+        dir: dir.canonicalize().at(dir.display())?,
+        options,
+        subtype,
+        log: None,
+        wait: true,
+    };
+    if call.fake {
+        return Ok(());
+    }
+    if plan.options.remount {
+        return remount(&plan);
+    }
+    if let Some(there) = table::served(&plan.image).into_iter().find(|mount| mount.whole) {
+        return mount_again(&plan, &there.dir);
+    }
+    spawn::start(&plan, &call.options, &Context::helper(call.verbose))
+}
+
+/// Shows a file system that is mounted at a second place, as the kernel does for a device that is mounted twice.
+fn mount_again(plan: &Plan, there: &Path) -> Result {
+    rustix::mount::mount_bind(there, &plan.dir).at(plan.dir.display())?;
+    serve::change_flags(plan).at(plan.dir.display())
+}
+
+fn unmount(call: &Call) -> Result {
+    let [place] = call.places.as_slice() else {
+        return Err(Failure::new("an unmount helper takes a directory"));
+    };
+    let source = source_of(place);
+    let status = Command::new("umount").arg("-i").args(&call.flags).arg(place).status().at("umount")?;
+    if !status.success() {
+        return Err(Failure::new(format_args!("{}: umount failed", place.display())));
+    }
+    match source {
+        Some(source) if !call.lazy && table::served(&source).is_empty() => await_server(&source),
+        _ => Ok(()),
+    }
+}
+
+/// The image that is mounted at a place, the newest mount there; a place that is an image stands for itself.
+fn source_of(place: &Path) -> Option<PathBuf> {
+    let dir = place.canonicalize().unwrap_or_else(|_| place.into());
+    let here = table::mounts().into_iter().rev().find(|mount| mount.dir == dir || mount.source == place);
+    here.map(|mount| mount.source)
+}
+
+/// Waits until the server has let go of the image: then everything is written.
+fn await_server(source: &Path) -> Result {
+    let spec = parse_image_spec(&source.to_string_lossy());
+    if !spec.path.exists() {
+        return Ok(());
+    }
+    let open = FileOptions::from_spec(&spec).read_only(true).wait(Some(PATIENCE)).open();
+    open.map(|_| ()).at(source.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_helpers() {
+        let of = |name: &str| named(Some(&OsString::from(name)));
+        assert_eq!(of("/sbin/mount.fuse.extant"), Some(Helper::Mount("extant".into())));
+        assert_eq!(of("mount.ext4"), Some(Helper::Mount("ext4".into())));
+        assert_eq!(of("/sbin/umount.fuse.ext4"), Some(Helper::Unmount));
+        assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
+        assert_eq!(of("/usr/bin/extant"), None);
+        assert_eq!(of("extant.old"), None);
+    }
+
+    #[test]
+    fn calls_of_mount_are_understood() {
+        let args: Vec<OsString> = ["mount.extant", "/dev/sda", "/mnt", "-nv", "-o", "rw,noatime", "-t", "fuse.extant", "-oro"]
+            .map(OsString::from)
+            .into();
+        let call = Call::parse(&args).unwrap();
+        assert_eq!(call.places, ["/dev/sda", "/mnt"].map(PathBuf::from));
+        assert_eq!(call.options, ["rw,noatime", "ro"]);
+        assert!(call.verbose && !call.fake);
+        assert!(Call::parse(&["mount.extant", "-Z"].map(OsString::from)).is_err());
+        assert!(Call::parse(&["mount.extant", "-o"].map(OsString::from)).is_err());
+    }
+}

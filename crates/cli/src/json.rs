@@ -1,0 +1,50 @@
+//! Values as programs read them.
+
+use extant::{Attr, Timestamp};
+use serde_json::{Map, Value, json};
+
+/// Puts a name or path into an object: as text, and where its bytes are no UTF-8 also as hexadecimal digits under
+/// `KEY_hex`.
+pub fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
+    object.insert(key.into(), String::from_utf8_lossy(bytes).into());
+    if std::str::from_utf8(bytes).is_err() {
+        object.insert(format!("{key}_hex"), hex(bytes).into());
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A time: whole seconds since 1970 and nanoseconds.
+pub fn time(t: Timestamp) -> Value {
+    json!({ "sec": t.sec, "nsec": t.nsec })
+}
+
+/// What stat says.
+pub fn attr(a: &Attr) -> Map<String, Value> {
+    let value = json!({
+        "inode": a.ino,
+        "generation": a.generation,
+        "type": crate::text::type_name(a.ftype),
+        "mode": a.mode & 0o7777,
+        "mode_text": crate::text::mode(a.ftype, a.mode),
+        "links": a.nlink,
+        "uid": a.uid,
+        "gid": a.gid,
+        "size": a.size,
+        "blocks_512": a.blocks,
+        "device": { "major": a.rdev.0, "minor": a.rdev.1 },
+        "atime": time(a.atime),
+        "mtime": time(a.mtime),
+        "ctime": time(a.ctime),
+        "crtime": a.crtime.map(time),
+        "flags": a.flags,
+        "flags_text": crate::text::flags(a.flags),
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}

@@ -1,0 +1,91 @@
+//! What the process that serves tells the one that started it, through a pipe: remarks, then that it is mounted, or why not.
+//!
+//! A line each: a word, a space, and text without line breaks.
+
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+
+const NOTE: &str = "note";
+const FAILED: &str = "failed";
+const READY: &str = "ready";
+
+/// To whom a server talks.
+#[derive(Clone, Debug)]
+pub enum Audience {
+    /// The process that started it, until it is mounted.
+    Parent,
+    /// Whoever reads standard error.
+    Terminal(Context),
+}
+
+impl Audience {
+    /// A remark.
+    pub fn note(&self, text: impl Display) {
+        match self {
+            Audience::Parent => send(NOTE, text),
+            Audience::Terminal(context) => context.note(text),
+        }
+    }
+
+    /// It is mounted. From now on nobody listens: standard input, output and error lead to `log`, or nowhere.
+    pub fn ready(&self, log: Option<&File>) -> std::io::Result<()> {
+        if let Audience::Terminal(_) = self {
+            return Ok(());
+        }
+        send(READY, "");
+        let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&nowhere)?;
+        rustix::stdio::dup2_stdout(&nowhere)?;
+        Ok(rustix::stdio::dup2_stderr(log.unwrap_or(&nowhere))?)
+    }
+
+    /// It is not mounted.
+    pub fn failed(&self, failure: Failure) -> Result {
+        match (self, failure.message()) {
+            (Audience::Parent, Some(message)) => {
+                send(FAILED, message);
+                Err(Failure::told())
+            }
+            _ => Err(failure),
+        }
+    }
+}
+
+fn send(word: &str, text: impl Display) {
+    let text = text.to_string().replace('\n', "; ");
+    let mut out = std::io::stdout().lock();
+    // If the other process is gone, nobody is to be told.
+    let _ = writeln!(out, "{word} {text}").and_then(|()| out.flush());
+}
+
+/// Listens until it is mounted or has failed.
+pub fn listen(from: impl Read, context: &Context) -> Result {
+    for line in BufReader::new(from).lines() {
+        let Ok(line) = line else { break };
+        let (word, text) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            READY => return Ok(()),
+            FAILED => return Err(Failure::new(text)),
+            NOTE => context.note(text),
+            _ => {}
+        }
+    }
+    Err(Failure::new("the server ended before it had mounted the image"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_hears_how_it_went() {
+        let context = Context::helper(false);
+        assert!(listen(&b"note x\nready \n"[..], &context).is_ok());
+        let failure = listen(&b"note x\nfailed no such thing\n"[..], &context).unwrap_err();
+        assert_eq!(failure.message(), Some("no such thing"));
+        assert!(listen(&b""[..], &context).is_err());
+    }
+}

@@ -1,0 +1,223 @@
+//! Options of a mount, as `-o` has them.
+
+use rustix::mount::MountFlags;
+use std::time::Duration;
+
+/// How an image is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Nothing is changed.
+    pub read_only: bool,
+    /// The journal is not replayed, not even in memory.
+    pub no_recovery: bool,
+    /// Change an existing mount.
+    pub remount: bool,
+    /// POSIX ACLs are honoured.
+    pub acl: bool,
+    /// Other users may use the mount; by default if root mounts.
+    pub allow_other: Option<bool>,
+    /// File data goes through the journal too.
+    pub log_data: bool,
+    /// How long a change may stay in memory.
+    pub commit: Option<Duration>,
+    /// The image is accessed past the page cache.
+    pub direct_io: bool,
+    /// The kernel collects writes.
+    pub writeback_cache: bool,
+    /// Threads that serve; 0: by the number of CPUs.
+    pub threads: usize,
+    /// What the kernel keeps for the mount.
+    pub flags: MountFlags,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            read_only: false,
+            no_recovery: false,
+            remount: false,
+            acl: true,
+            allow_other: None,
+            log_data: false,
+            commit: None,
+            direct_io: false,
+            writeback_cache: true,
+            threads: 0,
+            flags: MountFlags::empty(),
+        }
+    }
+}
+
+/// Flags of the kernel by the options that set and clear them.
+const FLAGS: [(&str, &str, MountFlags); 8] = [
+    ("nosuid", "suid", MountFlags::NOSUID),
+    ("nodev", "dev", MountFlags::NODEV),
+    ("noexec", "exec", MountFlags::NOEXEC),
+    ("noatime", "atime", MountFlags::NOATIME),
+    ("nodiratime", "diratime", MountFlags::NODIRATIME),
+    ("relatime", "norelatime", MountFlags::RELATIME),
+    ("strictatime", "nostrictatime", MountFlags::STRICTATIME),
+    ("sync", "async", MountFlags::SYNCHRONOUS),
+];
+
+/// Options that ask for what is done anyway, or that are for others than the file system.
+const NOTHING: [&str; 26] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "silent",
+    "loud",
+    "nomand",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+    "user_xattr",
+    "default_permissions",
+    "barrier",
+    "barrier=1",
+    "delalloc",
+    "nodiscard",
+    "bsddf",
+    "block_validity",
+    "init_itable",
+];
+
+impl Options {
+    /// The options of several lists, the later ones winning. An error names what is not known.
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
+        let mut options = Options::default();
+        for word in lists.into_iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty()) {
+            options.apply(word)?;
+        }
+        if options.no_recovery && !options.remount {
+            options.read_only = true;
+        }
+        Ok(options)
+    }
+
+    fn apply(&mut self, word: &str) -> Result<(), String> {
+        if let Some((name, value)) = word.split_once('=')
+            && self.apply_value(word, name, value)?
+        {
+            return Ok(());
+        }
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "norecovery" | "noload" => self.no_recovery = true,
+            "remount" => self.remount = true,
+            "acl" => self.acl = true,
+            "noacl" => self.acl = false,
+            "allow_other" => self.allow_other = Some(true),
+            "dirsync" => self.flags |= MountFlags::DIRSYNC,
+            "writeback_cache" => self.writeback_cache = true,
+            "no_writeback_cache" => self.writeback_cache = false,
+            _ if self.apply_flag(word) => {}
+            _ if NOTHING.contains(&word) || is_comment(word) => {}
+            _ => return Err(format!("unknown mount option {word}")),
+        }
+        Ok(())
+    }
+
+    fn apply_flag(&mut self, word: &str) -> bool {
+        for (set, clear, flag) in FLAGS {
+            if word == set {
+                self.flags |= flag;
+                return true;
+            }
+            if word == clear {
+                self.flags -= flag;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// An option with a value; false if it is none of them.
+    fn apply_value(&mut self, word: &str, name: &str, value: &str) -> Result<bool, String> {
+        let wrong = || format!("mount option {word} has no such value");
+        match (name, value) {
+            ("data", "ordered" | "writeback") => self.log_data = false,
+            ("data", "journal") => self.log_data = true,
+            ("io", "buffered") => self.direct_io = false,
+            ("io", "direct") => self.direct_io = true,
+            ("commit", seconds) => {
+                let seconds: u64 = seconds.parse().map_err(|_| wrong())?;
+                // As with the kernel, 0 stands for the default.
+                self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.min(86_400)));
+            }
+            ("threads", number) => self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?,
+            ("errors", "continue" | "remount-ro" | "panic") => {}
+            ("data" | "io" | "errors", _) => return Err(wrong()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Flags that fuser(8) is asked for by name when it mounts.
+    pub fn by_name(&self) -> Vec<String> {
+        let names = [
+            ("nosuid", MountFlags::NOSUID),
+            ("nodev", MountFlags::NODEV),
+            ("noexec", MountFlags::NOEXEC),
+            ("noatime", MountFlags::NOATIME),
+            ("sync", MountFlags::SYNCHRONOUS),
+            ("dirsync", MountFlags::DIRSYNC),
+        ];
+        names.iter().filter(|(_, flag)| self.flags.contains(*flag)).map(|(name, _)| (*name).into()).collect()
+    }
+
+    /// Flags of the mount itself, with those that have no name at mounting.
+    pub fn mount_flags(&self) -> MountFlags {
+        let read_only = if self.read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+        self.flags - MountFlags::SYNCHRONOUS - MountFlags::DIRSYNC | read_only
+    }
+
+    /// Whether there are flags that have no name at mounting.
+    pub fn needs_more_flags(&self) -> bool {
+        self.flags.intersects(MountFlags::NODIRATIME | MountFlags::STRICTATIME)
+    }
+}
+
+/// Remarks for other programs.
+fn is_comment(word: &str) -> bool {
+    ["x-", "X-", "comment="].iter().any(|start| word.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_suite_passes_is_known() {
+        let list = "rw,acl,user_xattr,noatime,nodiratime,relatime,strictatime,nosuid,nodev,noexec,suid";
+        let options = Options::parse([list, "ro,noacl,data=journal,commit=30"]).unwrap();
+        assert!(options.read_only && !options.acl && options.log_data);
+        assert_eq!(options.commit, Some(Duration::from_secs(30)));
+        assert_eq!(options.by_name(), ["nodev", "noexec", "noatime"]);
+        assert!(options.needs_more_flags());
+    }
+
+    #[test]
+    fn no_recovery_means_reading_only() {
+        assert!(Options::parse(["noload,rw"]).unwrap().read_only);
+        assert!(Options::parse(["norecovery"]).unwrap().no_recovery);
+    }
+
+    #[test]
+    fn unknown_options_are_named() {
+        for bad in ["nonsense", "data=what", "commit=soon", "threads=-1", "ro,dax=always"] {
+            let message = Options::parse([bad]).unwrap_err();
+            assert!(message.contains(bad.rsplit(',').next().unwrap()), "{message}");
+        }
+        assert!(Options::parse(["", ",", "x-systemd.automount,_netdev"]).is_ok());
+    }
+}

@@ -1,0 +1,191 @@
+//! Serving a mounted image, from opening it to its clean end.
+
+use super::announce::Audience;
+use super::{Plan, table};
+use crate::failure::{At, Failure, Result};
+use crate::text::count;
+use extant::{Error, Fs, OpenOptions, Operations};
+use extant_fuse::{MountOptions, Unmounter};
+use rustix::mount::MountFlags;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::thread::{self, Builder};
+use std::time::{Duration, Instant};
+
+/// How long a mount waits for an image that is in use but not mounted: its last server is about to finish.
+const FINISHING: Duration = Duration::from_secs(10);
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Opens and mounts the image and serves it until the mount's end.
+pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
+    let log = plan.log.as_ref().map(|path| File::options().create(true).append(true).open(path)).transpose();
+    let (mounted, log) = match log.at("the log file").and_then(|log| Ok((mount(plan, audience, log.as_ref(), level)?, log))) {
+        Ok(done) => done,
+        Err(failure) => return audience.failed(failure),
+    };
+    audience.ready(log.as_ref()).at("standard output and error")?;
+    mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()))
+}
+
+fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::Level) -> Result<extant_fuse::Mounted> {
+    let dir = plan.dir.display();
+    if !std::fs::metadata(&plan.dir).at(dir)?.is_dir() {
+        return Err(Failure::new(format_args!("{}: not a directory", plan.dir.display())));
+    }
+    start_log(audience, log, level).at("the log file")?;
+    let fs = open(plan)?;
+    tell_recovery(plan, audience, &fs);
+    let operations = fs.operations().clone();
+    let mounted = extant_fuse::mount(fs, &plan.dir, &fuse_options(plan)).at(plan.dir.display())?;
+    if plan.options.needs_more_flags()
+        && let Err(error) = change_flags(plan)
+    {
+        audience.note(format_args!("{}: some options have no effect: {error}", plan.dir.display()));
+    }
+    let detached = matches!(audience, Audience::Parent);
+    watch_signals(mounted.unmounter(), operations, detached).at("signals")?;
+    Ok(mounted)
+}
+
+/// The engine's messages go to the log, to the terminal, or nowhere.
+fn start_log(audience: &Audience, log: Option<&File>, level: tracing::Level) -> io::Result<()> {
+    let builder = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false);
+    let started = match (log, audience) {
+        (Some(log), _) => {
+            let log = log.try_clone()?;
+            tracing::subscriber::set_global_default(builder.with_writer(Arc::new(log)).finish())
+        }
+        (None, Audience::Terminal(_)) => tracing::subscriber::set_global_default(builder.with_writer(io::stderr).finish()),
+        (None, Audience::Parent) => Ok(()),
+    };
+    started.map_err(io::Error::other)
+}
+
+fn open_options(plan: &Plan) -> OpenOptions {
+    let own = &plan.options;
+    let mut options = OpenOptions::new()
+        .read_only(own.read_only)
+        .no_recovery(own.no_recovery)
+        .direct_io(own.direct_io)
+        .log_data(own.log_data)
+        .mount_point(plan.dir.to_string_lossy());
+    if let Some(interval) = own.commit {
+        options = options.commit_interval(interval);
+    }
+    options
+}
+
+/// Opens the image. One that is not mounted but in use is waited for: `umount` returns before the server has finished.
+fn open(plan: &Plan) -> Result<Fs> {
+    let options = open_options(plan);
+    let begin = Instant::now();
+    loop {
+        match Fs::open(&plan.image, &options) {
+            Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy && may_wait(plan, begin) => thread::sleep(LOOK),
+            Err(e) => return Err(refused(plan, &e)),
+            Ok(fs) => return Ok(fs),
+        }
+    }
+}
+
+fn may_wait(plan: &Plan, begin: Instant) -> bool {
+    plan.wait || begin.elapsed() < FINISHING && table::served(&plan.image).is_empty()
+}
+
+fn refused(plan: &Plan, error: &Error) -> Failure {
+    if let (Error::Io(e), Some(there)) = (error, table::served(&plan.image).first())
+        && e.kind() == ErrorKind::ResourceBusy
+    {
+        let (image, dir) = (plan.image.display(), there.dir.display());
+        return Failure::new(format_args!("{image} is mounted at {dir}; unmount it there first"));
+    }
+    let args = crate::image::ImageArgs { image: plan.image.clone(), wait: plan.wait };
+    args.refused(error)
+}
+
+fn tell_recovery(plan: &Plan, audience: &Audience, fs: &Fs) {
+    let image = plan.image.display();
+    let recovery = fs.recovery();
+    if let Some(journal) = recovery.journal.as_ref().filter(|journal| journal.transactions > 0) {
+        let place = if recovery.in_memory { " in memory" } else { "" };
+        audience.note(format_args!("{image}: replayed {}{place}", count(journal.transactions.into(), "transaction")));
+    }
+    if let Some(why) = &recovery.read_only {
+        audience.note(format_args!("{image}: mounted read-only: {why}"));
+    }
+}
+
+fn fuse_options(plan: &Plan) -> MountOptions {
+    let own = &plan.options;
+    let mut options = MountOptions {
+        source: plan.image.to_string_lossy().into_owned(),
+        kernel: own.by_name(),
+        threads: own.threads,
+        writeback_cache: own.writeback_cache,
+        acl: own.acl,
+        subtype: plan.subtype.clone(),
+        ..MountOptions::default()
+    };
+    options.allow_other = own.allow_other.unwrap_or(options.allow_other);
+    options
+}
+
+/// Sets flags of the mount that cannot be given when a FUSE file system is mounted.
+pub fn change_flags(plan: &Plan) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(&plan.dir, MountFlags::BIND | plan.options.mount_flags(), "")?)
+}
+
+/// Unmounts at the first signal; commits and ends at the second; ends at the third.
+fn watch_signals(unmounter: Unmounter, operations: Arc<Operations>, detached: bool) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let body = move || {
+        let mut asked = 0;
+        for signal in signals.forever() {
+            if signal == SIGHUP && detached {
+                continue;
+            }
+            asked += 1;
+            match asked {
+                1 => unmount_beside(unmounter.clone()),
+                2 => commit_beside(operations.clone()),
+                _ => std::process::exit(1),
+            }
+        }
+    };
+    Builder::new().name("extant-signals".into()).spawn(body).map(|_| ())
+}
+
+/// Unmounts from a thread of its own, since that needs the mount to be served. A mount in use is detached: it ends with its last
+/// user.
+fn unmount_beside(unmounter: Unmounter) {
+    let body = move || match unmounter.unmount() {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::ResourceBusy => {
+            tracing::warn!("the mount is in use: it is detached, and ends with its last user");
+            if let Err(e) = unmounter.detach() {
+                tracing::error!("the mount cannot be detached: {e}");
+            }
+        }
+        Err(e) => tracing::error!("the mount cannot be unmounted: {e}"),
+    };
+    if let Err(e) = Builder::new().name("extant-unmount".into()).spawn(body) {
+        tracing::error!("the mount cannot be unmounted: {e}");
+    }
+}
+
+fn commit_beside(operations: Arc<Operations>) {
+    let body = move || {
+        if let Err(e) = operations.sync() {
+            tracing::error!("the last changes could not be written: {e}");
+        }
+        std::process::exit(1);
+    };
+    if Builder::new().name("extant-commit".into()).spawn(body).is_err() {
+        std::process::exit(1);
+    }
+}

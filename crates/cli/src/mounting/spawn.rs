@@ -1,0 +1,46 @@
+//! Starting the process that serves: this program again, in a session of its own. It is a new program and no fork, since a
+//! process with threads cannot fork safely.
+
+use super::Plan;
+use super::announce::listen;
+use crate::context::Context;
+use crate::failure::{At, Result};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Starts the server with the arguments of `mount` and returns once it has mounted the image.
+pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
+    let mut command = Command::new(program());
+    command.arg("mount").arg("--foreground").arg("--announce");
+    command.arg("--subtype").arg(&plan.subtype);
+    if plan.wait {
+        command.arg("--wait");
+    }
+    if let Some(log) = &plan.log {
+        command.arg("--log").arg(log);
+    }
+    for list in lists {
+        command.arg("-o").arg(list);
+    }
+    command.args((0..context.verbose).map(|_| "-v"));
+    command.arg("--").arg(&plan.image).arg(&plan.dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().at("cannot start the server")?;
+    let Some(pipe) = child.stdout.take() else { return Ok(()) };
+    let heard = listen(pipe, context);
+    if heard.is_err() {
+        // It ends by itself; its exit code says no more than its message.
+        let _ = child.wait();
+    }
+    heard
+}
+
+/// This program, even if its file was replaced meanwhile.
+fn program() -> PathBuf {
+    let own = PathBuf::from("/proc/self/exe");
+    match own.exists() {
+        true => own,
+        false => std::env::args_os().next().map_or_else(|| OsString::from("extant"), |name| name).into(),
+    }
+}

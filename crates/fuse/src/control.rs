@@ -1,0 +1,129 @@
+//! Counters of a live mount, read through an ioctl on its root directory.
+//!
+//! The kernel lets a FUSE server answer an ioctl of a size that its number tells, 16 KiB at most. So a document comes in pages: the
+//! caller names a page and gets the document's length, the number of the copy that the page is of, and the page. Page 0 makes a new
+//! copy; a caller that meets another copy begins again.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that one call carries.
+const CALL: usize = 8192;
+
+/// Bytes before the page: the document's length and the number of the copy.
+const HEAD: usize = 8;
+
+/// Bytes of a page.
+const PAGE: usize = CALL - HEAD;
+
+/// Pages that a caller reads at most.
+const MAX_PAGES: u32 = 4096;
+
+/// Times that a caller begins again.
+const ATTEMPTS: u32 = 16;
+
+/// The ioctl: reads and writes, this size, group and number.
+pub(crate) const STATS: u32 = 3 << 30 | (CALL as u32) << 16 | (GROUP as u32) << 8 | NUMBER as u32;
+const GROUP: u8 = b'E';
+const NUMBER: u8 = 1;
+
+mod call {
+    nix::ioctl_readwrite!(stats, super::GROUP, super::NUMBER, [u8; super::CALL]);
+}
+
+/// The server's side: the copy that pages are of.
+#[derive(Debug, Default)]
+pub(crate) struct Pages(Mutex<(u32, Arc<[u8]>)>);
+
+impl Pages {
+    /// Answers a call. None if there is no such page.
+    pub(crate) fn page(&self, input: &[u8], document: impl FnOnce() -> Vec<u8>) -> Option<Vec<u8>> {
+        let page = word(input, 0)? as usize;
+        let (copy, text) = match page {
+            0 => self.renew(document()),
+            _ => self.0.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        };
+        let rest = text.get(page.checked_mul(PAGE)?..)?;
+        let mut out = vec![0; CALL];
+        out[..4].copy_from_slice(&(text.len() as u32).to_ne_bytes());
+        out[4..HEAD].copy_from_slice(&copy.to_ne_bytes());
+        let len = rest.len().min(PAGE);
+        out[HEAD..HEAD + len].copy_from_slice(&rest[..len]);
+        Some(out)
+    }
+
+    fn renew(&self, document: Vec<u8>) -> (u32, Arc<[u8]>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = (kept.0.wrapping_add(1), document.into());
+        kept.clone()
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Counters of the mount at `dir`, as JSON.
+///
+/// # Errors
+/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who mounted it.
+pub fn stats(dir: &Path) -> io::Result<Vec<u8>> {
+    let root = File::open(dir)?;
+    for _ in 0..ATTEMPTS {
+        if let Some(document) = read(&root)? {
+            return Ok(document);
+        }
+    }
+    Err(io::Error::other("others read the counters all the time"))
+}
+
+/// Reads all pages; None if they are not all of one copy.
+fn read(root: &File) -> io::Result<Option<Vec<u8>>> {
+    let mut document = Vec::new();
+    let mut first = None;
+    for page in 0..MAX_PAGES {
+        let bytes = ask(root, page)?;
+        let (Some(len), Some(copy)) = (word(&bytes, 0), word(&bytes, 4)) else { break };
+        if *first.get_or_insert(copy) != copy {
+            return Ok(None);
+        }
+        let left = (len as usize).saturating_sub(document.len());
+        document.extend_from_slice(&bytes[HEAD..HEAD + left.min(PAGE)]);
+        if left <= PAGE {
+            return Ok(Some(document));
+        }
+    }
+    Err(io::Error::other("the counters have no end"))
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn ask(root: &File, page: u32) -> io::Result<[u8; CALL]> {
+    let mut bytes = [0; CALL];
+    bytes[..4].copy_from_slice(&page.to_ne_bytes());
+    // SAFETY: the number of the ioctl tells the kernel that it reads and writes CALL bytes, and `bytes` has as many; a file system
+    // that does not know the number touches nothing.
+    unsafe { call::stats(root.as_raw_fd(), &mut bytes) }?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_come_in_pages() {
+        let pages = Pages::default();
+        let document: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
+        let ask = |page: u32| pages.page(&page.to_ne_bytes(), || document.clone());
+        let first = ask(0).unwrap();
+        assert_eq!((word(&first, 0), word(&first, 4)), (Some(20_000), Some(1)));
+        let last = ask(2).unwrap();
+        assert_eq!(last[HEAD], document[2 * PAGE]);
+        assert!(ask(3).is_none());
+        assert!(pages.page(&[], Vec::new).is_none());
+        assert_eq!(word(&ask(0).unwrap(), 4), Some(2));
+    }
+}

@@ -1,0 +1,49 @@
+//! The counters of a served file system as a JSON document.
+
+use extant::{FsStats, Operations};
+use serde_json::json;
+
+/// All counters, room by room.
+pub fn document(fs: &Operations) -> Vec<u8> {
+    let stats = FsStats::of(fs);
+    let (usage, cache, journal) = (&stats.usage, &stats.cache, &stats.journal);
+    let document = json!({
+        "usage": {
+            "blocks": usage.blocks,
+            "free_blocks": usage.free,
+            "available_blocks": usage.available,
+            "inodes": usage.inodes,
+            "free_inodes": usage.inodes_free,
+        },
+        "memory": {
+            "inodes": stats.inodes_cached,
+            "names": stats.names_cached,
+        },
+        "cache": {
+            "blocks": cache.blocks,
+            "bytes": cache.bytes,
+            "pinned": cache.pinned,
+            "hits": cache.hits,
+            "misses": cache.misses,
+            "read_ahead": cache.read_ahead,
+            "evictions": cache.evictions,
+        },
+        "journal": {
+            "commits": journal.commits,
+            "waits": journal.waits,
+            "shared_waits": journal.shared_waits,
+            "blocks_logged": journal.blocks_logged,
+            "log_blocks": journal.log_blocks,
+            "revokes": journal.revokes,
+            "escapes": journal.escapes,
+            "checkpoints": journal.checkpoints,
+            "blocks_checkpointed": journal.blocks_checkpointed,
+            "tail_moves": journal.tail_moves,
+            "flushes": journal.flushes,
+            "flushes_shared": journal.flushes_shared,
+            "start_waits": journal.start_waits,
+            "overdrawn": journal.overdrawn,
+        },
+    });
+    document.to_string().into_bytes()
+}
