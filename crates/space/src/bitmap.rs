@@ -196,6 +196,10 @@ impl FreeMap for BitMap {
         true
     }
 
+    fn run_from(&self, from: u32) -> Option<Run> {
+        self.next_run(from, self.len)
+    }
+
     fn bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.words)
     }

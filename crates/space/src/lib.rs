@@ -56,6 +56,9 @@ pub trait FreeMap: std::fmt::Debug + Send {
     /// Gives units back. False, with nothing changed, if one of them is free already or not of this group.
     fn give(&mut self, run: Run) -> bool;
 
+    /// The first free run at or behind `from`: what of it is at or behind `from`.
+    fn run_from(&self, from: u32) -> Option<Run>;
+
     /// Bytes of memory.
     fn bytes(&self) -> usize;
 }

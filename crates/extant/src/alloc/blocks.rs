@@ -11,7 +11,7 @@ use crate::volume::Volume;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::Tid;
 use extant_space::{Budget, FreeMap, Index, Run};
-use extant_sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, MutexGuard, Sharded};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub struct Blocks {
     max_warm: usize,
     freed: Sharded<Mutex<Vec<Freed>>>,
     pending: AtomicI64,
+    /// Whether freed space is discarded before it is allocated again.
+    pub(super) discard: AtomicBool,
     /// Where each thread last found space away from its goal.
     pub(super) streams: Sharded<AtomicU64>,
 }
@@ -76,6 +78,7 @@ impl Blocks {
             max_warm: (MAP_BYTES / vol.block_size()).max(64),
             freed: Sharded::new(|_| Mutex::new(Level::Alloc, Vec::new())),
             pending: AtomicI64::new(0),
+            discard: AtomicBool::new(false),
             streams: Sharded::default(),
             vol,
             groups,
@@ -216,6 +219,9 @@ impl Blocks {
             durable.extend(list.lock().extract_if(.., |freed| freed.tid <= tid));
         }
         durable.sort_unstable_by_key(|freed| (freed.group, freed.run.start));
+        if self.discard.load(Ordering::Relaxed) {
+            self.discard_runs(durable.iter().map(|freed| (freed.group, freed.run)));
+        }
         for freed in durable {
             self.release(freed.group, freed.run);
             self.pending.fetch_sub(i64::from(freed.run.len), Ordering::SeqCst);

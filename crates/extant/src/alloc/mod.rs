@@ -17,6 +17,7 @@
 mod blocks;
 mod book;
 mod claim;
+mod discard;
 mod group;
 mod inodes;
 mod orlov;
@@ -71,6 +72,8 @@ pub struct Alloc {
     inodes: Inodes,
     /// Blocks that never hold files.
     overhead: u64,
+    /// Blocks that only root may use.
+    reserved_blocks: u64,
 }
 
 impl Alloc {
@@ -81,8 +84,9 @@ impl Alloc {
     pub fn open(vol: Arc<Volume>, groups: Arc<Groups>) -> Result<Alloc> {
         let blocks = Arc::new(Blocks::new(vol.clone(), groups.clone()));
         let inodes = Inodes::new(vol.clone(), groups.clone());
-        let overhead = usage::overhead(&vol, &groups.superblock());
-        Ok(Alloc { vol, groups, blocks, inodes, overhead })
+        let sb = groups.superblock();
+        let (overhead, reserved_blocks) = (usage::overhead(&vol, &sb), sb.r_blocks_count());
+        Ok(Alloc { vol, groups, blocks, inodes, overhead, reserved_blocks })
     }
 
     /// Takes between `min` and `len` contiguous blocks near the goal.

@@ -90,7 +90,8 @@ impl Blocks {
     /// Exactly at the goal if a good part is there, else at full length in the goal's group. A file that grows by much and
     /// finds its place taken goes where it has room, since whoever took the place grows there too.
     fn at_goal(&self, wish: &Wish) -> Option<Run> {
-        let mut group = self.lock(wish.group)?;
+        // Where to start is not worth waiting for.
+        let mut group = if wish.grows { self.lock(wish.group)? } else { self.try_lock(wish.group)? };
         let enough = wish.min.max(wish.want / 4);
         let take = |map: &mut BitMap| {
             let here = map.take_at(wish.bit, wish.want, enough);

@@ -12,7 +12,7 @@ pub struct Usage {
     pub blocks: u64,
     /// Free blocks; delayed reservations count as used.
     pub free: u64,
-    /// Free blocks less the reserve for root.
+    /// Free blocks less the reserve for root and the margin for metadata.
     pub available: u64,
     /// Inodes in all.
     pub inodes: u64,
@@ -24,12 +24,13 @@ impl Alloc {
     /// Usage for statfs.
     pub fn usage(&self) -> Usage {
         let bits = self.vol.geo.cluster_bits;
-        let free = self.blocks.budget.amount() + self.blocks.pending();
-        let (root, margin) = self.blocks.kept();
+        let free = (self.blocks.budget.amount() + self.blocks.pending()) << bits;
+        let (_, margin) = self.blocks.kept();
+        let kept = self.reserved_blocks.saturating_add(margin << bits);
         Usage {
             blocks: self.vol.geo.blocks_count.saturating_sub(self.overhead),
-            free: free << bits,
-            available: free.saturating_sub(root.saturating_add(margin)) << bits,
+            free,
+            available: free.saturating_sub(kept),
             inodes: self.vol.geo.inodes_count.into(),
             inodes_free: self.groups.free_inodes(),
         }

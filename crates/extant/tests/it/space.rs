@@ -309,3 +309,43 @@ fn a_group_with_a_bad_bitmap_is_left_alone() {
     let extant_testkit::e2fsck::Verdict::Complaints(lines) = e2fsck::check(image.path()) else { panic!("clean") };
     assert!(lines.iter().all(|line| !line.contains("Multiply")), "{lines:?}");
 }
+
+#[test]
+fn usage_is_what_the_kernel_says() {
+    for set in ["default", "1k", "bigalloc_1k", "meta_bg", "orphan_file"] {
+        let image = FeatureSet::named(set).make();
+        let fs = open(&image);
+        let dirs = directories(&fs);
+        remove_files(&fs, &dirs[0]);
+        create(&fs, &dirs[1], "file").unwrap();
+        let own = fs.usage();
+        fs.unmount().unwrap();
+        let mount = extant_testkit::kernel::Mount::new(image.path(), "rw");
+        let printed =
+            std::process::Command::new("stat").args(["-f", "-c", "%b %f %a %c %d"]).arg(mount.path()).output();
+        let printed = String::from_utf8(printed.expect("stat, of coreutils").stdout).unwrap();
+        mount.unmount();
+        let of = |u: Usage| format!("{} {} {} {} {}", u.blocks, u.free, u.available, u.inodes, u.inodes_free);
+        assert_eq!(of(own), printed.trim(), "{set}");
+    }
+}
+
+#[test]
+fn directories_are_spread_at_the_top_and_near_their_parents_below() {
+    let image = FeatureSet::named("1k").make();
+    let fs = open(&image);
+    let (root, per_group) = (fs.root().unwrap(), u64::from(fs.superblock().inodes_per_group()));
+    let group = |node: &Node| (node.ino() - 1) / per_group;
+    let make = |dir: &Node, i: u32| fs.create(&root_user(), dir, i.to_string().as_bytes(), 0o755, New::Dir).unwrap();
+    let tops: Vec<Node> = (0..8).map(|i| make(&root, i)).collect();
+    let groups: std::collections::BTreeSet<u64> = tops.iter().map(group).collect();
+    assert!(groups.len() >= 4, "{groups:?}");
+    // A group that holds the journal or the tables of others has less than its share of blocks.
+    let near = |top: &&Node| (0..4).all(|i| group(&make(top, i)) == group(top));
+    assert!(tops.iter().filter(near).count() >= 5);
+    for top in &tops {
+        assert_eq!(group(&create(&fs, top, "file").unwrap()), group(top));
+    }
+    fs.unmount().unwrap();
+    image.assert_clean();
+}

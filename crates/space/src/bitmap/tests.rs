@@ -35,6 +35,11 @@ fn check(map: &BitMap, model: &Model) {
     let mut orders = [0; ORDERS];
     runs.iter().for_each(|run| orders[order(run.len)] += 1);
     assert_eq!(map.runs, orders);
+    let mut found = Vec::new();
+    while let Some(run) = map.run_from(found.last().map_or(0, |run: &Run| run.end())) {
+        found.push(run);
+    }
+    assert_eq!(found, runs);
 }
 
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use crate::alloc::Alloc;
 use crate::groups::Groups;
 use crate::volume::{Rng, SystemClock, Volume};
-use extant_blocks::{BlockDevice, Cache, MemDevice};
+use extant_blocks::{BlockDevice, Cache, MemDevice, SparseDevice};
 use extant_format::superblock::{Geometry, Superblock};
 use extant_journal::{Client, Config, Error, Freezer, Journal, Tid};
 use extant_testkit::{FeatureSet, Image};
@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug)]
 pub struct House {
     pub image: Image,
-    pub dev: Arc<MemDevice>,
+    pub dev: Arc<SparseDevice>,
     pub vol: Arc<Volume>,
     pub groups: Arc<Groups>,
     pub alloc: Arc<Alloc>,
@@ -50,7 +50,7 @@ impl House {
     }
 
     pub fn open(image: Image) -> crate::Result<House> {
-        let dev = Arc::new(MemDevice::from_bytes(&image.bytes()));
+        let dev = Arc::new(SparseDevice::copy_of(&MemDevice::from_bytes(&image.bytes()))?);
         let mut bytes = [0; 1024];
         dev.read_at(&mut bytes, 1024)?;
         let sb = Superblock::parse(&bytes)?;
@@ -82,7 +82,9 @@ impl House {
     /// Ends the journal and gives the image as it is then.
     pub fn close(self) -> Image {
         self.vol.journal.shutdown().unwrap();
-        std::fs::write(self.image.path(), self.dev.to_vec()).unwrap();
+        let mut bytes = vec![0; self.dev.len() as usize];
+        self.dev.read_at(&mut bytes, 0).unwrap();
+        std::fs::write(self.image.path(), bytes).unwrap();
         self.image
     }
 

@@ -1,6 +1,7 @@
 mod harness;
 
 use super::*;
+use extant_blocks::BlockDevice;
 use extant_format::group_desc::GroupFlags;
 use extant_format::types::FileType;
 use extant_testkit::Image;
@@ -283,4 +284,34 @@ fn no_number_is_passed_over() {
     let numbers: Vec<u32> = taken.into_iter().map(|ino| ino.unwrap().0).collect();
     let behind: Vec<u32> = numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| pair[1]).collect();
     assert!(behind.len() <= 1, "{behind:?}");
+}
+
+#[test]
+fn free_space_is_trimmed_and_used_space_is_not() {
+    for set in ["default", "1k", "bigalloc_1k"] {
+        let house = House::named(set);
+        let geo = house.vol.geo;
+        let (bytes, bits) = (vec![7; geo.block_size as usize], geo.block_bits);
+        let (used, len) = take(&house, &want(6000, 64, 64)).unwrap();
+        let freed = take(&house, &want(used.0 + 64, 64, 64)).unwrap();
+        let write = |block: u64| house.dev.write_at(&bytes, block << bits).unwrap();
+        let read = |block: u64| {
+            let mut is = vec![0; bytes.len()];
+            house.dev.read_at(&mut is, block << bits).unwrap();
+            is == bytes
+        };
+        [used.0, used.0 + 63, freed.0.0, freed.0.0 + 64].into_iter().for_each(write);
+        give(&house, freed).unwrap();
+        let free = house.alloc.usage().free - house.alloc.pending();
+        assert_eq!(house.alloc.trim(0..u64::MAX, 1).unwrap(), free, "{set}");
+        assert!(read(used.0) && read(used.0 + 63) && read(freed.0.0), "{set}");
+        assert!(!read(freed.0.0 + 64), "{set}");
+        house.alloc.set_discard(true);
+        house.sync();
+        assert!(!read(freed.0.0), "{set}");
+        assert_eq!(house.alloc.trim(used.0..used.0 + u64::from(len), 1).unwrap(), 0);
+        give(&house, (used, len)).unwrap();
+        house.sync();
+        house.close().assert_clean();
+    }
 }
