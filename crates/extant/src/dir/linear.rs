@@ -6,7 +6,7 @@ use super::{Kind, Spot};
 use crate::error::Result;
 use crate::inode::Inode;
 use extant_blocks::Buffer;
-use extant_format::dir::{dot_dot, entries, fill, insert as insert_entry, largest_gap};
+use extant_format::dir::{dot_dot, entries, fill, largest_gap, put_entry, set_rec_len};
 use extant_format::types::InodeNr;
 use extant_journal::Handle;
 use std::sync::Arc;
@@ -79,23 +79,33 @@ pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ne
 
 /// Puts a name into a leaf; false if it has no room.
 pub(super) fn insert_at(d: &Dir<'_>, h: &mut Handle<'_>, buf: &Arc<Buffer>, new: &New<'_>) -> Result<bool> {
-    let wanted = new.len();
-    // A look first, so that a full leaf does not become part of the transaction.
-    if !has_room(d, &buf.read(), wanted)? {
-        return Ok(false);
-    }
+    // A look first, so that a full leaf does not become part of the transaction; nobody else changes it meanwhile.
+    let Some(room) = find_room(d, &buf.read(), new.len())? else { return Ok(false) };
     let mut bytes = h.write(buf, d.leaf_seal())?;
     let area = d.format.area_mut(&mut bytes);
-    Ok(insert_entry(area, &d.format, new.name, new.ino, new.ftype)?.is_some())
+    let start = room.offset + room.used;
+    if room.used > 0 {
+        set_rec_len(area, &d.format, room.offset, room.used);
+    }
+    put_entry(area, &d.format, start, room.rec_len - room.used, new.ino, new.ftype, new.name);
+    Ok(true)
 }
 
-fn has_room(d: &Dir<'_>, bytes: &[u8], wanted: usize) -> Result<bool> {
+/// A record whose end is free.
+struct Room {
+    offset: usize,
+    used: usize,
+    rec_len: usize,
+}
+
+fn find_room(d: &Dir<'_>, bytes: &[u8], wanted: usize) -> Result<Option<Room>> {
     for entry in entries(d.format.area(bytes), &d.format) {
-        if entry.map_err(|e| e.at_inode(d.inode.ino))?.gap() >= wanted {
-            return Ok(true);
+        let e = entry.map_err(|e| e.at_inode(d.inode.ino))?;
+        if e.gap() >= wanted {
+            return Ok(Some(Room { offset: e.offset, used: e.needed(), rec_len: e.rec_len }));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// A leaf with these entries; `None` if they do not fit.
