@@ -4,6 +4,7 @@
 //! descriptor for each new node, or join each with a sibling, which frees as many. A run of blocks is booked or freed.
 
 use super::owner::Kind;
+use crate::error::Result;
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::extent::{MAX_DEPTH, Node};
@@ -23,14 +24,23 @@ pub fn credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
     map.saturating_add(st.alloc.credits(blocks))
 }
 
-/// Credits of one edit of a tree of this depth: inode, path, and new nodes or siblings.
-pub(super) fn edit(st: &Store, depth: u32) -> u32 {
-    1 + depth + (depth + 1) * (1 + st.alloc.credits(1))
+/// Credits of booking or freeing `blocks` blocks that lie anywhere.
+fn scattered(st: &Store, blocks: u32) -> u32 {
+    let one = st.alloc.credits(1);
+    let another_group = st.alloc.credits(st.geo.blocks_per_group.saturating_add(1)).saturating_sub(one);
+    let groups = blocks.min(st.geo.groups_count);
+    one.saturating_add(another_group.saturating_mul(groups.saturating_sub(1)))
 }
 
-/// Credits of freeing a run: pointer blocks on the way, each of which may be freed.
+/// Credits of one edit of a tree of this depth: inode, path, and what is split off, joined or taken away.
+pub(super) fn edit(st: &Store, depth: u32) -> u32 {
+    let others = 2 * depth + 1;
+    1 + depth + others + scattered(st, others)
+}
+
+/// Credits of unmapping a run: pointer blocks on the way, each of which may be freed.
 pub(super) fn pointer_run(st: &Store) -> u32 {
-    1 + LEVELS * (1 + st.alloc.credits(1))
+    1 + LEVELS + scattered(st, LEVELS)
 }
 
 /// Credits of mapping a run of `blocks` with all the pointer blocks that it needs.
@@ -39,8 +49,13 @@ fn pointer_blocks(st: &Store, blocks: u32) -> u32 {
     let arrays = blocks.saturating_sub(1) / per_block + 2;
     let above = arrays / per_block + 2;
     let new = arrays.saturating_add(above + 1);
-    let booked = st.alloc.credits(1).saturating_mul(new.min(st.geo.groups_count));
-    booked.saturating_add(1 + new)
+    scattered(st, new).saturating_add(1 + new)
+}
+
+/// Whether `needed` credits are left. The transaction is asked for more if not; the first step of a call always goes on.
+pub(super) fn may_go_on(h: &mut Handle<'_>, needed: u32, first: bool) -> Result<bool> {
+    let missing = needed.saturating_sub(h.credits_left());
+    Ok(missing == 0 || h.extend(missing)? || first)
 }
 
 /// Asserts, in builds that check, that a step that was started with `before` credits left used no more than its bound.

@@ -58,7 +58,7 @@ fn convert_runs(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
     while at < range.end {
         let needed = budget::edit(st, budget::depth(inode));
-        if at > range.start && nodes.h.credits_left() < needed && !nodes.h.extend(needed)? {
+        if !budget::may_go_on(nodes.h, needed, at == range.start)? {
             break;
         }
         let before = nodes.h.credits_left();
@@ -98,8 +98,7 @@ pub fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u6
 /// Whether another extent can be moved within the handle.
 fn may_move(nodes: &mut Writer<'_, '_, '_>, first: bool) -> Result<bool> {
     let needed = budget::edit(nodes.st, budget::depth(nodes.inode));
-    let missing = needed.saturating_sub(nodes.h.credits_left());
-    Ok(first || missing == 0 || nodes.h.extend(missing)?)
+    budget::may_go_on(nodes.h, needed, first)
 }
 
 /// From the first to the last, so that each moves into the space that the one before left.

@@ -35,12 +35,6 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
     Ok(reached)
 }
 
-/// Whether `needed` credits are left. The transaction is asked for more if not; the first step always goes on.
-fn may_go_on(h: &mut Handle<'_>, needed: u32, first: bool) -> Result<bool> {
-    let missing = needed.saturating_sub(h.credits_left());
-    Ok(missing == 0 || h.extend(missing)? || first)
-}
-
 fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
     let mut end = range.end;
     let mut first = true;
@@ -49,7 +43,7 @@ fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Ran
         let part = path.left.and_then(|e| tree::cut(&e, range.start..end));
         let Some(part) = part else { break };
         let needed = budget::edit(st, path.depth() as u32) + st.alloc.credits(part.len.into());
-        if !may_go_on(nodes.h, needed, first)? {
+        if !budget::may_go_on(nodes.h, needed, first)? {
             return Ok(part.end());
         }
         let before = nodes.h.credits_left();
@@ -120,7 +114,7 @@ struct Freeing {
 impl Removal<Writer<'_, '_, '_>> for Freeing {
     fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<bool> {
         let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len);
-        let goes_on = may_go_on(nodes.h, needed, self.first)?;
+        let goes_on = budget::may_go_on(nodes.h, needed, self.first)?;
         self.first = false;
         Ok(goes_on)
     }

@@ -2,7 +2,7 @@
 
 use super::nodes::{At, Expect, Nodes, NodesMut};
 use super::path::{self, Path, Step};
-use super::splice::Entries;
+use super::splice::{Entries, fits};
 use crate::error::Result;
 use extant_format::extent::{ROOT_SIZE, capacity};
 
@@ -11,7 +11,7 @@ use extant_format::extent::{ROOT_SIZE, capacity};
 pub(super) fn merge_up(nodes: &mut impl NodesMut, path: &Path, left: usize) -> Result<()> {
     let mut entries = left;
     for level in (1..path.steps.len()).rev() {
-        if entries * 4 > path.steps[level].max || !merge_with_sibling(nodes, &path.steps[level - 1], entries)? {
+        if entries * 4 > path.steps[level].max || !merge_with_sibling(nodes, &path.steps[level - 1])? {
             break;
         }
         entries = path.steps[level - 1].entries - 1;
@@ -19,13 +19,12 @@ pub(super) fn merge_up(nodes: &mut impl NodesMut, path: &Path, left: usize) -> R
     Ok(())
 }
 
-/// Joins the taken child of `parent`, which has `entries` entries, with the one before or behind it.
-fn merge_with_sibling(nodes: &mut impl NodesMut, parent: &Step, entries: usize) -> Result<bool> {
+/// Joins the taken child of `parent` with the one before or behind it.
+fn merge_with_sibling(nodes: &mut impl NodesMut, parent: &Step) -> Result<bool> {
     let behind = (parent.index + 1 < parent.entries).then_some(parent.index);
     for first in behind.into_iter().chain(parent.index.checked_sub(1)) {
         let (low, low_len, max) = child(nodes, parent, first)?;
         let (high, high_len, _) = child(nodes, parent, first + 1)?;
-        debug_assert!(entries == if first == parent.index { low_len } else { high_len });
         if (low_len + high_len) * 4 <= max * 3 {
             join(nodes, parent, first, low, high)?;
             return Ok(true);
@@ -44,7 +43,7 @@ fn child(nodes: &impl Nodes, parent: &Step, index: usize) -> Result<((At, Expect
 /// Moves the entries of the child behind `first` into that one.
 fn join(nodes: &mut impl NodesMut, parent: &Step, first: usize, low: (At, Expect), high: (At, Expect)) -> Result<()> {
     let moved = nodes.view(high.0, high.1, |node| Entries::of(&node, 0))?;
-    nodes.change(low.0, |mut node| moved.append_to(&mut node))?;
+    fits(nodes.change(low.0, |mut node| moved.append_to(&mut node))?)?;
     nodes.change(parent.at, |mut node| node.remove(first + 1..first + 2))?;
     match high.0 {
         At::Block(block) => nodes.release(block),
@@ -55,10 +54,10 @@ fn join(nodes: &mut impl NodesMut, parent: &Step, first: usize, low: (At, Expect
 /// While the root has one child whose entries fit into the root, they move there.
 pub(super) fn pull_up(nodes: &mut impl NodesMut) -> Result<()> {
     while let Some((at, expect)) = only_child(nodes)? {
-        let fits = |len: usize| len <= usize::from(capacity(ROOT_SIZE));
-        let entries = nodes.view(at, expect, |node| fits(node.len()).then(|| Entries::of(&node, 0)))?;
+        let room = usize::from(capacity(ROOT_SIZE));
+        let entries = nodes.view(at, expect, |node| (node.len() <= room).then(|| Entries::of(&node, 0)))?;
         let Some(entries) = entries else { return Ok(()) };
-        nodes.format(At::Root, entries.depth, |mut node| entries.append_to(&mut node))?;
+        fits(nodes.format(At::Root, entries.depth, |mut node| entries.append_to(&mut node))?)?;
         if let At::Block(block) = at {
             nodes.release(block)?;
         }

@@ -10,6 +10,7 @@ use super::path::{Path, Step};
 use super::plan::Edit;
 use super::{merge, split};
 use crate::error::Result;
+use extant_format::error::Corrupt;
 use extant_format::extent::{Index, Node, NodeMut};
 
 /// Carries the edit out. False if the leaf had to be split first: find the path and plan the edit again.
@@ -19,7 +20,7 @@ pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
         split::split(nodes, path, edit)?;
         return Ok(false);
     }
-    nodes.change(leaf.at, |mut node| replace(&mut node, edit))?;
+    fits(nodes.change(leaf.at, |mut node| replace(&mut node, edit))?)?;
     let left = (leaf.entries + edit.new.len()).saturating_sub(edit.remove);
     if left == 0 {
         prune(nodes, path)?;
@@ -33,15 +34,23 @@ pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
     Ok(true)
 }
 
-/// Exchanges entries, as many as possible in place.
-fn replace(node: &mut NodeMut<'_>, edit: &Edit) {
+/// Exchanges entries, as many as possible in place. False if they do not fit.
+fn replace(node: &mut NodeMut<'_>, edit: &Edit) -> bool {
     let kept = edit.remove.min(edit.new.len());
-    for (i, e) in edit.new.iter().enumerate() {
-        let place = edit.first + i;
-        let done = if i < kept { node.set_leaf(place, e) } else { node.insert_leaf(place, e) };
-        debug_assert!(done, "an edit goes past its leaf");
-    }
+    let fits = edit.new.iter().enumerate().all(|(i, e)| match i < kept {
+        true => node.set_leaf(edit.first + i, e),
+        false => node.insert_leaf(edit.first + i, e),
+    });
     node.remove(edit.first + kept..edit.first + edit.remove);
+    fits
+}
+
+/// An error where entries did not fit into a node that had room for them: one block is two nodes of a hostile tree.
+pub(super) fn fits(done: bool) -> Result<()> {
+    match done {
+        true => Ok(()),
+        false => Err(Corrupt::new("extent tree").field("block in two places").into()),
+    }
 }
 
 /// Corrects the keys above the node at `level`, whose first key may have changed.
@@ -94,10 +103,9 @@ impl Entries {
         key.or(self.indexes.first().map(|e| e.lblk)).unwrap_or(0)
     }
 
-    /// Appends the entries to a node of the same depth that has room for them.
-    pub fn append_to(&self, node: &mut NodeMut<'_>) {
+    /// Appends the entries to a node of the same depth. False if they do not fit.
+    pub fn append_to(&self, node: &mut NodeMut<'_>) -> bool {
         let leaves = self.leaves.iter().all(|e| node.insert_leaf(node.len(), e));
-        let indexes = self.indexes.iter().all(|e| node.insert_index(node.len(), e));
-        debug_assert!(leaves && indexes, "entries go past their node");
+        leaves && self.indexes.iter().all(|e| node.insert_index(node.len(), e))
     }
 }

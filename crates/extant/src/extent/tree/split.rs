@@ -3,7 +3,7 @@
 use super::nodes::{At, Expect, NodesMut};
 use super::path::{Path, Step};
 use super::plan::Edit;
-use super::splice::Entries;
+use super::splice::{Entries, fits};
 use crate::error::{Errno, Result};
 use extant_format::extent::{Index, MAX_DEPTH};
 
@@ -47,9 +47,7 @@ fn add_child(nodes: &mut impl NodesMut, path: &Path, level: usize, mut child: In
 }
 
 fn insert_child(nodes: &mut impl NodesMut, at: At, place: usize, child: Index) -> Result<()> {
-    let done = nodes.change(at, |mut node| node.insert_index(place, &child))?;
-    debug_assert!(done, "an index has no room for a child");
-    Ok(())
+    fits(nodes.change(at, |mut node| node.insert_index(place, &child))?)
 }
 
 /// Splits a full index and adds a child behind the taken one, in the half where it belongs. Returns the new half.
@@ -59,7 +57,7 @@ fn split_index(nodes: &mut impl NodesMut, step: &Step, child: Index) -> Result<I
     if place == step.entries {
         let depth = nodes.view(step.at, step.expect, |node| node.depth())?;
         let block = nodes.create()?;
-        nodes.format(At::Block(block), depth, |mut node| node.insert_index(0, &child))?;
+        fits(nodes.format(At::Block(block), depth, |mut node| node.insert_index(0, &child))?)?;
         return Ok(Index { lblk: child.lblk, child: block });
     }
     let sibling = move_upper_part(nodes, step, middle)?;
@@ -74,7 +72,7 @@ fn split_index(nodes: &mut impl NodesMut, step: &Step, child: Index) -> Result<I
 fn move_upper_part(nodes: &mut impl NodesMut, step: &Step, middle: usize) -> Result<Index> {
     let upper = nodes.view(step.at, step.expect, |node| Entries::of(&node, middle))?;
     let child = nodes.create()?;
-    nodes.format(At::Block(child), upper.depth, |mut node| upper.append_to(&mut node))?;
+    fits(nodes.format(At::Block(child), upper.depth, |mut node| upper.append_to(&mut node))?)?;
     nodes.change(step.at, |mut node| node.remove(middle..usize::MAX))?;
     Ok(Index { lblk: upper.first_key(), child })
 }
@@ -83,8 +81,8 @@ fn move_upper_part(nodes: &mut impl NodesMut, step: &Step, middle: usize) -> Res
 fn grow(nodes: &mut impl NodesMut) -> Result<At> {
     let all = nodes.view(At::Root, Expect::ROOT, |node| Entries::of(&node, 0))?;
     let child = nodes.create()?;
-    nodes.format(At::Block(child), all.depth, |mut node| all.append_to(&mut node))?;
+    fits(nodes.format(At::Block(child), all.depth, |mut node| all.append_to(&mut node))?)?;
     let entry = Index { lblk: all.first_key(), child };
-    nodes.format(At::Root, all.depth + 1, |mut node| node.insert_index(0, &entry))?;
+    fits(nodes.format(At::Root, all.depth + 1, |mut node| node.insert_index(0, &entry))?)?;
     Ok(At::Block(child))
 }
