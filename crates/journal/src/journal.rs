@@ -80,7 +80,10 @@ impl Journal {
         let mut running = Tid::first(1);
         let (mut logged, mut bound) = (None, CREDITS_WITHOUT_LOG);
         if let Some(log) = config.log {
-            let space = LogSpace::new(log, config.features, &home, &counters)?;
+            let blocks = config.cache.device().len() / config.cache.block_size() as u64;
+            let bit64 = config.features.bit64 || blocks > 1 << 32;
+            let features = LogFeatures { bit64, ..config.features };
+            let space = LogSpace::new(log, features, &home, &counters)?;
             (running, bound) = (space.first_tid(), space.max_credits());
             logged = Some(Logged {
                 space,

@@ -17,7 +17,7 @@ use crate::volume::{superblock_seconds, Rng, Volume};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{Geometry, State, Superblock};
-use extant_journal::{Config, Journal, Log, recovery};
+use extant_journal::{Config, Journal, Log, LogFeatures, recovery};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -149,6 +149,10 @@ fn build(dev: Arc<dyn BlockDevice>, geo: Geometry, sb: Superblock, log: Option<L
     let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
+    config.features = LogFeatures {
+        checksums: geo.metadata_csum.then_some(true),
+        bit64: sb.incompat().contains(Incompat::BIT64),
+    };
     let journal = Journal::open(config)?;
     let seed = options.seed.unwrap_or_else(chance);
     let vol = Volume {

@@ -47,7 +47,7 @@ impl LogPlace {
 pub struct LogFeatures {
     /// Checksums: `Some(true)` for version 3, `Some(false)` for none, `None` for what the log has.
     pub checksums: Option<bool>,
-    /// Block numbers need 64 bits.
+    /// Block numbers have 64 bits. Otherwise as the log has them, unless the device needs more than 32.
     pub bit64: bool,
 }
 
