@@ -2,7 +2,7 @@
 //! last flush. Each state is recovered by Extant and, on a copy, by e2fsck; what had been fsynced is there; then it is
 //! written to again and checked again.
 
-use extant::{Caller, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags};
+use extant::{Caller, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, XattrMode};
 use extant_blocks::{Event, MemDevice, RecordingDevice};
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
@@ -166,6 +166,7 @@ fn sweep(name: &str, scene: &Scene, states: usize) {
 }
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed", "-J", "size=1"];
+const INLINE: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,inline_data,ea_inode", "-J", "size=1"];
 const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=1"];
 
 fn files(stage: &mut Stage) {
@@ -265,6 +266,64 @@ fn maps(stage: &mut Stage) {
     }
     file.set_len(30 * BLOCK as u64).expect("truncate");
     stage.sync_file(&node, "/map", &whole[..30 * BLOCK]);
+}
+
+/// A directory grows from one kind into the next and is emptied again; others come and go.
+fn directories(stage: &mut Stage) {
+    let root = stage.root();
+    let who = Caller::default();
+    let dir = stage.fs.create(&who, &root, b"d", 0o755, New::Dir).expect("d");
+    let file = stage.write(&root, "f", 0, b"linked");
+    let name = |n: u32| format!("{}-{n}", "x".repeat(40 + n as usize % 150)).into_bytes();
+    for n in 0..300 {
+        stage.fs.link(&file, &dir, &name(n)).expect("link");
+        if n % 3 == 0 {
+            stage.fs.unlink(&dir, &name(n / 2)).expect("unlink");
+        }
+        let other = format!("sub{}", n % 7).into_bytes();
+        match n % 14 < 7 {
+            true => drop(stage.fs.create(&who, &root, &other, 0o755, New::Dir).expect("mkdir")),
+            false => stage.fs.rmdir(&root, &other).expect("rmdir"),
+        }
+        if n % 16 == 0 {
+            stage.fs.sync().expect("sync");
+        }
+    }
+}
+
+/// Attributes move between inode, block and inodes of their own, and blocks come to be shared and copied.
+fn attributes(stage: &mut Stage) {
+    let root = stage.root();
+    let nodes: Vec<Node> = (0..6).map(|n| stage.write(&root, &format!("f{n}"), 0, b"content")).collect();
+    let mut rng = Rng::new(3);
+    for round in 0..120 {
+        let node = rng.pick(&nodes);
+        let name = *rng.pick(&[&b"user.a"[..], b"user.b", b"trusted.c"]);
+        let len = *rng.pick(&[10, 70, 400, 900, 3000]);
+        let value = vec![rng.below(2) as u8; len];
+        match rng.one_in(4) {
+            true => drop(stage.fs.remove_xattr(node, name)),
+            false => stage.fs.set_xattr(node, name, &value, XattrMode::Any).expect("set"),
+        }
+        if round % 10 == 0 {
+            stage.fs.sync_node(node, false).expect("fsync");
+        }
+    }
+    for n in 0..6 {
+        stage.fs.unlink(&root, format!("f{n}").as_bytes()).expect("unlink");
+    }
+}
+
+#[test]
+fn directories_survive_power_cuts() {
+    sweep("directories", &record(EXT4, directories), STATES);
+    sweep("directories that begin inline", &record(INLINE, directories), STATES / 2);
+    sweep("directories on ext3", &record(EXT3, directories), STATES / 2);
+}
+
+#[test]
+fn attributes_survive_power_cuts() {
+    sweep("attributes", &record(INLINE, attributes), STATES);
 }
 
 #[test]
