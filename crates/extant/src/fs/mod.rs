@@ -119,7 +119,9 @@ impl Fs {
         threads.stop();
         let st = self.ops.st();
         if self.is_read_only() {
-            return Ok(());
+            // An error stopped all changes; what is in the journal is for the next recovery.
+            st.journal.crash();
+            return open::mark_error(st);
         }
         let synced = self.ops.drain();
         let closed = st.journal.shutdown().map_err(Error::from);

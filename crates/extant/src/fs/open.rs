@@ -129,10 +129,7 @@ fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, optio
 
 /// After everything was written: says on the device that nothing is left to do.
 pub fn mark_clean(st: &Store, state: State) -> Result<()> {
-    let (mut sb, _) = boot::superblock(&*st.dev)?;
-    let current = st.groups.superblock();
-    sb.set_free_blocks_count(current.free_blocks_count());
-    sb.set_free_inodes_count(current.free_inodes_count());
+    let mut sb = st.groups.superblock();
     let mut features = sb.features();
     features.incompat.remove(Incompat::RECOVER);
     if st.orphans.is_empty() {
@@ -141,6 +138,17 @@ pub fn mark_clean(st: &Store, state: State) -> Result<()> {
     sb.set_features(features);
     sb.set_state(sb.state() | state & State::VALID);
     sb.set_wtime(superblock_seconds(&*st.clock));
+    boot::write_superblock(&*st.dev, &mut sb)
+}
+
+/// After an error that stopped all changes: the next one to look is told.
+pub fn mark_error(st: &Store) -> Result<()> {
+    let (mut sb, _) = boot::superblock(&*st.dev)?;
+    let noted = st.groups.superblock();
+    sb.set_state(sb.state() | State::ERROR);
+    if let Some(error) = noted.last_error() {
+        sb.record_error(&error);
+    }
     boot::write_superblock(&*st.dev, &mut sb)
 }
 

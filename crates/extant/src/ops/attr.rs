@@ -172,6 +172,10 @@ impl Operations {
         let old = inode.body().flags;
         // chattr(1) hands back what it was given, so known flags that cannot be changed are passed over.
         let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;
+        let log_data = InodeFlags::JOURNAL_DATA;
+        if inode.ftype == FileType::Regular && (old ^ wanted).contains(log_data) {
+            file::log_data(st, inode, wanted.contains(log_data))?;
+        }
         let mut h = st.start(INODE_CREDITS)?;
         let mut body = inode.edit(st, &mut h)?;
         body.flags = (old & !SETTABLE) | (wanted & SETTABLE);

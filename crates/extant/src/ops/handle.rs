@@ -65,7 +65,7 @@ impl Operations {
 
     /// Reads past the page cache, for callers with a cache of their own. Fewer bytes than asked for at the end of the file.
     pub fn read_direct(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        file::read_direct(self.st(), &node.0, offset, buf)
+        self.noticed(file::read_direct(self.st(), &node.0, offset, buf))
     }
 
     /// Writes past the page cache; the data are on the device (not flushed) when this returns. `strip` takes set-user-id and set-group-id away.
@@ -120,10 +120,10 @@ impl File {
         let inode = &self.node.0;
         let st = self.ops.st();
         if self.flags.direct {
-            return file::read_direct(st, inode, offset, buf);
+            return self.ops.read_direct(&self.node, offset, buf);
         }
         let _lock = inode.rw.read();
-        file::read(st, inode, offset, buf)
+        self.ops.noticed(file::read(st, inode, offset, buf))
     }
 
     /// Writes all of `data` at `offset` (at the end for files opened to append).

@@ -28,10 +28,12 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
 use crate::vfs::{Follow, Vfs};
+use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_sync::{ArcWriteGuard, Level, Mutex, write_all_arc};
 use orphans::Reaper;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive on disk after its last name is gone, open it or
 /// [`hold`](Node::hold) it.
@@ -97,7 +99,7 @@ impl Operations {
 
     /// Resolves an absolute path (bytes).
     pub fn resolve(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Node> {
-        self.vfs.resolve(path.as_ref(), follow).map(Node)
+        self.noticed(self.vfs.resolve(path.as_ref(), follow).map(Node))
     }
 
     /// The directory that holds the last component of a path, and that component.
@@ -111,13 +113,17 @@ impl Operations {
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
+        self.noticed(self.lookup_current(&dir.0, name))
+    }
+
+    fn lookup_current(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Node> {
         loop {
-            let target = self.vfs.child(&dir.0, name)?.ok_or(Errno::NoEnt)?;
+            let target = self.vfs.child(dir, name)?.ok_or(Errno::NoEnt)?;
             match self.vfs.inode(target.ino) {
                 Ok(inode) if inode.generation == target.generation => return Ok(Node(inode)),
                 Err(e) if !e.is(Errno::Stale) => return Err(e),
                 // The name was removed, and its inode freed, since it was looked up.
-                _ if self.vfs.child(&dir.0, name)? == Some(target) => return Err(Errno::Stale.into()),
+                _ if self.vfs.child(dir, name)? == Some(target) => return Err(Errno::Stale.into()),
                 _ => {}
             }
         }
@@ -140,10 +146,25 @@ impl Operations {
     /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let first = op();
-        match first {
+        let done = match first {
             Err(ref e) if e.is(Errno::NoSpc) && self.reclaim() => op(),
             other => other,
+        };
+        self.noticed(done)
+    }
+
+    /// Records a corruption in the superblock and obeys the error policy: go on, or change nothing any more (a library does not
+    /// panic the machine, so that policy stops changes, too).
+    fn noticed<T>(&self, done: Result<T>) -> Result<T> {
+        if let Err(e @ Error::Corrupt(_)) = &done {
+            let st = self.st();
+            tracing::error!("{e}");
+            st.groups.note(e);
+            if st.groups.superblock().error_policy() != ErrorPolicy::Continue {
+                st.read_only.store(true, Ordering::Release);
+            }
         }
+        done
     }
 
     /// Makes freed space allocatable; false if there was none.

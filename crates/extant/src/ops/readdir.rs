@@ -28,7 +28,7 @@ impl Operations {
     pub fn read_dir_from(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>) -> bool) -> Result<()> {
         check_dir(&dir.0)?;
         let _lock = dir.0.rw.read();
-        dir::read(self.st(), &dir.0, cookie, &mut each)
+        self.noticed(dir::read(self.st(), &dir.0, cookie, &mut each))
     }
 
     /// As [`Operations::read_dir_from`], with each entry's inode, which cannot go away while `each` runs.
