@@ -252,6 +252,47 @@ fn two_levels_are_full_without_large_dir() {
     kernel_agrees(&image, &model);
 }
 
+/// Turns a feature on or off with tune2fs.
+fn tune(image: &Image, features: &str) {
+    let args = ["-O".into(), features.into(), image.path().as_os_str().to_owned()];
+    extant_testkit::tool::run("tune2fs", &args).must_succeed();
+}
+
+/// Fills a directory, changes the file system's feature, goes on with the directory.
+fn change_feature(set: &str, features: &str) {
+    let image = FeatureSet::named(set).make();
+    let fs = open(&image);
+    let mut subject = Subject::new(&fs, "subject");
+    let rng = &mut Rng::new(18);
+    subject.churn(rng, 2500, 2);
+    let model = std::mem::take(&mut subject.model);
+    drop(subject);
+    unmount(fs);
+    tune(&image, features);
+    let fs = open(&image);
+    let resolve = |path: &str| fs.operations().resolve(path, extant::Follow::Yes).unwrap();
+    let files = vec![resolve("/subject.0"), resolve("/subject.1")];
+    let mut subject = Subject { fs: &fs, dir: resolve("/subject"), files, model };
+    assert_eq!(list(&fs, &subject.dir, 13).len(), subject.model.len() + 2);
+    subject.churn(rng, 2500, 4);
+    subject.assert_listed();
+    let model = std::mem::take(&mut subject.model);
+    drop(subject);
+    unmount(fs);
+    image.assert_clean();
+    kernel_agrees(&image, &model);
+}
+
+#[test]
+fn an_index_that_the_file_system_no_longer_has() {
+    change_feature("ext3_1k", "^dir_index");
+}
+
+#[test]
+fn large_directories_without_index_where_others_have_one() {
+    change_feature("no_dir_index", "dir_index");
+}
+
 #[test]
 fn directories_of_the_kernel() {
     for set in ["1k", "orphan_file", "inline_data", "no_dir_index", "no_csum"] {
