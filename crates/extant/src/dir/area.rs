@@ -41,7 +41,10 @@ pub(super) fn find(area: &[u8], format: &DirFormat, name: &[u8]) -> Result<Optio
 }
 
 /// The used entries of an area but `.` and `..`.
-pub(super) fn names<'a>(area: &'a [u8], format: &DirFormat) -> impl Iterator<Item = Result<New<'a>, Corrupt>> + use<'a> {
+pub(super) fn names<'a>(
+    area: &'a [u8],
+    format: &DirFormat,
+) -> impl Iterator<Item = Result<New<'a>, Corrupt>> + use<'a> {
     entries(area, format).filter_map(|entry| match entry {
         Ok(e) if !e.is_used() || e.is_dot_or_dot_dot() => None,
         Ok(e) => Some(Ok(New { name: e.name, ino: e.ino, ftype: e.file_type })),

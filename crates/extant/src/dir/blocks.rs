@@ -10,9 +10,9 @@ use crate::extent::{self, State};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_blocks::{Buffer, BufferWrite};
+use extant_format::dir::{DirFormat, entries, seal_dir_leaf, verify_leaf};
 use extant_format::error::Corrupt;
 use extant_format::features::{Compat, Incompat};
-use extant_format::dir::{DirFormat, entries, seal_dir_leaf, verify_leaf};
 use extant_format::htree::{self, seal_htree};
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
@@ -100,7 +100,9 @@ impl<'a> Dir<'a> {
         if run.len > 1 && self.st.cache.peek(run.pblk.0).is_none() {
             self.st.cache.read_ahead(run.pblk.0, u64::from(run.len));
         }
-        self.st.cache.read::<Error>(run.pblk.0, |bytes| Ok(self.verify(lblk, bytes).map_err(|e| e.at_block(run.pblk))?))
+        self.st
+            .cache
+            .read::<Error>(run.pblk.0, |bytes| Ok(self.verify(lblk, bytes).map_err(|e| e.at_block(run.pblk))?))
     }
 
     /// What the block at `lblk` is by its position and its first entry.

@@ -4,10 +4,10 @@
 //! Nothing in an index is believed: a child lies within the directory and is not the root, the number of levels is
 //! bounded, and a walk along leaves visits no more of them than the directory has blocks.
 
+use super::Spot;
 use super::area;
 use super::blocks::{Dir, Shape};
 use super::hash::Hasher;
-use super::Spot;
 use crate::error::Result;
 use extant_blocks::Buffer;
 use extant_format::htree::{Kind, Node, RootInfo};
@@ -38,7 +38,8 @@ impl Frame {
     /// Runs `f` on the node.
     pub fn with<R>(&self, d: &Dir<'_>, f: impl FnOnce(&Node<'_>) -> R) -> Result<R> {
         let bytes = self.buf.read();
-        let node = Node::open(&bytes, self.kind(), &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(self.buf.nr()))?;
+        let node =
+            Node::open(&bytes, self.kind(), &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(self.buf.nr()))?;
         Ok(f(&node))
     }
 }
@@ -84,7 +85,8 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
     let mut path = probe(d, &root, hash)?;
     for _ in 0..d.count {
         let buf = load_leaf(d, path.leaf)?;
-        let hit = area::find(d.format.area(&buf.read()), &d.format, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+        let hit = area::find(d.format.area(&buf.read()), &d.format, name)
+            .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
         if let Some(hit) = hit {
             return Ok(Some(Spot { buf: Some(buf), lblk: path.leaf, hit }));
         }

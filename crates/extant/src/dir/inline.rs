@@ -13,10 +13,12 @@ use crate::extent;
 use crate::inode::{Body, Inode};
 use crate::store::Store;
 use crate::xattr;
-use extant_format::dir::{DirFormat, entries, entry_len, init_area, insert as insert_entry, largest_gap, put_entry, set_rec_len};
-use extant_format::inline as format;
+use extant_format::dir::{
+    DirFormat, entries, entry_len, init_area, insert as insert_entry, largest_gap, put_entry, set_rec_len,
+};
 use extant_format::error::Corrupt;
 use extant_format::features::Incompat;
+use extant_format::inline as format;
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
 use extant_journal::Handle;
@@ -136,7 +138,11 @@ pub(super) fn init(st: &Store, h: &mut Handle<'_>, owner: &Arc<Inode>, parent: I
 
 /// Changes one area.
 pub(super) fn change(
-    d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, nr: u32, f: impl FnOnce(&mut [u8]) -> Result<(), Corrupt>,
+    d: &Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    nr: u32,
+    f: impl FnOnce(&mut [u8]) -> Result<(), Corrupt>,
 ) -> Result<()> {
     if nr == FIRST {
         return Ok(f(format::dir_area_mut(&mut owner.edit(d.st, h)?.i_block))?);

@@ -25,7 +25,8 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
             let bytes = buf.read();
             match d.shape(lblk, &bytes) {
                 Shape::Index => None,
-                Shape::Leaf => area::find(d.format.area(&bytes), &d.format, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?,
+                Shape::Leaf => area::find(d.format.area(&bytes), &d.format, name)
+                    .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?,
             }
         };
         if let Some(hit) = hit {

@@ -126,7 +126,14 @@ fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
 /// # Errors
 /// `Corrupt`, `Io`, ENOSPC (no space, or the directory cannot grow further), ENAMETOOLONG, EINVAL for names that no
 /// entry may have.
-pub fn insert(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8], ino: InodeNr, ftype: FileType) -> Result<()> {
+pub fn insert(
+    st: &Store,
+    h: &mut Handle<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    ino: InodeNr,
+    ftype: FileType,
+) -> Result<()> {
     check_name(name)?;
     let mut d = Dir::open_for_change(st, dir)?;
     insert::insert(&mut d, h, dir, &New { name, ino, ftype })
@@ -158,7 +165,14 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> 
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT.
-pub fn replace(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8], ino: InodeNr, ftype: FileType) -> Result<()> {
+pub fn replace(
+    st: &Store,
+    h: &mut Handle<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    ino: InodeNr,
+    ftype: FileType,
+) -> Result<()> {
     if name == b".." {
         return set_parent(st, h, dir, ino);
     }

@@ -78,7 +78,9 @@ fn blocks_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
         let buf = d.load_scan(lblk)?;
         // A copy, since `each` must not run under the buffer's lock.
         let bytes = buf.snapshot();
-        if d.shape(lblk, &bytes) == Shape::Leaf && !area_by_offset(d, d.format.area(&bytes), u64::from(lblk) << bits, cookie, each)? {
+        if d.shape(lblk, &bytes) == Shape::Leaf
+            && !area_by_offset(d, d.format.area(&bytes), u64::from(lblk) << bits, cookie, each)?
+        {
             break;
         }
     }

@@ -68,7 +68,8 @@ fn full_nodes(d: &Dir<'_>, path: &Path) -> Result<usize> {
 
 /// Moves the upper half of the full node `path.frames[at]` to a new one behind it; its parent has room.
 fn split_node(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Path, at: usize) -> Result<()> {
-    let (Some(frame), Some(parent)) = (path.frames.get(at), at.checked_sub(1).and_then(|up| path.frames.get(up))) else {
+    let (Some(frame), Some(parent)) = (path.frames.get(at), at.checked_sub(1).and_then(|up| path.frames.get(up)))
+    else {
         return Err(d.corrupt("hash tree path", path.leaf).into());
     };
     let entries = frame.with(d, |node| node.entries().collect::<Vec<_>>())?;
@@ -123,7 +124,12 @@ fn insert_key(d: &Dir<'_>, h: &mut Handle<'_>, frame: &Frame, key: u32, lblk: u3
 
 /// Moves the upper half of a full leaf to a new one and puts `new` into its half. The leaf's node has room.
 fn split_leaf(
-    d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Path, hasher: &Hasher, new: &New<'_>,
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    path: &Path,
+    hasher: &Hasher,
+    new: &New<'_>,
 ) -> Result<()> {
     let Some(node) = path.frames.last() else { return Err(d.corrupt("hash tree path", path.leaf).into()) };
     let leaf = htree::load_leaf(d, path.leaf)?;

@@ -18,10 +18,11 @@ use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
-use extant_format::xattr::{
-    Entry, REFCOUNT_MAX, Value, decode_block, encode_block, refcount, seal_xattr_block, set_refcount, verify_xattr_block,
-};
 use extant_format::types::BlockNr;
+use extant_format::xattr::{
+    Entry, REFCOUNT_MAX, Value, decode_block, encode_block, refcount, seal_xattr_block, set_refcount,
+    verify_xattr_block,
+};
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
 
@@ -66,7 +67,12 @@ pub(super) fn encode(st: &Store, attrs: &[Entry]) -> Option<Vec<u8>> {
 /// Gives the inode the attributes of `image` as its block, in place of `old`: in place, shared, or new. `attrs` is what
 /// the image holds; values that only `old` names are released.
 pub(super) fn store(
-    st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: Option<&Block>, attrs: &[Entry], image: &[u8],
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    old: Option<&Block>,
+    attrs: &[Entry],
+    image: &[u8],
 ) -> Result<()> {
     let (header, new) = decode_block(image)?;
     let hash = header.hash;
@@ -138,7 +144,8 @@ fn share(st: &Store, h: &mut Handle<'_>, old: Option<&Block>, hash: u32, new: &[
     let known = st.attrs.blocks.lock().get(&hash).copied();
     let Some(nr) = known.filter(|&nr| old.is_none_or(|old| old.buf.nr() != nr)) else { return Ok(None) };
     let Some(buf) = st.cache.peek(nr) else { return Ok(None) };
-    let usable = |bytes: &[u8]| decode_block(bytes).is_ok_and(|(header, own)| header.refcount < REFCOUNT_MAX && own == new);
+    let usable =
+        |bytes: &[u8]| decode_block(bytes).is_ok_and(|(header, own)| header.refcount < REFCOUNT_MAX && own == new);
     if !usable(&buf.read()) {
         return Ok(None);
     }
@@ -157,7 +164,9 @@ fn unref(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Res
     let left = {
         let mut bytes = h.write(&old.buf, seal(st))?;
         let count = refcount(&bytes);
-        let left = count.checked_sub(1).ok_or_else(|| Corrupt::new("attribute block").field("reference count").found(0u32).at_block(nr))?;
+        let left = count
+            .checked_sub(1)
+            .ok_or_else(|| Corrupt::new("attribute block").field("reference count").found(0u32).at_block(nr))?;
         set_refcount(&mut bytes, left);
         left
     };

@@ -72,7 +72,14 @@ fn has_none(inode: &Inode) -> bool {
 /// # Errors
 /// EEXIST and ENODATA by `mode`, ENODATA on removal of what is not there, EOPNOTSUPP for unknown namespaces, ERANGE and
 /// EINVAL for names, EINVAL for malformed ACLs, E2BIG above 64 KiB, ENOSPC where there is no room; `Corrupt`, `Io`.
-pub fn set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, name: &[u8], value: Option<&[u8]>, mode: Mode) -> Result<()> {
+pub fn set(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    value: Option<&[u8]>,
+    mode: Mode,
+) -> Result<()> {
     let key = names::parse(name)?;
     if value.is_some_and(|value| value.len() > SIZE_MAX) {
         return Err(Errno::TooBig.into());
@@ -120,7 +127,14 @@ fn fits(st: &Store, inode: &Inode, places: &Places, key: &Key<'_>, entry: &Entry
 }
 
 /// Puts the attribute into the inode or its block; false if neither has room.
-fn try_put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, attr: &Entry) -> Result<bool> {
+fn try_put(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+    key: &Key<'_>,
+    attr: &Entry,
+) -> Result<bool> {
     if let Some(tail) = encode_here(inode, &with(&places.here, key, Some(attr))) {
         // The block first: taking the entry out of a shared one needs space for a copy.
         drop_from_block(st, h, inode, places, key)?;
@@ -138,7 +152,14 @@ fn try_put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, 
 }
 
 /// Stores the inode's area and releases the value that `key` had in it.
-fn put_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, tail: Box<[u8]>) -> Result<()> {
+fn put_here(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+    key: &Key<'_>,
+    tail: Box<[u8]>,
+) -> Result<()> {
     store_here(st, h, inode, tail)?;
     match places.here.iter().find(|attr| is(attr, key)).map(|attr| &attr.value) {
         Some(Value::EaInode { ino, .. }) => value::release(st, h, inode, *ino),
@@ -216,7 +237,10 @@ pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<boo
             return Ok(true);
         }
         let places = Places::read(st, inode)?;
-        let next = places.all().filter_map(|attr| if let Value::EaInode { ino, .. } = attr.value { Some((attr, ino)) } else { None }).next();
+        let next = places
+            .all()
+            .filter_map(|attr| if let Value::EaInode { ino, .. } = attr.value { Some((attr, ino)) } else { None })
+            .next();
         let Some((attr, ino)) = next else { return release_rest(st, h, inode, &places) };
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1) && !places.here.contains(attr);
         if shared {

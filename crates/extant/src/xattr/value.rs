@@ -43,12 +43,22 @@ fn read_inode(st: &Store, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>>
         (body.size, body.ea_hash())
     };
     if own_size != u64::from(size) || size > SIZE_MAX {
-        return Err(Corrupt::new("attribute inode").field("size").found(own_size).expected(size).at_inode(ea.ino).into());
+        return Err(Corrupt::new("attribute inode")
+            .field("size")
+            .found(own_size)
+            .expected(size)
+            .at_inode(ea.ino)
+            .into());
     }
     let value = read_content(st, &ea, size as usize)?;
     let found = value_crc(st.geo.csum_seed, &value);
     if found != hash && !is_old_form(&ea, owner) {
-        return Err(Corrupt::new("attribute inode").field("value checksum").found(hash).expected(found).at_inode(ea.ino).into());
+        return Err(Corrupt::new("attribute inode")
+            .field("value checksum")
+            .found(hash)
+            .expected(found)
+            .at_inode(ea.ino)
+            .into());
     }
     Ok(value)
 }
@@ -141,7 +151,12 @@ fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) 
 /// Keeps the owner's block count true when its attribute `key` is replaced by `new`: it counts the clusters of values
 /// in other inodes as its own.
 pub(super) fn charge(
-    st: &Store, h: &mut Handle<'_>, owner: &Arc<Inode>, places: &Places, key: &Key<'_>, new: Option<&Entry>,
+    st: &Store,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    places: &Places,
+    key: &Key<'_>,
+    new: Option<&Entry>,
 ) -> Result<()> {
     let old = places.all().filter(|entry| entry.is(key.index, key.suffix));
     let blocks = new.map_or(0, |entry| blocks_of(st, entry)) - old.map(|entry| blocks_of(st, entry)).sum::<i64>();

@@ -52,7 +52,9 @@ impl<'f> Subject<'f> {
         let ops = fs.operations();
         let root = ops.root().unwrap();
         let dir = ops.create(&WHO, &root, name.as_bytes(), 0o755, New::Dir).unwrap();
-        let files = (0..2).map(|n| ops.create(&WHO, &root, format!("{name}.{n}").as_bytes(), 0o644, New::File).unwrap()).collect();
+        let files = (0..2)
+            .map(|n| ops.create(&WHO, &root, format!("{name}.{n}").as_bytes(), 0o644, New::File).unwrap())
+            .collect();
         Subject { fs, dir, files, model: Model::new() }
     }
 
@@ -85,7 +87,11 @@ impl<'f> Subject<'f> {
 
     fn churn(&mut self, rng: &mut Rng, steps: u32, remove_in_ten: u64) {
         for _ in 0..steps {
-            if rng.below(10) < remove_in_ten { self.remove_some(rng) } else { self.insert_any(rng) }
+            if rng.below(10) < remove_in_ten {
+                self.remove_some(rng)
+            } else {
+                self.insert_any(rng)
+            }
             if rng.one_in(50) {
                 self.look_up_some(rng);
             }
@@ -114,7 +120,11 @@ fn list(fs: &Fs, dir: &Node, batch: usize) -> Model {
         fs.operations()
             .read_dir_from(dir, cookie, |entry| {
                 assert!(entry.next > cookie, "cookies ascend");
-                assert!(out.insert(entry.name.to_vec(), entry.ino.get().into()).is_none(), "{:?} came twice", entry.name);
+                assert!(
+                    out.insert(entry.name.to_vec(), entry.ino.get().into()).is_none(),
+                    "{:?} came twice",
+                    entry.name
+                );
                 cookie = entry.next;
                 count += 1;
                 count < batch
@@ -347,8 +357,15 @@ fn clusters() {
 #[test]
 fn all_hashes() {
     for hash in ["legacy", "tea", "half_md4"] {
-        let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "1024", "-E", &format!("hash_seed=11111111-2222-3333-4444-555555555555")]);
-        extant_testkit::tool::run("tune2fs", &["-E".into(), format!("hash_alg={hash}").into(), image.path().as_os_str().to_owned()]).must_succeed();
+        let image = Image::mke2fs(
+            64 << 20,
+            &["-t", "ext4", "-b", "1024", "-E", &format!("hash_seed=11111111-2222-3333-4444-555555555555")],
+        );
+        extant_testkit::tool::run(
+            "tune2fs",
+            &["-E".into(), format!("hash_alg={hash}").into(), image.path().as_os_str().to_owned()],
+        )
+        .must_succeed();
         let fs = open(&image);
         let mut subject = Subject::new(&fs, "subject");
         subject.churn(&mut Rng::new(12), 3000, 2);
@@ -437,11 +454,13 @@ fn subdirectories_move() {
         let fs = open(&image);
         let ops = fs.operations();
         let root = ops.root().unwrap();
-        let dirs: Vec<Node> = (0..3).map(|n| ops.create(&WHO, &root, format!("d{n}").as_bytes(), 0o755, New::Dir).unwrap()).collect();
+        let dirs: Vec<Node> =
+            (0..3).map(|n| ops.create(&WHO, &root, format!("d{n}").as_bytes(), 0o755, New::Dir).unwrap()).collect();
         for n in 0..300 {
             let name = format!("sub{n}");
             let sub = ops.create(&WHO, &dirs[0], name.as_bytes(), 0o755, New::Dir).unwrap();
-            ops.rename(&dirs[0], name.as_bytes(), &dirs[1 + n % 2], name.as_bytes(), extant::RenameFlags::empty()).unwrap();
+            ops.rename(&dirs[0], name.as_bytes(), &dirs[1 + n % 2], name.as_bytes(), extant::RenameFlags::empty())
+                .unwrap();
             assert_eq!(ops.lookup(&sub, b"..").unwrap().ino(), dirs[1 + n % 2].ino());
         }
         assert!(ops.rmdir(&root, b"d1").unwrap_err().is(Errno::NotEmpty));

@@ -270,7 +270,8 @@ fn acls_are_inherited_and_follow_the_mode() {
     ops.set_attr(&file, &extant::SetAttr { mode: Some(0o600), ..Default::default() }).unwrap();
     assert_ne!(ops.get_xattr(&file, ACCESS).unwrap(), before);
     assert_eq!(mode(&file), 0o600);
-    let expected = [("/d", &dir), ("/d/file", &file), ("/d/sub", &sub)].map(|(path, node)| (path.to_string(), read(&fs, node)));
+    let expected =
+        [("/d", &dir), ("/d/file", &file), ("/d/sub", &sub)].map(|(path, node)| (path.to_string(), read(&fs, node)));
     drop((root, dir, file, sub));
     unmount(fs);
     image.assert_clean();
@@ -290,7 +291,8 @@ fn what_the_kernel_set_is_read_and_changed() {
             let mut attrs = Attrs::new();
             for i in 0..3 {
                 let len = if i == 2 && set == "ea_inode" { 20_000 } else { 90 * (1 + i) };
-                let (name, value) = (format!("user.k{i}"), if n % 2 == 0 { vec![i as u8; len] } else { rng.bytes(len) });
+                let (name, value) =
+                    (format!("user.k{i}"), if n % 2 == 0 { vec![i as u8; len] } else { rng.bytes(len) });
                 rustix::fs::setxattr(&path, name.as_str(), &value, rustix::fs::XattrFlags::empty()).unwrap();
                 attrs.insert(name.into_bytes(), value);
             }
