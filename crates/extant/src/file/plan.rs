@@ -67,6 +67,10 @@ pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'
     let mut pieces: Vec<Piece> = Vec::new();
     let mut lblk = blocks.start;
     while lblk < blocks.end {
+        if let Some(more) = extend(st, inode, pieces.last_mut(), lblk..blocks.end)? {
+            lblk += more;
+            continue;
+        }
         let piece = next(st, inode, work, lblk..blocks.end, reserved, grows_to);
         match piece {
             Ok(piece) => {
@@ -78,6 +82,22 @@ pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'
         }
     }
     Ok(pieces)
+}
+
+/// On bigalloc a hole may go on within the cluster that the piece before it has claimed: that piece grows. Gives the blocks added.
+fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u32>) -> Result<Option<u32>> {
+    if blocks.start & (st.geo.cluster_ratio() - 1) == 0 {
+        return Ok(None);
+    }
+    let Some(Piece { len, how: How::Map { claim, offset }, .. }) = before else { return Ok(None) };
+    let room = claim.len.saturating_sub(*offset + *len);
+    let run = map::lookup(st, inode, blocks)?;
+    if room == 0 || run.state != State::Hole {
+        return Ok(None);
+    }
+    let more = run.len.min(room);
+    *len += more;
+    Ok(Some(more))
 }
 
 fn next(
