@@ -104,10 +104,10 @@ fn area_by_offset(d: &Dir<'_>, bytes: &[u8], start: u64, cookie: u64, each: Each
 }
 
 /// Every used entry of every leaf and area, but `.` and `..`.
-pub(super) fn for_each_name(d: &Dir<'_>, mut f: impl FnMut(area::New<'_>)) -> Result<()> {
+pub(super) fn for_each_name(d: &Dir<'_>, mut f: impl FnMut(area::New<'_>) -> Result<()>) -> Result<()> {
     let mut take = |bytes: &[u8]| -> Result<()> {
         for entry in area::names(bytes, &d.format) {
-            f(entry.map_err(|e| e.at_inode(d.inode.ino))?);
+            f(entry.map_err(|e| e.at_inode(d.inode.ino))?)?;
         }
         Ok(())
     };

@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Entries that a stretch of a directory without order may hold, before it is cut.
 const MANY: usize = 32 * 1024;
 
+/// Names of one major hash, or of leaves that continue each other, that are believed.
+const MOST: usize = 1 << 20;
+
 /// The stretch that contains `pos`.
 pub(super) fn at(d: &Dir<'_>, pos: u64) -> Result<Arc<Window>> {
     let known = d.inode.dir.lock().window.clone();
@@ -81,7 +84,13 @@ fn add_leaf(d: &Dir<'_>, out: &mut Window, hasher: &Hasher, lblk: u32) -> Result
         let e = entry.map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
         out.push(hasher.position(e.name), e.ino.0, e.ftype, e.name);
     }
-    Ok(())
+    check_size(d, out)
+}
+
+/// An image may have few blocks in many places.
+fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
+    let found = out.entries.len();
+    if found <= MOST { Ok(()) } else { Err(d.corrupt("names of one hash", found as u32).expected(MOST as u64).into()) }
 }
 
 /// The next [`MANY`] or more entries of a directory without order.
@@ -89,24 +98,28 @@ fn of_all(d: &Dir<'_>, pos: u64) -> Result<Window> {
     let hasher = Hasher::default_of(d.st);
     let start = start_of(major_of(pos));
     let mut out = Window { start, end: Window::END, ..Window::default() };
+    let mut next_cut = 2 * MANY;
     read::for_each_name(d, |e| {
         let at = hasher.position(e.name);
         if at >= start && at < out.end {
             out.push(at, e.ino.0, e.ftype, e.name);
-            if out.entries.len() >= 2 * MANY {
+            if out.entries.len() >= next_cut {
                 cut(&mut out);
+                next_cut = 2 * out.entries.len().max(MANY);
             }
         }
+        check_size(d, &out)
     })?;
     Ok(finish(out))
 }
 
-/// Keeps the lower half or so of the entries: all of the major hashes below some bound.
+/// Keeps the lower half or so of the entries, or more: all of the major hashes below some bound, and at least one.
 fn cut(out: &mut Window) {
     out.entries.sort_unstable_by_key(|e| e.pos);
-    let Some(bound) = out.entries.get(MANY).map(|e| start_of(major_of(e.pos))) else { return };
+    let (Some(first), Some(middle)) = (out.entries.first(), out.entries.get(MANY)) else { return };
+    let bound = start_of(major_of(middle.pos)).max(start_of(major_of(first.pos) + 2));
     let keep = out.entries.partition_point(|e| e.pos < bound);
-    if keep == 0 {
+    if keep == out.entries.len() {
         return;
     }
     let mut kept = Window { start: out.start, end: bound, ..Window::default() };
@@ -170,6 +183,15 @@ mod tests {
         assert_eq!(out.entries.len() % 10, 0);
         assert!(out.entries.len() <= MANY && out.entries.len() > MANY - 10);
         assert_eq!(out.end, start_of(major_of(out.entries[out.entries.len() - 1].pos) + 2));
+    }
+
+    #[test]
+    fn a_large_first_major_hash_is_kept_alone() {
+        let mut positions = vec![start_of(8); MANY + 5];
+        positions.resize(2 * MANY, start_of(10));
+        let mut out = window(0, Window::END, &positions);
+        cut(&mut out);
+        assert_eq!((out.entries.len(), out.end), (MANY + 5, start_of(10)));
     }
 
     #[test]
