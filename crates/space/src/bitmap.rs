@@ -24,12 +24,10 @@ fn order(len: u32) -> usize {
     (len.max(1).ilog2() as usize).min(ORDERS - 1)
 }
 
+/// The word with bits `index * 64` on of a bitmap; what the bitmap does not have is set.
 fn load_word(bitmap: &[u8], index: usize) -> u64 {
-    let mut bytes = [0xFF; 8];
-    let from = bitmap.get(index * 8..).unwrap_or(&[]);
-    let len = from.len().min(8);
-    bytes[..len].copy_from_slice(&from[..len]);
-    u64::from_le_bytes(bytes)
+    let bytes = bitmap.get(index * 8..).unwrap_or(&[]).iter().copied().chain(std::iter::repeat(0xFF));
+    bytes.take(8).enumerate().fold(0, |word, (place, byte)| word | u64::from(byte) << (8 * place))
 }
 
 impl BitMap {

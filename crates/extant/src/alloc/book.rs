@@ -9,7 +9,7 @@ use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::{Handle, Seal, Tid};
-use extant_space::Run;
+use extant_space::{FreeMap, Run};
 use std::ops::Range;
 
 fn bits(run: Run) -> Range<usize> {
@@ -101,7 +101,9 @@ impl Blocks {
         let map = self.try_warm(g, &mut group)?;
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
         let used = bitmap::all_ones(&buffer.read(), bits(run));
-        if !used {
+        // The map differs from the bitmap only if the image lets two groups share a bitmap.
+        let mapped = map.free.run_from(run.start).is_some_and(|free| free.start < run.end());
+        if !used || mapped {
             return Err(nowhere().field("is free already").at_group(g).into());
         }
         self.groups.bitmap_changed(h, g, Kind::Blocks)?;

@@ -20,6 +20,9 @@ use extant_space::Index;
 use extant_sync::{Level, Mutex, MutexGuard};
 use std::sync::Arc;
 
+/// How often all groups are looked at while some inode is free: others may free and take them meanwhile.
+const SWEEPS: u32 = 4;
+
 /// The inodes of all groups.
 #[derive(Debug)]
 pub(super) struct Inodes {
@@ -107,16 +110,29 @@ impl Inodes {
                 return Ok(ino);
             }
         }
-        for range in [home.0..count, 0..home.0] {
+        for _ in 0..SWEEPS {
+            if let Some(ino) = self.sweep(h, home, dir)? {
+                return Ok(ino);
+            }
+            if self.groups.free_inodes() == 0 {
+                break;
+            }
+        }
+        Err(Errno::NoSpc.into())
+    }
+
+    /// Takes a number in the first group from `home` on that has one.
+    fn sweep(&self, h: &mut Handle<'_>, home: GroupNr, dir: bool) -> Result<Option<InodeNr>> {
+        for range in [home.0..self.groups.count(), 0..home.0] {
             let mut at = range.start;
             while let Some(g) = self.free.find(at..range.end, 1) {
                 if let Some(ino) = self.take(h, GroupNr(g), dir)? {
-                    return Ok(ino);
+                    return Ok(Some(ino));
                 }
                 at = g + 1;
             }
         }
-        Err(Errno::NoSpc.into())
+        Ok(None)
     }
 
     /// Takes a number in the group; `None` if it has none, or is not usable.

@@ -63,6 +63,7 @@ impl Blocks {
         let groups = if want.low { self.low_groups() } else { self.count() };
         let goal = self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| g.0 < groups);
         let (group, bit) = goal.unwrap_or((GroupNr(0), 0));
+        // A file that comes to the start of a group goes on behind the group's metadata.
         let grows = goal.is_some() && !self.is_start_goal(group, want.goal);
         Wish { group, bit, want: clusters, min, groups, grows }
     }

@@ -349,3 +349,24 @@ fn directories_are_spread_at_the_top_and_near_their_parents_below() {
     fs.unmount().unwrap();
     image.assert_clean();
 }
+
+#[test]
+fn a_large_file_has_few_extents() {
+    let image = FeatureSet::named("1k").make_sized(128 << 20);
+    let fs = open(&image);
+    let node = create(&fs, &fs.root().unwrap(), "file").unwrap();
+    let file = open_file(&fs, &node);
+    (0..64u64).for_each(|i| assert_eq!(file.write_at(i << 20, &vec![i as u8; 1 << 20]).unwrap(), 1 << 20));
+    file.sync().unwrap();
+    let mut runs = Vec::new();
+    file.extents(0, u64::MAX, |run| {
+        runs.push((run.physical >> 10, run.len >> 10));
+        true
+    })
+    .unwrap();
+    // The file takes eight groups.
+    assert!(runs.len() <= 16, "{runs:?}");
+    drop(file);
+    fs.unmount().unwrap();
+    image.assert_clean();
+}

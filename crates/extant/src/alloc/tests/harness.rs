@@ -36,7 +36,7 @@ impl Client for Rooms {
     }
 
     fn aborted(&self, why: &Error) {
-        panic!("aborted: {why}");
+        eprintln!("aborted: {why}");
     }
 }
 
@@ -50,7 +50,13 @@ impl House {
     }
 
     pub fn open(image: Image) -> crate::Result<House> {
-        let dev = Arc::new(SparseDevice::copy_of(&MemDevice::from_bytes(&image.bytes()))?);
+        let bytes = image.bytes();
+        House::of_bytes(image, &bytes)
+    }
+
+    /// As [`House::open`], with other bytes than the image's.
+    pub fn of_bytes(image: Image, bytes: &[u8]) -> crate::Result<House> {
+        let dev = Arc::new(SparseDevice::copy_of(&MemDevice::from_bytes(bytes))?);
         let mut bytes = [0; 1024];
         dev.read_at(&mut bytes, 1024)?;
         let sb = Superblock::parse(&bytes)?;

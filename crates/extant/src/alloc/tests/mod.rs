@@ -1,4 +1,6 @@
 mod harness;
+mod hostile;
+mod model;
 
 use super::*;
 use extant_blocks::BlockDevice;
