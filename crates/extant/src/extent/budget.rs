@@ -14,7 +14,8 @@ use extant_journal::Handle;
 /// Levels of pointer blocks.
 const LEVELS: u32 = 3;
 
-/// Credits for one insert, split or removal of one contiguous run of `blocks` (tree growth included, allocation included).
+/// Credits for one insert, split or removal of one contiguous run of `blocks` (tree growth included, allocation
+/// included).
 pub fn credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
     let map = match Kind::of(inode) {
         Kind::Indirect => pointer_blocks(st, blocks),
@@ -52,7 +53,8 @@ fn pointer_blocks(st: &Store, blocks: u32) -> u32 {
     scattered(st, new).saturating_add(1 + new)
 }
 
-/// Whether `needed` credits are left. The transaction is asked for more if not; the first step of a call always goes on.
+/// Whether `needed` credits are left. The transaction is asked for more if not; the first step of a call always goes
+/// on.
 pub(super) fn may_go_on(h: &mut Handle<'_>, needed: u32, first: bool) -> Result<bool> {
     let missing = needed.saturating_sub(h.credits_left());
     Ok(missing == 0 || h.extend(missing)? || first)

@@ -14,9 +14,9 @@ use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Turns unwritten blocks of the range into written ones, from its start as far as the handle's credits allow. Returns where it
-/// stopped: when that is `range.end`, all is done; else restart the handle and call again from there. A range within one run is
-/// done at once if the handle was started with [`credits`](super::credits) for it.
+/// Turns unwritten blocks of the range into written ones, from its start as far as the handle's credits allow.
+/// Returns where it stopped: when that is `range.end`, all is done; else restart the handle and call again from
+/// there. A range within one run is done at once if the handle was started with [`credits`](super::credits) for it.
 ///
 /// # Errors
 /// ENOSPC where a split needs a block, `Corrupt`, `Io`.
@@ -69,13 +69,13 @@ fn convert_runs(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range
     Ok(at)
 }
 
-/// Moves every mapping within `range` by `by` logical blocks (negative: collapse, the space before `range` must be unmapped by as much;
-/// positive: insert, `range` must reach to the end). Returns what is left to do: when it is empty, all is done; else restart the handle
-/// and call again with it.
+/// Moves every mapping within `range` by `by` logical blocks (negative: collapse, the space before `range` must be
+/// unmapped by as much; positive: insert, `range` must reach to the end). Returns what is left to do: when it is
+/// empty, all is done; else restart the handle and call again with it.
 ///
 /// # Errors
-/// EOPNOTSUPP for indirect maps; EINVAL if the space is not unmapped, or `by` is not a multiple of the cluster (bigalloc); EFBIG if a
-/// block would move past the last logical block; ENOSPC, `Corrupt`, `Io`.
+/// EOPNOTSUPP for indirect maps; EINVAL if the space is not unmapped, or `by` is not a multiple of the cluster
+/// (bigalloc); EFBIG if a block would move past the last logical block; ENOSPC, `Corrupt`, `Io`.
 pub fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>, by: i64) -> Result<Range<u64>> {
     let aligned = by % i64::from(st.geo.cluster_ratio()) == 0;
     match Kind::of(inode) {

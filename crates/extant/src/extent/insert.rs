@@ -16,9 +16,9 @@ use extant_format::types::BlockNr;
 use extant_journal::Handle;
 use std::sync::Arc;
 
-/// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks, fallocate). Returns the
-/// run that is mapped at `lblk` afterwards, at least one block. On bigalloc a cluster that the file already owns is
-/// used.
+/// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks, fallocate).
+/// Returns the run that is mapped at `lblk` afterwards, at least one block. On bigalloc a cluster that the file
+/// already owns is used.
 ///
 /// # Errors
 /// EOPNOTSUPP for unwritten blocks in a map that does not know them, ENOSPC, `Corrupt`, `Io`.
@@ -57,16 +57,24 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
     Ok(Request { goal, len, min, purpose: purpose(st, inode), privileged: false, reserved: false, low })
 }
 
-/// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way to the device
-/// already). `offset_in_claim` is not zero only on bigalloc, where `lblk` may lie inside its cluster: the claim begins with the
-/// cluster then.
+/// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way
+/// to the device already). `offset_in_claim` is not zero only on bigalloc, where `lblk` may lie inside its cluster:
+/// the claim begins with the cluster then.
 ///
 /// # Errors
-/// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned)); EOPNOTSUPP for unwritten blocks in a map that does not know them; EINVAL for a claim that is too short or lies wrong; ENOSPC,
-/// `Corrupt`, `Io`. Blocks that could not be mapped are free again.
+/// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned)); EOPNOTSUPP for unwritten
+/// blocks in a map that does not know them; EINVAL for a claim that is too short or lies wrong; ENOSPC, `Corrupt`,
+/// `Io`. Blocks that could not be mapped are free again.
 #[allow(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
 pub fn insert_claim(
-    st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, claim: &mut Claim, offset_in_claim: u32, len: u32, state: State,
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    lblk: u32,
+    claim: &mut Claim,
+    offset_in_claim: u32,
+    len: u32,
+    state: State,
 ) -> Result<()> {
     let fits = offset_in_claim.checked_add(len).is_some_and(|end| end <= claim.len);
     if len == 0 || !fits || offset_in_claim != lblk % st.geo.cluster_ratio() {
@@ -84,7 +92,10 @@ pub fn insert_claim(
 
 /// Runs a change of the map: what readers found before is stale, and after an error nothing is known any more.
 pub(super) fn changing<'j, R>(
-    h: &mut Handle<'j>, inode: &Arc<Inode>, map: &mut MapCache, change: impl FnOnce(&mut Handle<'j>) -> Result<R>,
+    h: &mut Handle<'j>,
+    inode: &Arc<Inode>,
+    map: &mut MapCache,
+    change: impl FnOnce(&mut Handle<'j>) -> Result<R>,
 ) -> Result<R> {
     map.changing();
     let result = change(h);
@@ -96,7 +107,14 @@ pub(super) fn changing<'j, R>(
 }
 
 /// Books a run's blocks, which are the claim's from `offset` on, and maps them.
-fn insert_claimed(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Run, claim: &mut Claim, offset: u32) -> Result<()> {
+fn insert_claimed(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    run: Run,
+    claim: &mut Claim,
+    offset: u32,
+) -> Result<()> {
     check_state(st, inode, run.state)?;
     let (before, bound) = (h.credits_left(), budget::credits(st, inode, run.len));
     let mut nodes = Writer::new(st, h, inode, run.pblk);

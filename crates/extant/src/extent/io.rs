@@ -1,8 +1,9 @@
-//! The blocks of an inode's map, and the nodes of its extent tree: the root in the inode's body, the others in the block cache.
+//! The blocks of an inode's map, and the nodes of its extent tree: the root in the inode's body, the others in the
+//! block cache.
 //!
 //! # Locking
-//! The caller holds the inode's map lock, for writing where a [`Writer`] is used. No buffer is held while another lock is
-//! taken.
+//! The caller holds the inode's map lock, for writing where a [`Writer`] is used. No buffer is held while another
+//! lock is taken.
 
 use super::owner::charge;
 use super::tree::{At, Expect, Nodes, NodesMut};

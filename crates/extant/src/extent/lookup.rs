@@ -156,8 +156,9 @@ pub(super) fn implied_locked(st: &Store, inode: &Inode, lblk: u32) -> Result<Opt
     Ok(found.and_then(place))
 }
 
-/// Blocks from `lblk` on, at most `max`, that are unmapped and whose clusters the file does not own: as many may be mapped from a new
-/// claim (on bigalloc the claim begins with the cluster of `lblk`). 0 if `lblk` is mapped or its place is implied.
+/// Blocks from `lblk` on, at most `max`, that are unmapped and whose clusters the file does not own: as many may be
+/// mapped from a new claim (on bigalloc the claim begins with the cluster of `lblk`). 0 if `lblk` is mapped or its
+/// place is implied.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.

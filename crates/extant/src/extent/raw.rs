@@ -5,12 +5,12 @@
 
 use crate::error::Result;
 use extant_blocks::BlockDevice;
+use extant_format::Geometry;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, verify_extent_block};
 use extant_format::indirect::{DIRECT, IND, TIND, pointer, pointers_per_block};
 use extant_format::inode::{Inode, InodeFlags};
 use extant_format::types::{BlockNr, InodeNr};
-use extant_format::Geometry;
 
 /// Blocks of the map that are read at most.
 const MAX_NODES: u32 = 1 << 16;
@@ -126,9 +126,8 @@ impl Walk<'_> {
         let bytes = self.read(block.into())?;
         let per_block = pointers_per_block(self.geo.block_size);
         let span = u64::from(per_block).pow(level - 1);
-        (0..per_block).try_for_each(|n| {
-            self.pointer(pointer(&bytes, n as usize), level - 1, first + u64::from(n) * span, end)
-        })
+        (0..per_block)
+            .try_for_each(|n| self.pointer(pointer(&bytes, n as usize), level - 1, first + u64::from(n) * span, end))
     }
 }
 

@@ -15,9 +15,9 @@ use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Unmaps and frees blocks of `range` from its end towards its start as far as the handle's credits allow. Returns the new end: when it
-/// equals `range.start`, all is done; else restart the handle (with [`credits`](super::credits) for 1 block or more) and call again with
-/// the shorter range. An empty tree goes back to depth 0.
+/// Unmaps and frees blocks of `range` from its end towards its start as far as the handle's credits allow. Returns
+/// the new end: when it equals `range.start`, all is done; else restart the handle (with [`credits`](super::credits)
+/// for 1 block or more) and call again with the shorter range. An empty tree goes back to depth 0.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.

@@ -1,14 +1,14 @@
 //! What a node of an image's extent tree has to be.
 //!
-//! Blocks are verified when they were just read: checksum, depth, order, their place within the parent's range of keys, and
-//! physical places. A cached block may be reached in other ways by a hostile image, so its depth is compared each time, and
-//! nothing relies on the rest for more than sense.
+//! Blocks are verified when they were just read: checksum, depth, order, their place within the parent's range of
+//! keys, and physical places. A cached block may be reached in other ways by a hostile image, so its depth is
+//! compared each time, and nothing relies on the rest for more than sense.
 
 use super::tree::{Expect, LOGICAL_END};
+use extant_format::Geometry;
 use extant_format::error::{Corrupt, Result};
 use extant_format::extent::{Leaf, MAX_DEPTH, Node, capacity, verify_extent_block};
 use extant_format::types::{BlockNr, InodeNr};
-use extant_format::Geometry;
 
 /// Entries that a node may have room for less than its size allows, as some writers leave it.
 const SPARE_ENTRIES: u16 = 2;

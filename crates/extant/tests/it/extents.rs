@@ -1,5 +1,5 @@
-//! Files of many extents, in every kind of map: written sparsely, in any order, punched, shifted, cut and removed; judged by e2fsck,
-//! debugfs and the kernel.
+//! Files of many extents, in every kind of map: written sparsely, in any order, punched, shifted, cut and removed;
+//! judged by e2fsck, debugfs and the kernel.
 
 use extant::{Caller, Errno, Falloc, File, Fs, New, OpenFlags, OpenOptions};
 use extant_testkit::debugfs;
@@ -38,7 +38,8 @@ impl Sparse {
     }
 
     fn write(&mut self, file: &File, blocks: Range<u64>, version: u64) {
-        let data: Vec<u8> = blocks.clone().flat_map(|b| word(b, version).to_le_bytes().repeat(self.block as usize / 8)).collect();
+        let data: Vec<u8> =
+            blocks.clone().flat_map(|b| word(b, version).to_le_bytes().repeat(self.block as usize / 8)).collect();
         assert_eq!(file.write_at(blocks.start * self.block, &data).unwrap(), data.len());
         self.size = self.size.max(blocks.end * self.block);
         self.model.extend(blocks.map(|b| (b, word(b, version))));
@@ -130,6 +131,11 @@ fn sparse_life(name: &str, bytes: u64, count: u64) {
     }
     drop(handle);
     file.judge(set.kernel_mountable);
+    second_half(file, set, count, free);
+}
+
+/// Holes, overwrites and a cut.
+fn second_half(mut file: Sparse, set: &FeatureSet, count: u64, free: u64) {
     let handle = file.open(false);
     let mut rng = Rng::new(9);
     for round in 2..40 {
@@ -144,6 +150,48 @@ fn sparse_life(name: &str, bytes: u64, count: u64) {
     drop(handle);
     file.judge(set.kernel_mountable);
     file.remove(free);
+}
+
+/// As [`sparse_life`], where the kernel writes the blocks.
+fn sparse_life_from_the_kernel(name: &str, bytes: u64, count: u64) {
+    let set = FeatureSet::named(name);
+    let mut file = Sparse::new(set, bytes);
+    let free = file.free();
+    file.fs.take().unwrap().unmount().unwrap();
+    let mount = Mount::new(file.image.path(), "rw");
+    let theirs = std::fs::OpenOptions::new().write(true).open(mount.join("file")).unwrap();
+    for (i, n) in shuffled(count / 2, 8).into_iter().enumerate() {
+        let block = n * 2;
+        let data = word(block, 1).to_le_bytes().repeat(file.block as usize / 8);
+        std::os::unix::fs::FileExt::write_all_at(&theirs, &data, block * file.block).unwrap();
+        file.model.insert(block, word(block, 1));
+        file.size = file.size.max((block + 1) * file.block);
+        if i % 200 == 199 {
+            theirs.sync_data().unwrap();
+        }
+    }
+    drop(theirs);
+    mount.unmount();
+    file.fs = Some(Fs::open(file.image.path(), &OpenOptions::new()).unwrap());
+    file.judge(false);
+    second_half(file, set, count, free);
+}
+
+#[test]
+fn the_kernels_trees_are_read_and_changed() {
+    sparse_life_from_the_kernel("default", 64 << 20, 8_000);
+    sparse_life_from_the_kernel("1k", 64 << 20, 12_000);
+}
+
+#[test]
+fn the_kernels_clusters_are_read_and_changed() {
+    sparse_life_from_the_kernel("bigalloc", 256 << 20, 4_000);
+    sparse_life_from_the_kernel("bigalloc_1k", 64 << 20, 12_000);
+}
+
+#[test]
+fn the_kernels_pointers_are_read_and_changed() {
+    sparse_life_from_the_kernel("ext3_1k", 64 << 20, 12_000);
 }
 
 #[test]

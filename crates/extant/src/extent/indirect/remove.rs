@@ -16,12 +16,22 @@ pub(in crate::extent) trait Removal<N: PointersMut> {
 }
 
 /// Unmaps the blocks of `range`. Returns the block down to which that is done.
-pub(in crate::extent) fn remove<N: PointersMut>(nodes: &mut N, range: Range<u64>, how: &mut impl Removal<N>) -> Result<u64> {
+pub(in crate::extent) fn remove<N: PointersMut>(
+    nodes: &mut N,
+    range: Range<u64>,
+    how: &mut impl Removal<N>,
+) -> Result<u64> {
     let per_block = u64::from(nodes.per_block());
     let mut first = DIRECT as u64 + per_block + per_block.pow(2);
     for slot in (IND..=TIND).rev() {
         let levels = (slot - IND) as u32;
-        let tree = Array { at: At::Root, levels: levels + 1, base: first, slots: slot..slot + 1, span: per_block.pow(levels + 1) };
+        let tree = Array {
+            at: At::Root,
+            levels: levels + 1,
+            base: first,
+            slots: slot..slot + 1,
+            span: per_block.pow(levels + 1),
+        };
         if let Some(reached) = tree.remove(nodes, &range, how)? {
             return Ok(reached);
         }
@@ -45,7 +55,12 @@ struct Array {
 
 impl Array {
     /// Unmaps what belongs to `range`. `Some` is the block down to which that was done, if it is not all.
-    fn remove<N: PointersMut>(&self, nodes: &mut N, range: &Range<u64>, how: &mut impl Removal<N>) -> Result<Option<u64>> {
+    fn remove<N: PointersMut>(
+        &self,
+        nodes: &mut N,
+        range: &Range<u64>,
+        how: &mut impl Removal<N>,
+    ) -> Result<Option<u64>> {
         let count = (self.slots.end - self.slots.start) as u64;
         let low = (range.start.saturating_sub(self.base) / self.span).min(count) as usize;
         let high = range.end.saturating_sub(self.base).div_ceil(self.span).min(count) as usize;
@@ -75,7 +90,10 @@ impl Array {
 
     /// Frees the contiguous run that ends with the slots. Returns where it stopped, if so, and the run's first slot.
     fn remove_run<N: PointersMut>(
-        &self, nodes: &mut N, slots: Range<usize>, how: &mut impl Removal<N>,
+        &self,
+        nodes: &mut N,
+        slots: Range<usize>,
+        how: &mut impl Removal<N>,
     ) -> Result<(Option<u64>, usize)> {
         let start = nodes.view(self.at, |bytes| run_start(bytes, &slots))?;
         let len = (slots.end - start) as u32;
@@ -90,7 +108,12 @@ impl Array {
 
     /// Unmaps what belongs to `range` below one pointer, and frees its block if nothing is left in it.
     fn remove_below<N: PointersMut>(
-        &self, nodes: &mut N, slot: usize, block: u32, range: &Range<u64>, how: &mut impl Removal<N>,
+        &self,
+        nodes: &mut N,
+        slot: usize,
+        block: u32,
+        range: &Range<u64>,
+        how: &mut impl Removal<N>,
     ) -> Result<Option<u64>> {
         let (at, per_block) = (At::Block(block.into()), nodes.per_block() as usize);
         let span = self.span / per_block as u64;
@@ -111,7 +134,8 @@ impl Array {
 
 /// The first slot of the run of ascending pointers that ends with the slots.
 fn run_start(bytes: &[u8], slots: &Range<usize>) -> usize {
-    let continues = |n: &usize| pointer(bytes, *n) != 0 && pointer(bytes, *n).checked_add(1) == Some(pointer(bytes, n + 1));
+    let continues =
+        |n: &usize| pointer(bytes, *n) != 0 && pointer(bytes, *n).checked_add(1) == Some(pointer(bytes, n + 1));
     let last = slots.end.saturating_sub(1);
     last - (slots.start..last).rev().take_while(continues).count()
 }

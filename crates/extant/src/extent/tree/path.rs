@@ -4,7 +4,7 @@ use super::nodes::{At, Expect, LOGICAL_END, Nodes};
 use crate::error::Result;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Leaf, Node};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 /// One node on the way.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl Path {
 /// What a node says about the wanted block.
 enum Turn {
     Down { step: Step, child: At, expect: Expect },
-    Leaf(Path),
+    Leaf { step: Step, left: Option<Leaf>, before: Option<Leaf>, right: Option<Leaf> },
 }
 
 /// Finds the leaf where `lblk` belongs. The depth of the root bounds the walk.
@@ -81,9 +81,9 @@ pub(in crate::extent) fn find(nodes: &impl Nodes, lblk: u32) -> Result<Path> {
                 steps.push(step);
                 (at, expect) = (child, below);
             }
-            Turn::Leaf(leaf) => {
-                steps.extend(leaf.steps);
-                return Ok(Path { steps, ..leaf });
+            Turn::Leaf { step, left, before, right } => {
+                steps.push(step);
+                return Ok(Path { steps, left, before, right, lblk });
             }
         }
     }
@@ -96,7 +96,7 @@ fn turn(at: At, expect: Expect, node: Node<'_>, lblk: u32) -> Result<Turn> {
         let index = index.map_or(0, |i| i + 1);
         let extent = |back: usize| index.checked_sub(back).and_then(|i| node.leaf(i));
         let (left, before, right) = (extent(1), extent(2), extent(0));
-        return Ok(Turn::Leaf(Path { steps: smallvec![step(index)], left, before, right, lblk }));
+        return Ok(Turn::Leaf { step: step(index), left, before, right });
     }
     let index = index.unwrap_or(0);
     let (child, expect) = child(&node, expect, index)?;
@@ -135,9 +135,13 @@ pub(in crate::extent) fn last_before(nodes: &impl Nodes, end: u64) -> Result<Opt
     }
 }
 
-/// The extents of the path's leaf from the wanted block on, `max` at most, and the end of what they and the holes between
-/// them tell about.
-pub(in crate::extent) fn leaves_from(nodes: &impl Nodes, path: &Path, max: usize) -> Result<(SmallVec<[Leaf; 16]>, u64)> {
+/// The extents of the path's leaf from the wanted block on, `max` at most, and the end of what they and the holes
+/// between them tell about.
+pub(in crate::extent) fn leaves_from(
+    nodes: &impl Nodes,
+    path: &Path,
+    max: usize,
+) -> Result<(SmallVec<[Leaf; 16]>, u64)> {
     let (_, step) = path.leaf();
     let first = step.index - usize::from(path.hit().is_some()).min(step.index);
     nodes.view(step.at, step.expect, |node| {

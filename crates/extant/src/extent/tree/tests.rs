@@ -128,7 +128,8 @@ fn op() -> impl Strategy<Value = Op> {
             let pblk = if near { 10_000 + u64::from(lblk) } else { 50_000 + u64::from(lblk) * 7 };
             Op::Insert { lblk, len, pblk, unwritten }
         }),
-        3 => (lblk.clone(), 1..40u32, any::<bool>()).prop_map(|(lblk, len, unwritten)| Op::Convert { lblk, len, unwritten }),
+        3 => (lblk.clone(), 1..40u32, any::<bool>())
+            .prop_map(|(lblk, len, unwritten)| Op::Convert { lblk, len, unwritten }),
         2 => (lblk.clone(), 1..100u32).prop_map(|(lblk, len)| Op::Remove { lblk, len }),
         1 => (lblk.clone(), 1..30u32).prop_map(|(lblk, len)| Op::Collapse { lblk, len }),
         1 => (lblk, 1..30u32).prop_map(|(lblk, len)| Op::Open { lblk, len }),
