@@ -306,6 +306,9 @@ fn a_group_with_a_bad_bitmap_is_left_alone() {
     assert!(fs.superblock().error_count() > 0);
     assert!(fs.resolve("/thread0/file0", Follow::Yes).unwrap().file_type() == FileType::Regular);
     fs.unmount().unwrap();
+    let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
+    assert!(fs.superblock().first_error().is_some());
+    fs.unmount().unwrap();
     let extant_testkit::e2fsck::Verdict::Complaints(lines) = e2fsck::check(image.path()) else { panic!("clean") };
     assert!(lines.iter().all(|line| !line.contains("Multiply")), "{lines:?}");
 }
