@@ -142,7 +142,7 @@ pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, at: usize, data: &[u8]) {
+pub fn put(bytes: &mut Vec<u8>, at: usize, data: &[u8]) {
     bytes.resize(bytes.len().max(at + data.len()), 0);
     bytes[at..at + data.len()].copy_from_slice(data);
 }
@@ -151,7 +151,7 @@ fn part(bytes: &[u8], at: usize, len: usize) -> &[u8] {
     &bytes[at.min(bytes.len())..(at + len).min(bytes.len())]
 }
 
-fn allocate(bytes: &mut Vec<u8>, how: Falloc, at: usize, len: usize) {
+pub fn allocate(bytes: &mut Vec<u8>, how: Falloc, at: usize, len: usize) {
     let end = at + len;
     let within = |bytes: &[u8]| -> Range<usize> { at.min(bytes.len())..end.min(bytes.len()) };
     match how {
