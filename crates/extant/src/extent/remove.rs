@@ -35,14 +35,19 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
     Ok(reached)
 }
 
+/// Most logged blocks freed at once.
+const MOST_REVOKED: u64 = 1000;
+
 fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
     let mut end = range.end;
     let mut first = true;
+    // Records of blocks that were logged cost credits, too: at least a hundred fit in a block.
+    let (most, revokes) = if inode.logs_data(st) { (MOST_REVOKED, MOST_REVOKED as u32 / 100 + 1) } else { (u64::MAX, 0) };
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
     while let Some(path) = tree::last_before(&nodes, end)? {
         let part = path.left.and_then(|e| tree::cut(&e, range.start..end));
-        let Some(part) = part else { break };
-        let needed = budget::edit(st, path.depth() as u32) + st.alloc.credits(part.len.into());
+        let Some(part) = part.and_then(|part| tree::cut(&part, part.end().saturating_sub(most)..end)) else { break };
+        let needed = budget::edit(st, path.depth() as u32) + st.alloc.credits(part.len.into()) + revokes;
         if !budget::may_go_on(nodes.h, needed, first)? {
             return Ok(part.end());
         }
@@ -113,7 +118,8 @@ struct Freeing {
 
 impl Removal<Writer<'_, '_, '_>> for Freeing {
     fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<bool> {
-        let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len);
+        let revokes = if nodes.inode.logs_data(nodes.st) { len / 100 + 1 } else { 0 };
+        let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len) + revokes;
         let goes_on = budget::may_go_on(nodes.h, needed, self.first)?;
         self.first = false;
         Ok(goes_on)

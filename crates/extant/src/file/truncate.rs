@@ -88,6 +88,10 @@ fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Res
 
 /// Credits to free everything from block `from` on, if those are a few runs that one handle can free.
 fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
+    if inode.logs_data(st) {
+        // Each block is revoked.
+        return Ok(None);
+    }
     let (mut credits, mut left, mut at) = (0, FEW_RUNS, from);
     map::runs(st, inode, from..map::END, |run| {
         if run.state != extent::State::Hole {
