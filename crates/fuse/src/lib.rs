@@ -2,6 +2,8 @@
 //! replies.
 #![deny(unsafe_code)]
 
+#[doc(hidden)]
+pub mod bare;
 pub mod control;
 mod convert;
 mod ioctl;

@@ -4,7 +4,7 @@ use crate::kernel;
 use crate::server::Server;
 use crate::tune;
 use extant::Fs;
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, Filesystem, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -96,15 +96,21 @@ fn kernel_option(name: &str) -> MountOption {
 /// Those of mount(2) or fusermount3(1); the file system is closed then.
 pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
-    let config = options.config(read_only);
     let (server, outcome) = Server::new(fs, options)?;
+    let thread = start(server, dir, options, read_only)?;
+    Ok(Mounted { dir: dir.into(), thread, outcome })
+}
+
+/// Mounts any server on `dir` and starts the threads that serve it; joined, they tell how the mount ended.
+pub(crate) fn start(server: impl Filesystem, dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<JoinHandle<io::Result<()>>> {
+    let config = options.config(read_only);
     let session = match nix::unistd::geteuid().is_root() {
         true => Session::from_fd(server, kernel::mount(dir, options, read_only)?, config.acl, config)?,
         false => Session::new(server, dir, &config)?,
     };
     let thread = std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())?;
     tune::raise_limits(dir);
-    Ok(Mounted { dir: dir.into(), thread, outcome })
+    Ok(thread)
 }
 
 impl Mounted {
@@ -142,6 +148,11 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
+    /// Of whatever is mounted on `dir`.
+    pub fn of(dir: &Path) -> Unmounter {
+        Unmounter { dir: dir.into() }
+    }
+
     /// Has the kernel write what it keeps, and unmounts. EBUSY while files are open.
     pub fn unmount(&self) -> io::Result<()> {
         if let Ok(dir) = std::fs::File::open(&self.dir) {

@@ -160,42 +160,48 @@ impl Server {
     }
 }
 
-fn open_flags() -> FopenFlags {
+/// What every open file is answered with.
+pub fn open_flags() -> FopenFlags {
     FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+}
+
+/// Asks the kernel for everything that saves requests.
+pub fn negotiate(config: &mut KernelConfig, writeback: bool, acl: bool) {
+    let mut wanted = vec![
+        InitFlags::FUSE_PARALLEL_DIROPS,
+        InitFlags::FUSE_ASYNC_DIO,
+        InitFlags::FUSE_DO_READDIRPLUS,
+        InitFlags::FUSE_READDIRPLUS_AUTO,
+        InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        InitFlags::FUSE_CACHE_SYMLINKS,
+        InitFlags::FUSE_EXPORT_SUPPORT,
+        InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+        InitFlags::FUSE_HAS_IOCTL_DIR,
+        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        InitFlags::FUSE_DONT_MASK,
+    ];
+    if writeback {
+        wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
+    }
+    if acl {
+        wanted.push(InitFlags::FUSE_POSIX_ACL);
+    }
+    for flag in wanted {
+        if config.add_capabilities(flag).is_err() {
+            tracing::debug!("the kernel does not offer {flag:?}");
+        }
+    }
+    // What the kernel does not take it answers with its own bound, which then holds.
+    let _ = config.set_max_write(MAX_REQUEST);
+    let _ = config.set_max_readahead(MAX_REQUEST);
+    let _ = config.set_max_background(64);
+    let _ = config.set_time_granularity(Duration::from_nanos(1));
 }
 
 impl Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let mut wanted = vec![
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_EXPORT_SUPPORT,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            InitFlags::FUSE_HAS_IOCTL_DIR,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_DONT_MASK,
-        ];
-        if self.writeback {
-            wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
-        }
-        if self.acl {
-            wanted.push(InitFlags::FUSE_POSIX_ACL);
-        }
-        for flag in wanted {
-            if config.add_capabilities(flag).is_err() {
-                tracing::debug!("the kernel does not offer {flag:?}");
-            }
-        }
-        // What the kernel does not take it answers with its own bound, which then holds.
-        let _ = config.set_max_write(MAX_REQUEST);
-        let _ = config.set_max_readahead(MAX_REQUEST);
-        let _ = config.set_max_background(64);
-        let _ = config.set_time_granularity(Duration::from_nanos(1));
+        negotiate(config, self.writeback, self.acl);
         Ok(())
     }
 

@@ -1,2 +1,20 @@
-//! Workloads, targets, older designs, measurements.
+//! Workloads, targets, measurements.
+//!
+//! A *workload* ([`workload`]) is written once over the trait [`target::Target`]. A *side* ([`side`]) makes a fresh file
+//! system, gives a target for it, and can empty its caches. The bench ([`bench`]) runs every workload on every side, turn
+//! about, and prints medians, ratios and which of the project's bars are reached ([`bars`]).
 #![forbid(unsafe_code)]
+
+pub mod bars;
+pub mod bench;
+pub mod cli;
+pub mod huge;
+pub mod measure;
+pub mod null;
+pub mod report;
+pub mod scratch;
+pub mod serve;
+pub mod side;
+pub mod target;
+pub mod tool;
+pub mod workload;

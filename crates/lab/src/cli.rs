@@ -1,0 +1,123 @@
+//! The command line of `extant-lab`.
+
+use crate::bench::{self, Plan};
+use crate::side::{SIDES, Side};
+use crate::workload::Scale;
+use crate::{bars, huge, report, scratch, serve};
+use clap::{Args, Parser, Subcommand};
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measurements of Extant beside other file systems.
+#[derive(Debug, Parser)]
+#[command(name = "extant-lab", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs every workload on every side and prints medians, ratios and verdicts. Needs root for mounts and loop devices.
+    Bench(BenchArgs),
+    /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
+    #[command(hide = true)]
+    Serve {
+        /// The image to serve.
+        #[arg(long)]
+        image: Option<PathBuf>,
+        /// Where to mount.
+        dir: PathBuf,
+    },
+    /// Opens an image and tells what that took, as JSON.
+    #[command(hide = true)]
+    Open {
+        /// The image.
+        image: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct BenchArgs {
+    /// Runs; the sides take turns in each.
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Less work of each kind, for a quick look.
+    #[arg(long)]
+    quick: bool,
+    /// Only scenarios whose names contain this (files, small, paths, tree, content, huge); may be given several times.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Sides, divided by commas, in place of the usual ones.
+    #[arg(long, value_name = "SIDES", value_delimiter = ',')]
+    sides: Vec<String>,
+    /// One JSON document with every measured value, in place of tables.
+    #[arg(long)]
+    json: bool,
+    /// End with 1 if a bar is missed.
+    #[arg(long)]
+    strict: bool,
+}
+
+/// Sides that are measured unless others are asked for.
+const USUAL: [Side; 5] = [Side::Engine, Side::Ext4, Side::ExtantFuse, Side::Fuse2fs, Side::Null];
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.command {
+        Command::Bench(args) => bench(&args),
+        Command::Serve { image, dir } => serve::serve(image.as_deref(), &dir).map(|()| true),
+        Command::Open { image } => open(&image).map(|()| true),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("extant-lab: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn open(image: &std::path::Path) -> io::Result<()> {
+    let opened = huge::open(image)?;
+    println!("{}", serde_json::to_string(&opened)?);
+    Ok(())
+}
+
+fn bench(args: &BenchArgs) -> io::Result<bool> {
+    let plan = plan(args)?;
+    scratch::catch_signals()?;
+    let record = bench::run(&plan)?;
+    let huge = if plan.wants_huge() { Some(huge::run(plan.runs)?) } else { None };
+    let verdicts = bars::judge(&record, huge.as_ref());
+    if args.json {
+        println!("{}", report::json(&record, huge.as_ref(), &verdicts));
+    } else {
+        print!("{}", report::text(&record, huge.as_ref(), &verdicts, &plan));
+    }
+    Ok(!args.strict || verdicts.iter().all(|v| v.reached))
+}
+
+fn plan(args: &BenchArgs) -> io::Result<Plan> {
+    let sides = match args.sides.is_empty() {
+        true => USUAL.to_vec(),
+        false => args.sides.iter().map(|name| side(name)).collect::<io::Result<_>>()?,
+    };
+    let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
+    let progress = !args.json || io::stderr().is_terminal();
+    let plan = Plan { runs: args.runs.max(1), scale, sides, only: args.only.clone(), progress };
+    if plan.scenarios().next().is_none() && !plan.wants_huge() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no scenario"));
+    }
+    Ok(plan)
+}
+
+fn side(name: &str) -> io::Result<Side> {
+    Side::named(name).ok_or_else(|| {
+        let all = SIDES.map(Side::name).join(", ");
+        io::Error::new(io::ErrorKind::InvalidInput, format!("there is no side `{name}`; there are {all}"))
+    })
+}

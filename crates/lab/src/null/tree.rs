@@ -1,0 +1,256 @@
+//! Names and attributes in memory, sharded.
+
+use fuser::{Errno, FileAttr, FileType, INodeNo};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::SystemTime;
+
+const SHARDS: u64 = 64;
+
+/// The root's number in the protocol.
+const ROOT: u64 = 1;
+
+/// Cookies of the dots; those of names follow.
+const DOT: u64 = 1;
+const DOTDOT: u64 = 2;
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a directory holds.
+#[derive(Debug, Default)]
+struct Children {
+    by_name: HashMap<Arc<[u8]>, (u64, Arc<Node>)>,
+    by_cookie: BTreeMap<u64, (Arc<[u8]>, Arc<Node>)>,
+    last: u64,
+}
+
+impl Children {
+    fn insert(&mut self, name: &[u8], node: Arc<Node>) {
+        self.last = self.last.max(DOTDOT) + 1;
+        let name: Arc<[u8]> = name.into();
+        self.by_cookie.insert(self.last, (name.clone(), node.clone()));
+        self.by_name.insert(name, (self.last, node));
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<Arc<Node>> {
+        let (cookie, node) = self.by_name.remove(name)?;
+        self.by_cookie.remove(&cookie);
+        Some(node)
+    }
+}
+
+/// An inode.
+#[derive(Debug)]
+pub struct Node {
+    number: u64,
+    attr: Mutex<FileAttr>,
+    children: RwLock<Children>,
+    target: Box<[u8]>,
+}
+
+impl Node {
+    /// A node of its own.
+    pub fn new(number: u64, kind: FileType, perm: u16, (uid, gid): (u32, u32), target: &[u8]) -> Arc<Node> {
+        let now = SystemTime::now();
+        let attr = FileAttr {
+            ino: INodeNo(number),
+            size: target.len() as u64,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            kind,
+            perm,
+            nlink: if kind == FileType::Directory { 2 } else { 1 },
+            uid,
+            gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        let (attr, children) = (Mutex::new(attr), RwLock::default());
+        Arc::new(Node { number, attr, children, target: target.into() })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, FileAttr> {
+        self.attr.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its attributes.
+    pub fn attr(&self) -> FileAttr {
+        *self.locked()
+    }
+
+    /// Changes them; what they are then.
+    pub fn change(&self, change: impl FnOnce(&mut FileAttr)) -> FileAttr {
+        let mut attr = self.locked();
+        change(&mut attr);
+        *attr
+    }
+
+    /// Where it leads, for a symlink.
+    pub fn target(&self) -> &[u8] {
+        &self.target
+    }
+}
+
+/// All inodes.
+#[derive(Debug)]
+pub struct Tree {
+    shards: Vec<RwLock<HashMap<u64, Arc<Node>>>>,
+    last: AtomicU64,
+}
+
+impl Tree {
+    /// An empty root.
+    pub fn new() -> Tree {
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        let tree = Tree { shards, last: AtomicU64::new(ROOT) };
+        tree.keep(Node::new(ROOT, FileType::Directory, 0o755, (0, 0), b""));
+        tree
+    }
+
+    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Arc<Node>>> {
+        &self.shards[(number % SHARDS) as usize]
+    }
+
+    fn keep(&self, node: Arc<Node>) {
+        write(self.shard(node.number)).insert(node.number, node);
+    }
+
+    /// A number that was never used.
+    pub fn new_number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The node of a number.
+    pub fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
+        read(self.shard(number)).get(&number).cloned().ok_or(Errno::ESTALE)
+    }
+
+    /// The child of a name.
+    pub fn child(&self, parent: u64, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        let parent = self.node(parent)?;
+        let children = read(&parent.children);
+        children.by_name.get(name).map(|(_, node)| node.clone()).ok_or(Errno::ENOENT)
+    }
+
+    /// Gives a new node its name.
+    pub fn add(&self, parent: u64, name: &[u8], node: Arc<Node>) -> Result<Arc<Node>, Errno> {
+        let parent = self.node(parent)?;
+        let mut children = write(&parent.children);
+        if children.by_name.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        children.insert(name, node.clone());
+        drop(children);
+        self.keep(node.clone());
+        Ok(node)
+    }
+
+    /// Removes a name and what it led to; a directory must be empty.
+    pub fn remove(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let parent = self.node(parent)?;
+        let mut children = write(&parent.children);
+        let (_, node) = children.by_name.get(name).ok_or(Errno::ENOENT)?;
+        if !read(&node.children).by_name.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        let node = children.remove(name).ok_or(Errno::ENOENT)?;
+        drop(children);
+        write(self.shard(node.number)).remove(&node.number);
+        Ok(())
+    }
+
+    /// Moves a name.
+    pub fn rename(&self, from: u64, name: &[u8], to: u64, new: &[u8]) -> Result<(), Errno> {
+        let (from, to) = (self.node(from)?, self.node(to)?);
+        let node = write(&from.children).remove(name).ok_or(Errno::ENOENT)?;
+        let mut children = write(&to.children);
+        if let Some(old) = children.remove(new) {
+            write(self.shard(old.number)).remove(&old.number);
+        }
+        children.insert(new, node);
+        Ok(())
+    }
+
+    /// Hands out number, next cookie, node and name of each entry behind a cookie, until `each` returns false.
+    pub fn list(
+        &self,
+        dir: u64,
+        cookie: u64,
+        mut each: impl FnMut(u64, u64, &Node, &[u8]) -> bool,
+    ) -> Result<(), Errno> {
+        let node = self.node(dir)?;
+        for (dots, name) in [(DOT, b"." as &[u8]), (DOTDOT, b"..")] {
+            if cookie < dots && !each(dir, dots, &node, name) {
+                return Ok(());
+            }
+        }
+        let behind = (Bound::Excluded(cookie.max(DOTDOT)), Bound::Unbounded);
+        for (cookie, (name, child)) in read(&node.children).by_cookie.range(behind) {
+            if !each(child.number, *cookie, child, name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(tree: &Tree) -> Arc<Node> {
+        Node::new(tree.new_number(), FileType::RegularFile, 0o644, (0, 0), b"")
+    }
+
+    fn names(tree: &Tree, from: u64, most: usize) -> (Vec<Vec<u8>>, u64) {
+        let (mut names, mut last) = (Vec::new(), from);
+        let listed = tree.list(ROOT, from, |_, next, _, name| {
+            if names.len() == most {
+                return false;
+            }
+            names.push(name.to_vec());
+            last = next;
+            true
+        });
+        assert!(listed.is_ok());
+        (names, last)
+    }
+
+    #[test]
+    fn names_come_and_go() {
+        let tree = Tree::new();
+        assert!(tree.add(ROOT, b"a", file(&tree)).is_ok());
+        assert!(tree.add(ROOT, b"a", file(&tree)).is_err());
+        assert!(tree.rename(ROOT, b"a", ROOT, b"b").is_ok());
+        assert!(tree.child(ROOT, b"a").is_err());
+        let number = tree.child(ROOT, b"b").expect("it is there").number;
+        assert!(tree.remove(ROOT, b"b").is_ok());
+        assert!(tree.node(number).is_err());
+    }
+
+    #[test]
+    fn listing_goes_on_where_it_stopped() {
+        let tree = Tree::new();
+        for name in [b"a", b"b", b"c"] {
+            assert!(tree.add(ROOT, name, file(&tree)).is_ok());
+        }
+        let (first, cookie) = names(&tree, 0, 3);
+        let (rest, _) = names(&tree, cookie, 9);
+        assert_eq!(
+            [first, rest].concat(),
+            [b".".to_vec(), b"..".to_vec(), b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! What a run leaves on the machine, taken back when it goes out of scope, and also when a signal ends the program.
+//!
+//! # Invariants
+//! Each undo runs exactly once: whoever takes it out of the register runs it.
+
+use crate::tool;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+type Act = Box<dyn FnOnce() + Send>;
+
+struct Register {
+    next: u64,
+    acts: BTreeMap<u64, Act>,
+}
+
+static REGISTER: Mutex<Register> = Mutex::new(Register { next: 0, acts: BTreeMap::new() });
+
+fn register() -> MutexGuard<'static, Register> {
+    REGISTER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Something to take back. Runs when dropped.
+#[derive(Debug)]
+pub struct Undo(u64);
+
+impl Undo {
+    /// Registers `act`.
+    pub fn new(act: impl FnOnce() + Send + 'static) -> Undo {
+        let mut register = register();
+        let id = register.next;
+        register.next += 1;
+        register.acts.insert(id, Box::new(act));
+        Undo(id)
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let act = register().acts.remove(&self.0);
+        if let Some(act) = act {
+            act();
+        }
+    }
+}
+
+/// Takes everything back, the latest first.
+fn undo_all() {
+    loop {
+        let last = register().acts.pop_last();
+        match last {
+            Some((_, act)) => act(),
+            None => return,
+        }
+    }
+}
+
+/// From here on SIGINT, SIGTERM and SIGHUP take everything back and end the program. Call it before any thread is started.
+pub fn catch_signals() -> io::Result<()> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block()?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        if let Ok(signal) = set.wait() {
+            eprintln!("\nextant-lab: {signal}, cleaning up");
+            undo_all();
+            std::process::exit(128 + signal as i32);
+        }
+    })?;
+    Ok(())
+}
+
+/// A directory of its own in memory (tmpfs), removed in the end.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    _undo: Undo,
+}
+
+impl Scratch {
+    /// A directory below `/dev/shm`.
+    pub fn new() -> io::Result<Scratch> {
+        let path = tempfile::Builder::new().prefix("extant-lab-").tempdir_in("/dev/shm")?.keep();
+        let gone = path.clone();
+        let undo = Undo::new(move || {
+            if let Err(e) = std::fs::remove_dir_all(&gone) {
+                eprintln!("extant-lab: {} stays: {e}", gone.display());
+            }
+        });
+        Ok(Scratch { path, _undo: undo })
+    }
+
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// A directory in it.
+    pub fn dir(&self, name: &str) -> io::Result<PathBuf> {
+        let dir = self.join(name);
+        std::fs::create_dir(&dir)?;
+        Ok(dir)
+    }
+}
+
+/// A loop device over an image.
+#[derive(Debug)]
+pub struct Loop {
+    device: PathBuf,
+    _undo: Undo,
+}
+
+impl Loop {
+    /// Attaches a free one.
+    pub fn attach(image: &Path) -> io::Result<Loop> {
+        let printed = tool::run("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
+        let device = PathBuf::from(printed.trim());
+        let gone = device.clone();
+        let undo = Undo::new(move || {
+            if let Err(e) = tool::run("losetup", &["--detach".as_ref(), gone.as_os_str()]) {
+                eprintln!("extant-lab: {e}");
+            }
+        });
+        Ok(Loop { device, _undo: undo })
+    }
+
+    /// The block device.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+}
+
+/// A mount that must not be left behind: detached when dropped, if it is still there.
+#[derive(Debug)]
+pub struct MountGuard {
+    dir: PathBuf,
+    _undo: Undo,
+}
+
+impl MountGuard {
+    /// Guards what is, or will be, mounted on `dir`.
+    pub fn new(dir: &Path) -> MountGuard {
+        let gone = dir.to_path_buf();
+        // An error says that nothing is mounted there any more.
+        let undo = Undo::new(move || {
+            let _ = umount2(&gone, MntFlags::MNT_DETACH);
+        });
+        MountGuard { dir: dir.into(), _undo: undo }
+    }
+
+    /// Unmounts; waits a little for users that are about to leave.
+    pub fn unmount(&self) -> io::Result<()> {
+        let give_up = Instant::now() + Duration::from_secs(5);
+        loop {
+            match umount2(&self.dir, MntFlags::empty()) {
+                Ok(()) => return Ok(()),
+                Err(nix::errno::Errno::EBUSY) if Instant::now() < give_up => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(e) => return Err(io::Error::other(format!("unmounting {}: {e}", self.dir.display()))),
+            }
+        }
+    }
+}
+
+/// A child process, killed when dropped unless it has ended.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    ended: Arc<AtomicBool>,
+    _undo: Undo,
+}
+
+impl Server {
+    /// Takes over a child.
+    pub fn new(child: Child) -> Server {
+        let pid = Pid::from_raw(child.id() as i32);
+        let ended = Arc::new(AtomicBool::new(false));
+        let gone = ended.clone();
+        let undo = Undo::new(move || {
+            // Once it was waited for, its number may be another's.
+            if !gone.load(Ordering::Acquire) {
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+        });
+        Server { child, ended, _undo: undo }
+    }
+
+    /// Its standard input and output, and its end.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> io::Result<()> {
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < give_up {
+            let Some(status) = self.child.try_wait()? else {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            };
+            self.ended.store(true, Ordering::Release);
+            return match status.success() {
+                true => Ok(()),
+                false => Err(io::Error::other(format!("the server ended with {status}"))),
+            };
+        }
+        Err(io::Error::other("the server does not end"))
+    }
+}

@@ -1,0 +1,67 @@
+//! The child of [`crate::side`]: serves a FUSE mount until its input ends.
+
+use crate::null::NullServer;
+use crate::target::io_error;
+use extant::{Fs, OpenOptions};
+use extant_fuse::{MountOptions, Unmounter};
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What unmounts the current mount when the parent dies.
+type Current = Arc<Mutex<Option<Unmounter>>>;
+
+/// Serves `image`, or names in memory without one, on `dir`; again for each line of input; until input ends.
+pub fn serve(image: Option<&Path>, dir: &Path) -> io::Result<()> {
+    let current = Current::default();
+    let lines = read_input(current.clone());
+    let null = NullServer::new();
+    loop {
+        match image {
+            Some(image) => serve_extant(image, dir, &current)?,
+            None => serve_null(null.clone(), dir, &current)?,
+        }
+        if lines.recv().is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Hands on lines of input; at its end, lets go of the mount.
+fn read_input(current: Current) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        let last = current.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(unmounter) = last {
+            // An error says that it is unmounted already.
+            drop(unmounter.detach());
+        }
+    });
+    lines
+}
+
+fn ready(current: &Current, unmounter: Unmounter) -> io::Result<()> {
+    *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(unmounter);
+    println!("ready");
+    io::stdout().flush()
+}
+
+fn serve_extant(image: &Path, dir: &Path, current: &Current) -> io::Result<()> {
+    let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;
+    let mounted = extant_fuse::mount(fs, dir, &MountOptions::default())?;
+    ready(current, mounted.unmounter())?;
+    mounted.wait()
+}
+
+fn serve_null(server: NullServer, dir: &Path, current: &Current) -> io::Result<()> {
+    let options = MountOptions { subtype: "null".into(), source: "null".into(), ..MountOptions::default() };
+    let served = extant_fuse::bare::mount(server, dir, &options, false)?;
+    ready(current, Unmounter::of(dir))?;
+    served.join().map_err(|_| io::Error::other("the serving thread panicked"))?
+}

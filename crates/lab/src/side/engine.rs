@@ -1,0 +1,69 @@
+//! The engine in process.
+
+use super::image::{self, Medium};
+use crate::scratch::Scratch;
+use crate::target::{Engine, Target, io_error};
+use extant::{Fs, OpenOptions};
+use extant_blocks::{BlockDevice, SparseDevice};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+enum Source {
+    File(PathBuf, #[allow(dead_code)] Scratch),
+    Memory(Arc<SparseDevice>),
+}
+
+/// An open image.
+pub struct Running {
+    // Closed before its image goes.
+    engine: Option<Engine>,
+    source: Source,
+}
+
+impl Running {
+    /// Makes and opens one.
+    pub fn start(medium: Medium) -> io::Result<Running> {
+        let scratch = Scratch::new()?;
+        let path = image::make(&scratch)?;
+        let source = match medium {
+            Medium::File => Source::File(path, scratch),
+            Medium::Memory => Source::Memory(Arc::new(copy(&path)?)),
+        };
+        let engine = Some(open(&source)?);
+        Ok(Running { engine, source })
+    }
+}
+
+fn copy(path: &std::path::Path) -> io::Result<SparseDevice> {
+    let file = extant_blocks::OpenOptions::from_spec(&extant_blocks::parse_image_spec(&path.to_string_lossy()));
+    SparseDevice::copy_of(&file.open()?)
+}
+
+fn open(source: &Source) -> io::Result<Engine> {
+    let options = OpenOptions::new();
+    let fs = match source {
+        Source::File(path, _) => Fs::open(path, &options),
+        Source::Memory(device) => Fs::open_device(device.clone() as Arc<dyn BlockDevice>, &options),
+    };
+    fs.map(Engine::new).map_err(io_error)
+}
+
+impl super::Running for Running {
+    fn target(&self) -> &dyn Target {
+        // Only `cold` takes it out, and puts it back unless it fails.
+        self.engine.as_ref().expect("it is open")
+    }
+
+    fn cold(&mut self) -> io::Result<()> {
+        if let Some(engine) = self.engine.take() {
+            engine.unmount()?;
+        }
+        self.engine = Some(open(&self.source)?);
+        Ok(())
+    }
+
+    fn stop(mut self: Box<Self>) -> io::Result<()> {
+        self.engine.take().map_or(Ok(()), Engine::unmount)
+    }
+}

@@ -1,0 +1,155 @@
+//! A mounted directory, driven by system calls relative to it.
+
+use super::{How, Kind, Name, OpenFile, Put, Target};
+use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RawDir, Timespec, Timestamps};
+use rustix::io as rio;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Bytes for one system call that lists names.
+const LIST_BYTES: usize = 32 << 10;
+
+/// Permissions of what workloads make.
+const DIR_MODE: Mode = Mode::from_raw_mode(0o755);
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+
+/// A directory of any mounted file system.
+#[derive(Debug)]
+pub struct Directory {
+    root: OwnedFd,
+}
+
+impl Directory {
+    /// Opens the directory.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let root = sys::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Directory { root })
+    }
+
+    fn make(&self, path: &[u8], mode: Mode) -> io::Result<OwnedFd> {
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        Ok(sys::openat(&self.root, path, how, mode)?)
+    }
+}
+
+/// Times with a modification time and the access time left as it is.
+fn mtime(seconds: i64) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: sys::UTIME_OMIT as _ },
+        last_modification: Timespec { tv_sec: seconds, tv_nsec: 0 },
+    }
+}
+
+fn write_all(file: &OwnedFd, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        let done = rio::write(file, data)?;
+        data = &data[done..];
+    }
+    Ok(())
+}
+
+fn path_or_dot(path: &[u8]) -> &[u8] {
+    if path.is_empty() { b"." } else { path }
+}
+
+impl Target for Directory {
+    fn mkdir(&self, path: &[u8]) -> io::Result<()> {
+        Ok(sys::mkdirat(&self.root, path, DIR_MODE)?)
+    }
+
+    fn create(&self, path: &[u8]) -> io::Result<()> {
+        self.make(path, FILE_MODE).map(drop)
+    }
+
+    fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()> {
+        let fd = self.make(path, Mode::from_raw_mode(file.mode.into()))?;
+        write_all(&fd, file.data)?;
+        if let Some(seconds) = file.mtime {
+            sys::futimens(&fd, &mtime(seconds))?;
+        }
+        Ok(())
+    }
+
+    fn symlink(&self, path: &[u8], to: &[u8]) -> io::Result<()> {
+        Ok(sys::symlinkat(to, &self.root, path)?)
+    }
+
+    fn set_mtime(&self, path: &[u8], seconds: i64) -> io::Result<()> {
+        Ok(sys::utimensat(&self.root, path, &mtime(seconds), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn stat(&self, path: &[u8]) -> io::Result<u64> {
+        let stat = sys::statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn open(&self, path: &[u8], how: How) -> io::Result<Box<dyn OpenFile>> {
+        let flags = match how {
+            How::Read => OFlags::RDONLY,
+            How::Write => OFlags::RDWR,
+            How::Append => OFlags::WRONLY | OFlags::APPEND,
+        };
+        let fd = sys::openat(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Box::new(File { fd, append: how == How::Append }))
+    }
+
+    fn unlink(&self, path: &[u8]) -> io::Result<()> {
+        Ok(sys::unlinkat(&self.root, path, AtFlags::empty())?)
+    }
+
+    fn rmdir(&self, path: &[u8]) -> io::Result<()> {
+        Ok(sys::unlinkat(&self.root, path, AtFlags::REMOVEDIR)?)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        Ok(sys::renameat(&self.root, from, &self.root, to)?)
+    }
+
+    fn list(&self, path: &[u8]) -> io::Result<Vec<Name>> {
+        let how = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = sys::openat(&self.root, path_or_dot(path), how, Mode::empty())?;
+        let mut buf = Vec::with_capacity(LIST_BYTES);
+        let mut names = Vec::new();
+        let mut dir = RawDir::new(fd, buf.spare_capacity_mut());
+        while let Some(entry) = dir.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                let kind = if entry.file_type() == FileType::Directory { Kind::Directory } else { Kind::Other };
+                names.push(Name { name: name.to_vec(), kind });
+            }
+        }
+        Ok(names)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(sys::syncfs(&self.root)?)
+    }
+}
+
+struct File {
+    fd: OwnedFd,
+    append: bool,
+}
+
+impl OpenFile for File {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(rio::pread(&self.fd, buf, offset)?)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.append {
+            return write_all(&self.fd, data);
+        }
+        let mut done = 0;
+        while done < data.len() {
+            done += rio::pwrite(&self.fd, &data[done..], offset + done as u64)?;
+        }
+        Ok(())
+    }
+
+    fn fsync(&self) -> io::Result<()> {
+        Ok(sys::fsync(&self.fd)?)
+    }
+}

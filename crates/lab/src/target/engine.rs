@@ -1,0 +1,160 @@
+//! The engine, called in process.
+
+use super::{How, Kind, Name, OpenFile, Put, Target};
+use extant::{Caller, Error, File, FileType, Follow, Fs, New, OpenFlags, SetAttr, TimeSet, Timestamp};
+use std::io;
+
+/// Permissions of what workloads make.
+const DIR_MODE: u16 = 0o755;
+const FILE_MODE: u16 = 0o644;
+
+/// An open file system.
+#[derive(Debug)]
+pub struct Engine {
+    fs: Fs,
+}
+
+impl Engine {
+    /// Takes over an open file system.
+    pub fn new(fs: Fs) -> Self {
+        Engine { fs }
+    }
+
+    /// Closes it cleanly.
+    pub fn unmount(self) -> io::Result<()> {
+        self.fs.unmount().map_err(io_error)
+    }
+
+    fn make(&self, path: &[u8], mode: u16, what: New<'_>) -> extant::Result<extant::Node> {
+        let (dir, name) = self.fs.resolve_parent(path)?;
+        self.fs.create(&Caller::default(), &dir, name, mode, what)
+    }
+
+    fn make_open(&self, path: &[u8], mode: u16) -> extant::Result<File> {
+        let node = self.make(path, mode, New::File)?;
+        self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() })
+    }
+
+    fn put_file(&self, path: &[u8], file: Put<'_>) -> extant::Result<()> {
+        let open = self.make_open(path, file.mode)?;
+        write_all(&open, 0, file.data)?;
+        match file.mtime {
+            Some(seconds) => self.fs.set_attr(open.node(), &mtime(seconds)).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn names(&self, path: &[u8]) -> extant::Result<Vec<Name>> {
+        let dir = self.fs.resolve(path, Follow::Yes)?;
+        let mut names = Vec::new();
+        self.fs.read_dir_from(&dir, 0, |e| {
+            if e.name != b"." && e.name != b".." {
+                let kind = if e.ftype == FileType::Directory { Kind::Directory } else { Kind::Other };
+                names.push(Name { name: e.name.to_vec(), kind });
+            }
+            true
+        })?;
+        Ok(names)
+    }
+}
+
+/// An engine's error as the system calls would tell it.
+pub fn io_error(e: Error) -> io::Error {
+    match e {
+        Error::Posix(_) => io::Error::from_raw_os_error(e.errno()),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+fn mtime(seconds: i64) -> SetAttr {
+    let at = Timestamp { sec: seconds, nsec: 0 };
+    SetAttr { mtime: Some(TimeSet::At(at)), ..Default::default() }
+}
+
+fn write_all(file: &File, offset: u64, data: &[u8]) -> extant::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        done += file.write_at(offset + done as u64, &data[done..])?;
+    }
+    Ok(())
+}
+
+impl Target for Engine {
+    fn mkdir(&self, path: &[u8]) -> io::Result<()> {
+        self.make(path, DIR_MODE, New::Dir).map(drop).map_err(io_error)
+    }
+
+    fn create(&self, path: &[u8]) -> io::Result<()> {
+        self.make_open(path, FILE_MODE).map(drop).map_err(io_error)
+    }
+
+    fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()> {
+        self.put_file(path, file).map_err(io_error)
+    }
+
+    fn symlink(&self, path: &[u8], to: &[u8]) -> io::Result<()> {
+        self.make(path, 0o777, New::Symlink(to)).map(drop).map_err(io_error)
+    }
+
+    fn set_mtime(&self, path: &[u8], seconds: i64) -> io::Result<()> {
+        let set = || self.fs.set_attr(&self.fs.resolve(path, Follow::No)?, &mtime(seconds));
+        set().map(drop).map_err(io_error)
+    }
+
+    fn stat(&self, path: &[u8]) -> io::Result<u64> {
+        self.fs.resolve(path, Follow::No).map(|node| node.attr().size).map_err(io_error)
+    }
+
+    fn open(&self, path: &[u8], how: How) -> io::Result<Box<dyn OpenFile>> {
+        let flags = OpenFlags { write: how != How::Read, append: how == How::Append, ..Default::default() };
+        let open = || self.fs.open_file(&self.fs.resolve(path, Follow::Yes)?, flags);
+        Ok(Box::new(open().map_err(io_error)?))
+    }
+
+    fn unlink(&self, path: &[u8]) -> io::Result<()> {
+        let unlink = || {
+            let (dir, name) = self.fs.resolve_parent(path)?;
+            self.fs.unlink(&dir, name)
+        };
+        unlink().map_err(io_error)
+    }
+
+    fn rmdir(&self, path: &[u8]) -> io::Result<()> {
+        let rmdir = || {
+            let (dir, name) = self.fs.resolve_parent(path)?;
+            self.fs.rmdir(&dir, name)
+        };
+        rmdir().map_err(io_error)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        let rename = || {
+            let (from, old) = self.fs.resolve_parent(from)?;
+            let (to, new) = self.fs.resolve_parent(to)?;
+            self.fs.rename(&from, old, &to, new, extant::RenameFlags::empty())
+        };
+        rename().map_err(io_error)
+    }
+
+    fn list(&self, path: &[u8]) -> io::Result<Vec<Name>> {
+        self.names(path).map_err(io_error)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fs.sync().map_err(io_error)
+    }
+}
+
+impl OpenFile for File {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        File::read_at(self, offset, buf).map_err(io_error)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        write_all(self, offset, data).map_err(io_error)
+    }
+
+    fn fsync(&self) -> io::Result<()> {
+        File::sync(self).map_err(io_error)
+    }
+}

@@ -1,0 +1,40 @@
+//! Other people's programs.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Directories of administrators' tools that are often missing from `PATH`.
+const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+/// The path of a program.
+///
+/// # Errors
+/// If it is not installed; the message names the Debian package that has it.
+pub fn need(tool: &str) -> io::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(SYSTEM_DIRS.iter().map(PathBuf::from))
+        .map(|dir| dir.join(tool))
+        .find(|candidate| candidate.is_file())
+        .ok_or_else(|| missing(tool))
+}
+
+fn missing(tool: &str) -> io::Error {
+    let package = match tool {
+        "mke2fs" => "e2fsprogs",
+        "losetup" => "mount",
+        other => other,
+    };
+    io::Error::new(io::ErrorKind::NotFound, format!("`{tool}` is not installed: apt-get install {package}"))
+}
+
+/// Runs a program to its end; what it printed.
+pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> io::Result<String> {
+    let out = Command::new(need(tool)?).args(args).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(io::Error::other(format!("`{tool}` failed: {}", String::from_utf8_lossy(&out.stderr).trim()))),
+    }
+}
