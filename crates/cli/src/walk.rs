@@ -60,11 +60,6 @@ impl<'a> Walk<'a> {
         Walk { fs, levels: Vec::new(), entered: HashSet::new(), first: Some(first), next: None, max_depth }
     }
 
-    /// Does not enter the directory that was found last.
-    pub fn skip(&mut self) {
-        self.next = None;
-    }
-
     fn enter(&mut self, dir: &Node, path: Vec<u8>) -> Result<(), Obstacle> {
         if self.levels.len() >= self.max_depth {
             return Ok(());

@@ -1,0 +1,228 @@
+//! Trees that go into images and come out again.
+
+use crate::args;
+use crate::program::{done, extant, json, refused};
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::run;
+use extant_testkit::tree::{Manifest, Plan, Shape, What};
+use extant_testkit::{FeatureSet, Image, Scratch};
+use std::os::unix::fs::MetadataExt;
+
+fn tree(scratch: &Scratch, seed: u64, shape: &Shape) -> std::path::PathBuf {
+    let top = scratch.dir("top");
+    Plan::random(seed, shape).apply(&top);
+    top
+}
+
+/// What a tree has, less what is the file system's own.
+fn manifest(top: &std::path::Path) -> Manifest {
+    Manifest::walk(top).without("lost+found").without_root()
+}
+
+#[track_caller]
+fn round_trip(set: &FeatureSet, seed: u64, shape: &Shape, threads: &str) {
+    round_trip_of(set, &Plan::random(seed, shape), threads);
+}
+
+#[track_caller]
+fn round_trip_of(set: &FeatureSet, plan: &Plan, threads: &str) {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    plan.apply(&top);
+    let expected = manifest(&top);
+    let image = set.make();
+    done(&args!["put", "--threads", threads, image.path(), &top, "/"]);
+    image.assert_clean();
+    let mount = Mount::new(image.path(), "ro");
+    expected.assert_same(&manifest(mount.path()));
+    mount.unmount();
+    let out = scratch.join("out");
+    done(&args!["get", "--threads", threads, image.path(), "/", &out]);
+    expected.assert_same(&manifest(&out));
+}
+
+#[test]
+fn a_tree_comes_out_as_it_went_in() {
+    round_trip(FeatureSet::named("default"), 1, &Shape { wide: 500, ..Shape::default() }, "4");
+}
+
+#[test]
+fn a_tree_survives_small_blocks() {
+    round_trip(FeatureSet::named("1k"), 2, &Shape::small(), "2");
+}
+
+#[test]
+fn a_tree_survives_inline_data() {
+    round_trip(FeatureSet::named("inline_data"), 3, &Shape::small(), "2");
+}
+
+#[test]
+fn a_tree_survives_clusters() {
+    round_trip(FeatureSet::named("bigalloc"), 4, &Shape::small(), "2");
+}
+
+#[test]
+fn a_tree_survives_large_attributes() {
+    let mut plan = Plan::random(5, &Shape { largest_xattr: 20_000, ..Shape::small() });
+    // e2fsck takes a short symlink whose attribute lies in an inode of its own for one with blocks, the kernel's too.
+    let symlinks = plan.entries.iter_mut().filter(|e| matches!(e.what, What::Symlink(_)));
+    symlinks.for_each(|e| e.xattrs.retain(|_, value| value.len() < 500));
+    round_trip_of(FeatureSet::named("ea_inode"), &plan, "2");
+}
+
+#[test]
+fn a_tree_survives_block_maps_and_no_journal() {
+    round_trip(FeatureSet::named("ext3"), 6, &Shape::small(), "2");
+    round_trip(FeatureSet::named("no_journal"), 7, &Shape::small(), "1");
+}
+
+#[test]
+fn the_top_keeps_its_attributes() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    run("chmod", &["1770".as_ref(), top.as_os_str()]).must_succeed();
+    run("chown", &["1234:5678".as_ref(), top.as_os_str()]).must_succeed();
+    run("touch", &["-d".as_ref(), "2001-02-03 04:05:06.789".as_ref(), top.as_os_str()]).must_succeed();
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["put", image.path(), &top, "/new"]);
+    let out = scratch.join("out");
+    done(&args!["get", image.path(), "/new", &out]);
+    let meta = std::fs::metadata(&out).unwrap();
+    assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o1770, 1234, 5678));
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (981_173_106, 789_000_000));
+    image.assert_clean();
+}
+
+#[test]
+fn holes_stay_holes() {
+    let scratch = Scratch::new();
+    let sparse = scratch.file("sparse", 1 << 30);
+    run("dd", &["if=/dev/urandom", &format!("of={}", sparse.display()), "bs=64k", "count=1", "seek=1000", "conv=notrunc"])
+        .must_succeed();
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["put", image.path(), &sparse, "/sparse"]);
+    let stat = json(&args!["stat", image.path(), "/sparse"]);
+    assert_eq!(stat[0]["size"], 1 << 30);
+    assert!(stat[0]["blocks_512"].as_u64().unwrap() < 1000);
+    let out = scratch.join("out");
+    done(&args!["get", image.path(), "/sparse", &out]);
+    run("cmp", &[&sparse, &out]).must_succeed();
+    assert!(std::fs::metadata(&out).unwrap().blocks() < 1000);
+    let tar = done(&args!["get", image.path(), "/sparse", "--tar", "-"]);
+    assert!(tar.stdout.len() < 1 << 20, "{} bytes", tar.stdout.len());
+    std::fs::write(scratch.join("t.tar"), &tar.stdout).unwrap();
+    let to = scratch.dir("untar");
+    run("tar", &["-C".as_ref(), to.as_os_str(), "-xf".as_ref(), scratch.join("t.tar").as_os_str()]).must_succeed();
+    run("cmp", &[sparse, to.join("sparse")]).must_succeed();
+    image.assert_clean();
+}
+
+#[test]
+fn an_archive_has_everything() {
+    let scratch = Scratch::new();
+    // Sockets have no place in an archive; neither have ACLs in the records that tar(1) reads back as attributes.
+    let mut plan = Plan::random(8, &Shape { longest_target: 300, ..Shape::small() });
+    plan.entries.retain(|e| !matches!(e.what, What::Socket));
+    plan.entries.iter_mut().for_each(|e| e.xattrs.retain(|name, _| !name.starts_with(b"system.")));
+    let top = scratch.dir("top");
+    plan.apply(&top);
+    let image = FeatureSet::named("default").make();
+    done(&args!["put", image.path(), &top, "/"]);
+    done(&args!["rm", "-r", image.path(), "/lost+found"]);
+    let archive = scratch.join("a.tar");
+    done(&args!["get", image.path(), "/", "--tar", &archive]);
+    let to = scratch.dir("untar");
+    let tar = ["--xattrs", "--xattrs-include=*", "--numeric-owner", "-p", "-C"];
+    let mut all: Vec<std::ffi::OsString> = tar.iter().map(Into::into).collect();
+    all.extend(args![&to, "-xf", &archive]);
+    run("tar", &all).must_succeed();
+    manifest(&top).assert_same(&manifest(&to));
+}
+
+#[test]
+fn what_is_there_is_replaced() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    std::fs::write(top.join("f"), "old").unwrap();
+    std::fs::write(top.join("g"), "kept").unwrap();
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["put", image.path(), &top, "/d"]);
+    std::fs::remove_file(top.join("g")).unwrap();
+    std::fs::write(top.join("f"), "new content").unwrap();
+    done(&args!["put", image.path(), &top, "/d"]);
+    assert_eq!(done(&args!["cat", image.path(), "/d/f", "/d/g"]).text(), "new contentkept");
+    assert_eq!(done(&args!["ls", "-a", image.path(), "/d"]).text(), "f\ng\n");
+    // A directory does not become a file, nor a file a directory.
+    std::fs::remove_file(top.join("f")).unwrap();
+    std::fs::create_dir(top.join("f")).unwrap();
+    refused(&args!["put", image.path(), &top, "/d"], 1, "not a directory");
+    image.assert_clean();
+}
+
+#[test]
+fn getting_does_not_follow_symlinks_out() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    std::fs::create_dir(top.join("d")).unwrap();
+    std::fs::write(top.join("d/f"), "in").unwrap();
+    std::fs::write(top.join("g"), "in").unwrap();
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["put", image.path(), &top, "/"]);
+    let (outside, out) = (scratch.dir("outside"), scratch.dir("out"));
+    std::fs::write(outside.join("g"), "out").unwrap();
+    std::os::unix::fs::symlink(&outside, out.join("d")).unwrap();
+    std::os::unix::fs::symlink(outside.join("g"), out.join("g")).unwrap();
+    let printed = extant(&args!["get", image.path(), "/", &out]);
+    assert_eq!(printed.code, 1, "{printed}");
+    assert_eq!(std::fs::read(outside.join("g")).unwrap(), b"out");
+    assert!(!outside.join("f").exists());
+    assert_eq!(std::fs::read(out.join("g")).unwrap(), b"in", "a file in the way is replaced");
+}
+
+#[test]
+fn a_loop_of_directories_ends() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["mkdir", "-p", image.path(), "/a/b"]);
+    let b = json(&args!["stat", image.path(), "/a"])[0]["inode"].as_u64().unwrap();
+    extant_testkit::debugfs::write(image.path(), &format!("link <{b}> /a/b/loop"));
+    let scratch = Scratch::new();
+    let out = scratch.join("out");
+    refused(&args!["get", image.path(), "/", &out], 1, "met before");
+    refused(&args!["tree", image.path()], 1, "met before");
+    refused(&args!["du", image.path()], 1, "met before");
+    refused(&args!["get", image.path(), "/", "--tar", scratch.join("t")], 1, "could not be copied");
+    assert!(out.join("a/b").is_dir());
+}
+
+#[test]
+fn standard_input_becomes_a_file() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let script = format!("seq 100000 | {} put {} - /numbers", crate::program::EXTANT, image.path().display());
+    run("sh", &["-c", &script]).must_succeed();
+    let numbers = run("seq", &["100000"]).must_succeed().stdout;
+    assert_eq!(done(&args!["cat", image.path(), "/numbers"]).stdout, numbers);
+    image.assert_clean();
+}
+
+#[test]
+fn a_full_image_is_an_error_and_stays_whole() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    for i in 0..8 {
+        std::fs::write(top.join(format!("f{i}")), vec![i; 1 << 20]).unwrap();
+    }
+    let image = Image::mke2fs(8 << 20, &["-t", "ext4", "-J", "size=1", "-b", "1024"]);
+    refused(&args!["put", image.path(), &top, "/"], 1, "no space left");
+    image.assert_clean();
+}
+
+#[test]
+fn owners_can_be_given() {
+    let scratch = Scratch::new();
+    let top = tree(&scratch, 9, &Shape { files: 3, ..Shape::small() });
+    let image = FeatureSet::named("default").make();
+    done(&args!["put", "--owner", "7:8", image.path(), &top, "/t"]);
+    for entry in json(&args!["find", image.path(), "/t"]).as_array().unwrap() {
+        assert_eq!((&entry["uid"], &entry["gid"]), (&7.into(), &8.into()), "{entry}");
+    }
+}

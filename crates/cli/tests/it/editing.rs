@@ -1,0 +1,105 @@
+//! Commands that make file systems and change them, judged by e2fsck.
+
+use crate::args;
+use crate::program::{done, json, refused};
+use extant_testkit::{FEATURE_SETS, FeatureSet, Scratch, e2fsck};
+
+#[test]
+fn new_file_systems_are_clean() {
+    let scratch = Scratch::new();
+    for (number, options) in [
+        &args![][..],
+        &args!["-b", "1024", "-L", "name", "-m", "1"],
+        &args!["-t", "ext2"],
+        &args!["-t", "ext3", "-I", "128"],
+        &args!["-O", "^has_journal,bigalloc", "-C", "16384"],
+        &args!["-O", "inline_data,ea_inode", "-N", "1000", "-U", "6f7ae4d6-9c2f-4f0e-8b1c-2d3a5b7c9e10"],
+        &args!["-J", "size=4", "-E", "root_owner=5:6", "-G", "4", "-i", "65536"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = scratch.join(format!("image{number}"));
+        let mut all = args!["mkfs", &image, "64M"].to_vec();
+        all.extend_from_slice(options);
+        done(&all);
+        e2fsck::check(&image).assert_clean();
+        assert_eq!(std::fs::metadata(&image).unwrap().len(), 64 << 20);
+        done(&args!["mkdir", &image, "/d"]);
+        e2fsck::check(&image).assert_clean();
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_image() {
+    let scratch = Scratch::new();
+    let images = [scratch.join("a"), scratch.join("b")];
+    for image in &images {
+        done(&args!["mkfs", image, "--size", "32M", "--seed", "5", "-L", "x"]);
+        e2fsck::check(image).assert_clean();
+    }
+    assert!(std::fs::read(&images[0]).unwrap() == std::fs::read(&images[1]).unwrap());
+    let made = json(&args!["mkfs", scratch.join("c"), "32M", "--seed", "6"]);
+    assert_eq!(made["block_size"], 1024);
+    assert_ne!(made["uuid"], json(&args!["info", &images[0]])["uuid"]);
+}
+
+#[test]
+fn wrong_options_make_nothing() {
+    let scratch = Scratch::new();
+    let image = scratch.join("image");
+    refused(&args!["mkfs", &image], 2, "how large");
+    refused(&args!["mkfs", &image, "64M", "-O", "nonsense"], 2, "nonsense");
+    refused(&args!["mkfs", &image, "64M", "-b", "1000"], 2, "block size");
+    refused(&args!["mkfs", &image, "10x"], 2, "10x");
+}
+
+#[test]
+fn changes_are_clean_on_every_feature_set() {
+    let scratch = Scratch::new();
+    let source = scratch.join("source");
+    std::fs::write(&source, vec![3; 70_000]).unwrap();
+    for set in FEATURE_SETS.iter().filter(|set| !matches!(set.name, "mmp" | "fast_commit" | "project")) {
+        let image = set.make();
+        done(&args!["mkdir", "-p", "-m", "700", "--owner", "1:2", image.path(), "/a/b/c"]);
+        done(&args!["put", image.path(), &source, "/a/exe"]);
+        done(&args!["ln", image.path(), "/a/exe", "/a/b/exe"]);
+        done(&args!["ln", "-s", image.path(), "../exe", "/a/b/link"]);
+        done(&args!["mv", image.path(), "/a/b/link", "/a/b/c"]);
+        done(&args!["chmod", image.path(), "4711", "/a/exe"]);
+        done(&args!["chown", image.path(), "3:4", "/a/b"]);
+        done(&args!["truncate", "-s", "10000", image.path(), "/a/exe"]);
+        done(&args!["setfattr", "-n", "user.note", "-V", "0x00ff", image.path(), "/a/exe"]);
+        image.assert_clean();
+        let stat = json(&args!["stat", image.path(), "/a/b/exe", "/a/b", "/a/b/c/link"]);
+        let [exe, b, link] = [0, 1, 2].map(|i| &stat[i]);
+        assert_eq!((&exe["links"], &exe["size"], &exe["mode"]), (&2.into(), &10000.into(), &0o4711.into()), "{}", set.name);
+        assert_eq!(exe["xattrs"][0]["value_hex"], "00ff", "{}", set.name);
+        assert_eq!((&b["uid"], &b["gid"], &b["mode"]), (&3.into(), &4.into(), &0o755.into()), "{}", set.name);
+        assert_eq!(link["target"], "../exe", "{}", set.name);
+        done(&args!["setfattr", "-x", "user.note", image.path(), "/a/exe"]);
+        done(&args!["rm", "-r", image.path(), "/a"]);
+        assert_eq!(done(&args!["ls", image.path()]).text(), "lost+found\n", "{}", set.name);
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn removing_is_careful() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["mkdir", image.path(), "/d"]);
+    refused(&args!["mkdir", image.path(), "/d"], 1, "file exists");
+    refused(&args!["rm", image.path(), "/d"], 1, "is a directory");
+    refused(&args!["rm", image.path(), "/missing"], 1, "/missing");
+    done(&args!["rm", "-f", image.path(), "/missing"]);
+    done(&args!["rm", "-r", image.path(), "/d"]);
+    image.assert_clean();
+}
+
+#[test]
+fn what_can_only_be_read_is_not_changed() {
+    let image = FeatureSet::named("project").make();
+    let before = image.bytes();
+    refused(&args!["mkdir", image.path(), "/d"], 1, "cannot be changed");
+    assert!(before == image.bytes());
+}

@@ -1,0 +1,112 @@
+//! The program under the names of helpers of mount(8), umount(8) and mkfs(8).
+
+use crate::args;
+use crate::program::{EXTANT, is_mount};
+use extant_testkit::tool::{Printed, run};
+use extant_testkit::{FeatureSet, Scratch, e2fsck};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A directory with the program under its other names.
+struct Names(Scratch);
+
+impl Names {
+    fn new() -> Names {
+        let scratch = Scratch::new();
+        for name in ["mount.fuse.extant", "mount.ext4", "umount.fuse.extant", "mkfs.extant"] {
+            std::os::unix::fs::symlink(EXTANT, scratch.join(name)).unwrap();
+        }
+        Names(scratch)
+    }
+
+    fn call(&self, name: &str, args: &[OsString]) -> Printed {
+        let path: PathBuf = self.0.join(name);
+        run(path.to_str().unwrap(), args)
+    }
+}
+
+fn options_of(dir: &Path, column: &str) -> String {
+    run("findmnt", &["-no".as_ref(), column.as_ref(), dir.as_os_str()]).must_succeed().text().trim().into()
+}
+
+#[test]
+fn mount_and_unmount_as_mount8_calls_them() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    for round in 0..2 {
+        let options = "rw,acl,user_xattr,nosuid,nodev,nodiratime";
+        let printed = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", options]).must_succeed();
+        assert!(printed.stdout.is_empty() && printed.stderr.is_empty(), "{printed}");
+        let shown = options_of(&dir, "VFS-OPTIONS");
+        for word in ["rw", "nosuid", "nodev", "nodiratime"] {
+            assert!(shown.split(',').any(|w| w == word), "{word} in {shown}");
+        }
+        std::fs::write(dir.join(format!("f{round}")), vec![1; 1 << 20]).unwrap();
+        names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+        // The server is gone by now: nobody else is asked to wait.
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn other_types_show_their_name() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    names.call("mount.ext4", &args![image.path(), &dir, "-o", "rw"]).must_succeed();
+    assert_eq!(options_of(&dir, "FSTYPE"), "fuse.ext4");
+    names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+    image.assert_clean();
+}
+
+#[test]
+fn unknown_options_end_with_32() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let dir = names.0.dir("mnt");
+    let printed = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw,nonsense"]);
+    assert_eq!(printed.code, 32, "{printed}");
+    assert!(printed.errors().contains("nonsense"), "{printed}");
+    let printed = names.call("mount.fuse.extant", &args![names.0.join("missing"), &dir, "-o", "rw"]);
+    assert_eq!(printed.code, 32, "{printed}");
+    assert!(!is_mount(&dir));
+}
+
+#[test]
+fn a_mount_becomes_read_only_and_writable_again() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw"]).must_succeed();
+    names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro,remount"]).must_succeed();
+    assert!(std::fs::write(dir.join("f"), "x").is_err());
+    names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw,remount"]).must_succeed();
+    std::fs::write(dir.join("f"), "x").unwrap();
+    names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+    image.assert_clean();
+}
+
+#[test]
+fn an_image_shows_at_two_places() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let (first, second) = (names.0.dir("first"), names.0.dir("second"));
+    names.call("mount.fuse.extant", &args![image.path(), &first, "-o", "rw"]).must_succeed();
+    names.call("mount.fuse.extant", &args![image.path(), &second, "-o", "rw"]).must_succeed();
+    std::fs::write(first.join("f"), "x").unwrap();
+    assert_eq!(std::fs::read(second.join("f")).unwrap(), b"x");
+    names.call("umount.fuse.extant", &args![&first]).must_succeed();
+    assert_eq!(std::fs::read(second.join("f")).unwrap(), b"x");
+    names.call("umount.fuse.extant", &args![&second]).must_succeed();
+    image.assert_clean();
+}
+
+#[test]
+fn mkfs_takes_sizes_in_blocks() {
+    let names = Names::new();
+    let image = names.0.file("image", 0);
+    names.call("mkfs.extant", &args!["-q", "-b", "4096", &image, "8192"]).must_succeed();
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 8192 * 4096);
+    e2fsck::check(&image).assert_clean();
+}

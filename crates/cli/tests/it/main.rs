@@ -1,0 +1,10 @@
+//! The program from outside: what it prints, how it ends, and what e2fsck and the kernel say of what it did.
+
+mod copying;
+mod editing;
+mod helpers;
+mod mounting;
+mod program;
+mod reading;
+mod recovery;
+mod usage;

@@ -1,0 +1,201 @@
+//! Real mounts through FUSE.
+
+use crate::args;
+use crate::program::{Server, await_that, done, extant, is_mount, json, refused};
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::run;
+use extant_testkit::tree::{Manifest, Plan, Shape};
+use extant_testkit::{FeatureSet, Scratch, e2fsck};
+use std::path::Path;
+
+/// Unmounts what is left of a mount of a test that failed.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        if is_mount(self.0) {
+            run("umount", &["--lazy".as_ref(), self.0.as_os_str()]);
+        }
+    }
+}
+
+fn await_free(image: &Path) {
+    done(&args!["info", "--wait", image]);
+}
+
+#[test]
+fn several_programs_write_at_once() {
+    let image = FeatureSet::named("default").make_sized(128 << 20);
+    let scratch = Scratch::new();
+    let source = scratch.dir("source");
+    Plan::random(21, &Shape { wide: 100, ..Shape::small() }).apply(&source);
+    let dir = scratch.dir("mnt");
+    let _mounted = Mounted(&dir);
+    let printed = done(&args!["mount", image.path(), &dir]);
+    assert!(printed.stdout.is_empty() && printed.stderr.is_empty(), "{printed}");
+    let shown = run("findmnt", &["-no".as_ref(), "FSTYPE,SOURCE".as_ref(), dir.as_os_str()]).must_succeed().text();
+    assert_eq!(shown.split_whitespace().collect::<Vec<_>>(), ["fuse.extant", image.path().to_str().unwrap()]);
+    std::thread::scope(|scope| {
+        for copy in ["cp -a", "rsync", "tar", "cp -a"].iter().enumerate() {
+            let (source, dir) = (source.display(), dir.join(format!("copy{}", copy.0)));
+            let to = dir.display();
+            let script = match *copy.1 {
+                "tar" => format!("mkdir {to} && tar --xattrs --xattrs-include=* --acls -C {source} -cf - . | tar --xattrs --xattrs-include=* --acls -C {to} -xpf -"),
+                _ => format!("cp -a {source} {to}"),
+            };
+            scope.spawn(move || run("sh", &["-c", &script]).must_succeed());
+        }
+    });
+    let expected = Manifest::walk(&source).without_root();
+    for number in [0, 1, 3] {
+        expected.assert_same(&Manifest::walk(&dir.join(format!("copy{number}"))).without_root());
+    }
+    run("umount", &[&dir]).must_succeed();
+    await_free(image.path());
+    image.assert_clean();
+    let kernel = Mount::new(image.path(), "ro");
+    for number in [0, 1, 3] {
+        expected.assert_same(&Manifest::walk(&kernel.join(format!("copy{number}"))).without_root());
+    }
+}
+
+#[test]
+fn an_image_in_use_is_refused() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let server = Server::start(image.path(), "rw");
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    refused(&args!["ls", image.path()], 1, "in use");
+    refused(&args!["mkdir", image.path(), "/d"], 1, "--wait");
+    refused(&args!["recover", image.path()], 1, "in use");
+    refused(&args!["mkfs", image.path(), "-F"], 1, "in use");
+    refused(&args!["mount", image.path(), &dir], 1, &server.dir().display().to_string());
+    server.unmount();
+    let kernel = Mount::new(image.path(), "");
+    refused(&args!["ls", image.path()], 1, "the kernel has mounted it");
+    refused(&args!["recover", image.path()], 1, "the kernel has mounted it");
+    kernel.unmount();
+    done(&args!["ls", image.path()]);
+}
+
+#[test]
+fn counters_of_a_mount_are_shown() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let server = Server::start(image.path(), "rw");
+    std::fs::write(server.dir().join("f"), "x").unwrap();
+    std::fs::File::open(server.dir().join("f")).unwrap().sync_all().unwrap();
+    let stats = json(&args!["stats", server.dir()]);
+    assert!(stats["journal"]["commits"].as_u64().unwrap() > 0, "{stats}");
+    assert!(done(&args!["stats", server.dir()]).text().contains("journal.commits"));
+    refused(&args!["stats", server.dir().join("f")], 1, "nothing that extant serves");
+    server.unmount();
+}
+
+#[test]
+fn sigterm_unmounts_cleanly() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let mut server = Server::start(image.path(), "rw");
+    std::fs::write(server.dir().join("f"), vec![5; 3 << 20]).unwrap();
+    server.signal("TERM");
+    assert_eq!(server.end(), 0);
+    image.assert_clean();
+    assert_eq!(done(&args!["cat", image.path(), "/f"]).stdout, vec![5; 3 << 20]);
+}
+
+#[test]
+fn sigterm_lets_users_finish() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let mut server = Server::start(image.path(), "rw");
+    let mut open = std::fs::File::create(server.dir().join("f")).unwrap();
+    std::io::Write::write_all(&mut open, b"first ").unwrap();
+    server.signal("TERM");
+    await_that("the detaching", || !is_mount(server.dir()));
+    std::io::Write::write_all(&mut open, b"second").unwrap();
+    drop(open);
+    assert_eq!(server.end(), 0);
+    image.assert_clean();
+    assert_eq!(done(&args!["cat", image.path(), "/f"]).text(), "first second");
+}
+
+#[test]
+fn a_second_sigterm_commits_and_ends() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let mut server = Server::start(image.path(), "rw");
+    let open = std::fs::File::create(server.dir().join("f")).unwrap();
+    server.signal("TERM");
+    await_that("the detaching", || !is_mount(server.dir()));
+    server.signal("TERM");
+    assert_eq!(server.end(), 1);
+    drop(open);
+    done(&args!["recover", image.path()]);
+    image.assert_clean();
+    assert_eq!(done(&args!["cat", image.path(), "/f"]).text(), "");
+}
+
+#[test]
+fn what_was_synced_survives_the_death_of_the_server() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let mut server = Server::start(image.path(), "rw");
+    let content: Vec<u8> = (0..2_000_000u32).map(|i| (i / 7) as u8).collect();
+    let synced = server.dir().join("d/synced");
+    std::fs::create_dir(server.dir().join("d")).unwrap();
+    std::fs::write(&synced, &content).unwrap();
+    std::fs::File::open(&synced).unwrap().sync_all().unwrap();
+    for i in 0..200 {
+        std::fs::write(server.dir().join(format!("f{i}")), "never synced").unwrap();
+    }
+    server.signal("KILL");
+    assert_eq!(server.end(), -1);
+    run("umount", &["--lazy".as_ref(), server.dir().as_os_str()]).must_succeed();
+    let copy = image.copy();
+    assert_eq!(done(&args!["cat", image.path(), "/d/synced"]).stdout, content);
+    done(&args!["recover", image.path()]);
+    image.assert_clean();
+    assert_eq!(done(&args!["cat", image.path(), "/d/synced"]).stdout, content);
+    e2fsck::recover(copy.path()).assert_clean();
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["mkdir", image.path(), "/d"]);
+    let before = image.bytes();
+    for options in ["ro", "ro,noload"] {
+        let server = Server::start(image.path(), options);
+        assert!(server.dir().join("d").is_dir());
+        assert!(std::fs::write(server.dir().join("f"), "x").is_err());
+        // Others may read meanwhile.
+        done(&args!["ls", image.path()]);
+        server.unmount();
+        assert!(before == image.bytes(), "{options}");
+    }
+}
+
+#[test]
+fn a_mount_can_follow_an_unmount_at_once() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    let _mounted = Mounted(&dir);
+    for round in 0..3 {
+        done(&args!["mount", image.path(), &dir]);
+        std::fs::write(dir.join(format!("f{round}")), vec![round; 1 << 20]).unwrap();
+        run("umount", &[&dir]).must_succeed();
+    }
+    await_free(image.path());
+    image.assert_clean();
+    assert_eq!(done(&args!["ls", image.path()]).text(), "f0\nf1\nf2\nlost+found\n");
+}
+
+#[test]
+fn errors_of_the_server_reach_the_caller() {
+    let blank = extant_testkit::Image::blank(1 << 20);
+    let scratch = Scratch::new();
+    let (dir, file) = (scratch.dir("mnt"), scratch.file("file", 0));
+    refused(&args!["mount", blank.path(), &dir], 1, &blank.path().display().to_string());
+    refused(&args!["mount", scratch.join("missing"), &dir], 1, "missing");
+    refused(&args!["mount", blank.path(), &file], 1, "not a directory");
+    let printed = extant(&args!["mount", "-o", "ro,nonsense", blank.path(), &dir]);
+    assert_eq!(printed.code, 2, "{printed}");
+    assert!(!is_mount(&dir));
+}

@@ -1,0 +1,79 @@
+//! Images that a crash left.
+
+use crate::args;
+use crate::program::{done, json};
+use extant_testkit::kernel::{Mount, Shutdown};
+use extant_testkit::{FeatureSet, Image};
+
+/// An image with a journal to replay and an orphan: the kernel was stopped after a commit.
+fn crashed(set: &FeatureSet) -> Image {
+    let image = set.make();
+    let mount = Mount::new(image.path(), "");
+    for i in 0..100 {
+        std::fs::write(mount.join(format!("f{i}")), vec![1; 5000]).unwrap();
+    }
+    mount.sync();
+    let open = std::fs::File::open(mount.join("f0")).unwrap();
+    std::fs::remove_file(mount.join("f0")).unwrap();
+    std::fs::write(mount.join("last"), "x").unwrap();
+    mount.shut_down(Shutdown::FlushLog);
+    drop(open);
+    mount.unmount();
+    image
+}
+
+#[test]
+fn crashed_images_are_recovered() {
+    for name in ["default", "orphan_file", "1k", "ext3"] {
+        let image = crashed(FeatureSet::named(name));
+        let before = image.bytes();
+        let trial = json(&args!["recover", "--dry-run", image.path()]);
+        assert!(before == image.bytes(), "{name}: a trial wrote");
+        assert!(trial["journal"]["transactions"].as_u64().unwrap() > 0, "{name}: {trial}");
+        assert_eq!(trial["orphans"]["freed"], 1, "{name}: {trial}");
+        // To read it, it is recovered in memory.
+        assert!(done(&args!["ls", image.path()]).text().contains("f99"), "{name}");
+        assert_eq!(json(&args!["info", image.path()])["needs_recovery"], true, "{name}");
+        assert!(before == image.bytes(), "{name}: reading wrote");
+        let recovered = json(&args!["recover", image.path()]);
+        assert_eq!(recovered["journal"], trial["journal"], "{name}");
+        assert_eq!(recovered["orphans"], trial["orphans"], "{name}");
+        image.assert_clean();
+        assert!(done(&args!["recover", image.path()]).errors().contains("nothing to recover"), "{name}");
+    }
+}
+
+#[test]
+fn a_write_recovers_first() {
+    let image = crashed(FeatureSet::named("default"));
+    let printed = done(&args!["mkdir", image.path(), "/new"]);
+    assert!(printed.errors().contains("replayed"), "{printed}");
+    image.assert_clean();
+}
+
+#[test]
+fn a_torn_tail_is_dropped() {
+    let image = crashed(FeatureSet::named("default"));
+    let mut bytes = image.bytes();
+    let commit = last_commit_block(&bytes, 4096);
+    bytes[commit..commit + 4096].fill(0);
+    std::fs::write(image.path(), &bytes).unwrap();
+    let recovered = json(&args!["recover", image.path()]);
+    assert!(recovered["journal"]["dropped"].is_string(), "{recovered}");
+    image.assert_clean();
+}
+
+/// Where the commit block with the highest sequence lies.
+fn last_commit_block(bytes: &[u8], block: usize) -> usize {
+    let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    let commits = (0..bytes.len()).step_by(block).filter(|at| word(*at) == 0xC03B_3998 && word(at + 4) == 2);
+    commits.max_by_key(|at| word(at + 8)).expect("a commit block")
+}
+
+#[test]
+fn a_clean_image_has_nothing_to_recover() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let document = json(&args!["recover", image.path()]);
+    assert!(document["journal"].is_null(), "{document}");
+    image.assert_clean();
+}
