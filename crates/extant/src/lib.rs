@@ -1,7 +1,43 @@
 //! ext4 in user space: open, create, read, write, recover.
 //!
-//! The rooms, from top to bottom; calls go downward only: [`fs`](mod@fs), `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`,
-//! `alloc`, `orphan`, `inode`, `groups`, `volume`.
+//! [`Fs`] is an open file system. It dereferences to [`Operations`], which has every operation: by [`Node`] (an inode) and name, as system
+//! calls below the path walk have them, and by path through [`Operations::resolve`]. All take `&self`, and any number of
+//! threads may call them.
+//!
+//! ```
+//! use extant::{Caller, Follow, Fs, New, OpenFlags, OpenOptions, mkfs};
+//! use extant_blocks::MemDevice;
+//! use std::sync::Arc;
+//!
+//! # fn main() -> extant::Result<()> {
+//! let device = Arc::new(MemDevice::new(64 << 20));
+//! let fs = Fs::create(device.clone(), &mkfs::Options::default(), &OpenOptions::new())?;
+//! let root = fs.root()?;
+//! let node = fs.create(&Caller::default(), &root, b"greeting", 0o644, New::File)?;
+//! let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+//! file.write_at(0, b"hello")?;
+//! file.sync()?;
+//! drop(file);
+//! fs.unmount()?;
+//!
+//! // Reading changes nothing on the device, even where a journal must be replayed.
+//! let fs = Fs::open_device(device, &OpenOptions::new().read_only(true))?;
+//! let node = fs.resolve("/greeting", Follow::Yes)?;
+//! let file = fs.open_file(&node, OpenFlags::default())?;
+//! let mut buf = [0; 5];
+//! assert_eq!(file.read_at(0, &mut buf)?, 5);
+//! assert_eq!(&buf, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rooms
+//! From top to bottom; calls go downward only: [`fs`](mod@fs), [`mkfs`], `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`, `store`, `orphan`,
+//! `alloc`, `inode`, `groups`, `volume`.
+//!
+//! # Errors
+//! [`Error`] tells a failed device, a corruption with its coordinates, what is not supported, and what POSIX has a number for;
+//! [`Error::errno`] translates each into that number.
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -44,8 +80,13 @@ pub use alloc::Usage;
 pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};
 pub use file::{Extent, ExtentFlags, Falloc};
-pub use fs::{Fs, FsStats, OpenOptions, Recovery};
+pub use fs::{Frozen, Fs, FsStats, OpenOptions, Recovery};
 pub use ops::{Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet};
 pub use vfs::Follow;
 pub use volume::{Clock, SystemClock};
 pub use xattr::Mode as XattrMode;
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

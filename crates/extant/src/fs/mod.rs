@@ -3,11 +3,13 @@
 mod boot;
 mod client;
 mod features;
+mod freeze;
 mod open;
 mod options;
 mod report;
 mod threads;
 
+pub use freeze::Frozen;
 pub use options::OpenOptions;
 pub use report::{FsStats, Recovery};
 

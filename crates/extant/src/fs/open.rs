@@ -16,8 +16,9 @@ use crate::vfs::Vfs;
 use crate::volume::{superblock_seconds, Rng, Volume};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::features::{Compat, Incompat, RoCompat};
-use extant_format::superblock::{Geometry, State, Superblock};
+use extant_format::superblock::{Geometry, State, SuperFlags, Superblock};
 use extant_journal::{Config, Journal, Log, LogFeatures, recovery};
+use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,11 +39,13 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
         false => None,
     };
     let (dev, log) = recover(dev, &geo, &sb, options, write, &mut recovery)?;
-    let (mut sb, geo) = boot::superblock(&*dev)?;
+    let (mut sb, _) = boot::superblock(&*dev)?;
     let clean_state = sb.state();
     if write {
         mark_mounted(&*dev, &mut sb, log.is_some(), options)?;
     }
+    // What marking decided belongs to the facts.
+    let geo = Geometry::new(&sb)?;
     let log = log.filter(|_| write);
     let store = build(dev, geo, sb, log, options, write)?;
     let client = Arc::new(StoreClient(store.clone()));
@@ -119,6 +122,10 @@ fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, optio
         features.ro_compat |= RoCompat::ORPHAN_PRESENT;
     }
     sb.set_features(features);
+    if sb.unsigned_hash().is_none() {
+        // Whoever writes first decides how bytes above 127 are hashed in names.
+        sb.set_flags(sb.flags() | if c_char::MIN == 0 { SuperFlags::UNSIGNED_HASH } else { SuperFlags::SIGNED_HASH });
+    }
     sb.set_mtime(superblock_seconds(&*options.clock));
     sb.set_mnt_count(sb.mnt_count().saturating_add(1));
     if let Some(path) = &options.mount_point {

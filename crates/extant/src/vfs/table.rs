@@ -11,6 +11,7 @@
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
+use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
 use extant_sync::{Level, RwLock};
 use rustc_hash::FxHashMap;
@@ -70,7 +71,7 @@ impl InodeTable {
             }
             let before = self.shard(ino).read().removals;
             let loaded = Inode::load(st, ino)?;
-            if !unlinked && loaded.body().links == 0 {
+            if !unlinked && !reachable(&loaded) {
                 return Err(Errno::Stale.into());
             }
             let mut shard = self.shard(ino).write();
@@ -119,6 +120,12 @@ impl InodeTable {
             evict(shard, self.limit, 16);
         }
     }
+}
+
+/// Whether names may lead to an inode: it has links, and does not hold an attribute's value (those `xattr` keeps itself).
+fn reachable(inode: &Inode) -> bool {
+    let body = inode.body();
+    body.links > 0 && !body.flags.contains(InodeFlags::EA_INODE)
 }
 
 /// Looks at up to `budget` inodes and drops the unused ones until at most `target` are left.

@@ -5,6 +5,7 @@ mod dir;
 mod extents;
 mod file;
 mod hostile;
+mod freeze;
 mod life;
 mod mkfs;
 mod xattr;

@@ -1,0 +1,56 @@
+//! Freezing: while it lasts nothing changes, and the device holds a clean file system, so that a copy of it needs no recovery.
+
+use super::{Fs, boot, open};
+use crate::error::Result;
+use crate::ops::Operations;
+use crate::store::Store;
+use extant_journal::UpdatesLock;
+use extant_sync::MutexGuard;
+
+/// A frozen file system; operations that change it wait. It thaws when this is dropped, or by [`Frozen::thaw`], which tells errors.
+#[derive(Debug)]
+pub struct Frozen<'a> {
+    st: &'a Store,
+    updates: Option<UpdatesLock<'a>>,
+    _one: MutexGuard<'a, ()>,
+}
+
+impl Fs {
+    /// Writes everything, marks the file system clean on the device and lets nothing change until the result is dropped. Writes that are
+    /// in memory only when it begins are written; later ones wait in memory.
+    pub fn freeze(&self) -> Result<Frozen<'_>> {
+        let ops: &Operations = self.operations();
+        let st = ops.st();
+        st.writable()?;
+        let one = ops.sync_lock.lock();
+        ops.write_back_all()?;
+        st.journal.sync()?;
+        let updates = st.journal.lock_updates();
+        st.journal.checkpoint_all()?;
+        open::mark_clean(st, self.clean_state)?;
+        Ok(Frozen { st, updates: Some(updates), _one: one })
+    }
+}
+
+impl Frozen<'_> {
+    /// Lets changes go on.
+    pub fn thaw(mut self) -> Result<()> {
+        self.resume()
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        let Some(updates) = self.updates.take() else { return Ok(()) };
+        // Before the first change: recovery may be needed again.
+        let marked = boot::write_superblock(&*self.st.dev, &mut self.st.groups.superblock());
+        drop(updates);
+        marked
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(e) = self.resume() {
+            tracing::error!("thawing failed: {e}");
+        }
+    }
+}
