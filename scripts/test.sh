@@ -6,3 +6,4 @@ export CARGO_TERM_COLOR=never
 
 cargo build --workspace --bins
 cargo test --workspace
+scripts/conformance.sh

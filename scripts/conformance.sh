@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# Suites that others wrote, against the mount: pjdfstest (POSIX, system call by system call) and fsx (one file, random operations, each
+# read compared), on several kinds of images. After each, e2fsck has to have nothing to say.
+#
+#     scripts/conformance.sh [PROGRAM]      the program extant; target/debug/extant if not told
+#     EXTANT_FSX_OPERATIONS=N               operations of each fsx run
+#     EXTANT_FSX_SEEDS="1 2 3"              seeds of each kind of image
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+extant=$(realpath "${1:-target/debug/extant}")
+tools=$(realpath -m .cache/tools/bin)
+expected=$(realpath tests/pjdfstest-expected.txt)
+operations=${EXTANT_FSX_OPERATIONS:-3000}
+seeds=${EXTANT_FSX_SEEDS:-"1 2"}
+failures=0
+
+if [ "$(id -u)" -ne 0 ]; then
+    echo "conformance: root is needed: pjdfstest takes on the roles of several users" >&2
+    exit 1
+fi
+scripts/tools.sh
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/extant-conformance.XXXXXX")
+dir=$work/mnt
+image=$work/disk.img
+mkdir "$dir" "$work/bin" "$work/elsewhere"
+# Other users have to get through.
+chmod 755 "$work"
+server=
+
+cleanup() {
+    mountpoint -q "$dir" && umount --lazy "$dir"
+    [ -z "$server" ] || wait "$server" || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+say() { printf '\n== %s\n' "$*"; }
+
+fail() {
+    printf 'FAILED: %s\n' "$*" >&2
+    failures=$((failures + 1))
+}
+
+start() {
+    "$extant" mount --foreground "$image" "$dir" 2>"$work/log" &
+    server=$!
+    until mountpoint -q "$dir"; do
+        kill -0 "$server" || { cat "$work/log" >&2; exit 1; }
+        sleep 0.05
+    done
+}
+
+# Unmounts, waits until the server has written everything, and reads what it and e2fsck have to say.
+stop() {
+    umount "$dir"
+    wait "$server" || fail "$1: the server ended with an error"
+    server=
+    [ ! -s "$work/log" ] || { cat "$work/log"; fail "$1: the server complained"; }
+    e2fsck -fn "$image" >"$work/verdict" 2>&1 || fail "$1: e2fsck ended with $?"
+    if grep -vE '^(e2fsck |Pass [1-5]|[^ ]+: [0-9]+/[0-9]+ files )' "$work/verdict"; then
+        fail "$1: e2fsck's report above is not clean"
+    fi
+    rm -f "$image"
+}
+
+# pjdfstest's configuration: two users with groups of their own, the tests that may fail, all features that Linux has.
+configuration() { # whether tests may remount
+    local name
+    echo "[features]"
+    echo "secondary_fs = \"$work/elsewhere\""
+    for name in posix_fallocate rename_ctime stat_st_birthtime utime_now utimensat; do
+        echo "$name = {}"
+    done
+    echo "[settings]"
+    echo "naptime = 0.01"
+    echo "allow_remount = $1"
+    echo "expected_failures = ["
+    sed -nE 's/^([a-z][a-z0-9_:]*).*/    "\1",/p' "$expected"
+    echo "]"
+    echo "[dummy_auth]"
+    echo "entries = [[\"nobody\", \"$(id -gn nobody)\"], [\"daemon\", \"daemon\"]]"
+}
+
+run_pjdfstest() {
+    start
+    # It remounts by calling mount, which must not look for helpers of an installed version. A file that was closed is busy until the
+    # server has heard of that (FUSE does not wait for it), so that the first attempts may fail.
+    cat >"$work/bin/mount" <<END
+#!/bin/sh
+for attempt in 1 2 3 4 5 6 7 8 9; do
+    $(command -v mount) -i "\$@" 2>/dev/null && exit 0
+    sleep 0.1
+done
+exec $(command -v mount) -i "\$@"
+END
+    chmod +x "$work/bin/mount"
+    # Tests that remount come in a run of their own: other tests leave files open for writing, and then nobody can remount, on the
+    # kernel's ext4 neither.
+    pjdfstest "$1" false
+    pjdfstest "$1" true erofs
+    stop "$1"
+}
+
+pjdfstest() { # label, whether tests may remount, patterns of names
+    local label=$1
+    configuration "$2" >"$work/pjdfstest.toml"
+    PATH=$work/bin:$PATH NO_COLOR=1 "$tools/pjdfstest" -c "$work/pjdfstest.toml" -p "$dir" "${@:3}" >"$work/report" 2>&1 || fail "$label"
+    grep -vE '(::erofs.* skipped| ok| failed as expected)$|Remounts .* are not allowed|^\s*$' "$work/report" || true
+}
+
+# Two mixes: everything, in small and odd pieces; and large aligned ones that change the size often (without posix_fallocate: fsx then
+# asks for lengths of zero, which POSIX forbids).
+mix() {
+    case $1 in
+    odd) echo -e "flen = 300000\n[opsize]\nmax = 20000\n[weights]\ntruncate = 3\npunch_hole = 5\nposix_fallocate = 2" ;;
+    large) echo -e "flen = 4194304\n[opsize]\nmax = 262144\nalign = 4096\n[weights]\ntruncate = 10\npunch_hole = 10" ;;
+    esac
+    printf '%s\n' "close_open = 2" "read = 10" "write = 10" "mapread = 5" "mapwrite = 8" "invalidate = 1" "fsync = 1" "fdatasync = 1" \
+        "sendfile = 2" "posix_fadvise = 2" "copy_file_range = 5"
+}
+
+run_fsx() {
+    local kind seed
+    start
+    for kind in odd large; do
+        mix $kind >"$work/fsx.toml"
+        for seed in $seeds; do
+            "$tools/fsx" -q -f "$work/fsx.toml" -N "$operations" -S "$seed" -P "$work" "$dir/$kind-$seed" >"$work/report" 2>&1 || {
+                tail -n 40 "$work/report"
+                fail "$1: fsx, $kind operations, seed $seed"
+            }
+        done
+    done
+    stop "$1"
+}
+
+make_image() { # options of mke2fs
+    truncate -s 256M "$image"
+    mke2fs -q -F "$@" "$image"
+}
+
+say "pjdfstest on an image of extant mkfs"
+"$extant" mkfs --quiet "$image" 256M
+run_pjdfstest "pjdfstest"
+
+say "fsx: $operations operations for each of two mixes and the seeds $seeds"
+for options in "-t ext4" "-t ext2 -b 1024" "-t ext4 -O bigalloc -C 65536" "-t ext4 -O inline_data -I 512" "-t ext4 -b 65536"; do
+    echo "mke2fs $options"
+    # shellcheck disable=SC2086
+    make_image $options 2>"$work/report" || { cat "$work/report"; exit 1; }
+    run_fsx "fsx on mke2fs $options"
+done
+
+[ "$failures" -eq 0 ] || { echo "conformance: $failures failures" >&2; exit 1; }
+say "conformance: passed"
