@@ -48,25 +48,56 @@ pub fn run_threads<F>(threads: usize, limit: Limit, op: F) -> io::Result<Done>
 where
     F: Fn(usize, u64) -> io::Result<()> + Sync,
 {
-    let barrier = Barrier::new(threads + 1);
-    let (op, barrier) = (&op, &barrier);
-    std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|thread| {
-                scope.spawn(move || {
-                    barrier.wait();
-                    until_limit(limit, |n| op(thread, n))
-                })
-            })
-            .collect();
+    together(threads, |thread| until_limit(limit, |n| op(thread, n)))
+}
+
+/// Runs `op` for each number below `count`, shared out among threads.
+pub fn share_out<F>(threads: usize, count: usize, op: F) -> io::Result<Done>
+where
+    F: Fn(usize) -> io::Result<()> + Sync,
+{
+    let next = AtomicU64::new(0);
+    together(threads, |_| {
+        let mut done = 0;
+        loop {
+            // Relaxed: the number itself is all that is shared.
+            let n = next.fetch_add(1, Ordering::Relaxed) as usize;
+            if n >= count {
+                return Ok(done);
+            }
+            op(n)?;
+            done += 1;
+        }
+    })
+}
+
+/// Runs `work` on threads that start together; it returns how many operations it did. The time is from the first start to
+/// the last end, as the threads themselves see it.
+fn together<F>(threads: usize, work: F) -> io::Result<Done>
+where
+    F: Fn(usize) -> io::Result<u64> + Sync,
+{
+    let barrier = Barrier::new(threads);
+    let (work, barrier) = (&work, &barrier);
+    let one = move |thread| {
         barrier.wait();
         let start = Instant::now();
-        let mut ops = Vec::new();
-        for thread in running {
-            ops.push(thread.join().map_err(|_| io::Error::other("a thread panicked"))??);
-        }
-        Ok(Done { ops, elapsed: start.elapsed() })
-    })
+        let ops = work(thread)?;
+        io::Result::Ok((ops, start, Instant::now()))
+    };
+    let ended = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|_| Err(panicked()));
+        running.into_iter().map(join).collect::<io::Result<Vec<_>>>()
+    })?;
+    let start = ended.iter().map(|(_, start, _)| *start).min();
+    let end = ended.iter().map(|(_, _, end)| *end).max();
+    let elapsed = start.zip(end).map_or(Duration::ZERO, |(start, end)| end - start);
+    Ok(Done { ops: ended.into_iter().map(|(ops, ..)| ops).collect(), elapsed })
+}
+
+fn panicked() -> io::Error {
+    io::Error::other("a thread panicked")
 }
 
 fn until_limit(limit: Limit, op: impl Fn(u64) -> io::Result<()>) -> io::Result<u64> {
@@ -80,39 +111,6 @@ fn until_limit(limit: Limit, op: impl Fn(u64) -> io::Result<()>) -> io::Result<u
         n += 1;
     }
     Ok(n)
-}
-
-/// Runs `op` for each number below `count`, shared out among threads.
-pub fn share_out<F>(threads: usize, count: usize, op: F) -> io::Result<Done>
-where
-    F: Fn(usize) -> io::Result<()> + Sync,
-{
-    let next = AtomicU64::new(0);
-    let barrier = Barrier::new(threads + 1);
-    let (op, next, barrier) = (&op, &next, &barrier);
-    std::thread::scope(|scope| {
-        let work = move || {
-            barrier.wait();
-            let mut done = 0;
-            loop {
-                // Relaxed: the number itself is all that is shared.
-                let n = next.fetch_add(1, Ordering::Relaxed) as usize;
-                if n >= count {
-                    return io::Result::Ok(done);
-                }
-                op(n)?;
-                done += 1;
-            }
-        };
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        barrier.wait();
-        let start = Instant::now();
-        let mut ops = Vec::new();
-        for thread in running {
-            ops.push(thread.join().map_err(|_| io::Error::other("a thread panicked"))??);
-        }
-        Ok(Done { ops, elapsed: start.elapsed() })
-    })
 }
 
 /// A line of the table: a workload with a number of threads.

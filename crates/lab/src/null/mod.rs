@@ -79,6 +79,10 @@ impl Filesystem for NullServer {
         }
     }
 
+    fn forget(&self, _req: &Request, ino: INodeNo, _nlookup: u64) {
+        self.tree.forget(ino.0);
+    }
+
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.tree.node(ino.0) {
             Ok(node) => reply.attr(&TIME_TO_LIVE, &node.attr()),

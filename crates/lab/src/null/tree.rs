@@ -166,9 +166,15 @@ impl Tree {
             return Err(Errno::ENOTEMPTY);
         }
         let node = children.remove(name).ok_or(Errno::ENOENT)?;
-        drop(children);
-        write(self.shard(node.number)).remove(&node.number);
+        node.locked().nlink = 0;
         Ok(())
+    }
+
+    /// The kernel remembers a node no more: if it has no name either, it goes.
+    pub fn forget(&self, number: u64) {
+        if self.node(number).is_ok_and(|node| node.locked().nlink == 0) {
+            write(self.shard(number)).remove(&number);
+        }
     }
 
     /// Moves a name.
@@ -177,7 +183,7 @@ impl Tree {
         let node = write(&from.children).remove(name).ok_or(Errno::ENOENT)?;
         let mut children = write(&to.children);
         if let Some(old) = children.remove(new) {
-            write(self.shard(old.number)).remove(&old.number);
+            old.locked().nlink = 0;
         }
         children.insert(new, node);
         Ok(())
@@ -237,6 +243,8 @@ mod tests {
         assert!(tree.child(ROOT, b"a").is_err());
         let number = tree.child(ROOT, b"b").expect("it is there").number;
         assert!(tree.remove(ROOT, b"b").is_ok());
+        assert!(tree.node(number).is_ok());
+        tree.forget(number);
         assert!(tree.node(number).is_err());
     }
 

@@ -3,6 +3,7 @@
 use super::{How, Kind, Name, OpenFile, Put, Target};
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RawDir, Timespec, Timestamps};
 use rustix::io as rio;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -51,6 +52,15 @@ fn write_all(file: &OwnedFd, mut data: &[u8]) -> io::Result<()> {
 
 fn path_or_dot(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"." } else { path }
+}
+
+/// Some file systems do not tell types with names; programs then ask.
+fn kind(dir: &OwnedFd, name: &CStr, told: FileType) -> io::Result<Kind> {
+    let ftype = match told {
+        FileType::Unknown => FileType::from_raw_mode(sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode),
+        told => told,
+    };
+    Ok(if ftype == FileType::Directory { Kind::Directory } else { Kind::Other })
 }
 
 impl Target for Directory {
@@ -111,12 +121,12 @@ impl Target for Directory {
         let fd = sys::openat(&self.root, path_or_dot(path), how, Mode::empty())?;
         let mut buf = Vec::with_capacity(LIST_BYTES);
         let mut names = Vec::new();
-        let mut dir = RawDir::new(fd, buf.spare_capacity_mut());
+        let mut dir = RawDir::new(&fd, buf.spare_capacity_mut());
         while let Some(entry) = dir.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                let kind = if entry.file_type() == FileType::Directory { Kind::Directory } else { Kind::Other };
+                let kind = kind(&fd, entry.file_name(), entry.file_type())?;
                 names.push(Name { name: name.to_vec(), kind });
             }
         }
