@@ -2,10 +2,12 @@
 
 use super::model::{Step, allocate, put, random_step};
 use extant::{Caller, Errno, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
-use extant_blocks::{Event, MemDevice, RecordingDevice};
+use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, e2fsck};
+use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::time::Duration;
 
 const BYTES: u64 = 8 << 20;
 const FILES: usize = 3;
@@ -26,10 +28,46 @@ struct Scene {
     options: OpenOptions,
 }
 
+/// Takes its time to write, so that commits come in between.
+#[derive(Debug)]
+struct Slow(Arc<RecordingDevice<Arc<MemDevice>>>);
+
+impl BlockDevice for Slow {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        std::thread::sleep(Duration::from_micros(400));
+        self.0.write_at(data, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        std::thread::sleep(Duration::from_micros(400));
+        self.0.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.discard(offset, len)
+    }
+}
+
 fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
     let base = dirty_image(set, &options);
     let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base))));
-    let fs = Fs::open_device(device.clone(), &options).unwrap();
+    let fs = Fs::open_device(Arc::new(Slow(device.clone())), &options).unwrap();
     let root = fs.root().unwrap();
     let nodes: Vec<_> = (0..FILES)
         .map(|i| fs.create(&Caller::default(), &root, format!("f{i}").as_bytes(), 0o644, New::File).unwrap())
@@ -157,8 +195,9 @@ fn cut(set: &str, options: OpenOptions, seed: u64) {
     }
 }
 
+/// Commits and writeback without pause, so that cuts fall between any two of their steps.
 fn options() -> OpenOptions {
-    OpenOptions::new().memory(64 << 20)
+    OpenOptions::new().memory(64 << 20).commit_interval(Duration::from_micros(300))
 }
 
 #[test]

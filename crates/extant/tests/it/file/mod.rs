@@ -2,6 +2,7 @@
 
 mod alone;
 mod cut;
+mod faults;
 mod full;
 mod model;
 mod parallel;
