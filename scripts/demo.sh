@@ -10,8 +10,10 @@ image=$work/disk.img
 dir=$work/mnt
 mkdir "$dir"
 
+unmount() { if [ "$(id -u)" -eq 0 ]; then umount "$1"; else fusermount3 -u "$1"; fi; }
+
 cleanup() {
-    mountpoint -q "$dir" && umount "$dir" || true
+    mountpoint -q "$dir" && unmount "$dir" || true
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -39,10 +41,9 @@ done
 echo "all four are equal to the source"
 
 say "unmounting; e2fsck checks"
-umount "$dir"
-# The helper that serves the mount holds the image until everything is written.
-flock_wait() { until "$extant" info --wait "$image" >/dev/null; do sleep 0.1; done; }
-flock_wait
+unmount "$dir"
+# umount returns before the server has written everything; until then it keeps the image.
+"$extant" info --wait "$image"
 e2fsck -fn "$image"
 
 if [ "$(id -u)" -eq 0 ] && [ -e /dev/loop-control ]; then

@@ -211,9 +211,10 @@ mod tests {
 
     #[test]
     fn calls_of_mount_are_understood() {
-        let args: Vec<OsString> = ["mount.extant", "/dev/sda", "/mnt", "-nv", "-o", "rw,noatime", "-t", "fuse.extant", "-oro"]
-            .map(OsString::from)
-            .into();
+        let args: Vec<OsString> =
+            ["mount.extant", "/dev/sda", "/mnt", "-nv", "-o", "rw,noatime", "-t", "fuse.extant", "-oro"]
+                .map(OsString::from)
+                .into();
         let call = Call::parse(&args).unwrap();
         assert_eq!(call.places, ["/dev/sda", "/mnt"].map(PathBuf::from));
         assert_eq!(call.options, ["rw,noatime", "ro"]);

@@ -59,7 +59,8 @@ impl ImageArgs {
 
     /// Writes everything and closes.
     pub fn close(&self, fs: Fs) -> Result {
-        fs.unmount().map_err(|e| Failure::new(format_args!("{}: the last changes could not be written: {e}", self.name())))
+        fs.unmount()
+            .map_err(|e| Failure::new(format_args!("{}: the last changes could not be written: {e}", self.name())))
     }
 
     /// What an error of opening means, and what may be done.

@@ -163,9 +163,14 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (bytes, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 30, "1 GiB"), (u64::MAX, "16 EiB"), (10_240, "10 KiB")]
-        {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (1 << 30, "1 GiB"),
+            (u64::MAX, "16 EiB"),
+            (10_240, "10 KiB"),
+        ] {
             assert_eq!(size(bytes), text);
         }
     }

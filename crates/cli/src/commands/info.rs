@@ -138,33 +138,64 @@ fn or_none(text: String) -> String {
 
 fn print(info: &Info) -> Result {
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let sb = &info.superblock;
-    let block = u64::from(sb.block_size());
-    let used = info.usage.blocks.saturating_sub(info.usage.free);
-    let mut line = |name: &str, value: String| writeln!(out, "{name:<12} {value}");
-    line("Label", or_none(sb.volume_name()))?;
-    line("UUID", uuid(sb.uuid()))?;
-    line("State", format!("{}{}", state(sb).join(", "), if info.needs_recovery { ", needs recovery" } else { "" }))?;
-    line("On errors", format!("{} ({} so far)", policy(sb), sb.error_count()))?;
-    line("Features", sb.features().names().join(" "))?;
-    line("Size", format!("{} ({} of {})", size(sb.blocks_count().saturating_mul(block)), count(sb.blocks_count(), "block"), size(block)))?;
-    if cluster_size(sb) != block {
-        line("Clusters", size(cluster_size(sb)))?;
+    let rows = identity(&info.superblock, info.needs_recovery).into_iter().chain(sizes(info)).chain(history(info));
+    for (name, value) in rows {
+        writeln!(out, "{name:<10} {value}")?;
     }
-    line("Used", format!("{} of {} ({:.1}%)", size(used.saturating_mul(block)), size(info.usage.blocks.saturating_mul(block)), percent(used, info.usage.blocks)))?;
-    line("Available", format!("{}, and {} for root", size(info.usage.available.saturating_mul(block)), size(sb.r_blocks_count().saturating_mul(block))))?;
-    let inodes_used = info.usage.inodes.saturating_sub(info.usage.inodes_free);
-    line("Inodes", format!("{inodes_used} of {} used, {} bytes each", info.usage.inodes, sb.inode_size()))?;
-    line("Groups", format!("{} of {} and {}", groups(sb), count(sb.blocks_per_group().into(), "block"), count(sb.inodes_per_group().into(), "inode")))?;
-    match &info.journal {
-        Some(journal) => line("Journal", journal_text(journal))?,
-        None => line("Journal", "none".into())?,
-    }
-    line("Made", day(sb.mkfs_time()))?;
-    line("Mounted", format!("{}, {}, last on {}", day(sb.mtime()), count(sb.mnt_count().into(), "time"), or_none(sb.last_mounted())))?;
-    line("Written", format!("{}, {} in its life", day(sb.wtime()), size(sb.kbytes_written().saturating_mul(1024))))?;
-    line("Checked", day(sb.lastcheck()))?;
     Ok(out.flush()?)
+}
+
+/// Name and value of a line.
+type Row = (&'static str, String);
+
+fn identity(sb: &Superblock, needs_recovery: bool) -> Vec<Row> {
+    let mut state = state(sb);
+    state.extend(needs_recovery.then_some("needs recovery"));
+    vec![
+        ("Label", or_none(sb.volume_name())),
+        ("UUID", uuid(sb.uuid())),
+        ("State", state.join(", ")),
+        ("On errors", format!("{} ({} so far)", policy(sb), sb.error_count())),
+        ("Features", sb.features().names().join(" ")),
+    ]
+}
+
+fn sizes(info: &Info) -> Vec<Row> {
+    let (sb, usage) = (&info.superblock, &info.usage);
+    let block = u64::from(sb.block_size());
+    let bytes = |blocks: u64| size(blocks.saturating_mul(block));
+    let used = usage.blocks.saturating_sub(usage.free);
+    let inodes_used = usage.inodes.saturating_sub(usage.inodes_free);
+    let in_group = [(sb.blocks_per_group(), "block"), (sb.inodes_per_group(), "inode")];
+    let in_group = in_group.map(|(number, what)| count(number.into(), what));
+    let clusters = match cluster_size(sb) {
+        cluster if cluster == block => String::new(),
+        cluster => format!(", in clusters of {}", size(cluster)),
+    };
+    let total = count(sb.blocks_count(), "block");
+    vec![
+        ("Size", format!("{} ({total} of {}{clusters})", bytes(sb.blocks_count()), size(block))),
+        ("Used", format!("{} of {} ({:.1}%)", bytes(used), bytes(usage.blocks), percent(used, usage.blocks))),
+        ("Available", format!("{}, and {} for root", bytes(usage.available), bytes(sb.r_blocks_count()))),
+        ("Inodes", format!("{inodes_used} of {} used, {} bytes each", usage.inodes, sb.inode_size())),
+        ("Groups", format!("{} of {}", groups(sb), in_group.join(" and "))),
+        ("Journal", info.journal.as_ref().map_or("none".into(), journal_text)),
+    ]
+}
+
+fn history(info: &Info) -> Vec<Row> {
+    let sb = &info.superblock;
+    let mounted = match sb.mtime() {
+        0 => "never".into(),
+        time => format!("{}, on {}", day(time), or_none(sb.last_mounted())),
+    };
+    let written = size(sb.kbytes_written().saturating_mul(1024));
+    vec![
+        ("Made", day(sb.mkfs_time())),
+        ("Mounted", format!("{mounted}; {} since the last check", count(sb.mnt_count().into(), "time"))),
+        ("Written", format!("{}; {written} in its life", day(sb.wtime()))),
+        ("Checked", day(sb.lastcheck())),
+    ]
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

@@ -130,7 +130,13 @@ pub fn write_bytes(out: &mut impl Write, context: &Context, bytes: &[u8]) -> std
 }
 
 /// As [`write_bytes`], in the colour of the type.
-pub fn write_name(out: &mut impl Write, context: &Context, name: &[u8], ftype: FileType, mode: u16) -> std::io::Result<()> {
+pub fn write_name(
+    out: &mut impl Write,
+    context: &Context,
+    name: &[u8],
+    ftype: FileType,
+    mode: u16,
+) -> std::io::Result<()> {
     let color = match ftype {
         _ if !context.color => None,
         FileType::Directory => Some("1;34"),

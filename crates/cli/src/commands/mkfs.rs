@@ -3,10 +3,10 @@
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::text::{count, shown, size, uuid};
+use extant::Timestamp;
 use extant::device::{BlockDevice, FileDevice, FileOptions, parse_image_spec};
 use extant::format::{ErrorPolicy, Superblock};
 use extant::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
-use extant::Timestamp;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -190,7 +190,9 @@ impl Args {
         let wait = self.wait.then_some(PATIENCE);
         let open = FileOptions::from_spec(&spec).create(true).wait(wait);
         let device = open.open().map_err(|e| match e.kind() {
-            std::io::ErrorKind::ResourceBusy => Failure::new(format_args!("{e}; unmount it first, or wait with --wait")),
+            std::io::ErrorKind::ResourceBusy => {
+                Failure::new(format_args!("{e}; unmount it first, or wait with --wait"))
+            }
             _ => Failure::new(e),
         })?;
         if let Some(size) = options.size.filter(|size| *size > device.len()) {

@@ -82,7 +82,8 @@ fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
 fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8])> {
     match fs.resolve(path, Follow::Yes) {
         Ok(node) if node.file_type() == FileType::Directory => {
-            let name = source.file_name().ok_or_else(|| Failure::usage("the source has no name; say the new path in full"))?;
+            let name =
+                source.file_name().ok_or_else(|| Failure::usage("the source has no name; say the new path in full"))?;
             Ok((node, name.as_bytes()))
         }
         _ => fs.resolve_parent(path).at(shown(path)),
@@ -98,7 +99,8 @@ fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
         Err(e) if e.is(Errno::Exist) => fs.lookup(&dir, name).at(shown(path))?,
         other => other.at(shown(path))?,
     };
-    let file = fs.open_file(&node, OpenFlags { write: true, truncate: true, ..OpenFlags::default() }).at(shown(path))?;
+    let file =
+        fs.open_file(&node, OpenFlags { write: true, truncate: true, ..OpenFlags::default() }).at(shown(path))?;
     let mut input = std::io::stdin().lock();
     let mut piece = vec![0; PIECE];
     let mut at = 0;

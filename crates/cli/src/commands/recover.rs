@@ -107,7 +107,10 @@ fn tell(args: &Args, context: &Context, recovery: &Recovery) {
             say(format!("dropped {what}"));
         }
         if journal.errno != 0 {
-            say(format!("found that the journal was aborted with error {}: the file system wants a check", journal.errno));
+            say(format!(
+                "found that the journal was aborted with error {}: the file system wants a check",
+                journal.errno
+            ));
         }
     }
     let orphans = &recovery.orphans;

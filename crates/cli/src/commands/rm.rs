@@ -58,7 +58,10 @@ fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result {
         empty(context, fs, path, node)?;
         fs.rmdir(&dir, name).at(shown(path))?;
     } else {
-        return Err(Failure::new(format_args!("{}: is a directory (-r removes it and all that it holds)", shown(path))));
+        return Err(Failure::new(format_args!(
+            "{}: is a directory (-r removes it and all that it holds)",
+            shown(path)
+        )));
     }
     context.detail(format_args!("removed {}", shown(path)));
     Ok(())

@@ -263,7 +263,9 @@ impl<'a> Copier<'a> {
             let value = self.fs.get_xattr(node, &name)?;
             match set(OsStr::from_bytes(&name), &value) {
                 Ok(()) => {}
-                Err(No::OPNOTSUPP | No::PERM | No::ACCESS | No::NOSPC | No::TOOBIG | No::RANGE) => self.job.left(Left::Attribute),
+                Err(No::OPNOTSUPP | No::PERM | No::ACCESS | No::NOSPC | No::TOOBIG | No::RANGE) => {
+                    self.job.left(Left::Attribute)
+                }
                 Err(e) => return Err(format!("attribute {}: {e}", crate::text::shown(&name)).into()),
             }
         }

@@ -114,7 +114,8 @@ impl<'c> Job<'c> {
             (number(&self.devices_left), "device"),
         ];
         for (left, what) in left.into_iter().filter(|(left, _)| *left > 0) {
-            self.context.note(format_args!("{} left out: the target does not take them, or only from root", count(left, what)));
+            self.context
+                .note(format_args!("{} left out: the target does not take them, or only from root", count(left, what)));
         }
         match self.context.json {
             true => self.context.document(&self.object())?,

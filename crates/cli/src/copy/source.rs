@@ -7,7 +7,10 @@
 use super::crew::Crew;
 use super::job::{Copied, Job, Left};
 use super::owner::Owner;
-use extant::{Caller, Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet, Timestamp, XattrMode};
+use extant::{
+    Caller, Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet, Timestamp,
+    XattrMode,
+};
 use rustix::fs::{OFlags, SeekFrom};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -68,15 +71,7 @@ impl<'a> Copier<'a> {
     /// A copy into `fs`, whose image file is `image`; everything belongs to `owner`, if given.
     pub fn new(fs: &'a Fs, job: &'a Job<'a>, owner: Option<Owner>, image: &Path) -> Copier<'a> {
         let image = std::fs::metadata(image).ok().map(|meta| (meta.dev(), meta.ino()));
-        Copier {
-            fs,
-            job,
-            owner,
-            image,
-            pending: Mutex::default(),
-            links: Mutex::default(),
-            first: Mutex::default(),
-        }
+        Copier { fs, job, owner, image, pending: Mutex::default(), links: Mutex::default(), first: Mutex::default() }
     }
 
     /// Copies all that the directory `source` holds into `dir`, and its attributes.
@@ -114,7 +109,9 @@ impl<'a> Copier<'a> {
         let mut directories = Vec::new();
         for entry in std::fs::read_dir(source)? {
             let path = entry?.path();
-            let Some(meta) = self.job.check(path.as_os_str().as_bytes(), std::fs::symlink_metadata(&path)) else { continue };
+            let Some(meta) = self.job.check(path.as_os_str().as_bytes(), std::fs::symlink_metadata(&path)) else {
+                continue;
+            };
             if meta.is_dir() {
                 let made = self.subdirectory(dir, file_name(&path), &meta);
                 let Some(made) = self.job.check(path.as_os_str().as_bytes(), made) else { continue };
@@ -208,7 +205,14 @@ impl<'a> Copier<'a> {
     }
 
     /// Makes something under a name. What has the name already is replaced once the new thing is complete.
-    fn place(&self, dir: &Node, name: &[u8], meta: &Metadata, what: New<'_>, fill: impl FnOnce(&Node) -> Result) -> Result<Node> {
+    fn place(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        meta: &Metadata,
+        what: New<'_>,
+        fill: impl FnOnce(&Node) -> Result,
+    ) -> Result<Node> {
         let who = self.caller(meta);
         let mode = (meta.mode() & 0o7777) as u16;
         match self.fs.create(&who, dir, name, mode, what) {
@@ -314,7 +318,8 @@ impl<'a> Copier<'a> {
         let pending = std::mem::take(&mut *lock(&self.pending));
         for one in pending {
             let path = one.source.as_os_str().as_bytes();
-            let done = self.fs.node(one.ino).map_err(Into::into).and_then(|dir| self.attributes(&one.source, &dir, &one.meta));
+            let done =
+                self.fs.node(one.ino).map_err(Into::into).and_then(|dir| self.attributes(&one.source, &dir, &one.meta));
             if self.job.check(path, done).is_some() {
                 self.job.done(Copied::Directory, path);
             }
@@ -421,4 +426,3 @@ pub fn total_bytes(source: &Path) -> u64 {
     }
     total
 }
-

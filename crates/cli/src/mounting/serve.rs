@@ -24,10 +24,11 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Opens and mounts the image and serves it until the mount's end.
 pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
     let log = plan.log.as_ref().map(|path| File::options().create(true).append(true).open(path)).transpose();
-    let (mounted, log) = match log.at("the log file").and_then(|log| Ok((mount(plan, audience, log.as_ref(), level)?, log))) {
-        Ok(done) => done,
-        Err(failure) => return audience.failed(failure),
-    };
+    let (mounted, log) =
+        match log.at("the log file").and_then(|log| Ok((mount(plan, audience, log.as_ref(), level)?, log))) {
+            Ok(done) => done,
+            Err(failure) => return audience.failed(failure),
+        };
     audience.ready(log.as_ref()).at("standard output and error")?;
     mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()))
 }
@@ -60,7 +61,9 @@ fn start_log(audience: &Audience, log: Option<&File>, level: tracing::Level) -> 
             let log = log.try_clone()?;
             tracing::subscriber::set_global_default(builder.with_writer(Arc::new(log)).finish())
         }
-        (None, Audience::Terminal(_)) => tracing::subscriber::set_global_default(builder.with_writer(io::stderr).finish()),
+        (None, Audience::Terminal(_)) => {
+            tracing::subscriber::set_global_default(builder.with_writer(io::stderr).finish())
+        }
         (None, Audience::Parent) => Ok(()),
     };
     started.map_err(io::Error::other)

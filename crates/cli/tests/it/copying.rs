@@ -97,8 +97,11 @@ fn the_top_keeps_its_attributes() {
 fn holes_stay_holes() {
     let scratch = Scratch::new();
     let sparse = scratch.file("sparse", 1 << 30);
-    run("dd", &["if=/dev/urandom", &format!("of={}", sparse.display()), "bs=64k", "count=1", "seek=1000", "conv=notrunc"])
-        .must_succeed();
+    run(
+        "dd",
+        &["if=/dev/urandom", &format!("of={}", sparse.display()), "bs=64k", "count=1", "seek=1000", "conv=notrunc"],
+    )
+    .must_succeed();
     let image = FeatureSet::named("default").make_sized(16 << 20);
     done(&args!["put", image.path(), &sparse, "/sparse"]);
     let stat = json(&args!["stat", image.path(), "/sparse"]);

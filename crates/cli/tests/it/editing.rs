@@ -73,7 +73,12 @@ fn changes_are_clean_on_every_feature_set() {
         image.assert_clean();
         let stat = json(&args!["stat", image.path(), "/a/b/exe", "/a/b", "/a/b/c/link"]);
         let [exe, b, link] = [0, 1, 2].map(|i| &stat[i]);
-        assert_eq!((&exe["links"], &exe["size"], &exe["mode"]), (&2.into(), &10000.into(), &0o4711.into()), "{}", set.name);
+        assert_eq!(
+            (&exe["links"], &exe["size"], &exe["mode"]),
+            (&2.into(), &10000.into(), &0o4711.into()),
+            "{}",
+            set.name
+        );
         assert_eq!(exe["xattrs"][0]["value_hex"], "00ff", "{}", set.name);
         assert_eq!((&b["uid"], &b["gid"], &b["mode"]), (&3.into(), &4.into(), &0o755.into()), "{}", set.name);
         assert_eq!(link["target"], "../exe", "{}", set.name);

@@ -40,7 +40,9 @@ fn several_programs_write_at_once() {
             let (source, dir) = (source.display(), dir.join(format!("copy{}", copy.0)));
             let to = dir.display();
             let script = match *copy.1 {
-                "tar" => format!("mkdir {to} && tar --xattrs --xattrs-include=* --acls -C {source} -cf - . | tar --xattrs --xattrs-include=* --acls -C {to} -xpf -"),
+                "tar" => format!(
+                    "mkdir {to} && tar --xattrs --xattrs-include=* --acls -C {source} -cf - . | tar --xattrs --xattrs-include=* --acls -C {to} -xpf -"
+                ),
                 _ => format!("cp -a {source} {to}"),
             };
             scope.spawn(move || run("sh", &["-c", &script]).must_succeed());

@@ -1,7 +1,7 @@
 //! Running the program.
 
-use extant_testkit::tool::{Printed, run};
 use extant_testkit::Scratch;
+use extant_testkit::tool::{Printed, run};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;

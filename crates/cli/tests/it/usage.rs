@@ -26,7 +26,9 @@ fn wrong_usage_ends_with_2() {
 #[test]
 fn help_names_every_command() {
     let help = done(&args!["--help"]).text();
-    for command in ["mkfs", "mount", "info", "ls", "tree", "stat", "cat", "get", "put", "rm", "mkdir", "recover", "stats"] {
+    for command in
+        ["mkfs", "mount", "info", "ls", "tree", "stat", "cat", "get", "put", "rm", "mkdir", "recover", "stats"]
+    {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} in {help}");
         done(&args![command, "--help"]);
     }
