@@ -113,9 +113,14 @@ impl Context {
         Ok(out.flush()?)
     }
 
-    /// A progress bar over `total` bytes (0: not known): shown on a terminal only.
+    /// Whether progress is shown: on a terminal only.
+    pub fn shows_progress(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
+    }
+
+    /// A progress bar over `total` bytes (0: not known).
     pub fn progress(&self, total: u64) -> ProgressBar {
-        if self.quiet || !io::stderr().is_terminal() {
+        if !self.shows_progress() {
             return ProgressBar::hidden();
         }
         let (bar, template) = match total {

@@ -8,8 +8,8 @@
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
-use crate::mounting::{Plan, remount, serve, spawn, table};
-use extant::device::{FileOptions, parse_image_spec};
+use crate::mounting::{Patience, Plan, directory, remount, serve, spawn, table};
+use extant::device::{FileOptions, image_spec};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -138,11 +138,11 @@ fn mount(call: &Call, subtype: String) -> Result {
     let options = Options::parse(call.options.iter().map(String::as_str)).map_err(Failure::new)?;
     let plan = Plan {
         image: std::path::absolute(image).at(image.display())?,
-        dir: dir.canonicalize().at(dir.display())?,
+        dir: directory(dir)?,
         options,
         subtype,
         log: None,
-        wait: true,
+        patience: Patience::Helper,
     };
     if call.fake {
         return Ok(());
@@ -150,10 +150,15 @@ fn mount(call: &Call, subtype: String) -> Result {
     if plan.options.remount {
         return remount(&plan);
     }
-    if let Some(there) = table::served(&plan.image).into_iter().find(|mount| mount.whole) {
+    if let Some(there) = table::served(&plan.image).into_iter().find(is_alive) {
         return mount_again(&plan, &there.dir);
     }
     spawn::start(&plan, &call.options, &Context::helper(call.verbose))
+}
+
+/// Whether the whole file system shows there, and its server still answers.
+fn is_alive(mount: &table::Mount) -> bool {
+    mount.whole && std::fs::metadata(&mount.dir).is_ok()
 }
 
 /// Shows a file system that is mounted at a second place, as the kernel does for a device that is mounted twice.
@@ -186,7 +191,7 @@ fn source_of(place: &Path) -> Option<PathBuf> {
 
 /// Waits until the server has let go of the image: then everything is written.
 fn await_server(source: &Path) -> Result {
-    let spec = parse_image_spec(&source.to_string_lossy());
+    let spec = image_spec(source);
     if !spec.path.exists() {
         return Ok(());
     }

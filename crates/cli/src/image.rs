@@ -63,6 +63,15 @@ impl ImageArgs {
             .map_err(|e| Failure::new(format_args!("{}: the last changes could not be written: {e}", self.name())))
     }
 
+    /// Ends a command that changed something and has nothing else to tell.
+    pub fn finish(&self, fs: Fs, context: &Context) -> Result {
+        self.close(fs)?;
+        match context.json {
+            true => context.document(&serde_json::json!({ "image": self.name() })),
+            false => Ok(()),
+        }
+    }
+
     /// What an error of opening means, and what may be done.
     pub fn refused(&self, error: &Error) -> Failure {
         let name = self.name();

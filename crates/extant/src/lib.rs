@@ -60,7 +60,8 @@ mod xattr;
 
 /// Devices that images lie on.
 pub mod device {
-    pub use extant_blocks::{BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place, parse_image_spec};
+    pub use extant_blocks::{BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place};
+    pub use crate::fs::image_spec;
 }
 
 /// What an image says of itself.

@@ -29,5 +29,5 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
         fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() }).at(shown(path))?;
     }
-    args.image.close(fs)
+    args.image.finish(fs, context)
 }

@@ -31,5 +31,5 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let set = SetAttr { uid: Some(args.owner.uid), gid: Some(args.owner.gid), ..SetAttr::default() };
         fs.set_attr(&node, &set).at(shown(path))?;
     }
-    args.image.close(fs)
+    args.image.finish(fs, context)
 }

@@ -32,5 +32,5 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let node = fs.resolve(target, Follow::No).at(shown(target))?;
         fs.link(&node, &dir, name).at(shown(path))?;
     }
-    args.image.close(fs)
+    args.image.finish(fs, context)
 }

@@ -39,7 +39,7 @@ pub fn parse_mode(text: &str) -> Result<u16, String> {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.write(context)?;
     args.paths.iter().try_for_each(|path| make(args, &fs, inside(path)))?;
-    args.image.close(fs)
+    args.image.finish(fs, context)
 }
 
 fn make(args: &Args, fs: &Fs, path: &[u8]) -> Result {

@@ -4,7 +4,7 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::text::{count, shown, size, uuid};
 use extant::Timestamp;
-use extant::device::{BlockDevice, FileDevice, FileOptions, parse_image_spec};
+use extant::device::{BlockDevice, FileDevice, FileOptions, image_spec};
 use extant::format::{ErrorPolicy, Superblock};
 use extant::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
 use serde_json::json;
@@ -183,7 +183,7 @@ impl Args {
 
     /// The device to make it on: a file is made, and grows to the size, if need be.
     fn device(&self, options: &Options) -> Result<FileDevice> {
-        let spec = parse_image_spec(&self.image.to_string_lossy());
+        let spec = image_spec(&self.image);
         if !spec.path.exists() && options.size.is_none() {
             return Err(Failure::usage(format_args!("{} is not there: say how large it shall be", self.name())));
         }

@@ -3,14 +3,15 @@
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::mounting::announce::Audience;
+use crate::mounting::directory;
 use crate::mounting::options::Options;
-use crate::mounting::{Plan, serve, spawn};
+use crate::mounting::{Patience, Plan, serve, spawn};
 use std::path::PathBuf;
 
 /// Mount an image through FUSE; returns when it is mounted. umount(8) ends it.
 ///
 /// Options: ro, rw, noload (norecovery), acl, noacl, allow_other, commit=SECONDS, data=ordered|journal, io=buffered|direct,
-/// threads=N, no_writeback_cache, remount, and those of every mount: nosuid, nodev, noexec, noatime, nodiratime, relatime,
+/// threads=N, memory=SIZE, no_writeback_cache, remount, and those of every mount: nosuid, nodev, noexec, noatime, nodiratime, relatime,
 /// strictatime, sync, dirsync.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -32,6 +33,9 @@ pub struct Args {
     /// Wait until nobody else uses the image
     #[arg(long)]
     wait: bool,
+    /// How long to wait for an image in use
+    #[arg(long, hide = true, value_enum, default_value_t, conflicts_with = "wait")]
+    patience: Patience,
     /// The type shows as fuse.SUBTYPE
     #[arg(long, hide = true, default_value = "extant")]
     subtype: String,
@@ -42,16 +46,18 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    if context.json {
-        return Err(Failure::usage("mount has no JSON form"));
-    }
-    let options = Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
+    let mut options = Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
+    options.threads = context.threads.unwrap_or(options.threads);
     let plan = args.plan(options)?;
     if plan.options.remount {
         return crate::mounting::remount(&plan);
     }
     if !args.foreground {
-        return spawn::start(&plan, &args.options, context);
+        spawn::start(&plan, &args.options, context)?;
+        return match context.json {
+            true => context.document(&document(&plan)),
+            false => Ok(()),
+        };
     }
     let level = match context.verbose {
         0 => tracing::Level::WARN,
@@ -70,16 +76,24 @@ pub fn run(args: &Args, context: &Context) -> Result {
     serve::run(&plan, &audience, level)
 }
 
+fn document(plan: &Plan) -> serde_json::Value {
+    serde_json::json!({
+        "image": plan.image.to_string_lossy(),
+        "dir": plan.dir.to_string_lossy(),
+        "type": format!("fuse.{}", plan.subtype),
+    })
+}
+
 impl Args {
     fn plan(&self, options: Options) -> Result<Plan> {
         let absolute = |path: &PathBuf| std::path::absolute(path).at(path.display());
         Ok(Plan {
             image: absolute(&self.image)?,
-            dir: self.dir.canonicalize().at(self.dir.display())?,
+            dir: directory(&self.dir)?,
             options,
             subtype: self.subtype.clone(),
             log: self.log.as_ref().map(absolute).transpose()?,
-            wait: self.wait,
+            patience: if self.wait { Patience::Long } else { self.patience },
         })
     }
 }

@@ -32,5 +32,5 @@ pub fn run(args: &Args, context: &Context) -> Result {
         _ => fs.resolve_parent(to).at(shown(to))?,
     };
     fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!("{} to {}", shown(from), shown(to)))?;
-    args.image.close(fs)
+    args.image.finish(fs, context)
 }

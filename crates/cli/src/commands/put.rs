@@ -49,7 +49,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
     let (source, path) = (args.source.as_path(), inside(&args.path));
     let meta = std::fs::symlink_metadata(source).at(source.display())?;
-    let image = extant::device::parse_image_spec(&args.image.image.to_string_lossy()).path;
+    let image = extant::device::image_spec(&args.image.image).path;
     if !meta.is_dir() {
         let (dir, name) = place(fs, path, source)?;
         let job = Job::new(context, meta.len());
@@ -57,7 +57,7 @@ fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
         return job.finish();
     }
     let dir = base(fs, path, args.owner)?;
-    let job = Job::new(context, if context.json || context.quiet { 0 } else { source::total_bytes(source) });
+    let job = Job::new(context, if context.shows_progress() { source::total_bytes(source) } else { 0 });
     source::Copier::new(fs, &job, args.owner, &image).tree(source, meta, dir, context.thread_count());
     job.finish()
 }

@@ -36,7 +36,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
             failed = true;
         }
     }
-    args.image.close(fs)?;
+    args.image.finish(fs, context)?;
     match failed {
         true => Err(Failure::told()),
         false => Ok(()),

@@ -42,7 +42,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
             fs.remove_xattr(&node, name.as_bytes()).at(shown(path))?;
         }
     }
-    args.image.close(fs)
+    args.image.finish(fs, context)
 }
 
 /// The bytes of a value as it is written.

@@ -33,5 +33,5 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
         fs.set_attr(&node, &SetAttr { size: Some(args.size), ..SetAttr::default() }).at(shown(path))?;
     }
-    args.image.close(fs)
+    args.image.finish(fs, context)
 }

@@ -6,9 +6,23 @@ pub mod serve;
 pub mod spawn;
 pub mod table;
 
-use crate::failure::{At, Result};
+use crate::failure::{At, Failure, Result};
 use options::Options;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// How long a mount waits for an image in use. One that is mounted is waited for only where that was asked for; else it is the
+/// last server that is to finish, since `umount` returns before that has written everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Patience {
+    /// Seconds.
+    #[default]
+    Short,
+    /// A minute: nobody stands by.
+    Helper,
+    /// As long as it takes.
+    Long,
+}
 
 /// What is to be mounted, where and how.
 #[derive(Clone, Debug)]
@@ -23,8 +37,8 @@ pub struct Plan {
     pub subtype: String,
     /// Where the server's messages go.
     pub log: Option<PathBuf>,
-    /// Wait until nobody else uses the image, however long.
-    pub wait: bool,
+    /// How long to wait for an image in use.
+    pub patience: Patience,
 }
 
 /// Changes the options of a mount that is there. The server is not told: what the kernel refuses does not reach it, and before a
@@ -37,4 +51,18 @@ pub fn remount(plan: &Plan) -> Result {
         root.sync_all().at(plan.dir.display())?;
     }
     Ok(())
+}
+
+/// The directory to mount on, without symlinks on the way.
+pub fn directory(dir: &Path) -> Result<PathBuf> {
+    let name = dir.display();
+    let found = dir.canonicalize().and_then(|path| Ok((std::fs::metadata(&path)?, path)));
+    match found {
+        Ok((meta, path)) if meta.is_dir() => Ok(path),
+        Ok(_) => Err(Failure::new(format_args!("{name}: not a directory"))),
+        Err(e) if e.kind() == ErrorKind::NotConnected => {
+            Err(Failure::new(format_args!("{name}: a mount whose server is gone is there; umount it first")))
+        }
+        Err(e) => Err(Failure::new(format_args!("{name}: {e}"))),
+    }
 }

@@ -20,6 +20,8 @@ pub struct Options {
     pub log_data: bool,
     /// How long a change may stay in memory.
     pub commit: Option<Duration>,
+    /// Bound on all caches together, in bytes.
+    pub memory: Option<u64>,
     /// The image is accessed past the page cache.
     pub direct_io: bool,
     /// The kernel collects writes.
@@ -40,6 +42,7 @@ impl Default for Options {
             allow_other: None,
             log_data: false,
             commit: None,
+            memory: None,
             direct_io: false,
             writeback_cache: true,
             threads: 0,
@@ -154,8 +157,11 @@ impl Options {
                 // As with the kernel, 0 stands for the default.
                 self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.min(86_400)));
             }
+            ("memory", size) => self.memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?),
             ("threads", number) => self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?,
             ("errors", "continue" | "remount-ro" | "panic") => {}
+            // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is changed.
+            ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}
             ("data" | "io" | "errors", _) => return Err(wrong()),
             _ => return Ok(false),
         }
@@ -219,5 +225,6 @@ mod tests {
             assert!(message.contains(bad.rsplit(',').next().unwrap()), "{message}");
         }
         assert!(Options::parse(["", ",", "x-systemd.automount,_netdev"]).is_ok());
+        assert!(Options::parse(["rw,noatime,user_id=0,group_id=0,default_permissions,allow_other,ro,remount"]).is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! Serving a mounted image, from opening it to its clean end.
 
 use super::announce::Audience;
-use super::{Plan, table};
+use super::{Patience, Plan, table};
 use crate::failure::{At, Failure, Result};
 use crate::text::count;
 use extant::{Error, Fs, OpenOptions, Operations};
@@ -14,9 +14,6 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
-
-/// How long a mount waits for an image that is in use but not mounted: its last server is about to finish.
-const FINISHING: Duration = Duration::from_secs(10);
 
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,10 +31,6 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
 }
 
 fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::Level) -> Result<extant_fuse::Mounted> {
-    let dir = plan.dir.display();
-    if !std::fs::metadata(&plan.dir).at(dir)?.is_dir() {
-        return Err(Failure::new(format_args!("{}: not a directory", plan.dir.display())));
-    }
     start_log(audience, log, level).at("the log file")?;
     let fs = open(plan)?;
     tell_recovery(plan, audience, &fs);
@@ -77,6 +70,9 @@ fn open_options(plan: &Plan) -> OpenOptions {
         .direct_io(own.direct_io)
         .log_data(own.log_data)
         .mount_point(plan.dir.to_string_lossy());
+    if let Some(bytes) = own.memory {
+        options = options.memory(bytes);
+    }
     if let Some(interval) = own.commit {
         options = options.commit_interval(interval);
     }
@@ -97,7 +93,12 @@ fn open(plan: &Plan) -> Result<Fs> {
 }
 
 fn may_wait(plan: &Plan, begin: Instant) -> bool {
-    plan.wait || begin.elapsed() < FINISHING && table::served(&plan.image).is_empty()
+    let limit = match plan.patience {
+        Patience::Long => return true,
+        Patience::Short => Duration::from_secs(10),
+        Patience::Helper => Duration::from_secs(60),
+    };
+    begin.elapsed() < limit && table::served(&plan.image).is_empty()
 }
 
 fn refused(plan: &Plan, error: &Error) -> Failure {
@@ -107,7 +108,7 @@ fn refused(plan: &Plan, error: &Error) -> Failure {
         let (image, dir) = (plan.image.display(), there.dir.display());
         return Failure::new(format_args!("{image} is mounted at {dir}; unmount it there first"));
     }
-    let args = crate::image::ImageArgs { image: plan.image.clone(), wait: plan.wait };
+    let args = crate::image::ImageArgs { image: plan.image.clone(), wait: false };
     args.refused(error)
 }
 

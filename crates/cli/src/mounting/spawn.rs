@@ -5,6 +5,7 @@ use super::Plan;
 use super::announce::listen;
 use crate::context::Context;
 use crate::failure::{At, Result};
+use clap::ValueEnum;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,8 +15,11 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     let mut command = Command::new(program());
     command.arg("mount").arg("--foreground").arg("--announce");
     command.arg("--subtype").arg(&plan.subtype);
-    if plan.wait {
-        command.arg("--wait");
+    if let Some(patience) = plan.patience.to_possible_value() {
+        command.arg("--patience").arg(patience.get_name());
+    }
+    if let Some(threads) = context.threads {
+        command.arg("--threads").arg(threads.to_string());
     }
     if let Some(log) = &plan.log {
         command.arg("--log").arg(log);

@@ -92,7 +92,7 @@ fn changes_are_clean_on_every_feature_set() {
 #[test]
 fn removing_is_careful() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
-    done(&args!["mkdir", image.path(), "/d"]);
+    assert_eq!(json(&args!["mkdir", image.path(), "/d"])["image"], image.path().to_str().unwrap());
     refused(&args!["mkdir", image.path(), "/d"], 1, "file exists");
     refused(&args!["rm", image.path(), "/d"], 1, "is a directory");
     refused(&args!["rm", image.path(), "/missing"], 1, "/missing");

@@ -148,6 +148,7 @@ fn what_was_synced_survives_the_death_of_the_server() {
     }
     server.signal("KILL");
     assert_eq!(server.end(), -1);
+    refused(&args!["mount", image.path(), server.dir()], 1, "umount it first");
     run("umount", &["--lazy".as_ref(), server.dir().as_os_str()]).must_succeed();
     let copy = image.copy();
     assert_eq!(done(&args!["cat", image.path(), "/d/synced"]).stdout, content);
@@ -180,7 +181,8 @@ fn a_mount_can_follow_an_unmount_at_once() {
     let dir = scratch.dir("mnt");
     let _mounted = Mounted(&dir);
     for round in 0..3 {
-        done(&args!["mount", image.path(), &dir]);
+        let mounted = json(&args!["mount", "--threads", "3", "-o", "memory=64M,commit=1", image.path(), &dir]);
+        assert_eq!(mounted["type"], "fuse.extant");
         std::fs::write(dir.join(format!("f{round}")), vec![round; 1 << 20]).unwrap();
         run("umount", &[&dir]).must_succeed();
     }

@@ -65,6 +65,9 @@ fn names_that_are_no_text_survive() {
     let odd = list.as_array().unwrap().iter().find(|e| e["name_hex"].is_string()).unwrap();
     assert_eq!(odd["name_hex"], "6f6464ff1b6e616d65");
     assert_eq!(done(&args!["cat", image.path(), OsStr::from_bytes(b"/odd\xff\x1bname")]).stdout, b"x");
+    let odd = image.scratch().join(OsStr::from_bytes(b"image\xff"));
+    std::fs::rename(image.path(), &odd).unwrap();
+    assert_eq!(done(&args!["cat", &odd, "/a/hello"]).text(), "hello, world\n");
 }
 
 #[test]

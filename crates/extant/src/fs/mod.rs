@@ -10,7 +10,7 @@ mod report;
 mod threads;
 
 pub use freeze::Frozen;
-pub use options::OpenOptions;
+pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Recovery};
 
 use crate::error::{Error, Result};

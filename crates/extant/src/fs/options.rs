@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::volume::{Clock, SystemClock};
-use extant_blocks::{BlockDevice, parse_image_spec};
+use extant_blocks::{BlockDevice, ImageSpec, Place, parse_image_spec};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,9 +121,17 @@ impl OpenOptions {
 
     /// Opens the device that a path names, as [`crate::Fs::open`] does.
     pub fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
-        let spec = parse_image_spec(&path.to_string_lossy());
+        let spec = image_spec(path);
         let how = extant_blocks::OpenOptions::from_spec(&spec).read_only(self.read_only).direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);
         Ok(Arc::new(how.wait(patience).open().map_err(Error::Io)?))
+    }
+}
+
+/// The file or disk that a path names, and the place in it. A path that is no UTF-8 has no place after it.
+pub fn image_spec(path: &Path) -> ImageSpec {
+    match path.to_str() {
+        Some(text) => parse_image_spec(text),
+        None => ImageSpec { path: path.into(), place: Place::Whole },
     }
 }
