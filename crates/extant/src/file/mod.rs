@@ -38,7 +38,6 @@ pub use direct::{read_direct, write_direct};
 pub use extents::{Extent, ExtentFlags, fiemap};
 pub use falloc::{Falloc, fallocate};
 pub use fsync::fsync;
-pub use limits::max_size;
 pub use link::{read_link, set_link};
 pub use logged::log_data;
 pub use read::read;
@@ -46,7 +45,7 @@ pub use seek::seek;
 pub use times::strip_mode;
 pub use truncate::{can_truncate, free_blocks, truncate};
 pub use write::write;
-pub use writeback::{dirty_inodes, writeback, writeback_all};
+pub use writeback::{writeback, writeback_all};
 
 use crate::error::Result;
 use crate::inode::Inode;
@@ -75,9 +74,4 @@ pub fn delayed_sectors(inode: &Inode) -> u64 {
         true => inode.pages.read().reserved_bytes() / 512,
         false => 0,
     }
-}
-
-/// Whether nothing is lost when the inode leaves memory: no page waits for being written.
-pub fn idle(inode: &Inode) -> bool {
-    !inode.pages.busy()
 }

@@ -105,11 +105,11 @@ pub(super) fn claim(st: &Store, inode: &Inode, work: &mut Work, want: Want, rese
             return Ok(window::keep_rest(work, want, claim));
         }
     }
-    if *reserved >= min {
-        if let Ok(claim) = st.alloc.claim(&request(want.need.min(*reserved), true)) {
-            *reserved = reserved.saturating_sub(claim.len);
-            return Ok(claim);
-        }
+    if *reserved >= min
+        && let Ok(claim) = st.alloc.claim(&request(want.need.min(*reserved), true))
+    {
+        *reserved = reserved.saturating_sub(claim.len);
+        return Ok(claim);
     }
     with_room(st, || st.alloc.claim(&request(want.need, false)))
 }

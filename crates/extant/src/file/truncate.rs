@@ -101,7 +101,7 @@ fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
         left -= 1;
         Ok(left > 0)
     })?;
-    Ok((at >= map::END && credits <= st.journal.max_credits() / 4).then_some(credits))
+    Ok((at == map::END && credits <= st.journal.max_credits() / 4).then_some(credits))
 }
 
 /// Credits for freeing part of a file.

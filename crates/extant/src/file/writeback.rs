@@ -83,7 +83,7 @@ fn batch(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut r
     let mut result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
     match (&result, taken) {
         (Err(_), [_, _, ..]) if st.writable().is_ok() => {
-            result = taken.chunks(1).fold(Ok(()), |sum, one| sum.and(settle(st, inode, one, write(st, inode, work, one, &mut reserved))));
+            result = taken.chunks(1).map(|one| settle(st, inode, one, write(st, inode, work, one, &mut reserved))).fold(Ok(()), Result::and);
         }
         _ => result = settle(st, inode, taken, result),
     }

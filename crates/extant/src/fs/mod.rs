@@ -34,7 +34,8 @@ pub struct Fs {
     ops: Arc<Operations>,
     threads: Option<Threads>,
     recovery: Recovery,
-    client: Arc<client::StoreClient>,
+    /// The journal refers to it weakly.
+    _client: Arc<client::StoreClient>,
     /// The superblock's state when nobody has it mounted.
     clean_state: State,
     mmp: Option<crate::mmp::Mmp>,
@@ -154,12 +155,7 @@ impl Operations {
 
     /// Writes all dirty pages back.
     pub(crate) fn write_back_all(&self) -> Result<()> {
-        let mut failed = Ok(());
-        for inode in crate::file::dirty_inodes(self.st()) {
-            let written = crate::file::writeback(self.st(), &inode, 0, u64::MAX);
-            failed = failed.and(written);
-        }
-        failed
+        crate::file::writeback_all(self.st())
     }
 
     /// Frees what waits for it and writes everything, until nothing is left to do.

@@ -20,7 +20,7 @@ use extant_format::superblock::{Geometry, State, SuperFlags, Superblock};
 use extant_journal::{Config, Journal, Log, LogFeatures, recovery};
 use std::ffi::c_char;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Share of the memory for metadata blocks.
@@ -28,6 +28,9 @@ const CACHE_SHARE: u64 = 4;
 
 /// Share of the memory for file content.
 const PAGE_SHARE: u64 = 2;
+
+/// Whether this machine's C counts bytes above 127 as positive, as the kernel that runs on it does.
+const UNSIGNED_CHARS: bool = c_char::MAX as i32 == 255;
 
 /// Opens whatever is on `dev`.
 pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
@@ -51,8 +54,10 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
     let client = Arc::new(StoreClient(store.clone()));
     let as_client: Arc<dyn extant_journal::Client> = client.clone();
     store.journal.set_client(Arc::downgrade(&as_client));
+    store.alloc.set_discard(options.discard);
+    store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
-    let mut fs = Fs { ops, threads: None, recovery, client, clean_state, mmp };
+    let mut fs = Fs { ops, threads: None, recovery, _client: client, clean_state, mmp };
     if write {
         fs.recovery.orphans = fs.ops.process_orphans()?;
         fs.threads = Some(Threads::start(&fs.ops, options.commit_interval)?);
@@ -124,7 +129,7 @@ fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, optio
     sb.set_features(features);
     if sb.unsigned_hash().is_none() {
         // Whoever writes first decides how bytes above 127 are hashed in names.
-        sb.set_flags(sb.flags() | if c_char::MIN == 0 { SuperFlags::UNSIGNED_HASH } else { SuperFlags::SIGNED_HASH });
+        sb.set_flags(sb.flags() | if UNSIGNED_CHARS { SuperFlags::UNSIGNED_HASH } else { SuperFlags::SIGNED_HASH });
     }
     sb.set_mtime(superblock_seconds(&*options.clock));
     sb.set_mnt_count(sb.mnt_count().saturating_add(1));

@@ -23,6 +23,8 @@ pub struct OpenOptions {
     pub(crate) seed: Option<u64>,
     pub(crate) mount_point: Option<String>,
     pub(crate) log_data: bool,
+    pub(crate) discard: bool,
+    pub(crate) use_reserve: bool,
 }
 
 impl Default for OpenOptions {
@@ -38,6 +40,8 @@ impl Default for OpenOptions {
             seed: None,
             mount_point: None,
             log_data: false,
+            discard: false,
+            use_reserve: false,
         }
     }
 }
@@ -110,6 +114,18 @@ impl OpenOptions {
     /// Log file data as well as metadata (`data=journal`).
     pub fn log_data(mut self, yes: bool) -> Self {
         self.log_data = yes;
+        self
+    }
+
+    /// Tell the device of freed space once its freeing is durable.
+    pub fn discard(mut self, yes: bool) -> Self {
+        self.discard = yes;
+        self
+    }
+
+    /// File content may use the blocks that are reserved for root.
+    pub fn use_reserve(mut self, yes: bool) -> Self {
+        self.use_reserve = yes;
         self
     }
 

@@ -143,6 +143,12 @@ impl Operations {
         self.st().alloc.usage()
     }
 
+    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the number of blocks discarded.
+    pub fn trim(&self, blocks: std::ops::Range<u64>, min_blocks: u64) -> Result<u64> {
+        self.st().writable()?;
+        self.noticed(self.st().alloc.trim(blocks, min_blocks))
+    }
+
     /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let first = op();

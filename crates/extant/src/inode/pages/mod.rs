@@ -18,9 +18,9 @@ mod range;
 mod readahead;
 
 pub use errors::{ErrorCursor, ErrorSeq};
-pub use map::{Cover, Page, PageMap, Removed, Taken};
-pub use pool::{PagePool, PoolStats};
-pub use range::{RangeGuard, RangeLock};
+pub use map::{Cover, PageMap, Taken};
+pub use pool::PagePool;
+pub use range::RangeLock;
 pub use readahead::ReadAhead;
 
 use crate::error::Result;

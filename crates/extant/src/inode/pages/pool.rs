@@ -85,21 +85,10 @@ impl PagePool {
         PoolStats { bytes: get(&self.counts.bytes), dirty: get(&self.counts.dirty), limit: get(&self.limit) }
     }
 
-    /// Changes the bound.
-    pub fn set_limit(&self, limit: u64) {
-        self.limit.store(limit.max(1 << 20), Ordering::Relaxed);
-    }
-
     /// Whether writers have to write back themselves.
     pub fn too_dirty(&self) -> bool {
         let stats = self.stats();
         stats.dirty > stats.limit / 2
-    }
-
-    /// Whether the background thread should write back before its time.
-    pub fn quite_dirty(&self) -> bool {
-        let stats = self.stats();
-        stats.dirty > stats.limit / 4
     }
 
     pub(super) fn counts(&self) -> &Arc<Counts> {
@@ -136,12 +125,6 @@ impl PagePool {
     /// Inodes with waiting pages.
     pub fn dirty_inodes(&self) -> Vec<Arc<Inode>> {
         self.dirty.lock().values().cloned().collect()
-    }
-
-    /// One inode with waiting pages whose number is at least `from`, else the first.
-    pub fn dirty_inode_from(&self, from: InodeNr) -> Option<Arc<Inode>> {
-        let list = self.dirty.lock();
-        list.range(from..).next().or_else(|| list.iter().next()).map(|(_, inode)| inode.clone())
     }
 
     /// Notes that the inode holds blocks claimed ahead.
