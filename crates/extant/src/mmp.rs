@@ -101,7 +101,7 @@ impl Mmp {
 
     /// Renews the block until released.
     fn keep(block: Block, every: u64) -> Result<Mmp> {
-        let block = Arc::new(Mutex::new(Level::Leaf, block));
+        let block = Arc::new(Mutex::new(Level::Buffer, block));
         let stop = Arc::new((Mutex::new(Level::FsState, false), Condvar::new()));
         let (own, end) = (block.clone(), stop.clone());
         let body = move || {

@@ -4,6 +4,7 @@ mod crash;
 mod dir;
 mod extents;
 mod file;
+mod fuzz;
 mod hostile;
 mod freeze;
 mod life;

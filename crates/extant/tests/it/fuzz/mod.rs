@@ -1,0 +1,103 @@
+//! Damaged images of every feature set: each may cost an error, and nothing else.
+//!
+//! A mutant is named by its feature set, whether the log is to be replayed, and a number: what broke something is kept in
+//! [`KEPT`].
+
+pub mod atlas;
+pub mod drive;
+mod mutate;
+pub mod seeds;
+
+use drive::{Depth, survive};
+use extant_testkit::image::{FEATURE_SETS, FeatureSet};
+use extant_testkit::rng::Rng;
+use seeds::Seed;
+use std::time::{Duration, Instant};
+
+/// Mutants of each image in the short form.
+const SHORT: u64 = 8;
+
+/// Mutants that broke something once: feature set, crashed, number.
+const KEPT: &[(&str, bool, u64)] = &[];
+
+fn depth(set: &FeatureSet) -> Depth {
+    // A claim of multiple mount protection takes seconds.
+    if set.name == "mmp" { Depth::Read } else { Depth::Write }
+}
+
+/// Tries one mutant; what it did is in the message if it broke something.
+fn try_mutant(seed: &Seed, depth: Depth, number: u64) -> Result<(), String> {
+    let mut image = seed.bytes.clone();
+    let what = mutate::mutate(&mut image, &seed.atlas, &mut Rng::new(number));
+    survive(image, number, depth).map_err(|why| format!("{} {number}: {why}\n    {}", seed.name, what.join("\n    ")))
+}
+
+fn fail_if_any(found: &[String]) {
+    assert!(found.is_empty(), "{} mutants broke something:\n{}", found.len(), found.join("\n"));
+}
+
+/// Whether an image of the set can be left with a log to replay.
+fn can_crash(set: &FeatureSet) -> bool {
+    set.journal && !["mmp", "fast_commit", "project"].contains(&set.name)
+}
+
+fn both(set: &FeatureSet) -> impl Iterator<Item = Seed> {
+    [false, true].into_iter().filter(|crashed| !crashed || can_crash(set)).map(|crashed| Seed::make(set, crashed))
+}
+
+#[test]
+fn good_images_survive() {
+    for set in FEATURE_SETS {
+        for seed in both(set) {
+            survive(seed.bytes.clone(), 1, depth(set)).unwrap_or_else(|why| panic!("{}: {why}", seed.name));
+        }
+    }
+}
+
+#[test]
+fn mutants_that_broke_something() {
+    let mut broken = Vec::new();
+    for (set, crashed, number) in KEPT {
+        let set = FeatureSet::named(set);
+        broken.extend(try_mutant(&Seed::make(set, *crashed), depth(set), *number).err());
+    }
+    fail_if_any(&broken);
+}
+
+#[test]
+fn mutants_of_every_feature_set() {
+    let mut broken = Vec::new();
+    for set in FEATURE_SETS {
+        for seed in both(set) {
+            broken.extend((0..SHORT).filter_map(|number| try_mutant(&seed, depth(set), number).err()));
+        }
+    }
+    fail_if_any(&broken);
+}
+
+/// Mutants without end: for `EXTANT_FUZZ_SECONDS`, or a minute. `EXTANT_FUZZ_FROM` is the first number.
+#[test]
+#[ignore = "runs for as long as it is told to"]
+fn fuzz_images() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let time = Duration::from_secs(number("EXTANT_FUZZ_SECONDS").unwrap_or(60));
+    let first = number("EXTANT_FUZZ_FROM").unwrap_or_else(|| u64::from(std::process::id()) << 20);
+    let only = std::env::var("EXTANT_FUZZ_SET").ok();
+    let sets = FEATURE_SETS.iter().filter(|set| only.as_deref().is_none_or(|only| set.name == only));
+    let seeds: Vec<(Depth, Seed)> = sets.flat_map(|set| both(set).map(|seed| (depth(set), seed))).collect();
+    let (start, mut tried, mut broken) = (Instant::now(), 0, Vec::new());
+    for number in first.. {
+        for (depth, seed) in &seeds {
+            tried += 1;
+            if let Err(why) = try_mutant(seed, *depth, number) {
+                println!("{why}");
+                broken.push(why);
+            }
+        }
+        if start.elapsed() > time || broken.len() > 20 {
+            break;
+        }
+    }
+    println!("{tried} mutants from number {first}");
+    fail_if_any(&broken);
+}

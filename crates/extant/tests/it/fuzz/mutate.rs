@@ -1,0 +1,123 @@
+//! Damage that knows what it damages: fields of structures get values that break things, and the checksum is mended.
+
+use super::atlas::{Atlas, Kind, Piece};
+use extant_testkit::rng::Rng;
+
+/// Damages an image in some places. Gives what was changed, for messages.
+pub fn mutate(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> Vec<String> {
+    let rounds = *rng.pick(&[1, 1, 1, 2, 3, 8]);
+    (0..rounds).map(|_| mutate_once(image, atlas, rng)).collect()
+}
+
+fn mutate_once(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
+    let piece = pick(atlas, rng).clone();
+    let what = match rng.below(12) {
+        0 => splice(image, atlas, &piece, rng),
+        1 => noise(image, &piece, rng),
+        2 => shift(image, &piece, rng),
+        _ => field(image, atlas, &piece, rng),
+    };
+    let sealed = !rng.one_in(16);
+    if sealed {
+        atlas.seal(image, &piece);
+    }
+    format!("{:?} at {}: {what}{}", piece.kind, piece.bytes.start, if sealed { "" } else { ", not sealed" })
+}
+
+/// A kind first, so that the few superblocks are damaged as often as the many inodes.
+fn pick<'a>(atlas: &'a Atlas, rng: &mut Rng) -> &'a Piece {
+    if rng.one_in(3) {
+        return rng.pick(&atlas.pieces);
+    }
+    let mut kinds: Vec<Kind> = atlas.pieces.iter().map(|piece| piece.kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let kind = *rng.pick(&kinds);
+    let of_kind: Vec<&Piece> = atlas.of_kind(kind).collect();
+    of_kind[rng.below(of_kind.len() as u64) as usize]
+}
+
+/// Where the fields of a piece are: most at its start, some in all of it.
+fn place(piece: &Piece, width: usize, rng: &mut Rng) -> usize {
+    let len = piece.bytes.len();
+    let reach = match rng.below(4) {
+        0 => len,
+        1 => len.min(256),
+        _ => len.min(64),
+    };
+    let at = rng.below((reach / width) as u64) as usize * width;
+    let from_end = rng.one_in(20);
+    piece.bytes.start + if from_end { len - width - at } else { at }
+}
+
+fn field(image: &mut [u8], atlas: &Atlas, piece: &Piece, rng: &mut Rng) -> String {
+    let width = *rng.pick(&[1, 2, 2, 4, 4, 4]);
+    let at = place(piece, width, rng);
+    let big_endian = matches!(piece.kind, Kind::JournalSuperblock | Kind::JournalDescriptor | Kind::JournalRevoke);
+    let mut old = [0; 8];
+    old[..width].copy_from_slice(&image[at..at + width]);
+    if big_endian {
+        old[..width].reverse();
+    }
+    let old = u64::from_le_bytes(old);
+    let new = value(atlas, old, rng);
+    let mut bytes = new.to_le_bytes();
+    if big_endian {
+        bytes[..width].reverse();
+    }
+    image[at..at + width].copy_from_slice(&bytes[..width]);
+    format!("{width} bytes at {} from {old:#x} to {new:#x}", at - piece.bytes.start)
+}
+
+/// A value that may break something: a limit, a neighbour of the old one, or the number of something else.
+fn value(atlas: &Atlas, old: u64, rng: &mut Rng) -> u64 {
+    match rng.below(12) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => old.wrapping_add(1),
+        3 => old.wrapping_sub(1),
+        4 => old ^ 1 << rng.below(32),
+        5 => rng.below(16),
+        6 => 1 << rng.below(32),
+        7 => (1 << rng.below(32)) - 1,
+        8 | 9 => *rng.pick(&atlas.blocks) + rng.below(2),
+        10 => (*rng.pick(&atlas.inodes)).into(),
+        _ => rng.next_u64(),
+    }
+}
+
+/// Puts part of another structure of the kind in its place.
+fn splice(image: &mut [u8], atlas: &Atlas, piece: &Piece, rng: &mut Rng) -> String {
+    let others: Vec<&Piece> = atlas.of_kind(piece.kind).filter(|other| other.bytes.len() == piece.bytes.len()).collect();
+    let other = rng.pick(&others).bytes.clone();
+    let len = piece.bytes.len();
+    let from = if rng.one_in(2) { 0 } else { rng.below(len as u64 / 4) as usize * 4 };
+    let to = if rng.one_in(2) { len } else { from + rng.below((len - from) as u64 + 1) as usize };
+    image.copy_within(other.start + from..other.start + to, piece.bytes.start + from);
+    format!("bytes {from}..{to} of the one at {}", other.start)
+}
+
+fn noise(image: &mut [u8], piece: &Piece, rng: &mut Rng) -> String {
+    let count = rng.between(1, 24);
+    for _ in 0..count {
+        let at = place(piece, 1, rng);
+        image[at] = rng.next_u64() as u8;
+    }
+    format!("{count} random bytes")
+}
+
+/// Moves the bytes behind a place by a few, as a lost or doubled entry does.
+fn shift(image: &mut [u8], piece: &Piece, rng: &mut Rng) -> String {
+    let by = *rng.pick(&[4, 8, 12, 16]);
+    let at = place(piece, 4, rng);
+    let end = piece.bytes.end;
+    if at + by >= end {
+        return "nothing".into();
+    }
+    if rng.one_in(2) {
+        image.copy_within(at..end - by, at + by);
+    } else {
+        image.copy_within(at + by..end, at);
+    }
+    format!("bytes behind {} moved by {by}", at - piece.bytes.start)
+}
