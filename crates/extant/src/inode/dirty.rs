@@ -3,6 +3,7 @@
 //! # Invariants
 //! - The lists hold inodes of one transaction only: freeze drains them before its successor opens.
 //! - An inode on a list has its table block joined to that transaction, so freeze needs no credits.
+//! - A number that was freed and taken again within the transaction is listed once for each life, in their order; the slot is the last one's.
 
 use super::Inode;
 use super::load::slot;
@@ -49,9 +50,13 @@ impl DirtyInodes {
     pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
         for shard in &self.shards {
             let mut list = std::mem::take(&mut *shard.lock());
-            list.sort_unstable_by_key(|i| i.ino);
-            for inode in list {
-                write_slot(st, out, &inode)?;
+            // Stable: the lives of a number stay in order.
+            list.sort_by_key(|i| i.ino);
+            for (at, inode) in list.iter().enumerate() {
+                let superseded = list.get(at + 1).is_some_and(|next| next.ino == inode.ino);
+                if !superseded {
+                    write_slot(st, out, inode)?;
+                }
             }
         }
         Ok(())

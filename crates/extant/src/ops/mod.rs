@@ -27,7 +27,7 @@ use crate::alloc::Usage;
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
-use crate::vfs::{Follow, Vfs};
+use crate::vfs::{Follow, Vfs, alive};
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_sync::{ArcWriteGuard, Level, Mutex, write_all_arc};
@@ -89,7 +89,7 @@ impl Operations {
     pub fn node(&self, ino: u64) -> Result<Node> {
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
         if let Some(inode) = self.vfs.inodes.peek(ino) {
-            return Ok(Node(inode));
+            return Ok(Node(alive(inode)?));
         }
         if !self.st().alloc.inode_in_use(ino)? {
             return Err(Errno::Stale.into());

@@ -15,11 +15,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Reaper {
     queue: Mutex<Vec<Arc<Inode>>>,
+    /// Freed inodes that the inode table still knows, since their slots do not say so yet.
+    departed: Mutex<Vec<Arc<Inode>>>,
 }
 
 impl Default for Reaper {
     fn default() -> Self {
-        Reaper { queue: Mutex::new(Level::Leaf, Vec::new()) }
+        Reaper { queue: Mutex::new(Level::Leaf, Vec::new()), departed: Mutex::new(Level::Leaf, Vec::new()) }
     }
 }
 
@@ -65,7 +67,15 @@ impl Operations {
                 self.bury_or_free(&inode);
             }
         }
+        self.retire_departed();
         count
+    }
+
+    /// Takes freed inodes out of the table once their slots were written.
+    fn retire_departed(&self) {
+        let departed = std::mem::take(&mut *self.reaper.departed.lock());
+        let mut waiting: Vec<_> = departed.into_iter().filter_map(|inode| self.vfs.inodes.retire(inode)).collect();
+        self.reaper.departed.lock().append(&mut waiting);
     }
 
     /// Frees every inode without a name, whoever held it: the last act before the file system is closed.
@@ -93,8 +103,7 @@ impl Operations {
             body.size = 0;
             body.dtime = u32::try_from(now.sec).unwrap_or(u32::MAX).max(1);
         }
-        // Before the number is free: whoever gets it must not meet this inode in the table.
-        self.vfs.inodes.remove(inode);
+        self.reaper.departed.lock().push(inode.clone());
         st.alloc.free_inode(&mut h, inode.ino, inode.ftype)
     }
 

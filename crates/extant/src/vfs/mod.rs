@@ -5,6 +5,7 @@ mod table;
 mod walk;
 
 pub use dentries::Target;
+pub use table::alive;
 pub use walk::{Follow, check_name};
 
 use crate::store::Store;

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - An inode leaves the table only when nobody else refers to it (its only reference is the table's), so whoever loads
-//!   it again reads a slot that freeze has brought up to date: the dirty list holds a reference until then.
+//!   it again reads a slot that freeze has brought up to date: the dirty list holds a reference until then. This holds for
+//!   freed inodes, too: they stay, and are refused, until their slot says that they are free or another has their number.
 //! - A load that overlaps with a removal in its shard is repeated, since it may have read an old slot.
 //!
 //! # Locking
@@ -63,11 +64,12 @@ impl InodeTable {
         Some(inode.clone())
     }
 
-    /// The inode, loaded if it is not in memory. ESTALE for a slot without links: only orphan processing (`unlinked`) may see it.
+    /// The inode, loaded if it is not in memory. ESTALE if it is being freed or was; and for a slot without links, which only orphan
+    /// processing (`unlinked`) may see.
     pub fn get(&self, st: &Store, ino: InodeNr, unlinked: bool) -> Result<Arc<Inode>> {
         loop {
             if let Some(inode) = self.peek(ino) {
-                return Ok(inode);
+                return alive(inode);
             }
             let before = self.shard(ino).read().removals;
             let loaded = Inode::load(st, ino)?;
@@ -76,7 +78,7 @@ impl InodeTable {
             }
             let mut shard = self.shard(ino).write();
             if let Some(inode) = shard.map.get(&ino.0) {
-                return Ok(inode.clone());
+                return alive(inode.clone());
             }
             if shard.removals == before {
                 self.put(&mut shard, loaded.clone());
@@ -85,19 +87,24 @@ impl InodeTable {
         }
     }
 
-    /// Adds a new inode.
+    /// Adds a new inode; one that had the number before is gone.
     pub fn insert(&self, inode: Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
         self.put(&mut shard, inode);
     }
 
-    /// Takes out an inode that is being freed.
-    pub fn remove(&self, inode: &Arc<Inode>) {
+    /// Takes out a freed inode whose slot says so: nobody refers to it but the table and the caller, who gets it back otherwise.
+    pub fn retire(&self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         let mut shard = self.shard(inode.ino).write();
-        if shard.map.get(&inode.ino.0).is_some_and(|own| Arc::ptr_eq(own, inode)) {
+        let own = shard.map.get(&inode.ino.0).is_some_and(|own| Arc::ptr_eq(own, &inode));
+        if own && Arc::strong_count(&inode) > 2 {
+            return Some(inode);
+        }
+        if own {
             shard.map.remove(&inode.ino.0);
             shard.removals += 1;
         }
+        None
     }
 
     /// Inodes in memory without a link, for unmount: their holders are gone with the mount.
@@ -126,6 +133,14 @@ impl InodeTable {
 fn reachable(inode: &Inode) -> bool {
     let body = inode.body();
     body.links > 0 && !body.flags.contains(InodeFlags::EA_INODE)
+}
+
+/// The inode, or ESTALE if it is being freed or was.
+pub fn alive(inode: Arc<Inode>) -> Result<Arc<Inode>> {
+    match inode.freeing() {
+        true => Err(Errno::Stale.into()),
+        false => Ok(inode),
+    }
 }
 
 /// Looks at up to `budget` inodes and drops the unused ones until at most `target` are left.

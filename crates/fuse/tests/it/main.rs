@@ -1,3 +1,10 @@
 //! Real FUSE mounts.
 
+mod directories;
 mod mounts;
+mod names;
+mod oracle;
+mod permissions;
+mod ranges;
+mod served;
+mod times;

@@ -1,44 +1,12 @@
 //! A file system is mounted, used by the kernel's own system calls, unmounted, and checked.
 
-use extant::{Fs, OpenOptions};
-use extant_fuse::{MountOptions, Mounted, mount};
-use extant_testkit::image::{FeatureSet, Image};
+use crate::served::Served;
 use extant_testkit::kernel;
 use extant_testkit::tree::{Manifest, Plan, Shape};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-
-struct Served {
-    image: Image,
-    dir: PathBuf,
-    mounted: Option<Mounted>,
-}
-
-impl Served {
-    fn new(set: &str) -> Served {
-        let image = FeatureSet::named(set).make_sized(512 << 20);
-        let dir = image.scratch().dir("mnt");
-        let mut served = Served { image, dir, mounted: None };
-        served.mount();
-        served
-    }
-
-    fn mount(&mut self) {
-        let fs = Fs::open(self.image.path(), &OpenOptions::new()).expect("the image opens");
-        self.mounted = Some(mount(fs, &self.dir, &MountOptions::default()).expect("mount"));
-    }
-
-    fn unmount(&mut self) {
-        self.mounted.take().expect("mounted").unmount().expect("unmount");
-        self.image.assert_clean();
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-}
+use std::path::Path;
 
 #[test]
 fn a_tree_survives_a_mount() {
@@ -52,7 +20,7 @@ fn a_tree_survives_a_mount() {
     served.mount();
     live.assert_same(&Manifest::walk(&top));
     served.unmount();
-    let mount = kernel::Mount::new(served.image.path(), "ro");
+    let mount = kernel::Mount::new(served.image(), "ro");
     live.assert_same(&Manifest::walk(&mount.join("tree")));
     plan.manifest().without_root().without_directory_times().assert_same(&live.without_root().without_directory_times());
 }

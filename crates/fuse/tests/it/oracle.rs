@@ -1,0 +1,68 @@
+//! The kernel's ext4 as the oracle: a scenario runs on the mount and on the kernel's of an image made alike, notes what the system calls
+//! say, and both notes have to be equal.
+
+use crate::served::{Served, make};
+use extant_testkit::{kernel, tool};
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+
+/// What a scenario saw.
+#[derive(Debug, Default)]
+pub struct Notes {
+    lines: Vec<String>,
+}
+
+impl Notes {
+    /// Notes a value.
+    pub fn value(&mut self, what: impl AsRef<str>, value: impl Debug) {
+        self.lines.push(format!("{}: {value:?}", what.as_ref()));
+    }
+
+    /// Notes how a system call went: its value or the error's name.
+    pub fn call<T: Debug, E: Into<io::Error>>(&mut self, what: impl AsRef<str>, outcome: Result<T, E>) {
+        match outcome.map_err(Into::into) {
+            Ok(value) => self.value(what, value),
+            Err(e) => self.lines.push(format!("{}: {}", what.as_ref(), name(&e))),
+        }
+    }
+
+    /// Notes what a program prints, its errors too, with the mount's directory cut out.
+    pub fn program(&mut self, dir: &Path, program: &str, args: &[&str]) {
+        let output = std::process::Command::new(tool::need(program)).args(args).current_dir(dir).output().expect("the program runs");
+        let text = [output.stdout, output.stderr].concat();
+        self.value(format!("{program} {args:?} exits {:?}", output.status.code()), String::from_utf8_lossy(&text));
+    }
+}
+
+fn name(e: &io::Error) -> String {
+    e.raw_os_error().map_or_else(|| format!("{e:?}"), |code| format!("{:?}", nix::errno::Errno::from_raw(code)))
+}
+
+/// Runs the scenario on both; their notes have to be equal, and the images clean.
+pub fn same_as_kernel(set: &str, scenario: impl Fn(&Path, &mut Notes)) {
+    tool::need_root("the kernel's mount is the oracle");
+    let image = make(set);
+    let mount = kernel::Mount::new(image.path(), "");
+    let mut theirs = Notes::default();
+    scenario(mount.path(), &mut theirs);
+    mount.unmount();
+    let mut served = Served::new(set);
+    let mut ours = Notes::default();
+    scenario(served.dir(), &mut ours);
+    served.unmount();
+    let differences: Vec<_> = ours.lines.iter().zip(&theirs.lines).filter(|(a, b)| a != b).map(|(a, b)| format!("\n  here   {a}\n  kernel {b}")).collect();
+    assert!(differences.is_empty(), "{set}: other than the kernel's ext4:{}", differences.concat());
+    assert_eq!(ours.lines.len(), theirs.lines.len(), "{set}: {:?} {:?}", ours.lines.last(), theirs.lines.last());
+}
+
+/// Runs something as another user: one that has no capabilities as to files, and no group but `gid`.
+pub fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let body = || {
+        // Both hold for this thread only.
+        nix::unistd::setfsgid(gid.into());
+        nix::unistd::setfsuid(uid.into());
+        work()
+    };
+    std::thread::scope(|s| s.spawn(body).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

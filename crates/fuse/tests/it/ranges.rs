@@ -1,0 +1,150 @@
+//! Bytes of files: holes, fallocate, seeking, limits.
+
+use crate::oracle::same_as_kernel;
+use crate::served::Served;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+fn file(path: &Path) -> File {
+    File::options().create(true).truncate(true).read(true).write(true).open(path).expect("create")
+}
+
+#[test]
+fn allocation_and_holes() {
+    same_as_kernel("default", |dir, notes| {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let zero = FallocateFlags::ZERO_RANGE;
+        let calls = [
+            ("allocate", FallocateFlags::empty(), 0, 20_000),
+            ("allocate in the middle", FallocateFlags::empty(), 5000, 100),
+            ("keep the size", FallocateFlags::KEEP_SIZE, 100_000, 50_000),
+            ("punch blocks", punch, 4096, 8192),
+            ("punch parts", punch, 100, 5000),
+            ("punch behind the end", punch, 1 << 30, 4096),
+            ("punch without keeping", FallocateFlags::PUNCH_HOLE, 0, 4096),
+            ("grow", FallocateFlags::empty(), 200_000, 10_000),
+            ("no bytes", FallocateFlags::empty(), 0, 0),
+        ];
+        let path = dir.join("f");
+        for (what, mode, offset, len) in calls {
+            let f = file(&path);
+            f.write_all_at(&[7; 30_000], 0).expect("write");
+            f.sync_all().expect("fsync");
+            notes.call(what, fallocate(&f, mode, offset, len));
+            f.sync_all().expect("fsync");
+            notes.call("stat", f.metadata().map(|m| (m.len(), m.blocks())));
+            let content = fs::read(&path).expect("read");
+            notes.value("zeros", content.iter().filter(|b| **b == 0).count());
+        }
+        // What the kernel leaves of zeroed edges in memory and allocates later differs: content and size only.
+        for (mode, offset, len) in [(zero, 0, 4096), (zero, 100, 20_000), (zero, 20_000, 20_000), (zero | FallocateFlags::KEEP_SIZE, 20_000, 20_000)] {
+            let f = file(&path);
+            f.write_all_at(&[7; 30_000], 0).expect("write");
+            notes.call(format!("zero {mode:?} {offset} {len}"), fallocate(&f, mode, offset, len));
+            let content = fs::read(&path).expect("read");
+            notes.value("content", (content.len(), content.iter().filter(|b| **b == 0).count()));
+        }
+    });
+}
+
+/// What FUSE's kernel side refuses, it refuses with the error that tells programs to do without.
+#[test]
+fn what_cannot_arrive_is_not_supported() {
+    let mut served = Served::new("default");
+    let f = file(&served.path("f"));
+    f.write_all_at(&[1; 65536], 0).expect("write");
+    for mode in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
+        assert_eq!(fallocate(&f, mode, 0, 4096), Err(rustix::io::Errno::OPNOTSUPP));
+    }
+    drop(f);
+    served.unmount();
+}
+
+#[test]
+fn data_and_holes_are_found() {
+    for set in ["default", "ext2", "bigalloc"] {
+        same_as_kernel(set, |dir, notes| {
+            let f = file(&dir.join("f"));
+            for at in [0, 200_000, 1_000_000] {
+                f.write_all_at(&[3; 65536], at).expect("write");
+            }
+            f.set_len(3_000_000).expect("truncate");
+            f.sync_all().expect("fsync");
+            for from in [0, 1, 4095, 65_536, 131_072, 199_000, 265_000, 999_999, 1_065_536, 2_000_000, 2_999_999, 3_000_000, 5_000_000] {
+                notes.call(format!("data from {from}"), seek(&f, SeekFrom::Data(from)));
+                notes.call(format!("hole from {from}"), seek(&f, SeekFrom::Hole(from)));
+            }
+            notes.call("end", seek(&f, SeekFrom::End(5)));
+            let empty = file(&dir.join("empty"));
+            notes.call("data of nothing", seek(&empty, SeekFrom::Data(0)));
+            notes.call("hole of nothing", seek(&empty, SeekFrom::Hole(0)));
+        });
+    }
+}
+
+/// Unwritten data in the kernel's cache count as data.
+#[test]
+fn data_not_yet_written_are_found() {
+    let mut served = Served::new("default");
+    let f = file(&served.path("f"));
+    f.set_len(10 << 20).expect("truncate");
+    f.write_all_at(b"x", 5 << 20).expect("write");
+    assert_eq!(seek(&f, SeekFrom::Data(0)), Ok(5 << 20));
+    assert_eq!(seek(&f, SeekFrom::Hole(0)), Ok(0));
+    drop(f);
+    served.unmount();
+}
+
+#[test]
+fn limits_of_sizes() {
+    for set in ["default", "ext2_1k", "1k"] {
+        same_as_kernel(set, |dir, notes| {
+            let f = file(&dir.join("f"));
+            for bits in [31, 32, 33, 34, 35, 41, 42, 43, 44, 45, 62] {
+                for off in [-4096i64, -1, 0, 1] {
+                    let size = (1i64 << bits) + off;
+                    notes.call(format!("truncate to 2^{bits} {off:+}"), rustix::fs::ftruncate(&f, size as u64));
+                    notes.call("size", f.metadata().map(|m| m.len()));
+                    notes.call(format!("write at 2^{bits} {off:+}"), f.write_at(b"xy", size as u64).map(drop));
+                    let _ = f.sync_all();
+                    f.set_len(0).expect("truncate");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn ranges_are_copied() {
+    same_as_kernel("default", |dir, notes| {
+        let (from, to) = (file(&dir.join("from")), file(&dir.join("to")));
+        let data: Vec<_> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+        from.write_all_at(&data, 0).expect("write");
+        for (offset, target, len) in [(0, 0, 100_000), (99_000, 5, 70_000), (290_000, 400_000, 70_000), (300_000, 0, 10), (0, 1 << 20, 300_000)] {
+            let (mut offset, mut target) = (offset, target);
+            notes.call("copy", rustix::fs::copy_file_range(&from, Some(&mut offset), &to, Some(&mut target), len));
+            notes.value("offsets", (offset, target));
+            let content = fs::read(dir.join("to")).expect("read");
+            notes.value("content", (content.len(), content.iter().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b)))));
+        }
+        let (mut a, mut b) = (0, 1000);
+        notes.call("overlapping", rustix::fs::copy_file_range(&from, Some(&mut a), &from, Some(&mut b), 5000));
+    });
+}
+
+#[test]
+fn usage_is_what_the_kernel_says() {
+    for set in ["default", "orphan_file", "1k", "bigalloc", "ext2", "no_journal"] {
+        same_as_kernel(set, |dir, notes| {
+            let usage = || rustix::fs::statvfs(dir).map(|s| (s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree, s.f_bsize, s.f_frsize, s.f_namemax));
+            notes.call("empty", usage());
+            let f = file(&dir.join("f"));
+            f.write_all_at(&vec![1; 3 << 20], 0).expect("write");
+            f.sync_all().expect("fsync");
+            notes.call("file", f.metadata().map(|m| (m.blocks(), m.blksize())));
+            notes.call("with a file", usage().map(|u| (u.0, u.3, u.4)));
+        });
+    }
+}

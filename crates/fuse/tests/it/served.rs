@@ -1,0 +1,53 @@
+//! An image that is mounted through FUSE in this process.
+
+use extant::{Fs, OpenOptions};
+use extant_fuse::{MountOptions, Mounted, mount};
+use extant_testkit::image::{FeatureSet, Image};
+use std::path::{Path, PathBuf};
+
+const BYTES: u64 = 512 << 20;
+
+pub struct Served {
+    image: Image,
+    dir: PathBuf,
+    mounted: Option<Mounted>,
+}
+
+impl Served {
+    /// Makes an image of the feature set `set` and mounts it.
+    pub fn new(set: &str) -> Served {
+        let image = make(set);
+        let dir = image.scratch().dir("mnt");
+        let mut served = Served { image, dir, mounted: None };
+        served.mount();
+        served
+    }
+
+    pub fn mount(&mut self) {
+        let fs = Fs::open(self.image.path(), &OpenOptions::new()).expect("the image opens");
+        self.mounted = Some(mount(fs, &self.dir, &MountOptions::default()).expect("mount"));
+    }
+
+    /// Unmounts; e2fsck has to find nothing.
+    pub fn unmount(&mut self) {
+        self.mounted.take().expect("mounted").unmount().expect("unmount");
+        self.image.assert_clean();
+    }
+
+    pub fn image(&self) -> &Path {
+        self.image.path()
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+/// An image of the size that all mounts of these tests have.
+pub fn make(set: &str) -> Image {
+    FeatureSet::named(set).make_sized(BYTES)
+}
