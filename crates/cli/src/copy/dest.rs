@@ -212,8 +212,12 @@ impl<'a> Copier<'a> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let to = File::from(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?);
         let from = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() })?;
-        copy_content(&from, &to, self.job)?;
-        self.attributes_by_fd(&to, node, attr)
+        let copied = copy_content(&from, &to, self.job).and_then(|()| self.attributes_by_fd(&to, node, attr));
+        if copied.is_err() {
+            // Half a file is worse than none. That it could not be copied is the error to tell.
+            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+        }
+        copied
     }
 
     /// Attributes of something that can be opened.

@@ -19,6 +19,9 @@ pub enum Left {
     Device,
 }
 
+/// Problems that are told one by one.
+const TOLD: u64 = 50;
+
 /// A copy under way; shared by its threads.
 #[derive(Debug)]
 pub struct Job<'c> {
@@ -85,8 +88,11 @@ impl<'c> Job<'c> {
 
     /// One thing failed; the others go on.
     pub fn problem(&self, path: &[u8], error: impl Display) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
-        self.bar.suspend(|| complain(format_args!("{}: {error}", shown(path))));
+        match self.errors.fetch_add(1, Ordering::Relaxed) {
+            n if n < TOLD => self.bar.suspend(|| complain(format_args!("{}: {error}", shown(path)))),
+            TOLD => self.bar.suspend(|| complain("further problems are only counted")),
+            _ => {}
+        }
     }
 
     /// As [`Job::problem`], for a result.

@@ -219,20 +219,27 @@ impl<'a> Copier<'a> {
             Err(e) if e.is(Errno::Exist) => {}
             other => {
                 let node = other?;
-                fill(&node)?;
-                return Ok(node);
+                return self.fill(dir, name, node, fill);
             }
         }
         if self.fs.lookup(dir, name)?.file_type() == FileType::Directory {
             return Err(Errno::IsDir.message().into());
         }
         let (node, beside) = self.beside(&who, dir, mode, what)?;
-        if let Err(e) = fill(&node) {
-            self.fs.unlink(dir, &beside)?;
-            return Err(e);
-        }
+        let node = self.fill(dir, &beside, node, fill)?;
         self.fs.rename(dir, &beside, dir, name, RenameFlags::empty())?;
         Ok(node)
+    }
+
+    /// Fills something new; takes its name away again if that fails.
+    fn fill(&self, dir: &Node, name: &[u8], node: Node, fill: impl FnOnce(&Node) -> Result) -> Result<Node> {
+        match fill(&node) {
+            Ok(()) => Ok(node),
+            Err(e) => {
+                self.fs.unlink(dir, name)?;
+                Err(e)
+            }
+        }
     }
 
     /// Makes something under a name that is free.

@@ -217,6 +217,11 @@ fn a_full_image_is_an_error_and_stays_whole() {
     let image = Image::mke2fs(8 << 20, &["-t", "ext4", "-J", "size=1", "-b", "1024"]);
     refused(&args!["put", image.path(), &top, "/"], 1, "no space left");
     image.assert_clean();
+    // What is there is there whole.
+    let found = json(&args!["find", image.path(), "/", "--type", "f"]);
+    let found = found.as_array().unwrap();
+    assert!(!found.is_empty() && found.len() < 8);
+    assert!(found.iter().all(|file| file["size"] == 1 << 20), "{found:?}");
 }
 
 #[test]
