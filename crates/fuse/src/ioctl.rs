@@ -13,6 +13,9 @@ const SET_XATTR: u32 = 0x401c_5820;
 /// FS_IOC_GETVERSION.
 const GET_VERSION: u32 = 0x8008_7601;
 
+/// FITRIM.
+const TRIM: u32 = 0xc018_5879;
+
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
 
@@ -27,7 +30,7 @@ const XFLAGS: [(u32, u32); 6] = [
 ];
 
 /// Answers one; ENOTTY (as the protocol's users expect) for those not known.
-pub fn answer(fs: &Operations, node: &Node, cmd: u32, input: &[u8]) -> Result<Vec<u8>, Error> {
+pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) -> Result<Vec<u8>, Error> {
     match cmd {
         GET_FLAGS => Ok(node.attr().flags.to_le_bytes().to_vec()),
         SET_FLAGS => {
@@ -44,8 +47,26 @@ pub fn answer(fs: &Operations, node: &Node, cmd: u32, input: &[u8]) -> Result<Ve
             let (own, all) = from_xflags(word(input, 0)?);
             fs.set_flags(node, node.attr().flags & !all | own).map(|()| Vec::new())
         }
+        TRIM if uid != 0 => Err(Error::Posix(Errno::Perm)),
+        TRIM => trim(fs, input),
         _ => Err(Error::Posix(Errno::NotTy)),
     }
+}
+
+/// `struct fstrim_range`: start, length, shortest run, all in bytes; the length comes back as what was trimmed.
+fn trim(fs: &Operations, input: &[u8]) -> Result<Vec<u8>, Error> {
+    let (start, len, min) = (long(input, 0)?, long(input, 8)?, long(input, 16)?);
+    let block = u64::from(fs.block_size());
+    let blocks = start / block..start.saturating_add(len) / block;
+    let trimmed = fs.trim(blocks, min.div_ceil(block).max(1))?;
+    let mut out = input.to_vec();
+    out[8..16].copy_from_slice(&(trimmed * block).to_le_bytes());
+    Ok(out)
+}
+
+fn long(input: &[u8], at: usize) -> Result<u64, Error> {
+    let bytes = input.get(at..at + 8).and_then(|b| b.try_into().ok()).ok_or(Errno::Inval)?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 fn word(input: &[u8], at: usize) -> Result<u32, Error> {

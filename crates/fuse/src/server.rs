@@ -447,7 +447,7 @@ impl Filesystem for Server {
     fn ioctl(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _flags: IoctlFlags, cmd: u32, in_data: &[u8], _out_size: u32, reply: ReplyIoctl) {
         let done = match cmd {
             control::STATS => self.stats_page(req, ino, in_data),
-            _ => self.node(ino).and_then(|n| ioctl::answer(&self.ops, &n, cmd, in_data)),
+            _ => self.node(ino).and_then(|n| ioctl::answer(&self.ops, req.uid(), &n, cmd, in_data)),
         };
         answer!(reply, done, |r, out| r.ioctl(0, &out));
     }

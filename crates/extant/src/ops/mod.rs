@@ -143,9 +143,16 @@ impl Operations {
         self.st().alloc.usage()
     }
 
-    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the number of blocks discarded.
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.st().geo.block_size
+    }
+
+    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the number of blocks discarded. What was freed
+    /// before is committed first, so that it counts.
     pub fn trim(&self, blocks: std::ops::Range<u64>, min_blocks: u64) -> Result<u64> {
         self.st().writable()?;
+        self.reclaim();
         self.noticed(self.st().alloc.trim(blocks, min_blocks))
     }
 

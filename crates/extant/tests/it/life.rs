@@ -183,3 +183,25 @@ lives! {
     no_dir_index = "no_dir_index";
     mmp = "mmp";
 }
+
+#[test]
+fn a_number_used_again_in_one_transaction_has_its_new_inode() {
+    let image = FeatureSet::named("default").make();
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    for round in 0..40 {
+        for i in 0..50 {
+            write_file(&fs, &root, &format!("{i}"), format!("{round} {i}").as_bytes());
+        }
+        if round < 39 {
+            (0..50).for_each(|i| fs.unlink(&root, format!("{i}").as_bytes()).expect("unlink"));
+        }
+    }
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+    let fs = open(&image);
+    for i in 0..50 {
+        assert_eq!(read_file(&fs, &format!("/{i}")), format!("39 {i}").as_bytes());
+    }
+    fs.unmount().expect("unmount");
+}

@@ -111,3 +111,23 @@ fn holes_and_random_writes() {
     assert!(fs::read(&path).expect("read") == model, "after a remount");
     served.unmount();
 }
+
+#[test]
+fn free_space_is_given_back_to_the_device() {
+    let mut served = Served::new("default");
+    let path = served.path("big");
+    fs::write(&path, vec![1; 64 << 20]).expect("write");
+    let file = fs::File::open(&path).expect("open");
+    file.sync_all().expect("fsync");
+    drop(file);
+    let image = served.image.path().to_path_buf();
+    let full = fs::metadata(&image).expect("stat").blocks();
+    fs::remove_file(&path).expect("unlink");
+    let other = fs::File::create(served.path("other")).expect("create");
+    other.sync_all().expect("fsync");
+    drop(other);
+    extant_testkit::tool::run("fstrim", &[served.dir.as_os_str()]).must_succeed();
+    let left = fs::metadata(&image).expect("stat").blocks();
+    assert!(left + (60 << 11) < full, "the image still takes {left} of {full} sectors");
+    served.unmount();
+}
