@@ -23,7 +23,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    Mkfs(mkfs::Args),
+    Mkfs(Box<mkfs::Args>),
     Mount(mount::Args),
     Info(info::Args),
     Ls(ls::Args),

@@ -184,7 +184,7 @@ impl Options {
     /// Flags of the mount itself, with those that have no name at mounting.
     pub fn mount_flags(&self) -> MountFlags {
         let read_only = if self.read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-        self.flags - MountFlags::SYNCHRONOUS - MountFlags::DIRSYNC | read_only
+        (self.flags - MountFlags::SYNCHRONOUS - MountFlags::DIRSYNC) | read_only
     }
 
     /// Whether there are flags that have no name at mounting.

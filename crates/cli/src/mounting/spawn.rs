@@ -45,6 +45,6 @@ fn program() -> PathBuf {
     let own = PathBuf::from("/proc/self/exe");
     match own.exists() {
         true => own,
-        false => std::env::args_os().next().map_or_else(|| OsString::from("extant"), |name| name).into(),
+        false => std::env::args_os().next().unwrap_or_else(|| OsString::from("extant")).into(),
     }
 }
