@@ -120,13 +120,13 @@ fn free_space_is_given_back_to_the_device() {
     let file = fs::File::open(&path).expect("open");
     file.sync_all().expect("fsync");
     drop(file);
-    let image = served.image.path().to_path_buf();
+    let image = served.image().to_path_buf();
     let full = fs::metadata(&image).expect("stat").blocks();
     fs::remove_file(&path).expect("unlink");
     let other = fs::File::create(served.path("other")).expect("create");
     other.sync_all().expect("fsync");
     drop(other);
-    extant_testkit::tool::run("fstrim", &[served.dir.as_os_str()]).must_succeed();
+    extant_testkit::tool::run("fstrim", &[served.dir().as_os_str()]).must_succeed();
     let left = fs::metadata(&image).expect("stat").blocks();
     assert!(left + (60 << 11) < full, "the image still takes {left} of {full} sectors");
     served.unmount();
