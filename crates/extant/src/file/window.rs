@@ -13,7 +13,7 @@ use crate::store::Store;
 use std::sync::Arc;
 
 /// Windows of one file; the oldest goes.
-const MAX_WINDOWS: usize = 8;
+const MAX_WINDOWS: usize = 32;
 
 /// Largest window in bytes.
 const MAX_BYTES: u64 = 8 << 20;
