@@ -1,10 +1,11 @@
 //! Access past the page cache, for callers that have a cache of their own.
 //!
-//! Writes within the size (or adjacent to its end) run in parallel: each has its blocks to itself by a range lock, and shares the rest.
+//! Writes within the size (or adjacent to its end) run in parallel: each has its blocks to itself by a range lock, and
+//! shares the rest.
 //!
 //! # Invariants
-//! - Pages of the blocks are written back before, and dropped after the device has the new bytes; the generation of the pages
-//!   keeps readers from adding what they read before.
+//! - Pages of the blocks are written back before, and dropped after the device has the new bytes; the generation of the
+//!   pages keeps readers from adding what they read before.
 
 use super::map::Kind;
 use super::plan::{self, After, How, Need, Piece};
@@ -38,7 +39,9 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
         let stop = map::byte(st, run.lblk + run.len).min(end);
         let part = buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
         match run.state {
-            State::Written => st.dev.read_at(part, map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)))?,
+            State::Written => {
+                st.dev.read_at(part, map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)))?
+            }
             State::Hole | State::Unwritten => part.fill(0),
         }
         Ok(true)
@@ -46,9 +49,9 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
     Ok(len)
 }
 
-/// Writes past the page cache: claims, writes, maps. When it returns the data are on the device (not flushed), and the map and the
-/// size are in the running transaction. Takes `rw`, for reading where others may write too. Returns bytes written, fewer than asked
-/// for if space ends; ENOSPC, EFBIG if none.
+/// Writes past the page cache: claims, writes, maps. When it returns the data are on the device (not flushed), and the
+/// map and the size are in the running transaction. Takes `rw`, for reading where others may write too. Returns bytes
+/// written, fewer than asked for if space ends; ENOSPC, EFBIG if none.
 pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;

@@ -25,7 +25,10 @@ impl ExtentFlags {
     pub fn to_fiemap(self) -> u32 {
         let bit = |set: bool, bits: u32| if set { bits } else { 0 };
         // Delayed extents have an unknown place; inline ones are not aligned.
-        bit(self.last, 0x1) | bit(self.delayed, 0x2 | 0x4) | bit(self.inline, 0x100 | 0x200) | bit(self.unwritten, 0x800)
+        bit(self.last, 0x1)
+            | bit(self.delayed, 0x2 | 0x4)
+            | bit(self.inline, 0x100 | 0x200)
+            | bit(self.unwritten, 0x800)
     }
 }
 
@@ -42,9 +45,15 @@ pub struct Extent {
     pub flags: ExtentFlags,
 }
 
-/// Extents that overlap bytes `[start, start + len)`, in order; stops when `each` returns false. Nothing is written back. The caller
-/// holds `rw`.
-pub fn fiemap(st: &Store, inode: &Arc<Inode>, start: u64, len: u64, each: &mut dyn FnMut(&Extent) -> bool) -> Result<()> {
+/// Extents that overlap bytes `[start, start + len)`, in order; stops when `each` returns false. Nothing is written
+/// back. The caller holds `rw`.
+pub fn fiemap(
+    st: &Store,
+    inode: &Arc<Inode>,
+    start: u64,
+    len: u64,
+    each: &mut dyn FnMut(&Extent) -> bool,
+) -> Result<()> {
     let size = map::visible(st, inode);
     if map::is_inline(inode) {
         let flags = ExtentFlags { last: true, inline: true, ..Default::default() };
@@ -58,7 +67,9 @@ pub fn fiemap(st: &Store, inode: &Arc<Inode>, start: u64, len: u64, each: &mut d
     let mut kept: Option<Extent> = None;
     let mut lblk = blocks.start;
     while let Some((extent, next)) = next_extent(st, inode, lblk)? {
-        if let Some(before) = kept.take() && !each(&before) {
+        if let Some(before) = kept.take()
+            && !each(&before)
+        {
             return Ok(());
         }
         if extent.logical >= map::byte(st, blocks.end) {

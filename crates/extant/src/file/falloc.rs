@@ -30,8 +30,8 @@ pub enum Falloc {
 /// Most blocks allocated in one handle.
 const MAX_BLOCKS: u32 = 1 << 15;
 
-/// fallocate(2). The caller holds `rw` for writing. EOPNOTSUPP where the map knows no unwritten blocks, but for punching. EINVAL for an
-/// empty range, or one that is not a multiple of the cluster where that is needed.
+/// fallocate(2). The caller holds `rw` for writing. EOPNOTSUPP where the map knows no unwritten blocks, but for
+/// punching. EINVAL for an empty range, or one that is not a multiple of the cluster where that is needed.
 pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: u64) -> Result<()> {
     st.writable()?;
     let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::Inval)?;
@@ -71,7 +71,8 @@ fn prepare_growth(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Resul
     }
 }
 
-/// Notes the change, and the new size. Waiting pages that would have raised the size on disk may be gone, so it is raised here.
+/// Notes the change, and the new size. Waiting pages that would have raised the size on disk may be gone, so it is
+/// raised here.
 fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
     let mut h = st.start(times::CREDITS)?;
     if grow {
@@ -120,8 +121,8 @@ fn zero_edges(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<(
     zero::within_block(st, inode, last..end)
 }
 
-/// Drops the pages of blocks whose content goes. On bigalloc their neighbours in partly covered clusters are written first, since
-/// they may rely on a cluster that goes.
+/// Drops the pages of blocks whose content goes. On bigalloc their neighbours in partly covered clusters are written
+/// first, since they may rely on a cluster that goes.
 pub(super) fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
     let bits = st.geo.cluster_bits;
     if bits > 0 && !blocks.is_empty() {

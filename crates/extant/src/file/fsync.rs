@@ -8,8 +8,8 @@ use extant_journal::Tid;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Data and metadata of one file durable; `datasync` leaves out what is not needed to read the data. Gives errors of this writeback;
-/// those of earlier ones are told by `inode.pages.check_error`, which each open file asks.
+/// Data and metadata of one file durable; `datasync` leaves out what is not needed to read the data. Gives errors of
+/// this writeback; those of earlier ones are told by `inode.pages.check_error`, which each open file asks.
 pub fn fsync(st: &Store, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
     let written = writeback::writeback(st, inode, 0, u64::MAX);
     if st.writable().is_err() && inode.sync_tid.load(Ordering::Acquire) == 0 {

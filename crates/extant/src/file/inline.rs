@@ -1,8 +1,10 @@
-//! Files whose content lies in the inode: the first 60 bytes where the map would be, the rest in an attribute of the inode.
+//! Files whose content lies in the inode: the first 60 bytes where the map would be, the rest in an attribute of the
+//! inode.
 //!
 //! # Invariants
 //! - Every change of inline content is within one handle, so each commit has the old or the new content.
-//! - A file leaves the inode with its data written to a claimed block first: the handle that takes the content out of the inode maps it.
+//! - A file leaves the inode with its data written to a claimed block first: the handle that takes the content out of
+//!   the inode maps it.
 
 use super::read::copy;
 use super::{map, space, times};
@@ -33,7 +35,9 @@ pub(super) fn content(st: &Store, inode: &Inode) -> Result<Vec<u8>> {
     };
     bytes.extend_from_slice(&rest);
     let len = usize::try_from(size).ok().filter(|len| *len <= bytes.len());
-    let len = len.ok_or_else(|| Corrupt::new("inline data").field("size").at_inode(inode.ino).found(size).expected(bytes.len() as u64))?;
+    let len = len.ok_or_else(|| {
+        Corrupt::new("inline data").field("size").at_inode(inode.ino).found(size).expected(bytes.len() as u64)
+    })?;
     bytes.truncate(len);
     Ok(bytes)
 }
@@ -64,8 +68,8 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
     Ok(copy(from, buf))
 }
 
-/// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the file has a map of blocks now, and the
-/// caller goes on. The caller holds `rw` for writing.
+/// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the file has a map of
+/// blocks now, and the caller goes on. The caller holds `rw` for writing.
 pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<Option<usize>> {
     let inline = map::is_inline(inode);
     if !inline && !may_start(st, inode) {
@@ -83,11 +87,16 @@ pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], st
 
 /// An empty file without blocks may start inline.
 fn may_start(st: &Store, inode: &Inode) -> bool {
-    if !st.geo.incompat(Incompat::INLINE_DATA) || inode.ftype != FileType::Regular || inode.pages.size() > 0 || inode.pages.busy() {
+    if !st.geo.incompat(Incompat::INLINE_DATA)
+        || inode.ftype != FileType::Regular
+        || inode.pages.size() > 0
+        || inode.pages.busy()
+    {
         return false;
     }
     let body = inode.body();
-    let acl = if body.file_acl == 0 { 0 } else { u64::from(st.geo.cluster_ratio()) * u64::from(st.geo.sectors_per_block()) };
+    let acl =
+        if body.file_acl == 0 { 0 } else { u64::from(st.geo.cluster_ratio()) * u64::from(st.geo.sectors_per_block()) };
     body.size == 0 && body.blocks <= acl && !body.flags.contains(InodeFlags::EA_INODE)
 }
 

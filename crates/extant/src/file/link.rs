@@ -31,8 +31,8 @@ pub fn read_link(st: &Store, inode: &Arc<Inode>) -> Result<Vec<u8>> {
     bytes.get(..len).map(<[u8]>::to_vec).ok_or_else(broken)
 }
 
-/// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else inline or in one block.
-/// ENAMETOOLONG beyond a block.
+/// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else inline or in one
+/// block. ENAMETOOLONG beyond a block.
 pub fn set_link(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
     if target.len() >= st.block_size() {
         return Err(Errno::NameTooLong.into());

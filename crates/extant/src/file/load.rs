@@ -18,8 +18,8 @@ pub(super) struct Stretch {
     pub bytes: Vec<u8>,
 }
 
-/// Reads the uncached block `wanted.start` and what follows it: uncached blocks of `wanted`, and more ahead of a sequential reader.
-/// Keeps what lies on the device as pages. The caller holds `rw`.
+/// Reads the uncached block `wanted.start` and what follows it: uncached blocks of `wanted`, and more ahead of a
+/// sequential reader. Keeps what lies on the device as pages. The caller holds `rw`.
 pub(super) fn ahead(st: &Store, inode: &Arc<Inode>, wanted: Range<u32>) -> Result<Stretch> {
     let max = (MAX_AHEAD / st.block_size()).max(1) as u32;
     let len = inode.pages.ahead.miss(wanted.start, (wanted.end - wanted.start).min(4 * max), max);

@@ -124,7 +124,8 @@ pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// Brings all blocks of the file home and revokes their copies in the log, so that writes past the journal are not undone by a replay.
+/// Brings all blocks of the file home and revokes their copies in the log, so that writes past the journal are not
+/// undone by a replay.
 fn forget_logged(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     st.journal.checkpoint_all()?;
     if map::is_inline(inode) {

@@ -58,7 +58,12 @@ pub(super) fn at(st: &Store, pblk: u64) -> u64 {
 }
 
 /// Calls `each` with the runs of `range` in order until it answers false.
-pub(super) fn runs(st: &Store, inode: &Inode, range: Range<u32>, mut each: impl FnMut(Run) -> Result<bool>) -> Result<()> {
+pub(super) fn runs(
+    st: &Store,
+    inode: &Inode,
+    range: Range<u32>,
+    mut each: impl FnMut(Run) -> Result<bool>,
+) -> Result<()> {
     let mut lblk = range.start;
     while lblk < range.end {
         let run = lookup(st, inode, lblk..range.end)?;
@@ -125,4 +130,3 @@ pub(super) fn kind(st: &Store, inode: &Inode) -> Kind {
 pub(super) fn is_inline(inode: &Inode) -> bool {
     inode.body().flags.contains(InodeFlags::INLINE_DATA)
 }
-

@@ -1,16 +1,17 @@
 //! File content: pages, delayed allocation, writeback, direct access, truncate, fallocate, seeking, symlinks.
 //!
-//! *Data before mapping*: blocks are claimed in memory, the data are written to them, and only then a handle sets bitmap, map and
-//! size.
+//! *Data before mapping*: blocks are claimed in memory, the data are written to them, and only then a handle sets
+//! bitmap, map and size.
 //!
 //! # Sizes
-//! [`size`] is what users see. The body's size is the one on disk; it follows in the handle that maps the data behind it.
+//! [`size`] is what users see. The body's size is the one on disk; it follows in the handle that maps the data behind
+//! it.
 //!
 //! # Locking
-//! The caller holds the inode's `rw` lock: for reading in [`read`], [`seek`], [`fiemap`] and [`read_link`], for writing in [`write`],
-//! [`truncate`], [`fallocate`] and [`log_data`]. [`read_direct`] and [`write_direct`] take it themselves. [`writeback`],
-//! [`fsync`], [`release`] and [`free_blocks`] (of an inode nobody can reach) need none of it.
-//! Whatever changes the mapping of data holds [`crate::inode::Pages::work`].
+//! The caller holds the inode's `rw` lock: for reading in [`read`], [`seek`], [`fiemap`] and [`read_link`], for writing
+//! in [`write`], [`truncate`], [`fallocate`] and [`log_data`]. [`read_direct`] and [`write_direct`] take it themselves.
+//! [`writeback`], [`fsync`], [`release`] and [`free_blocks`] (of an inode nobody can reach) need none of it. Whatever
+//! changes the mapping of data holds [`crate::inode::Pages::work`].
 
 mod direct;
 mod extents;
@@ -58,7 +59,8 @@ pub fn size(inode: &Inode) -> u64 {
     inode.size()
 }
 
-/// Gives a new regular file an empty map within `h`. (Where inline data is on, its first small write moves into the inode.)
+/// Gives a new regular file an empty map within `h`. (Where inline data is on, its first small write moves into the
+/// inode.)
 pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
     crate::extent::init(st, h, inode)
 }

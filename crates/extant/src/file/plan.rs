@@ -5,8 +5,8 @@
 //! - Pieces that are not in place are mapped only after their data are written, whole blocks of them.
 //!
 //! # Locking
-//! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes others from its blocks (and their
-//! clusters) in between by a range lock.
+//! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes others from its blocks
+//! (and their clusters) in between by a range lock.
 
 use super::space::{self, Want};
 use super::{map, times, window};
@@ -84,7 +84,8 @@ pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'
     Ok(pieces)
 }
 
-/// On bigalloc a hole may go on within the cluster that the piece before it has claimed: that piece grows. Gives the blocks added.
+/// On bigalloc a hole may go on within the cluster that the piece before it has claimed: that piece grows. Gives the
+/// blocks added.
 fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u32>) -> Result<Option<u32>> {
     if blocks.start & (st.geo.cluster_ratio() - 1) == 0 {
         return Ok(None);
@@ -101,7 +102,12 @@ fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u
 }
 
 fn next(
-    st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>, reserved: &mut u32, grows_to: Option<u64>,
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    blocks: Range<u32>,
+    reserved: &mut u32,
+    grows_to: Option<u64>,
 ) -> Result<Piece> {
     let run = map::lookup(st, inode, blocks)?;
     match run.state {
@@ -116,7 +122,14 @@ fn in_place(run: Run, how: How) -> Piece {
 }
 
 /// A place for the first blocks of a hole.
-fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, reserved: &mut u32, grows_to: Option<u64>) -> Result<Piece> {
+fn hole(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    run: Run,
+    reserved: &mut u32,
+    grows_to: Option<u64>,
+) -> Result<Piece> {
     let len = extent::unowned(st, inode, run.lblk, run.len)?.min(run.len);
     if len == 0 {
         return owned(st, inode, run);
@@ -224,7 +237,9 @@ fn map_piece(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, piece: Piece, c
     match how {
         How::InPlace => Ok(()),
         How::Convert => convert(st, h, inode, lblk..lblk + len, credits),
-        How::Map { mut claim, offset } => extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written),
+        How::Map { mut claim, offset } => {
+            extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written)
+        }
         How::Owned => map_owned(st, h, inode, lblk, len, piece.pblk),
     }
 }

@@ -1,10 +1,10 @@
 //! Taking a range out of a file, and pushing a file apart, without moving data.
 //!
-//! A crash between the transactions of one operation leaves a file of which a part has been moved, as on any implementation of
-//! the format; its structures are sound at each commit.
+//! A crash between the transactions of one operation leaves a file of which a part has been moved, as on any
+//! implementation of the format; its structures are sound at each commit.
 
-use super::{falloc, map, times, truncate, window, writeback, zero};
 use super::limits;
+use super::{falloc, map, times, truncate, window, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent;
 use crate::inode::{Inode, Work};
@@ -12,8 +12,8 @@ use crate::store::Store;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Removes bytes `[offset, offset + len)`: what follows moves down. Both must be multiples of a cluster, and the range must end before
-/// the file does; EINVAL otherwise.
+/// Removes bytes `[offset, offset + len)`: what follows moves down. Both must be multiples of a cluster, and the range
+/// must end before the file does; EINVAL otherwise.
 pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();
@@ -33,8 +33,8 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
     resize(st, inode, size - len)
 }
 
-/// Pushes what lies at `offset` and behind up by `len`, leaving a hole. Both must be multiples of a cluster, `offset` within the file;
-/// EINVAL otherwise. EFBIG if the file would be too large.
+/// Pushes what lies at `offset` and behind up by `len`, leaving a hole. Both must be multiples of a cluster, `offset`
+/// within the file; EINVAL otherwise. EFBIG if the file would be too large.
 pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();

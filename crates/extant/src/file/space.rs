@@ -19,8 +19,8 @@ pub(super) fn no_space(error: &Error) -> bool {
     error.is(Errno::NoSpc)
 }
 
-/// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open, and of the locks of level
-/// `PageWriteback` at most the caller's own is held.
+/// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open, and of the locks of
+/// level `PageWriteback` at most the caller's own is held.
 pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
     match f() {
         Err(e) if no_space(&e) && make_room(st) => f(),
@@ -81,8 +81,8 @@ pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
     with_room(st, || st.alloc.claim(&request))
 }
 
-/// Claims up to `want.need` blocks, and keeps up to `want.extra` more for later. Draws on `reserved` blocks set aside before.
-/// The claim may be shorter than needed.
+/// Claims up to `want.need` blocks, and keeps up to `want.extra` more for later. Draws on `reserved` blocks set aside
+/// before. The claim may be shorter than needed.
 pub(super) fn claim(st: &Store, inode: &Inode, work: &mut Work, want: Want, reserved: &mut u32) -> Result<Claim> {
     let goal = extent::goal(st, inode, want.lblk)?;
     let low = !extent::has_unwritten(inode);

@@ -87,7 +87,8 @@ fn note_large_file(st: &Store, h: &mut Handle<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The bytes between the end of a file of `size` bytes and the end of its last block; empty if the file ends with a block.
+/// The bytes between the end of a file of `size` bytes and the end of its last block; empty if the file ends with a
+/// block.
 pub(super) fn tail(st: &Store, size: u64) -> Range<u64> {
     size..size.checked_next_multiple_of(st.geo.block_size.into()).unwrap_or(size)
 }

@@ -1,8 +1,8 @@
 //! Cutting and extending files; freeing the blocks of inodes.
 //!
 //! # Invariants
-//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing may take several transactions, an orphan record
-//!   stands from the first to the last.
+//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing may take several
+//!   transactions, an orphan record stands from the first to the last.
 //! - What a file's last block has behind the end is zero once the operation returns.
 
 use super::{inline, limits, map, space, times, window, writeback, zero};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// Runs looked at to see whether one handle can free them.
 const FEW_RUNS: usize = 4;
 
-/// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record over several transactions. The caller
-/// holds `rw` for writing. EFBIG if no file can be so large.
+/// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record over several
+/// transactions. The caller holds `rw` for writing. EFBIG if no file can be so large.
 pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     st.writable()?;
     if size > limits::max_size(st, inode) {
@@ -142,8 +142,8 @@ pub(super) fn start_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Handle<'
     st.start(times::CREDITS + budget(st, inode))
 }
 
-/// Frees everything behind byte `from`: behind the size (an orphan with links), or all (an inode without). Leaves the orphan record
-/// to the caller. Any type of inode; nobody else reaches it.
+/// Frees everything behind byte `from`: behind the size (an orphan with links), or all (an inode without). Leaves the
+/// orphan record to the caller. Any type of inode; nobody else reaches it.
 pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
     window::clear(&mut work);

@@ -1,8 +1,8 @@
 //! Blocks claimed ahead of a growing file, so that writes that follow each other lie next to each other on the device.
 //!
 //! # Invariants
-//! - A window is a claim for the logical blocks from `lblk` on, none of which was mapped when it was made. Where blocks were mapped
-//!   since by other means, the window is not asked, and its part goes back with the rest.
+//! - A window is a claim for the logical blocks from `lblk` on, none of which was mapped when it was made. Where blocks
+//!   were mapped since by other means, the window is not asked, and its part goes back with the rest.
 //! - Windows start at clusters' starts.
 
 use super::map;
@@ -46,7 +46,8 @@ fn add(work: &mut Work, lblk: u32, claim: Claim) {
     }
 }
 
-/// Up to `len` claimed blocks for the logical blocks from `lblk` on, if a window has them. Both are multiples of a cluster.
+/// Up to `len` claimed blocks for the logical blocks from `lblk` on, if a window has them. Both are multiples of a
+/// cluster.
 pub(super) fn take(work: &mut Work, lblk: u32, len: u32) -> Option<Claim> {
     let Windows(list) = windows(work)?;
     let at = list.iter().position(|w| lblk >= w.lblk && lblk - w.lblk < w.claim.len)?;
@@ -81,8 +82,8 @@ pub(super) fn release(st: &Store, inode: &Arc<Inode>) {
     clear(&mut inode.pages.work.lock());
 }
 
-/// Blocks worth claiming behind `end` (a block number) of a file that grows to `size` bytes and had `old` before: up to the next
-/// power of two of the size, or of the largest window.
+/// Blocks worth claiming behind `end` (a block number) of a file that grows to `size` bytes and had `old` before: up to
+/// the next power of two of the size, or of the largest window.
 pub(super) fn extra(st: &Store, end: u32, size: u64, old: u64) -> u32 {
     let target = if old == 0 { size } else { size.saturating_add(1) };
     let window = target.checked_next_power_of_two().unwrap_or(MAX_BYTES).clamp(1, MAX_BYTES);

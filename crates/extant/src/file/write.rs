@@ -1,7 +1,8 @@
 //! Writing into the page cache, with delayed allocation.
 //!
 //! # Invariants
-//! - Space for every page that gets no block at once is set aside before the page is changed: ENOSPC is told by the write.
+//! - Space for every page that gets no block at once is set aside before the page is changed: ENOSPC is told by the
+//!   write.
 //! - The visible size is raised before the pages behind it can be written back, under the same lock.
 
 use super::{inline, limits, logged, map, read, space, times, writeback, zero};
@@ -16,9 +17,9 @@ use std::sync::Arc;
 /// Most bytes that one turn takes.
 const CHUNK: usize = 1 << 20;
 
-/// Writes into the page cache, reserves space, extends the size in memory (on disk with the writeback). Renews mtime and ctime no more
-/// than once a clock tick; clears set-user-ID and set-group-ID if `strip`. The caller holds `rw` for writing. Returns bytes written,
-/// fewer than asked for if space ends; ENOSPC, EFBIG if none.
+/// Writes into the page cache, reserves space, extends the size in memory (on disk with the writeback). Renews mtime
+/// and ctime no more than once a clock tick; clears set-user-ID and set-group-ID if `strip`. The caller holds `rw` for
+/// writing. Returns bytes written, fewer than asked for if space ends; ENOSPC, EFBIG if none.
 pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;
@@ -38,9 +39,14 @@ pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bo
     })
 }
 
-/// Writes `data` in parts that end at multiples of `most`. A lack of space ends it early; it is an error if nothing was written.
+/// Writes `data` in parts that end at multiples of `most`. A lack of space ends it early; it is an error if nothing was
+/// written.
 pub(super) fn in_chunks(
-    st: &Store, offset: u64, data: &[u8], most: usize, mut part: impl FnMut(u64, &[u8]) -> Result<usize>,
+    st: &Store,
+    offset: u64,
+    data: &[u8],
+    most: usize,
+    mut part: impl FnMut(u64, &[u8]) -> Result<usize>,
 ) -> Result<usize> {
     let most = most.max(st.block_size());
     let mut done = 0;
@@ -160,7 +166,8 @@ fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [M
     let (mut fresh, mut owned) = (BTreeSet::new(), BTreeSet::new());
     for lblk in holes {
         let cluster = lblk >> bits;
-        let known = fresh.contains(&cluster) || owned.contains(&cluster) || inode.pages.read().cluster_reserved(*lblk, bits);
+        let known =
+            fresh.contains(&cluster) || owned.contains(&cluster) || inode.pages.read().cluster_reserved(*lblk, bits);
         if !known {
             let set = if extent::implied(st, inode, *lblk)?.is_some() { &mut owned } else { &mut fresh };
             set.insert(cluster);

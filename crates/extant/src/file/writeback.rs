@@ -83,7 +83,10 @@ fn batch(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut r
     let mut result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
     match (&result, taken) {
         (Err(_), [_, _, ..]) if st.writable().is_ok() => {
-            result = taken.chunks(1).map(|one| settle(st, inode, one, write(st, inode, work, one, &mut reserved))).fold(Ok(()), Result::and);
+            result = taken
+                .chunks(1)
+                .map(|one| settle(st, inode, one, write(st, inode, work, one, &mut reserved)))
+                .fold(Ok(()), Result::and);
         }
         _ => result = settle(st, inode, taken, result),
     }
@@ -132,7 +135,12 @@ fn write_group(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken],
 }
 
 fn place(
-    st: &Store, inode: &Arc<Inode>, work: &mut Work, mut blocks: Range<u32>, reserved: &mut u32, pieces: &mut Vec<Piece>,
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    mut blocks: Range<u32>,
+    reserved: &mut u32,
+    pieces: &mut Vec<Piece>,
 ) -> Result<()> {
     while blocks.start < blocks.end {
         let part = plan::make(st, inode, work, Need { blocks: blocks.clone(), reserved, grows_to: None })?;

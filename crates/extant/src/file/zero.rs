@@ -1,7 +1,7 @@
 //! Zeroes within a block: behind the end of a file, and at the edges of holes.
 
-use super::map;
 use super::logged;
+use super::map;
 use crate::error::Result;
 use crate::extent::State;
 use crate::inode::{Cover, Inode};
@@ -9,8 +9,8 @@ use crate::store::Store;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Zeroes bytes that lie within one block, on the device or in its page. A hole stays a hole. The caller holds `rw` for writing
-/// and `work`, so that no page is being written.
+/// Zeroes bytes that lie within one block, on the device or in its page. A hole stays a hole. The caller holds `rw` for
+/// writing and `work`, so that no page is being written.
 pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
@@ -34,7 +34,8 @@ pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) ->
     }
 }
 
-/// Zeroes within a cached page, which is then written back; false if it is not cached, or may lie over a hole and is clean.
+/// Zeroes within a cached page, which is then written back; false if it is not cached, or may lie over a hole and is
+/// clean.
 fn zero_page(st: &Store, inode: &Arc<Inode>, lblk: u32, within: Range<usize>) -> bool {
     if !inode.pages.any() {
         return false;

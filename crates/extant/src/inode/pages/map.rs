@@ -1,10 +1,12 @@
 //! The cached pages of one file: one page is one block of the file system.
 //!
 //! # Invariants
-//! - `dirty` names exactly the pages that wait for being written. A page being written is not in it unless it was changed again.
+//! - `dirty` names exactly the pages that wait for being written. A page being written is not in it unless it was
+//!   changed again.
 //! - A page that waits is *covered*: its block is mapped, or being mapped by the writeback that has it, or space is set
 //!   aside for it. (After an error of the device it may not be; then its writeback takes space as it comes.)
-//! - With clusters of several blocks, space is set aside once for a cluster, however many of its pages wait: `delayed` counts them.
+//! - With clusters of several blocks, space is set aside once for a cluster, however many of its pages wait: `delayed`
+//!   counts them.
 //! - `pinned` pages are not evicted.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +107,8 @@ impl PageMap {
 
     /// Whether a page of `range` waits or is being written.
     pub fn busy_in(&self, range: Range<u32>) -> bool {
-        self.has_dirty(range.clone()) || (self.writing > 0 && some(range, |r| self.pages.range(r).any(|(_, p)| p.writing)))
+        self.has_dirty(range.clone())
+            || (self.writing > 0 && some(range, |r| self.pages.range(r).any(|(_, p)| p.writing)))
     }
 
     /// Whether a page of `range` waits for being written.
@@ -218,10 +221,11 @@ impl PageMap {
         }
     }
 
-    /// Takes up to `max` waiting pages of `range` for being written, in order, and the reservation that goes with them, in
-    /// blocks.
+    /// Takes up to `max` waiting pages of `range` for being written, in order, and the reservation that goes with them,
+    /// in blocks.
     pub fn take(&mut self, range: Range<u32>, max: usize, cluster_bits: u32) -> (Vec<Taken>, u32) {
-        let lblks: Vec<u32> = if range.is_empty() { Vec::new() } else { self.dirty.range(range).take(max).copied().collect() };
+        let lblks: Vec<u32> =
+            if range.is_empty() { Vec::new() } else { self.dirty.range(range).take(max).copied().collect() };
         let mut reserved = 0;
         let mut taken = Vec::with_capacity(lblks.len());
         for lblk in lblks {
@@ -268,7 +272,8 @@ impl PageMap {
         }
     }
 
-    /// The pages could not be written. What was not changed again meanwhile is dropped, so that readers see what the device has.
+    /// The pages could not be written. What was not changed again meanwhile is dropped, so that readers see what the
+    /// device has.
     pub fn failed(&mut self, lblks: impl IntoIterator<Item = u32>) {
         for lblk in lblks {
             let Some(page) = self.pages.get_mut(&lblk).filter(|p| p.writing) else { continue };
@@ -330,8 +335,8 @@ impl PageMap {
         }
     }
 
-    /// Drops up to `want` clean pages that were not used since the hand last passed; looks at each page at most twice. Gives the
-    /// number dropped.
+    /// Drops up to `want` clean pages that were not used since the hand last passed; looks at each page at most twice.
+    /// Gives the number dropped.
     pub fn evict(&mut self, want: usize) -> usize {
         let mut dropped = 0;
         for _ in 0..2 {

@@ -1,15 +1,15 @@
-//! What memory keeps of one regular file's content: pages, the size as its users see it, errors of writeback. Plain data and their
-//! rules; `file` fills them, writes them back and gives them up.
+//! What memory keeps of one regular file's content: pages, the size as its users see it, errors of writeback. Plain
+//! data and their rules; `file` fills them, writes them back and gives them up.
 //!
 //! # Invariants
-//! - [`Pages::size`] is the size that users see. The body's size is what the next commit writes; it is smaller while data behind it
-//!   have no blocks yet, and grows only in the handle that maps them.
+//! - [`Pages::size`] is the size that users see. The body's size is what the next commit writes; it is smaller while
+//!   data behind it have no blocks yet, and grows only in the handle that maps them.
 //! - Bytes of a cached page behind the visible size are zero.
 //! - Whoever adds or removes mappings of the file's data holds [`Pages::work`].
 //!
 //! # Locking
-//! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... > page map (CacheShard). Nothing is
-//! called while the page map is locked.
+//! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... > page map
+//! (CacheShard). Nothing is called while the page map is locked.
 
 mod errors;
 mod map;

@@ -97,7 +97,8 @@ impl PagePool {
 
     /// Notes that the inode has pages, and waiting ones if `dirty`.
     pub fn note(&self, inode: &Arc<Inode>, dirty: bool) {
-        // AcqRel: either this exchange comes first, and `note_clean` sees the waiting pages; or it sees the mark taken back.
+        // AcqRel: either this exchange comes first, and `note_clean` sees the waiting pages; or it sees the mark taken
+        // back.
         if dirty && !inode.pages.listed.swap(true, Ordering::AcqRel) {
             self.dirty.lock().entry(inode.ino).or_insert_with(|| inode.clone());
         }

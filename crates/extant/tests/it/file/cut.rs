@@ -1,4 +1,5 @@
-//! Power cuts while files are written: what was synced is there, what was not is old, new or zero, and no byte is another file's.
+//! Power cuts while files are written: what was synced is there, what was not is old, new or zero, and no byte is
+//! another file's.
 
 use super::model::{Step, allocate, put, random_step};
 use extant::{Caller, Errno, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
@@ -73,7 +74,8 @@ fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
         .map(|i| fs.create(&Caller::default(), &root, format!("f{i}").as_bytes(), 0o644, New::File).unwrap())
         .collect();
     fs.sync().unwrap();
-    let mut history: Vec<Vec<Version>> = (0..FILES).map(|_| vec![Version { step: 0, bytes: Vec::new(), synced: true }]).collect();
+    let mut history: Vec<Vec<Version>> =
+        (0..FILES).map(|_| vec![Version { step: 0, bytes: Vec::new(), synced: true }]).collect();
     device.mark("0");
     let mut rng = Rng::new(seed);
     for step in 1..=STEPS {
@@ -98,7 +100,11 @@ fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
                 Err(e) => assert!(e.is(Errno::OpNotSupp), "{e}"),
             },
             Step::Sync { data } => {
-                if data { open(false).sync_data().unwrap() } else { open(false).sync().unwrap() }
+                if data {
+                    open(false).sync_data().unwrap()
+                } else {
+                    open(false).sync().unwrap()
+                }
                 synced = true;
             }
         }
@@ -159,8 +165,10 @@ fn check_file(fs: &Fs, f: usize, versions: &[Version], done: usize, what: &str) 
     let file = fs.open_file(&node, OpenFlags::default()).unwrap();
     let found = super::model::read_all(&file);
     let since = versions.iter().rposition(|v| v.synced && v.step <= done).unwrap_or(0);
-    let possible: Vec<&[u8]> = versions[since..].iter().take_while(|v| v.step <= done + 1).map(|v| &v.bytes[..]).collect();
-    let (least, most) = (possible.iter().map(|b| b.len()).min().unwrap(), possible.iter().map(|b| b.len()).max().unwrap());
+    let possible: Vec<&[u8]> =
+        versions[since..].iter().take_while(|v| v.step <= done + 1).map(|v| &v.bytes[..]).collect();
+    let (least, most) =
+        (possible.iter().map(|b| b.len()).min().unwrap(), possible.iter().map(|b| b.len()).max().unwrap());
     assert!((least..=most).contains(&found.len()), "{what}: f{f} has {} bytes, not {least} to {most}", found.len());
     for (p, byte) in found.iter().enumerate() {
         let first = possible[0].get(p);

@@ -26,7 +26,13 @@ fn fill(world: &World, file: usize, len: usize, gap: usize, direct: bool) -> Vec
 
 #[test]
 fn nothing_accepted_is_lost() {
-    for (set, bytes) in [("default", 16 << 20), ("1k", 8 << 20), ("bigalloc_1k", 16 << 20), ("ext3_1k", 8 << 20), ("inline_data", 16 << 20)] {
+    for (set, bytes) in [
+        ("default", 16 << 20),
+        ("1k", 8 << 20),
+        ("bigalloc_1k", 16 << 20),
+        ("ext3_1k", 8 << 20),
+        ("inline_data", 16 << 20),
+    ] {
         for (direct, len, gap) in [(false, 100_000, 0), (false, 1500, 40_000), (true, 70_000, 4096)] {
             let image = FeatureSet::named(set).make_sized(bytes);
             let mut world = World::new(image, OpenOptions::new(), 1);

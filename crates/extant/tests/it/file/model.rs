@@ -138,7 +138,12 @@ pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
     if let Some(at) = found.iter().zip(expected).position(|(a, b)| a != b) {
         let same = found[at..].iter().zip(&expected[at..]).position(|(a, b)| a == b);
         let end = at + same.unwrap_or(found.len() - at);
-        panic!("{what}: bytes {at}..{end} of {} differ: {:?} instead of {:?}", found.len(), &found[at..(at + 8).min(end)], &expected[at..(at + 8).min(end)]);
+        panic!(
+            "{what}: bytes {at}..{end} of {} differ: {:?} instead of {:?}",
+            found.len(),
+            &found[at..(at + 8).min(end)],
+            &expected[at..(at + 8).min(end)]
+        );
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::model::{Step, World, random_step};
 use extant::OpenOptions;
+use extant_testkit::FeatureSet;
 use extant_testkit::image::FEATURE_SETS;
 use extant_testkit::rng::Rng;
-use extant_testkit::FeatureSet;
 
 /// Bytes that an allocation is aligned to.
 fn cluster(set: &FeatureSet) -> u64 {
