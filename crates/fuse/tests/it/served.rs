@@ -30,7 +30,16 @@ impl Served {
 
     /// Unmounts; e2fsck has to find nothing.
     pub fn unmount(&mut self) {
-        self.mounted.take().expect("mounted").unmount().expect("unmount");
+        let mounted = self.mounted.take().expect("mounted");
+        let unmounter = mounted.unmounter();
+        // Programs that other tests start hold our descriptors between fork and exec.
+        let mut tries = 200;
+        while let Err(e) = unmounter.unmount() {
+            tries -= 1;
+            assert!(tries > 0 && e.raw_os_error() == Some(nix::libc::EBUSY), "unmount: {e}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        mounted.wait().expect("everything is written");
         self.image.assert_clean();
     }
 
