@@ -156,3 +156,73 @@ fn extend(image: &Image, data: &[u8]) {
     }
     fs.unmount().unwrap();
 }
+
+const JOURNAL_DATA: u32 = 0x4000;
+
+#[test]
+fn data_may_begin_and_cease_to_be_logged() {
+    for set in ["default", "ext3_1k", "inline_data"] {
+        let mut world = world(set);
+        let mut rng = Rng::new(2);
+        for round in 0..6u32 {
+            let file = world.open(0, round % 2 == 1);
+            for at in [0, 30_000, 7] {
+                let data = noise(&mut rng, 20 + 9_000 * round as usize);
+                file.write_at(at, &data).unwrap();
+                super::model::put(&mut world.files[0], at as usize, &data);
+            }
+            world.verify();
+            let flags = file.node().attr().flags;
+            world.fs().set_flags(file.node(), flags ^ JOURNAL_DATA).unwrap();
+            world.verify();
+            drop(file);
+            if round == 3 {
+                world.remount();
+            }
+        }
+        world.remount();
+        world.verify();
+        world.close();
+        world.verify_by_kernel();
+    }
+}
+
+#[test]
+fn impossible_sizes_cost_an_error_at_most() {
+    for set in ["default", "1k", "ext3", "bigalloc", "inline_data"] {
+        for size in ["0xffffffffffffffff", "0x8000000000000000", "0x7fffffffffffffff", "0xfffffffffff", "0x100000000000"] {
+            for len in [0, 50, 10_000] {
+                let mut world = world(set);
+                world.open(0, false).write_at(0, &vec![1; len]).unwrap();
+                world.close();
+                extant_testkit::debugfs::write(world.image.path(), &format!("set_inode_field file0 size {size}"));
+                abuse(&world.image);
+            }
+        }
+    }
+}
+
+/// Does everything to a file of which little is known; only that nothing panics or hangs is asked.
+fn abuse(image: &Image) {
+    let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+    let Ok(node) = fs.resolve("/file0", Follow::No) else { return };
+    assert!(node.attr().size >= 1 << 43, "debugfs has set the size");
+    for direct in [false, true] {
+        let file = fs.open_file(&node, extant::OpenFlags { write: true, direct, ..Default::default() }).unwrap();
+        let mut buf = vec![0; 10_000];
+        for at in [0, 4095, 1 << 32, (1 << 44) - 5000, 1 << 44, u64::MAX - 5000] {
+            let _ = file.read_at(at, &mut buf);
+            let _ = file.write_at(at, &buf);
+            let _ = file.seek_data(at);
+            let _ = file.seek_hole(at);
+            let _ = file.extents(at, 100_000, |_| true);
+            for how in [Falloc::KeepSize, Falloc::Punch, Falloc::ZeroKeepSize, Falloc::Collapse, Falloc::Insert] {
+                let _ = file.allocate(how, at & !65535, 65536);
+            }
+        }
+        let _ = file.sync();
+        let _ = file.set_len(5000);
+        let _ = file.set_len(0);
+    }
+    let _ = fs.unmount();
+}
