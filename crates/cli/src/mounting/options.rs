@@ -18,6 +18,8 @@ pub struct Options {
     pub allow_other: Option<bool>,
     /// File data goes through the journal too.
     pub log_data: bool,
+    /// Freed space is discarded.
+    pub discard: bool,
     /// How long a change may stay in memory.
     pub commit: Option<Duration>,
     /// Bound on all caches together, in bytes.
@@ -41,6 +43,7 @@ impl Default for Options {
             acl: true,
             allow_other: None,
             log_data: false,
+            discard: false,
             commit: None,
             memory: None,
             direct_io: false,
@@ -115,6 +118,8 @@ impl Options {
         match word {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
             "norecovery" | "noload" => self.no_recovery = true,
             "remount" => self.remount = true,
             "acl" => self.acl = true,

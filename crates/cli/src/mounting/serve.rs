@@ -69,6 +69,7 @@ fn open_options(plan: &Plan) -> OpenOptions {
         .no_recovery(own.no_recovery)
         .direct_io(own.direct_io)
         .log_data(own.log_data)
+        .discard(own.discard)
         .mount_point(plan.dir.to_string_lossy());
     if let Some(bytes) = own.memory {
         options = options.memory(bytes);
