@@ -74,10 +74,17 @@ pub struct Volume {
     pub read_only: AtomicBool,
 }
 
+/// Inodes of this size have room for whole seconds only.
+const OLD_INODE_BYTES: u16 = 128;
+
 impl Volume {
     /// Current time at the file system's resolution.
     pub fn now(&self) -> Timestamp {
-        self.clock.now()
+        let now = self.clock.now();
+        match self.geo.inode_size > OLD_INODE_BYTES {
+            true => now,
+            false => Timestamp { nsec: 0, ..now },
+        }
     }
 
     /// Fails with EROFS if the file system may not be changed.

@@ -5,6 +5,7 @@
 #[doc(hidden)]
 pub mod bare;
 pub mod control;
+mod cached;
 mod convert;
 mod ioctl;
 mod kernel;

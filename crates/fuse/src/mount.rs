@@ -4,7 +4,7 @@ use crate::kernel;
 use crate::server::Server;
 use crate::tune;
 use extant::Fs;
-use fuser::{Config, Filesystem, MountOption, Session, SessionACL};
+use fuser::{Config, Filesystem, MountOption, Notifier, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -97,17 +97,22 @@ fn kernel_option(name: &str) -> MountOption {
 pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
-    let thread = start(server, dir, options, read_only)?;
+    let notices = server.notices();
+    let thread = start(server, dir, options, read_only, |notifier| notices.connect(notifier))?;
     Ok(Mounted { dir: dir.into(), thread, outcome })
 }
 
-/// Mounts any server on `dir` and starts the threads that serve it; joined, they tell how the mount ended.
-pub(crate) fn start(server: impl Filesystem, dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<JoinHandle<io::Result<()>>> {
+/// Mounts any server on `dir` and starts the threads that serve it; joined, they tell how the mount ended. `connect` gets what notifies the
+/// kernel, before the first request comes.
+pub(crate) fn start(
+    server: impl Filesystem, dir: &Path, options: &MountOptions, read_only: bool, connect: impl FnOnce(Notifier),
+) -> io::Result<JoinHandle<io::Result<()>>> {
     let config = options.config(read_only);
     let session = match nix::unistd::geteuid().is_root() {
         true => Session::from_fd(server, kernel::mount(dir, options, read_only)?, config.acl, config)?,
         false => Session::new(server, dir, &config)?,
     };
+    connect(session.notifier());
     let thread = std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())?;
     tune::raise_limits(dir);
     Ok(thread)
@@ -155,10 +160,9 @@ impl Unmounter {
 
     /// Has the kernel write what it keeps, and unmounts. EBUSY while files are open.
     pub fn unmount(&self) -> io::Result<()> {
-        if let Ok(dir) = std::fs::File::open(&self.dir) {
-            nix::unistd::syncfs(&dir)?;
-        }
-        unmount_dir(&self.dir, false)
+        // What cannot be written is told, but is no reason to stay.
+        let synced = std::fs::File::open(&self.dir).and_then(|dir| Ok(nix::unistd::syncfs(&dir)?));
+        unmount_dir(&self.dir, false).and(synced)
     }
 
     /// Detaches the mount at once; it ends when its last user is gone.

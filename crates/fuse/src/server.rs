@@ -3,6 +3,7 @@
 //! Nothing is kept for an open file: an inode lives as long as it has links or the kernel remembers it (lookups), and the kernel
 //! remembers what is open. Each entry handed out counts one lookup.
 
+use crate::cached::{Notices, Writers};
 use crate::convert::{decode_rdev, disk_ino, file_attr, kind, negative, protocol_ino, timestamp, type_of_mode};
 use crate::control::{self, Pages};
 use crate::ioctl;
@@ -38,6 +39,8 @@ pub struct Server {
     fs: Option<Fs>,
     ops: Arc<Operations>,
     pool: Pool,
+    writers: Writers,
+    notices: Arc<Notices>,
     ttl: Duration,
     block_size: u32,
     writeback: bool,
@@ -58,6 +61,8 @@ impl Server {
             writeback: options.writeback_cache && !fs.is_read_only(),
             fs: Some(fs),
             pool: Pool::start(WAITERS)?,
+            writers: Writers::default(),
+            notices: Notices::start()?,
             ttl: options.time_to_live,
             acl: options.acl,
             done,
@@ -65,6 +70,11 @@ impl Server {
             owner: nix::unistd::geteuid().as_raw(),
         };
         Ok((server, outcome))
+    }
+
+    /// What has to be connected to the session.
+    pub fn notices(&self) -> Arc<Notices> {
+        self.notices.clone()
     }
 
     fn node(&self, ino: INodeNo) -> Result<Node, Error> {
@@ -88,18 +98,52 @@ impl Server {
         self.entry(&node)
     }
 
-    fn change(&self, req: &Request, ino: INodeNo, set: SetAttr) -> Result<FileAttr, Error> {
+    fn change(&self, req: &Request, ino: INodeNo, mut set: SetAttr) -> Result<FileAttr, Error> {
         let node = self.node(ino)?;
-        let owner = set.uid.is_some() || set.gid.is_some();
+        let times = set.atime.is_some() || set.mtime.is_some();
+        let others = set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+        // So the times arrive that the kernel kept; and a chown that changes neither owner nor group names nothing.
+        set.kept = times && !others && set.atime.is_none();
+        let owner = set.uid.is_some() || set.gid.is_some() || !times && !others;
         let cut_by_user = set.size.is_some() && req.uid() != 0;
         if owner || cut_by_user {
-            self.ops.drop_privileges(&node)?;
+            self.drop_privileges(req, &node)?;
         }
+        self.writers.blocks_unknown(ino);
         Ok(self.attr(&self.ops.set_attr(&node, &set)?))
     }
 
+    fn drop_privileges(&self, req: &Request, node: &Node) -> Result<(), Error> {
+        self.ops.drop_privileges(node, req.uid() == 0 || req.gid() == node.attr().gid)
+    }
+
+    /// A write of the kernel's cache was accepted before, whatever the file's flags are now.
+    fn write_to(&self, req: &Request, ino: INodeNo, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
+        let node = self.node(ino)?;
+        let from_cache = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if !from_cache {
+            self.ops.check_write(&node)?;
+        }
+        let strip = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        if strip {
+            self.drop_privileges(req, &node)?;
+        }
+        let mut len = self.ops.write_direct(&node, offset, data, strip)?;
+        // The kernel's cache does not look at how much was written: what is left goes in as well, or it is an error.
+        while from_cache && len < data.len() {
+            match self.ops.write_direct(&node, offset + len as u64, &data[len..], strip)? {
+                0 => return Err(Errno::Io.into()),
+                more => len += more,
+            }
+        }
+        if self.writers.blocks_changed(ino, node.attr().blocks) {
+            self.notices.attributes(ino);
+        }
+        Ok(len)
+    }
+
     fn check_open(&self, node: &Node, flags: i32) -> Result<(), Error> {
-        if flags & ACCESS_MODE == 0 {
+        if !writes(flags) {
             return Ok(());
         }
         let how = Open { write: true, append: flags & APPEND != 0, direct: true, truncate: flags & TRUNCATE != 0 };
@@ -150,14 +194,32 @@ impl Server {
     }
 
     fn fsync_in_pool(&self, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
-        let ops = self.ops.clone();
+        let (ops, notices) = (self.ops.clone(), self.notices.clone());
         self.pool.run(move || {
             answer!(reply, {
                 let node = ops.node(disk_ino(ino))?;
-                ops.sync_node(&node, datasync)
+                ops.sync_node(&node, datasync)?;
+                notices.settle(ino);
+                Ok(())
             });
         });
     }
+}
+
+fn seek(ops: &Operations, ino: INodeNo, offset: i64, whence: i32) -> Result<u64, Error> {
+    const SEEK_DATA: i32 = 3;
+    const SEEK_HOLE: i32 = 4;
+    let node = ops.node(disk_ino(ino))?;
+    let from = u64::try_from(offset).map_err(|_| Errno::Nxio)?;
+    match whence {
+        SEEK_DATA => ops.seek(&node, from, true),
+        SEEK_HOLE => ops.seek(&node, from, false),
+        _ => Err(Errno::Inval.into()),
+    }
+}
+
+fn writes(flags: i32) -> bool {
+    flags & ACCESS_MODE != 0
 }
 
 /// What every open file is answered with.
@@ -207,6 +269,7 @@ impl Filesystem for Server {
 
     fn destroy(&mut self) {
         self.pool.stop();
+        self.notices.stop();
         if let Some(fs) = self.fs.take() {
             let closed = fs.unmount();
             if let Err(e) = &closed {
@@ -264,7 +327,7 @@ impl Filesystem for Server {
             atime: atime.map(time),
             mtime: mtime.map(time),
             ctime: ctime.map(timestamp),
-            crtime: None,
+            ..SetAttr::default()
         };
         answer!(reply, self.change(req, ino, set), |r, attr| r.attr(&self.ttl, &attr));
     }
@@ -319,6 +382,9 @@ impl Filesystem for Server {
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let checked = self.node(ino).and_then(|n| self.check_open(&n, flags.0));
+        if checked.is_ok() && writes(flags.0) {
+            self.writers.open(ino);
+        }
         answer!(reply, checked, |r, ()| r.opened(FileHandle(0), open_flags()));
     }
 
@@ -334,12 +400,10 @@ impl Filesystem for Server {
     }
 
     fn write(
-        &self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, _flags: OpenFlags,
+        &self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, _flags: OpenFlags,
         _lock: Option<LockOwner>, reply: ReplyWrite,
     ) {
-        let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let written = self.node(ino).and_then(|n| self.ops.write_direct(&n, offset, data, strip));
-        answer!(reply, written, |r, len| r.written(len as u32));
+        answer!(reply, self.write_to(req, ino, offset, data, write_flags), |r, len| r.written(len as u32));
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock: LockOwner, reply: ReplyEmpty) {
@@ -349,7 +413,8 @@ impl Filesystem for Server {
 
     fn release(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, flags: OpenFlags, _lock: Option<LockOwner>, _flush: bool, reply: ReplyEmpty) {
         answer!(reply, {
-            if flags.0 & ACCESS_MODE != 0 {
+            if writes(flags.0) {
+                self.writers.close(ino);
                 self.ops.close_hint(&self.node(ino)?);
             }
             Ok(())
@@ -441,6 +506,9 @@ impl Filesystem for Server {
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let made = self.create_or_open(req, parent, name, mode, umask, flags);
+        if let (Ok((attr, _)), true) = (&made, writes(flags)) {
+            self.writers.open(attr.ino);
+        }
         answer!(reply, made, |r, (attr, generation)| r.created(&self.ttl, &attr, generation, FileHandle(0), open_flags()));
     }
 
@@ -452,39 +520,43 @@ impl Filesystem for Server {
         answer!(reply, done, |r, out| r.ioctl(0, &out));
     }
 
-    fn fallocate(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         answer!(reply, {
             let node = self.node(ino)?;
-            self.ops.allocate(&node, Self::falloc(mode)?, offset, length)
+            self.writers.blocks_unknown(ino);
+            self.ops.allocate(&node, Self::falloc(mode)?, offset, length)?;
+            match req.uid() {
+                0 => Ok(()),
+                _ => self.drop_privileges(req, &node),
+            }
         });
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        const SEEK_DATA: i32 = 3;
-        const SEEK_HOLE: i32 = 4;
-        let sought = || {
-            let node = self.node(ino)?;
-            let from = u64::try_from(offset).map_err(|_| Errno::Nxio)?;
-            match whence {
-                SEEK_DATA => self.ops.seek(&node, from, true),
-                SEEK_HOLE => self.ops.seek(&node, from, false),
-                _ => Err(Errno::Inval.into()),
-            }
-        };
-        answer!(reply, sought(), |r, at| r.offset(at as i64));
+        let ops = self.ops.clone();
+        let sought = move || seek(&ops, ino, offset, whence);
+        if !self.writers.any(ino) {
+            return answer!(reply, sought(), |r, at| r.offset(at as i64));
+        }
+        let notices = self.notices.clone();
+        self.pool.run(move || {
+            notices.write_back(ino);
+            answer!(reply, sought(), |r, at| r.offset(at as i64));
+        });
     }
 
     fn copy_file_range(
-        &self, _req: &Request, ino_in: INodeNo, _fh_in: FileHandle, offset_in: u64, ino_out: INodeNo, _fh_out: FileHandle, offset_out: u64, len: u64,
+        &self, req: &Request, ino_in: INodeNo, _fh_in: FileHandle, offset_in: u64, ino_out: INodeNo, _fh_out: FileHandle, offset_out: u64, len: u64,
         _flags: CopyFileRangeFlags, reply: ReplyWrite,
     ) {
+        let kill = if req.uid() == 0 { WriteFlags::empty() } else { WriteFlags::FUSE_WRITE_KILL_SUIDGID };
         let copied = || {
-            let (from, to) = (self.node(ino_in)?, self.node(ino_out)?);
+            let from = self.node(ino_in)?;
             let mut data = vec![0; len.min(u64::from(MAX_REQUEST)) as usize];
             let len = self.ops.read_direct(&from, offset_in, &mut data)?;
             match len {
                 0 => Ok(0),
-                _ => self.ops.write_direct(&to, offset_out, &data[..len], true),
+                _ => self.write_to(req, ino_out, offset_out, &data[..len], kill),
             }
         };
         answer!(reply, copied(), |r, len| r.written(len as u32));

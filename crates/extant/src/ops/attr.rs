@@ -5,7 +5,7 @@ use crate::error::{Errno, Result};
 use crate::inode::{Body, Inode};
 use crate::{file, xattr};
 use extant_format::inode::InodeFlags;
-use extant_format::types::{FileType, Timestamp};
+use extant_format::types::{FileType, MODE_SETGID, MODE_SETUID, Timestamp};
 use std::sync::Arc;
 
 /// What stat(2) and statx(2) say of an inode.
@@ -96,6 +96,8 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// Birth.
     pub crtime: Option<Timestamp>,
+    /// Times that the caller's cache kept of changes made before: no flag of the inode forbids them.
+    pub kept: bool,
 }
 
 /// Flags that a user may change with chattr(1).
@@ -112,6 +114,9 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
+
+/// Of these, what only directories have.
+const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::PROJINHERIT);
 
 /// Where file capabilities are kept.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -172,6 +177,9 @@ impl Operations {
         let old = inode.body().flags;
         // chattr(1) hands back what it was given, so known flags that cannot be changed are passed over.
         let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;
+        if !inode.is_dir() && wanted.intersects(OF_DIRECTORIES) {
+            return Err(Errno::OpNotSupp.into());
+        }
         let log_data = InodeFlags::JOURNAL_DATA;
         if inode.ftype == FileType::Regular && (old ^ wanted).contains(log_data) {
             file::log_data(st, inode, wanted.contains(log_data))?;
@@ -183,20 +191,18 @@ impl Operations {
         Ok(())
     }
 
-    /// Takes set-user-id, set-group-id (where the group may execute) and capabilities away, as a change of owner or content by somebody
-    /// without privileges does.
-    pub fn drop_privileges(&self, node: &Node) -> Result<()> {
-        let inode = &node.0;
-        if inode.ftype != FileType::Regular {
+    /// Takes set-user-id, set-group-id and capabilities away, as a change of owner or content by somebody without privileges does.
+    /// Set-group-id stays where the group may not execute, if the one who makes the change is a `member` of it.
+    pub fn drop_privileges(&self, node: &Node, member: bool) -> Result<()> {
+        if node.0.ftype != FileType::Regular {
             return Ok(());
         }
-        let mode = inode.body().mode;
-        let capable = self.get_xattr(node, CAPABILITY).is_ok();
-        let stripped = file::strip_mode(mode);
+        let mode = node.0.body().mode;
+        let stripped = if member { file::strip_mode(mode) } else { mode & !(MODE_SETUID | MODE_SETGID) };
         if stripped != mode {
             self.set_attr(node, &SetAttr { mode: Some(stripped & 0o7777), ..Default::default() })?;
         }
-        match capable {
+        match self.get_xattr(node, CAPABILITY).is_ok() {
             true => self.remove_xattr(node, CAPABILITY),
             false => Ok(()),
         }
@@ -209,10 +215,13 @@ impl Operations {
 }
 
 fn check_changeable(inode: &Inode, set: &SetAttr) -> Result<()> {
-    let body = inode.body();
-    let frozen = body.flags.contains(InodeFlags::IMMUTABLE);
-    let append = body.flags.contains(InodeFlags::APPEND) && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some());
-    match frozen || append {
+    if set.kept {
+        return Ok(());
+    }
+    let flags = inode.body().flags;
+    let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let times = matches!(set.atime.or(set.mtime), Some(TimeSet::At(_)));
+    match flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && (owner || times) {
         true => Err(Errno::Perm.into()),
         false => Ok(()),
     }
@@ -232,16 +241,17 @@ impl SetAttr {
     fn apply(&self, body: &mut Body, now: Timestamp) {
         let time = |t: TimeSet| match t {
             TimeSet::Now => now,
-            TimeSet::At(t) => t,
+            TimeSet::At(t) => body.storable_time(t),
         };
+        let (atime, mtime, ctime) = (self.atime.map(time), self.mtime.map(time), self.ctime.map(|t| body.storable_time(t)));
         if let Some(mode) = self.mode {
             body.mode = (body.mode & !0o7777) | (mode & 0o7777);
         }
         body.uid = self.uid.unwrap_or(body.uid);
         body.gid = self.gid.unwrap_or(body.gid);
-        body.atime = self.atime.map_or(body.atime, time);
-        body.mtime = self.mtime.map_or(body.mtime, time);
-        body.ctime = self.ctime.unwrap_or(now);
+        body.atime = atime.unwrap_or(body.atime);
+        body.mtime = mtime.unwrap_or(body.mtime);
+        body.ctime = ctime.unwrap_or(now);
         if body.crtime.is_some() {
             body.crtime = self.crtime.or(body.crtime);
         }

@@ -68,12 +68,19 @@ impl Operations {
         self.noticed(file::read_direct(self.st(), &node.0, offset, buf))
     }
 
+    /// Whether content may be written now through an open file: EPERM if the inode became immutable meanwhile.
+    pub fn check_write(&self, node: &Node) -> Result<()> {
+        self.st().writable()?;
+        match node.0.body().flags.contains(InodeFlags::IMMUTABLE) {
+            true => Err(Errno::Perm.into()),
+            false => Ok(()),
+        }
+    }
+
     /// Writes past the page cache; the data are on the device (not flushed) when this returns. `strip` takes set-user-id and set-group-id away.
+    /// Does not ask [`Operations::check_write`]: a cache may write back what it took before.
     pub fn write_direct(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
         self.st().writable()?;
-        if node.0.body().flags.contains(InodeFlags::IMMUTABLE) {
-            return Err(Errno::Perm.into());
-        }
         self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, strip))
     }
 
@@ -128,8 +135,8 @@ impl File {
 
     /// Writes all of `data` at `offset` (at the end for files opened to append).
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        self.check_write()?;
-        self.ops.st().writable()?;
+        self.check_mode()?;
+        self.ops.check_write(&self.node)?;
         self.ops.with_space(|| self.write_once(offset, data))
     }
 
@@ -146,7 +153,7 @@ impl File {
 
     /// Cuts the file or lets it grow (with a hole).
     pub fn set_len(&self, size: u64) -> Result<()> {
-        self.check_write()?;
+        self.check_mode()?;
         let set = super::SetAttr { size: Some(size), ..Default::default() };
         self.ops.set_attr(&self.node, &set).map(|_| ())
     }
@@ -163,7 +170,7 @@ impl File {
 
     /// fallocate(2).
     pub fn allocate(&self, how: Falloc, offset: u64, len: u64) -> Result<()> {
-        self.check_write()?;
+        self.check_mode()?;
         self.ops.allocate(&self.node, how, offset, len)
     }
 
@@ -204,7 +211,7 @@ impl File {
         self.node.0.pages.check_error(&mut self.errors.lock())
     }
 
-    fn check_write(&self) -> Result<()> {
+    fn check_mode(&self) -> Result<()> {
         match self.flags.write {
             true => Ok(()),
             false => Err(Error::Posix(Errno::BadF)),

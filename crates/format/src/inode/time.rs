@@ -63,13 +63,16 @@ impl Inode {
         }
     }
 
-    /// The time as this inode's slot can hold it: what a later read gives back.
+    /// The time as this inode's slot can hold it: what a later read gives back. The earliest and the latest second have no parts: they
+    /// stand for all that lies beyond.
     pub fn storable_time(&self, time: Timestamp) -> Timestamp {
-        if self.has_field(field_end::ATIME_EXTRA) {
-            let (base, extra) = encode_with_extra(time);
-            decode(base, Some(extra))
-        } else {
-            decode(encode_base(time), None)
+        if !self.has_field(field_end::ATIME_EXTRA) {
+            return decode(encode_base(time), None);
+        }
+        match time.sec {
+            ..=MIN_SEC => Timestamp { sec: MIN_SEC, nsec: 0 },
+            MAX_SEC_WITH_EPOCH.. => Timestamp { sec: MAX_SEC_WITH_EPOCH, nsec: 0 },
+            sec => Timestamp { sec, nsec: time.nsec.min(MAX_NSEC) },
         }
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 const SETS: [&str; 4] = ["default", "1k", "inline_data", "no_dir_index"];
 
 fn open(path: &Path) -> Dir {
-    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opendir");
+    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("opendir");
     Dir::new(fd).expect("opendir")
 }
 
@@ -76,6 +76,7 @@ fn every_place_can_be_sought() {
             assert_eq!(&rest[0], name, "{set}: at {i}");
             assert_eq!(rest.len(), places.len() - i, "{set}: from {i}");
         }
+        drop(dir);
         served.unmount();
     }
 }
@@ -135,7 +136,7 @@ fn a_directory_without_a_name() {
         for how in ["rmdir", "rename"] {
             let (gone, other) = (dir.join("gone"), dir.join("other"));
             fs::create_dir(&gone).expect("mkdir");
-            let fd = rustix::fs::open(&gone, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
+            let fd = rustix::fs::open(&gone, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("open");
             match how {
                 "rmdir" => fs::remove_dir(&gone).expect("rmdir"),
                 _ => {
@@ -170,7 +171,7 @@ fn links_and_sizes_of_directories() {
         }
         notes.call("not empty", fs::remove_dir(&top));
         fs::rename(top.join("3"), dir.join("3")).expect("rename");
-        notes.call("moved out", (stat(&top).and_then(|a| stat(dir).map(|b| (a, b)))));
+        notes.call("moved out", stat(&top).and_then(|a| stat(dir).map(|b| (a, b))));
         fs::rename(top.join("2"), top.join("1")).expect("rename");
         notes.call("moved over", stat(&top));
         fs::remove_dir(top.join("0")).expect("rmdir");

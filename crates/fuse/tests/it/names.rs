@@ -173,7 +173,7 @@ fn what_open_says() {
         for name in ["f", "d", "l", "dangling", "loop", "s", "missing", "f/", "d/", "missing/", "f/x"] {
             for access in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
                 for more in extra {
-                    let opened = rustix::fs::open(dir.join(name), access | more, Mode::from_raw_mode(0o644));
+                    let opened = rustix::fs::open(dir.join(name), access | more | OFlags::CLOEXEC, Mode::from_raw_mode(0o644));
                     notes.call(format!("open {name} {access:?} {more:?}"), opened.map(|fd| rustix::fs::fstat(fd).map(|s| (s.st_size, s.st_mode))));
                     let _ = fs::remove_file(dir.join("missing"));
                     let _ = fs::remove_file(dir.join("nowhere"));

@@ -35,25 +35,43 @@ impl Notes {
     }
 }
 
+impl Notes {
+    fn compare(&self, set: &str, theirs: &Notes) {
+        let pairs = self.lines.iter().zip(&theirs.lines);
+        let differences: Vec<_> = pairs.filter(|(a, b)| a != b).map(|(a, b)| format!("\n  here   {a}\n  kernel {b}")).collect();
+        assert!(differences.is_empty(), "{set}: other than the kernel's ext4:{}", differences.concat());
+        assert_eq!(self.lines.len(), theirs.lines.len(), "{set}: {:?} {:?}", self.lines.last(), theirs.lines.last());
+    }
+}
+
 fn name(e: &io::Error) -> String {
     e.raw_os_error().map_or_else(|| format!("{e:?}"), |code| format!("{:?}", nix::errno::Errno::from_raw(code)))
 }
 
 /// Runs the scenario on both; their notes have to be equal, and the images clean.
 pub fn same_as_kernel(set: &str, scenario: impl Fn(&Path, &mut Notes)) {
+    same_after_remount(set, scenario, |_, _| {});
+}
+
+/// As [`same_as_kernel`]; then both are mounted anew for another look.
+pub fn same_after_remount(set: &str, scenario: impl Fn(&Path, &mut Notes), look: impl Fn(&Path, &mut Notes)) {
     tool::need_root("the kernel's mount is the oracle");
     let image = make(set);
-    let mount = kernel::Mount::new(image.path(), "");
     let mut theirs = Notes::default();
-    scenario(mount.path(), &mut theirs);
-    mount.unmount();
+    let phases: [&dyn Fn(&Path, &mut Notes); 2] = [&scenario, &look];
+    for phase in phases {
+        let mount = kernel::Mount::new(image.path(), "");
+        phase(mount.path(), &mut theirs);
+        mount.unmount();
+    }
     let mut served = Served::new(set);
     let mut ours = Notes::default();
     scenario(served.dir(), &mut ours);
     served.unmount();
-    let differences: Vec<_> = ours.lines.iter().zip(&theirs.lines).filter(|(a, b)| a != b).map(|(a, b)| format!("\n  here   {a}\n  kernel {b}")).collect();
-    assert!(differences.is_empty(), "{set}: other than the kernel's ext4:{}", differences.concat());
-    assert_eq!(ours.lines.len(), theirs.lines.len(), "{set}: {:?} {:?}", ours.lines.last(), theirs.lines.last());
+    served.mount();
+    look(served.dir(), &mut ours);
+    served.unmount();
+    ours.compare(set, &theirs);
 }
 
 /// Runs something as another user: one that has no capabilities as to files, and no group but `gid`.

@@ -1,7 +1,7 @@
 //! Modes, owners, ACLs and flags: what is inherited, what is tied to what, what is taken away.
 
 use crate::oracle::{Notes, as_user, same_as_kernel};
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
@@ -15,6 +15,15 @@ const KEPT: u32 = 0x0008_0000 | 0x1000 | 0x1000_0000;
 
 fn mode(path: &Path) -> io::Result<String> {
     fs::symlink_metadata(path).map(|m| format!("{:o} {} {}", m.mode(), m.uid(), m.gid()))
+}
+
+const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+
+fn copy_within(path: &Path) -> io::Result<()> {
+    let file = File::options().read(true).write(true).open(path)?;
+    file.set_len(10_000)?;
+    rustix::fs::copy_file_range(&file, Some(&mut 0), &file, Some(&mut 5000), 100)?;
+    Ok(())
 }
 
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
@@ -44,11 +53,14 @@ fn set_id_bits_go_with_changes_by_others() {
         for bits in [0o6777, 0o6767, 0o4755, 0o2777, 0o2766] {
             let path = dir.join(format!("f{bits:o}"));
             let root = privileged(&path, bits);
-            let changes: [(&str, &(dyn Fn() -> io::Result<()> + Sync)); 7] = [
+            let changes: [(&str, &(dyn Fn() -> io::Result<()> + Sync)); 10] = [
                 ("write", &|| File::options().write(true).open(&path)?.write_all(b"x")),
                 ("append", &|| File::options().append(true).open(&path)?.write_all(b"x")),
                 ("truncate", &|| File::options().write(true).open(&path)?.set_len(5)),
                 ("open to truncate", &|| File::options().write(true).truncate(true).open(&path).map(drop)),
+                ("allocate", &|| Ok(fallocate(File::options().write(true).open(&path)?, FallocateFlags::empty(), 0, 50_000)?)),
+                ("punch", &|| Ok(fallocate(File::options().write(true).open(&path)?, PUNCH, 0, 4096)?)),
+                ("copy", &|| copy_within(&path)),
                 ("grow", &|| File::options().write(true).open(&path)?.set_len(20_000)),
                 ("chown to the same", &|| chown(&path, Some(USER), Some(GROUP))),
                 ("chmod", &|| set_mode(&path, 0o6755)),
@@ -193,7 +205,7 @@ fn acls_decide() {
 }
 
 fn set_flags(path: &Path, flags: IFlags) -> rustix::io::Result<()> {
-    let file = rustix::fs::open(path, rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
+    let file = rustix::fs::open(path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
     let kept = IFlags::from_bits_retain(ioctl_getflags(&file)?.bits() & KEPT);
     ioctl_setflags(&file, kept | flags)
 }
