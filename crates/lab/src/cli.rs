@@ -5,6 +5,7 @@ use crate::side::{SIDES, Side};
 use crate::workload::Scale;
 use crate::{bars, huge, report, scratch, serve};
 use clap::{Args, Parser, Subcommand};
+use extant_fuse::MountOptions;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,6 +28,12 @@ enum Command {
         /// The image to serve.
         #[arg(long)]
         image: Option<PathBuf>,
+        /// Threads that receive requests; 0 for the usual number.
+        #[arg(long, default_value_t = 0)]
+        threads: usize,
+        /// The kernel hands on each write at once.
+        #[arg(long)]
+        write_through: bool,
         /// Where to mount.
         dir: PathBuf,
     },
@@ -68,7 +75,10 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Bench(args) => bench(&args),
-        Command::Serve { image, dir } => serve::serve(image.as_deref(), &dir).map(|()| true),
+        Command::Serve { image, threads, write_through, dir } => {
+            let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };
+            serve::serve(image.as_deref(), &dir, &options).map(|()| true)
+        }
         Command::Open { image } => open(&image).map(|()| true),
     };
     match outcome {

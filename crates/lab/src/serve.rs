@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 type Current = Arc<Mutex<Option<Unmounter>>>;
 
 /// Serves `image`, or names in memory without one, on `dir`; again for each line of input; until input ends.
-pub fn serve(image: Option<&Path>, dir: &Path) -> io::Result<()> {
+pub fn serve(image: Option<&Path>, dir: &Path, options: &MountOptions) -> io::Result<()> {
     let current = Current::default();
     let lines = read_input(current.clone());
-    let null = NullServer::new();
+    let null = NullServer::new(options);
     loop {
         match image {
-            Some(image) => serve_extant(image, dir, &current)?,
-            None => serve_null(null.clone(), dir, &current)?,
+            Some(image) => serve_extant(image, dir, options, &current)?,
+            None => serve_null(null.clone(), dir, options, &current)?,
         }
         if lines.recv().is_err() {
             return Ok(());
@@ -52,15 +52,15 @@ fn ready(current: &Current, unmounter: Unmounter) -> io::Result<()> {
     io::stdout().flush()
 }
 
-fn serve_extant(image: &Path, dir: &Path, current: &Current) -> io::Result<()> {
+fn serve_extant(image: &Path, dir: &Path, options: &MountOptions, current: &Current) -> io::Result<()> {
     let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;
-    let mounted = extant_fuse::mount(fs, dir, &MountOptions::default())?;
+    let mounted = extant_fuse::mount(fs, dir, options)?;
     ready(current, mounted.unmounter())?;
     mounted.wait()
 }
 
-fn serve_null(server: NullServer, dir: &Path, current: &Current) -> io::Result<()> {
-    let options = MountOptions { subtype: "null".into(), source: "null".into(), ..MountOptions::default() };
+fn serve_null(server: NullServer, dir: &Path, options: &MountOptions, current: &Current) -> io::Result<()> {
+    let options = MountOptions { subtype: "null".into(), source: "null".into(), ..options.clone() };
     let served = extant_fuse::bare::mount(server, dir, &options, false)?;
     ready(current, Unmounter::of(dir))?;
     served.join().map_err(|_| io::Error::other("the serving thread panicked"))?

@@ -4,7 +4,7 @@
 
 mod tree;
 
-use extant_fuse::bare;
+use extant_fuse::{MountOptions, bare};
 use fuser::*;
 use std::ffi::OsStr;
 use std::io;
@@ -24,18 +24,14 @@ static ZEROES: [u8; 4 << 20] = [0; 4 << 20];
 #[derive(Clone, Debug)]
 pub struct NullServer {
     tree: Arc<Tree>,
-}
-
-impl Default for NullServer {
-    fn default() -> Self {
-        Self::new()
-    }
+    writeback: bool,
+    acl: bool,
 }
 
 impl NullServer {
-    /// An empty tree.
-    pub fn new() -> NullServer {
-        NullServer { tree: Arc::new(Tree::new()) }
+    /// An empty tree, to be mounted with these options.
+    pub fn new(options: &MountOptions) -> NullServer {
+        NullServer { tree: Arc::new(Tree::new()), writeback: options.writeback_cache, acl: options.acl }
     }
 
     fn make(&self, req: &Request, parent: INodeNo, name: &OsStr, kind: FileType, mode: u32, to: &[u8]) -> Outcome {
@@ -63,7 +59,7 @@ fn empty(outcome: Result<(), Errno>, reply: ReplyEmpty) {
 
 impl Filesystem for NullServer {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        bare::negotiate(config, true, true);
+        bare::negotiate(config, self.writeback, self.acl);
         Ok(())
     }
 
