@@ -67,7 +67,7 @@ fn aligned(st: &Store, offset: u64, len: u64) -> Result<()> {
 
 /// No page and no window is left from `offset` on; nothing there is dirty any more.
 fn clear(st: &Store, inode: &Arc<Inode>, work: &mut Work, offset: u64) -> Result<()> {
-    window::clear(work);
+    window::clear(st, inode, work);
     falloc::drop_pages(st, inode, work, map::block_of(st, offset)..map::END)
 }
 

@@ -31,10 +31,10 @@ pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Resu
 /// Gives back what is claimed ahead, and lets frees become durable. False if there was nothing to get.
 pub(super) fn make_room(st: &Store) -> bool {
     let mut found = false;
-    for inode in st.pool.take_ahead() {
+    for inode in st.pool.holders_ahead() {
         // Not waited for: the caller may hold another inode's.
         if let Some(mut work) = inode.pages.work.try_lock() {
-            found |= window::clear(&mut work);
+            found |= window::clear(st, &inode, &mut work);
         }
     }
     if st.alloc.pending() > 0 {

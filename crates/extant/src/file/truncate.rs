@@ -29,7 +29,7 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
         return Ok(());
     }
     let mut work = inode.pages.work.lock();
-    window::clear(&mut work);
+    window::clear(st, inode, &mut work);
     let result = match size > inode.pages.size() {
         true => grow(st, inode, size),
         false => shrink(st, inode, &mut work, size),
@@ -146,7 +146,7 @@ pub(super) fn start_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Handle<'
 /// orphan record to the caller. Any type of inode; nobody else reaches it.
 pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
-    window::clear(&mut work);
+    window::clear(st, inode, &mut work);
     if inode.ftype == FileType::Regular {
         drop_pages(st, inode, &mut work, from)?;
     }

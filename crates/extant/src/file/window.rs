@@ -71,15 +71,17 @@ pub(super) fn keep_rest(work: &mut Work, want: Want, mut claim: Claim) -> Claim 
     needed
 }
 
-/// Drops all windows; true if there were any.
-pub(super) fn clear(work: &mut Work) -> bool {
+/// Drops all windows of the inode whose `work` it is; true if there were any.
+pub(super) fn clear(st: &Store, inode: &Inode, work: &mut Work) -> bool {
+    st.pool.forget_ahead(inode);
     work.take().is_some()
 }
 
 /// Gives everything claimed ahead back.
 pub(super) fn release(st: &Store, inode: &Arc<Inode>) {
-    st.pool.forget_ahead(inode);
-    clear(&mut inode.pages.work.lock());
+    if inode.pages.holds_ahead() {
+        clear(st, inode, &mut inode.pages.work.lock());
+    }
 }
 
 /// Blocks worth claiming behind `end` (a block number) of a file that grows to `size` bytes and had `old` before: up to

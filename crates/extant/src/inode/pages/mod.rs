@@ -49,6 +49,8 @@ pub struct Pages {
     queued: AtomicBool,
     /// On the pool's list of inodes with waiting pages, or about to be.
     listed: AtomicBool,
+    /// Whether blocks are claimed ahead; changes under `work`.
+    ahead_held: AtomicBool,
     counts: OnceLock<Arc<Counts>>,
 }
 
@@ -64,6 +66,7 @@ impl Pages {
             errors: ErrorSeq::default(),
             queued: AtomicBool::new(false),
             listed: AtomicBool::new(false),
+            ahead_held: AtomicBool::new(false),
             counts: OnceLock::new(),
         }
     }
@@ -81,6 +84,11 @@ impl Pages {
     /// Raises the visible size.
     pub fn grow_size(&self, size: u64) {
         self.size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    /// Whether blocks may be claimed ahead.
+    pub fn holds_ahead(&self) -> bool {
+        self.ahead_held.load(Ordering::Acquire)
     }
 
     /// The pages for looking.

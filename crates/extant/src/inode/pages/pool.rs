@@ -128,21 +128,26 @@ impl PagePool {
         self.dirty.lock().values().cloned().collect()
     }
 
-    /// Notes that the inode holds blocks claimed ahead.
+    /// Notes that the inode holds blocks claimed ahead. The caller holds its `work`.
     pub fn note_ahead(&self, inode: &Arc<Inode>) {
-        self.ahead.lock().entry(inode.ino).or_insert_with(|| Arc::downgrade(inode));
+        if !inode.pages.ahead_held.swap(true, Ordering::AcqRel) {
+            self.ahead.lock().insert(inode.ino, Arc::downgrade(inode));
+        }
     }
 
-    /// Forgets and gives the inodes that may hold blocks claimed ahead.
-    pub fn take_ahead(&self) -> Vec<Arc<Inode>> {
-        let all = std::mem::take(&mut *self.ahead.lock());
-        all.into_values().filter_map(|weak| weak.upgrade()).collect()
+    /// Inodes that may hold blocks claimed ahead.
+    pub fn holders_ahead(&self) -> Vec<Arc<Inode>> {
+        let mut holders = self.ahead.lock();
+        holders.retain(|_, weak| weak.strong_count() > 0);
+        holders.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// The inode holds nothing ahead any more.
+    /// The inode holds nothing ahead any more. The caller holds its `work`.
     pub fn forget_ahead(&self, inode: &Inode) {
-        let gone = self.ahead.lock().remove(&inode.ino);
-        drop(gone);
+        if inode.pages.ahead_held.swap(false, Ordering::AcqRel) {
+            let gone = self.ahead.lock().remove(&inode.ino);
+            drop(gone);
+        }
     }
 
     /// Drops clean pages until the bound holds, as far as that is possible.
