@@ -76,7 +76,7 @@ impl Error {
     /// The number that a system call would give.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Io(e) => extant_blocks::raw_os_error(e).unwrap_or(Errno::Io as i32),
+            Error::Io(e) => extant_blocks::raw_os_error(e).unwrap_or_else(|| errno_of_kind(e.kind())),
             Error::Corrupt(_) => Errno::Uclean as i32,
             Error::Unsupported(_) => Errno::OpNotSupp as i32,
             Error::Aborted(_) => Errno::RoFs as i32,
@@ -89,6 +89,19 @@ impl Error {
     pub fn is(&self, e: Errno) -> bool {
         matches!(self, Error::Posix(own) if *own == e)
     }
+}
+
+/// The number for errors that no system call gave.
+fn errno_of_kind(kind: io::ErrorKind) -> i32 {
+    let errno = match kind {
+        io::ErrorKind::NotFound => Errno::NoEnt,
+        io::ErrorKind::PermissionDenied => Errno::Acces,
+        io::ErrorKind::ResourceBusy => Errno::Busy,
+        io::ErrorKind::ReadOnlyFilesystem => Errno::RoFs,
+        io::ErrorKind::StorageFull => Errno::NoSpc,
+        _ => Errno::Io,
+    };
+    errno as i32
 }
 
 impl fmt::Display for Error {
@@ -131,8 +144,18 @@ impl From<extant_journal::Error> for Error {
             J::Io(e) => Error::Io(copy_io(&e)),
             J::Corrupt(c) => Error::Corrupt(c),
             J::Unsupported(what) => Error::Unsupported(what.into()),
+            J::NoCredits { .. } => Errno::NoSpc.into(),
             other => Error::Aborted(other.to_string()),
         }
+    }
+}
+
+/// The error of waiting for a commit that never comes: what was accepted before is lost, so this is EIO, and not EROFS as for
+/// what is tried afterwards.
+pub(crate) fn lost(e: extant_journal::Error) -> Error {
+    match e {
+        extant_journal::Error::Aborted(_) => Error::Io(io::Error::other(format!("what was not yet durable is lost: {e}"))),
+        other => other.into(),
     }
 }
 

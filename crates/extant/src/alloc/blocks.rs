@@ -45,6 +45,8 @@ pub struct Blocks {
     pending: AtomicI64,
     /// Whether freed space is discarded before it is allocated again.
     pub(super) discard: AtomicBool,
+    /// How often a bitmap could not be read.
+    pub(super) unread: AtomicU64,
     /// Where each thread last found space away from its goal.
     pub(super) streams: Sharded<AtomicU64>,
 }
@@ -79,6 +81,7 @@ impl Blocks {
             freed: Sharded::new(|_| Mutex::new(Level::Alloc, Vec::new())),
             pending: AtomicI64::new(0),
             discard: AtomicBool::new(false),
+            unread: AtomicU64::new(0),
             streams: Sharded::default(),
             vol,
             groups,
@@ -141,6 +144,11 @@ impl Blocks {
         if matches!(group, Group::Cold) {
             match group::load(&self.vol, &self.groups, g) {
                 Ok(map) => self.warmed(g, group, map),
+                // The next try may be luckier.
+                Err(error @ Error::Io(_)) => {
+                    self.unread.fetch_add(1, Ordering::Relaxed);
+                    return Err(error);
+                }
                 Err(error) => return Err(self.disable(g, group, error)),
             }
         }

@@ -4,7 +4,7 @@ use super::Request;
 use super::blocks::{Blocks, power};
 use super::claim::Claim;
 use super::group::Group;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use extant_format::types::{BlockNr, GroupNr};
 use extant_space::{BitMap, FreeMap, Run};
 use extant_sync::atomic::Ordering::Relaxed;
@@ -45,6 +45,7 @@ impl Blocks {
         let most = this.vol.geo.clusters_per_group;
         let len = this.clusters(want.len.max(1)).min(u64::from(most));
         let min = this.clusters(want.min.max(1)).min(len);
+        let unread = this.unread.load(Relaxed);
         let budget = match want.reserved {
             true => len,
             false => this.budget.take_some(len, min, this.keep(want.purpose, want.privileged)),
@@ -54,9 +55,17 @@ impl Blocks {
         if !want.reserved {
             this.budget.give(budget - used);
         }
-        let (g, run) = found.ok_or(Errno::NoSpc)?;
+        let (g, run) = found.ok_or_else(|| this.nothing_found(unread))?;
         let start = this.vol.geo.block_of_bit(g, run.start);
         Ok(Claim::new(this.clone(), start, run.len << this.vol.geo.cluster_bits))
+    }
+
+    /// Why there is no place, if `unread` bitmaps could not be read before.
+    fn nothing_found(&self, unread: u64) -> Error {
+        match self.unread.load(Relaxed) == unread {
+            true => Errno::NoSpc.into(),
+            false => std::io::Error::other("no space in the groups whose bitmaps can be read").into(),
+        }
     }
 
     fn wish(&self, want: &Request, clusters: u32, min: u32) -> Wish {

@@ -1,7 +1,7 @@
 //! Making one file durable.
 
 use super::writeback;
-use crate::error::Result;
+use crate::error::{Result, lost};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_journal::Tid;
@@ -18,5 +18,5 @@ pub fn fsync(st: &Store, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
     let tid = if datasync { &inode.datasync_tid } else { &inode.sync_tid };
     // One flush covers the commit and the data: whichever needs it last.
     let durable = st.journal.wait_and_flush(Tid(tid.load(Ordering::Acquire)));
-    written.and(durable.map_err(Into::into))
+    written.and(durable.map_err(lost))
 }

@@ -13,7 +13,7 @@ pub use freeze::Frozen;
 pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Recovery};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, lost};
 use crate::mkfs;
 use crate::ops::{Node, Operations};
 use extant_blocks::BlockDevice;
@@ -150,7 +150,7 @@ impl Operations {
     pub fn sync(&self) -> Result<()> {
         let _one_walk = self.sync_lock.lock();
         self.write_back_all()?;
-        Ok(self.st().journal.sync()?)
+        self.st().journal.sync().map_err(lost)
     }
 
     /// Writes all dirty pages back.
@@ -163,7 +163,7 @@ impl Operations {
         self.write_back_all()?;
         self.free_nameless();
         while self.reap() > 0 {}
-        Ok(self.st().journal.sync()?)
+        self.st().journal.sync().map_err(lost)
     }
 }
 

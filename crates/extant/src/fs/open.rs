@@ -91,6 +91,9 @@ fn recover(
     }
     let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
     if !log.needs_recovery() {
+        if write {
+            note_journal_error(&*dev, log.errno())?;
+        }
         return Ok((dev, Some(log)));
     }
     if write {
@@ -174,6 +177,10 @@ fn build(dev: Arc<dyn BlockDevice>, geo: Geometry, sb: Superblock, log: Option<L
         bit64: sb.incompat().contains(Incompat::BIT64),
     };
     let journal = Journal::open(config)?;
+    if write {
+        // The superblock says it now.
+        journal.clear_errno()?;
+    }
     let seed = options.seed.unwrap_or_else(chance);
     let vol = Volume {
         geo,

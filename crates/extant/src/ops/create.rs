@@ -5,6 +5,7 @@ use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::vfs::{Target, check_name};
 use crate::{dir, extent, file, xattr};
+use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags};
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
@@ -171,6 +172,10 @@ impl Operations {
     fn new_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, ftype: FileType) -> Result<Arc<Inode>> {
         let st = self.st();
         let ino = st.alloc.new_inode(h, dir, ftype)?;
+        if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
+            // The number stays marked as in use, which it is.
+            return Err(Corrupt::new("inode bitmap").field("an inode in use marked as free").at_inode(ino).into());
+        }
         let now = st.now();
         let mut body = disk::Inode::new(&st.geo, plan.mode, now);
         body.uid = plan.uid;
@@ -180,7 +185,13 @@ impl Operations {
         body.links = if ftype == FileType::Directory { 2 } else { 1 };
         body.generation = st.rng.next_u32();
         let inode = Inode::fresh(st, ino, body);
-        inode.touch(st, h)?;
+        if let Err(e) = inode.touch(st, h) {
+            // Nothing knows of the inode yet: only its number is to be given back.
+            if let Err(e) = st.alloc.free_inode(h, ino, ftype) {
+                tracing::error!(%ino, "an inode that could not be written keeps its number: {e}");
+            }
+            return Err(e);
+        }
         Ok(inode)
     }
 

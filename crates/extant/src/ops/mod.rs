@@ -116,6 +116,7 @@ impl Operations {
         self.noticed(self.lookup_current(&dir.0, name))
     }
 
+    /// The inode that `name` leads to now. ESTALE if the name leads to a number that another inode has.
     fn lookup_current(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Node> {
         loop {
             let target = self.vfs.child(dir, name)?.ok_or(Errno::NoEnt)?;

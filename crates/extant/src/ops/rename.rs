@@ -55,8 +55,10 @@ impl Operations {
         self.st().writable()?;
         loop {
             let moved = self.child_inode(from.dir, from.name)?;
-            let target = self.vfs.child(to.dir, to.name)?;
-            let target = target.map(|t| self.vfs.inode(t.ino)).transpose()?;
+            let target = match self.child_inode(to.dir, to.name) {
+                Err(e) if e.is(Errno::NoEnt) => None,
+                other => Some(other?),
+            };
             let cross = from.dir.ino != to.dir.ino;
             let moves_dir = cross && (moved.is_dir() || target.as_ref().is_some_and(|t| t.is_dir()));
             let _rename = moves_dir.then(|| self.vfs.rename.lock());

@@ -50,8 +50,7 @@ impl Operations {
 
     /// The inode that `name` leads to now.
     pub(super) fn child_inode(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
-        let target = self.vfs.child(dir, name)?.ok_or(Errno::NoEnt)?;
-        self.vfs.inode(target.ino)
+        self.lookup_current(dir, name).map(|node| node.0)
     }
 
     /// Whether `name` still leads to `child`, with the directory locked.

@@ -1,6 +1,7 @@
 //! Integration tests of the engine.
 
 mod crash;
+mod devices;
 mod dir;
 mod extents;
 mod file;
