@@ -13,8 +13,12 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 const SHARDS: usize = 16;
+
+/// How long notices are gathered before the kernel is told.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// An inode of which something is open for writing.
 #[derive(Debug, Default)]
@@ -118,7 +122,8 @@ impl Notices {
 
     /// The inode's attributes changed.
     pub fn attributes(&self, ino: INodeNo) {
-        if lock(&self.queue).inodes.insert(ino.0) {
+        let mut queue = lock(&self.queue);
+        if queue.inodes.insert(ino.0) && queue.inodes.len() == 1 {
             self.changed.notify_all();
         }
     }
@@ -157,7 +162,10 @@ impl Notices {
         let mut queue = lock(&self.queue);
         while !queue.stop {
             let Some(ino) = queue.inodes.iter().next().copied() else {
-                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                drop(self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner));
+                // Many small files are told of together, at one switch of threads.
+                std::thread::sleep(GATHER);
+                queue = lock(&self.queue);
                 continue;
             };
             queue.inodes.remove(&ino);

@@ -70,7 +70,7 @@ impl MountOptions {
         config
     }
 
-    fn thread_count(&self) -> usize {
+    pub(crate) fn thread_count(&self) -> usize {
         match self.threads {
             0 => 2 * std::thread::available_parallelism().map_or(2, usize::from),
             n => n,

@@ -1,6 +1,7 @@
-//! Threads for requests that wait for a commit, so that those which receive never do: as many callers of fsync as there are threads share one
-//! commit.
+//! Threads for requests that wait for a commit, so that there are always some that receive: as many callers of fsync as there are threads
+//! share one commit.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -12,11 +13,13 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Pool {
     jobs: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
+    /// Callers of [`Pool::run_waiting`] that may wait themselves.
+    places: AtomicUsize,
 }
 
 impl Pool {
-    /// Starts `count` threads.
-    pub fn start(count: usize) -> std::io::Result<Pool> {
+    /// Starts `count` threads. Besides, so many `callers` may wait themselves: fewer than there are, so that some go on receiving.
+    pub fn start(count: usize, callers: usize) -> std::io::Result<Pool> {
         let (jobs, queue) = channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
         let threads = (0..count)
@@ -25,7 +28,7 @@ impl Pool {
                 Builder::new().name(format!("extant-wait-{i}")).spawn(move || serve(&queue))
             })
             .collect::<std::io::Result<_>>()?;
-        Ok(Pool { jobs: Some(jobs), threads })
+        Ok(Pool { jobs: Some(jobs), threads, places: AtomicUsize::new(callers) })
     }
 
     /// Runs `job` on one of the threads, or here if they are gone.
@@ -34,6 +37,17 @@ impl Pool {
         if let Err(refused) = jobs.send(Box::new(job)) {
             (refused.0)();
         }
+    }
+
+    /// Runs `job`, which waits, here while few do so: handing it on costs two switches of threads. Else on one of the threads.
+    pub fn run_waiting(&self, job: impl FnOnce() + Send + 'static) {
+        // Relaxed: only the number counts.
+        let place = self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+        if place.is_err() {
+            return self.run(job);
+        }
+        job();
+        self.places.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Waits until all jobs are done.
@@ -55,5 +69,24 @@ fn serve(queue: &Mutex<Receiver<Job>>) {
             Ok(job) => job(),
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn few_callers_wait_themselves() {
+        let pool = Pool::start(1, 1).expect("a thread");
+        let (ran, runs) = channel();
+        let inner = ran.clone();
+        let here = thread::current().id();
+        pool.run_waiting(move || ran.send(thread::current().id()).expect("the test listens"));
+        assert_eq!(runs.recv(), Ok(here));
+        let full = Pool::start(1, 0).expect("a thread");
+        full.run_waiting(move || inner.send(thread::current().id()).expect("the test listens"));
+        assert_ne!(runs.recv(), Ok(here));
     }
 }

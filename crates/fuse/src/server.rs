@@ -13,6 +13,7 @@ use crate::reply::{answer, guarded};
 use crate::stats;
 use extant::{Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations, RenameFlags as Rename, SetAttr, TimeSet, XattrMode};
 use fuser::*;
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -60,7 +61,7 @@ impl Server {
             block_size: fs.superblock().block_size(),
             writeback: options.writeback_cache && !fs.is_read_only(),
             fs: Some(fs),
-            pool: Pool::start(WAITERS)?,
+            pool: Pool::start(WAITERS, options.thread_count() / 2)?,
             writers: Writers::default(),
             notices: Notices::start()?,
             ttl: options.time_to_live,
@@ -193,9 +194,9 @@ impl Server {
         self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
     }
 
-    fn fsync_in_pool(&self, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
+    fn fsync_node(&self, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
         let (ops, notices) = (self.ops.clone(), self.notices.clone());
-        self.pool.run(move || {
+        self.pool.run_waiting(move || {
             answer!(reply, {
                 let node = ops.node(disk_ino(ino))?;
                 ops.sync_node(&node, datasync)?;
@@ -216,6 +217,19 @@ fn seek(ops: &Operations, ino: INodeNo, offset: i64, whence: i32) -> Result<u64,
         SEEK_HOLE => ops.seek(&node, from, false),
         _ => Err(Errno::Inval.into()),
     }
+}
+
+/// Runs `work` on `len` bytes that belong to this thread, of any content: a fresh buffer for each request would cost a good part of a read.
+fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    thread_local! {
+        static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    BUFFER.with_borrow_mut(|buf| {
+        if buf.len() < len {
+            buf.resize(len, 0);
+        }
+        work(&mut buf[..len])
+    })
 }
 
 fn writes(flags: i32) -> bool {
@@ -389,14 +403,10 @@ impl Filesystem for Server {
     }
 
     fn read(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, size: u32, _flags: OpenFlags, _lock: Option<LockOwner>, reply: ReplyData) {
-        let read = || {
-            let node = self.node(ino)?;
-            let mut data = vec![0; size.min(MAX_REQUEST * 4) as usize];
-            let len = self.ops.read_direct(&node, offset, &mut data)?;
-            data.truncate(len);
-            Ok(data)
-        };
-        answer!(reply, read(), |r, data| r.data(&data));
+        with_buffer(size.min(MAX_REQUEST * 4) as usize, |buf| {
+            let read = self.node(ino).and_then(|node| self.ops.read_direct(&node, offset, buf));
+            answer!(reply, read, |r, len| r.data(&buf[..len]));
+        });
     }
 
     fn write(
@@ -422,11 +432,11 @@ impl Filesystem for Server {
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.fsync_in_pool(ino, datasync, reply);
+        self.fsync_node(ino, datasync, reply);
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.fsync_in_pool(ino, datasync, reply);
+        self.fsync_node(ino, datasync, reply);
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
