@@ -24,7 +24,7 @@ const CHUNK: usize = 8 << 20;
 
 /// Reads past the page cache; dirty pages of the range are written back first. Takes `rw` for reading.
 pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-    let _lock = inode.rw.read();
+    let _lock = inode.read_lock()?;
     let len = read::readable(st, inode, offset, buf.len());
     let Some(buf) = buf.get_mut(..len).filter(|b| !b.is_empty()) else { return Ok(0) };
     if map::kind(st, inode) != Kind::Blocks {
@@ -56,12 +56,12 @@ pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], st
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;
     let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
-    let shared = inode.rw.read();
+    let shared = inode.read_lock()?;
     if shares(st, inode, offset) {
         return in_blocks(st, inode, offset, data, strip);
     }
     drop(shared);
-    let _lock = inode.rw.write();
+    let _lock = inode.write_lock()?;
     if let Some(done) = inline::write(st, inode, offset, data, strip)? {
         return Ok(done);
     }

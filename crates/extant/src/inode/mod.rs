@@ -26,7 +26,7 @@ use crate::store::Store;
 use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
-use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock};
+use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -157,6 +157,29 @@ impl Inode {
     /// Whether data and map changes of this transaction matter to fdatasync.
     pub fn note_datasync(&self, h: &Handle<'_>) {
         self.datasync_tid.fetch_max(h.tid().0, Ordering::AcqRel);
+    }
+
+    /// Locks the content for reading. ESTALE if the inode is being freed or was: who frees it locks it afterwards, so that nothing
+    /// is freed under this lock.
+    pub fn read_lock(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let guard = self.rw.read();
+        self.check_not_freed()?;
+        Ok(guard)
+    }
+
+    /// Locks the content for changing. ESTALE as with [`Inode::read_lock`].
+    pub fn write_lock(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        let guard = self.rw.write();
+        self.check_not_freed()?;
+        Ok(guard)
+    }
+
+    /// ESTALE if the inode is being freed or was.
+    pub fn check_not_freed(&self) -> Result<()> {
+        match self.freeing() {
+            true => Err(Errno::Stale.into()),
+            false => Ok(()),
+        }
     }
 
     /// Whether this is a directory.

@@ -129,7 +129,7 @@ impl Operations {
     pub fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<Attr> {
         let inode = &node.0;
         self.st().writable()?;
-        let _lock = inode.rw.write();
+        let _lock = inode.write_lock()?;
         check_changeable(inode, set)?;
         if let Some(size) = set.size {
             self.set_size(inode, size)?;
@@ -173,7 +173,7 @@ impl Operations {
         if !matches!(inode.ftype, FileType::Regular | FileType::Directory) {
             return Err(Errno::OpNotSupp.into());
         }
-        let _lock = inode.rw.write();
+        let _lock = inode.write_lock()?;
         let old = inode.body().flags;
         // chattr(1) hands back what it was given, so known flags that cannot be changed are passed over.
         let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;

@@ -85,7 +85,7 @@ impl Operations {
         self.with_space(|| {
             let dir = &dir.0;
             check_dir(dir)?;
-            let _lock = dir.rw.read();
+            let _lock = dir.read_lock()?;
             dir.check_live()?;
             let st = self.st();
             let plan = self.plan(who, dir, mode, FileType::Regular)?;
@@ -114,7 +114,7 @@ impl Operations {
         let st = self.st();
         st.writable()?;
         let ftype = what.ftype();
-        let _lock = dir.rw.write();
+        let _lock = dir.write_lock()?;
         self.check_free_name(dir, name, ftype)?;
         let plan = self.plan(who, dir, mode, ftype)?;
         let credits = self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);

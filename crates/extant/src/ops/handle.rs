@@ -91,7 +91,7 @@ impl Operations {
 
     /// SEEK_DATA or SEEK_HOLE.
     pub fn seek(&self, node: &Node, offset: u64, data: bool) -> Result<u64> {
-        let _lock = node.0.rw.read();
+        let _lock = node.0.read_lock()?;
         file::seek(self.st(), &node.0, offset, data)
     }
 
@@ -110,7 +110,7 @@ impl Operations {
             return Err(Errno::Perm.into());
         }
         self.with_space(|| {
-            let _lock = inode.rw.write();
+            let _lock = inode.write_lock()?;
             file::fallocate(self.st(), inode, how, offset, len)
         })
     }
@@ -129,7 +129,7 @@ impl File {
         if self.flags.direct {
             return self.ops.read_direct(&self.node, offset, buf);
         }
-        let _lock = inode.rw.read();
+        let _lock = inode.read_lock()?;
         self.ops.noticed(file::read(st, inode, offset, buf))
     }
 
@@ -146,7 +146,7 @@ impl File {
         if self.flags.direct && !self.flags.append {
             return file::write_direct(st, inode, offset, data, false);
         }
-        let _lock = inode.rw.write();
+        let _lock = inode.write_lock()?;
         let offset = if self.flags.append { file::size(inode) } else { offset };
         file::write(st, inode, offset, data, true)
     }
@@ -186,7 +186,7 @@ impl File {
 
     /// Extents of a byte range, in order, until `each` returns false.
     pub fn extents(&self, start: u64, len: u64, mut each: impl FnMut(&Extent) -> bool) -> Result<()> {
-        let _lock = self.node.0.rw.read();
+        let _lock = self.node.0.read_lock()?;
         file::fiemap(self.ops.st(), &self.node.0, start, len, &mut each)
     }
 

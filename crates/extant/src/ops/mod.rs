@@ -135,7 +135,7 @@ impl Operations {
         if node.0.ftype != extant_format::types::FileType::Symlink {
             return Err(Errno::Inval.into());
         }
-        let _lock = node.0.rw.read();
+        let _lock = node.0.read_lock()?;
         crate::file::read_link(self.st(), &node.0)
     }
 

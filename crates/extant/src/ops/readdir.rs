@@ -27,7 +27,7 @@ impl Operations {
     /// stay valid while entries come and go.
     pub fn read_dir_from(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>) -> bool) -> Result<()> {
         check_dir(&dir.0)?;
-        let _lock = dir.0.rw.read();
+        let _lock = dir.0.read_lock()?;
         self.noticed(dir::read(self.st(), &dir.0, cookie, &mut each))
     }
 
@@ -35,7 +35,7 @@ impl Operations {
     pub fn read_dir_plus(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>, &Node) -> bool) -> Result<()> {
         check_dir(&dir.0)?;
         // Held throughout: no name of the batch can be removed before its inode is handed out.
-        let _lock = dir.0.rw.read();
+        let _lock = dir.0.read_lock()?;
         let mut at = cookie;
         loop {
             let batch = self.batch(dir, at)?;

@@ -109,7 +109,7 @@ impl Operations {
                 return Ok(false);
             }
             let parent = {
-                let _lock = at.rw.read();
+                let _lock = at.read_lock()?;
                 dir::parent(self.st(), &at)?
             };
             at = self.vfs.inode(parent)?;

@@ -12,13 +12,13 @@ use std::sync::Arc;
 impl Operations {
     /// Value of an attribute (`user.x`, `security.x` …). ENODATA if there is none.
     pub fn get_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        let _lock = node.0.rw.read();
+        let _lock = node.0.read_lock()?;
         xattr::get(self.st(), &node.0, name)
     }
 
     /// Names of all attributes.
     pub fn list_xattrs(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        let _lock = node.0.rw.read();
+        let _lock = node.0.read_lock()?;
         xattr::list(self.st(), &node.0)
     }
 
@@ -37,7 +37,7 @@ impl Operations {
     fn change_xattr(&self, inode: &Arc<Inode>, name: &[u8], value: Option<&[u8]>, mode: Mode) -> Result<()> {
         let st = self.st();
         st.writable()?;
-        let _lock = inode.rw.write();
+        let _lock = inode.write_lock()?;
         if inode.body().flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Errno::Perm.into());
         }

@@ -137,10 +137,7 @@ fn reachable(inode: &Inode) -> bool {
 
 /// The inode, or ESTALE if it is being freed or was.
 pub fn alive(inode: Arc<Inode>) -> Result<Arc<Inode>> {
-    match inode.freeing() {
-        true => Err(Errno::Stale.into()),
-        false => Ok(inode),
-    }
+    inode.check_not_freed().map(|()| inode)
 }
 
 /// Looks at up to `budget` inodes and drops the unused ones until at most `target` are left.

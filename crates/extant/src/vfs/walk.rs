@@ -49,12 +49,13 @@ impl Vfs {
         if let Some(known) = self.dentries.get(dir.ino, dir.generation, name) {
             return Ok(known);
         }
-        let _lock = dir.rw.read();
+        let _lock = dir.read_lock()?;
         self.child_locked(dir, name)
     }
 
     /// As [`Self::child`], for callers that hold the directory's lock.
     pub fn child_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Target>> {
+        dir.check_not_freed()?;
         if let Some(known) = self.dentries.get(dir.ino, dir.generation, name) {
             return Ok(known);
         }
@@ -137,7 +138,7 @@ impl Vfs {
         *budget = budget.checked_sub(1).ok_or(Errno::Loop)?;
         let inode = self.inode(link.ino)?;
         let target = {
-            let _lock = inode.rw.read();
+            let _lock = inode.read_lock()?;
             file::read_link(&self.st, &inode)?
         };
         if target.is_empty() {

@@ -12,3 +12,4 @@ mod life;
 mod mkfs;
 mod xattr;
 mod space;
+mod stress;
