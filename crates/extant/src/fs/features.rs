@@ -36,7 +36,7 @@ const WRITE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::ORPHAN_PRESENT);
 
 /// Compat bits that must be understood to write (to ignore them would break what they stand for).
-const NOT_WRITTEN: Compat = Compat::FAST_COMMIT.union(Compat::STABLE_INODES);
+const NOT_WRITTEN: Compat = Compat::FAST_COMMIT;
 
 /// Decides by the feature bits. An unknown or unsupported incompat bit is an error that names it.
 pub fn access(features: &Features) -> Result<Access> {

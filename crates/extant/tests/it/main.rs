@@ -4,6 +4,7 @@ mod crash;
 mod devices;
 mod dir;
 mod extents;
+mod features;
 mod file;
 mod fuzz;
 mod hostile;
