@@ -175,3 +175,31 @@ fn nothing_is_left_undone_in_words() {
     }
     fail_if_any("left undone", wrong);
 }
+
+/// Every test that `COMPAT.md` names is a function (or made by a macro) of that module of some crate's integration tests.
+#[test]
+fn tests_that_are_named_exist() {
+    let text = fs::read_to_string(root().join("COMPAT.md")).expect("a readable file");
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let names: Vec<&str> = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|name| is_test_name(name)).collect();
+    assert!(names.len() > 30, "the tables name tests");
+    let sources: Vec<(PathBuf, String)> = files(&root().join("crates"), ".rs")
+        .into_iter()
+        .filter(|path| path.components().any(|part| part.as_os_str() == "it"))
+        .map(|path| (path.clone(), fs::read_to_string(path).expect("a readable file")))
+        .collect();
+    let missing = names.into_iter().filter(|name| !sources.iter().any(|(path, text)| has_test(path, text, name)));
+    fail_if_any("tests that do not exist", missing.map(str::to_owned).collect());
+}
+
+fn is_test_name(name: &str) -> bool {
+    name.split_once("::").is_some_and(|(module, _)| module.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+}
+
+fn has_test(path: &Path, text: &str, name: &str) -> bool {
+    let Some((module, test)) = name.split_once("::") else { return false };
+    let in_file = path.file_stem().is_some_and(|stem| stem == module);
+    let in_folder = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == module);
+    let made = text.contains(&format!("#[test]\nfn {test}(")) || text.contains(&format!("    {test} = \""));
+    (in_file || in_folder) && made
+}
