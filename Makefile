@@ -3,6 +3,8 @@
 CARGO ?= cargo
 BENCH_RUNS ?= 5
 FUZZ_SECONDS ?= 3600
+CRASH_SECONDS ?= 3600
+CRASH_SEED ?= 1000
 
 .PHONY: all run test bench fuzz crash lint setup clean
 
@@ -30,9 +32,9 @@ bench: setup
 fuzz: setup
 	EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --release -p extant --test it -- --ignored fuzz --nocapture
 
-# Power cuts at every write of random workloads, until stopped.
+# Power cuts in random mixes of operations, from a seed on, until the time is over.
 crash: setup
-	EXTANT_CRASH_FOREVER=1 $(CARGO) test --release -p extant --test it -- --ignored crash --nocapture
+	EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_SEED=$(CRASH_SEED) $(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
 
 lint:
 	$(CARGO) fmt --all --check

@@ -20,7 +20,7 @@ const STATES: usize = 60;
 /// Marks the moment after which a path holds these bytes (or is gone), durably, until the next mark of that path.
 type Durable = BTreeMap<String, Option<Vec<u8>>>;
 
-struct Scene {
+pub(crate) struct Scene {
     base: Vec<u8>,
     events: Vec<Event>,
     /// What was durable after each mark.
@@ -28,15 +28,15 @@ struct Scene {
 }
 
 /// A file system that is being worked on, with what it has promised.
-struct Stage {
-    fs: Fs,
+pub(crate) struct Stage {
+    pub(crate) fs: Fs,
     device: Arc<RecordingDevice<Arc<MemDevice>>>,
     durable: Durable,
     promises: Vec<Durable>,
 }
 
 impl Stage {
-    fn root(&self) -> Node {
+    pub(crate) fn root(&self) -> Node {
         self.fs.root().expect("root")
     }
 
@@ -57,12 +57,12 @@ impl Stage {
     }
 
     /// `path` may change from here on: nothing is promised of it.
-    fn forget(&mut self, path: &str) {
+    pub(crate) fn forget(&mut self, path: &str) {
         self.durable.remove(path);
         self.mark();
     }
 
-    fn promise(&mut self, path: &str, data: Option<Vec<u8>>) {
+    pub(crate) fn promise(&mut self, path: &str, data: Option<Vec<u8>>) {
         self.durable.insert(path.into(), data);
         self.mark();
     }
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-fn record(args: &[&str], work: impl FnOnce(&mut Stage)) -> Scene {
+pub(crate) fn record(args: &[&str], work: impl FnOnce(&mut Stage)) -> Scene {
     let image = Image::mke2fs(BYTES, args);
     let base = image.bytes();
     let device = RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base)));
@@ -149,12 +149,18 @@ fn examine(device: MemDevice, durable: &Durable, what: &str, with_kernel: bool) 
 }
 
 /// Cuts at sampled events, whole and with random subsets of what was not flushed.
-fn sweep(name: &str, scene: &Scene, states: usize) {
-    let mut rng = Rng::new(0x5eed);
+pub(crate) fn sweep(name: &str, scene: &Scene, states: usize) {
+    sweep_from(name, scene, states, 0x5eed);
+}
+
+/// As [`sweep`]; `seed` decides which cuts and which writes.
+pub(crate) fn sweep_from(name: &str, scene: &Scene, states: usize, seed: u64) -> usize {
+    let mut rng = Rng::new(seed);
     let writes: Vec<usize> = (1..=scene.events.len()).filter(|&i| scene.events[i - 1].changes() || i == scene.events.len()).collect();
     let step = (writes.len() * 2).div_ceil(states).max(1);
     let mut examined = 0;
-    for &cut in writes.iter().step_by(step) {
+    let first = rng.below(step as u64) as usize;
+    for &cut in writes.iter().skip(first).step_by(step) {
         let durable = promised(scene, cut);
         examine(state(scene, cut, |_| true), durable, &format!("{name}: cut at {cut}"), examined % 16 == 0);
         let chosen: Vec<bool> = (0..cut).map(|_| rng.one_in(2)).collect();
@@ -163,11 +169,12 @@ fn sweep(name: &str, scene: &Scene, states: usize) {
     }
     println!("{name}: {examined} states of {} events", scene.events.len());
     assert!(examined > 4, "{name}: too few states to say anything");
+    examined
 }
 
-const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed", "-J", "size=1"];
-const INLINE: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,inline_data,ea_inode", "-J", "size=1"];
-const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=1"];
+pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed", "-J", "size=1"];
+pub(crate) const INLINE: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,inline_data,ea_inode", "-J", "size=1"];
+pub(crate) const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=1"];
 
 fn files(stage: &mut Stage) {
     let root = stage.root();

@@ -1,16 +1,17 @@
 //! Integration tests of the engine.
 
 mod crash;
+mod crash_mix;
 mod devices;
 mod dir;
 mod extents;
 mod features;
 mod file;
+mod freeze;
 mod fuzz;
 mod hostile;
-mod freeze;
 mod life;
 mod mkfs;
-mod xattr;
 mod space;
 mod stress;
+mod xattr;
