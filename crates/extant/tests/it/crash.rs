@@ -115,8 +115,14 @@ fn check_promises(fs: &Fs, durable: &Durable, what: &str) {
             file.read_at(0, &mut data).expect("readable");
             data
         });
-        assert!(&found == expected, "{what}: {path} is not as it was when it was made durable");
+        assert!(&found == expected, "{what}: {path} is not as it was when it was made durable: {}", difference(&found, expected));
     }
+}
+
+fn difference(found: &Option<Vec<u8>>, expected: &Option<Vec<u8>>) -> String {
+    let (Some(found), Some(expected)) = (found, expected) else { return format!("it is there: {}", found.is_some()) };
+    let at = found.iter().zip(expected).position(|(f, e)| f != e);
+    format!("{} bytes instead of {}, first difference at {at:?}", found.len(), expected.len())
 }
 
 fn save(bytes: &[u8]) -> Image {

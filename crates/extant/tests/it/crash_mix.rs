@@ -3,7 +3,7 @@
 use crate::crash::{EXT3, EXT4, INLINE, Scene, Stage, record, sweep_from};
 use extant::{Caller, Errno, Falloc, File, New, Node, OpenFlags, RenameFlags, XattrMode};
 use extant_testkit::rng::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 const BIGALLOC: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "4096", "-J", "size=1"];
@@ -22,6 +22,8 @@ struct Mix<'a> {
     dirs: Vec<(String, Node)>,
     names: BTreeMap<String, u64>,
     files: BTreeMap<u64, Vec<u8>>,
+    /// Files whose names have changed since their last fsync: fdatasync promises nothing of names.
+    renamed: BTreeSet<u64>,
 }
 
 impl Mix<'_> {
@@ -74,6 +76,7 @@ impl Mix<'_> {
             self.stage.forget(&path);
             let node = self.stage.fs.create(&Caller::default(), &dir, name.as_bytes(), 0o644, New::File).expect(&path);
             self.names.insert(path.clone(), node.ino());
+            self.renamed.insert(node.ino());
             self.files.insert(node.ino(), Vec::new());
         }
         let (ino, file) = self.open(&path).expect("just made");
@@ -131,6 +134,7 @@ impl Mix<'_> {
         if target == Some(moved) {
             return;
         }
+        self.renamed.extend([Some(moved), target].into_iter().flatten());
         if !exchange {
             self.drop_name(&to_path);
             self.names.remove(&from_path);
@@ -148,6 +152,7 @@ impl Mix<'_> {
         let node = self.stage.fs.resolve(&from, extant::Follow::No).expect("resolve");
         self.stage.fs.link(&node, &dir, name.as_bytes()).expect("link");
         self.names.insert(to, ino);
+        self.renamed.insert(ino);
     }
 
     fn unlink(&mut self) {
@@ -198,7 +203,9 @@ impl Mix<'_> {
         let (_, _, path) = self.pick();
         let Some(ino) = self.names.get(&path).copied() else { return };
         let node = self.stage.fs.resolve(&path, extant::Follow::No).expect("resolve");
-        self.stage.fs.sync_node(&node, self.rng.one_in(3)).expect("fsync");
+        let datasync = self.rng.one_in(3) && !self.renamed.contains(&ino);
+        self.stage.fs.sync_node(&node, datasync).expect("fsync");
+        self.renamed.remove(&ino);
         let bytes = self.files[&ino].clone();
         let names: Vec<String> = self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
         names.iter().for_each(|n| self.stage.promise(n, Some(bytes.clone())));
@@ -213,7 +220,7 @@ fn mix(args: &[&str], seed: u64) -> Scene {
             let dir = stage.fs.create(&Caller::default(), &root, name.as_bytes(), 0o755, New::Dir).expect("mkdir");
             dirs.push((format!("/{name}"), dir));
         }
-        let mut mix = Mix { stage, rng: Rng::new(seed), dirs, names: BTreeMap::new(), files: BTreeMap::new() };
+        let mut mix = Mix { stage, rng: Rng::new(seed), dirs, names: BTreeMap::new(), files: BTreeMap::new(), renamed: BTreeSet::new() };
         for _ in 0..STEPS {
             mix.step();
         }
