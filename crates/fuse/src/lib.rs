@@ -10,6 +10,7 @@ mod convert;
 mod ioctl;
 mod kernel;
 mod mount;
+mod notices;
 mod pool;
 mod reply;
 mod server;

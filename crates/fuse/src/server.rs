@@ -3,11 +3,12 @@
 //! Nothing is kept for an open file: an inode lives as long as it has links or the kernel remembers it (lookups), and the kernel
 //! remembers what is open. Each entry handed out counts one lookup.
 
-use crate::cached::{Notices, Writers};
+use crate::cached::Writers;
 use crate::convert::{decode_rdev, disk_ino, file_attr, kind, negative, protocol_ino, timestamp, type_of_mode};
 use crate::control::{self, Pages};
 use crate::ioctl;
 use crate::mount::MountOptions;
+use crate::notices::Notices;
 use crate::pool::Pool;
 use crate::reply::{answer, guarded};
 use crate::stats;
@@ -424,7 +425,9 @@ impl Filesystem for Server {
     fn release(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, flags: OpenFlags, _lock: Option<LockOwner>, _flush: bool, reply: ReplyEmpty) {
         answer!(reply, {
             if writes(flags.0) {
-                self.writers.close(ino);
+                if self.writers.close(ino) {
+                    self.notices.closed(ino);
+                }
                 self.ops.close_hint(&self.node(ino)?);
             }
             Ok(())

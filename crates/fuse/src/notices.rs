@@ -1,0 +1,223 @@
+//! Tells the kernel which attributes are old.
+//!
+//! A notice makes the kernel ask for attributes before the next write, too. So a file that goes on growing is told of now and then only, and
+//! once more when it is closed.
+//!
+//! # Locking
+//! Notifications may wait for an inode that the kernel is evicting, thus for requests; so they come from a thread of their own. Handlers send
+//! them only for a file that is open, since that cannot be evicted.
+
+use fuser::{INodeNo, Notifier};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long notices are gathered, so that many small files cost one switch of threads.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// The least time between two notices of one open file.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while these are locked.
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Inodes that the kernel is to be told of.
+    waiting: HashSet<u64>,
+    /// When it was told of those that it was told of lately.
+    told: HashMap<u64, Instant>,
+    /// What the thread tells of just now.
+    telling: Option<u64>,
+    /// Whether the thread waits for work.
+    idle: bool,
+    stop: bool,
+}
+
+impl Queue {
+    fn is_due(&self, ino: u64, now: Instant) -> bool {
+        self.told.get(&ino).is_none_or(|at| now.saturating_duration_since(*at) >= INTERVAL)
+    }
+
+    /// Takes out an inode that may be told of now.
+    fn take_due(&mut self, now: Instant) -> Option<u64> {
+        let ino = self.waiting.iter().copied().find(|ino| self.is_due(*ino, now))?;
+        self.take(ino, now);
+        Some(ino)
+    }
+
+    /// Takes out this one; false if it does not wait, or may not be told of yet.
+    fn take(&mut self, ino: u64, now: Instant) -> bool {
+        let takes = self.is_due(ino, now) && self.waiting.remove(&ino);
+        if takes {
+            self.told.insert(ino, now);
+        }
+        takes
+    }
+
+    /// Forgets what was told long ago.
+    fn tidy(&mut self, now: Instant) {
+        self.told.retain(|_, at| now.saturating_duration_since(*at) < INTERVAL);
+    }
+}
+
+/// The notices of a mount, and the thread that sends them.
+#[derive(Debug, Default)]
+pub struct Notices {
+    notifier: OnceLock<Notifier>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Notices {
+    /// Starts the thread.
+    pub fn start() -> io::Result<Arc<Notices>> {
+        let notices = Arc::new(Notices::default());
+        let own = notices.clone();
+        let thread = Builder::new().name("extant-notify".into()).spawn(move || own.serve())?;
+        *lock(&notices.thread) = Some(thread);
+        Ok(notices)
+    }
+
+    /// From now on notices arrive.
+    pub fn connect(&self, notifier: Notifier) {
+        // There is one session, so it is set once.
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// The inode's attributes changed.
+    pub fn attributes(&self, ino: INodeNo) {
+        let mut queue = lock(&self.queue);
+        if queue.waiting.insert(ino.0) {
+            self.wake(&mut queue);
+        }
+    }
+
+    /// The file is closed: nothing more will come soon, so the kernel is told at once.
+    pub fn closed(&self, ino: INodeNo) {
+        let mut queue = lock(&self.queue);
+        if queue.told.remove(&ino.0).is_some() && queue.waiting.contains(&ino.0) {
+            self.wake(&mut queue);
+        }
+    }
+
+    fn wake(&self, queue: &mut Queue) {
+        if std::mem::take(&mut queue.idle) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// What was queued of an open file is told when this returns, unless it was told of lately.
+    pub fn settle(&self, ino: INodeNo) {
+        let mut queue = lock(&self.queue);
+        if queue.take(ino.0, Instant::now()) {
+            drop(queue);
+            return self.tell(ino);
+        }
+        while queue.telling == Some(ino.0) {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests: for threads that do not receive only.
+    pub fn write_back(&self, ino: INodeNo) {
+        if let Some(notifier) = self.notifier.get() {
+            // The kernel does not know the inode: then it keeps nothing of it.
+            let _ = notifier.inval_inode(ino, 0, 0);
+        }
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        lock(&self.queue).stop = true;
+        self.changed.notify_all();
+        let thread = lock(&self.thread).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that notifies the kernel had panicked");
+        }
+    }
+
+    fn serve(&self) {
+        let mut queue = lock(&self.queue);
+        while !queue.stop {
+            let now = Instant::now();
+            let Some(ino) = queue.take_due(now) else {
+                queue.tidy(now);
+                queue = self.wait(queue);
+                continue;
+            };
+            queue.telling = Some(ino);
+            drop(queue);
+            self.tell(INodeNo(ino));
+            queue = lock(&self.queue);
+            queue.telling = None;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for an inode that may be told of, and a little longer for others.
+    fn wait<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        queue.idle = true;
+        let queue = match queue.waiting.is_empty() {
+            true => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            false => self.changed.wait_timeout(queue, INTERVAL).unwrap_or_else(PoisonError::into_inner).0,
+        };
+        drop(queue);
+        std::thread::sleep(GATHER);
+        let mut queue = lock(&self.queue);
+        queue.idle = false;
+        queue
+    }
+
+    fn tell(&self, ino: INodeNo) {
+        // Behind a negative offset there are attributes only. An inode that the kernel has forgotten needs no notice.
+        if let Some(notifier) = self.notifier.get() {
+            let _ = notifier.inval_inode(ino, -1, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_told_of_now_and_then() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.waiting.extend([5, 6]);
+        assert!(queue.take(5, start));
+        assert!(!queue.take(5, start), "it waits no more");
+        queue.waiting.insert(5);
+        assert!(!queue.take(5, start + INTERVAL / 2), "it was told of just now");
+        assert_eq!(queue.take_due(start + INTERVAL / 2), Some(6));
+        assert_eq!(queue.take_due(start + INTERVAL / 2), None);
+        assert_eq!(queue.take_due(start + INTERVAL), Some(5));
+        queue.tidy(start + 3 * INTERVAL);
+        assert!(queue.told.is_empty());
+    }
+
+    #[test]
+    fn a_closed_file_is_due() {
+        let notices = Notices::default();
+        let (ino, now) = (INodeNo(5), Instant::now());
+        notices.attributes(ino);
+        notices.settle(ino);
+        notices.attributes(ino);
+        assert!(!lock(&notices.queue).is_due(5, now));
+        notices.closed(ino);
+        assert!(lock(&notices.queue).is_due(5, now));
+    }
+
+    #[test]
+    fn the_thread_ends() {
+        let notices = Notices::start().expect("a thread");
+        notices.attributes(INodeNo(5));
+        notices.settle(INodeNo(5));
+        notices.stop();
+    }
+}
