@@ -13,5 +13,6 @@ mod hostile;
 mod life;
 mod mkfs;
 mod space;
+mod structures;
 mod stress;
 mod xattr;
