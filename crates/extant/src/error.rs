@@ -154,7 +154,9 @@ impl From<extant_journal::Error> for Error {
 /// what is tried afterwards.
 pub(crate) fn lost(e: extant_journal::Error) -> Error {
     match e {
-        extant_journal::Error::Aborted(_) => Error::Io(io::Error::other(format!("what was not yet durable is lost: {e}"))),
+        extant_journal::Error::Aborted(_) => {
+            Error::Io(io::Error::other(format!("what was not yet durable is lost: {e}")))
+        }
         other => other.into(),
     }
 }

@@ -1,6 +1,12 @@
 //! The lower rooms as one thing, so that the rooms above (extent, xattr, dir, file, ops) take one argument.
 
-use crate::{alloc::Alloc, groups::Groups, inode::{AttrCache, DirtyInodes, PagePool}, orphan::Orphans, volume::Volume};
+use crate::{
+    alloc::Alloc,
+    groups::Groups,
+    inode::{AttrCache, DirtyInodes, PagePool},
+    orphan::Orphans,
+    volume::Volume,
+};
 use std::ops::Deref;
 use std::sync::Arc;
 

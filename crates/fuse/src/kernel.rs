@@ -40,7 +40,9 @@ fn flags(options: &[String], read_only: bool) -> io::Result<MsFlags> {
             "dirsync" => flags |= MsFlags::MS_DIRSYNC,
             "sync" => flags |= MsFlags::MS_SYNCHRONOUS,
             "suid" | "dev" | "exec" | "async" | "atime" | "diratime" => {}
-            other => return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("mount option `{other}` is not known"))),
+            other => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("mount option `{other}` is not known")));
+            }
         }
     }
     Ok(flags)

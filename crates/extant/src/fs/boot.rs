@@ -25,7 +25,11 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     let bytes = geo.blocks_count.checked_mul(u64::from(geo.block_size));
     match bytes {
         Some(bytes) if bytes <= dev.len() => Ok((sb, geo)),
-        _ => Err(Corrupt::new("image, shorter than its file system").field("blocks").found(geo.blocks_count).expected(dev.len() / u64::from(geo.block_size)).into()),
+        _ => Err(Corrupt::new("image, shorter than its file system")
+            .field("blocks")
+            .found(geo.blocks_count)
+            .expected(dev.len() / u64::from(geo.block_size))
+            .into()),
     }
 }
 
@@ -67,7 +71,8 @@ pub fn log(dev: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock) -> Resul
     }
     let body = inode(&**dev, geo, ino)?;
     let runs = raw::map(&**dev, geo, &body, ino)?;
-    let extents: Vec<_> = runs.into_iter().map(|(logical, physical, len)| LogExtent { logical, physical, len }).collect();
+    let extents: Vec<_> =
+        runs.into_iter().map(|(logical, physical, len)| LogExtent { logical, physical, len }).collect();
     Ok(Some(Log::open(dev.clone(), &extents, geo.block_size, LogPlace::Inside)?))
 }
 
@@ -82,16 +87,24 @@ pub fn orphan_file(dev: &dyn BlockDevice, geo: &Geometry, sb: &Superblock) -> Re
     let mut blocks = Vec::new();
     for (logical, physical, len) in raw::map(dev, geo, &body, ino)? {
         if u64::from(logical) != blocks.len() as u64 {
-            return Err(Corrupt::new("orphan file with a hole").at_inode(ino).found(logical).expected(blocks.len() as u64).into());
+            return Err(Corrupt::new("orphan file with a hole")
+                .at_inode(ino)
+                .found(logical)
+                .expected(blocks.len() as u64)
+                .into());
         }
         blocks.extend((0..u64::from(len)).map(|i| physical + i));
     }
     if (blocks.len() as u64) < wanted || blocks.len() > MAX_ORPHAN_BLOCKS {
-        return Err(Corrupt::new("orphan file").at_inode(ino).field("blocks").found(blocks.len() as u64).expected(wanted).into());
+        return Err(Corrupt::new("orphan file")
+            .at_inode(ino)
+            .field("blocks")
+            .found(blocks.len() as u64)
+            .expected(wanted)
+            .into());
     }
     Ok(Some((ino, geo.inode_seed(ino, body.generation), blocks)))
 }
 
 /// More blocks than any tool makes; bounds what a hostile image makes us read.
 const MAX_ORPHAN_BLOCKS: usize = 1 << 16;
-

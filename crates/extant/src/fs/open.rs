@@ -13,7 +13,7 @@ use crate::ops::Operations;
 use crate::orphan::Orphans;
 use crate::store::Store;
 use crate::vfs::Vfs;
-use crate::volume::{superblock_seconds, Rng, Volume};
+use crate::volume::{Rng, Volume, superblock_seconds};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{Geometry, State, SuperFlags, Superblock};
@@ -83,7 +83,12 @@ fn may_write(dev: &dyn BlockDevice, sb: &Superblock, options: &OpenOptions, reco
 
 /// Replays the journal, onto the device or in memory. Gives the device to work on, and the log.
 fn recover(
-    dev: Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock, options: &OpenOptions, write: bool, recovery: &mut Recovery,
+    dev: Arc<dyn BlockDevice>,
+    geo: &Geometry,
+    sb: &Superblock,
+    options: &OpenOptions,
+    write: bool,
+    recovery: &mut Recovery,
 ) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
     let needed = sb.incompat().contains(Incompat::RECOVER);
     if options.no_recovery || !(needed || write) {
@@ -167,15 +172,20 @@ pub fn mark_error(st: &Store) -> Result<()> {
     boot::write_superblock(&*st.dev, &mut sb)
 }
 
-fn build(dev: Arc<dyn BlockDevice>, geo: Geometry, sb: Superblock, log: Option<Log>, options: &OpenOptions, write: bool) -> Result<Arc<Store>> {
+fn build(
+    dev: Arc<dyn BlockDevice>,
+    geo: Geometry,
+    sb: Superblock,
+    log: Option<Log>,
+    options: &OpenOptions,
+    write: bool,
+) -> Result<Arc<Store>> {
     let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
     let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
-    config.features = LogFeatures {
-        checksums: geo.metadata_csum.then_some(true),
-        bit64: sb.incompat().contains(Incompat::BIT64),
-    };
+    config.features =
+        LogFeatures { checksums: geo.metadata_csum.then_some(true), bit64: sb.incompat().contains(Incompat::BIT64) };
     let journal = Journal::open(config)?;
     if write {
         // The superblock says it now.
@@ -196,7 +206,15 @@ fn build(dev: Arc<dyn BlockDevice>, geo: Geometry, sb: Superblock, log: Option<L
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
     let orphans = Orphans::open(&vol, &groups, orphan_file)?;
     let pool = PagePool::new(options.memory / PAGE_SHARE, options.log_data);
-    Ok(Arc::new(Store { vol, groups, alloc, orphans, dirty: DirtyInodes::default(), attrs: AttrCache::default(), pool }))
+    Ok(Arc::new(Store {
+        vol,
+        groups,
+        alloc,
+        orphans,
+        dirty: DirtyInodes::default(),
+        attrs: AttrCache::default(),
+        pool,
+    }))
 }
 
 fn chance() -> u64 {

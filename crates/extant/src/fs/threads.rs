@@ -49,7 +49,13 @@ impl Threads {
         Ok(threads)
     }
 
-    fn every(&mut self, interval: Duration, name: &str, ops: &Arc<Operations>, work: fn(&Operations)) -> std::io::Result<()> {
+    fn every(
+        &mut self,
+        interval: Duration,
+        name: &str,
+        ops: &Arc<Operations>,
+        work: fn(&Operations),
+    ) -> std::io::Result<()> {
         let stop = self.stop.clone();
         let ops = Arc::downgrade(ops);
         let body = move || {

@@ -115,7 +115,11 @@ fn check_promises(fs: &Fs, durable: &Durable, what: &str) {
             file.read_at(0, &mut data).expect("readable");
             data
         });
-        assert!(&found == expected, "{what}: {path} is not as it was when it was made durable: {}", difference(&found, expected));
+        assert!(
+            &found == expected,
+            "{what}: {path} is not as it was when it was made durable: {}",
+            difference(&found, expected)
+        );
     }
 }
 
@@ -137,10 +141,12 @@ fn examine(device: MemDevice, durable: &Durable, what: &str, with_kernel: bool) 
     let verdict = e2fsck::recover(torn.path());
     assert!(verdict.is_clean(), "{what}: e2fsck: {verdict:?}");
     let device = Arc::new(device);
-    let fs = Fs::open_device(device.clone(), &OpenOptions::new().memory(64 << 20)).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let fs =
+        Fs::open_device(device.clone(), &OpenOptions::new().memory(64 << 20)).unwrap_or_else(|e| panic!("{what}: {e}"));
     check_promises(&fs, durable, what);
     let root = fs.root().expect("root");
-    let node = fs.create(&Caller::default(), &root, b"afterwards", 0o644, New::File).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let node =
+        fs.create(&Caller::default(), &root, b"afterwards", 0o644, New::File).unwrap_or_else(|e| panic!("{what}: {e}"));
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     file.write_at(0, &[7; 10_000]).expect("write");
     drop(file);
@@ -162,7 +168,8 @@ pub(crate) fn sweep(name: &str, scene: &Scene, states: usize) {
 /// As [`sweep`]; `seed` decides which cuts and which writes.
 pub(crate) fn sweep_from(name: &str, scene: &Scene, states: usize, seed: u64) -> usize {
     let mut rng = Rng::new(seed);
-    let writes: Vec<usize> = (1..=scene.events.len()).filter(|&i| scene.events[i - 1].changes() || i == scene.events.len()).collect();
+    let writes: Vec<usize> =
+        (1..=scene.events.len()).filter(|&i| scene.events[i - 1].changes() || i == scene.events.len()).collect();
     let step = (writes.len() * 2).div_ceil(states).max(1);
     let mut examined = 0;
     let first = rng.below(step as u64) as usize;
@@ -179,7 +186,8 @@ pub(crate) fn sweep_from(name: &str, scene: &Scene, states: usize, seed: u64) ->
 }
 
 pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed", "-J", "size=1"];
-pub(crate) const INLINE: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,inline_data,ea_inode", "-J", "size=1"];
+pub(crate) const INLINE: &[&str] =
+    &["-t", "ext4", "-b", "1024", "-O", "orphan_file,inline_data,ea_inode", "-J", "size=1"];
 pub(crate) const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=1"];
 
 fn files(stage: &mut Stage) {
@@ -267,7 +275,9 @@ fn maps(stage: &mut Stage) {
         whole.resize(1200 * BLOCK, 0);
     }
     whole.truncate(file.len() as usize);
-    for (how, at, len) in [(extant::Falloc::Punch, 100, 300), (extant::Falloc::Collapse, 50, 60), (extant::Falloc::Insert, 7, 90)] {
+    for (how, at, len) in
+        [(extant::Falloc::Punch, 100, 300), (extant::Falloc::Collapse, 50, 60), (extant::Falloc::Insert, 7, 90)]
+    {
         file.allocate(how, (at * BLOCK) as u64, (len * BLOCK) as u64).expect("fallocate");
         match how {
             extant::Falloc::Punch => whole[at * BLOCK..(at + len) * BLOCK].fill(0),

@@ -106,7 +106,8 @@ impl Mix<'_> {
         let unit = 4096;
         let at = self.rng.below(6) as usize * unit;
         let len = self.rng.between(1, 4) as usize * unit;
-        let how = *self.rng.pick(&[Falloc::KeepSize, Falloc::Punch, Falloc::ZeroKeepSize, Falloc::Collapse, Falloc::Insert]);
+        let how =
+            *self.rng.pick(&[Falloc::KeepSize, Falloc::Punch, Falloc::ZeroKeepSize, Falloc::Collapse, Falloc::Insert]);
         match file.allocate(how, at as u64, len as u64) {
             Ok(()) => {}
             // Maps of pointers cannot; and what lies at or behind the end cannot be taken out or pushed apart.
@@ -125,7 +126,9 @@ impl Mix<'_> {
     fn rename(&mut self) {
         let (from_dir, from, from_path) = self.pick();
         let (to_dir, to, to_path) = self.pick();
-        let (Some(moved), target) = (self.names.get(&from_path).copied(), self.names.get(&to_path).copied()) else { return };
+        let (Some(moved), target) = (self.names.get(&from_path).copied(), self.names.get(&to_path).copied()) else {
+            return;
+        };
         let exchange = target.is_some() && self.rng.one_in(2);
         self.stage.forget(&from_path);
         self.stage.forget(&to_path);
@@ -220,7 +223,14 @@ fn mix(args: &[&str], seed: u64) -> Scene {
             let dir = stage.fs.create(&Caller::default(), &root, name.as_bytes(), 0o755, New::Dir).expect("mkdir");
             dirs.push((format!("/{name}"), dir));
         }
-        let mut mix = Mix { stage, rng: Rng::new(seed), dirs, names: BTreeMap::new(), files: BTreeMap::new(), renamed: BTreeSet::new() };
+        let mut mix = Mix {
+            stage,
+            rng: Rng::new(seed),
+            dirs,
+            names: BTreeMap::new(),
+            files: BTreeMap::new(),
+            renamed: BTreeSet::new(),
+        };
         for _ in 0..STEPS {
             mix.step();
         }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// The engine's rooms from bottom to top; a room may use those before it.
 const ROOMS: [&str; 15] = [
-    "error", "volume", "mmp", "groups", "inode", "alloc", "orphan", "store", "extent", "xattr", "dir", "file", "vfs", "ops", "mkfs",
+    "error", "volume", "mmp", "groups", "inode", "alloc", "orphan", "store", "extent", "xattr", "dir", "file", "vfs",
+    "ops", "mkfs",
 ];
 
 /// Edges that go upward on purpose: a type of the lower rooms carries state or a handle of the named one.
@@ -75,7 +76,10 @@ fn calls_between_rooms_go_downward() {
         let Some(own) = first.and_then(|name| ROOMS.iter().position(|r| *r == name)) else { continue };
         for (above, room) in ROOMS.iter().enumerate().skip(own + 1) {
             let allowed = UPWARD.iter().any(|(from, to, _)| *from == ROOMS[own] && to == room);
-            let used = text.lines().filter(|l| !l.trim_start().starts_with("//")).any(|l| l.contains(&format!("crate::{room}::")));
+            let used = text
+                .lines()
+                .filter(|l| !l.trim_start().starts_with("//"))
+                .any(|l| l.contains(&format!("crate::{room}::")));
             if used && !allowed && above > own {
                 wrong.push(format!("{} uses {room}", inside.display()));
             }
@@ -90,7 +94,10 @@ fn unsafe_code_stays_in_its_place() {
     let mut wrong = Vec::new();
     for (path, text) in sources() {
         let name = path.strip_prefix(root()).expect("inside").display().to_string();
-        let has = text.lines().any(|l| !l.trim_start().starts_with("//") && (l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl")));
+        let has = text.lines().any(|l| {
+            !l.trim_start().starts_with("//")
+                && (l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl"))
+        });
         if has && !allowed.iter().any(|a| name.starts_with(a)) {
             wrong.push(name);
         }
@@ -100,7 +107,14 @@ fn unsafe_code_stays_in_its_place() {
 
 #[test]
 fn bytes_of_the_disk_are_read_in_format_only() {
-    let allowed = ["crates/format/", "crates/blocks/src/file/partition", "crates/testkit/", "crates/lab/", "crates/fuse/src/ioctl.rs", "crates/cli/"];
+    let allowed = [
+        "crates/format/",
+        "crates/blocks/src/file/partition",
+        "crates/testkit/",
+        "crates/lab/",
+        "crates/fuse/src/ioctl.rs",
+        "crates/cli/",
+    ];
     let mut wrong = Vec::new();
     for (path, text) in sources() {
         let name = path.strip_prefix(root()).expect("inside").display().to_string();
@@ -135,11 +149,15 @@ fn functions(text: &str) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     for (start, line) in lines.iter().enumerate() {
         let Some(at) = line.find("fn ") else { continue };
-        if line.trim_start().starts_with("//") || !line[..at].chars().all(|c| c.is_ascii_alphanumeric() || " ()_".contains(c)) {
+        if line.trim_start().starts_with("//")
+            || !line[..at].chars().all(|c| c.is_ascii_alphanumeric() || " ()_".contains(c))
+        {
             continue;
         }
         let indent = &line[..line.len() - line.trim_start().len()];
-        let end = lines[start..].iter().position(|l| l.strip_prefix(indent).is_some_and(|rest| rest == "}" || rest.starts_with("} ")));
+        let end = lines[start..]
+            .iter()
+            .position(|l| l.strip_prefix(indent).is_some_and(|rest| rest == "}" || rest.starts_with("} ")));
         let name: String = line[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
         found.push((name, end.unwrap_or(0) + 1));
     }
@@ -181,7 +199,8 @@ fn nothing_is_left_undone_in_words() {
 fn tests_that_are_named_exist() {
     let text = fs::read_to_string(root().join("COMPAT.md")).expect("a readable file");
     let rows = text.lines().filter(|line| line.starts_with('|'));
-    let names: Vec<&str> = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|name| is_test_name(name)).collect();
+    let names: Vec<&str> =
+        rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|name| is_test_name(name)).collect();
     assert!(names.len() > 30, "the tables name tests");
     let sources: Vec<(PathBuf, String)> = files(&root().join("crates"), ".rs")
         .into_iter()
