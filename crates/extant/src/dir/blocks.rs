@@ -113,6 +113,8 @@ impl<'a> Dir<'a> {
 
     fn verify(&self, lblk: u32, bytes: &[u8]) -> Result<(), Corrupt> {
         let result = match self.shape(lblk, bytes) {
+            // Without checksums a leaf whose names are gone looks the same; who takes it for a node opens it as one.
+            Shape::Index if lblk != 0 && !self.format.metadata_csum => Ok(()),
             Shape::Index => self.verify_index(lblk, bytes),
             Shape::Leaf => self.verify_leaf(bytes),
         };

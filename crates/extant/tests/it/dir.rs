@@ -416,6 +416,35 @@ fn cookies_stay_good_while_kinds_change() {
     }
 }
 
+/// In an index without checksums an emptied leaf looks like a node.
+#[test]
+fn emptied_leaves_are_read_again() {
+    for set in ["ext3_1k", "no_csum", "1k"] {
+        let image = FeatureSet::named(set).make();
+        let fs = open(&image);
+        let mut subject = Subject::new(&fs, "subject");
+        subject.churn(&mut Rng::new(15), 2000, 0);
+        let names: Vec<_> = subject.model.keys().cloned().collect();
+        let (gone, kept) = names.split_at(names.len() - 3);
+        gone.iter().for_each(|name| fs.unlink(&subject.dir, name).unwrap());
+        drop(subject);
+        unmount(fs);
+        image.assert_clean();
+        let fs = open(&image);
+        let dir = fs.lookup(&fs.root().unwrap(), b"subject").unwrap();
+        assert_eq!(fs.read_dir(&dir).unwrap().len(), kept.len(), "{set}");
+        for name in &names {
+            assert_eq!(fs.lookup(&dir, name).is_ok(), kept.contains(name), "{set}");
+            if !kept.contains(name) {
+                fs.create(&WHO, &dir, name, 0o644, New::File).unwrap();
+            }
+        }
+        unmount(fs);
+        image.assert_clean();
+    }
+}
+
+
 #[test]
 fn everything_is_removed_while_it_is_read() {
     for set in ["1k", "inline_data", "no_dir_index"] {
