@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
 CRASH_SEED ?= 1000
 
-.PHONY: all run test bench fuzz crash lint setup clean
+.PHONY: all run test bench fuzz real crash lint setup clean
 
 all:
 	$(CARGO) build --release

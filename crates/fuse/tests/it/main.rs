@@ -6,5 +6,6 @@ mod names;
 mod oracle;
 mod permissions;
 mod ranges;
+mod real;
 mod served;
 mod times;

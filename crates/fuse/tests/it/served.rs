@@ -16,11 +16,20 @@ pub struct Served {
 impl Served {
     /// Makes an image of the feature set `set` and mounts it.
     pub fn new(set: &str) -> Served {
-        let image = make(set);
-        let dir = image.scratch().dir("mnt");
-        let mut served = Served { image, dir, mounted: None };
+        Served::of(make(set))
+    }
+
+    /// Mounts an image.
+    pub fn of(image: Image) -> Served {
+        let mut served = Served::unmounted(image);
         served.mount();
         served
+    }
+
+    /// An image to be mounted later.
+    pub fn unmounted(image: Image) -> Served {
+        let dir = image.scratch().dir("mnt");
+        Served { image, dir, mounted: None }
     }
 
     pub fn mount(&mut self) {
@@ -30,6 +39,12 @@ impl Served {
 
     /// Unmounts; e2fsck has to find nothing.
     pub fn unmount(&mut self) {
+        self.let_go();
+        self.image.assert_clean();
+    }
+
+    /// Unmounts.
+    pub fn let_go(&mut self) {
         let mounted = self.mounted.take().expect("mounted");
         let unmounter = mounted.unmounter();
         // Programs that other tests start hold our descriptors between fork and exec.
@@ -40,7 +55,6 @@ impl Served {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         mounted.wait().expect("everything is written");
-        self.image.assert_clean();
     }
 
     pub fn image(&self) -> &Path {
