@@ -1,4 +1,4 @@
-//! The commit thread: freezes the running transaction and makes it durable.
+//! A commit: freezes the running transaction and makes it durable.
 //!
 //! # Invariants
 //! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes blocks, so the
@@ -7,6 +7,7 @@
 
 use crate::checkpoint::FrozenBlock;
 use crate::client::Freezer;
+use crate::control::Attempt;
 use crate::error::{Error, Result};
 use crate::log::record::{Record, blocks_needed};
 use crate::members::{Member, Taken};
@@ -16,6 +17,7 @@ use crate::tid::Tid;
 use extant_blocks::{Piece, Plug};
 use extant_format::types::Timestamp;
 use extant_sync::{Arc, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A transaction that nobody changes any more.
@@ -29,17 +31,40 @@ struct Frozen {
 
 /// The commit thread.
 pub(crate) fn run(core: &Core) {
-    let _guard = AbortOnPanic(core);
-    while let Some(attempt) = core.control.next_attempt(|| core.running()) {
-        match commit(core) {
-            Ok(Some(tid)) => announce(core, tid),
-            Ok(None) => core.control.found_empty(attempt, core.running()),
-            Err(error) => {
-                core.abort(error);
-                return;
-            }
-        }
+    while let Some(begun) = core.control.next_attempt(|| core.running(), core.commit_interval) {
+        attempt(core, begun);
     }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The transaction is durable.
+    Durable,
+    /// It holds nothing and goes on running.
+    Empty,
+    /// The journal is aborted.
+    Failed,
+}
+
+/// Commits the running transaction, on whatever thread. A failure aborts the journal, and so does a panic.
+pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
+    let attempted = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = AbortOnPanic(core);
+        commit(core).map(|committed| committed.inspect(|tid| announce(core, *tid)))
+    }));
+    match attempted {
+        Ok(Ok(Some(_))) => return Outcome::Durable,
+        Ok(Ok(None)) => {
+            core.control.found_empty(begun, core.running());
+            return Outcome::Empty;
+        }
+        Ok(Err(error)) => core.abort(error),
+        // The guard has aborted the journal.
+        Err(_) => {}
+    }
+    core.control.gave_up();
+    Outcome::Failed
 }
 
 fn announce(core: &Core, tid: Tid) {

@@ -264,6 +264,7 @@ impl Journal {
                 tracing::error!("a journal thread panicked");
             }
         }
+        self.core.control.wait_idle();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
+use crate::commit::{self, Outcome};
 use crate::control::{Control, Waited};
 use crate::error::{Error, Result};
 use crate::flush::Flusher;
@@ -125,13 +126,22 @@ impl Core {
         if self.control.durable() >= tid {
             return Ok(());
         }
-        let (waited, shared) = self.control.wait(tid.min(self.running()));
-        if shared {
-            count(&self.counters.shared_waits, 1);
-        }
-        match waited {
-            Waited::Durable => Ok(()),
-            Waited::Stopped => Err(self.closed_error()),
+        let tid = tid.min(self.running());
+        let mut first = true;
+        loop {
+            let (waited, shared) = self.control.wait(tid, || self.running());
+            if std::mem::take(&mut first) && shared {
+                count(&self.counters.shared_waits, 1);
+            }
+            match waited {
+                Waited::Durable => return Ok(()),
+                Waited::Stopped => return Err(self.closed_error()),
+                Waited::Lead(begun) => {
+                    if commit::attempt(self, begun) == Outcome::Empty {
+                        return Ok(());
+                    }
+                }
+            }
         }
     }
 
