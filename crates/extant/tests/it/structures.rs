@@ -481,3 +481,20 @@ fn absurd_sizes_of_files() {
         }
     }
 }
+
+/// A bitmap that calls inodes in use free: their numbers are not given to new files as long as they are known, and names that led
+/// to them are not looked for without end.
+#[test]
+fn inode_bitmaps_that_lie() {
+    for set in ["default", "no_csum", "orphan_file"] {
+        let seed = seed(set, false);
+        let bitmap = seed.atlas.of_kind(Kind::InodeBitmap).next().unwrap();
+        let mut image = seed.bytes.clone();
+        // The first bytes are those of the reserved inodes.
+        image[bitmap.bytes.start + 2..bitmap.bytes.start + 8].fill(0);
+        seed.atlas.seal(&mut image, bitmap);
+        for number in 0..4 {
+            survive(image.clone(), number, Depth::Write).unwrap();
+        }
+    }
+}
