@@ -127,8 +127,11 @@ const INODE_CREDITS: u32 = 2;
 impl Operations {
     /// Changes attributes. A size change comes first and is an operation of its own.
     pub fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<Attr> {
-        let inode = &node.0;
         self.st().writable()?;
+        self.with_space(|| self.set_attr_once(&node.0, set))
+    }
+
+    fn set_attr_once(&self, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr> {
         let _lock = inode.write_lock()?;
         check_changeable(inode, set)?;
         if let Some(size) = set.size {
@@ -150,7 +153,7 @@ impl Operations {
         if inode.body().flags.contains(InodeFlags::APPEND) {
             return Err(Errno::Perm.into());
         }
-        self.with_space(|| file::truncate(self.st(), inode, size))
+        file::truncate(self.st(), inode, size)
     }
 
     fn set_body(&self, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {

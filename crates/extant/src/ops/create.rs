@@ -231,7 +231,7 @@ impl Operations {
     }
 
     /// Takes back a new inode after an error: it becomes an orphan, which the reaper frees.
-    fn drop_new(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) {
+    pub(super) fn drop_new(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) {
         let st = self.st();
         let dropped = inode.edit(st, h).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(st, h, inode));
         if let Err(e) = dropped {

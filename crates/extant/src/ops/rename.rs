@@ -150,15 +150,12 @@ impl Operations {
         let whiteout = flags.contains(RenameFlags::WHITEOUT).then(|| self.new_whiteout(h, from.dir)).transpose()?;
         let is_dir = moved.is_dir();
         let cross = from.dir.ino != to.dir.ino;
-        let freed = match target {
-            Some(target) => {
-                dir::replace(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
-                self.drop_link(h, target)?
+        let freed = match (self.place(h, to, moved, target), &whiteout) {
+            (Err(e), Some(whiteout)) => {
+                self.drop_new(h, whiteout);
+                return Err(e);
             }
-            None => {
-                dir::insert(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
-                false
-            }
+            (placed, _) => placed?,
         };
         match &whiteout {
             Some(inode) => dir::replace(st, h, from.dir, from.name, inode.ino, inode.ftype)?,
@@ -175,6 +172,17 @@ impl Operations {
         self.remember(to, Some(moved));
         self.remember(from, whiteout.as_ref());
         Ok(freed)
+    }
+
+    /// Gives `moved` its new name: the only step that may lack space. True if what had the name before has none left.
+    fn place(&self, h: &mut Handle<'_>, to: &Side<'_>, moved: &Inode, target: Option<&Arc<Inode>>) -> Result<bool> {
+        match target {
+            Some(target) => {
+                dir::replace(self.st(), h, to.dir, to.name, moved.ino, moved.ftype)?;
+                self.drop_link(h, target)
+            }
+            None => dir::insert(self.st(), h, to.dir, to.name, moved.ino, moved.ftype).map(|_| false),
+        }
     }
 
     fn exchange(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: &Arc<Inode>) -> Result<()> {

@@ -400,7 +400,9 @@ fn root_entry(fs: &Fs, root: &Node) -> Node {
 fn threads_do_everything_at_once() {
     let seed = from_env("EXTANT_STRESS_SEED", 1);
     for set in chosen() {
-        stress(&set, seed, from_env("EXTANT_STRESS_OPERATIONS", 400));
+        for seed in [seed, seed + 2] {
+            stress(&set, seed, from_env("EXTANT_STRESS_OPERATIONS", 400));
+        }
     }
 }
 
