@@ -19,6 +19,7 @@ impl Client for StoreClient {
 
     fn committed(&self, tid: Tid) {
         self.0.alloc.committed(tid);
+        self.0.dirty.committed();
     }
 
     fn aborted(&self, why: &Error) {

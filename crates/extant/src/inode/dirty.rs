@@ -3,7 +3,10 @@
 //! # Invariants
 //! - The lists hold inodes of one transaction only: freeze drains them before its successor opens.
 //! - An inode on a list has its table block joined to that transaction, so freeze needs no credits.
-//! - A number that was freed and taken again within the transaction is listed once for each life, in their order; the slot is the last one's.
+//! - A number that was freed and taken again within the transaction is listed once for each life, in their order; the
+//!   slot is the last one's. A freed inode is never listed again.
+//! - A frozen inode stays in memory until its transaction is durable, and with it the number of the transaction that an
+//!   fsync has to wait for.
 
 use super::Inode;
 use super::load::slot;
@@ -21,18 +24,22 @@ const SHARDS: usize = 16;
 #[derive(Debug)]
 pub struct DirtyInodes {
     shards: [Mutex<Vec<Arc<Inode>>>; SHARDS],
+    /// Inodes of the transaction that is being committed.
+    frozen: Mutex<Vec<Arc<Inode>>>,
 }
 
 impl Default for DirtyInodes {
     fn default() -> Self {
-        DirtyInodes { shards: std::array::from_fn(|_| Mutex::new(Level::Leaf, Vec::new())) }
+        let list = || Mutex::new(Level::Leaf, Vec::new());
+        DirtyInodes { shards: std::array::from_fn(|_| list()), frozen: list() }
     }
 }
 
 impl DirtyInodes {
-    /// Marks `inode` dirty in the handle's transaction. Costs one credit at most.
+    /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has been freed.
     pub fn mark(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let tid = h.tid().0;
+        inode.check_there()?;
         if inode.dirty_tid.load(Ordering::Acquire) == tid {
             return Ok(());
         }
@@ -58,8 +65,16 @@ impl DirtyInodes {
                     write_slot(st, out, inode)?;
                 }
             }
+            self.frozen.lock().append(&mut list);
         }
         Ok(())
+    }
+
+    /// What was frozen is durable.
+    pub fn committed(&self) {
+        let durable = std::mem::take(&mut *self.frozen.lock());
+        // Outside of the lock: an inode's last reference gives back what it has claimed.
+        drop(durable);
     }
 }
 

@@ -107,6 +107,9 @@ pub struct Inode {
 /// Bit of `life`: the inode is being freed; no new holder.
 const FREEING: u64 = 1 << 63;
 
+/// Bit of `life`: the inode has been freed; its number may be another's, and nothing of it is written any more.
+const GONE: u64 = 1 << 62;
+
 /// Exclusive access to a body, already marked dirty in the handle's transaction.
 #[derive(Debug)]
 pub struct BodyMut<'a>(MutexGuard<'a, Body>);
@@ -130,7 +133,7 @@ impl Inode {
         self.body.lock()
     }
 
-    /// The body for changing within `h`.
+    /// The body for changing within `h`. ESTALE if the inode has been freed: its slot may be another's.
     pub fn edit(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<BodyMut<'_>> {
         self.touch(st, h)?;
         Ok(BodyMut(self.body.lock()))
@@ -205,7 +208,7 @@ impl Inode {
 
     /// Forgets all holders: the mount that they came through is gone.
     pub fn drop_holds(&self) {
-        let _ = self.life.fetch_and(FREEING, Ordering::AcqRel);
+        let _ = self.life.fetch_and(FREEING | GONE, Ordering::AcqRel);
     }
 
     /// Begins to free the inode if nobody holds it; true for exactly one caller.
@@ -213,9 +216,29 @@ impl Inode {
         self.life.compare_exchange(0, FREEING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// Takes [`Self::begin_free`] back: the inode got a name meanwhile.
+    pub fn cancel_free(&self) {
+        let _ = self.life.fetch_and(!FREEING, Ordering::AcqRel);
+    }
+
+    /// The inode has been freed: whoever still refers to it cannot change it any more. The caller holds `rw` for writing.
+    pub fn end_free(&self) {
+        let _ = self.life.fetch_or(FREEING | GONE, Ordering::AcqRel);
+    }
+
+    /// Whether the inode has been freed.
+    pub fn gone(&self) -> bool {
+        self.life.load(Ordering::Acquire) & GONE != 0
+    }
+
+    /// ESTALE if the inode has been freed. To be asked with `rw` locked, before a change.
+    pub fn check_there(&self) -> Result<()> {
+        if self.gone() { Err(Errno::Stale.into()) } else { Ok(()) }
+    }
+
     /// Whether somebody holds the inode.
     pub fn held(&self) -> bool {
-        self.life.load(Ordering::Acquire) & !FREEING != 0
+        self.life.load(Ordering::Acquire) & !(FREEING | GONE) != 0
     }
 
     /// Whether freeing has begun.

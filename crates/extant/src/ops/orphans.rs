@@ -5,6 +5,7 @@
 use super::Operations;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, OrphanAt};
+use crate::alloc::Alloc;
 use crate::orphan::Orphans;
 use crate::{file, xattr};
 use extant_format::types::InodeNr;
@@ -44,9 +45,11 @@ impl Operations {
 
     /// Frees an inode whose last name is gone, if nobody holds it; else its last holder will. No lock may be held.
     pub(super) fn bury_or_free(&self, inode: &Arc<Inode>) {
-        if inode.begin_free() && self.free(inode).is_err() {
+        if inode.begin_free()
+            && let Err(e) = self.noticed(self.free(inode))
+        {
             // Its orphan record stays: the next open tries again.
-            tracing::error!(ino = inode.ino.0, "an unlinked inode could not be freed");
+            tracing::error!(ino = inode.ino.0, "an unlinked inode could not be freed: {e}");
         }
     }
 
@@ -86,13 +89,21 @@ impl Operations {
         }
     }
 
-    /// Frees blocks, attributes and number. Freeing has begun; nobody can reach the inode.
+    /// Frees blocks, attributes and number. Freeing has begun, so the inode gets no new holder.
     fn free(&self, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();
         let _lock = inode.rw.write();
+        if inode.body().links > 0 {
+            // A link that had been begun came first.
+            inode.cancel_free();
+            return Ok(());
+        }
         file::free_blocks(st, inode, 0)?;
         let mut h = st.start(FREE_CREDITS)?;
         while !xattr::release(st, &mut h, inode)? {
+            h.restart(FREE_CREDITS)?;
+        }
+        if h.credits_left() < LAST_CREDITS && !h.extend(LAST_CREDITS)? {
             h.restart(FREE_CREDITS)?;
         }
         st.orphans.remove(st, &mut h, inode)?;
@@ -103,6 +114,8 @@ impl Operations {
             body.size = 0;
             body.dtime = u32::try_from(now.sec).unwrap_or(u32::MAX).max(1);
         }
+        // Before the number is free: whoever still refers to this inode must not write over the next one's slot.
+        inode.end_free();
         self.reaper.departed.lock().push(inode.clone());
         st.alloc.free_inode(&mut h, inode.ino, inode.ftype)
     }
@@ -185,3 +198,6 @@ impl Operations {
 
 /// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record.
 const FREE_CREDITS: u32 = 24;
+
+/// Of these, what is needed when the attributes are gone.
+const LAST_CREDITS: u32 = Orphans::CREDITS + 1 + Alloc::INODE_CREDITS;

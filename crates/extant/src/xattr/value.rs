@@ -219,6 +219,7 @@ fn destroy(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
         end = left;
     }
     bury(st, h, ea)?;
+    ea.end_free();
     st.attrs.inodes.lock().remove(&ea.ino);
     st.alloc.free_inode(h, ea.ino, FileType::Regular)
 }
