@@ -116,21 +116,8 @@ impl Operations {
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
-        self.noticed(self.lookup_current(&dir.0, name))
-    }
-
-    /// The inode that `name` leads to now. ESTALE if the name leads to a number that another inode has.
-    fn lookup_current(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Node> {
-        loop {
-            let target = self.vfs.child(dir, name)?.ok_or(Errno::NoEnt)?;
-            match self.vfs.inode(target.ino) {
-                Ok(inode) if inode.generation == target.generation => return Ok(Node(inode)),
-                Err(e) if !e.is(Errno::Stale) => return Err(e),
-                // The name was removed, and its inode freed, since it was looked up.
-                _ if self.vfs.child(dir, name)? == Some(target) => return Err(Errno::Stale.into()),
-                _ => {}
-            }
-        }
+        let found = self.noticed(self.vfs.child_inode(&dir.0, name))?;
+        found.map(Node).ok_or(Errno::NoEnt.into())
     }
 
     /// Target of a symlink.
@@ -138,7 +125,7 @@ impl Operations {
         if node.0.ftype != extant_format::types::FileType::Symlink {
             return Err(Errno::Inval.into());
         }
-        let _lock = node.0.read_lock()?;
+        let _lock = node.0.rw.read();
         crate::file::read_link(self.st(), &node.0)
     }
 

@@ -50,7 +50,7 @@ impl Operations {
 
     /// The inode that `name` leads to now.
     pub(super) fn child_inode(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
-        self.lookup_current(dir, name).map(|node| node.0)
+        self.vfs.child_inode(dir, name)?.ok_or(Errno::NoEnt.into())
     }
 
     /// Whether `name` still leads to `child`, with the directory locked.

@@ -99,6 +99,16 @@ impl Dentries {
         shard.insert_unique(hash, entry, |e| e.hash);
     }
 
+    /// Forgets where a name leads if that is `target`. The caller holds the directory's lock.
+    pub fn forget(&self, dir: InodeNr, generation: u32, name: &[u8], target: Target) {
+        let hash = hash(dir, generation, name);
+        let mut shard = self.shard(hash).write();
+        let stale = |e: &Entry| e.target == Some(target) && e.is(dir, generation, name);
+        if let Ok(entry) = shard.find_entry(hash, stale) {
+            entry.remove();
+        }
+    }
+
     /// Names in memory.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.read().len()).sum()

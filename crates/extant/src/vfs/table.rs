@@ -12,6 +12,7 @@
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
+use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
 use extant_sync::{Level, RwLock};
@@ -76,12 +77,18 @@ impl InodeTable {
             if !unlinked && !reachable(&loaded) {
                 return Err(Errno::Stale.into());
             }
+            if ino.0 < st.geo.first_ino && ino != InodeNr::ROOT {
+                // The journal and its like: the file system's own.
+                return Err(Corrupt::new("directory entry").field("inode").found(ino.0).into());
+            }
             let mut shard = self.shard(ino).write();
             if let Some(inode) = shard.map.get(&ino.0) {
                 return alive(inode.clone());
             }
             if shard.removals == before {
-                self.put(&mut shard, loaded.clone());
+                let gone = self.put(&mut shard, loaded.clone());
+                drop(shard);
+                drop(gone);
                 return Ok(loaded);
             }
         }
@@ -90,7 +97,9 @@ impl InodeTable {
     /// Adds a new inode; one that had the number before is gone.
     pub fn insert(&self, inode: Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
-        self.put(&mut shard, inode);
+        let gone = self.put(&mut shard, inode);
+        drop(shard);
+        drop(gone);
     }
 
     /// Takes out a freed inode whose slot says so: nobody refers to it but the table and the caller, who gets it back otherwise.
@@ -118,14 +127,19 @@ impl InodeTable {
         self.shards.iter().map(|s| s.read().map.len()).sum()
     }
 
-    fn put(&self, shard: &mut Shard, inode: Arc<Inode>) {
+    /// Gives what left the table, to be dropped when the shard is unlocked: an inode may have claimed blocks.
+    #[must_use]
+    fn put(&self, shard: &mut Shard, inode: Arc<Inode>) -> Vec<Arc<Inode>> {
         let ino = inode.ino.0;
-        if shard.map.insert(ino, inode).is_none() {
+        let before = shard.map.insert(ino, inode);
+        if before.is_none() {
             shard.clock.push_back(ino);
         }
+        let mut gone = Vec::from_iter(before);
         if shard.map.len() > self.limit {
-            evict(shard, self.limit, 16);
+            evict(shard, self.limit, 16, &mut gone);
         }
+        gone
     }
 }
 
@@ -141,7 +155,7 @@ pub fn alive(inode: Arc<Inode>) -> Result<Arc<Inode>> {
 }
 
 /// Looks at up to `budget` inodes and drops the unused ones until at most `target` are left.
-fn evict(shard: &mut Shard, target: usize, budget: usize) {
+fn evict(shard: &mut Shard, target: usize, budget: usize, gone: &mut Vec<Arc<Inode>>) {
     for _ in 0..budget {
         if shard.map.len() <= target {
             return;
@@ -150,7 +164,7 @@ fn evict(shard: &mut Shard, target: usize, budget: usize) {
         let Some(inode) = shard.map.get(&ino) else { continue };
         let idle = Arc::strong_count(inode) == 1 && !inode.held();
         if idle && !inode.used.swap(false, Ordering::Relaxed) {
-            shard.map.remove(&ino);
+            gone.extend(shard.map.remove(&ino));
             shard.removals += 1;
         } else {
             shard.clock.push_back(ino);

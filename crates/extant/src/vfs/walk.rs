@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Symlinks that one walk follows at most.
 const MAX_LINKS: u32 = 40;
 
+/// How often a name is looked up again that others remove and make meanwhile.
+const MAX_TRIES: u32 = 100;
+
 /// Longest path, as PATH_MAX.
 const MAX_PATH: usize = 4096;
 
@@ -70,6 +73,30 @@ impl Vfs {
         Ok(target)
     }
 
+    /// The inode that `name` leads to in `dir`; None if there is no such name. Takes the directory's lock for reading on a miss.
+    pub fn child_inode(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        for _ in 0..MAX_TRIES {
+            let Some(target) = self.child(dir, name)? else { return Ok(None) };
+            if let Some(inode) = self.current(target.into())? {
+                return Ok(Some(inode));
+            }
+            // The name was removed, and its inode freed, since it was looked up; or the image has more names for an inode
+            // than it counts, and what is remembered of this one is to be read again.
+            let _lock = dir.rw.read();
+            self.dentries.forget(dir.ino, dir.generation, name, target);
+        }
+        Err(Errno::Stale.into())
+    }
+
+    /// The inode at a place; None if that is gone.
+    fn current(&self, place: Place) -> Result<Option<Arc<Inode>>> {
+        match self.inode(place.ino) {
+            Ok(inode) if inode.generation == place.generation => Ok(Some(inode)),
+            Err(e) if !e.is(Errno::Stale) => Err(e),
+            _ => Ok(None),
+        }
+    }
+
     fn target(&self, ino: InodeNr) -> Result<Target> {
         let inode = self.inode(ino)?;
         Ok(Target { ino, generation: inode.generation, ftype: inode.ftype })
@@ -79,9 +106,19 @@ impl Vfs {
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Arc<Inode>> {
         let root = self.inode(InodeNr::ROOT)?;
         let start = Place { ino: root.ino, generation: root.generation };
-        let mut budget = MAX_LINKS;
-        let end = self.walk(start, start, path, follow, &mut budget)?;
-        self.inode(end.ino)
+        for _ in 0..MAX_TRIES {
+            let mut budget = MAX_LINKS;
+            match self.walk(start, start, path, follow, &mut budget) {
+                // Something on the way was removed since it was looked up.
+                Err(e) if e.is(Errno::Stale) => continue,
+                Err(e) => return Err(e),
+                Ok(end) => match self.current(end)? {
+                    Some(inode) => return Ok(inode),
+                    None => continue,
+                },
+            }
+        }
+        Err(Errno::Stale.into())
     }
 
     /// Resolves all but the last component; gives the directory and the last name.
@@ -126,17 +163,18 @@ impl Vfs {
         if let Some(known) = self.dentries.get(at.ino, at.generation, name) {
             return known.ok_or(Errno::NoEnt.into());
         }
-        let dir = self.inode(at.ino)?;
+        let dir = self.current(at)?.ok_or(Errno::Stale)?;
         if !dir.is_dir() {
             return Err(Errno::NotDir.into());
         }
-        self.child(&dir, name)?.ok_or(Errno::NoEnt.into())
+        let child = self.child_inode(&dir, name)?.ok_or(Errno::NoEnt)?;
+        Ok(Target { ino: child.ino, generation: child.generation, ftype: child.ftype })
     }
 
     /// Follows a symlink that stands in directory `at`.
     fn follow(&self, root: Place, at: Place, link: Target, budget: &mut u32) -> Result<Place> {
         *budget = budget.checked_sub(1).ok_or(Errno::Loop)?;
-        let inode = self.inode(link.ino)?;
+        let inode = self.current(link.into())?.ok_or(Errno::Stale)?;
         let target = {
             let _lock = inode.read_lock()?;
             file::read_link(&self.st, &inode)?
