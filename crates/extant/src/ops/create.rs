@@ -47,7 +47,7 @@ impl New<'_> {
 }
 
 /// Links that a directory may have, unless dir_nlink lets the count be unknown.
-const MAX_DIR_LINKS: u16 = 65000;
+pub(super) const MAX_DIR_LINKS: u16 = 65000;
 
 /// Flags that a new inode takes over from its directory.
 const INHERITED: InodeFlags = InodeFlags::SECRM
@@ -192,6 +192,8 @@ impl Operations {
             }
             return Err(e);
         }
+        // There is nothing to read without the inode.
+        inode.note_datasync(h);
         Ok(inode)
     }
 

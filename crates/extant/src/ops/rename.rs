@@ -1,11 +1,12 @@
 //! rename, with RENAME_NOREPLACE, RENAME_EXCHANGE and RENAME_WHITEOUT.
 
-use super::create::{Caller, New, check_dir, check_dir_writable};
+use super::create::{Caller, MAX_DIR_LINKS, New, check_dir, check_dir_writable};
 use super::unlink::{check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::orphan::Orphans;
+use crate::store::Store;
 use crate::vfs::Target;
 use crate::{alloc::Alloc, dir};
 use bitflags::bitflags;
@@ -55,10 +56,7 @@ impl Operations {
         self.st().writable()?;
         loop {
             let moved = self.child_inode(from.dir, from.name)?;
-            let target = match self.child_inode(to.dir, to.name) {
-                Err(e) if e.is(Errno::NoEnt) => None,
-                other => Some(other?),
-            };
+            let target = self.vfs.child_inode(to.dir, to.name)?;
             let cross = from.dir.ino != to.dir.ino;
             let moves_dir = cross && (moved.is_dir() || target.as_ref().is_some_and(|t| t.is_dir()));
             let _rename = moves_dir.then(|| self.vfs.rename.lock());
@@ -134,6 +132,11 @@ impl Operations {
                 return Err(Errno::NotEmpty.into());
             }
         }
+        if moved.is_dir() && from.dir.ino != to.dir.ino {
+            check_room_for_dir(st, to.dir, target)?;
+            // Before anything is changed: it has a `..` to be changed.
+            dir::parent(st, moved)?;
+        }
         let mut h = st.start(self.rename_credits(to))?;
         let freed = self.move_name(&mut h, from, to, moved, target, flags)?;
         self.touch_moved(&mut h, moved)?;
@@ -187,6 +190,10 @@ impl Operations {
 
     fn exchange(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: &Arc<Inode>) -> Result<()> {
         let st = self.st();
+        if from.dir.ino != to.dir.ino {
+            // Before anything is changed: directories have a `..` to be changed.
+            [moved, target].into_iter().filter(|inode| inode.is_dir()).try_for_each(|dir| dir::parent(st, dir).map(drop))?;
+        }
         let mut h = st.start(4 * dir::CHANGE_CREDITS + 4)?;
         let h = &mut h;
         dir::replace(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
@@ -241,6 +248,15 @@ fn check_sides(from: &Side<'_>, to: &Side<'_>, moved: &Inode, target: Option<&Ar
         check_removable(to.dir, target)?;
     }
     check_project(to.dir, moved)
+}
+
+/// EMLINK where a directory cannot have one more subdirectory.
+fn check_room_for_dir(st: &Store, dir: &Inode, replaced: Option<&Arc<Inode>>) -> Result<()> {
+    let full = replaced.is_none() && dir.body().links >= MAX_DIR_LINKS && !st.geo.has_dir_nlink();
+    match full {
+        true => Err(Errno::Mlink.into()),
+        false => Ok(()),
+    }
 }
 
 /// A directory that hands its project down takes only inodes of that project.
