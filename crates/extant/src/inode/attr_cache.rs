@@ -6,7 +6,7 @@
 //! - An attribute inode has at most one [`Inode`] in memory, the one in `inodes`.
 //!
 //! # Locking
-//! Both mutexes are innermost.
+//! `blocks` and `inodes` are innermost. `sharing` is taken within a handle, with no map locked.
 
 use super::Inode;
 use extant_format::types::InodeNr;
@@ -22,6 +22,9 @@ pub struct AttrCache {
     pub blocks: Mutex<FxHashMap<u32, u64>>,
     /// Inodes that hold attribute values.
     pub inodes: Mutex<FxHashMap<InodeNr, Arc<Inode>>>,
+    /// Held while a block gets another reference from who has none on it, and while a reference is given back: a block
+    /// that is freed must not join a transaction again, for then its revoke would be taken back.
+    pub sharing: Mutex<()>,
     /// The superblock says that there are attributes.
     pub announced: AtomicBool,
 }
@@ -31,6 +34,7 @@ impl Default for AttrCache {
         AttrCache {
             blocks: Mutex::new(Level::Leaf, FxHashMap::default()),
             inodes: Mutex::new(Level::Leaf, FxHashMap::default()),
+            sharing: Mutex::new(Level::Map, ()),
             announced: AtomicBool::new(false),
         }
     }

@@ -3,11 +3,12 @@
 //! # Invariants
 //! - A block's entries change only while its reference count is 1, which is looked at and kept under the buffer's lock;
 //!   whoever takes a reference compares the entries and counts under the same lock.
-//! - A count of 0 is stored before the block is freed, so that nobody takes a reference any more.
+//! - A block is freed with its last reference in one step ([`crate::inode::AttrCache::sharing`]): who finds it by its
+//!   hash finds it in use.
 //! - A block counts as one reference for each attribute inode that its entries name, however many inodes share it.
 //!
 //! # Locking
-//! The buffer's lock is never held while another room is called.
+//! The buffer's lock is never held while another room is called; `sharing` is, while a block is freed.
 
 use super::value;
 use crate::alloc::{Purpose, Request};
@@ -141,6 +142,7 @@ fn rewrite(st: &Store, h: &mut Handle<'_>, old: &Block, image: &[u8]) -> Result<
 
 /// Takes a reference on a known block with the same entries, other than `old`.
 fn share(st: &Store, h: &mut Handle<'_>, old: Option<&Block>, hash: u32, new: &[Entry]) -> Result<Option<u64>> {
+    let _sharing = st.attrs.sharing.lock();
     let known = st.attrs.blocks.lock().get(&hash).copied();
     let Some(nr) = known.filter(|&nr| old.is_none_or(|old| old.buf.nr() != nr)) else { return Ok(None) };
     let Some(buf) = st.cache.peek(nr) else { return Ok(None) };
@@ -161,6 +163,7 @@ fn share(st: &Store, h: &mut Handle<'_>, old: Option<&Block>, hash: u32, new: &[
 /// Gives a reference back; the last one frees the block and releases its values.
 fn unref(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Result<()> {
     let nr = old.buf.nr();
+    let sharing = st.attrs.sharing.lock();
     let left = {
         let mut bytes = h.write(&old.buf, seal(st))?;
         let count = refcount(&bytes);
@@ -174,8 +177,9 @@ fn unref(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Res
         return Ok(());
     }
     forget(st, old.hash, nr);
-    release_values(st, h, inode, values(&old.attrs))?;
-    st.alloc.free(h, BlockNr(nr), st.geo.cluster_ratio(), Purpose::Metadata)
+    st.alloc.free(h, BlockNr(nr), st.geo.cluster_ratio(), Purpose::Metadata)?;
+    drop(sharing);
+    release_values(st, h, inode, values(&old.attrs))
 }
 
 /// Writes a block of its own.
