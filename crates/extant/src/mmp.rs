@@ -1,13 +1,17 @@
 //! Multiple mount protection: a block that says whether another host uses the file system.
 //!
-//! The block bypasses all caches and is not journalled. While the file system is open a thread renews its sequence; another host that
-//! wants to open it waits for long enough to see that.
+//! The block bypasses all caches and is not journalled. While the file system is open a thread renews its sequence;
+//! another host that wants to open it waits for long enough to see that.
+//!
+//! # Invariants
+//! - A sequence that is not the one written last is another host's: this one was not heard of for too long, and writes
+//!   nothing any more.
 
 use crate::error::{Errno, Error, Result};
 use extant_blocks::BlockDevice;
 use extant_format::mmp as disk;
 use extant_format::superblock::{Geometry, Superblock};
-use extant_sync::{Condvar, Level, Mutex};
+use extant_sync::{Condvar, Level, Mutex, OnceLock};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,14 +23,25 @@ struct Block {
     offset: u64,
     seed: Option<u32>,
     bytes: Vec<u8>,
+    /// The sequence that was written last.
+    seq: u32,
 }
 
+/// What is done when another host took the file system.
+type WhenLost = OnceLock<Box<dyn Fn() + Send + Sync>>;
+
 /// A claimed file system.
-#[derive(Debug)]
 pub struct Mmp {
     block: Arc<Mutex<Block>>,
     stop: Arc<(Mutex<bool>, Condvar)>,
+    when_lost: Arc<WhenLost>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Mmp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mmp").field("block", &self.block).finish_non_exhaustive()
+    }
 }
 
 impl Block {
@@ -38,7 +53,7 @@ impl Block {
         }
         let seed = geo.metadata_csum.then_some(geo.csum_seed);
         let offset = nr.0 * u64::from(geo.block_size);
-        Ok(Block { dev, offset, seed, bytes: vec![0; geo.block_size as usize] })
+        Ok(Block { dev, offset, seed, bytes: vec![0; geo.block_size as usize], seq: 0 })
     }
 
     fn read(&mut self) -> Result<disk::Mmp> {
@@ -48,8 +63,18 @@ impl Block {
 
     fn write(&mut self, mmp: &disk::Mmp) -> Result<()> {
         mmp.encode(&mut self.bytes, self.seed);
+        self.seq = mmp.seq;
         self.dev.write_at(&self.bytes, self.offset)?;
         Ok(self.dev.flush()?)
+    }
+
+    /// Reads the block, which must be as it was written last; EBUSY if another host has written it.
+    fn read_own(&mut self) -> Result<disk::Mmp> {
+        let mmp = self.read()?;
+        match mmp.seq == self.seq {
+            true => Ok(mmp),
+            false => Err(in_use(&mmp)),
+        }
     }
 }
 
@@ -103,26 +128,38 @@ impl Mmp {
     fn keep(block: Block, every: u64) -> Result<Mmp> {
         let block = Arc::new(Mutex::new(Level::Buffer, block));
         let stop = Arc::new((Mutex::new(Level::FsState, false), Condvar::new()));
-        let (own, end) = (block.clone(), stop.clone());
+        let when_lost = Arc::new(WhenLost::new());
+        let (own, end, lost) = (block.clone(), stop.clone(), when_lost.clone());
         let body = move || {
-            let (asked, wake) = &*end;
-            let mut asked = asked.lock();
-            while !*asked {
-                wake.wait_for(&mut asked, Duration::from_secs(every));
-                if let (false, Err(e)) = (*asked, renew(&mut own.lock())) {
-                    tracing::error!("the MMP block cannot be renewed: {e}");
+            while sleep(&end, Duration::from_secs(every)) {
+                let renewed = renew(&mut own.lock());
+                match renewed {
+                    Err(e) if e.is(Errno::Busy) => return lost.get().into_iter().for_each(|act| act()),
+                    Err(e) => tracing::error!("the MMP block cannot be renewed: {e}"),
+                    Ok(()) => {}
                 }
             }
         };
         let thread = Builder::new().name("extant-mmp".into()).spawn(body)?;
-        Ok(Mmp { block, stop, thread: Some(thread) })
+        Ok(Mmp { block, stop, when_lost, thread: Some(thread) })
     }
 
-    /// Leaves the block clean.
+    /// Names what is done, once, if another host is found to have taken the file system. It must stop all writing.
+    pub fn when_lost(&self, act: impl Fn() + Send + Sync + 'static) {
+        let first = self.when_lost.set(Box::new(act)).is_ok();
+        debug_assert!(first, "there is one thing to be done");
+    }
+
+    /// Whether the file system is still this host's. EBUSY if another one has taken it.
+    pub fn check(&self) -> Result<()> {
+        self.block.lock().read_own().map(drop)
+    }
+
+    /// Leaves the block clean. EBUSY, and nothing is written, if it is another host's.
     pub fn release(mut self) -> Result<()> {
         self.end();
         let mut block = self.block.lock();
-        let mut mmp = block.read()?;
+        let mut mmp = block.read_own()?;
         mmp.seq = disk::MMP_SEQ_CLEAN;
         mmp.time = now().as_secs();
         block.write(&mmp)
@@ -145,8 +182,18 @@ impl Drop for Mmp {
     }
 }
 
+/// Sleeps; false if it was woken to stop.
+fn sleep(stop: &(Mutex<bool>, Condvar), how_long: Duration) -> bool {
+    let (asked, wake) = stop;
+    let mut asked = asked.lock();
+    if !*asked {
+        wake.wait_for(&mut asked, how_long);
+    }
+    !*asked
+}
+
 fn renew(block: &mut Block) -> Result<()> {
-    let mut mmp = block.read()?;
+    let mut mmp = block.read_own()?;
     mmp.seq = if mmp.seq >= disk::MMP_SEQ_MAX { 1 } else { mmp.seq + 1 };
     mmp.time = now().as_secs();
     block.write(&mmp)

@@ -105,12 +105,12 @@ fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
 }
 
 /// Tells the pages what became of them.
-fn settle(st: &Store, inode: &Inode, taken: &[Taken], result: Result<()>) -> Result<()> {
+fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Result<()>) -> Result<()> {
     let lblks = taken.iter().map(|t| t.lblk);
     inode.pages.change(&st.pool, |pages| if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) });
     if let Err(e) = &result {
         tracing::warn!("inode {}: writing back failed: {e}", inode.ino);
-        inode.pages.note_error(e.errno());
+        st.pool.note_failed(inode, e.errno());
     }
     result
 }

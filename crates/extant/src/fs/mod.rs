@@ -13,8 +13,9 @@ pub use freeze::Frozen;
 pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Recovery};
 
-use crate::error::{Error, Result, lost};
+use crate::error::{Errno, Error, Result, lost};
 use crate::mkfs;
+use crate::mmp::Mmp;
 use crate::ops::{Node, Operations};
 use extant_blocks::BlockDevice;
 use extant_format::jbd2::JournalSuperblock;
@@ -38,7 +39,7 @@ pub struct Fs {
     _client: Arc<client::StoreClient>,
     /// The superblock's state when nobody has it mounted.
     clean_state: State,
-    mmp: Option<crate::mmp::Mmp>,
+    mmp: Option<Mmp>,
 }
 
 impl Deref for Fs {
@@ -121,19 +122,38 @@ impl Fs {
         let Some(threads) = self.threads.take() else { return Ok(()) };
         threads.stop();
         let st = self.ops.st();
-        if self.is_read_only() {
-            // An error stopped all changes; what is in the journal is for the next recovery.
-            st.journal.crash();
-            return open::mark_error(st);
+        match self.mmp.as_ref().map_or(Ok(()), Mmp::check) {
+            Err(e) if e.is(Errno::Busy) => {
+                // Another host has it.
+                st.journal.crash();
+                return Err(e);
+            }
+            // What cannot be read now is told by the release.
+            _ => {}
         }
+        let closed = match self.is_read_only() {
+            false => self.close_clean(),
+            true => {
+                // An error stopped all changes; what is in the journal is for the next recovery.
+                st.journal.crash();
+                open::mark_error(st).and(Err(Error::Aborted("an earlier error stopped all changes".into())))
+            }
+        };
+        closed.and(self.mmp.take().map_or(Ok(()), Mmp::release))
+    }
+
+    /// Writes everything and marks the file system clean. What could not be written before, and nobody was told of, is
+    /// an error of the closing.
+    fn close_clean(&self) -> Result<()> {
+        let st = self.ops.st();
         let synced = self.ops.drain();
         let closed = st.journal.shutdown().map_err(Error::from);
-        synced.and(closed)?;
-        open::mark_clean(st, self.clean_state)?;
-        if let Some(mmp) = self.mmp.take() {
-            mmp.release()?;
+        if closed.is_err() || self.is_read_only() {
+            let stopped = closed.and(Err(Error::Aborted("an error stopped all changes".into())));
+            return open::mark_error(st).and(stopped);
         }
-        Ok(())
+        open::mark_clean(st, self.clean_state)?;
+        synced
     }
 }
 
@@ -149,8 +169,16 @@ impl Operations {
     /// Everything done so far is durable when this returns.
     pub fn sync(&self) -> Result<()> {
         let _one_walk = self.sync_lock.lock();
-        self.write_back_all()?;
-        self.st().journal.sync().map_err(lost)
+        self.write_and_commit()
+    }
+
+    /// Writes all dirty pages back and commits, whatever could not be written. Errors are this writing's and those that
+    /// nobody was told of.
+    fn write_and_commit(&self) -> Result<()> {
+        let written = self.write_back_all();
+        let untold = self.st().pool.untold_loss();
+        let synced = self.st().journal.sync().map_err(lost);
+        written.and(untold).and(synced)
     }
 
     /// Writes all dirty pages back.
@@ -160,10 +188,10 @@ impl Operations {
 
     /// Frees what waits for it and writes everything, until nothing is left to do.
     fn drain(&self) -> Result<()> {
-        self.write_back_all()?;
+        let written = self.write_and_commit();
         self.free_nameless();
         while self.reap() > 0 {}
-        self.st().journal.sync().map_err(lost)
+        written.and(self.st().journal.sync().map_err(lost))
     }
 }
 

@@ -37,11 +37,35 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
     let (sb, geo) = boot::superblock(&*dev)?;
     let mut recovery = Recovery::default();
     let write = may_write(&*dev, &sb, options, &mut recovery)?;
-    let mmp = match write && sb.incompat().contains(Incompat::MMP) {
-        true => Some(Mmp::claim(dev.clone(), &sb, &geo)?),
-        false => None,
-    };
-    let (dev, log) = recover(dev, &geo, &sb, options, write, &mut recovery)?;
+    if !write || !sb.incompat().contains(Incompat::MMP) {
+        return open_claimed(dev, geo, &sb, options, write, recovery);
+    }
+    let mmp = Mmp::claim(dev.clone(), &sb, &geo)?;
+    match open_claimed(dev, geo, &sb, options, write, recovery) {
+        Ok(mut fs) => {
+            let store = Arc::downgrade(&fs.ops.vfs.st);
+            mmp.when_lost(move || store.upgrade().into_iter().for_each(|st| stop_writing(&st)));
+            fs.mmp = Some(mmp);
+            Ok(fs)
+        }
+        Err(e) => {
+            if let Err(e) = mmp.release() {
+                tracing::error!("the MMP block could not be released: {e}");
+            }
+            Err(e)
+        }
+    }
+}
+
+fn open_claimed(
+    dev: Arc<dyn BlockDevice>,
+    geo: Geometry,
+    sb: &Superblock,
+    options: &OpenOptions,
+    write: bool,
+    mut recovery: Recovery,
+) -> Result<Fs> {
+    let (dev, log) = recover(dev, &geo, sb, options, write, &mut recovery)?;
     let (mut sb, _) = boot::superblock(&*dev)?;
     let clean_state = sb.state();
     if write {
@@ -57,12 +81,18 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
     store.alloc.set_discard(options.discard);
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
-    let mut fs = Fs { ops, threads: None, recovery, _client: client, clean_state, mmp };
+    let mut fs = Fs { ops, threads: None, recovery, _client: client, clean_state, mmp: None };
     if write {
         fs.recovery.orphans = fs.ops.process_orphans()?;
         fs.threads = Some(Threads::start(&fs.ops, options.commit_interval)?);
     }
     Ok(fs)
+}
+
+/// Another host has the file system now: nothing is written any more, as if the power had failed here.
+fn stop_writing(st: &Store) {
+    st.read_only.store(true, Ordering::Release);
+    st.journal.crash();
 }
 
 /// Whether the file system is opened for writing; notes why not if that was wished for.
@@ -103,7 +133,7 @@ fn recover(
     }
     if write {
         let (log, outcome) = recovery::recover(log, &*dev, geo.blocks_count)?;
-        note_journal_error(&*dev, outcome.errno)?;
+        note_errors(&*dev, sb, outcome.errno)?;
         recovery.journal = Some(outcome);
         return Ok((dev, Some(log)));
     }
@@ -113,13 +143,17 @@ fn recover(
     Ok((replay.overlay(dev), None))
 }
 
-/// A journal that was aborted says so: the file system has errors until it is checked.
-fn note_journal_error(dev: &dyn BlockDevice, errno: i32) -> Result<()> {
-    if errno == 0 {
+/// A file system has errors until it is checked: those of a journal that was aborted, and those that the superblock
+/// named before an older copy from the log took its place.
+fn note_errors(dev: &dyn BlockDevice, before: &Superblock, errno: i32) -> Result<()> {
+    if errno == 0 && !before.state().contains(State::ERROR) {
         return Ok(());
     }
     let (mut sb, _) = boot::superblock(dev)?;
     sb.set_state(sb.state() | State::ERROR);
+    if let (Some(error), None) = (before.last_error(), sb.last_error()) {
+        sb.record_error(&error);
+    }
     boot::write_superblock(dev, &mut sb)
 }
 

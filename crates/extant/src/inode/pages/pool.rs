@@ -8,6 +8,7 @@
 //! The lists are of level Lru: they may be held while a page map is looked at, never the other way round.
 
 use super::Pages;
+use crate::error::Result;
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +59,8 @@ pub struct PagePool {
     dirty: Mutex<BTreeMap<InodeNr, Arc<Inode>>>,
     queue: Mutex<VecDeque<Weak<Inode>>>,
     ahead: Mutex<BTreeMap<InodeNr, Weak<Inode>>>,
+    /// Inodes by number and generation that lost data since that was last asked for.
+    failed: Mutex<BTreeMap<(InodeNr, u32), Arc<Inode>>>,
     /// File data go through the journal (`data=journal`).
     pub log_data: bool,
     /// File data may use the blocks that are reserved for root.
@@ -74,6 +77,7 @@ impl PagePool {
             dirty: Mutex::new(Level::Lru, BTreeMap::new()),
             queue: Mutex::new(Level::Lru, VecDeque::new()),
             ahead: Mutex::new(Level::Lru, BTreeMap::new()),
+            failed: Mutex::new(Level::Lru, BTreeMap::new()),
             log_data,
             use_reserve: AtomicBool::new(false),
         }
@@ -126,6 +130,18 @@ impl PagePool {
     /// Inodes with waiting pages.
     pub fn dirty_inodes(&self) -> Vec<Arc<Inode>> {
         self.dirty.lock().values().cloned().collect()
+    }
+
+    /// Notes that data of the inode are lost: open files are told, or else who syncs or closes the file system.
+    pub fn note_failed(&self, inode: &Arc<Inode>, errno: i32) {
+        inode.pages.note_error(errno);
+        self.failed.lock().entry((inode.ino, inode.generation)).or_insert_with(|| inode.clone());
+    }
+
+    /// The first loss of data that nobody was told of; all of them count as told then.
+    pub fn untold_loss(&self) -> Result<()> {
+        let failed = std::mem::take(&mut *self.failed.lock());
+        failed.into_values().map(|inode| inode.pages.check_error(&mut inode.pages.error_seq())).fold(Ok(()), Result::and)
     }
 
     /// Notes that the inode holds blocks claimed ahead. The caller holds its `work`.
