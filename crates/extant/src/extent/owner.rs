@@ -7,7 +7,7 @@ use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::NodeMut;
-use extant_format::features::Incompat;
+use extant_format::features::{Incompat, RoCompat};
 use extant_format::indirect;
 use extant_format::inode::InodeFlags;
 use extant_format::types::FileType;
@@ -47,15 +47,19 @@ pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
     if logged { Purpose::Metadata } else { Purpose::Data }
 }
 
+/// The block count, in sectors, above which an inode counts in blocks instead; files that need so many have none.
+const MOST_SECTORS: u64 = (1 << 48) - 1;
+
 /// Adds `blocks` (may be negative) file-system blocks to `i_blocks` within `h`.
 ///
 /// # Errors
-/// `Corrupt` if that would go below zero.
+/// `Corrupt` if that would go below zero, or above what an inode can say.
 pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
     let mut body = inode.edit(st, h)?;
     let old = body.blocks;
-    let sum = old.checked_add_signed(sectors);
+    let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MOST_SECTORS } else { u32::MAX.into() };
+    let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
     body.blocks = sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))?;
     Ok(())
 }

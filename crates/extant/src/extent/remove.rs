@@ -6,6 +6,7 @@ use super::insert::changing;
 use super::io::Writer;
 use super::owner::{Kind, charge, purpose};
 use super::tree;
+use crate::alloc::Purpose;
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
@@ -42,7 +43,8 @@ fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Ran
     let mut end = range.end;
     let mut first = true;
     // Records of blocks that were logged cost credits, too: at least a hundred fit in a block.
-    let (most, revokes) = if inode.logs_data(st) { (MOST_REVOKED, MOST_REVOKED as u32 / 100 + 1) } else { (u64::MAX, 0) };
+    let logged = purpose(st, inode) == Purpose::Metadata;
+    let (most, revokes) = if logged { (MOST_REVOKED, MOST_REVOKED as u32 / 100 + 1) } else { (u64::MAX, 0) };
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
     while let Some(path) = tree::last_before(&nodes, end)? {
         let part = path.left.and_then(|e| tree::cut(&e, range.start..end));
@@ -65,7 +67,11 @@ fn remove_part(nodes: &mut Writer<'_, '_, '_>, part: Leaf) -> Result<()> {
     let (st, inode) = (nodes.st, nodes.inode);
     let freed = freed_blocks(nodes, &part)?;
     charge(st, nodes.h, inode, -i64::from(freed.1))?;
-    tree::remove(nodes, part.lblk, part.lblk.into()..part.end())?;
+    if let Err(error) = tree::remove(nodes, part.lblk, part.lblk.into()..part.end()) {
+        // For lack of space, say: the tree is as it was.
+        charge(st, nodes.h, inode, freed.1.into())?;
+        return Err(error);
+    }
     match freed {
         (_, 0) => Ok(()),
         (start, len) => st.alloc.free(nodes.h, start, len, purpose(st, inode)),
@@ -118,7 +124,8 @@ struct Freeing {
 
 impl Removal<Writer<'_, '_, '_>> for Freeing {
     fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<bool> {
-        let revokes = if nodes.inode.logs_data(nodes.st) { len / 100 + 1 } else { 0 };
+        let logged = purpose(nodes.st, nodes.inode) == Purpose::Metadata;
+        let revokes = if logged { len / 100 + 1 } else { 0 };
         let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len) + revokes;
         let goes_on = budget::may_go_on(nodes.h, needed, self.first)?;
         self.first = false;

@@ -172,10 +172,13 @@ fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
 }
 
 fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
+    // Before anything is changed.
+    let mut claim = space::claim_first(st, inode)?;
+    let first = claim.start;
     let mut h = st.start(credits(st) + 1 + extent::credits(st, inode, 1))?;
     take_out(st, &mut h, inode)?;
-    let run = extent::allocate(st, &mut h, inode, 0, 1, State::Written)?;
-    let buf = st.cache.fresh(run.pblk.0);
+    extent::insert_claim(st, &mut h, inode, 0, &mut claim, 0, 1, State::Written)?;
+    let buf = st.cache.fresh(first.0);
     let mut bytes = h.write(&buf, Seal::NONE)?;
     copy(block, &mut bytes);
     Ok(())

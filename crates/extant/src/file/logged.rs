@@ -48,25 +48,31 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
 pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
     fill_gap(st, inode, offset)?;
     let most = st.block_size() * BLOCKS_PER_HANDLE;
-    in_chunks(st, offset, data, most, |at, part| {
-        space::with_room(st, || chunk(st, inode, at, part, strip))?;
-        Ok(part.len())
-    })
+    in_chunks(st, offset, data, most, |at, part| space::with_room(st, || chunk(st, inode, at, part, strip)))
 }
 
-fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<()> {
+/// Writes as much as there is space for; ENOSPC if that is nothing.
+fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
     let _work = inode.pages.work.lock();
     let end = offset + data.len() as u64;
     let blocks = map::blocks(st, offset, end);
     let count = blocks.end - blocks.start;
     let credits = times::CREDITS + count * (1 + extent::credits(st, inode, 1));
     let mut h = st.start(credits.min(st.journal.max_credits()))?;
-    for lblk in blocks {
+    let mut end = end;
+    for lblk in blocks.clone() {
         let start = map::byte(st, lblk);
         let from = offset.saturating_sub(start) as usize;
         let part = data.get(start.max(offset).saturating_sub(offset) as usize..).unwrap_or_default();
         let part = part.get(..part.len().min(st.block_size() - from)).unwrap_or_default();
-        let buffer = writable_block(st, &mut h, inode, lblk)?;
+        let buffer = match writable_block(st, &mut h, inode, lblk) {
+            // What was mapped before is in the transaction, so it is written, and the size covers it.
+            Err(e) if space::no_space(&e) && lblk > blocks.start => {
+                end = start;
+                break;
+            }
+            other => other?,
+        };
         let mut bytes = h.write(&buffer, Seal::NONE)?;
         copy(part, bytes.get_mut(from..).unwrap_or_default());
     }
@@ -74,7 +80,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
     times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);
     inode.note_datasync(&h);
     inode.pages.grow_size(end);
-    Ok(())
+    Ok((end - offset) as usize)
 }
 
 /// The block of the file, mapped and written; zero if it was not.

@@ -70,7 +70,21 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
         st.orphans.remove(st, &mut h, inode)?;
     }
     drop(h);
-    zero::within_block(st, inode, times::tail(st, size))
+    zero::within_block(st, inode, times::tail(st, size))?;
+    write_tail(st, inode, work, size)
+}
+
+/// What a mapped last block had behind the end must not come back when the file grows, and the power fails before its
+/// page is written: the zeroes are on the device before anybody can let it grow.
+fn write_tail(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
+    let last = map::block_of(st, size)..map::block_up(st, size);
+    if last.is_empty() || !inode.pages.read().has_dirty(last.clone()) {
+        return Ok(());
+    }
+    match map::lookup(st, inode, last.clone())?.state {
+        extent::State::Written => writeback::within(st, inode, work, last),
+        extent::State::Hole | extent::State::Unwritten => Ok(()),
+    }
 }
 
 /// Drops the pages behind `size` and gives their reservations back.
