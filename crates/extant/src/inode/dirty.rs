@@ -10,7 +10,7 @@
 
 use super::Inode;
 use super::load::slot;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::store::Store;
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal};
@@ -39,7 +39,9 @@ impl DirtyInodes {
     /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has been freed.
     pub fn mark(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let tid = h.tid().0;
-        inode.check_there()?;
+        if inode.gone() {
+            return Err(Errno::Stale.into());
+        }
         if inode.dirty_tid.load(Ordering::Acquire) == tid {
             return Ok(());
         }

@@ -231,11 +231,6 @@ impl Inode {
         self.life.load(Ordering::Acquire) & GONE != 0
     }
 
-    /// ESTALE if the inode has been freed. To be asked with `rw` locked, before a change.
-    pub fn check_there(&self) -> Result<()> {
-        if self.gone() { Err(Errno::Stale.into()) } else { Ok(()) }
-    }
-
     /// Whether somebody holds the inode.
     pub fn held(&self) -> bool {
         self.life.load(Ordering::Acquire) & !(FREEING | GONE) != 0

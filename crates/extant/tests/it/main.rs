@@ -12,6 +12,7 @@ mod fuzz;
 mod hostile;
 mod life;
 mod mkfs;
+mod review;
 mod space;
 mod structures;
 mod stress;
