@@ -126,8 +126,8 @@ fn recover(
     }
     let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
     if !log.needs_recovery() {
-        if write {
-            note_journal_error(&*dev, log.errno())?;
+        if write && log.errno() != 0 {
+            note_errors(&*dev, sb, log.errno())?;
         }
         return Ok((dev, Some(log)));
     }
