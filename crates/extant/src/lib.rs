@@ -50,18 +50,18 @@ mod file;
 mod fs;
 mod groups;
 mod inode;
+mod mmp;
 mod ops;
 mod orphan;
 mod store;
 mod vfs;
-mod mmp;
 mod volume;
 mod xattr;
 
 /// Devices that images lie on.
 pub mod device {
-    pub use extant_blocks::{BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place};
     pub use crate::fs::image_spec;
+    pub use extant_blocks::{BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place};
 }
 
 /// What an image says of itself.
@@ -76,13 +76,15 @@ pub mod journal {
     pub use extant_journal::recovery::{Dropped, Outcome};
 }
 
-pub use error::{Errno, Error, Result};
 pub use alloc::Usage;
+pub use error::{Errno, Error, Result};
 pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};
 pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{Frozen, Fs, FsStats, OpenOptions, Recovery};
-pub use ops::{Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet};
+pub use ops::{
+    Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet,
+};
 pub use vfs::Follow;
 pub use volume::{Clock, SystemClock};
 pub use xattr::Mode as XattrMode;

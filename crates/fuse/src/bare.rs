@@ -12,6 +12,11 @@ use std::thread::JoinHandle;
 ///
 /// # Errors
 /// Those of mount(2).
-pub fn mount(server: impl Filesystem, dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<JoinHandle<io::Result<()>>> {
+pub fn mount(
+    server: impl Filesystem,
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> io::Result<JoinHandle<io::Result<()>>> {
     mount::start(server, dir, options, read_only, drop)
 }

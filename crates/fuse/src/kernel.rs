@@ -41,7 +41,10 @@ fn flags(options: &[String], read_only: bool) -> io::Result<MsFlags> {
             "sync" => flags |= MsFlags::MS_SYNCHRONOUS,
             "suid" | "dev" | "exec" | "async" | "atime" | "diratime" => {}
             other => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("mount option `{other}` is not known")));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("mount option `{other}` is not known"),
+                ));
             }
         }
     }

@@ -4,8 +4,8 @@
 
 #[doc(hidden)]
 pub mod bare;
-pub mod control;
 mod cached;
+pub mod control;
 mod convert;
 mod ioctl;
 mod kernel;

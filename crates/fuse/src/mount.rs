@@ -105,7 +105,11 @@ pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> 
 /// Mounts any server on `dir` and starts the threads that serve it; joined, they tell how the mount ended. `connect` gets what notifies the
 /// kernel, before the first request comes.
 pub(crate) fn start(
-    server: impl Filesystem, dir: &Path, options: &MountOptions, read_only: bool, connect: impl FnOnce(Notifier),
+    server: impl Filesystem,
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+    connect: impl FnOnce(Notifier),
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let config = options.config(read_only);
     let session = match nix::unistd::geteuid().is_root() {

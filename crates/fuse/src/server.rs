@@ -4,15 +4,18 @@
 //! remembers what is open. Each entry handed out counts one lookup.
 
 use crate::cached::Writers;
-use crate::convert::{decode_rdev, disk_ino, file_attr, kind, negative, protocol_ino, timestamp, type_of_mode};
 use crate::control::{self, Pages};
+use crate::convert::{decode_rdev, disk_ino, file_attr, kind, negative, protocol_ino, timestamp, type_of_mode};
 use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
 use crate::pool::Pool;
 use crate::reply::{answer, guarded};
 use crate::stats;
-use extant::{Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations, RenameFlags as Rename, SetAttr, TimeSet, XattrMode};
+use extant::{
+    Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations, RenameFlags as Rename, SetAttr,
+    TimeSet, XattrMode,
+};
 use fuser::*;
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -93,7 +96,15 @@ impl Server {
         Ok((self.attr(&node.attr()), Generation(u64::from(node.generation()))))
     }
 
-    fn make(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, what: New<'_>) -> Result<(FileAttr, Generation), Error> {
+    fn make(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        what: New<'_>,
+    ) -> Result<(FileAttr, Generation), Error> {
         let dir = self.node(parent)?;
         let who = Caller { uid: req.uid(), gid: req.gid(), umask: umask as u16 };
         let node = self.ops.create(&who, &dir, name.as_bytes(), (mode & 0o7777) as u16, what)?;
@@ -120,7 +131,14 @@ impl Server {
     }
 
     /// A write of the kernel's cache was accepted before, whatever the file's flags are now.
-    fn write_to(&self, req: &Request, ino: INodeNo, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
+    fn write_to(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, Error> {
         let node = self.node(ino)?;
         let from_cache = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         if !from_cache {
@@ -152,7 +170,15 @@ impl Server {
         self.ops.check_open(node, how)
     }
 
-    fn create_or_open(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32) -> Result<(FileAttr, Generation), Error> {
+    fn create_or_open(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Result<(FileAttr, Generation), Error> {
         match self.make(req, parent, name, mode, umask, New::File) {
             Err(e) if e.is(Errno::Exist) && flags & EXCLUSIVE == 0 => {
                 let node = self.ops.lookup(&self.node(parent)?, name.as_bytes())?;
@@ -326,9 +352,22 @@ impl Filesystem for Server {
     }
 
     fn setattr(
-        &self, req: &Request, ino: INodeNo, mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size: Option<u64>, atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>, ctime: Option<SystemTime>, _fh: Option<FileHandle>, _crtime: Option<SystemTime>, _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>, _flags: Option<BsdFileFlags>, reply: ReplyAttr,
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
     ) {
         let time = |t: TimeOrNow| match t {
             TimeOrNow::Now => TimeSet::Now,
@@ -378,7 +417,16 @@ impl Filesystem for Server {
         answer!(reply, made, |r, (attr, generation)| r.entry(&self.ttl, &attr, generation));
     }
 
-    fn rename(&self, _req: &Request, parent: INodeNo, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags: fuser::RenameFlags, reply: ReplyEmpty) {
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
         answer!(reply, {
             let flags = Rename::from_bits(flags.bits()).ok_or(Errno::Inval)?;
             let (from, to) = (self.node(parent)?, self.node(newparent)?);
@@ -403,7 +451,17 @@ impl Filesystem for Server {
         answer!(reply, checked, |r, ()| r.opened(FileHandle(0), open_flags()));
     }
 
-    fn read(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, size: u32, _flags: OpenFlags, _lock: Option<LockOwner>, reply: ReplyData) {
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
         with_buffer(size.min(MAX_REQUEST * 4) as usize, |buf| {
             let read = self.node(ino).and_then(|node| self.ops.read_direct(&node, offset, buf));
             answer!(reply, read, |r, len| r.data(&buf[..len]));
@@ -411,8 +469,16 @@ impl Filesystem for Server {
     }
 
     fn write(
-        &self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, _flags: OpenFlags,
-        _lock: Option<LockOwner>, reply: ReplyWrite,
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock: Option<LockOwner>,
+        reply: ReplyWrite,
     ) {
         answer!(reply, self.write_to(req, ino, offset, data, write_flags), |r, len| r.written(len as u32));
     }
@@ -422,7 +488,16 @@ impl Filesystem for Server {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    fn release(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, flags: OpenFlags, _lock: Option<LockOwner>, _flush: bool, reply: ReplyEmpty) {
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        flags: OpenFlags,
+        _lock: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
         answer!(reply, {
             if writes(flags.0) {
                 if self.writers.close(ino) {
@@ -473,7 +548,8 @@ impl Filesystem for Server {
                     return !reply.add(attr.ino, e.next, name, &self.ttl, &attr, Generation(0));
                 }
                 let attr = self.attr(&node.attr());
-                let full = reply.add(attr.ino, e.next, name, &self.ttl, &attr, Generation(u64::from(node.generation())));
+                let full =
+                    reply.add(attr.ino, e.next, name, &self.ttl, &attr, Generation(u64::from(node.generation())));
                 if full {
                     self.ops.release(node, 1);
                 }
@@ -491,7 +567,16 @@ impl Filesystem for Server {
         reply.statfs(u.blocks, u.free, u.available, u.inodes, u.inodes_free, self.block_size, 255, self.block_size);
     }
 
-    fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+    fn setxattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
         let mode = match flags & 3 {
             1 => XattrMode::Create,
             2 => XattrMode::Replace,
@@ -517,15 +602,40 @@ impl Filesystem for Server {
         answer!(reply, self.node(ino).and_then(|n| self.ops.remove_xattr(&n, name.as_bytes())));
     }
 
-    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let made = self.create_or_open(req, parent, name, mode, umask, flags);
         if let (Ok((attr, _)), true) = (&made, writes(flags)) {
             self.writers.open(attr.ino);
         }
-        answer!(reply, made, |r, (attr, generation)| r.created(&self.ttl, &attr, generation, FileHandle(0), open_flags()));
+        answer!(reply, made, |r, (attr, generation)| r.created(
+            &self.ttl,
+            &attr,
+            generation,
+            FileHandle(0),
+            open_flags()
+        ));
     }
 
-    fn ioctl(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _flags: IoctlFlags, cmd: u32, in_data: &[u8], _out_size: u32, reply: ReplyIoctl) {
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
         let done = match cmd {
             control::STATS => self.stats_page(req, ino, in_data),
             _ => self.node(ino).and_then(|n| ioctl::answer(&self.ops, req.uid(), &n, cmd, in_data)),
@@ -533,7 +643,16 @@ impl Filesystem for Server {
         answer!(reply, done, |r, out| r.ioctl(0, &out));
     }
 
-    fn fallocate(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
         answer!(reply, {
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
@@ -559,8 +678,17 @@ impl Filesystem for Server {
     }
 
     fn copy_file_range(
-        &self, req: &Request, ino_in: INodeNo, _fh_in: FileHandle, offset_in: u64, ino_out: INodeNo, _fh_out: FileHandle, offset_out: u64, len: u64,
-        _flags: CopyFileRangeFlags, reply: ReplyWrite,
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
     ) {
         let kill = if req.uid() == 0 { WriteFlags::empty() } else { WriteFlags::FUSE_WRITE_KILL_SUIDGID };
         let copied = || {

@@ -71,7 +71,8 @@ pub(crate) struct Attempt(u64);
 
 impl Control {
     pub fn new(durable: Tid) -> Control {
-        let state = State { asked: durable, attempts: 0, empty_at: 0, deadline: None, committing: None, stopped: false };
+        let state =
+            State { asked: durable, attempts: 0, empty_at: 0, deadline: None, committing: None, stopped: false };
         Control {
             state: Mutex::new(Level::JournalState, state),
             durable: AtomicU64::new(durable.0),

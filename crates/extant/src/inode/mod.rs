@@ -154,7 +154,8 @@ impl Inode {
 
     /// Whether the file's content goes through the journal: freed blocks have to be revoked then.
     pub fn logs_data(&self, st: &Store) -> bool {
-        self.ftype == FileType::Regular && (st.pool.log_data || self.body().flags.contains(disk::InodeFlags::JOURNAL_DATA))
+        self.ftype == FileType::Regular
+            && (st.pool.log_data || self.body().flags.contains(disk::InodeFlags::JOURNAL_DATA))
     }
 
     /// Whether data and map changes of this transaction matter to fdatasync.

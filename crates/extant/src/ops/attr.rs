@@ -246,7 +246,8 @@ impl SetAttr {
             TimeSet::Now => now,
             TimeSet::At(t) => body.storable_time(t),
         };
-        let (atime, mtime, ctime) = (self.atime.map(time), self.mtime.map(time), self.ctime.map(|t| body.storable_time(t)));
+        let (atime, mtime, ctime) =
+            (self.atime.map(time), self.mtime.map(time), self.ctime.map(|t| body.storable_time(t)));
         if let Some(mode) = self.mode {
             body.mode = (body.mode & !0o7777) | (mode & 0o7777);
         }

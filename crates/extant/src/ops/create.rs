@@ -104,7 +104,9 @@ impl Operations {
         match what {
             New::Symlink([]) => Err(Errno::NoEnt.into()),
             New::Symlink(target) if target.len() >= self.st().block_size().min(4096) => Err(Errno::NameTooLong.into()),
-            New::Special(FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown, _) => Err(Errno::Inval.into()),
+            New::Special(FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown, _) => {
+                Err(Errno::Inval.into())
+            }
             _ => Ok(()),
         }
     }
@@ -152,7 +154,11 @@ impl Operations {
             let body = dir.body();
             (body.mode, body.gid, body.flags, body.projid)
         };
-        let inherit = if ftype == FileType::Symlink { xattr::Inherited::plain(mode) } else { xattr::inherit_acl(st, dir, mode, who.umask, ftype)? };
+        let inherit = if ftype == FileType::Symlink {
+            xattr::Inherited::plain(mode)
+        } else {
+            xattr::inherit_acl(st, dir, mode, who.umask, ftype)?
+        };
         let setgid = dir_mode & 0o2000 != 0;
         let mut mode = inherit.mode & 0o7777 | ftype.to_mode();
         if setgid && ftype == FileType::Directory {
@@ -198,16 +204,36 @@ impl Operations {
     }
 
     /// A new inode without anything inherited but its place.
-    pub(super) fn new_plain(&self, h: &mut Handle<'_>, who: &Caller, dir: &Arc<Inode>, what: &New<'_>) -> Result<Arc<Inode>> {
+    pub(super) fn new_plain(
+        &self,
+        h: &mut Handle<'_>,
+        who: &Caller,
+        dir: &Arc<Inode>,
+        what: &New<'_>,
+    ) -> Result<Arc<Inode>> {
         let ftype = what.ftype();
-        let plan = Plan { mode: ftype.to_mode(), uid: who.uid, gid: who.gid, flags: InodeFlags::empty(), projid: 0, acl: Vec::new() };
+        let plan = Plan {
+            mode: ftype.to_mode(),
+            uid: who.uid,
+            gid: who.gid,
+            flags: InodeFlags::empty(),
+            projid: 0,
+            acl: Vec::new(),
+        };
         let inode = self.new_inode(h, dir, &plan, ftype)?;
         self.fill_or_undo(h, &inode, dir.ino, &plan, what)?;
         self.vfs.inodes.insert(inode.clone());
         Ok(inode)
     }
 
-    fn fill_or_undo(&self, h: &mut Handle<'_>, inode: &Arc<Inode>, parent: InodeNr, plan: &Plan, what: &New<'_>) -> Result<()> {
+    fn fill_or_undo(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        parent: InodeNr,
+        plan: &Plan,
+        what: &New<'_>,
+    ) -> Result<()> {
         let filled = self.fill(h, inode, parent, plan, what);
         if filled.is_err() {
             self.drop_new(h, inode);

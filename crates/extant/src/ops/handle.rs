@@ -56,7 +56,8 @@ impl Operations {
     pub fn check_open(&self, node: &Node, flags: OpenFlags) -> Result<()> {
         self.st().writable()?;
         let own = node.0.body().flags;
-        let denied = own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
+        let denied = own.contains(InodeFlags::IMMUTABLE)
+            || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
         match denied {
             true => Err(Errno::Perm.into()),
             false => Ok(()),

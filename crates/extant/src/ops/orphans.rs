@@ -3,9 +3,9 @@
 //! An inode is freed when it has no link and no holder; [`Inode::begin_free`] lets exactly one thread do it.
 
 use super::Operations;
+use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, OrphanAt};
-use crate::alloc::Alloc;
 use crate::orphan::Orphans;
 use crate::{file, xattr};
 use extant_format::types::InodeNr;

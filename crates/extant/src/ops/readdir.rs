@@ -32,7 +32,12 @@ impl Operations {
     }
 
     /// As [`Operations::read_dir_from`], with each entry's inode, which cannot go away while `each` runs.
-    pub fn read_dir_plus(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>, &Node) -> bool) -> Result<()> {
+    pub fn read_dir_plus(
+        &self,
+        dir: &Node,
+        cookie: u64,
+        mut each: impl FnMut(dir::Entry<'_>, &Node) -> bool,
+    ) -> Result<()> {
         check_dir(&dir.0)?;
         // Held throughout: no name of the batch can be removed before its inode is handed out.
         let _lock = dir.0.read_lock()?;

@@ -86,7 +86,14 @@ impl Operations {
     }
 
     /// A directory must not move into itself. The rename lock is held, so the way to the root stands still.
-    fn check_no_loop(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<()> {
+    fn check_no_loop(
+        &self,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        moved: &Arc<Inode>,
+        target: Option<&Arc<Inode>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
         if moved.is_dir() && self.is_ancestor(moved.ino, to.dir)? {
             return Err(Errno::Inval.into());
         }
@@ -116,7 +123,14 @@ impl Operations {
     }
 
     /// Everything is locked. True if the replaced inode has no name left.
-    fn rename_locked(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<bool> {
+    fn rename_locked(
+        &self,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        moved: &Arc<Inode>,
+        target: Option<&Arc<Inode>>,
+        flags: RenameFlags,
+    ) -> Result<bool> {
         let st = self.st();
         check_sides(from, to, moved, target, flags)?;
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -148,7 +162,15 @@ impl Operations {
         dir::insert_credits(st, to.dir) + 3 * dir::CHANGE_CREDITS + 6 + Orphans::CREDITS * 2 + Alloc::INODE_CREDITS
     }
 
-    fn move_name(&self, h: &mut Handle<'_>, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<bool> {
+    fn move_name(
+        &self,
+        h: &mut Handle<'_>,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        moved: &Arc<Inode>,
+        target: Option<&Arc<Inode>>,
+        flags: RenameFlags,
+    ) -> Result<bool> {
         let st = self.st();
         let whiteout = flags.contains(RenameFlags::WHITEOUT).then(|| self.new_whiteout(h, from.dir)).transpose()?;
         let is_dir = moved.is_dir();
@@ -192,7 +214,10 @@ impl Operations {
         let st = self.st();
         if from.dir.ino != to.dir.ino {
             // Before anything is changed: directories have a `..` to be changed.
-            [moved, target].into_iter().filter(|inode| inode.is_dir()).try_for_each(|dir| dir::parent(st, dir).map(drop))?;
+            [moved, target]
+                .into_iter()
+                .filter(|inode| inode.is_dir())
+                .try_for_each(|dir| dir::parent(st, dir).map(drop))?;
         }
         let mut h = st.start(4 * dir::CHANGE_CREDITS + 4)?;
         let h = &mut h;
@@ -235,7 +260,13 @@ impl Operations {
     }
 }
 
-fn check_sides(from: &Side<'_>, to: &Side<'_>, moved: &Inode, target: Option<&Arc<Inode>>, flags: RenameFlags) -> Result<()> {
+fn check_sides(
+    from: &Side<'_>,
+    to: &Side<'_>,
+    moved: &Inode,
+    target: Option<&Arc<Inode>>,
+    flags: RenameFlags,
+) -> Result<()> {
     for side in [from, to] {
         check_dir_writable(side.dir)?;
         side.dir.check_live().map_err(|_| Errno::NoEnt)?;

@@ -162,7 +162,8 @@ fn failing(bytes: &[u8], fault: Fault, strict: bool, journal: bool, what: &str) 
     let silent = hit && strict && !told && unmounted.is_ok();
     assert!(!silent, "{what}: nobody was told");
     for e in &errors {
-        let known = is_eio(e) || e.errno() == Errno::RoFs as i32 || [Errno::NoEnt, Errno::Exist].iter().any(|x| e.is(*x));
+        let known =
+            is_eio(e) || e.errno() == Errno::RoFs as i32 || [Errno::NoEnt, Errno::Exist].iter().any(|x| e.is(*x));
         assert!(known, "{what}: {e:?}");
     }
     assert!(hit || !read_only, "{what}: read-only for no reason");
@@ -181,7 +182,13 @@ fn each_fails(set: &str, op: Op) {
     for nth in (0..total).step_by(step as usize) {
         failing(&bytes, Fault::new(op, nth), op == Op::Flush, journal, &format!("{set}: {op} {nth} of {total} fails"));
         let from_then_on = Fault::new(op, nth).from_then_on();
-        failing(&bytes, from_then_on, op != Op::Read, journal, &format!("{set}: all from {op} {nth} of {total} on fail"));
+        failing(
+            &bytes,
+            from_then_on,
+            op != Op::Read,
+            journal,
+            &format!("{set}: all from {op} {nth} of {total} on fail"),
+        );
     }
 }
 
@@ -305,7 +312,14 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         let accepted: Vec<Vec<(u64, u64)>> = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..6).map(|n| scope.spawn({ let (fs, root) = (&fs, &root); move || fill(fs, root, n) })).collect();
+            let writers: Vec<_> = (0..6)
+                .map(|n| {
+                    scope.spawn({
+                        let (fs, root) = (&fs, &root);
+                        move || fill(fs, root, n)
+                    })
+                })
+                .collect();
             writers.into_iter().map(|writer| writer.join().unwrap()).collect()
         });
         fs.sync().unwrap_or_else(|e| panic!("{set}: {e}"));

@@ -444,7 +444,6 @@ fn emptied_leaves_are_read_again() {
     }
 }
 
-
 #[test]
 fn everything_is_removed_while_it_is_read() {
     for set in ["1k", "inline_data", "no_dir_index"] {

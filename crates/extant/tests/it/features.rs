@@ -126,7 +126,9 @@ fn unwritable_bits_are_opened_for_reading_with_the_reason() {
 
 #[test]
 fn images_that_mke2fs_makes_with_what_is_not_written() {
-    for (features, name) in [("quota", "quota"), ("project", "project"), ("quota,project", "project"), ("verity", "verity")] {
+    for (features, name) in
+        [("quota", "quota"), ("project", "project"), ("quota,project", "project"), ("verity", "verity")]
+    {
         let image = Image::mke2fs(12 << 20, &["-t", "ext4", "-O", features]);
         assert_reads_only(&image.bytes(), name);
     }
@@ -142,7 +144,8 @@ fn images_that_mke2fs_makes_with_what_is_not_written() {
 fn compatible_bits_are_kept() {
     let image = FeatureSet::named("default").make_sized(12 << 20);
     let mut bytes = image.bytes();
-    let ignored = Compat::DIR_PREALLOC.bits() | Compat::IMAGIC_INODES.bits() | Compat::STABLE_INODES.bits() | 1 << 20 | 1 << 31;
+    let ignored =
+        Compat::DIR_PREALLOC.bits() | Compat::IMAGIC_INODES.bits() | Compat::STABLE_INODES.bits() | 1 << 20 | 1 << 31;
     change_superblock(&mut bytes, |sb| {
         let mut features = sb.features();
         features.compat |= Compat::from_bits_retain(ignored);

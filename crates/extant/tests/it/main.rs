@@ -14,6 +14,6 @@ mod life;
 mod mkfs;
 mod review;
 mod space;
-mod structures;
 mod stress;
+mod structures;
 mod xattr;

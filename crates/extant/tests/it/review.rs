@@ -1,7 +1,8 @@
 //! What happens at the edges of operations: numbers used again, failures half-way, power cuts between two steps, lying counts.
 
 use extant::{
-    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr, XattrMode,
+    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr,
+    XattrMode,
 };
 use extant_blocks::{Fault, FaultDevice, MemDevice, Op};
 use extant_testkit::image::{FeatureSet, Image};

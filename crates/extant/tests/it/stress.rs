@@ -3,7 +3,10 @@
 //!
 //! `EXTANT_STRESS_SEED`, `EXTANT_STRESS_SET` and `EXTANT_STRESS_OPERATIONS` repeat and prolong a run; the ignored test goes on through seeds.
 
-use extant::{Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr, TimeSet, Timestamp, XattrMode};
+use extant::{
+    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result,
+    SetAttr, TimeSet, Timestamp, XattrMode,
+};
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image};
 use std::collections::BTreeMap;
@@ -12,7 +15,8 @@ use std::hash::{DefaultHasher, Hasher};
 const THREADS: u64 = 6;
 
 /// Feature sets that differ in maps, directories, attributes and journals.
-const SETS: [&str; 9] = ["default", "1k", "orphan_file", "ext2_1k", "ext3_1k", "bigalloc_1k", "inline_data", "ea_inode", "no_journal"];
+const SETS: [&str; 9] =
+    ["default", "1k", "orphan_file", "ext2_1k", "ext3_1k", "bigalloc_1k", "inline_data", "ea_inode", "no_journal"];
 
 /// What a race with another thread, or a small file system, may answer.
 const EXPECTED: [Errno; 14] = [
@@ -132,7 +136,12 @@ impl Worker<'_> {
     }
 
     fn keep(&mut self, node: &Node) -> Result<()> {
-        let flags = OpenFlags { write: true, append: self.rng.one_in(8), direct: self.rng.one_in(3), truncate: self.rng.one_in(10) };
+        let flags = OpenFlags {
+            write: true,
+            append: self.rng.one_in(8),
+            direct: self.rng.one_in(3),
+            truncate: self.rng.one_in(10),
+        };
         let file = self.fs.open_file(node, flags)?;
         if self.open.len() > 5 {
             let at = self.rng.below(self.open.len() as u64) as usize;
@@ -205,7 +214,8 @@ impl Worker<'_> {
     fn attributes(&mut self) -> Result<()> {
         let node = self.node()?;
         let size = self.rng.one_in(3).then(|| self.rng.below(150_000));
-        let time = TimeSet::At(Timestamp { sec: self.rng.below(1 << 33) as i64, nsec: self.rng.below(1_000_000_000) as u32 });
+        let time =
+            TimeSet::At(Timestamp { sec: self.rng.below(1 << 33) as i64, nsec: self.rng.below(1_000_000_000) as u32 });
         let set = SetAttr {
             mode: self.rng.one_in(2).then_some(0o640),
             uid: self.rng.one_in(2).then(|| self.rng.below(1 << 20) as u32),
@@ -252,7 +262,15 @@ impl Worker<'_> {
     }
 
     fn allocate(&mut self) -> Result<()> {
-        let kinds = [Falloc::Allocate, Falloc::KeepSize, Falloc::Punch, Falloc::Zero, Falloc::ZeroKeepSize, Falloc::Collapse, Falloc::Insert];
+        let kinds = [
+            Falloc::Allocate,
+            Falloc::KeepSize,
+            Falloc::Punch,
+            Falloc::Zero,
+            Falloc::ZeroKeepSize,
+            Falloc::Collapse,
+            Falloc::Insert,
+        ];
         let how = *self.rng.pick(&kinds);
         let shifts = matches!(how, Falloc::Collapse | Falloc::Insert);
         let unit = if shifts { 16_384 } else { 1 };
@@ -326,7 +344,8 @@ fn describe(fs: &Fs, node: &Node) -> String {
         content.write(&fs.get_xattr(node, &name).expect("getxattr"));
     }
     let content = content.finish();
-    let (ino, generation, mode, nlink, uid, size, blocks, mtime) = (a.ino, a.generation, a.mode, a.nlink, a.uid, a.size, a.blocks, a.mtime);
+    let (ino, generation, mode, nlink, uid, size, blocks, mtime) =
+        (a.ino, a.generation, a.mode, a.nlink, a.uid, a.size, a.blocks, a.mtime);
     format!("{ino}/{generation} {mode:o} {nlink} {uid} {size} in {blocks} at {mtime:?} {content:x}")
 }
 
@@ -379,7 +398,12 @@ fn stress(set: &str, seed: u64, operations: u64) {
     let fs = open(&image);
     let again = snapshot(&fs);
     for (path, what) in &there {
-        assert_eq!(again.get(path), Some(what), "{set}, seed {seed}: {:?} after a remount", path.escape_ascii().to_string());
+        assert_eq!(
+            again.get(path),
+            Some(what),
+            "{set}, seed {seed}: {:?} after a remount",
+            path.escape_ascii().to_string()
+        );
     }
     assert_eq!(again.len(), there.len(), "{set}, seed {seed}");
     let root = fs.root().expect("root");

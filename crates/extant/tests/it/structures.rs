@@ -237,7 +237,8 @@ fn extent_trees_with_loops_and_overlaps() {
     check(&image, "a loop");
 
     // Extents that overlap each other, and ones that come too early for their place.
-    let first = nodes.iter().find(|piece| Node::parse(&seed.bytes[piece.bytes.clone()], None).unwrap().is_leaf()).unwrap();
+    let first =
+        nodes.iter().find(|piece| Node::parse(&seed.bytes[piece.bytes.clone()], None).unwrap().is_leaf()).unwrap();
     for change in [1u32, 400_000] {
         let mut image = seed.bytes.clone();
         let mut node = NodeMut::open(&mut image[first.bytes.clone()]).unwrap();
@@ -297,7 +298,9 @@ fn pieces_of_plain(seed: &Seed, dir: u32) -> &Piece {
 fn directories_in_circles() {
     let seed = seed("1k", false);
     let [dir, sub, deep] = ["/dir", "/dir/sub", "/dir/sub/deep"].map(|path| ino(&seed, path));
-    for (of, parent) in [(sub, deep), (deep, deep), (dir, deep), (sub, 8), (sub, 0), (sub, u32::MAX), (sub, ino(&seed, "/fragmented"))] {
+    for (of, parent) in
+        [(sub, deep), (deep, deep), (dir, deep), (sub, 8), (sub, 0), (sub, u32::MAX), (sub, ino(&seed, "/fragmented"))]
+    {
         let first = pieces_of_plain(&seed, of);
         let mut image = seed.bytes.clone();
         // The number in `..`, which follows `.`.
@@ -319,12 +322,18 @@ fn directories_in_circles() {
     // A directory with two names, one of them below itself.
     let leaf = pieces_of_plain(&seed, sub);
     let bytes = &seed.bytes[leaf.bytes.clone()];
-    let at = (24..bytes.len() - 8).step_by(4).find(|at| bytes[*at..*at + 4] == deep.to_le_bytes()).expect("the entry of deep");
+    let at = (24..bytes.len() - 8)
+        .step_by(4)
+        .find(|at| bytes[*at..*at + 4] == deep.to_le_bytes())
+        .expect("the entry of deep");
     let mut image = seed.bytes.clone();
     image[leaf.bytes.start + at..][..4].copy_from_slice(&dir.to_le_bytes());
     seed.atlas.seal(&mut image, leaf);
     let fs = open(&image, false).unwrap();
-    assert_eq!(fs.resolve("/dir/sub/deep/sub/deep/sub/file1", Follow::No).unwrap().ino() as u32, ino(&seed, "/dir/sub/file1"));
+    assert_eq!(
+        fs.resolve("/dir/sub/deep/sub/deep/sub/file1", Follow::No).unwrap().ino() as u32,
+        ino(&seed, "/dir/sub/file1")
+    );
     let root = fs.root().unwrap();
     let inner = fs.resolve("/dir/sub/deep/sub", Follow::No).unwrap();
     assert!(fs.rename(&root, b"dir", &inner, b"moved", RenameFlags::empty()).is_err());
@@ -459,7 +468,8 @@ fn attribute_entries_that_overlap() {
             image[piece.bytes.start + at..][..2].copy_from_slice(&value.to_le_bytes());
             let fs = open(&image, true).unwrap();
             let nodes = (0..4).map(|n| fs.resolve(format!("/dir/attributes{n}"), Follow::No).unwrap());
-            let failed = nodes.filter_map(|node| fs.list_xattrs(&node).and_then(|_| fs.get_xattr(&node, b"trusted.long")).err());
+            let failed =
+                nodes.filter_map(|node| fs.list_xattrs(&node).and_then(|_| fs.get_xattr(&node, b"trusted.long")).err());
             let found: Vec<Corrupt> = failed.filter(|e| !e.is(Errno::NoData)).map(|e| corrupt::<()>(Err(e))).collect();
             assert!(!found.is_empty(), "{at:#x} {value:#x}");
             assert!(found.iter().all(|e| e.block().is_some() && e.inode().is_some()), "{found:?}");

@@ -11,7 +11,8 @@ use std::path::Path;
 const SETS: [&str; 4] = ["default", "1k", "inline_data", "no_dir_index"];
 
 fn open(path: &Path) -> Dir {
-    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("opendir");
+    let fd =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("opendir");
     Dir::new(fd).expect("opendir")
 }
 
@@ -33,7 +34,8 @@ fn numbers_in_entries_are_those_of_stat() {
                 served.unmount();
                 served.mount();
             }
-            for (top, parent) in [(served.path("d"), served.dir().to_owned()), (served.path("d/sub"), served.path("d"))] {
+            for (top, parent) in [(served.path("d"), served.dir().to_owned()), (served.path("d/sub"), served.path("d"))]
+            {
                 let mut seen = 0;
                 for entry in open(&top) {
                     let entry = entry.expect("readdir");
@@ -72,7 +74,8 @@ fn every_place_can_be_sought() {
         assert_eq!(places.len(), 252, "{set}");
         for (i, (place, name)) in places.iter().enumerate().rev().step_by(7) {
             dir.seek(*place).expect("seekdir");
-            let rest: Vec<_> = std::iter::from_fn(|| dir.read()).map(|e| e.expect("readdir").file_name().to_owned()).collect();
+            let rest: Vec<_> =
+                std::iter::from_fn(|| dir.read()).map(|e| e.expect("readdir").file_name().to_owned()).collect();
             assert_eq!(&rest[0], name, "{set}: at {i}");
             assert_eq!(rest.len(), places.len() - i, "{set}: from {i}");
         }
@@ -117,7 +120,8 @@ fn rewinding_shows_what_is_new() {
         let mut reader = open(dir);
         let mut read = |label: &str| {
             reader.rewind();
-            let names: BTreeSet<_> = std::iter::from_fn(|| reader.read()).map(|e| e.expect("readdir").file_name().to_owned()).collect();
+            let names: BTreeSet<_> =
+                std::iter::from_fn(|| reader.read()).map(|e| e.expect("readdir").file_name().to_owned()).collect();
             notes.value(label, names);
         };
         read("first");
@@ -136,7 +140,8 @@ fn a_directory_without_a_name() {
         for how in ["rmdir", "rename"] {
             let (gone, other) = (dir.join("gone"), dir.join("other"));
             fs::create_dir(&gone).expect("mkdir");
-            let fd = rustix::fs::open(&gone, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("open");
+            let fd = rustix::fs::open(&gone, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .expect("open");
             match how {
                 "rmdir" => fs::remove_dir(&gone).expect("rmdir"),
                 _ => {
@@ -145,12 +150,16 @@ fn a_directory_without_a_name() {
                 }
             }
             notes.call(format!("{how}: fstat"), rustix::fs::fstat(&fd).map(|s| (s.st_nlink, s.st_mode)));
-            notes.call("create", rustix::fs::openat(&fd, "x", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600)).map(drop));
+            notes.call(
+                "create",
+                rustix::fs::openat(&fd, "x", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600)).map(drop),
+            );
             notes.call("mkdir", rustix::fs::mkdirat(&fd, "x", Mode::from_raw_mode(0o700)));
             notes.call("lookup", rustix::fs::statat(&fd, "x", rustix::fs::AtFlags::empty()).map(drop));
             notes.call("symlink", rustix::fs::symlinkat("x", &fd, "y"));
             notes.call("chmod", rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o700)));
-            let names: Vec<_> = Dir::read_from(&fd).expect("opendir").map(|e| e.map(|e| e.file_name().to_owned())).collect();
+            let names: Vec<_> =
+                Dir::read_from(&fd).expect("opendir").map(|e| e.map(|e| e.file_name().to_owned())).collect();
             notes.value("names", names);
             notes.call("sync", rustix::fs::fsync(&fd));
             let _ = fs::remove_dir(&gone);

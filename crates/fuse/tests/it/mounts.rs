@@ -22,7 +22,10 @@ fn a_tree_survives_a_mount() {
     served.unmount();
     let mount = kernel::Mount::new(served.image(), "ro");
     live.assert_same(&Manifest::walk(&mount.join("tree")));
-    plan.manifest().without_root().without_directory_times().assert_same(&live.without_root().without_directory_times());
+    plan.manifest()
+        .without_root()
+        .without_directory_times()
+        .assert_same(&live.without_root().without_directory_times());
 }
 
 #[test]

@@ -76,7 +76,10 @@ fn renames_with_all_flags() {
                 for to in names {
                     let top = dir.join("top");
                     tree(&top);
-                    notes.call(format!("{flags:?} {from} to {to}"), renameat_with(CWD, top.join(from), CWD, top.join(to), flags));
+                    notes.call(
+                        format!("{flags:?} {from} to {to}"),
+                        renameat_with(CWD, top.join(from), CWD, top.join(to), flags),
+                    );
                     notes.call("tree", listing(&top));
                     fs::remove_dir_all(&top).expect("remove");
                 }
@@ -92,7 +95,10 @@ fn special_files() {
         for (major, minor) in devices {
             for kind in [FileType::CharacterDevice, FileType::BlockDevice] {
                 let path = dir.join(format!("{kind:?}.{major}.{minor}"));
-                notes.call(format!("mknod {kind:?} {major} {minor}"), mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), makedev(major, minor)));
+                notes.call(
+                    format!("mknod {kind:?} {major} {minor}"),
+                    mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), makedev(major, minor)),
+                );
                 notes.call("stat", fs::symlink_metadata(&path).map(|m| (m.mode(), m.rdev(), m.len(), m.blocks())));
             }
         }
@@ -129,21 +135,39 @@ fn attributes_by_name() {
             let path = dir.join(file);
             for name in ["user.a", "trusted.a", "security.a", "system.a", "nothing.a", "user.", "user", "a"] {
                 attribute(notes, &path, name, &[0, 1, 100]);
-                notes.call(format!("{file}: create again {name}"), rustix::fs::lsetxattr(&path, name, b"y", XattrFlags::CREATE));
-                notes.call(format!("{file}: replace {name}"), rustix::fs::lsetxattr(&path, name, b"z", XattrFlags::REPLACE));
+                notes.call(
+                    format!("{file}: create again {name}"),
+                    rustix::fs::lsetxattr(&path, name, b"y", XattrFlags::CREATE),
+                );
+                notes.call(
+                    format!("{file}: replace {name}"),
+                    rustix::fs::lsetxattr(&path, name, b"z", XattrFlags::REPLACE),
+                );
                 notes.call(format!("{file}: remove {name}"), rustix::fs::lremovexattr(&path, name));
                 notes.call(format!("{file}: remove again {name}"), rustix::fs::lremovexattr(&path, name));
-                notes.call(format!("{file}: replace none {name}"), rustix::fs::lsetxattr(&path, name, b"z", XattrFlags::REPLACE));
+                notes.call(
+                    format!("{file}: replace none {name}"),
+                    rustix::fs::lsetxattr(&path, name, b"z", XattrFlags::REPLACE),
+                );
             }
             let mut list = vec![0; 70_000];
             notes.call(format!("{file}: list"), rustix::fs::llistxattr(&path, &mut list[..]));
         }
         attribute(notes, &dir.join("f"), "user.big", &[2000, 3900, 4000, 4096, 5000, 65_536]);
         for i in 0..60 {
-            notes.call(format!("many {i}"), rustix::fs::setxattr(dir.join("d"), format!("user.many{i}"), &[b'v'; 90], XattrFlags::empty()));
+            notes.call(
+                format!("many {i}"),
+                rustix::fs::setxattr(dir.join("d"), format!("user.many{i}"), &[b'v'; 90], XattrFlags::empty()),
+            );
         }
-        notes.call("name of 255", rustix::fs::setxattr(dir.join("f"), format!("user.{}", "n".repeat(250)), b"v", XattrFlags::empty()));
-        notes.call("name of 256", rustix::fs::setxattr(dir.join("f"), format!("user.{}", "n".repeat(251)), b"v", XattrFlags::empty()));
+        notes.call(
+            "name of 255",
+            rustix::fs::setxattr(dir.join("f"), format!("user.{}", "n".repeat(250)), b"v", XattrFlags::empty()),
+        );
+        notes.call(
+            "name of 256",
+            rustix::fs::setxattr(dir.join("f"), format!("user.{}", "n".repeat(251)), b"v", XattrFlags::empty()),
+        );
     });
 }
 
@@ -173,8 +197,12 @@ fn what_open_says() {
         for name in ["f", "d", "l", "dangling", "loop", "s", "missing", "f/", "d/", "missing/", "f/x"] {
             for access in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
                 for more in extra {
-                    let opened = rustix::fs::open(dir.join(name), access | more | OFlags::CLOEXEC, Mode::from_raw_mode(0o644));
-                    notes.call(format!("open {name} {access:?} {more:?}"), opened.map(|fd| rustix::fs::fstat(fd).map(|s| (s.st_size, s.st_mode))));
+                    let opened =
+                        rustix::fs::open(dir.join(name), access | more | OFlags::CLOEXEC, Mode::from_raw_mode(0o644));
+                    notes.call(
+                        format!("open {name} {access:?} {more:?}"),
+                        opened.map(|fd| rustix::fs::fstat(fd).map(|s| (s.st_size, s.st_mode))),
+                    );
                     let _ = fs::remove_file(dir.join("missing"));
                     let _ = fs::remove_file(dir.join("nowhere"));
                     fs::write(dir.join("f"), b"content").expect("write");
@@ -194,7 +222,10 @@ fn links() {
         notes.call("again", fs::hard_link(dir.join("f"), dir.join("d/f")));
         notes.call("of a directory", fs::hard_link(dir.join("d"), dir.join("e")));
         notes.call("of a symlink", rustix::fs::linkat(CWD, dir.join("l"), CWD, dir.join("l2"), AtFlags::empty()));
-        notes.call("through a symlink", rustix::fs::linkat(CWD, dir.join("l"), CWD, dir.join("l3"), AtFlags::SYMLINK_FOLLOW));
+        notes.call(
+            "through a symlink",
+            rustix::fs::linkat(CWD, dir.join("l"), CWD, dir.join("l3"), AtFlags::SYMLINK_FOLLOW),
+        );
         notes.call("of nothing", fs::hard_link(dir.join("missing"), dir.join("m")));
         notes.call("into a file", fs::hard_link(dir.join("f"), dir.join("f/x")));
         let open = File::open(dir.join("d/f")).expect("open");

@@ -29,7 +29,11 @@ impl Notes {
 
     /// Notes what a program prints, its errors too, with the mount's directory cut out.
     pub fn program(&mut self, dir: &Path, program: &str, args: &[&str]) {
-        let output = std::process::Command::new(tool::need(program)).args(args).current_dir(dir).output().expect("the program runs");
+        let output = std::process::Command::new(tool::need(program))
+            .args(args)
+            .current_dir(dir)
+            .output()
+            .expect("the program runs");
         let text = [output.stdout, output.stderr].concat();
         self.value(format!("{program} {args:?} exits {:?}", output.status.code()), String::from_utf8_lossy(&text));
     }
@@ -38,7 +42,8 @@ impl Notes {
 impl Notes {
     fn compare(&self, set: &str, theirs: &Notes) {
         let pairs = self.lines.iter().zip(&theirs.lines);
-        let differences: Vec<_> = pairs.filter(|(a, b)| a != b).map(|(a, b)| format!("\n  here   {a}\n  kernel {b}")).collect();
+        let differences: Vec<_> =
+            pairs.filter(|(a, b)| a != b).map(|(a, b)| format!("\n  here   {a}\n  kernel {b}")).collect();
         assert!(differences.is_empty(), "{set}: other than the kernel's ext4:{}", differences.concat());
         assert_eq!(self.lines.len(), theirs.lines.len(), "{set}: {:?} {:?}", self.lines.last(), theirs.lines.last());
     }

@@ -58,7 +58,9 @@ fn set_id_bits_go_with_changes_by_others() {
                 ("append", &|| File::options().append(true).open(&path)?.write_all(b"x")),
                 ("truncate", &|| File::options().write(true).open(&path)?.set_len(5)),
                 ("open to truncate", &|| File::options().write(true).truncate(true).open(&path).map(drop)),
-                ("allocate", &|| Ok(fallocate(File::options().write(true).open(&path)?, FallocateFlags::empty(), 0, 50_000)?)),
+                ("allocate", &|| {
+                    Ok(fallocate(File::options().write(true).open(&path)?, FallocateFlags::empty(), 0, 50_000)?)
+                }),
                 ("punch", &|| Ok(fallocate(File::options().write(true).open(&path)?, PUNCH, 0, 4096)?)),
                 ("copy", &|| copy_within(&path)),
                 ("grow", &|| File::options().write(true).open(&path)?.set_len(20_000)),
@@ -187,9 +189,18 @@ fn acls_decide() {
         let tries = |notes: &mut Notes| {
             for (uid, gid) in [(USER, 1), (1, GROUP), (3000, 3000)] {
                 notes.call(format!("{uid} {gid} reads"), as_user(uid, gid, || fs::read(dir.join("f"))));
-                notes.call(format!("{uid} {gid} writes"), as_user(uid, gid, || File::options().append(true).open(dir.join("f")).map(drop)));
-                notes.call(format!("{uid} {gid} lists"), as_user(uid, gid, || fs::read_dir(dir.join("d")).map(Iterator::count)));
-                notes.call(format!("{uid} {gid} stats"), as_user(uid, gid, || fs::metadata(dir.join("d/inner")).map(|m| m.len())));
+                notes.call(
+                    format!("{uid} {gid} writes"),
+                    as_user(uid, gid, || File::options().append(true).open(dir.join("f")).map(drop)),
+                );
+                notes.call(
+                    format!("{uid} {gid} lists"),
+                    as_user(uid, gid, || fs::read_dir(dir.join("d")).map(Iterator::count)),
+                );
+                notes.call(
+                    format!("{uid} {gid} stats"),
+                    as_user(uid, gid, || fs::metadata(dir.join("d/inner")).map(|m| m.len())),
+                );
                 notes.call(format!("{uid} {gid} sets"), as_user(uid, gid, || set_mode(&dir.join("f"), 0o777)));
             }
         };
@@ -205,7 +216,8 @@ fn acls_decide() {
 }
 
 fn set_flags(path: &Path, flags: IFlags) -> rustix::io::Result<()> {
-    let file = rustix::fs::open(path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    let file =
+        rustix::fs::open(path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
     let kept = IFlags::from_bits_retain(ioctl_getflags(&file)?.bits() & KEPT);
     ioctl_setflags(&file, kept | flags)
 }
@@ -225,16 +237,45 @@ fn try_changes(dir: &Path, notes: &mut Notes, label: &str, open: &File) {
     let flags = rustix::fs::XattrFlags::empty();
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let then = rustix::fs::Timespec { tv_sec: 5, tv_nsec: 5 };
-    let touch = |time| rustix::fs::utimensat(rustix::fs::CWD, &path, &rustix::fs::Timestamps { last_access: time, last_modification: time }, rustix::fs::AtFlags::empty());
+    let touch = |time| {
+        rustix::fs::utimensat(
+            rustix::fs::CWD,
+            &path,
+            &rustix::fs::Timestamps { last_access: time, last_modification: time },
+            rustix::fs::AtFlags::empty(),
+        )
+    };
     let calls: [(&str, io::Result<()>); 19] = [
         ("open to read", File::open(&path).quiet()),
         ("open to write", File::options().write(true).open(&path).quiet()),
         ("open to append", File::options().append(true).open(&path).quiet()),
-        ("open to append and truncate", rustix::fs::open(&path, rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::APPEND | rustix::fs::OFlags::TRUNC, 0.into()).quiet()),
-        ("truncate", rustix::fs::open(&path, rustix::fs::OFlags::RDONLY, 0.into()).quiet().and(nix::unistd::truncate(&path, 3).quiet())),
+        (
+            "open to append and truncate",
+            rustix::fs::open(
+                &path,
+                rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::APPEND | rustix::fs::OFlags::TRUNC,
+                0.into(),
+            )
+            .quiet(),
+        ),
+        (
+            "truncate",
+            rustix::fs::open(&path, rustix::fs::OFlags::RDONLY, 0.into())
+                .quiet()
+                .and(nix::unistd::truncate(&path, 3).quiet()),
+        ),
         ("ftruncate", open.set_len(3)),
         ("fallocate", rustix::fs::fallocate(open, rustix::fs::FallocateFlags::empty(), 0, 100_000).quiet()),
-        ("punch", rustix::fs::fallocate(open, rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE, 0, 4096).quiet()),
+        (
+            "punch",
+            rustix::fs::fallocate(
+                open,
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+                0,
+                4096,
+            )
+            .quiet(),
+        ),
         ("chmod", set_mode(&path, 0o640)),
         ("chown", chown(&path, Some(1), Some(1))),
         ("touch", touch(now).quiet()),
@@ -256,7 +297,9 @@ fn try_changes(dir: &Path, notes: &mut Notes, label: &str, open: &File) {
 #[test]
 fn immutable_and_append_only_files() {
     same_as_kernel("default", |dir, notes| {
-        for (label, flags) in [("immutable", IFlags::IMMUTABLE), ("append", IFlags::APPEND), ("both", IFlags::IMMUTABLE | IFlags::APPEND)] {
+        for (label, flags) in
+            [("immutable", IFlags::IMMUTABLE), ("append", IFlags::APPEND), ("both", IFlags::IMMUTABLE | IFlags::APPEND)]
+        {
             let path = dir.join("f");
             fs::write(&path, [7; 9000]).expect("write");
             let open = File::options().read(true).write(true).open(&path).expect("open");
@@ -284,7 +327,10 @@ fn immutable_and_append_only_directories() {
             notes.call("mkdir", mkdir(&sub.join("newdir"), 0o755));
             notes.call("symlink", symlink("x", sub.join("newlink")));
             notes.call("link", fs::hard_link(dir.join("outer"), sub.join("hard")));
-            notes.call("change a file", File::options().append(true).open(sub.join("old")).and_then(|mut f| f.write_all(b"y")));
+            notes.call(
+                "change a file",
+                File::options().append(true).open(sub.join("old")).and_then(|mut f| f.write_all(b"y")),
+            );
             notes.call("unlink", fs::remove_file(sub.join("old")));
             notes.call("rmdir", fs::remove_dir(sub.join("inner")));
             notes.call("rename within", fs::rename(sub.join("old"), sub.join("older")));
@@ -304,7 +350,17 @@ fn flags_are_kept_and_inherited() {
     same_as_kernel("default", |dir, notes| {
         let top = dir.join("top");
         mkdir(&top, 0o777).expect("mkdir");
-        let all = [IFlags::NOATIME, IFlags::NODUMP, IFlags::SYNC, IFlags::DIRSYNC, IFlags::TOPDIR, IFlags::NOTAIL, IFlags::UNRM, IFlags::SECURE_REMOVAL, IFlags::PROJECT_INHERIT];
+        let all = [
+            IFlags::NOATIME,
+            IFlags::NODUMP,
+            IFlags::SYNC,
+            IFlags::DIRSYNC,
+            IFlags::TOPDIR,
+            IFlags::NOTAIL,
+            IFlags::UNRM,
+            IFlags::SECURE_REMOVAL,
+            IFlags::PROJECT_INHERIT,
+        ];
         for flags in all {
             notes.call(format!("directory {flags:?}"), set_flags(&top, flags));
             notes.program(dir, "lsattr", &["-d", "top"]);

@@ -39,7 +39,12 @@ fn allocation_and_holes() {
             notes.value("zeros", content.iter().filter(|b| **b == 0).count());
         }
         // What the kernel leaves of zeroed edges in memory and allocates later differs: content and size only.
-        for (mode, offset, len) in [(zero, 0, 4096), (zero, 100, 20_000), (zero, 20_000, 20_000), (zero | FallocateFlags::KEEP_SIZE, 20_000, 20_000)] {
+        for (mode, offset, len) in [
+            (zero, 0, 4096),
+            (zero, 100, 20_000),
+            (zero, 20_000, 20_000),
+            (zero | FallocateFlags::KEEP_SIZE, 20_000, 20_000),
+        ] {
             let f = file(&path);
             f.write_all_at(&[7; 30_000], 0).expect("write");
             notes.call(format!("zero {mode:?} {offset} {len}"), fallocate(&f, mode, offset, len));
@@ -72,7 +77,10 @@ fn data_and_holes_are_found() {
             }
             f.set_len(3_000_000).expect("truncate");
             f.sync_all().expect("fsync");
-            for from in [0, 1, 4095, 65_536, 131_072, 199_000, 265_000, 999_999, 1_065_536, 2_000_000, 2_999_999, 3_000_000, 5_000_000] {
+            for from in [
+                0, 1, 4095, 65_536, 131_072, 199_000, 265_000, 999_999, 1_065_536, 2_000_000, 2_999_999, 3_000_000,
+                5_000_000,
+            ] {
                 notes.call(format!("data from {from}"), seek(&f, SeekFrom::Data(from)));
                 notes.call(format!("hole from {from}"), seek(&f, SeekFrom::Hole(from)));
             }
@@ -125,12 +133,17 @@ fn ranges_are_copied() {
         let (from, to) = (file(&dir.join("from")), file(&dir.join("to")));
         let data: Vec<_> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
         from.write_all_at(&data, 0).expect("write");
-        for (offset, target, len) in [(0, 0, 100_000), (99_000, 5, 70_000), (290_000, 400_000, 70_000), (300_000, 0, 10), (0, 1 << 20, 300_000)] {
+        for (offset, target, len) in
+            [(0, 0, 100_000), (99_000, 5, 70_000), (290_000, 400_000, 70_000), (300_000, 0, 10), (0, 1 << 20, 300_000)]
+        {
             let (mut offset, mut target) = (offset, target);
             notes.call("copy", rustix::fs::copy_file_range(&from, Some(&mut offset), &to, Some(&mut target), len));
             notes.value("offsets", (offset, target));
             let content = fs::read(dir.join("to")).expect("read");
-            notes.value("content", (content.len(), content.iter().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b)))));
+            notes.value(
+                "content",
+                (content.len(), content.iter().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b)))),
+            );
         }
         let (mut a, mut b) = (0, 1000);
         notes.call("overlapping", rustix::fs::copy_file_range(&from, Some(&mut a), &from, Some(&mut b), 5000));
@@ -145,7 +158,16 @@ fn usage_is_what_the_kernel_says() {
             let available = |s: &rustix::fs::StatVfs| if set == "ext2" { 0 } else { s.f_bavail };
             let usage = || {
                 let s = rustix::fs::statvfs(dir)?;
-                std::io::Result::Ok((s.f_blocks, s.f_bfree, available(&s), s.f_files, s.f_ffree, s.f_bsize, s.f_frsize, s.f_namemax))
+                std::io::Result::Ok((
+                    s.f_blocks,
+                    s.f_bfree,
+                    available(&s),
+                    s.f_files,
+                    s.f_ffree,
+                    s.f_bsize,
+                    s.f_frsize,
+                    s.f_namemax,
+                ))
             };
             notes.call("empty", usage());
             let f = file(&dir.join("f"));

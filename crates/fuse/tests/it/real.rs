@@ -91,7 +91,12 @@ fn stage(load: &Load) -> Scratch {
     for n in 0..WRITERS {
         let dir = stage.path().join(part(n)).join("random");
         fs::create_dir_all(&dir).expect("mkdir");
-        let shape = Shape { files: missing / WRITERS + 30, directories: 6 + missing / 200, largest: 64 << 10, ..Shape::small() };
+        let shape = Shape {
+            files: missing / WRITERS + 30,
+            directories: 6 + missing / 200,
+            largest: 64 << 10,
+            ..Shape::small()
+        };
         Plan::random(n as u64, &shape).apply(&dir);
     }
     stage
@@ -100,7 +105,12 @@ fn stage(load: &Load) -> Scratch {
 /// Gives some of the files attributes, owners, times and further names.
 fn decorate(dir: &Path, seed: u64) {
     let rng = &mut Rng::new(seed);
-    let files: Vec<PathBuf> = Manifest::walk(dir).nodes.into_iter().filter(|(_, node)| node.size > 0).map(|(path, _)| dir.join(OsStr::from_bytes(&path))).collect();
+    let files: Vec<PathBuf> = Manifest::walk(dir)
+        .nodes
+        .into_iter()
+        .filter(|(_, node)| node.size > 0)
+        .map(|(path, _)| dir.join(OsStr::from_bytes(&path)))
+        .collect();
     for file in files.iter().step_by(40) {
         if file.is_symlink() {
             continue;
@@ -169,7 +179,8 @@ fn real_everything_goes_in_and_comes_out() {
 fn edit(root: &Path, seed: u64, count: usize) -> Manifest {
     let rng = &mut Rng::new(seed);
     let before = Manifest::walk(root).without("lost+found");
-    let paths: Vec<PathBuf> = before.nodes.keys().filter(|path| !path.is_empty()).map(|path| root.join(OsStr::from_bytes(path))).collect();
+    let paths: Vec<PathBuf> =
+        before.nodes.keys().filter(|path| !path.is_empty()).map(|path| root.join(OsStr::from_bytes(path))).collect();
     let dirs: Vec<PathBuf> = paths.iter().filter(|path| path.is_dir() && !path.is_symlink()).cloned().collect();
     let files: Vec<PathBuf> = paths.iter().filter(|path| path.is_file() && !path.is_symlink()).cloned().collect();
     let mut gone = BTreeSet::new();
@@ -286,7 +297,20 @@ turns! {
 #[test]
 #[ignore = "takes minutes: make real"]
 fn real_every_set_to_and_fro() {
-    for set in ["2k", "no_journal", "bigalloc_1k", "meta_bg", "large_dir", "sparse_super2", "uninit_bg", "no_csum", "no_64bit", "inode_1024", "no_flex_bg", "no_dir_index"] {
+    for set in [
+        "2k",
+        "no_journal",
+        "bigalloc_1k",
+        "meta_bg",
+        "large_dir",
+        "sparse_super2",
+        "uninit_bg",
+        "no_csum",
+        "no_64bit",
+        "inode_1024",
+        "no_flex_bg",
+        "no_dir_index",
+    ] {
         println!("{set}");
         to_and_fro(set);
     }

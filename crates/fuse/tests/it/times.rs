@@ -105,12 +105,20 @@ fn changes_move_times() {
         // truncate(2) by path to the same size moves them on ext4; on FUSE the kernel keeps the times and does not.
         moved(notes, "open to truncate", &all, || File::options().write(true).truncate(true).open(&f).map(drop));
         moved(notes, "open to truncate again", &all, || File::options().write(true).truncate(true).open(&f).map(drop));
-        moved(notes, "fallocate", &all, || Ok(rustix::fs::fallocate(&open, rustix::fs::FallocateFlags::empty(), 0, 5000)?));
-        moved(notes, "fallocate beyond", &all, || Ok(rustix::fs::fallocate(&open, rustix::fs::FallocateFlags::KEEP_SIZE, 9000, 5000)?));
+        moved(notes, "fallocate", &all, || {
+            Ok(rustix::fs::fallocate(&open, rustix::fs::FallocateFlags::empty(), 0, 5000)?)
+        });
+        moved(notes, "fallocate beyond", &all, || {
+            Ok(rustix::fs::fallocate(&open, rustix::fs::FallocateFlags::KEEP_SIZE, 9000, 5000)?)
+        });
         moved(notes, "link", &all, || fs::hard_link(&f, d.join("f")));
-        moved(notes, "setxattr", &all, || Ok(rustix::fs::setxattr(&f, "user.x", b"1", rustix::fs::XattrFlags::empty())?));
+        moved(notes, "setxattr", &all, || {
+            Ok(rustix::fs::setxattr(&f, "user.x", b"1", rustix::fs::XattrFlags::empty())?)
+        });
         moved(notes, "removexattr", &all, || Ok(rustix::fs::removexattr(&f, "user.x")?));
-        moved(notes, "rename within", &all, || fs::rename(&f, dir.join("g")).and_then(|()| fs::rename(dir.join("g"), &f)));
+        moved(notes, "rename within", &all, || {
+            fs::rename(&f, dir.join("g")).and_then(|()| fs::rename(dir.join("g"), &f))
+        });
         moved(notes, "rename into", &all, || fs::rename(d.join("f"), e.join("f")));
         moved(notes, "mkdir", &all, || fs::create_dir(d.join("sub")));
         moved(notes, "rename of a directory", &[&d, &e, &e.join("sub")], || fs::rename(d.join("sub"), e.join("sub")));
@@ -120,8 +128,14 @@ fn changes_move_times() {
         moved(notes, "mmap-like sync", &all, || open.sync_all());
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-        moved(notes, "touch", &all, || Ok(utimensat(CWD, &f, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty())?));
-        moved(notes, "touch of nothing", &all, || Ok(utimensat(CWD, &f, &Timestamps { last_access: omit, last_modification: omit }, AtFlags::empty())?));
-        moved(notes, "exchange", &all, || Ok(rustix::fs::renameat_with(CWD, &f, CWD, &d, rustix::fs::RenameFlags::EXCHANGE)?));
+        moved(notes, "touch", &all, || {
+            Ok(utimensat(CWD, &f, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty())?)
+        });
+        moved(notes, "touch of nothing", &all, || {
+            Ok(utimensat(CWD, &f, &Timestamps { last_access: omit, last_modification: omit }, AtFlags::empty())?)
+        });
+        moved(notes, "exchange", &all, || {
+            Ok(rustix::fs::renameat_with(CWD, &f, CWD, &d, rustix::fs::RenameFlags::EXCHANGE)?)
+        });
     });
 }

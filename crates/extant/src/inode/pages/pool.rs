@@ -141,7 +141,10 @@ impl PagePool {
     /// The first loss of data that nobody was told of; all of them count as told then.
     pub fn untold_loss(&self) -> Result<()> {
         let failed = std::mem::take(&mut *self.failed.lock());
-        failed.into_values().map(|inode| inode.pages.check_error(&mut inode.pages.error_seq())).fold(Ok(()), Result::and)
+        failed
+            .into_values()
+            .map(|inode| inode.pages.check_error(&mut inode.pages.error_seq()))
+            .fold(Ok(()), Result::and)
     }
 
     /// Notes that the inode holds blocks claimed ahead. The caller holds its `work`.

@@ -190,7 +190,9 @@ fn data_may_begin_and_cease_to_be_logged() {
 #[test]
 fn impossible_sizes_cost_an_error_at_most() {
     for set in ["default", "1k", "ext3", "bigalloc", "inline_data"] {
-        for size in ["0xffffffffffffffff", "0x8000000000000000", "0x7fffffffffffffff", "0xfffffffffff", "0x100000000000"] {
+        for size in
+            ["0xffffffffffffffff", "0x8000000000000000", "0x7fffffffffffffff", "0xfffffffffff", "0x100000000000"]
+        {
             for len in [0, 50, 10_000] {
                 let mut world = world(set);
                 world.open(0, false).write_at(0, &vec![1; len]).unwrap();

@@ -1,15 +1,19 @@
 //! Where the structures of an image are, and how each is sealed again after it was changed.
 
-use extant_format::checksum::{SealFn, seal_dir_block, seal_extent_block, seal_none, seal_orphan_block, seal_xattr_block};
+use extant_format::checksum::{
+    SealFn, seal_dir_block, seal_extent_block, seal_none, seal_orphan_block, seal_xattr_block,
+};
 use extant_format::extent::Node;
+use extant_format::features::{Compat, Incompat};
 use extant_format::group_desc::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
 use extant_format::inode::{Inode, InodeFlags, seal_inode};
-use extant_format::jbd2::{BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalFormat, JournalSuperblock, Tag, Tags};
+use extant_format::jbd2::{
+    BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalFormat, JournalSuperblock, Tag, Tags,
+};
 use extant_format::mmp::Mmp;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use extant_format::{Geometry, bitmap, indirect};
-use extant_format::features::{Compat, Incompat};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -227,7 +227,13 @@ fn alter(fs: &Fs, node: &Node, rng: &mut Rng) {
     let _ = file.sync();
     let block = 65536 * rng.below(3);
     let how = *rng.pick(&[
-        Falloc::Allocate, Falloc::KeepSize, Falloc::Punch, Falloc::Zero, Falloc::ZeroKeepSize, Falloc::Collapse, Falloc::Insert,
+        Falloc::Allocate,
+        Falloc::KeepSize,
+        Falloc::Punch,
+        Falloc::Zero,
+        Falloc::ZeroKeepSize,
+        Falloc::Collapse,
+        Falloc::Insert,
     ]);
     let _ = file.allocate(how, block, 65536);
     if rng.one_in(2) {

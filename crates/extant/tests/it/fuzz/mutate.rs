@@ -88,7 +88,8 @@ fn value(atlas: &Atlas, old: u64, rng: &mut Rng) -> u64 {
 
 /// Puts part of another structure of the kind in its place.
 fn splice(image: &mut [u8], atlas: &Atlas, piece: &Piece, rng: &mut Rng) -> String {
-    let others: Vec<&Piece> = atlas.of_kind(piece.kind).filter(|other| other.bytes.len() == piece.bytes.len()).collect();
+    let others: Vec<&Piece> =
+        atlas.of_kind(piece.kind).filter(|other| other.bytes.len() == piece.bytes.len()).collect();
     let other = rng.pick(&others).bytes.clone();
     let len = piece.bytes.len();
     let from = if rng.one_in(2) { 0 } else { rng.below(len as u64 / 4) as usize * 4 };
