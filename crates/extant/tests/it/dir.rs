@@ -359,7 +359,7 @@ fn all_hashes() {
     for hash in ["legacy", "tea", "half_md4"] {
         let image = Image::mke2fs(
             64 << 20,
-            &["-t", "ext4", "-b", "1024", "-E", &format!("hash_seed=11111111-2222-3333-4444-555555555555")],
+            &["-t", "ext4", "-b", "1024", "-E", "hash_seed=11111111-2222-3333-4444-555555555555"],
         );
         extant_testkit::tool::run(
             "tune2fs",

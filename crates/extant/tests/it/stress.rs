@@ -380,7 +380,7 @@ fn remove_tree(fs: &Fs, dir: &Node) {
 
 fn stress(set: &str, seed: u64, operations: u64) {
     // Every third time the space ends.
-    let image = FeatureSet::named(set).make_sized(if seed % 3 == 0 { 12 << 20 } else { 40 << 20 });
+    let image = FeatureSet::named(set).make_sized(if seed.is_multiple_of(3) { 12 << 20 } else { 40 << 20 });
     let fs = open(&image);
     let before = free(&fs);
     let root = fs.root().expect("root");

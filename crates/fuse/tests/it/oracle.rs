@@ -63,7 +63,8 @@ pub fn same_after_remount(set: &str, scenario: impl Fn(&Path, &mut Notes), look:
     tool::need_root("the kernel's mount is the oracle");
     let image = make(set);
     let mut theirs = Notes::default();
-    let phases: [&dyn Fn(&Path, &mut Notes); 2] = [&scenario, &look];
+    type Phase<'a> = &'a dyn Fn(&Path, &mut Notes);
+    let phases: [Phase<'_>; 2] = [&scenario, &look];
     for phase in phases {
         let mount = kernel::Mount::new(image.path(), "");
         phase(mount.path(), &mut theirs);

@@ -153,11 +153,10 @@ fn state(scene: &Scene, cut: usize, rng: &mut Rng) -> MemDevice {
 
 /// The last step that had ended before the cut.
 fn last_step(scene: &Scene, cut: usize) -> Option<usize> {
-    let mark = scene.events[..cut].iter().rev().find_map(|e| match e {
+    scene.events[..cut].iter().rev().find_map(|e| match e {
         Event::Mark(label) => Some(label.parse().unwrap()),
         _ => None,
-    });
-    mark
+    })
 }
 
 fn check_file(fs: &Fs, f: usize, versions: &[Version], done: usize, what: &str) {

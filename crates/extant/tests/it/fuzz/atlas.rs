@@ -366,9 +366,4 @@ impl Atlas {
     pub fn change_group(&self, image: &mut [u8], group: u32, change: impl FnOnce(&mut GroupDesc)) {
         self.change_descriptor(image, GroupNr(group), |desc, _| change(desc));
     }
-
-    /// Whether a block belongs to the file system.
-    pub fn is_block(&self, nr: u64) -> bool {
-        self.geo.block_in_range(BlockNr(nr))
-    }
 }
