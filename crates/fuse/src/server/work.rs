@@ -1,0 +1,156 @@
+//! What requests have in common: inodes and entries for replies, making, changing, writing.
+
+use super::*;
+
+impl Server {
+    pub(super) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
+        self.ops.node(disk_ino(ino))
+    }
+
+    pub(super) fn attr(&self, a: &Attr) -> FileAttr {
+        file_attr(a, self.block_size)
+    }
+
+    /// An entry for a reply: counts a lookup.
+    pub(super) fn entry(&self, node: &Node) -> Result<(FileAttr, Generation), Error> {
+        node.hold(1).map_err(|_| Errno::NoEnt)?;
+        Ok((self.attr(&node.attr()), Generation(u64::from(node.generation()))))
+    }
+
+    pub(super) fn make(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        what: New<'_>,
+    ) -> Result<(FileAttr, Generation), Error> {
+        let dir = self.node(parent)?;
+        let who = Caller { uid: req.uid(), gid: req.gid(), umask: umask as u16 };
+        let node = self.ops.create(&who, &dir, name.as_bytes(), (mode & 0o7777) as u16, what)?;
+        self.entry(&node)
+    }
+
+    pub(super) fn change(&self, req: &Request, ino: INodeNo, mut set: SetAttr) -> Result<FileAttr, Error> {
+        let node = self.node(ino)?;
+        let times = set.atime.is_some() || set.mtime.is_some();
+        let others = set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+        // So the times arrive that the kernel kept; and a chown that changes neither owner nor group names nothing.
+        set.kept = times && !others && set.atime.is_none();
+        let owner = set.uid.is_some() || set.gid.is_some() || !times && !others;
+        let cut_by_user = set.size.is_some() && req.uid() != 0;
+        if owner || cut_by_user {
+            self.drop_privileges(req, &node)?;
+        }
+        self.writers.blocks_unknown(ino);
+        Ok(self.attr(&self.ops.set_attr(&node, &set)?))
+    }
+
+    pub(super) fn drop_privileges(&self, req: &Request, node: &Node) -> Result<(), Error> {
+        self.ops.drop_privileges(node, req.uid() == 0 || req.gid() == node.attr().gid)
+    }
+
+    /// A write of the kernel's cache was accepted before, whatever the file's flags are now.
+    pub(super) fn write_to(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, Error> {
+        let node = self.node(ino)?;
+        let from_cache = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if !from_cache {
+            self.ops.check_write(&node)?;
+        }
+        let strip = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        if strip {
+            self.drop_privileges(req, &node)?;
+        }
+        let mut len = self.ops.write_direct(&node, offset, data, strip)?;
+        // The kernel's cache does not look at how much was written: what is left goes in as well, or it is an error.
+        while from_cache && len < data.len() {
+            match self.ops.write_direct(&node, offset + len as u64, &data[len..], strip)? {
+                0 => return Err(Errno::Io.into()),
+                more => len += more,
+            }
+        }
+        if self.writers.blocks_changed(ino, node.attr().blocks) {
+            self.notices.attributes(ino);
+        }
+        Ok(len)
+    }
+
+    pub(super) fn check_open(&self, node: &Node, flags: i32) -> Result<(), Error> {
+        if !writes(flags) {
+            return Ok(());
+        }
+        let how = Open { write: true, append: flags & APPEND != 0, direct: true, truncate: flags & TRUNCATE != 0 };
+        self.ops.check_open(node, how)
+    }
+
+    pub(super) fn create_or_open(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Result<(FileAttr, Generation), Error> {
+        match self.make(req, parent, name, mode, umask, New::File) {
+            Err(e) if e.is(Errno::Exist) && flags & EXCLUSIVE == 0 => {
+                let node = self.ops.lookup(&self.node(parent)?, name.as_bytes())?;
+                self.check_open(&node, flags)?;
+                self.entry(&node)
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn xattr(&self, value: Vec<u8>, size: u32, reply: ReplyXattr) {
+        match size as usize {
+            0 => reply.size(value.len() as u32),
+            room if value.len() > room => reply.error(fuser::Errno::ERANGE),
+            _ => reply.data(&value),
+        }
+    }
+
+    pub(super) fn falloc(mode: i32) -> Result<Falloc, Error> {
+        Ok(match mode {
+            0 => Falloc::Allocate,
+            1 => Falloc::KeepSize,
+            3 => Falloc::Punch,
+            8 => Falloc::Collapse,
+            0x10 => Falloc::Zero,
+            0x11 => Falloc::ZeroKeepSize,
+            0x20 => Falloc::Insert,
+            _ => return Err(Errno::OpNotSupp.into()),
+        })
+    }
+
+    /// A page of the counters, on the root directory, for root and for the one who mounted it.
+    pub(super) fn stats_page(&self, req: &Request, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+        if ino != INodeNo::ROOT {
+            return Err(Errno::NotTy.into());
+        }
+        if req.uid() != 0 && req.uid() != self.owner {
+            return Err(Errno::Acces.into());
+        }
+        self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
+    }
+
+    pub(super) fn fsync_node(&self, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
+        let (ops, notices) = (self.ops.clone(), self.notices.clone());
+        self.pool.run_waiting(move || {
+            answer!(reply, {
+                let node = ops.node(disk_ino(ino))?;
+                ops.sync_node(&node, datasync)?;
+                notices.settle(ino);
+                Ok(())
+            });
+        });
+    }
+}
