@@ -99,7 +99,9 @@ impl Mmp {
     pub fn claim(dev: Arc<dyn BlockDevice>, sb: &Superblock, geo: &Geometry) -> Result<Mmp> {
         let mut block = Block::open(dev, sb, geo)?;
         let mut seen = block.read()?;
-        let interval = sb.mmp_update_interval().max(seen.check_interval).max(disk::MMP_MIN_CHECK_INTERVAL);
+        let interval = sb.mmp_update_interval().max(seen.check_interval);
+        // No writer of the format keeps others waiting for longer, whatever the image says.
+        let interval = interval.clamp(disk::MMP_MIN_CHECK_INTERVAL, disk::MMP_MAX_CHECK_INTERVAL);
         if seen.seq == disk::MMP_SEQ_FSCK {
             return Err(in_use(&seen));
         }

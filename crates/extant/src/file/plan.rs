@@ -220,7 +220,7 @@ fn apply_batch(st: &Store, inode: &Arc<Inode>, batch: Vec<Piece>, credits: u32, 
     }
     let mut h = st.start(credits)?;
     for piece in batch {
-        map_piece(st, &mut h, inode, piece, credits)?;
+        map_piece(st, &mut h, inode, piece, Restart { credits, size: after.size })?;
     }
     let grew = times::grow_disk_size(st, &mut h, inode, size)?;
     if let Some(strip) = after.stamp.take() {
@@ -232,11 +232,19 @@ fn apply_batch(st: &Store, inode: &Arc<Inode>, batch: Vec<Piece>, credits: u32, 
     Ok(())
 }
 
-fn map_piece(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, piece: Piece, credits: u32) -> Result<()> {
+/// What a handle that goes on in another transaction needs.
+#[derive(Clone, Copy, Debug)]
+struct Restart {
+    credits: u32,
+    /// The file's size.
+    size: u64,
+}
+
+fn map_piece(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, piece: Piece, restart: Restart) -> Result<()> {
     let Piece { lblk, len, how, .. } = piece;
     match how {
         How::InPlace => Ok(()),
-        How::Convert => convert(st, h, inode, lblk..lblk + len, credits),
+        How::Convert => convert(st, h, inode, lblk..lblk + len, restart),
         How::Map { mut claim, offset } => {
             extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written)
         }
@@ -244,8 +252,9 @@ fn map_piece(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, piece: Piece, c
     }
 }
 
-/// Turns unwritten blocks into written ones, in another handle if this one has not enough credits.
-fn convert(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>, credits: u32) -> Result<()> {
+/// Turns unwritten blocks into written ones, in another handle if this one has not enough credits: the size covers what
+/// is written at the end of each.
+fn convert(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>, restart: Restart) -> Result<()> {
     let mut at = range.start;
     loop {
         let done = extent::mark_written(st, h, inode, at..range.end)?;
@@ -254,7 +263,8 @@ fn convert(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>
             return Ok(());
         }
         at = done;
-        h.restart(credits)?;
+        times::grow_disk_size(st, h, inode, map::byte(st, done).min(restart.size))?;
+        h.restart(restart.credits)?;
     }
 }
 
