@@ -2,12 +2,14 @@
 //!
 //! - [`FreeMap`] is the free space of one group; [`BitMap`] keeps it as a bitmap with a summary of run lengths.
 //! - [`Index`] finds groups by a small number each (free inodes, longest free run) without visiting all of them.
+//! - [`prealloc`] keeps free runs for files that will want them.
 //! - [`Budget`] is the free space of the whole file system as a number that is never overdrawn.
 #![forbid(unsafe_code)]
 
 mod bitmap;
 mod budget;
 mod index;
+pub mod prealloc;
 
 pub use bitmap::BitMap;
 pub use budget::Budget;
