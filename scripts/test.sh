@@ -6,4 +6,5 @@ export CARGO_TERM_COLOR=never
 
 cargo build --workspace --bins
 cargo test --workspace
+cargo test -p extant-sync --features contention
 scripts/conformance.sh

@@ -4,9 +4,9 @@ use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::{superblock::Geometry, types::Timestamp};
 use extant_journal::Journal;
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the engine's time comes from, so that a build is deterministic and the lab has virtual time.

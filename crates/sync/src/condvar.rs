@@ -28,7 +28,9 @@ impl Condvar {
 
     /// Releases the lock, waits for a notification and takes the lock again.
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
+        guard.held.pause();
         self.inner.wait(&mut guard.inner);
+        guard.held.resume();
     }
 
     /// Waits as long as `condition` holds.
@@ -40,12 +42,18 @@ impl Condvar {
 
     /// As [`Condvar::wait`], for at most `timeout`.
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> WaitTimeoutResult {
-        WaitTimeoutResult(self.inner.wait_for(&mut guard.inner, timeout).timed_out())
+        guard.held.pause();
+        let outcome = self.inner.wait_for(&mut guard.inner, timeout);
+        guard.held.resume();
+        WaitTimeoutResult(outcome.timed_out())
     }
 
     /// As [`Condvar::wait`], at most until `deadline`.
     pub fn wait_until<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, deadline: Instant) -> WaitTimeoutResult {
-        WaitTimeoutResult(self.inner.wait_until(&mut guard.inner, deadline).timed_out())
+        guard.held.pause();
+        let outcome = self.inner.wait_until(&mut guard.inner, deadline);
+        guard.held.resume();
+        WaitTimeoutResult(outcome.timed_out())
     }
 
     /// Wakes one waiting thread.

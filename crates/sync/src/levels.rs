@@ -8,7 +8,8 @@
 //!
 //! A `try_*` acquisition cannot wait, so it is not checked; once it succeeded its level counts as held.
 //!
-//! The check exists with debug assertions only. Elsewhere [`Tag`] and [`Held`] are empty types.
+//! The check exists with debug assertions only. Elsewhere [`Tag`] and [`Held`] are empty types, unless the feature `contention`
+//! counts what locks do.
 
 use core::marker::PhantomData;
 
@@ -64,10 +65,10 @@ pub enum Level {
     Leaf,
 }
 
-/// What a lock remembers of its level: nothing without debug assertions.
+/// What a lock remembers of its level: nothing without debug assertions and the count of contention.
 #[derive(Clone, Copy)]
 pub(crate) struct Tag {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, feature = "contention"))]
     level: Level,
 }
 
@@ -76,6 +77,8 @@ pub(crate) struct Tag {
 pub(crate) struct Held {
     #[cfg(debug_assertions)]
     level: Level,
+    #[cfg(feature = "contention")]
+    hold: Option<crate::contention::Hold>,
     /// Not to be sent to another thread, but to be shared with one, as the guards of the standard library.
     _not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
@@ -94,10 +97,10 @@ pub(crate) enum Order {
 impl Tag {
     #[inline]
     pub(crate) const fn new(level: Level) -> Self {
-        #[cfg(not(debug_assertions))]
+        #[cfg(not(any(debug_assertions, feature = "contention")))]
         let _ = level;
         Tag {
-            #[cfg(debug_assertions)]
+            #[cfg(any(debug_assertions, feature = "contention"))]
             level,
         }
     }
@@ -112,8 +115,75 @@ impl Tag {
         Held {
             #[cfg(debug_assertions)]
             level: self.level,
+            #[cfg(feature = "contention")]
+            hold: None,
             _not_send: PhantomData,
         }
+    }
+
+    /// Takes a lock that lies at `address`, by `wait`; `now` takes it only if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
+    #[inline]
+    pub(crate) fn take<G>(
+        self,
+        order: Order,
+        address: *const (),
+        now: impl FnOnce() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> (G, Held) {
+        let held = self.acquire(order);
+        #[cfg(feature = "contention")]
+        return held.counted(self.level, address, now, wait);
+        #[cfg(not(feature = "contention"))]
+        {
+            let _ = (address, now);
+            (wait(), held)
+        }
+    }
+
+    /// Counts a lock that lies at `address` as held, which did not have to be waited for.
+    #[cfg_attr(feature = "contention", track_caller)]
+    #[inline]
+    pub(crate) fn taken(self, address: *const ()) -> Held {
+        let held = self.acquire(Order::Try);
+        #[cfg(feature = "contention")]
+        return held.counted(self.level, address, || Some(()), || ()).1;
+        #[cfg(not(feature = "contention"))]
+        {
+            let _ = address;
+            held
+        }
+    }
+}
+
+impl Held {
+    #[cfg(feature = "contention")]
+    #[track_caller]
+    fn counted<G>(
+        mut self,
+        level: Level,
+        address: *const (),
+        now: impl FnOnce() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> (G, Held) {
+        let place = core::panic::Location::caller();
+        let (guard, hold) = crate::contention::Hold::take((level, address.addr(), place), now, wait);
+        self.hold = Some(hold);
+        (guard, self)
+    }
+
+    /// The lock is let go for a while, by a wait on a condition: told before [`Held::resume`].
+    #[inline]
+    pub(crate) fn pause(&self) {
+        #[cfg(feature = "contention")]
+        self.hold.iter().for_each(crate::contention::Hold::pause);
+    }
+
+    /// The lock is held again.
+    #[inline]
+    pub(crate) fn resume(&mut self) {
+        #[cfg(feature = "contention")]
+        self.hold.iter_mut().for_each(crate::contention::Hold::resume);
     }
 }
 

@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod condvar;
+#[cfg(feature = "contention")]
+pub mod contention;
 mod counter;
 pub mod levels;
 mod mutex;
@@ -24,11 +26,20 @@ pub use rwlock::{
 pub use sharded::{Sharded, shard_count, shard_index};
 
 /// Atomic types and fences, from one place so that a model checker can stand in for them.
+///
+/// The feature `contention` puts types in place of them that count their writes.
 pub mod atomic {
+    #[cfg(feature = "contention")]
+    pub use crate::contention::{
+        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+        AtomicUsize,
+    };
+    #[cfg(not(feature = "contention"))]
     pub use core::sync::atomic::{
         AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
-        AtomicUsize, Ordering, compiler_fence, fence,
+        AtomicUsize,
     };
+    pub use core::sync::atomic::{Ordering, compiler_fence, fence};
 }
 
 /// Threads, from one place so that a model checker can stand in for them.

@@ -15,7 +15,7 @@ pub struct Mutex<T: ?Sized> {
 pub struct MutexGuard<'a, T: ?Sized> {
     // Fields drop in this order: the lock is released before the level.
     pub(crate) inner: parking_lot::MutexGuard<'a, T>,
-    _held: Held,
+    pub(crate) held: Held,
 }
 
 impl<T> Mutex<T> {
@@ -32,6 +32,7 @@ impl<T> Mutex<T> {
 
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock and takes it.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.lock_in(Order::Inward)
@@ -39,22 +40,31 @@ impl<T: ?Sized> Mutex<T> {
 
     /// As [`Mutex::lock`], with a lock of the same level already held; the caller argues why the order among the two
     /// is everywhere the same.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.lock_in(Order::Nested)
     }
 
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     fn lock_in(&self, order: Order) -> MutexGuard<'_, T> {
-        let held = self.tag.acquire(order);
-        MutexGuard { inner: self.inner.lock(), _held: held }
+        let (inner, held) = self.tag.take(order, self.place(), || self.inner.try_lock(), || self.inner.lock());
+        MutexGuard { inner, held }
     }
 
     /// Takes the lock if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
-        Some(MutexGuard { inner, _held: self.tag.acquire(Order::Try) })
+        Some(MutexGuard { inner, held: self.tag.taken(self.place()) })
+    }
+
+    /// Where its word lies.
+    #[inline]
+    fn place(&self) -> *const () {
+        core::ptr::from_ref(&self.inner).cast()
     }
 
     /// The value, without locking, the mutex being nobody else's.
@@ -146,7 +156,7 @@ mod tests {
         assert!(b.try_lock().is_some());
     }
 
-    #[cfg(not(debug_assertions))]
+    #[cfg(not(any(debug_assertions, feature = "contention")))]
     #[test]
     fn levels_take_no_room() {
         assert_eq!(size_of::<Mutex<u64>>(), size_of::<parking_lot::Mutex<u64>>());

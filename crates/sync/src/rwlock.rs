@@ -42,52 +42,66 @@ impl<T> RwLock<T> {
 
 impl<T: ?Sized> RwLock<T> {
     /// Waits for shared access.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let held = self.tag.acquire(Order::Inward);
-        RwLockReadGuard { inner: self.inner.read(), _held: held }
+        let (inner, held) = self.tag.take(Order::Inward, self.place(), || self.inner.try_read(), || self.inner.read());
+        RwLockReadGuard { inner, _held: held }
     }
 
     /// Waits for exclusive access.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let held = self.tag.acquire(Order::Inward);
-        RwLockWriteGuard { inner: self.inner.write(), held }
+        let (inner, held) =
+            self.tag.take(Order::Inward, self.place(), || self.inner.try_write(), || self.inner.write());
+        RwLockWriteGuard { inner, held }
     }
 
     /// As [`RwLock::read`], with a lock of the same level already held; the caller argues why the order among the two
     /// is everywhere the same.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn read_nested(&self) -> RwLockReadGuard<'_, T> {
-        let held = self.tag.acquire(Order::Nested);
-        RwLockReadGuard { inner: self.inner.read(), _held: held }
+        let (inner, held) = self.tag.take(Order::Nested, self.place(), || self.inner.try_read(), || self.inner.read());
+        RwLockReadGuard { inner, _held: held }
     }
 
     /// As [`RwLock::write`], with a lock of the same level already held; the caller argues why the order among the
     /// two is everywhere the same.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn write_nested(&self) -> RwLockWriteGuard<'_, T> {
-        let held = self.tag.acquire(Order::Nested);
-        RwLockWriteGuard { inner: self.inner.write(), held }
+        let (inner, held) =
+            self.tag.take(Order::Nested, self.place(), || self.inner.try_write(), || self.inner.write());
+        RwLockWriteGuard { inner, held }
     }
 
     /// Takes shared access if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: self.tag.acquire(Order::Try) })
+        Some(RwLockReadGuard { inner, _held: self.tag.taken(self.place()) })
     }
 
     /// Takes exclusive access if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, held: self.tag.acquire(Order::Try) })
+        Some(RwLockWriteGuard { inner, held: self.tag.taken(self.place()) })
     }
 
     /// The value, without locking, the lock being nobody else's.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
+    }
+
+    /// Where its word lies.
+    #[inline]
+    fn place(&self) -> *const () {
+        core::ptr::from_ref(&self.inner).cast()
     }
 }
 
@@ -144,63 +158,84 @@ impl<T> ArcRwLock<T> {
     }
 
     /// Waits for shared access.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let held = self.tag.acquire(Order::Inward);
-        RwLockReadGuard { inner: self.inner.read(), _held: held }
+        let (inner, held) = self.tag.take(Order::Inward, self.place(), || self.inner.try_read(), || self.inner.read());
+        RwLockReadGuard { inner, _held: held }
     }
 
     /// Waits for exclusive access.
+    #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let held = self.tag.acquire(Order::Inward);
-        RwLockWriteGuard { inner: self.inner.write(), held }
+        let (inner, held) =
+            self.tag.take(Order::Inward, self.place(), || self.inner.try_write(), || self.inner.write());
+        RwLockWriteGuard { inner, held }
     }
 
     /// Takes shared access if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: self.tag.acquire(Order::Try) })
+        Some(RwLockReadGuard { inner, _held: self.tag.taken(self.place()) })
     }
 
     /// Takes exclusive access if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, held: self.tag.acquire(Order::Try) })
+        Some(RwLockWriteGuard { inner, held: self.tag.taken(self.place()) })
     }
 
     /// Waits for shared access by a guard that owns its lock.
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn read_arc(&self) -> ArcReadGuard<T> {
-        let held = self.tag.acquire(Order::Inward);
-        ArcReadGuard { inner: parking_lot::RwLock::read_arc(&self.inner), _held: held }
+        let now = || parking_lot::RwLock::try_read_arc(&self.inner);
+        let wait = || parking_lot::RwLock::read_arc(&self.inner);
+        let (inner, held) = self.tag.take(Order::Inward, self.place(), now, wait);
+        ArcReadGuard { inner, _held: held }
     }
 
     /// Waits for exclusive access by a guard that owns its lock.
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn write_arc(&self) -> ArcWriteGuard<T> {
         self.write_arc_in(Order::Inward)
     }
 
     /// As [`ArcRwLock::write_arc`], with a lock of the same level already held; the caller argues why the order among
     /// the two is everywhere the same (a child below its locked parent, for example).
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn write_arc_nested(&self) -> ArcWriteGuard<T> {
         self.write_arc_in(Order::Nested)
     }
 
+    #[cfg_attr(feature = "contention", track_caller)]
     fn write_arc_in(&self, order: Order) -> ArcWriteGuard<T> {
-        let held = self.tag.acquire(order);
-        ArcWriteGuard { inner: parking_lot::RwLock::write_arc(&self.inner), held }
+        let now = || parking_lot::RwLock::try_write_arc(&self.inner);
+        let wait = || parking_lot::RwLock::write_arc(&self.inner);
+        let (inner, held) = self.tag.take(order, self.place(), now, wait);
+        ArcWriteGuard { inner, held }
     }
 
     /// Takes shared access by a guard that owns its lock, if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn try_read_arc(&self) -> Option<ArcReadGuard<T>> {
         let inner = parking_lot::RwLock::try_read_arc(&self.inner)?;
-        Some(ArcReadGuard { inner, _held: self.tag.acquire(Order::Try) })
+        Some(ArcReadGuard { inner, _held: self.tag.taken(self.place()) })
     }
 
     /// Takes exclusive access by a guard that owns its lock, if that needs no waiting.
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn try_write_arc(&self) -> Option<ArcWriteGuard<T>> {
         let inner = parking_lot::RwLock::try_write_arc(&self.inner)?;
-        Some(ArcWriteGuard { inner, held: self.tag.acquire(Order::Try) })
+        Some(ArcWriteGuard { inner, held: self.tag.taken(self.place()) })
+    }
+
+    /// Where its word lies.
+    #[inline]
+    fn place(&self) -> *const () {
+        Arc::as_ptr(&self.inner).cast()
     }
 
     /// Whether two handles are of one lock.

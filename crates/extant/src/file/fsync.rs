@@ -5,8 +5,8 @@ use crate::error::{Result, lost};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_journal::Tid;
+use extant_sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Data and metadata of one file durable; `datasync` leaves out what is not needed to read the data. Gives errors of
 /// this writeback; those of earlier ones are told by `inode.pages.check_error`, which each open file asks.

@@ -7,7 +7,7 @@ use crate::extent;
 use crate::inode::{Inode, Work};
 use crate::store::Store;
 use extant_format::features::Incompat;
-use std::sync::atomic::Ordering;
+use extant_sync::atomic::Ordering;
 
 /// Whether file data may use root's reserve.
 fn privileged(st: &Store) -> bool {

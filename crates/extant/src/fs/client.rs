@@ -2,8 +2,8 @@
 
 use crate::store::Store;
 use extant_journal::{Client, Error, Freezer, Tid};
+use extant_sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The engine as the journal sees it.
 #[derive(Debug)]

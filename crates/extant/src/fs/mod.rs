@@ -21,10 +21,10 @@ use extant_blocks::BlockDevice;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::{State, Superblock};
 use extant_format::types::FileType;
+use extant_sync::atomic::Ordering;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use threads::Threads;
 
 /// An open file system. All operations come from [`Operations`], to which it dereferences; any number of threads may call them at once.

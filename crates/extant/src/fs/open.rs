@@ -18,9 +18,9 @@ use extant_blocks::{BlockDevice, Cache};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{Geometry, State, SuperFlags, Superblock};
 use extant_journal::{Config, Journal, Log, LogFeatures, recovery};
+use extant_sync::atomic::{AtomicBool, Ordering};
 use std::ffi::c_char;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Share of the memory for metadata blocks.

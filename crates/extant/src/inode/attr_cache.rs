@@ -10,10 +10,10 @@
 
 use super::Inode;
 use extant_format::types::InodeNr;
+use extant_sync::atomic::AtomicBool;
 use extant_sync::{Level, Mutex};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Shared by all inodes of a file system.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use crate::error::{Errno, Result};
 use crate::store::Store;
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal};
+use extant_sync::atomic::Ordering;
 use extant_sync::{Level, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const SHARDS: usize = 16;
 

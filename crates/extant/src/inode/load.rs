@@ -7,9 +7,9 @@ use extant_blocks::Buffer;
 use extant_format::checksum;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
+use extant_sync::atomic::{AtomicBool, AtomicU64};
 use extant_sync::{ArcRwLock, Level, Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The block of the inode table that holds `ino`, and the byte range of its slot there.
 pub(super) fn slot(st: &Store, ino: InodeNr) -> Result<(Arc<Buffer>, std::ops::Range<usize>)> {

@@ -26,10 +26,10 @@ use crate::store::Store;
 use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the table's slot says, decoded, and the in-inode attribute area.
 #[derive(Debug, Clone)]

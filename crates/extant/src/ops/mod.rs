@@ -30,10 +30,10 @@ use crate::store::Store;
 use crate::vfs::{Follow, Vfs, alive};
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
+use extant_sync::atomic::Ordering;
 use extant_sync::{ArcWriteGuard, Level, Mutex, write_all_arc};
 use orphans::Reaper;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive on disk after its last name is gone, open it or
 /// [`hold`](Node::hold) it.

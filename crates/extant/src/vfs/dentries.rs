@@ -6,11 +6,11 @@
 //! - A directory is named by number *and* generation: entries of a removed directory can never match a new one.
 
 use extant_format::types::{FileType, InodeNr};
+use extant_sync::atomic::{AtomicBool, Ordering};
 use extant_sync::{Level, RwLock};
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const SHARDS: usize = 64;
 

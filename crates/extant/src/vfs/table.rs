@@ -15,11 +15,11 @@ use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
+use extant_sync::atomic::Ordering;
 use extant_sync::{Level, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const SHARDS: usize = 64;
 

@@ -23,10 +23,10 @@ use crate::store::Store;
 use extant_format::features::{Compat, Incompat};
 use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
 use extant_journal::Handle;
+use extant_sync::atomic::Ordering;
 use names::{INLINE_DATA, Key};
 use places::{Places, encode_here, is, store_here, with};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Largest value that system calls carry, in bytes.
 pub const SIZE_MAX: usize = 64 * 1024;

@@ -1,6 +1,9 @@
 //! Locks, levels and counters among threads.
 #![allow(missing_docs)]
 
+#[cfg(feature = "contention")]
+mod contention;
+
 use extant_sync::{
     ArcRwLock, Condvar, Level, Mutex, RwLock, Sharded, ShardedCounter, levels, lock_two, shard_index, thread,
     write_all_arc, write_two,

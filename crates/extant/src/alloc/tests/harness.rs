@@ -6,9 +6,9 @@ use crate::volume::{Rng, SystemClock, Volume};
 use extant_blocks::{BlockDevice, Cache, MemDevice, SparseDevice};
 use extant_format::superblock::{Geometry, Superblock};
 use extant_journal::{Client, Config, Error, Freezer, Journal, Tid};
+use extant_sync::atomic::AtomicBool;
 use extant_testkit::{FeatureSet, Image};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 #[derive(Debug)]
 pub struct House {

@@ -6,9 +6,9 @@ use super::*;
 use extant_blocks::BlockDevice;
 use extant_format::group_desc::GroupFlags;
 use extant_format::types::FileType;
+use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use extant_testkit::Image;
 use harness::House;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 fn want(goal: u64, len: u32, min: u32) -> Request {
     Request { goal: BlockNr(goal), len, min, purpose: Purpose::Data, privileged: false, reserved: false, low: false }

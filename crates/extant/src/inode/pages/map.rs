@@ -9,10 +9,10 @@
 //!   counts them.
 //! - `pinned` pages are not evicted.
 
+use extant_sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One cached block of a file.
 #[derive(Debug)]

@@ -57,7 +57,7 @@ impl Drop for RangeGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use extant_sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn overlapping_ranges_exclude_each_other() {

@@ -1,0 +1,62 @@
+//! How long locks are waited for and held.
+
+use super::log::{self, Place, written};
+use crate::levels::Level;
+use std::time::{Duration, Instant};
+
+/// A lock that is held, as its log wants it.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    level: Level,
+    address: usize,
+    place: Place,
+    since: Instant,
+}
+
+impl Hold {
+    /// Takes a lock: without waiting if `now` gives it, by `wait` otherwise.
+    pub(crate) fn take<G>(
+        (level, address, place): (Level, usize, Place),
+        now: impl FnOnce() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> (G, Hold) {
+        let start = Instant::now();
+        if let Some(guard) = now() {
+            return (guard, Hold::begin((level, address, place), None));
+        }
+        let guard = wait();
+        (guard, Hold::begin((level, address, place), Some(start.elapsed())))
+    }
+
+    /// A lock was taken after having been waited for, or without (None).
+    pub(crate) fn begin((level, address, place): (Level, usize, Place), waited: Option<Duration>) -> Hold {
+        written(address, Some(level), place, 2, 0);
+        log::with(|log| {
+            let lock = &mut log.locks[level as usize];
+            lock.taken += 1;
+            lock.contended += u64::from(waited.is_some());
+            lock.waited += waited.unwrap_or_default();
+        });
+        Hold { level, address, place, since: Instant::now() }
+    }
+
+    /// The lock is let go for a while, by a wait on a condition.
+    pub(crate) fn pause(&self) {
+        let held = self.since.elapsed();
+        log::with(|log| log.locks[self.level as usize].held += held);
+    }
+
+    /// It is held again.
+    pub(crate) fn resume(&mut self) {
+        // The end of the earlier hold is recorded already, so only the new one counts.
+        let again = Hold::begin((self.level, self.address, self.place), None);
+        self.since = again.since;
+        std::mem::forget(again);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}
