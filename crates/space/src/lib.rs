@@ -8,12 +8,27 @@
 
 mod bitmap;
 mod budget;
+mod held;
 mod index;
+mod lru;
+mod meta;
 pub mod prealloc;
+mod runs;
+mod summary;
+mod tree;
+
+#[cfg(test)]
+mod testing;
 
 pub use bitmap::BitMap;
 pub use budget::Budget;
+pub use held::Held;
 pub use index::Index;
+pub use lru::Lru;
+pub use meta::{Advice, Meta};
+pub use runs::free_runs;
+pub use summary::{ORDERS, Summaries, Summary};
+pub use tree::FreeTree;
 
 /// Contiguous units (clusters) of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

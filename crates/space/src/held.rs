@@ -1,0 +1,131 @@
+//! Units that a bitmap calls free and that nobody may take: claimed, or freed by a transaction that is not durable yet.
+//!
+//! Free space that is made again from a bitmap is the bitmap's less these. They stay in memory as long as they are held,
+//! so that free space itself may be forgotten at any time.
+//!
+//! # Invariants
+//! Runs are disjoint; those that touch are one.
+
+use crate::Run;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Held {
+    runs: BTreeMap<u32, u32>,
+}
+
+impl Held {
+    fn last_before(&self, unit: u32) -> Option<Run> {
+        self.runs.range(..unit).next_back().map(|(start, len)| Run { start: *start, len: *len })
+    }
+
+    /// Holds a run. False, with nothing changed, if it is empty or a part of it is held already.
+    pub fn add(&mut self, run: Run) -> bool {
+        if run.len == 0 || run.start.checked_add(run.len).is_none() || self.overlaps(run) {
+            return false;
+        }
+        let mut whole = run;
+        if let Some(before) = self.last_before(run.start).filter(|before| before.end() == run.start) {
+            whole = Run { start: before.start, len: before.len + run.len };
+        }
+        if let Some(len) = self.runs.remove(&run.end()) {
+            whole.len += len;
+        }
+        self.runs.insert(whole.start, whole.len);
+        true
+    }
+
+    /// Lets a run go. False, with nothing changed, if it is empty or not wholly held.
+    pub fn remove(&mut self, run: Run) -> bool {
+        let before = self.last_before(run.start.saturating_add(1));
+        let Some(whole) = before.filter(|whole| run.len > 0 && run.end() <= whole.end()) else { return false };
+        match run.start - whole.start {
+            0 => self.runs.remove(&whole.start),
+            len => self.runs.insert(whole.start, len),
+        };
+        if run.end() < whole.end() {
+            self.runs.insert(run.end(), whole.end() - run.end());
+        }
+        true
+    }
+
+    /// Whether a part of the run is held.
+    pub fn overlaps(&self, run: Run) -> bool {
+        run.len > 0 && self.last_before(run.end()).is_some_and(|held| held.end() > run.start)
+    }
+
+    /// Held units within a range.
+    pub fn count(&self, units: Range<u32>) -> u32 {
+        let mut sum = 0;
+        self.each_within(units, |run| sum += run.len);
+        sum
+    }
+
+    fn each_within(&self, units: Range<u32>, mut each: impl FnMut(Run)) {
+        let cut = |run: Run| {
+            let (start, end) = (run.start.max(units.start), run.end().min(units.end));
+            Run { start, len: end.saturating_sub(start) }
+        };
+        let first = self.last_before(units.start).map(cut);
+        let rest = self.runs.range(units.start..units.end.max(units.start));
+        let rest = rest.map(|(start, len)| cut(Run { start: *start, len: *len }));
+        first.into_iter().chain(rest).filter(|run| run.len > 0).for_each(&mut each);
+    }
+
+    /// Takes what is held out of free runs, which are disjoint and in order.
+    pub fn subtract(&self, free: Vec<Run>) -> Vec<Run> {
+        let (Some(first), Some(last)) = (free.first(), free.last()) else { return free };
+        if !self.overlaps(Run { start: first.start, len: last.end() - first.start }) {
+            return free;
+        }
+        let mut left = Vec::with_capacity(free.len());
+        for run in free {
+            let mut at = run.start;
+            self.each_within(run.start..run.end(), |held| {
+                left.extend((held.start > at).then(|| Run { start: at, len: held.start - at }));
+                at = held.end();
+            });
+            left.extend((run.end() > at).then(|| Run { start: at, len: run.end() - at }));
+        }
+        left
+    }
+
+    /// Number of runs.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Units;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn behaves_as_single_units_do(
+            steps in prop::collection::vec((any::<bool>(), 0u32..200, 0u32..40), 0..80), from in 0u32..220, len in 0u32..220,
+        ) {
+            let (mut held, mut model) = (Held::default(), Units::new(256));
+            for (add, start, len) in steps {
+                let run = Run { start, len };
+                prop_assert_eq!(held.overlaps(run), len > 0 && !model.all(run, false));
+                let possible = len > 0 && model.all(run, !add);
+                prop_assert_eq!(if add { held.add(run) } else { held.remove(run) }, possible);
+                if possible {
+                    model.set(run, add);
+                }
+                prop_assert_eq!(held.runs(), model.runs(256).len());
+            }
+            let (end, all) = (from + len, [Run { start: from, len }, Run { start: from + len + 3, len: 20 }]);
+            prop_assert_eq!(held.count(from..end), (from..end).filter(|unit| model.has(*unit)).count() as u32);
+            let left = held.subtract(all.into_iter().filter(|run| run.len > 0).collect());
+            let units: Vec<u32> = left.iter().flat_map(|run| run.start..run.end()).collect();
+            let plain = all.iter().flat_map(|run| run.start..run.end()).filter(|unit| !model.has(*unit));
+            prop_assert_eq!(units, plain.collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Which tree leaves memory next: two lists, as caches have them.
+//!
+//! A tree comes to the inactive list when it is loaded, and to the active one when it is used again. Active trees hold at
+//! most a budget of runs; beyond it the one that was promoted first becomes inactive. The inactive tree that has been so for
+//! longest leaves first. A use of an active tree changes nothing here, so that uses need no lock.
+//!
+//! # Invariants
+//! - Each tree in memory is on exactly one list, others on none.
+//! - `active_runs` is the sum of the weights of active trees, each as it was when the tree was promoted.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Lru {
+    places: HashMap<u32, Place>,
+    active: BTreeMap<u64, u32>,
+    inactive: BTreeMap<u64, u32>,
+    active_runs: u64,
+    turn: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    active: bool,
+    turn: u64,
+    runs: u64,
+}
+
+impl Lru {
+    fn put(&mut self, tree: u32, active: bool, runs: u64) {
+        self.remove(tree);
+        self.turn += 1;
+        self.places.insert(tree, Place { active, turn: self.turn, runs });
+        if active {
+            self.active_runs += runs;
+            self.active.insert(self.turn, tree);
+        } else {
+            self.inactive.insert(self.turn, tree);
+        }
+    }
+
+    /// A tree was loaded, or could not be evicted: it is the last of the inactive ones. Active trees stay where they are.
+    pub fn loaded(&mut self, tree: u32) {
+        if !self.is_active(tree) {
+            self.put(tree, false, 0);
+        }
+    }
+
+    /// A tree with so many runs was used. Gives the trees that become inactive, so that active ones have at most `budget`
+    /// runs; that may be this one.
+    pub fn used(&mut self, tree: u32, runs: u64, budget: u64) -> Vec<u32> {
+        self.put(tree, true, runs);
+        let mut demoted = Vec::new();
+        while self.active_runs > budget
+            && let Some((_, first)) = self.active.first_key_value()
+        {
+            let first = *first;
+            demoted.push(first);
+            self.put(first, false, 0);
+        }
+        demoted
+    }
+
+    /// A tree left memory.
+    pub fn remove(&mut self, tree: u32) {
+        let Some(place) = self.places.remove(&tree) else { return };
+        if place.active {
+            self.active_runs -= place.runs;
+            self.active.remove(&place.turn);
+        } else {
+            self.inactive.remove(&place.turn);
+        }
+    }
+
+    /// The tree that should leave memory next: an inactive one, else the active one that was promoted first.
+    pub fn victim(&self) -> Option<u32> {
+        let first = self.inactive.first_key_value().or_else(|| self.active.first_key_value());
+        first.map(|(_, tree)| *tree)
+    }
+
+    /// A tree could not be evicted just now: others come first.
+    pub fn pass(&mut self, tree: u32) {
+        if self.places.contains_key(&tree) {
+            self.put(tree, false, 0);
+        }
+    }
+
+    /// Whether a tree is on the active list.
+    pub fn is_active(&self, tree: u32) -> bool {
+        self.places.get(&tree).is_some_and(|place| place.active)
+    }
+
+    /// Trees on the active and on the inactive list.
+    pub fn len(&self) -> (usize, usize) {
+        (self.active.len(), self.inactive.len())
+    }
+
+    /// Whether no tree is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn each_tree_is_on_one_list(
+            steps in prop::collection::vec((0u8..4, 0u32..9, 0u64..50), 0..100), budget in 0u64..120,
+        ) {
+            let mut lru = Lru::default();
+            let mut held = std::collections::BTreeSet::new();
+            for (step, tree, runs) in steps {
+                match step {
+                    0 => { lru.loaded(tree); held.insert(tree); }
+                    1 if held.contains(&tree) => drop(lru.used(tree, runs, budget)),
+                    2 => { lru.remove(tree); held.remove(&tree); }
+                    _ => lru.pass(tree),
+                }
+                let mut listed: Vec<u32> = lru.active.values().chain(lru.inactive.values()).copied().collect();
+                listed.sort_unstable();
+                prop_assert_eq!(&listed, &held.iter().copied().collect::<Vec<_>>());
+                let active: u64 = lru.places.values().filter(|place| place.active).map(|place| place.runs).sum();
+                prop_assert!(active == lru.active_runs && active <= budget);
+                prop_assert_eq!(lru.victim().is_some(), !held.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_used_again_stays_longer() {
+        let mut lru = Lru::default();
+        (0..4).for_each(|tree| lru.loaded(tree));
+        assert!(lru.used(0, 10, 25).is_empty() && lru.used(1, 10, 25).is_empty());
+        assert_eq!(lru.victim(), Some(2));
+        assert_eq!(lru.used(3, 10, 25), [0]);
+        assert_eq!(lru.len(), (2, 2));
+        let mut gone = Vec::new();
+        while let Some(tree) = lru.victim() {
+            gone.push(tree);
+            lru.remove(tree);
+        }
+        assert_eq!(gone, [2, 0, 1, 3]);
+    }
+}
