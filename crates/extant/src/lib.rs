@@ -82,6 +82,7 @@ pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};
 pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{Frozen, Fs, FsStats, OpenOptions, Recovery};
+pub use inode::PoolStats;
 pub use ops::{
     Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet,
 };

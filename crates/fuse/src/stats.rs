@@ -19,6 +19,13 @@ pub fn document(fs: &Operations) -> Vec<u8> {
             "inodes": stats.inodes_cached,
             "names": stats.names_cached,
         },
+        "pages": {
+            "bytes": stats.pages.bytes,
+            "dirty_bytes": stats.pages.dirty,
+            "dirty_files": stats.pages.dirty_files,
+            "writeback_files": stats.pages.writeback_files,
+            "limit_bytes": stats.pages.limit,
+        },
         "cache": {
             "blocks": cache.blocks,
             "bytes": cache.bytes,

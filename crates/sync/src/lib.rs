@@ -4,6 +4,7 @@
 //! at each acquisition that levels only go inward; other builds carry no trace of them.
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod condvar;
 #[cfg(feature = "contention")]
 pub mod contention;
@@ -11,14 +12,17 @@ mod counter;
 pub mod levels;
 mod mutex;
 mod padded;
+mod rounds;
 mod rwlock;
 mod sharded;
 
+pub use arrivals::{ArrivalList, Arrived, Link, Walk};
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use counter::ShardedCounter;
 pub use levels::Level;
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
+pub use rounds::Rounds;
 pub use rwlock::{
     ArcReadGuard, ArcRwLock, ArcWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, write_all_arc, write_two,
     write_two_arc,

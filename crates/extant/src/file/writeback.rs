@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// Bytes written in one batch.
 const BATCH_BYTES: usize = 32 << 20;
 
+/// Inodes taken from the list of those with dirty pages at a time.
+const CHUNK: usize = 256;
+
 /// Writes dirty pages of bytes `[start, end)` back and waits for them. What fails is noted for the open files as well.
 pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
     if !inode.pages.busy() {
@@ -33,18 +36,20 @@ pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result
     result
 }
 
-/// Writes all dirty pages of all files back. Gives the first error; each is noted for the files' openers.
+/// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the first error of its
+/// own writing; each is noted for the files' openers.
 pub fn writeback_all(st: &Store) -> Result<()> {
     let mut result = Ok(());
-    for inode in dirty_inodes(st) {
-        result = result.and(writeback(st, &inode, 0, u64::MAX));
+    let mut walk = st.pool.dirty_inodes();
+    loop {
+        let inodes = walk.next(CHUNK);
+        if inodes.is_empty() {
+            break;
+        }
+        result = inodes.iter().map(|inode| writeback(st, inode, 0, u64::MAX)).fold(result, Result::and);
     }
+    st.pool.wait_for_writeback();
     result
-}
-
-/// Inodes with dirty pages.
-pub fn dirty_inodes(st: &Store) -> Vec<Arc<Inode>> {
-    st.pool.dirty_inodes()
 }
 
 /// Writes back until the pool is within its bounds, beginning with `inode`. The caller may hold `rw`, not `work`.
@@ -55,9 +60,9 @@ pub(super) fn throttle(st: &Store, inode: &Arc<Inode>) {
     }
     // Errors are noted for fsync.
     let _ = writeback(st, inode, 0, u64::MAX);
-    let mut others = dirty_inodes(st).into_iter();
+    let mut walk = st.pool.dirty_inodes();
     while st.pool.too_dirty() {
-        let Some(other) = others.next() else { break };
+        let Some(other) = walk.next(1).pop() else { break };
         let _ = writeback(st, &other, 0, u64::MAX);
     }
     st.pool.shrink();

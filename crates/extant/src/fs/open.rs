@@ -239,7 +239,7 @@ fn build(
     let groups = Arc::new(Groups::open(vol.clone(), sb)?);
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
     let orphans = Orphans::open(&vol, &groups, orphan_file)?;
-    let pool = PagePool::new(options.memory / PAGE_SHARE, options.log_data);
+    let pool = PagePool::new(options.memory / PAGE_SHARE, vol.geo.block_size, options.log_data);
     Ok(Arc::new(Store {
         vol,
         groups,

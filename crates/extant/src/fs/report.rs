@@ -1,6 +1,7 @@
 //! What opening found, and counters of a live file system.
 
 use crate::alloc::Usage;
+use crate::inode::PoolStats;
 use crate::ops::{Operations, OrphanReport};
 use extant_blocks::CacheStats;
 use extant_journal::Stats as JournalStats;
@@ -28,6 +29,8 @@ pub struct FsStats {
     pub inodes_cached: usize,
     /// Names in memory.
     pub names_cached: usize,
+    /// File content in memory.
+    pub pages: PoolStats,
     /// The block cache.
     pub cache: CacheStats,
     /// The journal.
@@ -42,6 +45,7 @@ impl FsStats {
             usage: ops.usage(),
             inodes_cached: ops.vfs.inodes.len(),
             names_cached: ops.vfs.dentries.len(),
+            pages: st.pool.stats(),
             cache: st.cache.stats(),
             journal: st.journal.stats(),
         }

@@ -19,7 +19,7 @@ pub use attr_cache::AttrCache;
 pub use dir_state::{DirState, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use map_cache::{MapCache, Run, State};
-pub use pages::{Cover, ErrorCursor, PagePool, Pages, Taken, Work};
+pub use pages::{Cover, ErrorCursor, PagePool, Pages, PoolStats, Taken, Work};
 
 use crate::error::{Errno, Result};
 use crate::store::Store;

@@ -70,8 +70,12 @@ pub struct Removed {
 /// What the pool counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
-    pub bytes: u64,
-    pub dirty: u64,
+    /// Pages.
+    pub pages: usize,
+    /// Pages that wait for being written.
+    pub dirty: usize,
+    /// Pages that are being written.
+    pub writing: usize,
 }
 
 /// Pages by their block within the file.
@@ -92,7 +96,7 @@ pub struct PageMap {
 
 impl PageMap {
     pub(super) fn totals(&self) -> Totals {
-        Totals { bytes: self.pages.len() as u64 * self.page_size, dirty: self.dirty.len() as u64 * self.page_size }
+        Totals { pages: self.pages.len(), dirty: self.dirty.len(), writing: self.writing }
     }
 
     /// Whether no page is cached.
@@ -103,6 +107,11 @@ impl PageMap {
     /// Whether a page waits for being written or is being written.
     pub fn busy(&self) -> bool {
         self.writing > 0 || !self.dirty.is_empty()
+    }
+
+    /// How many pages wait for being written.
+    pub fn waiting(&self) -> usize {
+        self.dirty.len()
     }
 
     /// Whether a page of `range` waits or is being written.
@@ -397,7 +406,7 @@ mod tests {
         assert_eq!(map.cover(3, 0), Cover::Covered);
         map.written([3, 4]);
         assert!(map.has_dirty(3..4) && !map.has_dirty(4..5) && map.has_dirty(5..6));
-        assert_eq!(map.totals().dirty, 32);
+        assert_eq!((map.totals().dirty, map.waiting(), map.totals().writing), (2, 2, 0));
     }
 
     #[test]

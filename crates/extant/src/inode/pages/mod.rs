@@ -6,6 +6,8 @@
 //!   data behind it have no blocks yet, and grows only in the handle that maps them.
 //! - Bytes of a cached page behind the visible size are zero.
 //! - Whoever adds or removes mappings of the file's data holds [`Pages::work`].
+//! - While a page is being written, and only then, the inode is on the pool's list of those under writeback. It is taken
+//!   off when the last such page is done, under the same lock of the page map. Pages that are given up have none.
 //!
 //! # Locking
 //! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... > page map
@@ -19,13 +21,13 @@ mod readahead;
 
 pub use errors::{ErrorCursor, ErrorSeq};
 pub use map::{Cover, PageMap, Taken};
-pub use pool::PagePool;
+pub use pool::{PagePool, PoolStats};
 pub use range::RangeLock;
 pub use readahead::ReadAhead;
 
 use crate::error::Result;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use extant_sync::{Level, Mutex, OnceLock, RwLock, RwLockReadGuard};
+use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard};
 use pool::Counts;
 use std::any::Any;
 use std::sync::Arc;
@@ -47,8 +49,10 @@ pub struct Pages {
     errors: ErrorSeq,
     /// On the pool's queue of inodes with pages.
     queued: AtomicBool,
-    /// On the pool's list of inodes with waiting pages, or about to be.
-    listed: AtomicBool,
+    /// Place on the pool's list of inodes with waiting pages.
+    dirty_link: Link,
+    /// Place on the pool's list of inodes under writeback.
+    writeback_link: Link,
     /// Whether blocks are claimed ahead; changes under `work`.
     ahead_held: AtomicBool,
     counts: OnceLock<Arc<Counts>>,
@@ -65,7 +69,8 @@ impl Pages {
             ahead: ReadAhead::default(),
             errors: ErrorSeq::default(),
             queued: AtomicBool::new(false),
-            listed: AtomicBool::new(false),
+            dirty_link: Link::default(),
+            writeback_link: Link::default(),
             ahead_held: AtomicBool::new(false),
             counts: OnceLock::new(),
         }
@@ -102,7 +107,9 @@ impl Pages {
         let mut map = self.map.write();
         let before = map.totals();
         let result = f(&mut map);
-        counts.moved(before, map.totals());
+        let after = map.totals();
+        counts.moved(before, after);
+        counts.writeback(&self.writeback_link, before, after);
         result
     }
 
@@ -114,6 +121,11 @@ impl Pages {
     /// Whether a page waits for being written, or is being written.
     pub fn busy(&self) -> bool {
         self.counts.get().is_some() && self.map.read().busy()
+    }
+
+    /// Whether a page waits for being written.
+    pub fn dirty(&self) -> bool {
+        self.counts.get().is_some() && self.map.read().waiting() > 0
     }
 
     /// Notes that writing data back failed; each cursor tells it once.
@@ -135,6 +147,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if let Some(counts) = self.counts.get() {
+            debug_assert!(!self.writeback_link.is_linked(), "pages under writeback are kept");
             counts.moved(self.map.get_mut().totals(), map::Totals::default());
         }
     }

@@ -1,42 +1,67 @@
 //! The bound on all pages of a file system, and the inodes that have some.
 //!
 //! # Invariants
-//! - An inode whose pages wait for being written is in `dirty` (from shortly after they do), which keeps it in memory.
+//! - An inode whose pages wait for being written is in `dirty` (from shortly after they do, and before the writer's
+//!   operation ends), which keeps it in memory. It leaves when none waits; those that are being written then are in
+//!   `Counts::writeback` already. So whoever looks at `dirty` first and at those under writeback afterwards misses
+//!   nothing that waited when he began.
 //! - An inode with pages is on `queue` once, as long as it lives.
 //!
 //! # Locking
-//! The lists are of level Lru: they may be held while a page map is looked at, never the other way round.
+//! The lists are of level Lru: they may be held while a page map is looked at, never the other way round. The list of
+//! those under writeback changes under a page map's lock, so it is a Leaf.
 
 use super::Pages;
+use super::map::Totals;
 use crate::error::Result;
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use extant_sync::{Level, Mutex};
+use extant_sync::{ArrivalList, Level, Link, Mutex, Sharded, ShardedCounter, Walk};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 /// Pages dropped from one inode before the next one's turn.
 const EVICT_BATCH: usize = 256;
 
-/// Bytes in the page cache.
-#[derive(Debug, Default)]
+/// Pages in the page cache, and the inodes whose pages are being written.
+#[derive(Debug)]
 pub(super) struct Counts {
-    bytes: AtomicU64,
-    dirty: AtomicU64,
+    pages: ShardedCounter,
+    dirty: ShardedCounter,
+    writeback: ArrivalList<()>,
 }
 
 impl Counts {
-    /// Relaxed throughout: the bounds are approximate.
-    pub fn moved(&self, before: super::map::Totals, after: super::map::Totals) {
-        shift(&self.bytes, before.bytes, after.bytes);
+    fn new() -> Counts {
+        let writeback = ArrivalList::new(Level::Leaf);
+        Counts { pages: ShardedCounter::default(), dirty: ShardedCounter::default(), writeback }
+    }
+
+    /// The bounds are approximate, so nothing orders the counts.
+    pub fn moved(&self, before: Totals, after: Totals) {
+        shift(&self.pages, before.pages, after.pages);
         shift(&self.dirty, before.dirty, after.dirty);
+    }
+
+    /// Keeps the list of those under writeback true. The caller has the page map locked for writing.
+    pub fn writeback(&self, link: &Link, before: Totals, after: Totals) {
+        match (before.writing, after.writing) {
+            (0, 1..) => {
+                self.writeback.add(link, || ());
+            }
+            (1.., 0) => {
+                self.writeback.remove(link);
+            }
+            _ => {}
+        }
+        debug_assert_eq!(link.is_linked(), after.writing > 0, "those under writeback are listed, and no others");
     }
 }
 
-fn shift(counter: &AtomicU64, before: u64, after: u64) {
+fn shift(counter: &ShardedCounter, before: usize, after: usize) {
     if before != after {
-        counter.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        counter.add(after as i64 - before as i64);
     }
 }
 
@@ -47,6 +72,10 @@ pub struct PoolStats {
     pub bytes: u64,
     /// Bytes that wait for being written.
     pub dirty: u64,
+    /// Files with bytes that wait for being written.
+    pub dirty_files: usize,
+    /// Files under writeback.
+    pub writeback_files: usize,
     /// The bound.
     pub limit: u64,
 }
@@ -54,13 +83,17 @@ pub struct PoolStats {
 /// All pages of a file system.
 #[derive(Debug)]
 pub struct PagePool {
+    /// In pages.
     limit: AtomicU64,
+    page_size: u64,
     counts: Arc<Counts>,
-    dirty: Mutex<BTreeMap<InodeNr, Arc<Inode>>>,
-    queue: Mutex<VecDeque<Weak<Inode>>>,
+    dirty: ArrivalList<Arc<Inode>>,
+    queue: Sharded<Mutex<VecDeque<Weak<Inode>>>>,
     ahead: Mutex<BTreeMap<InodeNr, Weak<Inode>>>,
     /// Inodes by number and generation that lost data since that was last asked for.
     failed: Mutex<BTreeMap<(InodeNr, u32), Arc<Inode>>>,
+    /// Whether `failed` may hold something; changes under its lock.
+    any_failed: AtomicBool,
     /// File data go through the journal (`data=journal`).
     pub log_data: bool,
     /// File data may use the blocks that are reserved for root.
@@ -68,16 +101,19 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// A pool of at most `limit` bytes, half of which may wait for being written. `log_data` is the mount option
-    /// `data=journal`.
-    pub fn new(limit: u64, log_data: bool) -> PagePool {
+    /// A pool of at most `limit` bytes in pages of `page_size`, half of which may wait for being written. `log_data` is
+    /// the mount option `data=journal`.
+    pub fn new(limit: u64, page_size: u32, log_data: bool) -> PagePool {
+        let page_size = u64::from(page_size.max(1));
         PagePool {
-            limit: AtomicU64::new(limit.max(1 << 20)),
-            counts: Arc::default(),
-            dirty: Mutex::new(Level::Lru, BTreeMap::new()),
-            queue: Mutex::new(Level::Lru, VecDeque::new()),
+            limit: AtomicU64::new(limit.max(1 << 20) / page_size),
+            page_size,
+            counts: Arc::new(Counts::new()),
+            dirty: ArrivalList::new(Level::Lru),
+            queue: Sharded::new(|_| Mutex::new(Level::Lru, VecDeque::new())),
             ahead: Mutex::new(Level::Lru, BTreeMap::new()),
             failed: Mutex::new(Level::Lru, BTreeMap::new()),
+            any_failed: AtomicBool::new(false),
             log_data,
             use_reserve: AtomicBool::new(false),
         }
@@ -85,14 +121,19 @@ impl PagePool {
 
     /// What is held.
     pub fn stats(&self) -> PoolStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        PoolStats { bytes: get(&self.counts.bytes), dirty: get(&self.counts.dirty), limit: get(&self.limit) }
+        let bytes = |pages: i64| u64::try_from(pages).unwrap_or(0) * self.page_size;
+        PoolStats {
+            bytes: bytes(self.counts.pages.sum()),
+            dirty: bytes(self.counts.dirty.sum()),
+            dirty_files: self.dirty.len(),
+            writeback_files: self.counts.writeback.len(),
+            limit: self.limit.load(Ordering::Relaxed) * self.page_size,
+        }
     }
 
     /// Whether writers have to write back themselves.
     pub fn too_dirty(&self) -> bool {
-        let stats = self.stats();
-        stats.dirty > stats.limit / 2
+        exceeds(&self.counts.dirty, self.limit.load(Ordering::Relaxed) / 2)
     }
 
     pub(super) fn counts(&self) -> &Arc<Counts> {
@@ -101,46 +142,52 @@ impl PagePool {
 
     /// Notes that the inode has pages, and waiting ones if `dirty`.
     pub fn note(&self, inode: &Arc<Inode>, dirty: bool) {
-        // AcqRel: either this exchange comes first, and `note_clean` sees the waiting pages; or it sees the mark taken
-        // back.
-        if dirty && !inode.pages.listed.swap(true, Ordering::AcqRel) {
-            self.dirty.lock().entry(inode.ino).or_insert_with(|| inode.clone());
+        if dirty {
+            self.dirty.add(&inode.pages.dirty_link, || inode.clone());
         }
-        if !inode.pages.queued.swap(true, Ordering::AcqRel) {
-            self.queue.lock().push_back(Arc::downgrade(inode));
+        if !inode.pages.queued.load(Ordering::Relaxed) && !inode.pages.queued.swap(true, Ordering::AcqRel) {
+            self.queue.local().lock().push_back(Arc::downgrade(inode));
         }
     }
 
     /// Takes the inode off the list of those with waiting pages if it has none.
     pub fn note_clean(&self, inode: &Inode) {
-        if !inode.pages.listed.load(Ordering::Acquire) {
-            return;
-        }
-        let mut list = self.dirty.lock();
-        inode.pages.listed.swap(false, Ordering::AcqRel);
-        if inode.pages.busy() {
-            inode.pages.listed.swap(true, Ordering::AcqRel);
-        } else if list.get(&inode.ino).is_some_and(|own| own.generation == inode.generation) {
-            let gone = list.remove(&inode.ino);
-            drop(list);
-            drop(gone);
-        }
+        let gone = self.dirty.remove_unless(&inode.pages.dirty_link, || inode.pages.dirty());
+        drop(gone);
     }
 
-    /// Inodes with waiting pages.
-    pub fn dirty_inodes(&self) -> Vec<Arc<Inode>> {
-        self.dirty.lock().values().cloned().collect()
+    /// A walk over the inodes with waiting pages, those that this thread has changed first.
+    pub fn dirty_inodes(&self) -> Walk<'_, Arc<Inode>> {
+        self.dirty.walk()
+    }
+
+    /// Waits until the pages are written, mapped or given up that are being written now, whatever is begun meanwhile.
+    pub fn wait_for_writeback(&self) {
+        self.counts.writeback.wait_gone(&self.counts.writeback.arrived());
+    }
+
+    /// Whether nothing waits for being written, nothing is being written, and nobody has to be told of a loss. Looks at
+    /// one word of each list's shards, and at no inode.
+    pub fn is_clean(&self) -> bool {
+        // In this order: what is being written has left the first list, or is about to.
+        self.dirty.is_empty() && self.counts.writeback.is_empty() && !self.any_failed.load(Ordering::Acquire)
     }
 
     /// Notes that data of the inode are lost: open files are told, or else who syncs or closes the file system.
     pub fn note_failed(&self, inode: &Arc<Inode>, errno: i32) {
         inode.pages.note_error(errno);
-        self.failed.lock().entry((inode.ino, inode.generation)).or_insert_with(|| inode.clone());
+        let mut failed = self.failed.lock();
+        self.any_failed.store(true, Ordering::Release);
+        failed.entry((inode.ino, inode.generation)).or_insert_with(|| inode.clone());
     }
 
     /// The first loss of data that nobody was told of; all of them count as told then.
     pub fn untold_loss(&self) -> Result<()> {
-        let failed = std::mem::take(&mut *self.failed.lock());
+        let failed = {
+            let mut failed = self.failed.lock();
+            self.any_failed.store(false, Ordering::Release);
+            std::mem::take(&mut *failed)
+        };
         failed
             .into_values()
             .map(|inode| inode.pages.check_error(&mut inode.pages.error_seq()))
@@ -171,30 +218,35 @@ impl PagePool {
 
     /// Drops clean pages until the bound holds, as far as that is possible.
     pub fn shrink(&self) {
-        self.shrink_to(self.limit.load(Ordering::Relaxed));
-    }
-
-    /// Drops clean pages until at most `target` bytes are held, as far as that is possible.
-    pub fn shrink_to(&self, target: u64) {
-        let mut turns = match self.stats().bytes > target {
-            true => self.queue.lock().len().saturating_mul(3),
-            false => 0,
-        };
-        while turns > 0 && self.stats().bytes > target {
-            turns -= 1;
-            let Some(weak) = self.queue.lock().pop_front() else { return };
-            if let Some(inode) = weak.upgrade() {
-                self.evict_from(&inode);
+        let target = self.limit.load(Ordering::Relaxed);
+        if !exceeds(&self.counts.pages, target) {
+            return;
+        }
+        // This thread's inodes first, since their locks are near.
+        let first = extant_sync::shard_index();
+        for shard in first..first + extant_sync::shard_count() {
+            let queue = self.queue.at(shard);
+            let mut turns = queue.lock().len().saturating_mul(3);
+            while turns > 0 && exceeds(&self.counts.pages, target) {
+                turns -= 1;
+                let Some(weak) = queue.lock().pop_front() else { break };
+                if let Some(inode) = weak.upgrade() {
+                    self.evict_from(&inode, queue);
+                }
             }
         }
     }
 
-    fn evict_from(&self, inode: &Arc<Inode>) {
+    fn evict_from(&self, inode: &Arc<Inode>, queue: &Mutex<VecDeque<Weak<Inode>>>) {
         let pages: &Pages = &inode.pages;
         pages.queued.store(false, Ordering::Release);
         pages.change(self, |map| map.evict(EVICT_BATCH));
-        if pages.any() {
-            self.note(inode, false);
+        if pages.any() && !pages.queued.swap(true, Ordering::AcqRel) {
+            queue.lock().push_back(Arc::downgrade(inode));
         }
     }
+}
+
+fn exceeds(counter: &ShardedCounter, pages: u64) -> bool {
+    counter.at_least(i64::try_from(pages).unwrap_or(i64::MAX).saturating_add(1))
 }
