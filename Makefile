@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
 CRASH_SEED ?= 1000
 
-.PHONY: all run test bench fuzz real crash lint setup clean
+.PHONY: all run test bench contention fuzz real crash lint setup clean
 
 all:
 	$(CARGO) build --release
@@ -28,6 +28,11 @@ bench: setup
 	$(CARGO) build --release -p extant-cli -p extant-lab
 	target/release/extant-lab bench --runs $(BENCH_RUNS)
 
+# What each operation does to memory that threads share: WORKLOAD is one of those that `make contention` names, or `all`.
+contention:
+	$(CARGO) build --release -p extant-lab --features contention --target-dir target/contention
+	target/contention/release/extant-lab contention $(WORKLOAD)
+
 # Random operations against a model, and damaged images, until the time is over.
 fuzz: setup
 	EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --release -p extant --test it -- --ignored fuzz --nocapture
@@ -39,6 +44,7 @@ crash: setup
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p extant-lab -p extant-sync --features extant-lab/contention --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 clean:

@@ -44,6 +44,7 @@ enum Command {
     Setfattr(setfattr::Args),
     Recover(recover::Args),
     Stats(stats::Args),
+    Lab(lab::Args),
 }
 
 impl Command {
@@ -70,6 +71,7 @@ impl Command {
             Command::Setfattr(args) => setfattr::run(args, context),
             Command::Recover(args) => recover::run(args, context),
             Command::Stats(args) => stats::run(args, context),
+            Command::Lab(args) => lab::run(args, context),
         }
     }
 }

@@ -8,7 +8,9 @@
 pub mod bars;
 pub mod bench;
 pub mod cli;
+pub mod contention;
 pub mod huge;
+pub mod jobs;
 pub mod measure;
 pub mod null;
 pub mod report;

@@ -7,6 +7,7 @@ pub mod du;
 pub mod find;
 pub mod get;
 pub mod info;
+pub mod lab;
 pub mod ln;
 pub mod ls;
 pub mod mkdir;

@@ -72,6 +72,12 @@ impl Target for Directory {
         self.make(path, FILE_MODE).map(drop)
     }
 
+    fn creat(&self, path: &[u8]) -> io::Result<()> {
+        let how = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
+        sys::openat(&self.root, path, how, FILE_MODE)?;
+        Ok(())
+    }
+
     fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()> {
         let fd = self.make(path, Mode::from_raw_mode(file.mode.into()))?;
         write_all(&fd, file.data)?;
@@ -157,6 +163,10 @@ impl OpenFile for File {
             done += rio::pwrite(&self.fd, &data[done..], offset + done as u64)?;
         }
         Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(sys::ftruncate(&self.fd, len)?)
     }
 
     fn fsync(&self) -> io::Result<()> {

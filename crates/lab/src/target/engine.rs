@@ -1,7 +1,7 @@
 //! The engine, called in process.
 
 use super::{How, Kind, Name, OpenFile, Put, Target};
-use extant::{Caller, Error, File, FileType, Follow, Fs, New, OpenFlags, SetAttr, TimeSet, Timestamp};
+use extant::{Caller, Errno, Error, File, FileType, Follow, Fs, New, OpenFlags, SetAttr, TimeSet, Timestamp};
 use std::io;
 
 /// Permissions of what workloads make.
@@ -33,6 +33,20 @@ impl Engine {
     fn make_open(&self, path: &[u8], mode: u16) -> extant::Result<File> {
         let node = self.make(path, mode, New::File)?;
         self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() })
+    }
+
+    /// As a program that opens with `O_CREAT` and `O_TRUNC`: it looks first, since mostly the file is there.
+    fn make_or_empty(&self, path: &[u8]) -> extant::Result<File> {
+        let (dir, name) = self.fs.resolve_parent(path)?;
+        let flags = OpenFlags { write: true, truncate: true, ..Default::default() };
+        match self.fs.lookup(&dir, name) {
+            Ok(node) => self.fs.open_file(&node, flags),
+            Err(Error::Posix(Errno::NoEnt)) => {
+                let node = self.fs.create(&Caller::default(), &dir, name, FILE_MODE, New::File)?;
+                self.fs.open_file(&node, flags)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     fn put_file(&self, path: &[u8], file: Put<'_>) -> extant::Result<()> {
@@ -86,6 +100,10 @@ impl Target for Engine {
 
     fn create(&self, path: &[u8]) -> io::Result<()> {
         self.make_open(path, FILE_MODE).map(drop).map_err(io_error)
+    }
+
+    fn creat(&self, path: &[u8]) -> io::Result<()> {
+        self.make_or_empty(path).map(drop).map_err(io_error)
     }
 
     fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()> {
@@ -152,6 +170,10 @@ impl OpenFile for File {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         write_all(self, offset, data).map_err(io_error)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len).map_err(io_error)
     }
 
     fn fsync(&self) -> io::Result<()> {

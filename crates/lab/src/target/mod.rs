@@ -58,6 +58,9 @@ pub trait OpenFile: Send + Sync {
     /// Writes all of `data` at `offset`, or at the end of a file opened with [`How::Append`].
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
+    /// ftruncate(2).
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
     /// fsync(2).
     fn fsync(&self) -> io::Result<()>;
 }
@@ -69,6 +72,9 @@ pub trait Target: Send + Sync {
 
     /// Makes an empty file that must not exist: open and close.
     fn create(&self, path: &[u8]) -> io::Result<()>;
+
+    /// creat(2) and close: makes an empty file, or empties the one that is there.
+    fn creat(&self, path: &[u8]) -> io::Result<()>;
 
     /// Makes a file that must not exist: open, write, perhaps set its time, close.
     fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()>;

@@ -1,0 +1,65 @@
+//! What each operation does to memory that threads share: locks taken, writes to lines that several threads write.
+//!
+//! The figures come from the counting types of `extant_sync`, which the feature `contention` puts in place of the usual ones.
+//! They say how often and where, not how fast: the counting program is much slower.
+
+#[cfg(feature = "contention")]
+mod count;
+#[cfg(feature = "contention")]
+mod text;
+
+use crate::jobs::KINDS;
+use std::io;
+
+/// Arguments of `extant-lab contention`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Workloads; `all` for all. Without any, their names are printed.
+    pub workloads: Vec<String>,
+    /// Threads.
+    #[arg(long, default_value_t = 4)]
+    pub threads: usize,
+    /// The most operations of each thread.
+    #[arg(long, default_value_t = 2000)]
+    pub ops: u64,
+    /// Lines of memory and places in the source to print.
+    #[arg(long, default_value_t = 20)]
+    pub lines: usize,
+    /// End with 1 if a workload shares what it must not share.
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Runs the command; whether all that was judged passed.
+pub fn run(args: &Args) -> io::Result<bool> {
+    if args.workloads.is_empty() {
+        KINDS.iter().for_each(|kind| println!("{:<22} {}", kind.word, kind.name));
+        return Ok(true);
+    }
+    counted(args)
+}
+
+#[cfg(feature = "contention")]
+fn counted(args: &Args) -> io::Result<bool> {
+    let all = args.workloads.iter().any(|word| word == "all");
+    let named = |word: &String| {
+        let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("there is no workload `{word}`"));
+        crate::jobs::Kind::named(word).ok_or_else(unknown)
+    };
+    let kinds: Vec<_> = match all {
+        true => KINDS.iter().collect(),
+        false => args.workloads.iter().map(named).collect::<io::Result<_>>()?,
+    };
+    let mut passed = true;
+    for counted in count::count(&kinds, args)? {
+        print!("{}", text::text(&counted, args.lines));
+        passed &= counted.verdicts().iter().all(|verdict| verdict.passed);
+    }
+    Ok(passed || !args.strict)
+}
+
+#[cfg(not(feature = "contention"))]
+fn counted(_args: &Args) -> io::Result<bool> {
+    let message = "this program was built without counting; `make contention` builds one that counts";
+    Err(io::Error::new(io::ErrorKind::Unsupported, message))
+}

@@ -1,0 +1,71 @@
+//! Files that come and go.
+
+use super::names::{ensure_file, many, own};
+use super::{Job, Size};
+use crate::measure::Limit;
+use crate::target::{How, OpenFile, Target};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The longest that jobs of so many operations may take.
+const CAP: Duration = Duration::from_secs(5);
+
+/// As many operations of each thread.
+pub fn times(ops: u64) -> Limit {
+    Limit { ops, time: CAP }
+}
+
+/// Makes empty files.
+pub fn create<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    let names = many(target, "create", threads, size.files)?;
+    let made: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
+    let shared = std::sync::Arc::new((names, made));
+    let (one, all) = (shared.clone(), shared);
+    let job = Job::new(times(one.0[0].len() as u64), move |t, n| {
+        target.create(&one.0[t][n as usize])?;
+        // Relaxed: read when the threads have ended. The counters are next to each other, but this is one write in thousands.
+        one.1[t].store(n + 1, Ordering::Relaxed);
+        Ok(())
+    });
+    Ok(job.then(move || {
+        let made = all.1.iter().map(|made| made.load(Ordering::Relaxed) as usize);
+        all.0.iter().zip(made).try_for_each(|(names, made)| names[..made].iter().try_for_each(|n| target.unlink(n)))
+    }))
+}
+
+/// Deletes empty files.
+pub fn unlink<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    let names = many(target, "unlink", threads, size.files)?;
+    names.iter().flatten().try_for_each(|name| ensure_file(target, name))?;
+    Ok(Job::new(times(names[0].len() as u64), move |t, n| target.unlink(&names[t][n as usize])))
+}
+
+/// Overwrites the same block of an open file of its own: in memory, on both sides.
+pub fn write<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    let paths = own(target, "write", threads)?;
+    let data = vec![0x5a; 4096];
+    let open = |path: &Vec<u8>| {
+        ensure_file(target, path)?;
+        target.open(path, How::Write)
+    };
+    let files: Vec<Box<dyn OpenFile>> = paths.iter().map(open).collect::<io::Result<_>>()?;
+    files.iter().try_for_each(|file| file.write_at(0, &data))?;
+    Ok(Job::new(Limit::time(size.window), move |t, _| files[t].write_at(0, &data)))
+}
+
+/// Renames a file to and fro.
+pub fn rename<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    let paths = own(target, "rename", threads)?;
+    let away: Vec<Vec<u8>> = paths.iter().map(|path| [path.as_slice(), b".away"].concat()).collect();
+    for (path, away) in paths.iter().zip(&away) {
+        match target.rename(away, path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => ensure_file(target, path)?,
+            other => other?,
+        }
+    }
+    Ok(Job::new(Limit::time(size.window), move |t, n| match n % 2 {
+        0 => target.rename(&paths[t], &away[t]),
+        _ => target.rename(&away[t], &paths[t]),
+    }))
+}

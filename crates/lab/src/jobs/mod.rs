@@ -1,0 +1,191 @@
+//! Workloads of one operation that threads repeat, for comparisons in pairs and for counting what an operation shares.
+//!
+//! A job is prepared, run by threads that start together, and cleared away; only the run is measured. Any number of jobs follow
+//! each other on one file system, and each leaves behind at most directories and files that the next of its kind uses again.
+
+mod look;
+mod make;
+mod names;
+mod orphans;
+mod sync;
+
+use crate::measure::{Done, Limit, run_threads};
+use crate::target::Target;
+use std::io;
+use std::time::Duration;
+
+pub use sync::{SYNCERS, fill, sync_crowd};
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Files that are made or deleted, all threads together.
+    pub files: usize,
+    /// Bytes or blocks by which each thread cuts its file.
+    pub cuts: u64,
+    /// Rounds of each client that makes one file again and again.
+    pub rounds: u64,
+    /// How long jobs without an end of their own take.
+    pub window: Duration,
+}
+
+impl Size {
+    /// What bars are judged by.
+    pub const FULL: Size = Size { files: 8_000, cuts: 1_000, rounds: 1_000, window: Duration::from_millis(60) };
+
+    /// A look that takes little time.
+    pub const QUICK: Size = Size { files: 2_000, cuts: 300, rounds: 300, window: Duration::from_millis(20) };
+
+    /// What a test takes.
+    pub const TINY: Size = Size { files: 160, cuts: 20, rounds: 10, window: Duration::from_millis(2) };
+}
+
+/// One operation: thread and number.
+type Operation<'a> = Box<dyn Fn(usize, u64) -> io::Result<()> + Sync + 'a>;
+
+/// A prepared job.
+pub struct Job<'a> {
+    limit: Limit,
+    op: Operation<'a>,
+    after: Box<dyn FnOnce() -> io::Result<()> + 'a>,
+}
+
+impl<'a> Job<'a> {
+    /// A job that leaves nothing to clear away.
+    fn new(limit: Limit, op: impl Fn(usize, u64) -> io::Result<()> + Sync + 'a) -> Job<'a> {
+        Job { limit, op: Box::new(op), after: Box::new(|| Ok(())) }
+    }
+
+    /// With something to do afterwards.
+    fn then(self, after: impl FnOnce() -> io::Result<()> + 'a) -> Job<'a> {
+        Job { after: Box::new(after), ..self }
+    }
+
+    /// Runs it, at most so many operations of each thread, and clears away.
+    fn run(self, threads: usize, most: u64, watch: &dyn Watch) -> io::Result<Done> {
+        let limit = Limit { ops: self.limit.ops.min(most), time: self.limit.time };
+        let op = &self.op;
+        watch.start();
+        let done = run_threads(threads, limit, |thread, n| {
+            if n == 0 {
+                watch.thread();
+            }
+            op(thread, n)
+        });
+        watch.stop();
+        (self.after)()?;
+        done
+    }
+}
+
+/// Looks on while a job runs, not while it is prepared and cleared away.
+pub trait Watch: Sync {
+    /// It begins.
+    fn start(&self) {}
+
+    /// One of its threads begins.
+    fn thread(&self) {}
+
+    /// It is over.
+    fn stop(&self) {}
+}
+
+/// Looks at nothing.
+impl Watch for () {}
+
+/// A kind of job.
+pub struct Kind {
+    /// Its name in tables.
+    pub name: &'static str,
+    /// Its name on command lines.
+    pub word: &'static str,
+    /// How many times the kernel's rate it has to reach.
+    pub bar: f64,
+    prepare: for<'a> fn(&'a dyn Target, usize, &Size) -> io::Result<Job<'a>>,
+}
+
+impl Kind {
+    /// Prepares, lets everything come to rest, runs (at most `most` operations of each thread) and clears away.
+    pub fn play(
+        &self,
+        target: &dyn Target,
+        (threads, most): (usize, u64),
+        size: &Size,
+        watch: &dyn Watch,
+    ) -> io::Result<Done> {
+        let job = (self.prepare)(target, threads, size)?;
+        target.sync()?;
+        job.run(threads, most, watch)
+    }
+
+    /// The kind of a word.
+    pub fn named(word: &str) -> Option<&'static Kind> {
+        KINDS.iter().find(|kind| kind.word == word)
+    }
+}
+
+/// All kinds, in the order of tables.
+pub const KINDS: [Kind; 12] = [
+    Kind { name: "stress-orphan, byte by byte", word: "stress-orphan", bar: 3.0, prepare: orphans::by_byte },
+    Kind { name: "stress-orphan, block by block", word: "stress-orphan-blocks", bar: 3.0, prepare: orphans::by_block },
+    Kind { name: "creat_clo", word: "creat-clo", bar: 3.0, prepare: orphans::creat_clo },
+    Kind {
+        name: "creat_clo, unlink each time",
+        word: "creat-clo-unlink",
+        bar: 3.0,
+        prepare: orphans::creat_clo_unlink,
+    },
+    Kind { name: "create empty files", word: "create", bar: 2.0, prepare: make::create },
+    Kind { name: "unlink", word: "unlink", bar: 2.0, prepare: make::unlink },
+    Kind { name: "stat one path of depth 6", word: "stat-path", bar: 4.0, prepare: look::stat_path },
+    Kind { name: "open and close", word: "open", bar: 3.0, prepare: look::open },
+    Kind { name: "stat files of one directory", word: "stat-files", bar: 4.0, prepare: look::stat_files },
+    Kind { name: "warm walk of a tree", word: "walk", bar: 3.0, prepare: look::walk },
+    Kind { name: "write 4 KiB to own file", word: "write", bar: 1.0, prepare: make::write },
+    Kind { name: "rename in own directory", word: "rename", bar: 1.0, prepare: make::rename },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Engine;
+    use extant::{Fs, OpenOptions, mkfs};
+    use extant_blocks::MemDevice;
+    use std::sync::Arc;
+
+    fn engine() -> Engine {
+        let device = Arc::new(MemDevice::new(64 << 20));
+        Engine::new(Fs::create(device, &mkfs::Options::default(), &OpenOptions::new()).expect("a file system"))
+    }
+
+    #[test]
+    fn every_kind_can_be_played_again_and_again() {
+        let engine = engine();
+        for kind in &KINDS {
+            for threads in [1, 3, 1] {
+                let done = kind.play(&engine, (threads, u64::MAX), &Size::TINY, &()).expect(kind.name);
+                assert_eq!(done.ops.len(), threads);
+                assert!(done.ops.iter().all(|ops| *ops > 0) && done.rate() > 0.0, "{}: {done:?}", kind.name);
+            }
+        }
+        engine.unmount().expect("a clean end");
+    }
+
+    #[test]
+    fn callers_of_sync_meet_creators() {
+        let engine = engine();
+        fill(&engine, "clean", 50, 2).expect("files");
+        assert_eq!(engine.list(b"clean/d0").expect("a directory").len(), 50);
+        assert_eq!(sync_crowd(&engine, "crowd", 0).expect("no error").1, 0);
+        sync_crowd(&engine, "crowd", 2).expect("no error");
+        assert!(engine.list(b"crowd/c0").expect("a directory").is_empty());
+        engine.unmount().expect("a clean end");
+    }
+
+    #[test]
+    fn words_are_unique() {
+        for kind in &KINDS {
+            assert_eq!(Kind::named(kind.word).map(|k| k.name), Some(kind.name));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Jobs that need orphan records: cutting files, and making one file again and again.
+
+use super::make::times;
+use super::names::{ensure_file, own};
+use super::{Job, Size};
+use crate::measure::Limit;
+use crate::target::{How, OpenFile, Target};
+use std::io;
+
+const BLOCK: u64 = 4096;
+
+/// Each thread cuts a file of its own to nothing, a byte at a time. All bytes but the last lie in a block that stays, so that a file
+/// system that looks first needs no record.
+pub fn by_byte<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    cut(target, ("bytes", threads), size.cuts, 1)
+}
+
+/// As [`by_byte`], a block at a time: each cut frees one, and needs a record while it does.
+pub fn by_block<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    cut(target, ("blocks", threads), size.cuts.min(256), BLOCK)
+}
+
+fn cut<'a>(target: &'a dyn Target, (what, threads): (&str, usize), cuts: u64, step: u64) -> io::Result<Job<'a>> {
+    let files: Vec<Box<dyn OpenFile>> =
+        own(target, what, threads)?.iter().map(|path| filled(target, path, cuts * step)).collect::<io::Result<_>>()?;
+    Ok(Job::new(times(cuts), move |t, n| files[t].set_len((cuts - 1 - n) * step)))
+}
+
+fn filled(target: &dyn Target, path: &[u8], len: u64) -> io::Result<Box<dyn OpenFile>> {
+    ensure_file(target, path)?;
+    let file = target.open(path, How::Write)?;
+    file.write_at(0, &vec![7; len as usize])?;
+    file.fsync()?;
+    Ok(file)
+}
+
+/// Clients as reaim has them: each makes and closes one path of its own so many times, all but the first of which empty a file that is
+/// there, and removes it in the end.
+pub fn creat_clo<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    let paths = own(target, "creat", threads)?;
+    let last = size.rounds;
+    Ok(Job::new(times(size.rounds + 1), move |t, n| match n {
+        n if n == last => target.unlink(&paths[t]),
+        _ => target.creat(&paths[t]),
+    }))
+}
+
+/// The same with an unlink after each.
+pub fn creat_clo_unlink<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    let paths = own(target, "creat-unlink", threads)?;
+    let limit = Limit { ops: size.rounds, ..times(size.rounds) };
+    Ok(Job::new(limit, move |t, _| {
+        target.creat(&paths[t])?;
+        target.unlink(&paths[t])
+    }))
+}

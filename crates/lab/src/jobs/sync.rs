@@ -1,0 +1,70 @@
+//! Many callers of sync at once, with many inodes in memory.
+
+use super::names::ensure_dir;
+use crate::measure::{Limit, run_threads, share_out};
+use crate::target::Target;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Callers of sync at once.
+pub const SYNCERS: usize = 100;
+
+/// Files in a directory.
+const IN_DIRECTORY: usize = 2000;
+
+/// Makes empty files so that their inodes are in memory, and lets them become clean.
+pub fn fill(target: &dyn Target, top: &str, files: usize, threads: usize) -> io::Result<()> {
+    ensure_dir(target, top.as_bytes())?;
+    (0..files.div_ceil(IN_DIRECTORY)).try_for_each(|d| target.mkdir(format!("{top}/d{d}").as_bytes()))?;
+    share_out(threads, files, |n| target.create(format!("{top}/d{}/f{n}", n / IN_DIRECTORY).as_bytes()))?;
+    target.sync()
+}
+
+/// [`SYNCERS`] callers of sync at once, while `creators` threads make files of their own below `top` until the last has returned.
+/// How long that took, and how many files were made meanwhile.
+pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize) -> io::Result<(Duration, u64)> {
+    ensure_dir(target, top.as_bytes())?;
+    (0..creators).try_for_each(|t| ensure_dir(target, format!("{top}/c{t}").as_bytes()))?;
+    let over = AtomicBool::new(creators == 0);
+    let made = AtomicU64::new(0);
+    let (over, count) = (&over, &made);
+    std::thread::scope(|scope| {
+        let creating: Vec<_> = (0..creators)
+            .map(|t| scope.spawn(move || keep_creating(target, &format!("{top}/c{t}"), over, count)))
+            .collect();
+        // All are at work before the first sync.
+        while !over.load(Ordering::Relaxed) && count.load(Ordering::Relaxed) < 16 * creators as u64 {
+            std::thread::yield_now();
+        }
+        let before = count.load(Ordering::Relaxed);
+        let start = Instant::now();
+        let once = Limit { ops: 1, time: Duration::MAX };
+        let synced = run_threads(SYNCERS, once, |_, _| target.sync());
+        let (time, after) = (start.elapsed(), count.load(Ordering::Relaxed));
+        over.store(true, Ordering::Relaxed);
+        let created: io::Result<()> = creating.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())));
+        synced.and(created).map(|()| (time, after - before))
+    })
+}
+
+/// Makes files, and deletes each some while later, until it is over or one fails, which ends it for all.
+fn keep_creating(target: &dyn Target, dir: &str, over: &AtomicBool, made: &AtomicU64) -> io::Result<()> {
+    const KEPT: u64 = 200;
+    let name = |n: u64| format!("{dir}/f{n}").into_bytes();
+    let mut n = 0;
+    let mut outcome = Ok(());
+    while !over.load(Ordering::Relaxed) && outcome.is_ok() {
+        outcome = target.create(&name(n));
+        if outcome.is_ok() && n >= KEPT {
+            outcome = target.unlink(&name(n - KEPT));
+        }
+        n += 1;
+        made.fetch_add(1, Ordering::Relaxed);
+    }
+    if outcome.is_err() {
+        over.store(true, Ordering::Relaxed);
+        return outcome;
+    }
+    (n.saturating_sub(KEPT)..n).try_for_each(|n| target.unlink(&name(n)))
+}
