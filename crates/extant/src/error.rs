@@ -85,6 +85,20 @@ impl Error {
         }
     }
 
+    /// The same error for another who shared the work that met it: same kind, number and text.
+    pub(crate) fn to_another(&self) -> Error {
+        match self {
+            Error::Io(e) => {
+                Error::Io(extant_blocks::raw_os_error(e).map_or_else(|| copy_io(e), io::Error::from_raw_os_error))
+            }
+            Error::Corrupt(c) => Error::Corrupt(c.clone()),
+            Error::Unsupported(what) => Error::Unsupported(what.clone()),
+            Error::Invalid(why) => Error::Invalid(why.clone()),
+            Error::Aborted(why) => Error::Aborted(why.clone()),
+            Error::Posix(e) => Error::Posix(*e),
+        }
+    }
+
     /// Whether this is the POSIX error `e`.
     pub fn is(&self, e: Errno) -> bool {
         matches!(self, Error::Posix(own) if *own == e)

@@ -1,21 +1,38 @@
 //! Flushes of one device, shared by all who need one.
 //!
+//! # Stamps
+//! Flushes are numbered as they begin. A write's stamp is the number of the last flush that had begun when the write was
+//! complete, so every later flush that succeeds has made it durable. Stamps cost a look at a word that changes with
+//! flushes only: writers share nothing that each of them writes.
+//!
 //! # Invariants
-//! `flushed` is at most `written`; every write counted in `flushed` was complete before a flush began that succeeded.
-//! After a failed flush nothing is ever flushed again: see "What is assumed of the medium" in `docs/journal.md`.
+//! `flushed` is the number of the last flush that succeeded, and at most `begun`. `noted` is the newest stamp, and at most
+//! `begun`. After a failed flush nothing is ever flushed again: see "What is assumed of the medium" in
+//! `docs/journal.md`.
 
 use crate::error::{Error, Result};
 use crate::stats::{Counters, count};
 use extant_blocks::BlockDevice;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
-use extant_sync::{Arc, Level, Mutex};
+use extant_sync::{Arc, CachePadded, Level, Mutex};
+
+/// When a write was complete, by the flushes that had begun before. Later stamps are greater or equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WriteStamp(pub u64);
+
+impl WriteStamp {
+    /// There was no write.
+    pub const NONE: WriteStamp = WriteStamp(0);
+}
 
 pub(crate) struct Flusher {
     device: Arc<dyn BlockDevice>,
     counters: Arc<Counters>,
-    /// Counts completed writes.
-    written: AtomicU64,
-    /// The writes that the last successful flush covered.
+    /// The number of the flush that has begun last.
+    begun: CachePadded<AtomicU64>,
+    /// The stamp of the newest write.
+    noted: AtomicU64,
+    /// The number of the last flush that succeeded.
     flushed: AtomicU64,
     /// Held while flushing; the failure, once there was one.
     failed: Mutex<Option<Error>>,
@@ -27,7 +44,8 @@ impl Flusher {
             device,
             counters,
             // What was written before the session began is not known to be flushed.
-            written: AtomicU64::new(1),
+            begun: CachePadded::new(AtomicU64::new(1)),
+            noted: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
             failed: Mutex::new(Level::JournalList, None),
         }
@@ -37,37 +55,90 @@ impl Flusher {
         &self.device
     }
 
-    /// Notes that a write is complete, and in want of a flush.
-    pub fn note_write(&self) {
-        self.written.fetch_add(1, SeqCst);
+    /// Notes that a write is complete, and in want of a flush. Gives its stamp.
+    pub fn note_write(&self) -> WriteStamp {
+        // Read after the write: a flush that begins later has a greater number.
+        let stamp = self.begun.load(SeqCst);
+        if self.noted.load(SeqCst) < stamp {
+            self.noted.fetch_max(stamp, SeqCst);
+        }
+        WriteStamp(stamp)
+    }
+
+    /// Whether every noted write is durable.
+    pub fn is_clean(&self) -> bool {
+        self.covers(self.newest())
     }
 
     /// Makes every noted write durable, by a flush of this or another thread.
     pub fn flush(&self) -> Result<()> {
-        let target = self.written.load(SeqCst);
+        self.flush_since(self.newest())
+    }
+
+    /// The stamp of the newest noted write.
+    pub fn newest(&self) -> WriteStamp {
+        WriteStamp(self.noted.load(SeqCst))
+    }
+
+    fn covers(&self, stamp: WriteStamp) -> bool {
+        stamp == WriteStamp::NONE || self.flushed.load(SeqCst) > stamp.0
+    }
+
+    /// Makes the writes durable that have this stamp or an earlier one.
+    pub fn flush_since(&self, stamp: WriteStamp) -> Result<()> {
+        if self.covers(stamp) {
+            return Ok(());
+        }
         let mut failed = self.failed.lock();
         if let Some(error) = &*failed {
             return Err(error.clone());
         }
-        if self.flushed.load(SeqCst) >= target {
+        if self.covers(stamp) {
             count(&self.counters.flushes_shared, 1);
             return Ok(());
         }
-        let covered = self.written.load(SeqCst);
+        let number = self.begun.fetch_add(1, SeqCst) + 1;
         if let Err(error) = self.device.flush() {
             let error = Error::from(error);
             *failed = Some(error.clone());
             return Err(error);
         }
         count(&self.counters.flushes, 1);
-        self.flushed.store(covered, SeqCst);
+        self.flushed.store(number, SeqCst);
         Ok(())
     }
 }
 
 impl std::fmt::Debug for Flusher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (written, flushed) = (self.written.load(SeqCst), self.flushed.load(SeqCst));
-        f.debug_struct("Flusher").field("written", &written).field("flushed", &flushed).finish_non_exhaustive()
+        let (noted, flushed) = (self.noted.load(SeqCst), self.flushed.load(SeqCst));
+        f.debug_struct("Flusher").field("noted", &noted).field("flushed", &flushed).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_blocks::{MemDevice, RecordingDevice};
+
+    fn flusher() -> (Arc<RecordingDevice<MemDevice>>, Flusher) {
+        let device = Arc::new(RecordingDevice::new(MemDevice::new(4096)));
+        (device.clone(), Flusher::new(device, Arc::default()))
+    }
+
+    #[test]
+    fn a_write_wants_a_flush_that_begins_later() {
+        let (device, flusher) = flusher();
+        assert!(!flusher.is_clean());
+        flusher.flush().unwrap();
+        assert!(flusher.is_clean());
+        let (early, late) = (flusher.note_write(), flusher.note_write());
+        assert!(early == late && !flusher.is_clean());
+        flusher.flush_since(early).unwrap();
+        flusher.flush_since(late).unwrap();
+        flusher.flush_since(WriteStamp::NONE).unwrap();
+        assert_eq!(device.log().len(), 2);
+        let after = flusher.note_write();
+        assert!(after > late && flusher.covers(late) && !flusher.covers(after));
     }
 }

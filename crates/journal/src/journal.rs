@@ -8,7 +8,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::client::Client;
 use crate::commit;
 use crate::error::{Error, Result};
-use crate::flush::Flusher;
+use crate::flush::{Flusher, WriteStamp};
 use crate::handle::Handle;
 use crate::log::{Log, LogFeatures, space::LogSpace};
 use crate::shared::{Core, Logged};
@@ -175,11 +175,30 @@ impl Journal {
         self.wait_and_flush(self.core.newest_with_content())
     }
 
+    /// Whether everything is durable: no change waits for a commit, and no noted write for a flush. Reads a few words.
+    pub fn is_clean(&self) -> bool {
+        self.core.newest_with_content() <= self.core.control.durable() && self.core.home.is_clean()
+    }
+
     /// Notes that data was written to the file system's device, past the cache. To be called when the write is
-    /// complete.
+    /// complete. The stamp tells [`Journal::flush_since`] which flushes cover it.
     #[inline]
-    pub fn note_data_write(&self) {
-        self.core.home.note_write();
+    pub fn note_data_write(&self) -> WriteStamp {
+        self.core.home.note_write()
+    }
+
+    /// The stamp of the newest data write: for who does not know which of them concern him.
+    pub fn newest_data_write(&self) -> WriteStamp {
+        self.core.home.newest()
+    }
+
+    /// Makes the data durable that has this stamp or an earlier one. Does nothing if a flush has done it already, even if
+    /// other data waits for one.
+    ///
+    /// # Errors
+    /// As [`Journal::barrier_flush`].
+    pub fn flush_since(&self, stamp: WriteStamp) -> Result<()> {
+        self.core.home.flush_since(stamp).inspect_err(|error| self.core.abort(error.clone()))
     }
 
     /// Flushes the file system's device, unless a flush since the last noted write has done it already.

@@ -26,6 +26,7 @@ mod tid;
 
 pub use client::{Client, Freezer, Seal};
 pub use error::{Error, Result};
+pub use flush::WriteStamp;
 pub use handle::Handle;
 pub use journal::{Config, Journal, UpdatesLock};
 pub use log::{

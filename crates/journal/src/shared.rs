@@ -122,10 +122,10 @@ impl Core {
 
     /// Waits until `tid` is durable.
     pub fn wait(&self, tid: Tid) -> Result<()> {
-        count(&self.counters.waits, 1);
         if self.control.durable() >= tid {
             return Ok(());
         }
+        count(&self.counters.waits, 1);
         let tid = tid.min(self.running());
         let mut first = true;
         loop {

@@ -22,7 +22,7 @@ macro_rules! counters {
 counters! {
     /// Transactions made durable.
     commits,
-    /// Waits for a transaction to be durable.
+    /// Waits for a transaction that was not durable yet.
     waits,
     /// Those of them whose transaction somebody else had asked for already.
     shared_waits,

@@ -98,7 +98,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
     };
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
     let data = data.get(..(covered - offset) as usize).unwrap_or(data);
-    write_data(st, &pieces, offset, data)?;
+    write_data(st, inode, &pieces, offset, data)?;
     let stamp = times::due(st, inode, strip).then_some(strip);
     {
         let _work = inode.pages.work.lock();
@@ -110,7 +110,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
 }
 
 /// Writes the bytes to their places; of blocks that were not written before, the rest becomes zero.
-fn write_data(st: &Store, pieces: &[Piece], offset: u64, data: &[u8]) -> Result<()> {
+fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], offset: u64, data: &[u8]) -> Result<()> {
     let end = offset + data.len() as u64;
     let mut plug = Plug::new(&*st.dev);
     for piece in pieces {
@@ -125,7 +125,7 @@ fn write_data(st: &Store, pieces: &[Piece], offset: u64, data: &[u8]) -> Result<
         plug.add(at.saturating_add(own.start - bytes.start), part);
     }
     plug.finish()?;
-    st.journal.note_data_write();
+    inode.pages.note_written(st.journal.note_data_write());
     Ok(())
 }
 

@@ -16,7 +16,9 @@ pub fn fsync(st: &Store, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
         return written;
     }
     let tid = if datasync { &inode.datasync_tid } else { &inode.sync_tid };
-    // One flush covers the commit and the data: whichever needs it last.
-    let durable = st.journal.wait_and_flush(Tid(tid.load(Ordering::Acquire)));
+    // One flush covers the commit and the data: whichever needs it last. A file that is durable already costs none, even
+    // while others wait for one.
+    let committed = st.journal.wait(Tid(tid.load(Ordering::Acquire)));
+    let durable = committed.and_then(|()| st.journal.flush_since(inode.pages.written()));
     written.and(durable.map_err(lost))
 }

@@ -165,7 +165,7 @@ fn take_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
 fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     let mut claim = space::claim_first(st, inode)?;
     st.dev.write_at(block, map::at(st, claim.start.0))?;
-    st.journal.note_data_write();
+    inode.pages.note_written(st.journal.note_data_write());
     let mut h = st.start(credits(st) + extent::credits(st, inode, 1))?;
     take_out(st, &mut h, inode)?;
     extent::insert_claim(st, &mut h, inode, 0, &mut claim, 0, 1, State::Written)

@@ -135,7 +135,7 @@ fn write_group(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken],
         let first = run.first().map_or(0, |page| page.lblk);
         place(st, inode, work, first..first + run.len() as u32, reserved, &mut pieces)?;
     }
-    write_data(st, &pieces, taken)?;
+    write_data(st, inode, &pieces, taken)?;
     plan::apply(st, inode, pieces, After { size, stamp: None })
 }
 
@@ -156,7 +156,7 @@ fn place(
 }
 
 /// Writes the pages to their places. Both are in the order of blocks, and the pieces cover the pages exactly.
-fn write_data(st: &Store, pieces: &[Piece], taken: &[Taken]) -> Result<()> {
+fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], taken: &[Taken]) -> Result<()> {
     let mut plug = Plug::new(&*st.dev);
     let mut pages = taken.iter();
     for piece in pieces {
@@ -167,6 +167,6 @@ fn write_data(st: &Store, pieces: &[Piece], taken: &[Taken]) -> Result<()> {
         }
     }
     plug.finish()?;
-    st.journal.note_data_write();
+    inode.pages.note_written(st.journal.note_data_write());
     Ok(())
 }

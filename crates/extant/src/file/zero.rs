@@ -28,7 +28,7 @@ pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) ->
         State::Written => {
             let at = map::at(st, run.pblk.0).saturating_add(within.start as u64);
             st.dev.write_at(&vec![0; within.len()], at)?;
-            st.journal.note_data_write();
+            inode.pages.note_written(st.journal.note_data_write());
             Ok(())
         }
     }

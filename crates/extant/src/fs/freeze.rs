@@ -22,7 +22,7 @@ impl Fs {
         let ops: &Operations = self.operations();
         let st = ops.st();
         st.writable()?;
-        let one = ops.sync_lock.lock();
+        let one = ops.freezing.lock();
         ops.write_back_all()?;
         st.journal.sync()?;
         let updates = st.journal.lock_updates();

@@ -7,13 +7,14 @@ mod freeze;
 mod open;
 mod options;
 mod report;
+mod sync;
 mod threads;
 
 pub use freeze::Frozen;
 pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Recovery};
 
-use crate::error::{Errno, Error, Result, lost};
+use crate::error::{Errno, Error, Result};
 use crate::mkfs;
 use crate::mmp::Mmp;
 use crate::ops::{Node, Operations};
@@ -162,36 +163,6 @@ impl Drop for Fs {
         if let Err(e) = self.close() {
             tracing::error!("unmounting failed: {e}");
         }
-    }
-}
-
-impl Operations {
-    /// Everything done so far is durable when this returns.
-    pub fn sync(&self) -> Result<()> {
-        let _one_walk = self.sync_lock.lock();
-        self.write_and_commit()
-    }
-
-    /// Writes all dirty pages back and commits, whatever could not be written. Errors are this writing's and those that
-    /// nobody was told of.
-    fn write_and_commit(&self) -> Result<()> {
-        let written = self.write_back_all();
-        let untold = self.st().pool.untold_loss();
-        let synced = self.st().journal.sync().map_err(lost);
-        written.and(untold).and(synced)
-    }
-
-    /// Writes all dirty pages back.
-    pub(crate) fn write_back_all(&self) -> Result<()> {
-        crate::file::writeback_all(self.st())
-    }
-
-    /// Frees what waits for it and writes everything, until nothing is left to do.
-    fn drain(&self) -> Result<()> {
-        let written = self.write_and_commit();
-        self.free_nameless();
-        while self.reap() > 0 {}
-        written.and(self.st().journal.sync().map_err(lost))
     }
 }
 

@@ -31,7 +31,10 @@ impl Inode {
         let raw = &bytes[range];
         let body = disk::Inode::decode(raw, &st.geo, ino)?;
         let tail = disk::tail(raw, &st.geo, &body).into();
-        Ok(Arc::new(Self::assemble(st, ino, Body { disk: body, tail })))
+        let inode = Self::assemble(st, ino, Body { disk: body, tail });
+        // It may have been in memory before, and written to.
+        inode.pages.note_written(st.journal.newest_data_write());
+        Ok(Arc::new(inode))
     }
 
     /// A new inode in memory; the caller has booked `ino` and marks it dirty with the first edit.

@@ -31,7 +31,7 @@ use crate::vfs::{Follow, Vfs, alive};
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::Ordering;
-use extant_sync::{ArcWriteGuard, Level, Mutex, write_all_arc};
+use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, write_all_arc};
 use orphans::Reaper;
 use std::sync::Arc;
 
@@ -67,13 +67,20 @@ impl Node {
 pub struct Operations {
     pub(crate) vfs: Vfs,
     reaper: Reaper,
-    /// Serialises changes with freezing: operations hold it shared through the journal; see `fs`.
-    pub(crate) sync_lock: Mutex<()>,
+    /// One freezes at a time.
+    pub(crate) freezing: Mutex<()>,
+    /// Syncs, shared by all who ask at the same time.
+    pub(crate) syncs: Rounds<Result<(), Arc<Error>>>,
 }
 
 impl Operations {
     pub(crate) fn new(vfs: Vfs) -> Self {
-        Operations { vfs, reaper: Reaper::default(), sync_lock: Mutex::new(Level::FsState, ()) }
+        Operations {
+            vfs,
+            reaper: Reaper::default(),
+            freezing: Mutex::new(Level::FsState, ()),
+            syncs: Rounds::new(Level::Leaf),
+        }
     }
 
     pub(crate) fn st(&self) -> &Store {

@@ -16,4 +16,5 @@ mod review;
 mod space;
 mod stress;
 mod structures;
+mod sync;
 mod xattr;

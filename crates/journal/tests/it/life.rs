@@ -2,7 +2,7 @@
 
 use crate::bench::*;
 use extant_blocks::{Buffer, Cache};
-use extant_journal::{Client, Error, Freezer, Journal, Result, Seal, Tid};
+use extant_journal::{Client, Error, Freezer, Journal, Result, Seal, Tid, WriteStamp};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -71,6 +71,31 @@ fn noted_data_is_flushed_once() {
     bench.journal.barrier_flush().unwrap();
     bench.journal.barrier_flush().unwrap();
     assert_eq!(bench.journal.stats().flushes, before + 1);
+}
+
+#[test]
+fn a_flush_serves_all_writes_before_it_and_no_flush_is_made_for_what_is_durable() {
+    let device = shared(format(PLAIN));
+    let bench = Bench::open(&device, PLAIN);
+    assert!(!bench.journal.is_clean(), "nobody knows what was written before");
+    bench.journal.sync().unwrap();
+    assert!(bench.journal.is_clean());
+    let before = bench.journal.stats();
+    let own = bench.journal.note_data_write();
+    assert!(!bench.journal.is_clean());
+    bench.journal.flush_since(own).unwrap();
+    let foreign = bench.journal.note_data_write();
+    bench.journal.flush_since(own).unwrap();
+    bench.journal.flush_since(WriteStamp::NONE).unwrap();
+    assert_eq!(bench.journal.stats().flushes, before.flushes + 1);
+    bench.journal.flush_since(foreign).unwrap();
+    bench.journal.sync().unwrap();
+    assert_eq!(bench.journal.stats().flushes, before.flushes + 2);
+    let tid = bench.set(HOME, &content(1, 1));
+    assert!(!bench.journal.is_clean());
+    bench.journal.wait(tid).unwrap();
+    assert!(bench.journal.is_clean());
+    assert_eq!(bench.journal.stats().commits, before.commits + 1);
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub use range::RangeLock;
 pub use readahead::ReadAhead;
 
 use crate::error::Result;
+use extant_journal::WriteStamp;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard};
 use pool::Counts;
@@ -47,6 +48,8 @@ pub struct Pages {
     /// Sequential readers.
     pub ahead: ReadAhead,
     errors: ErrorSeq,
+    /// The stamp of the newest write to the file's blocks.
+    written: AtomicU64,
     /// On the pool's queue of inodes with pages.
     queued: AtomicBool,
     /// Place on the pool's list of inodes with waiting pages.
@@ -68,6 +71,7 @@ impl Pages {
             ranges: RangeLock::default(),
             ahead: ReadAhead::default(),
             errors: ErrorSeq::default(),
+            written: AtomicU64::new(WriteStamp::NONE.0),
             queued: AtomicBool::new(false),
             dirty_link: Link::default(),
             writeback_link: Link::default(),
@@ -126,6 +130,16 @@ impl Pages {
     /// Whether a page waits for being written.
     pub fn dirty(&self) -> bool {
         self.counts.get().is_some() && self.map.read().waiting() > 0
+    }
+
+    /// Notes that blocks of the file were written past the journal. To be called before they are mapped.
+    pub fn note_written(&self, stamp: WriteStamp) {
+        self.written.fetch_max(stamp.0, Ordering::AcqRel);
+    }
+
+    /// What an fsync has to flush.
+    pub fn written(&self) -> WriteStamp {
+        WriteStamp(self.written.load(Ordering::Acquire))
     }
 
     /// Notes that writing data back failed; each cursor tells it once.

@@ -1,0 +1,55 @@
+//! Making everything durable.
+//!
+//! A sync walks the inodes with dirty pages, waits for those under writeback, and commits: it visits no clean inode. Who
+//! asks while one runs shares the next one with all others who do. Where nothing has to be done, a look at a few words
+//! says so: the data that an operation left behind waits on the first list, then on the second, then in the running
+//! transaction or for a flush, and each is looked at before the next.
+
+use crate::error::{Result, lost};
+use crate::ops::Operations;
+use extant_sync::levels::{self, Level};
+use std::sync::Arc;
+
+impl Operations {
+    /// Everything done so far is durable when this returns.
+    ///
+    /// # Errors
+    /// Those of this writing, and losses of data that nobody was told of; all who share a sync are told.
+    pub fn sync(&self) -> Result<()> {
+        if self.is_durable() {
+            return Ok(());
+        }
+        // Whoever does the work takes locks of files, and all wait for him.
+        levels::assert_may_take(Level::Directory);
+        let shared = self.syncs.share(|| self.write_and_commit().map_err(Arc::new));
+        shared.map_err(|e| Arc::try_unwrap(e).unwrap_or_else(|e| e.to_another()))
+    }
+
+    /// Whether there is nothing that a sync would have to do.
+    fn is_durable(&self) -> bool {
+        let st = self.st();
+        st.pool.is_clean() && st.journal.is_clean()
+    }
+
+    /// Writes all dirty pages back and commits, whatever could not be written. Errors are this writing's and those that
+    /// nobody was told of.
+    fn write_and_commit(&self) -> Result<()> {
+        let written = self.write_back_all();
+        let untold = self.st().pool.untold_loss();
+        let synced = self.st().journal.sync().map_err(lost);
+        written.and(untold).and(synced)
+    }
+
+    /// Writes all dirty pages back, and waits for those that others write.
+    pub(crate) fn write_back_all(&self) -> Result<()> {
+        crate::file::writeback_all(self.st())
+    }
+
+    /// Frees what waits for it and writes everything, until nothing is left to do.
+    pub(super) fn drain(&self) -> Result<()> {
+        let written = self.write_and_commit();
+        self.free_nameless();
+        while self.reap() > 0 {}
+        written.and(self.st().journal.sync().map_err(lost))
+    }
+}
