@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
 CRASH_SEED ?= 1000
 
-.PHONY: all run test bench contention fuzz real crash lint setup clean
+.PHONY: all run test bench contention fuzz real crash lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -40,6 +40,11 @@ fuzz: setup
 # Power cuts in random mixes of operations, from a seed on, until the time is over.
 crash: setup
 	EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_SEED=$(CRASH_SEED) $(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
+
+# Races of the lock-free parts, through all interleavings with at most LOOM_SWITCHES switches of threads.
+LOOM_SWITCHES ?= 4
+loom:
+	LOOM_MAX_PREEMPTIONS=$(LOOM_SWITCHES) scripts/loom.sh
 
 lint:
 	$(CARGO) fmt --all --check

@@ -7,4 +7,5 @@ export CARGO_TERM_COLOR=never
 cargo build --workspace --bins
 cargo test --workspace
 cargo test -p extant-sync --features contention
+scripts/loom.sh
 scripts/conformance.sh

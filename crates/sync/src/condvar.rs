@@ -67,7 +67,7 @@ impl Condvar {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{Level, Mutex};

@@ -78,7 +78,7 @@ impl ShardedCounter {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -329,7 +329,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Leaf,
 ];
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -2,27 +2,54 @@
 //!
 //! Every lock of the engine comes from here and is constructed with its [`Level`]. Builds with debug assertions check
 //! at each acquisition that levels only go inward; other builds carry no trace of them.
-#![forbid(unsafe_code)]
+//!
+//! With `--cfg loom` locks, atomics and threads are those of the model checker, and epochs a simple stand-in; the models
+//! run by `make loom`. Only this crate is built so.
+//!
+//! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`]) and where a lock's waiters
+//! sleep ([`lockref`]), nowhere else.
+#![deny(unsafe_code)]
 
+#[cfg(not(loom))]
 mod arrivals;
+pub mod cache;
+#[cfg(not(loom))]
 mod condvar;
 #[cfg(feature = "contention")]
 pub mod contention;
 mod counter;
+pub mod epoch;
 pub mod levels;
+pub mod list_lru;
+pub mod lockref;
+#[cfg(loom)]
+mod modelled;
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(not(loom))]
 mod mutex;
 mod padded;
+#[cfg(not(loom))]
 mod rounds;
+#[cfg(not(loom))]
 mod rwlock;
 mod sharded;
+pub mod table;
 
+#[cfg(not(loom))]
 pub use arrivals::{ArrivalList, Arrived, Link, Walk};
+#[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use counter::ShardedCounter;
 pub use levels::Level;
+#[cfg(loom)]
+pub use modelled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
+#[cfg(not(loom))]
 pub use rounds::Rounds;
+#[cfg(not(loom))]
 pub use rwlock::{
     ArcReadGuard, ArcRwLock, ArcWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, write_all_arc, write_two,
     write_two_arc,
@@ -33,22 +60,35 @@ pub use sharded::{Sharded, shard_count, shard_index};
 ///
 /// The feature `contention` puts types in place of them that count their writes.
 pub mod atomic {
-    #[cfg(feature = "contention")]
+    #[cfg(all(feature = "contention", not(loom)))]
     pub use crate::contention::{
         AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
         AtomicUsize,
     };
-    #[cfg(not(feature = "contention"))]
+    #[cfg(not(any(feature = "contention", loom)))]
     pub use core::sync::atomic::{
         AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
         AtomicUsize,
     };
+    #[cfg(not(loom))]
     pub use core::sync::atomic::{Ordering, compiler_fence, fence};
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+        AtomicUsize, Ordering, fence,
+    };
 }
 
 /// Threads, from one place so that a model checker can stand in for them.
 pub mod thread {
+    #[cfg(loom)]
+    pub use loom::thread::*;
+    #[cfg(not(loom))]
     pub use std::thread::*;
 }
 
-pub use std::sync::{Arc, LazyLock, OnceLock, Weak};
+#[cfg(loom)]
+pub use loom::sync::Arc;
+#[cfg(not(loom))]
+pub use std::sync::{Arc, Weak};
+pub use std::sync::{LazyLock, OnceLock};

@@ -347,7 +347,7 @@ impl<T: fmt::Debug> fmt::Debug for ArcRwLock<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,5 +1,5 @@
 //! Locks, levels and counters among threads.
-#![allow(missing_docs)]
+#![cfg(not(loom))]
 
 #[cfg(feature = "contention")]
 mod contention;

@@ -1,0 +1,501 @@
+//! Lists of what was least recently used, one for each shard, with as little locking as their users notice.
+//!
+//! An item keeps a [`Link`], which says where on the lists it is; the lists keep the item's key, by which a walk finds
+//! it again. So lists and items do not refer to each other's memory.
+//!
+//! # Invariants
+//! - A link that is set names the one entry that names its item; it is set by compare-and-swap and cleared under that
+//!   shard's lock, with the entry.
+//! - An item that is dropped while it is linked leaves an entry behind whose key leads nowhere, or to an item with
+//!   another link. Walks recognise these by [`Cursor::at`] and take them off.
+//!
+//! # Locking
+//! One lock a shard. Adding what is linked and deleting what is not takes none: two threads that add and delete the same
+//! item at the same time never had an order, so the result is that of one of the orders. A walk calls back under the
+//! shard's lock, which lies inside the items' locks: the callback may only try those.
+
+use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::{CachePadded, Level, Mutex, MutexGuard, shard_count, shard_index};
+use core::fmt;
+
+/// Bits of a link that name the shard.
+const SHARD_BITS: u32 = 7;
+const SHARDS: usize = 1 << SHARD_BITS;
+
+/// Most entries of a shard: what is left of a link's bits.
+const MAX_ENTRIES: u32 = (1 << (u32::BITS - SHARD_BITS)) - 2;
+
+/// No entry.
+const NIL: u32 = u32::MAX;
+
+/// An item's place on a list.
+#[derive(Debug, Default)]
+pub struct Link(AtomicU32);
+
+impl Link {
+    /// An item that is on no list.
+    pub fn new() -> Self {
+        Link(AtomicU32::new(0))
+    }
+
+    /// Whether the item is on a list. Relaxed: those who need an order with a change of it get it from the item's lock.
+    #[inline]
+    pub fn is_linked(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
+
+fn link_of(shard: usize, entry: u32) -> u32 {
+    (entry + 1) << SHARD_BITS | shard as u32
+}
+
+fn place_of(link: u32) -> (usize, u32) {
+    (link as usize % SHARDS, (link >> SHARD_BITS).wrapping_sub(1))
+}
+
+#[derive(Debug)]
+struct Entry<K> {
+    key: K,
+    prev: u32,
+    next: u32,
+}
+
+/// Entries of a shard; what is free hangs together by `next`.
+#[derive(Debug)]
+struct List<K> {
+    entries: Vec<Entry<K>>,
+    head: u32,
+    tail: u32,
+    free: u32,
+}
+
+#[derive(Debug)]
+struct Shard<K> {
+    list: Mutex<List<K>>,
+    count: AtomicUsize,
+}
+
+/// The lists.
+pub struct ListLru<K> {
+    shards: Box<[CachePadded<Shard<K>>]>,
+}
+
+/// What a walk's callback did with an item, and what the walk does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It isolated the item; the walk goes on.
+    Removed,
+    /// It isolated the item and had the lock dropped meanwhile; the walk starts again from the oldest.
+    RemovedRetry,
+    /// The item was used: it becomes the newest.
+    Rotate,
+    /// The item is busy and stays where it is.
+    Skip,
+    /// It had the lock dropped, and the item stays; the walk starts again from the oldest.
+    Retry,
+}
+
+/// A walk's place: what a callback may do with the item it is called for.
+pub struct Cursor<'a, K> {
+    shard: &'a Shard<K>,
+    /// None only while the lock is dropped.
+    list: Option<MutexGuard<'a, List<K>>>,
+    index: usize,
+    entry: u32,
+}
+
+impl<K: Copy> List<K> {
+    const fn new() -> Self {
+        List { entries: Vec::new(), head: NIL, tail: NIL, free: NIL }
+    }
+
+    fn at(&mut self, entry: u32) -> Option<&mut Entry<K>> {
+        self.entries.get_mut(entry as usize)
+    }
+
+    /// A new entry on no list; None if there are too many.
+    fn take(&mut self, key: K) -> Option<u32> {
+        let new = Entry { key, prev: NIL, next: NIL };
+        let entry = self.free;
+        if let Some(free) = self.at(entry) {
+            let next = free.next;
+            *free = new;
+            self.free = next;
+            return Some(entry);
+        }
+        let entry = u32::try_from(self.entries.len()).ok().filter(|at| *at <= MAX_ENTRIES)?;
+        self.entries.push(new);
+        Some(entry)
+    }
+
+    fn give_back(&mut self, entry: u32) {
+        let free = self.free;
+        if let Some(e) = self.at(entry) {
+            (e.prev, e.next) = (entry, free);
+            self.free = entry;
+        }
+    }
+
+    fn append(&mut self, entry: u32) {
+        let tail = self.tail;
+        if let Some(e) = self.at(entry) {
+            (e.prev, e.next) = (tail, NIL);
+        }
+        match self.at(tail) {
+            Some(last) => last.next = entry,
+            None => self.head = entry,
+        }
+        self.tail = entry;
+    }
+
+    fn detach(&mut self, entry: u32) {
+        let Some(&mut Entry { prev, next, .. }) = self.at(entry) else { return };
+        match self.at(prev) {
+            Some(before) => before.next = next,
+            None => self.head = next,
+        }
+        match self.at(next) {
+            Some(after) => after.prev = prev,
+            None => self.tail = prev,
+        }
+    }
+}
+
+impl<K: Copy> ListLru<K> {
+    /// Empty lists, one for each of the process's shards.
+    pub fn new() -> Self {
+        Self::with_shards(shard_count())
+    }
+
+    /// Empty lists, at most 128.
+    pub fn with_shards(count: usize) -> Self {
+        let shard = |_| {
+            let list = Mutex::new(Level::Lru, List::new());
+            CachePadded::new(Shard { list, count: AtomicUsize::new(0) })
+        };
+        ListLru { shards: (0..count.clamp(1, SHARDS)).map(shard).collect() }
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Appends an item to this thread's list unless it is on one; whether it did. The key finds the item again.
+    #[inline]
+    pub fn add(&self, link: &Link, key: K) -> bool {
+        !link.is_linked() && self.add_to(shard_index(), link, key)
+    }
+
+    /// As [`ListLru::add`], to the list of a shard.
+    pub fn add_to(&self, shard: usize, link: &Link, key: K) -> bool {
+        if link.is_linked() {
+            return false;
+        }
+        let index = shard % self.shards.len();
+        let shard = &self.shards[index];
+        let mut list = shard.list.lock();
+        let Some(entry) = list.take(key) else { return false };
+        // Relaxed: the entry is read under the lock only.
+        if link.0.compare_exchange(0, link_of(index, entry), Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            list.give_back(entry);
+            return false;
+        }
+        list.append(entry);
+        shard.count.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes an item off its list if it is on one; whether it was.
+    #[inline]
+    pub fn del(&self, link: &Link) -> bool {
+        link.is_linked() && self.del_linked(link)
+    }
+
+    fn del_linked(&self, link: &Link) -> bool {
+        loop {
+            let seen = link.0.load(Ordering::Relaxed);
+            if seen == 0 {
+                return false;
+            }
+            let (index, entry) = place_of(seen);
+            let Some(shard) = self.shards.get(index) else { return false };
+            let mut list = shard.list.lock();
+            if link.0.load(Ordering::Relaxed) == seen {
+                shard.remove(&mut list, entry);
+                link.0.store(0, Ordering::Relaxed);
+                return true;
+            }
+        }
+    }
+
+    /// Items on the lists, about.
+    pub fn count(&self) -> usize {
+        (0..self.shards.len()).map(|shard| self.count_in(shard)).sum()
+    }
+
+    /// Items on one list, about.
+    #[inline]
+    pub fn count_in(&self, shard: usize) -> usize {
+        self.shards[shard % self.shards.len()].count.load(Ordering::Relaxed)
+    }
+
+    /// Calls back for the items of a shard, oldest first, each once unless it asks for a new start, until `budget` calls
+    /// were made. It is counted down before each call, so that items which ask for a new start for ever do not keep the
+    /// walk busy for ever. Gives how many left the list.
+    pub fn walk<F>(&self, shard: usize, budget: &mut usize, mut visit: F) -> usize
+    where
+        F: FnMut(K, &mut Cursor<'_, K>) -> Answer,
+    {
+        let index = shard % self.shards.len();
+        let shard = &self.shards[index];
+        let mut cursor = Cursor { shard, list: Some(shard.list.lock()), index, entry: NIL };
+        let (mut entry, mut last) = cursor.ends();
+        let mut removed = 0;
+        while *budget > 0 {
+            let Some((key, next)) = cursor.go_to(entry) else { break };
+            *budget -= 1;
+            let answer = visit(key, &mut cursor);
+            match answer {
+                Answer::Removed | Answer::RemovedRetry => removed += 1,
+                Answer::Rotate => cursor.rotate(),
+                Answer::Skip | Answer::Retry => {}
+            }
+            entry = match answer {
+                Answer::RemovedRetry | Answer::Retry => {
+                    let (head, tail) = cursor.ends();
+                    last = tail;
+                    head
+                }
+                _ if entry == last => break,
+                _ => next,
+            };
+        }
+        removed
+    }
+}
+
+impl<K: Copy> Shard<K> {
+    fn remove(&self, list: &mut List<K>, entry: u32) {
+        list.detach(entry);
+        list.give_back(entry);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<K: Copy> Cursor<'_, K> {
+    fn ends(&self) -> (u32, u32) {
+        self.list.as_ref().map_or((NIL, NIL), |list| (list.head, list.tail))
+    }
+
+    /// Stands on an entry: its key and the entry behind it.
+    fn go_to(&mut self, entry: u32) -> Option<(K, u32)> {
+        self.entry = entry;
+        let e = self.list.as_mut()?.at(entry)?;
+        Some((e.key, e.next))
+    }
+
+    fn rotate(&mut self) {
+        if let Some(list) = &mut self.list {
+            list.detach(self.entry);
+            list.append(self.entry);
+        }
+    }
+
+    /// Whether this is where the item of `link` is: if not, the item that was added here is gone.
+    pub fn at(&self, link: &Link) -> bool {
+        link.0.load(Ordering::Relaxed) == link_of(self.index, self.entry)
+    }
+
+    /// Takes the item off the list. The callback answers that it did.
+    pub fn isolate(&mut self, link: &Link) {
+        debug_assert!(self.at(link), "another item's link");
+        link.0.store(0, Ordering::Relaxed);
+        self.isolate_lost();
+    }
+
+    /// Takes the item off the list and keeps its key for afterwards. The callback answers that it did.
+    pub fn isolate_move(&mut self, link: &Link, dispose: &mut Vec<K>) {
+        if let Some((key, _)) = self.go_to(self.entry) {
+            dispose.push(key);
+        }
+        self.isolate(link);
+    }
+
+    /// Takes off what an item that is gone left behind.
+    pub fn isolate_lost(&mut self) {
+        if let Some(list) = &mut self.list {
+            self.shard.remove(list, self.entry);
+        }
+    }
+
+    /// Drops the lock while `f` runs. The callback answers that the walk starts again; the item may not be isolated any
+    /// more, since it may have gone elsewhere.
+    pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        self.list = None;
+        let result = f();
+        self.list = Some(self.shard.list.lock());
+        result
+    }
+}
+
+impl<K: Copy> Default for ListLru<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Copy> fmt::Debug for ListLru<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListLru").field("count", &self.count()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const ITEMS: usize = 12;
+
+    fn answers() -> impl Strategy<Value = Answer> {
+        use Answer::*;
+        prop::sample::select(vec![Removed, RemovedRetry, Rotate, Skip, Retry])
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(usize),
+        Del(usize),
+        /// What the callback answers, item by item, and the budget.
+        Walk(Vec<Answer>, usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..ITEMS).prop_map(Step::Add),
+            1 => (0..ITEMS).prop_map(Step::Del),
+            1 => (prop::collection::vec(answers(), ITEMS), 0..3 * ITEMS).prop_map(|(a, b)| Step::Walk(a, b)),
+        ];
+        prop::collection::vec(step, 0..80)
+    }
+
+    /// The model: a queue, and the walk as its contract says it.
+    fn walk_model(model: &mut VecDeque<usize>, answers: &[Answer], mut budget: usize) -> (Vec<usize>, Vec<usize>) {
+        let (mut seen, mut disposed) = (Vec::new(), Vec::new());
+        let (mut at, mut left) = (0, model.len());
+        while budget > 0 && left > 0 {
+            (budget, left) = (budget - 1, left - 1);
+            let item = model[at];
+            seen.push(item);
+            match answers[item] {
+                Answer::Removed | Answer::RemovedRetry => disposed.extend(model.remove(at)),
+                Answer::Rotate => {
+                    let item = model.remove(at);
+                    model.extend(item);
+                }
+                Answer::Skip => at += 1,
+                Answer::Retry => {}
+            }
+            if matches!(answers[item], Answer::RemovedRetry | Answer::Retry) {
+                (at, left) = (0, model.len());
+            }
+        }
+        (seen, disposed)
+    }
+
+    proptest! {
+        #[test]
+        fn is_a_queue_with_walks(steps in steps()) {
+            let (lru, mut model) = (ListLru::with_shards(1), VecDeque::new());
+            let links: Vec<Link> = (0..ITEMS).map(|_| Link::new()).collect();
+            for step in steps {
+                match step {
+                    Step::Add(i) => {
+                        let new = !model.contains(&i);
+                        prop_assert_eq!(lru.add_to(0, &links[i], i), new);
+                        if new { model.push_back(i) }
+                    }
+                    Step::Del(i) => {
+                        let had = model.contains(&i);
+                        prop_assert_eq!(lru.del(&links[i]), had);
+                        model.retain(|x| *x != i);
+                    }
+                    Step::Walk(answers, budget) => {
+                        let (mut seen, mut disposed, mut left) = (Vec::new(), Vec::new(), budget);
+                        let removed = lru.walk(0, &mut left, |i, cursor| {
+                            seen.push(i);
+                            match answers[i] {
+                                Answer::Removed => cursor.isolate_move(&links[i], &mut disposed),
+                                Answer::RemovedRetry => {
+                                    cursor.isolate_move(&links[i], &mut disposed);
+                                    cursor.unlocked(|| ());
+                                }
+                                Answer::Retry => cursor.unlocked(|| ()),
+                                _ => {}
+                            }
+                            answers[i]
+                        });
+                        let expected = walk_model(&mut model, &answers, budget);
+                        prop_assert_eq!(removed, disposed.len());
+                        prop_assert_eq!(budget - left, seen.len());
+                        prop_assert_eq!((seen, disposed), expected);
+                    }
+                }
+                prop_assert_eq!(lru.count(), model.len());
+                for (i, link) in links.iter().enumerate() {
+                    prop_assert_eq!(link.is_linked(), model.contains(&i));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn places_come_back_out_of_links() {
+        for (shard, entry) in [(0, 0), (127, 0), (3, 77), (127, MAX_ENTRIES)] {
+            let link = link_of(shard, entry);
+            assert_ne!(link, 0);
+            assert_eq!(place_of(link), (shard, entry));
+        }
+    }
+
+    #[test]
+    fn threads_lose_no_item() {
+        let lru = ListLru::with_shards(4);
+        let links: Vec<Link> = (0..64).map(|_| Link::new()).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4usize {
+                let (lru, links) = (&lru, &links);
+                scope.spawn(move || {
+                    for n in 0..20_000usize {
+                        let i = (n * 7 + thread * 13) % links.len();
+                        match n % 3 {
+                            0 => drop(lru.add_to(thread, &links[i], i)),
+                            1 => drop(lru.del(&links[i])),
+                            _ => drop(lru.walk(n, &mut 3, |key, cursor| {
+                                assert!(cursor.at(&links[key]));
+                                match n % 2 {
+                                    0 => Answer::Rotate,
+                                    _ => {
+                                        cursor.isolate(&links[key]);
+                                        Answer::Removed
+                                    }
+                                }
+                            })),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(lru.count(), links.iter().filter(|link| link.is_linked()).count());
+        let mut seen = Vec::new();
+        (0..4).for_each(|shard| {
+            lru.walk(shard, &mut 1000, |key, _| {
+                seen.push(key);
+                Answer::Skip
+            });
+        });
+        assert_eq!(seen.len(), lru.count());
+    }
+}

@@ -1,0 +1,81 @@
+//! The locks as the model checker has them: the same calls, without levels, since a model's threads are one thread of the
+//! process, which is what levels are kept for.
+
+use crate::Level;
+
+/// Stands in for the mutex with a level.
+#[derive(Debug)]
+pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+/// Access to what a [`Mutex`] protects, until dropped.
+pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+
+impl<T> Mutex<T> {
+    /// A new unlocked mutex.
+    pub fn new(_level: Level, value: T) -> Self {
+        Mutex(loom::sync::Mutex::new(value))
+    }
+
+    /// Waits for the lock and takes it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect("a model that panics ends")
+    }
+
+    /// Takes the lock if that needs no waiting.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
+}
+
+/// Stands in for the condition variable.
+#[derive(Debug)]
+pub struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    /// A condition variable that nobody waits for.
+    pub fn new() -> Self {
+        Condvar(loom::sync::Condvar::new())
+    }
+
+    /// Gives the lock back, waits for a notification and gives the lock that was taken again.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).expect("a model that panics ends")
+    }
+
+    /// Wakes one waiting thread.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all waiting threads.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// Stands in for the reader-writer lock.
+#[derive(Debug)]
+pub struct RwLock<T>(loom::sync::RwLock<T>);
+
+/// Shared access.
+pub type RwLockReadGuard<'a, T> = loom::sync::RwLockReadGuard<'a, T>;
+
+/// Exclusive access.
+pub type RwLockWriteGuard<'a, T> = loom::sync::RwLockWriteGuard<'a, T>;
+
+impl<T> RwLock<T> {
+    /// A new unlocked lock.
+    pub fn new(_level: Level, value: T) -> Self {
+        RwLock(loom::sync::RwLock::new(value))
+    }
+
+    /// Waits for shared access.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().expect("a model that panics ends")
+    }
+
+    /// Waits for exclusive access.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().expect("a model that panics ends")
+    }
+}

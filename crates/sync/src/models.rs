@@ -1,0 +1,423 @@
+//! Races, run through all their interleavings: `make loom`.
+
+use crate::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::cache::{Cache, Held, Verdict};
+use crate::epoch::pin;
+use crate::list_lru::{Answer, Link, ListLru};
+use crate::lockref::Lockref;
+use crate::table::{Hashed, Table};
+use crate::{Arc, Level, thread};
+
+/// All interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary switches of threads.
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    loom::model(f);
+}
+
+mod lockref {
+    use super::*;
+
+    /// An object with a count; `live` until somebody tears it down.
+    struct Object {
+        refs: Lockref,
+        live: AtomicBool,
+    }
+
+    fn object(count: i32) -> Arc<Object> {
+        Arc::new(Object { refs: Lockref::new(count), live: AtomicBool::new(true) })
+    }
+
+    /// Gives a reference up; the last tears the object down.
+    fn put(object: &Object) {
+        if let Some(mut last) = object.refs.put_or_lock() {
+            assert_eq!(last.count(), 1);
+            last.mark_dead();
+            object.live.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The last reference goes while another is taken: either it comes in time, or it is refused.
+    #[test]
+    fn last_put_against_get() {
+        model(|| {
+            let object = object(1);
+            let other = object.clone();
+            let getter = thread::spawn(move || {
+                if other.refs.get_not_dead() {
+                    assert!(other.live.load(Ordering::Relaxed), "a dead object is in use");
+                    put(&other);
+                }
+            });
+            put(&object);
+            getter.join().unwrap();
+            assert!(object.refs.count() < 0 && !object.live.load(Ordering::Relaxed), "nobody tore it down");
+        });
+    }
+
+    /// Two references go at once: exactly one finds itself the last, whoever holds the lock in between.
+    #[test]
+    fn two_puts() {
+        model(|| {
+            let object = object(2);
+            let other = object.clone();
+            let putter = thread::spawn(move || put(&other));
+            put(&object);
+            putter.join().unwrap();
+            assert!(object.refs.count() < 0 && !object.live.load(Ordering::Relaxed));
+        });
+    }
+
+    #[test]
+    fn mark_dead_against_get_not_dead() {
+        model(|| {
+            let object = object(0);
+            let other = object.clone();
+            let getter = thread::spawn(move || other.refs.get_not_dead());
+            let killed = {
+                let mut guard = object.refs.lock();
+                let unused = guard.count() == 0;
+                if unused {
+                    guard.mark_dead();
+                }
+                unused
+            };
+            let got = getter.join().unwrap();
+            assert_ne!(killed, got);
+            assert_eq!(object.refs.count() < 0, killed);
+        });
+    }
+
+    /// Whoever holds the lock sees a count that stands still, and loses no change of others.
+    #[test]
+    fn a_holder_sees_a_stable_count() {
+        model(|| {
+            let object = object(2);
+            let other = object.clone();
+            let changer = thread::spawn(move || {
+                other.refs.get();
+                assert!(other.refs.put_not_zero());
+            });
+            {
+                let mut guard = object.refs.lock();
+                let before = guard.count();
+                assert_eq!(object.refs.count(), before);
+                guard.set_count(before + 10);
+            }
+            changer.join().unwrap();
+            assert_eq!(object.refs.count(), 12);
+        });
+    }
+
+    /// Put without the lock, against a holder: it is told to take the lock, or the holder sees the smaller count.
+    #[test]
+    fn put_return_against_a_holder() {
+        model(|| {
+            let object = object(1);
+            let other = object.clone();
+            let putter = thread::spawn(move || match other.refs.put_return() {
+                -1 => {
+                    let mut guard = other.refs.lock();
+                    let count = guard.count();
+                    guard.set_count(count - 1);
+                }
+                count => assert_eq!(count, 0),
+            });
+            {
+                let guard = object.refs.lock();
+                assert!((0..=1).contains(&guard.count()));
+                assert_eq!(object.refs.count(), guard.count());
+            }
+            putter.join().unwrap();
+            assert_eq!(object.refs.count(), 0);
+        });
+    }
+
+    /// What a reference's owner did is seen by who tears down.
+    #[test]
+    fn teardown_sees_what_was_done() {
+        model(|| {
+            let object = Arc::new((Lockref::new(2), loom::cell::UnsafeCell::new(0), AtomicUsize::new(0)));
+            let other = object.clone();
+            // The checker reports accesses that no happens-before orders.
+            let finish = |object: &(Lockref, loom::cell::UnsafeCell<i32>, AtomicUsize)| {
+                if let Some(last) = object.0.put_or_lock() {
+                    object.1.with_mut(|_| ());
+                    drop(last);
+                }
+            };
+            let worker = thread::spawn(move || {
+                other.1.with(|_| ());
+                finish(&other);
+            });
+            finish(&object);
+            worker.join().unwrap();
+        });
+    }
+}
+
+mod table {
+    use super::*;
+
+    /// A value that knows whether it was given back.
+    struct Item {
+        key: u32,
+        life: u32,
+        gone: Arc<AtomicU32>,
+    }
+
+    impl Hashed for Item {
+        fn hash(&self) -> u32 {
+            self.key
+        }
+    }
+
+    impl Drop for Item {
+        fn drop(&mut self) {
+            self.gone.fetch_add(1 << self.life, Ordering::Relaxed);
+        }
+    }
+
+    /// A lookup against a removal and the key's next life: it finds one of the lives, which is not given back meanwhile.
+    #[test]
+    fn lookup_against_removal_and_reuse() {
+        model(|| {
+            let table = Arc::new(Table::new(Level::Leaf, 1));
+            let gone = Arc::new(AtomicU32::new(0));
+            let item = |life, gone: &Arc<AtomicU32>| Item { key: 1, life, gone: gone.clone() };
+            table.lock(1).insert(item(0, &gone));
+            let (other, flags) = (table.clone(), gone.clone());
+            let reader = thread::spawn(move || {
+                let pinned = pin();
+                if let Some(found) = other.find(&pinned, 1, |i| i.key == 1) {
+                    assert_eq!(flags.load(Ordering::Relaxed) & (1 << found.life), 0, "given back while looked at");
+                }
+            });
+            {
+                let mut shard = table.lock(1);
+                assert!(shard.remove(1, |i| i.key == 1));
+                shard.insert(item(1, &gone));
+            }
+            reader.join().unwrap();
+            let pinned = pin();
+            assert_eq!(table.find(&pinned, 1, |i| i.key == 1).map(|i| i.life), Some(1));
+        });
+    }
+
+    /// A lookup while the table grows: what is in it all the time is found, whatever chain the reader ends up on.
+    #[test]
+    fn lookup_against_growth() {
+        model(|| {
+            let table = Arc::new(Table::new(Level::Leaf, 1));
+            let gone = Arc::new(AtomicU32::new(0));
+            let item = |key, gone: &Arc<AtomicU32>| Item { key, life: key, gone: gone.clone() };
+            table.lock(2).insert(item(2, &gone));
+            let other = table.clone();
+            let reader = thread::spawn(move || {
+                let pinned = pin();
+                assert!(other.find(&pinned, 2, |i| i.key == 2).is_some(), "it was there all the time");
+            });
+            // One bucket holds one: the second makes it two.
+            table.lock(1).insert(item(1, &gone));
+            reader.join().unwrap();
+        });
+    }
+
+    /// Looking up an object's parent, which another thread replaces and lets go: the reference is of what was the parent
+    /// at a moment after it was taken, since the pointer is looked at again; and the parent is not dead.
+    #[test]
+    fn parent_lookup_against_a_move() {
+        model(|| {
+            let parents = Arc::new(Cache::new(Level::Leaf, 1));
+            let held = |key: u32| parents.lock(key).insert(key, AtomicBool::new(true)).0;
+            let (first, second) = (held(1), held(2));
+            let parent = Arc::new(AtomicU32::new(1));
+            let (cache, at) = (parents.clone(), parent.clone());
+            let reader = thread::spawn(move || {
+                for _ in 0..2 {
+                    let pinned = pin();
+                    let seen = at.load(Ordering::Acquire);
+                    // The epoch is pinned over the taking of the reference, which a dead parent refuses; then the pointer
+                    // is looked at again.
+                    let Some(found) = cache.get_pinned(&pinned, seen) else { continue };
+                    if at.load(Ordering::Acquire) == seen {
+                        assert!(found.load(Ordering::Relaxed), "the parent is gone");
+                        return;
+                    }
+                }
+            });
+            parent.store(2, Ordering::Release);
+            drop(first);
+            // Only who has no reference left may be torn down.
+            let gone = parents.lock(1).retire(1, |_| true);
+            gone.iter().for_each(|parent| parent.store(false, Ordering::Relaxed));
+            reader.join().unwrap();
+            drop(second);
+        });
+    }
+}
+
+mod cache {
+    use super::*;
+
+    /// The value's `live` is taken away by whoever gets the value back.
+    struct Value {
+        live: Arc<AtomicBool>,
+    }
+
+    fn value() -> (Value, Arc<AtomicBool>) {
+        let live = Arc::new(AtomicBool::new(true));
+        (Value { live: live.clone() }, live)
+    }
+
+    impl Drop for Value {
+        fn drop(&mut self) {
+            assert!(self.live.swap(false, Ordering::Relaxed), "dropped twice");
+        }
+    }
+
+    fn use_it(held: &Held<Value>) {
+        assert!(held.live.load(Ordering::Relaxed), "a reference to an object that is gone");
+    }
+
+    /// A lookup against eviction: it gets the object whole, or nothing.
+    #[test]
+    fn lookup_against_eviction() {
+        model(|| {
+            let cache = Arc::new(Cache::new(Level::Leaf, 1));
+            let (value, live) = value();
+            drop(cache.lock(1).insert(1, value));
+            let other = cache.clone();
+            let reader = thread::spawn(move || {
+                if let Some(held) = other.get(1) {
+                    use_it(&held);
+                }
+            });
+            let evicted = cache.shrink(2, |_| Verdict::Evict);
+            reader.join().unwrap();
+            match evicted.is_empty() {
+                true => assert_eq!((cache.len(), cache.unused()), (1, 1), "who is not in use is on the lists"),
+                false => assert_eq!((cache.len(), cache.unused()), (0, 0)),
+            }
+            drop(evicted);
+            assert_eq!(live.load(Ordering::Relaxed), cache.len() == 1);
+        });
+    }
+
+    /// The last reference goes while a walk takes what is in use off the lists: in the end it is on them.
+    #[test]
+    fn last_reference_against_a_walk() {
+        model(|| {
+            let cache = Arc::new(Cache::new(Level::Leaf, 1));
+            let (value, _live) = value();
+            drop(cache.lock(1).insert(1, value));
+            let held = cache.get(1).unwrap();
+            let other = cache.clone();
+            let walker = thread::spawn(move || assert!(other.shrink(2, |_| Verdict::Keep).is_empty()));
+            drop(held);
+            walker.join().unwrap();
+            assert_eq!((cache.len(), cache.unused()), (1, 1));
+        });
+    }
+
+    /// Another object takes the number while the last reference to the first goes: each value is dropped once.
+    #[test]
+    fn last_reference_against_displacement() {
+        model(|| {
+            let cache = Arc::new(Cache::new(Level::Leaf, 1));
+            let (first, live) = value();
+            let (held, _) = cache.lock(1).insert(1, first);
+            let other = cache.clone();
+            let (second, _) = value();
+            let maker = thread::spawn(move || {
+                let (held, before) = other.lock(1).insert(1, second);
+                use_it(&held);
+                drop(before);
+            });
+            use_it(&held);
+            drop(held);
+            maker.join().unwrap();
+            assert!(!live.load(Ordering::Relaxed));
+            assert_eq!((cache.len(), cache.unused()), (1, 1));
+        });
+    }
+
+    /// A reference outlives the cache, or goes while the cache does.
+    #[test]
+    fn last_reference_against_the_end_of_the_cache() {
+        model(|| {
+            let cache = Cache::new(Level::Leaf, 1);
+            let (value, live) = value();
+            let (held, _) = cache.lock(1).insert(1, value);
+            let user = thread::spawn(move || {
+                use_it(&held);
+                drop(held);
+            });
+            drop(cache);
+            user.join().unwrap();
+            assert!(!live.load(Ordering::Relaxed));
+        });
+    }
+}
+
+mod list_lru {
+    use super::*;
+
+    /// Adding and deleting look before they lock. The item is on the list or not, and the list agrees with the item.
+    #[test]
+    fn add_against_del() {
+        model(|| {
+            let lists = Arc::new((ListLru::with_shards(2), Link::new()));
+            assert!(lists.0.add_to(0, &lists.1, 7));
+            let other = lists.clone();
+            let adder = thread::spawn(move || other.0.add_to(1, &other.1, 7));
+            let deleted = lists.0.del(&lists.1);
+            let added = adder.join().unwrap();
+            assert!(deleted);
+            check(&lists, usize::from(added));
+        });
+    }
+
+    #[test]
+    fn two_adds() {
+        model(|| {
+            let lists = Arc::new((ListLru::with_shards(2), Link::new()));
+            let other = lists.clone();
+            let adder = thread::spawn(move || other.0.add_to(1, &other.1, 7));
+            let added = lists.0.add_to(0, &lists.1, 7);
+            assert!(added != adder.join().unwrap(), "exactly one adds it");
+            check(&lists, 1);
+        });
+    }
+
+    #[test]
+    fn walk_against_del() {
+        model(|| {
+            let lists = Arc::new((ListLru::with_shards(1), Link::new()));
+            lists.0.add_to(0, &lists.1, 7);
+            let other = lists.clone();
+            let deleter = thread::spawn(move || usize::from(other.0.del(&other.1)));
+            let isolated = lists.0.walk(0, &mut 1, |_, cursor| {
+                cursor.isolate(&lists.1);
+                Answer::Removed
+            });
+            assert_eq!(isolated + deleter.join().unwrap(), 1, "exactly one takes it off");
+            check(&lists, 0);
+        });
+    }
+
+    fn check(lists: &(ListLru<u32>, Link), count: usize) {
+        assert_eq!(lists.0.count(), count);
+        assert_eq!(lists.1.is_linked(), count == 1);
+        let mut seen = 0;
+        for shard in 0..2 {
+            lists.0.walk(shard, &mut 10, |_, cursor| {
+                seen += 1;
+                assert!(cursor.at(&lists.1));
+                Answer::Skip
+            });
+            if lists.0.shards() == 1 {
+                break;
+            }
+        }
+        assert_eq!(seen, count);
+    }
+}

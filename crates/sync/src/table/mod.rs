@@ -1,0 +1,204 @@
+//! A hash table for values that readers look at in place, without a lock and without writing anything that is shared.
+//!
+//! # Locking
+//! Changes lock a shard. A lookup locks one only if it found nothing while the shard was growing.
+#![expect(unsafe_code, reason = "values are reached by pointers that epochs keep valid")]
+
+pub(crate) mod raw;
+
+use crate::Level;
+use crate::epoch::{Guard, pin};
+use core::fmt;
+use raw::{Node, RawTable};
+
+/// A value that a [`Table`] finds by its hash, which never changes.
+pub trait Hashed {
+    /// The hash. All its bits should differ: the highest choose a shard, the lowest a bucket.
+    fn hash(&self) -> u32;
+}
+
+/// The table. Values are found while a [`Guard`] is held and are dropped some time after they were removed.
+pub struct Table<T: Hashed + Send + Sync + 'static> {
+    raw: RawTable<T>,
+}
+
+/// A part of a table, locked for changes.
+pub struct TableShard<'a, T: Hashed + Send + Sync + 'static> {
+    locked: raw::Locked<'a, T>,
+}
+
+impl<T: Hashed + Send + Sync + 'static> Table<T> {
+    /// An empty table; `shards` (a power of two) is how many threads may change it at once.
+    pub fn new(level: Level, shards: usize) -> Self {
+        Table { raw: RawTable::new(level, shards, if cfg!(loom) { 1 } else { 16 }) }
+    }
+
+    /// The value of this hash that `is` accepts.
+    #[inline]
+    pub fn find<'g>(&'g self, pinned: &'g Guard, hash: u32, is: impl FnMut(&T) -> bool) -> Option<&'g T> {
+        self.raw.find(pinned, hash, is).map(|node| &node.value)
+    }
+
+    /// Locks the part that values of this hash are in.
+    pub fn lock(&self, hash: u32) -> TableShard<'_, T> {
+        TableShard { locked: self.raw.lock(hash) }
+    }
+
+    /// Number of shards.
+    pub fn shard_count(&self) -> usize {
+        self.raw.shard_count()
+    }
+
+    /// Calls `f` for each value of a shard, which is locked meanwhile. A walk over all shards, one by one, meets every value
+    /// that is in the table from its beginning to its end exactly once, whatever changes meanwhile.
+    pub fn each_in_shard(&self, shard: usize, mut f: impl FnMut(&T)) {
+        self.raw.lock_shard(shard).each(|node| f(&node.value));
+    }
+
+    /// Values in the table; those that come and go meanwhile may or may not be counted.
+    pub fn len(&self) -> usize {
+        (0..self.raw.shard_count()).map(|shard| self.raw.lock_shard(shard).totals.len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Hashed + Send + Sync + 'static> TableShard<'_, T> {
+    /// The value of this hash that `is` accepts.
+    pub fn find(&self, hash: u32, is: impl FnMut(&T) -> bool) -> Option<&T> {
+        self.locked.find(hash, is).map(|node| &node.value)
+    }
+
+    /// Adds a value; its hash must belong to this shard.
+    pub fn insert(&mut self, value: T) -> &T {
+        let node = self.locked.insert(Node::new(value));
+        // SAFETY: it is on a chain, the shard is locked, and nodes go by `&mut self` only.
+        unsafe { &node.as_ref().value }
+    }
+
+    /// Takes out the value of this hash that `is` accepts; true if there was one.
+    pub fn remove(&mut self, hash: u32, is: impl FnMut(&T) -> bool) -> bool {
+        let Some(node) = self.locked.unlink(hash, is) else { return false };
+        // SAFETY: the node came from a box and is on no chain any more.
+        unsafe { pin().retire(node.as_ptr()) };
+        true
+    }
+}
+
+impl<T: Hashed + Send + Sync + 'static> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("len", &self.len()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::atomic::{AtomicBool, AtomicU64, Ordering};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    struct Item {
+        key: u32,
+        value: u64,
+    }
+
+    /// Few bits, so that chains are long and shards are few.
+    fn weak(key: u32) -> u32 {
+        (key % 7) << 29 | (key % 5)
+    }
+
+    impl Hashed for Item {
+        fn hash(&self) -> u32 {
+            weak(self.key)
+        }
+    }
+
+    fn find(table: &Table<Item>, key: u32) -> Option<u64> {
+        table.find(&pin(), weak(key), |i| i.key == key).map(|i| i.value)
+    }
+
+    proptest! {
+        #[test]
+        fn is_a_map(steps in prop::collection::vec((0..40u32, any::<bool>()), 0..300)) {
+            let (table, mut model) = (Table::<Item>::new(Level::Leaf, 4), BTreeMap::new());
+            for (n, (key, add)) in steps.into_iter().enumerate() {
+                let mut shard = table.lock(weak(key));
+                let had = shard.remove(weak(key), |i| i.key == key);
+                prop_assert_eq!(had, model.remove(&key).is_some());
+                if add {
+                    shard.insert(Item { key, value: n as u64 });
+                    model.insert(key, n as u64);
+                }
+            }
+            prop_assert_eq!(table.len(), model.len());
+            for key in 0..40 {
+                prop_assert_eq!(find(&table, key), model.get(&key).copied());
+            }
+            let mut all = Vec::new();
+            (0..table.shard_count()).for_each(|s| table.each_in_shard(s, |i| all.push(i.key)));
+            all.sort_unstable();
+            prop_assert_eq!(all, model.into_keys().collect::<Vec<_>>());
+        }
+    }
+
+    struct Counted(u32, u64);
+    static ALIVE: AtomicU64 = AtomicU64::new(0);
+
+    impl Hashed for Counted {
+        fn hash(&self) -> u32 {
+            self.0.wrapping_mul(0x9e37_79b1)
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1 = u64::MAX;
+            ALIVE.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counted(key: u32) -> Counted {
+        ALIVE.fetch_add(1, Ordering::Relaxed);
+        Counted(key, !u64::from(key))
+    }
+
+    /// Keys below 100 stay, and are found at every moment; those above come and go, while the table grows.
+    #[test]
+    fn what_stays_is_found_while_all_else_changes() {
+        let (table, stop) = (Table::new(Level::Leaf, 2), AtomicBool::new(false));
+        let hash = |key: u32| key.wrapping_mul(0x9e37_79b1);
+        (0..100).for_each(|key| assert!(table.lock(hash(key)).insert(counted(key)).1 != 0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut rounds = 0;
+                    while !stop.load(Ordering::Relaxed) || rounds < 10 {
+                        let pinned = pin();
+                        for key in 0..300 {
+                            let found = table.find(&pinned, hash(key), |c| c.0 == key);
+                            assert!(found.is_some() || key >= 100, "{key} is there");
+                            assert!(found.is_none_or(|c| c.1 == !u64::from(key)), "{key} was given back");
+                        }
+                        rounds += 1;
+                    }
+                });
+            }
+            for _ in 0..20 {
+                (100..3000).for_each(|key| assert!(table.lock(hash(key)).insert(counted(key)).1 != 0));
+                (100..3000).for_each(|key| assert!(table.lock(hash(key)).remove(hash(key), |c| c.0 == key)));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(table.len(), 100);
+        drop(table);
+        while ALIVE.load(Ordering::Relaxed) > 0 {
+            // Garbage goes as epochs advance, which pinning makes them do.
+            drop(pin());
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A hash table that is looked at without a lock, and grows: the part that knows about memory.
+//!
+//! # Invariants
+//! - A node is on one chain at most. It is put there, moved and taken off under its shard's lock only.
+//! - A node that was taken off keeps its `next`, so that who stands on it goes on; it is retired by epoch. What its
+//!   `next` leads to was not retired before whoever stands on it was pinned.
+//! - While a shard grows, `moves` is odd. A reader whose node moves may end up on another chain: what it finds is what
+//!   it looked for all the same, since keys are compared; what it does not find is looked for again under the lock.
+//!   Chains never have circles: a moved node points to nodes moved before it.
+//!
+//! # Memory order
+//! Every pointer to a node is stored with release and loaded with acquire, so the node is seen whole. A reader that
+//! followed a pointer stored by a growth sees `moves` odd or later: the counter was stored before the pointer.
+#![expect(unsafe_code, reason = "nodes are reached by pointers that locks and epochs keep valid")]
+
+use super::Hashed;
+use crate::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
+use crate::epoch::{Guard, pin};
+use crate::{CachePadded, Level, Mutex, MutexGuard};
+use core::ptr;
+
+/// A value on a chain.
+#[derive(Debug)]
+pub(crate) struct Node<T> {
+    next: AtomicPtr<Node<T>>,
+    pub(crate) value: T,
+}
+
+impl<T> Node<T> {
+    pub(crate) fn new(value: T) -> Box<Self> {
+        Box::new(Node { next: AtomicPtr::new(ptr::null_mut()), value })
+    }
+}
+
+type Head<T> = AtomicPtr<Node<T>>;
+
+#[derive(Debug)]
+struct Buckets<T> {
+    /// A power of two.
+    heads: Box<[Head<T>]>,
+}
+
+impl<T> Buckets<T> {
+    fn new(count: usize) -> Self {
+        Buckets { heads: (0..count.next_power_of_two()).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+    }
+
+    #[inline]
+    fn head(&self, hash: u32) -> &Head<T> {
+        &self.heads[hash as usize & (self.heads.len() - 1)]
+    }
+}
+
+/// What a shard's lock protects beside the chains.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) len: usize,
+    /// How many were ever taken off.
+    pub(crate) removals: u64,
+}
+
+#[derive(Debug)]
+struct Shard<T> {
+    /// On lines of its own: lookups read what follows.
+    totals: CachePadded<Mutex<Totals>>,
+    moves: AtomicU32,
+    buckets: AtomicPtr<Buckets<T>>,
+}
+
+/// Chains of nodes by hash. The nodes on them are the table's.
+#[derive(Debug)]
+pub(crate) struct RawTable<T: Send + Sync + 'static> {
+    /// A power of two.
+    shards: Box<[Shard<T>]>,
+    /// Bits of a hash that are not the shard's.
+    shift: u32,
+}
+
+/// A locked shard.
+pub(crate) struct Locked<'a, T: Send + Sync + 'static> {
+    shard: &'a Shard<T>,
+    pub(crate) totals: MutexGuard<'a, Totals>,
+}
+
+impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
+    pub(crate) fn new(level: Level, shards: usize, buckets: usize) -> Self {
+        let shards = shards.clamp(1, 1 << 16).next_power_of_two();
+        let shard = |_| {
+            let buckets = AtomicPtr::new(Box::into_raw(Box::new(Buckets::new(buckets))));
+            Shard { totals: CachePadded::new(Mutex::new(level, Totals::default())), moves: AtomicU32::new(0), buckets }
+        };
+        RawTable { shards: (0..shards).map(shard).collect(), shift: u32::BITS - shards.trailing_zeros() }
+    }
+
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn shard(&self, hash: u32) -> &Shard<T> {
+        &self.shards[(u64::from(hash) >> self.shift) as usize]
+    }
+
+    /// The first node of this hash that `is` accepts.
+    #[inline]
+    pub(crate) fn find<'g>(
+        &'g self,
+        _pinned: &'g Guard,
+        hash: u32,
+        mut is: impl FnMut(&T) -> bool,
+    ) -> Option<&'g Node<T>> {
+        let shard = self.shard(hash);
+        let moves = shard.moves.load(Ordering::Acquire);
+        // SAFETY: buckets and nodes that are reachable while the thread is pinned stay until it unpins.
+        let found = unsafe { shard.look(hash, &mut is) };
+        if found.is_some() {
+            return found;
+        }
+        fence(Ordering::Acquire);
+        match moves & 1 == 0 && shard.moves.load(Ordering::Relaxed) == moves {
+            true => None,
+            false => self.find_locked(hash, is),
+        }
+    }
+
+    #[cold]
+    fn find_locked(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<&Node<T>> {
+        let shard = self.shard(hash);
+        let _locked = shard.totals.lock();
+        // SAFETY: the caller is pinned, see `find`.
+        unsafe { shard.look(hash, &mut is) }
+    }
+
+    pub(crate) fn lock(&self, hash: u32) -> Locked<'_, T> {
+        let shard = self.shard(hash);
+        Locked { shard, totals: shard.totals.lock() }
+    }
+
+    pub(crate) fn lock_shard(&self, index: usize) -> Locked<'_, T> {
+        let shard = &self.shards[index & (self.shards.len() - 1)];
+        Locked { shard, totals: shard.totals.lock() }
+    }
+}
+
+impl<T: Hashed> Shard<T> {
+    /// # Safety
+    /// The thread is pinned for `'g`, or holds the shard's lock for `'g`.
+    #[inline]
+    unsafe fn look<'g>(&self, hash: u32, is: &mut impl FnMut(&T) -> bool) -> Option<&'g Node<T>> {
+        // SAFETY: buckets are never null and are retired by epoch.
+        let buckets = unsafe { &*self.buckets.load(Ordering::Acquire) };
+        let mut at = buckets.head(hash).load(Ordering::Acquire);
+        // SAFETY: what a chain leads to is alive, see the invariants.
+        while let Some(node) = unsafe { at.as_ref() } {
+            if node.value.hash() == hash && is(&node.value) {
+                return Some(node);
+            }
+            at = node.next.load(Ordering::Acquire);
+        }
+        None
+    }
+}
+
+impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
+    pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<&Node<T>> {
+        // SAFETY: the shard is locked, and nodes go only by `&mut self`.
+        unsafe { self.shard.look(hash, &mut is) }
+    }
+
+    fn buckets(&self) -> &Buckets<T> {
+        // SAFETY: never null; replaced under the lock only.
+        unsafe { &*self.shard.buckets.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn insert(&mut self, node: Box<Node<T>>) -> ptr::NonNull<Node<T>> {
+        if self.totals.len >= self.buckets().heads.len() {
+            self.grow();
+        }
+        self.totals.len += 1;
+        let head = self.buckets().head(node.value.hash());
+        node.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        let node = Box::into_raw(node);
+        head.store(node, Ordering::Release);
+        // SAFETY: it came from a box.
+        unsafe { ptr::NonNull::new_unchecked(node) }
+    }
+
+    /// Takes a node off its chain. It is the caller's, who retires it.
+    pub(crate) fn unlink(&mut self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<ptr::NonNull<Node<T>>> {
+        let mut link = self.buckets().head(hash);
+        let found = loop {
+            let at = ptr::NonNull::new(link.load(Ordering::Relaxed))?;
+            // SAFETY: the shard is locked, so what is on a chain stays.
+            let node = unsafe { at.as_ref() };
+            if node.value.hash() == hash && is(&node.value) {
+                link.store(node.next.load(Ordering::Relaxed), Ordering::Release);
+                break at;
+            }
+            link = &node.next;
+        };
+        self.totals.len -= 1;
+        self.totals.removals += 1;
+        Some(found)
+    }
+
+    pub(crate) fn each(&self, mut f: impl FnMut(&Node<T>)) {
+        for head in &self.buckets().heads {
+            let mut at = head.load(Ordering::Relaxed);
+            // SAFETY: the shard is locked.
+            while let Some(node) = unsafe { at.as_ref() } {
+                f(node);
+                at = node.next.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Twice the buckets.
+    #[cold]
+    fn grow(&mut self) {
+        let moves = self.shard.moves.load(Ordering::Relaxed);
+        self.shard.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
+        let old = self.shard.buckets.load(Ordering::Relaxed);
+        let new = Buckets::new(self.buckets().heads.len() * 2);
+        for head in &self.buckets().heads {
+            let mut at = head.load(Ordering::Relaxed);
+            // SAFETY: the shard is locked.
+            while let Some(node) = unsafe { at.as_ref() } {
+                let next = node.next.load(Ordering::Relaxed);
+                let head = new.head(node.value.hash());
+                // Release: who follows it sees `moves` odd.
+                node.next.store(head.load(Ordering::Relaxed), Ordering::Release);
+                head.store(at, Ordering::Relaxed);
+                at = next;
+            }
+        }
+        self.shard.buckets.store(Box::into_raw(Box::new(new)), Ordering::Release);
+        self.shard.moves.store(moves.wrapping_add(2), Ordering::Release);
+        // SAFETY: it came from a box and is not reachable any more.
+        unsafe { pin().retire(old) };
+    }
+}
+
+// SAFETY: the nodes that its pointers lead to are the table's: they are shared and dropped by any thread that has it.
+unsafe impl<T: Send + Sync> Send for RawTable<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T: Send + Sync> Sync for RawTable<T> {}
+// SAFETY: as for the table: a retired node or array of heads is dropped by any thread.
+unsafe impl<T: Send + Sync> Send for Node<T> {}
+
+impl<T: Send + Sync + 'static> Drop for RawTable<T> {
+    fn drop(&mut self) {
+        for shard in &self.shards {
+            let buckets = shard.buckets.load(Ordering::Relaxed);
+            // SAFETY: nobody else has the table; each came from a box and is given back once.
+            unsafe {
+                for head in &(*buckets).heads {
+                    let mut at = head.load(Ordering::Relaxed);
+                    while !at.is_null() {
+                        let node = Box::from_raw(at);
+                        at = node.next.load(Ordering::Relaxed);
+                    }
+                }
+                drop(Box::from_raw(buckets));
+            }
+        }
+    }
+}
