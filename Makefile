@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 BENCH_RUNS ?= 5
+PAIR_RUNS ?= 15
 FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
 CRASH_SEED ?= 1000
@@ -27,6 +28,7 @@ test: setup
 bench: setup
 	$(CARGO) build --release -p extant-cli -p extant-lab
 	target/release/extant-lab bench --runs $(BENCH_RUNS)
+	target/release/extant-lab pairs --runs $(PAIR_RUNS)
 
 # What each operation does to memory that threads share: WORKLOAD is one of those that `make contention` names, or `all`.
 contention:

@@ -3,7 +3,7 @@
 use crate::bench::{self, Plan};
 use crate::side::{SIDES, Side};
 use crate::workload::Scale;
-use crate::{bars, contention, huge, report, scratch, serve};
+use crate::{bars, contention, huge, pairs, report, scratch, serve};
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::MountOptions;
 use std::io::{self, IsTerminal};
@@ -22,6 +22,8 @@ struct Arguments {
 enum Command {
     /// Runs every workload on every side and prints medians, ratios and verdicts. Needs root for mounts and loop devices.
     Bench(BenchArgs),
+    /// Runs workloads on the engine and on the kernel's ext4 in pairs. Needs root for mounts and loop devices.
+    Pairs(pairs::Args),
     /// Counts what operations of the engine do to memory that threads share.
     Contention(contention::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
@@ -77,6 +79,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Bench(args) => bench(&args),
+        Command::Pairs(args) => pairs::run(&args),
         Command::Contention(args) => contention::run(&args),
         Command::Serve { image, threads, write_through, dir } => {
             let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };

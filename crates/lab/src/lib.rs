@@ -13,6 +13,7 @@ pub mod huge;
 pub mod jobs;
 pub mod measure;
 pub mod null;
+pub mod pairs;
 pub mod report;
 pub mod scratch;
 pub mod serve;

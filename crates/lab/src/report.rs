@@ -98,7 +98,7 @@ fn unit(unit: Unit) -> &'static str {
 }
 
 /// A rate in three digits or so.
-fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),
         v if v >= 1e4 => format!("{:.0}k", v / 1e3),

@@ -100,7 +100,7 @@ pub struct Kind {
     /// Its name on command lines.
     pub word: &'static str,
     /// How many times the kernel's rate it has to reach.
-    pub bar: f64,
+    pub bar: Option<f64>,
     prepare: for<'a> fn(&'a dyn Target, usize, &Size) -> io::Result<Job<'a>>,
 }
 
@@ -126,23 +126,28 @@ impl Kind {
 
 /// All kinds, in the order of tables.
 pub const KINDS: [Kind; 12] = [
-    Kind { name: "stress-orphan, byte by byte", word: "stress-orphan", bar: 3.0, prepare: orphans::by_byte },
-    Kind { name: "stress-orphan, block by block", word: "stress-orphan-blocks", bar: 3.0, prepare: orphans::by_block },
-    Kind { name: "creat_clo", word: "creat-clo", bar: 3.0, prepare: orphans::creat_clo },
+    Kind { name: "stress-orphan, byte by byte", word: "stress-orphan", bar: Some(3.0), prepare: orphans::by_byte },
+    Kind {
+        name: "stress-orphan, block by block",
+        word: "stress-orphan-blocks",
+        bar: Some(3.0),
+        prepare: orphans::by_block,
+    },
+    Kind { name: "creat_clo", word: "creat-clo", bar: Some(3.0), prepare: orphans::creat_clo },
     Kind {
         name: "creat_clo, unlink each time",
         word: "creat-clo-unlink",
-        bar: 3.0,
+        bar: Some(3.0),
         prepare: orphans::creat_clo_unlink,
     },
-    Kind { name: "create empty files", word: "create", bar: 2.0, prepare: make::create },
-    Kind { name: "unlink", word: "unlink", bar: 2.0, prepare: make::unlink },
-    Kind { name: "stat one path of depth 6", word: "stat-path", bar: 4.0, prepare: look::stat_path },
-    Kind { name: "open and close", word: "open", bar: 3.0, prepare: look::open },
-    Kind { name: "stat files of one directory", word: "stat-files", bar: 4.0, prepare: look::stat_files },
-    Kind { name: "warm walk of a tree", word: "walk", bar: 3.0, prepare: look::walk },
-    Kind { name: "write 4 KiB to own file", word: "write", bar: 1.0, prepare: make::write },
-    Kind { name: "rename in own directory", word: "rename", bar: 1.0, prepare: make::rename },
+    Kind { name: "create empty files", word: "create", bar: Some(2.0), prepare: make::create },
+    Kind { name: "unlink", word: "unlink", bar: Some(2.0), prepare: make::unlink },
+    Kind { name: "stat one path of depth 6", word: "stat-path", bar: Some(4.0), prepare: look::stat_path },
+    Kind { name: "open and close", word: "open", bar: Some(3.0), prepare: look::open },
+    Kind { name: "stat files of one directory", word: "stat-files", bar: Some(4.0), prepare: look::stat_files },
+    Kind { name: "warm walk of a tree", word: "walk", bar: Some(3.0), prepare: look::walk },
+    Kind { name: "write 4 KiB to own file", word: "write", bar: None, prepare: make::write },
+    Kind { name: "rename in own directory", word: "rename", bar: None, prepare: make::rename },
 ];
 
 #[cfg(test)]

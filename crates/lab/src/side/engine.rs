@@ -1,6 +1,6 @@
 //! The engine in process.
 
-use super::image::{self, Medium};
+use super::image::{self, Medium, Setup};
 use crate::scratch::Scratch;
 use crate::target::{Engine, Target, io_error};
 use extant::{Fs, OpenOptions};
@@ -19,19 +19,20 @@ pub struct Running {
     // Closed before its image goes.
     engine: Option<Engine>,
     source: Source,
+    setup: Setup,
 }
 
 impl Running {
     /// Makes and opens one.
-    pub fn start(medium: Medium) -> io::Result<Running> {
+    pub fn start(medium: Medium, setup: &Setup) -> io::Result<Running> {
         let scratch = Scratch::new()?;
-        let path = image::make(&scratch)?;
+        let path = image::make_with(&scratch, setup)?;
         let source = match medium {
             Medium::File => Source::File(path, scratch),
             Medium::Memory => Source::Memory(Arc::new(copy(&path)?)),
         };
-        let engine = Some(open(&source)?);
-        Ok(Running { engine, source })
+        let engine = Some(open(&source, setup)?);
+        Ok(Running { engine, source, setup: *setup })
     }
 }
 
@@ -40,8 +41,9 @@ fn copy(path: &std::path::Path) -> io::Result<SparseDevice> {
     SparseDevice::copy_of(&file.open()?)
 }
 
-fn open(source: &Source) -> io::Result<Engine> {
-    let options = OpenOptions::new();
+fn open(source: &Source, setup: &Setup) -> io::Result<Engine> {
+    let usual = OpenOptions::new();
+    let options = setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
     let fs = match source {
         Source::File(path, _) => Fs::open(path, &options),
         Source::Memory(device) => Fs::open_device(device.clone() as Arc<dyn BlockDevice>, &options),
@@ -59,7 +61,7 @@ impl super::Running for Running {
         if let Some(engine) = self.engine.take() {
             engine.unmount()?;
         }
-        self.engine = Some(open(&self.source)?);
+        self.engine = Some(open(&self.source, &self.setup)?);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use crate::scratch::Scratch;
 use crate::tool;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -31,16 +32,40 @@ pub enum Medium {
     Memory,
 }
 
+/// What differs from the usual file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup {
+    /// Inodes, if not as many as mke2fs thinks right.
+    pub inodes: Option<u64>,
+    /// What the engine may keep in memory, in bytes, if not the usual share of the machine's.
+    pub memory: Option<u64>,
+}
+
+impl Setup {
+    /// Room for so many files, with all their inodes in memory.
+    pub fn for_inodes(files: u64) -> Setup {
+        // An eighth of the engine's memory is for inodes, and one takes up to a kilobyte.
+        Setup { inodes: Some(files + files / 8 + 4096), memory: Some((files + files / 4 + 8192) * 8 * 1024) }
+    }
+}
+
 /// A fresh image in `scratch`.
 pub fn make(scratch: &Scratch) -> io::Result<PathBuf> {
+    make_with(scratch, &Setup::default())
+}
+
+/// A fresh image of another shape.
+pub fn make_with(scratch: &Scratch, setup: &Setup) -> io::Result<PathBuf> {
     let path = scratch.join("image");
     std::fs::File::create(&path)?.set_len(IMAGE_BYTES)?;
-    mke2fs(&path)?;
+    mke2fs(&path, setup)?;
     Ok(path)
 }
 
-fn mke2fs(path: &Path) -> io::Result<()> {
-    let mut args: Vec<&std::ffi::OsStr> = MKE2FS.iter().map(AsRef::as_ref).collect();
+fn mke2fs(path: &Path, setup: &Setup) -> io::Result<()> {
+    let inodes = setup.inodes.map(|n| n.to_string());
+    let mut args: Vec<&OsStr> = MKE2FS.iter().map(AsRef::as_ref).collect();
+    args.extend(inodes.iter().flat_map(|n| [OsStr::new("-N"), OsStr::new(n)]));
     args.push(path.as_os_str());
     tool::run("mke2fs", &args).map(drop)
 }

@@ -1,7 +1,7 @@
 //! The kernel's ext4 on a loop device.
 
 use super::directory::Mounted;
-use super::image;
+use super::image::{self, Setup};
 use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::Target;
 use nix::mount::{MsFlags, mount};
@@ -18,9 +18,9 @@ pub struct Running {
 
 impl Running {
     /// Makes and mounts one.
-    pub fn start() -> io::Result<Running> {
+    pub fn start(setup: &Setup) -> io::Result<Running> {
         let scratch = Scratch::new()?;
-        let image = image::make(&scratch)?;
+        let image = image::make_with(&scratch, setup)?;
         let device = Loop::attach(&image)?;
         let dir = scratch.dir("mnt")?;
         let mounted = Some(mount_ext4(device.device(), &dir)?);

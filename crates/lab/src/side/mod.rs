@@ -12,7 +12,7 @@ mod served;
 use crate::target::Target;
 use std::io;
 
-pub use image::Medium;
+pub use image::{Medium, Setup};
 
 /// The sides, in the order in which tables show them.
 pub const SIDES: [Side; 7] =
@@ -58,10 +58,15 @@ impl Side {
 
     /// Makes a fresh file system and serves it.
     pub fn start(self) -> io::Result<Box<dyn Running>> {
+        self.start_with(&Setup::default())
+    }
+
+    /// As [`Side::start`], with a file system of another shape where that is the engine's or the kernel's.
+    pub fn start_with(self, setup: &Setup) -> io::Result<Box<dyn Running>> {
         Ok(match self {
-            Side::Engine => Box::new(engine::Running::start(Medium::File)?),
-            Side::EngineMemory => Box::new(engine::Running::start(Medium::Memory)?),
-            Side::Ext4 => Box::new(kernel::Running::start()?),
+            Side::Engine => Box::new(engine::Running::start(Medium::File, setup)?),
+            Side::EngineMemory => Box::new(engine::Running::start(Medium::Memory, setup)?),
+            Side::Ext4 => Box::new(kernel::Running::start(setup)?),
             Side::ExtantFuse => Box::new(served::Running::start(served::Server::Extant)?),
             Side::Null => Box::new(served::Running::start(served::Server::Null)?),
             Side::Fuse2fs => Box::new(fuse2fs::Running::start()?),

@@ -1,0 +1,92 @@
+//! What a job costs this process: processor time, and instructions where the machine counts them.
+
+use crate::jobs::Watch;
+use nix::sys::resource::{UsageWho, getrusage};
+use perf_event::events::Hardware;
+use perf_event::{Builder, Counter};
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Counts of the whole process since it asked for them. Make it before any thread whose instructions are to count.
+pub struct Meter {
+    counter: Option<Mutex<Counter>>,
+}
+
+/// A reading.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// Processor time, the kernel's on behalf of this process included. What the kernel does on threads of its own is not.
+    pub time: Duration,
+    /// Instructions, the kernel's likewise included.
+    pub instructions: Option<u64>,
+}
+
+impl Meter {
+    /// Asks the machine for a counter; many virtual machines have none.
+    pub fn new() -> Meter {
+        Meter { counter: counter().ok().map(Mutex::new) }
+    }
+
+    /// Whether instructions are counted.
+    pub fn counts_instructions(&self) -> bool {
+        self.counter.is_some()
+    }
+
+    /// What was used so far.
+    pub fn read(&self) -> Cost {
+        let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
+        let seconds = |t: nix::sys::time::TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
+        let time = usage.map_or(Duration::ZERO, |u| seconds(u.user_time()) + seconds(u.system_time()));
+        let counter = self.counter.as_ref().map(|c| c.lock().unwrap_or_else(PoisonError::into_inner));
+        Cost { time, instructions: counter.and_then(|mut counter| counter.read().ok()) }
+    }
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Meter::new()
+    }
+}
+
+fn counter() -> io::Result<Counter> {
+    let mut counter = Builder::new(Hardware::INSTRUCTIONS).inherit(true).include_kernel().build()?;
+    counter.enable()?;
+    Ok(counter)
+}
+
+/// Takes what a job costs.
+pub struct Metered<'a> {
+    meter: &'a Meter,
+    cost: Mutex<Cost>,
+}
+
+impl<'a> Metered<'a> {
+    /// Nothing yet.
+    pub fn new(meter: &'a Meter) -> Self {
+        Metered { meter, cost: Mutex::default() }
+    }
+
+    /// What it cost.
+    pub fn cost(&self) -> Cost {
+        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, change: impl FnOnce(Cost, Cost) -> Cost) {
+        let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
+        *cost = change(*cost, self.meter.read());
+    }
+}
+
+impl Watch for Metered<'_> {
+    fn start(&self) {
+        self.set(|_, now| now);
+    }
+
+    fn stop(&self) {
+        self.set(|before, now| Cost {
+            time: now.time.saturating_sub(before.time),
+            instructions: now.instructions.zip(before.instructions).map(|(now, before)| now.saturating_sub(before)),
+        });
+    }
+}
