@@ -76,7 +76,7 @@ pub mod journal {
     pub use extant_journal::recovery::{Dropped, Outcome};
 }
 
-pub use alloc::Usage;
+pub use alloc::{PreallocStats, Usage};
 pub use error::{Errno, Error, Result};
 pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};

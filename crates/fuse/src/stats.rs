@@ -6,7 +6,7 @@ use serde_json::json;
 /// All counters, room by room.
 pub fn document(fs: &Operations) -> Vec<u8> {
     let stats = FsStats::of(fs);
-    let (usage, cache, journal) = (&stats.usage, &stats.cache, &stats.journal);
+    let (usage, cache, journal, prealloc) = (&stats.usage, &stats.cache, &stats.journal, &stats.prealloc);
     let document = json!({
         "usage": {
             "blocks": usage.blocks,
@@ -50,6 +50,17 @@ pub fn document(fs: &Operations) -> Vec<u8> {
             "flushes_shared": journal.flushes_shared,
             "start_waits": journal.start_waits,
             "overdrawn": journal.overdrawn,
+        },
+        "prealloc": {
+            "live": prealloc.live,
+            "blocks": prealloc.blocks,
+            "bytes": prealloc.bytes,
+            "created": prealloc.created,
+            "discarded": prealloc.discarded,
+            "searches": prealloc.searches,
+            "visited": prealloc.visited,
+            "small_hits": prealloc.small_hits,
+            "small_misses": prealloc.small_misses,
         },
     });
     document.to_string().into_bytes()

@@ -1,6 +1,7 @@
 //! Blocks taken in memory.
 
 use super::blocks::Blocks;
+use super::prealloc::Prealloc;
 use extant_format::types::BlockNr;
 use std::sync::Arc;
 
@@ -12,11 +13,23 @@ pub struct Claim {
     pub start: BlockNr,
     /// Blocks (whole clusters).
     pub len: u32,
+    /// The preallocation that this was taken from, and its name there.
+    of: Option<(Arc<Prealloc>, u32)>,
 }
 
 impl Claim {
     pub(super) fn new(blocks: Arc<Blocks>, start: BlockNr, len: u32) -> Claim {
-        Claim { blocks, start, len }
+        Claim { blocks, start, len, of: None }
+    }
+
+    /// What was taken from a preallocation, which is told when the claim ends.
+    pub(super) fn of_prealloc(blocks: Arc<Blocks>, start: BlockNr, len: u32, file: Arc<Prealloc>, key: u32) -> Claim {
+        Claim { blocks, start, len, of: Some((file, key)) }
+    }
+
+    /// The caller owns the space from here on.
+    pub(super) fn into_parts(mut self) -> (BlockNr, u32) {
+        (self.start, std::mem::take(&mut self.len))
     }
 
     /// Takes the first `len` blocks, rounded up to whole clusters, off the claim as a claim of their own; all of them if
@@ -44,6 +57,9 @@ impl Drop for Claim {
     fn drop(&mut self) {
         if self.len > 0 {
             self.blocks.give_back(self.start, self.len);
+        }
+        if let Some((file, key)) = self.of.take() {
+            file.finish(key);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - The free clusters of all maps are the budget, plus what is reserved, plus what was taken from the budget by claims
 //!   that have not found their place yet. A claim takes from the budget before it takes from a map, and space is given
 //!   to its map before it is given to the budget. So whoever holds a part of the budget finds space.
+//! - What is preallocated is claimed, and given back before anybody is told that there is no space.
 //!
 //! # Locking
 //! A group's locks (Group; one for blocks, one for inodes, never both) are held to claim, to book and to give back, and
@@ -21,10 +22,12 @@ mod discard;
 mod group;
 mod inodes;
 mod orlov;
+mod prealloc;
 mod search;
 mod usage;
 
 pub use claim::Claim;
+pub use prealloc::{Prealloc, PreallocStats, Small, Taken};
 pub use usage::Usage;
 
 use crate::error::{Errno, Result};
@@ -33,6 +36,7 @@ use crate::volume::Volume;
 use blocks::Blocks;
 use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use inodes::Inodes;
+use prealloc::Keep;
 use std::sync::Arc;
 
 /// What space is wanted for.
@@ -70,6 +74,8 @@ pub struct Alloc {
     groups: Arc<Groups>,
     blocks: Arc<Blocks>,
     inodes: Inodes,
+    /// What is preallocated.
+    keep: Arc<Keep>,
     /// Blocks that never hold files.
     overhead: u64,
     /// Blocks that only root may use.
@@ -84,9 +90,10 @@ impl Alloc {
     pub fn open(vol: Arc<Volume>, groups: Arc<Groups>) -> Result<Alloc> {
         let blocks = Arc::new(Blocks::new(vol.clone(), groups.clone()));
         let inodes = Inodes::new(vol.clone(), groups.clone());
+        let keep = Keep::new(blocks.clone());
         let sb = groups.superblock();
         let (overhead, reserved_blocks) = (usage::overhead(&vol, &sb), sb.r_blocks_count());
-        Ok(Alloc { vol, groups, blocks, inodes, overhead, reserved_blocks })
+        Ok(Alloc { vol, groups, blocks, inodes, keep, overhead, reserved_blocks })
     }
 
     /// Takes between `min` and `len` contiguous blocks near the goal.
@@ -95,7 +102,43 @@ impl Alloc {
     /// ENOSPC if there are none; blocks freed by transactions that are not durable yet do not count (see
     /// [`Self::pending`]).
     pub fn claim(&self, want: &Request) -> Result<Claim> {
-        Blocks::claim(&self.blocks, want)
+        self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
+    }
+
+    /// Runs `f`; as long as it lacks space and something is preallocated, gives that back and runs it again.
+    fn unless_preallocated<R>(&self, mut f: impl FnMut() -> Result<R>) -> Result<R> {
+        loop {
+            match f() {
+                Err(e) if e.is(Errno::NoSpc) && self.keep.shed_all() > 0 => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// The preallocations of a file: none yet.
+    pub fn prealloc(&self) -> Arc<Prealloc> {
+        Prealloc::new(self.keep.clone())
+    }
+
+    /// Blocks that one more preallocation may have now, in whole clusters; 0 when space is scarce.
+    pub fn prealloc_room(&self) -> u64 {
+        self.keep.room() << self.vol.geo.cluster_bits
+    }
+
+    /// Blocks that are free, more or less, and not needed for anything else.
+    pub fn spare(&self) -> u64 {
+        self.keep.spare() << self.vol.geo.cluster_bits
+    }
+
+    /// Claims exactly `want.len` blocks (whole clusters, few) where other small files of this thread have theirs. `None`
+    /// if there is no such place: [`Self::claim`] will do.
+    pub fn claim_small(&self, who: Small, want: &Request) -> Option<Claim> {
+        self.keep.claim_small(who, want)
+    }
+
+    /// What is preallocated.
+    pub fn prealloc_stats(&self) -> PreallocStats {
+        self.keep.stats()
     }
 
     /// Sets space aside for `blocks` delayed blocks, counted in whole clusters by the caller.
@@ -104,10 +147,11 @@ impl Alloc {
     /// ENOSPC if there is not so much.
     pub fn reserve(&self, blocks: u32, privileged: bool) -> Result<()> {
         let clusters = self.blocks.clusters(blocks);
-        match self.blocks.budget.take(clusters, self.blocks.keep(Purpose::Data, privileged)) {
+        let keep = self.blocks.keep(Purpose::Data, privileged);
+        self.unless_preallocated(|| match self.blocks.budget.take(clusters, keep) {
             true => Ok(()),
             false => Err(Errno::NoSpc.into()),
-        }
+        })
     }
 
     /// Gives a reservation back, in whole clusters.

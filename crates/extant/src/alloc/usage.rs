@@ -10,7 +10,7 @@ use extant_format::types::GroupNr;
 pub struct Usage {
     /// Blocks in all, without overhead (bsddf).
     pub blocks: u64,
-    /// Free blocks; delayed reservations count as used.
+    /// Free blocks; delayed reservations count as used, preallocations as free.
     pub free: u64,
     /// Free blocks less the reserve for root and the margin for metadata.
     pub available: u64,
@@ -24,7 +24,7 @@ impl Alloc {
     /// Usage for statfs.
     pub fn usage(&self) -> Usage {
         let bits = self.vol.geo.cluster_bits;
-        let free = (self.blocks.budget.amount() + self.blocks.pending()) << bits;
+        let free = (self.blocks.budget.amount() + self.blocks.pending() + self.keep.held()) << bits;
         let (_, margin) = self.blocks.kept();
         let kept = self.reserved_blocks.saturating_add(margin << bits);
         Usage {

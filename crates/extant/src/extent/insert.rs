@@ -6,13 +6,13 @@ use super::io::Writer;
 use super::lookup::{goal_locked, implied_locked, lookup_locked, unowned_locked};
 use super::owner::{Kind, charge, purpose};
 use super::tree;
-use crate::alloc::{Claim, Request};
+use crate::alloc::{Claim, Request, Small};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, MapCache, Run, State};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
-use extant_format::types::BlockNr;
+use extant_format::types::{BlockNr, FileType};
 use extant_journal::Handle;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, l
     }
     let len = unowned_locked(st, inode, &map, lblk, len)?.max(1);
     let offset = lblk % st.geo.cluster_ratio();
-    let mut claim = st.alloc.claim(&wish(st, inode, lblk, offset, len)?)?;
+    let mut claim = claim(st, inode, lblk, offset, len)?;
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
     changing(h, inode, &mut map, |h| insert_claimed(st, h, inode, run, &mut claim, offset))?;
@@ -47,6 +47,19 @@ pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, l
 fn to_cluster_end(st: &Store, lblk: u32) -> u32 {
     let ratio = st.geo.cluster_ratio();
     ratio - lblk % ratio
+}
+
+/// Claims blocks for `lblk`; those of a directory where the thread's other directories have theirs.
+fn claim(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Claim> {
+    let want = wish(st, inode, lblk, offset, len)?;
+    let small = match inode.ftype {
+        FileType::Directory => {
+            let len = want.len.next_multiple_of(st.geo.cluster_ratio());
+            st.alloc.claim_small(Small::Directory, &Request { len, ..want })
+        }
+        _ => None,
+    };
+    small.map_or_else(|| st.alloc.claim(&want), Ok)
 }
 
 fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Request> {

@@ -10,6 +10,7 @@ use crate::store::Store;
 use extant_format::extent::Leaf;
 use extant_format::types::BlockNr;
 use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 
 /// Extents that a walk takes along into the cache.
 const TAKEN_ALONG: usize = 16;
@@ -126,6 +127,57 @@ fn goal_in_tree(path: &Path, lblk: u32) -> Option<u64> {
     let lblk = u64::from(lblk);
     let after = path.left.map(|e| e.pblk + (lblk - u64::from(e.lblk)));
     after.or_else(|| path.right.and_then(|e| e.pblk.checked_sub(u64::from(e.lblk) - lblk)))
+}
+
+/// What lies around a hole.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Around {
+    /// One behind the last mapped block before the hole, and its place on the device.
+    pub left: Option<(u64, u64)>,
+    /// The first mapped block behind it, and its place.
+    pub right: Option<(u64, u64)>,
+    /// Nothing is mapped from here ...
+    pub start: u64,
+    /// ... to here, as far as is known.
+    pub end: u64,
+}
+
+impl Around {
+    /// Whether nothing near is mapped.
+    pub fn is_alone(&self) -> bool {
+        self.left.is_none() && self.right.is_none()
+    }
+
+    /// The place of blocks `window` of the hole that the neighbours suggest: next to the left one, or to the right one if
+    /// the window reaches only that; else at the same distance from the left one as in the file.
+    pub fn goal(&self, window: &Range<u64>) -> Option<BlockNr> {
+        let len = window.end.saturating_sub(window.start);
+        let right = self.right.and_then(|(lblk, pblk)| pblk.checked_sub(lblk.checked_sub(window.start)?));
+        let left = self.left.map(|(end, pblk)| pblk.saturating_add(window.start.saturating_sub(end)));
+        match (self.left, self.right) {
+            (Some((end, _)), Some((lblk, _))) if end < window.start && window.start + len == lblk => right.or(left),
+            _ => left.or(right),
+        }
+        .map(BlockNr)
+    }
+}
+
+/// What lies around the hole that `lblk` is in. To the left of a hole of an indirect map only the next block is looked at.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn around(st: &Store, inode: &Inode, lblk: u32) -> Result<Around> {
+    let map = inode.map.read();
+    if Kind::of(inode) == Kind::Tree {
+        let path = tree::find(&Reader::new(st, inode), lblk)?;
+        let left = path.left.map(|e| (e.end(), e.pblk + u64::from(e.len)));
+        let right = path.right.map(|e| (u64::from(e.lblk), e.pblk));
+        let start = left.map_or(0, |(end, _)| end);
+        return Ok(Around { left, right, start, end: path.next_mapped() });
+    }
+    let left = goal_after(st, inode, lblk)?.map(|pblk| (u64::from(lblk), pblk));
+    let hole = lookup_locked(st, inode, &map, lblk, u32::MAX)?;
+    Ok(Around { left, right: None, start: lblk.into(), end: hole.end() })
 }
 
 fn goal_after(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<u64>> {

@@ -7,6 +7,7 @@
 //! - Pages of the blocks are written back before, and dropped after the device has the new bytes; the generation of the
 //!   pages keeps readers from adding what they read before.
 
+use super::ahead::Growth;
 use super::map::Kind;
 use super::plan::{self, After, How, Need, Piece};
 use super::{inline, limits, logged, map, read, times, write, writeback};
@@ -91,10 +92,11 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
     if inode.pages.busy() {
         writeback::writeback(st, inode, map::byte(st, guarded.start), map::byte(st, guarded.end))?;
     }
-    let grows_to = (end > inode.pages.size()).then_some(end);
+    let size = inode.pages.size();
+    let growth = Growth { size: size.max(end), grows: end > size };
     let pieces = {
         let mut work = inode.pages.work.lock();
-        plan::make(st, inode, &mut work, Need { blocks: blocks.clone(), reserved: &mut 0, grows_to })?
+        plan::make(st, inode, &mut work, Need { blocks: blocks.clone(), reserved: &mut 0, growth, pack: None })?
     };
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
     let data = data.get(..(covered - offset) as usize).unwrap_or(data);

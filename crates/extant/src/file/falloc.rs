@@ -1,6 +1,6 @@
 //! fallocate(2): allocating, punching, zeroing; taking out and pushing apart are in `shift`.
 
-use super::{inline, limits, map, shift, space, times, truncate, window, writeback, zero};
+use super::{ahead, inline, limits, map, shift, space, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, State};
 use crate::inode::{Inode, Work};
@@ -56,7 +56,7 @@ pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: 
 fn allocate(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
-    window::clear(st, inode, &mut work);
+    ahead::discard(&mut work);
     prepare_growth(st, inode, end, grow)?;
     fill_holes(st, inode, map::blocks(st, offset, end), grow.then_some(end))?;
     finish(st, inode, end, grow)
@@ -143,7 +143,7 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
         false => end,
     };
     let mut work = inode.pages.work.lock();
-    window::clear(st, inode, &mut work);
+    ahead::discard(&mut work);
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);
     drop_pages(st, inode, &mut work, whole.clone())?;
@@ -160,7 +160,7 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
 fn zero_range(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
-    window::clear(st, inode, &mut work);
+    ahead::discard(&mut work);
     prepare_growth(st, inode, end, grow)?;
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);

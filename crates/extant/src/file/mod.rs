@@ -13,6 +13,7 @@
 //! [`writeback`], [`fsync`], [`release`] and [`free_blocks`] (of an inode nobody can reach) need none of it. Whatever
 //! changes the mapping of data holds [`crate::inode::Pages::work`].
 
+mod ahead;
 mod direct;
 mod extents;
 mod falloc;
@@ -30,7 +31,6 @@ mod shift;
 mod space;
 mod times;
 mod truncate;
-mod window;
 mod write;
 mod writeback;
 mod zero;
@@ -65,9 +65,17 @@ pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
     crate::extent::init(st, h, inode)
 }
 
-/// Gives back what was claimed ahead for the file's growth. For the last close of a file that was open for writing.
-pub fn release(st: &Store, inode: &Arc<Inode>) {
-    window::release(st, inode);
+/// Somebody opens the file for writing: as long as it is open, space may be preallocated for it. To be paired with
+/// [`close_writer`].
+pub fn open_writer(inode: &Inode) {
+    inode.pages.open_writer();
+}
+
+/// Somebody who wrote has closed the file. With the last one its preallocations go, unless pages still wait for theirs.
+pub fn close_writer(inode: &Inode) {
+    if inode.pages.close_writer() && !inode.pages.busy() {
+        ahead::discard(&mut inode.pages.work.lock());
+    }
 }
 
 /// Sectors of 512 bytes that delayed blocks will take.

@@ -8,8 +8,9 @@
 //! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes others from its blocks
 //! (and their clusters) in between by a range lock.
 
+use super::ahead::Growth;
 use super::space::{self, Want};
-use super::{map, times, window};
+use super::{map, times};
 use crate::alloc::Claim;
 use crate::error::{Error, Result};
 use crate::extent::{self, Run, State};
@@ -57,13 +58,16 @@ pub(super) struct Need<'a> {
     pub blocks: Range<u32>,
     /// Blocks set aside before; what is claimed is taken off.
     pub reserved: &'a mut u32,
-    /// Size after the write, where the file grows by it: blocks are claimed ahead.
-    pub grows_to: Option<u64>,
+    /// How the file grows by the write.
+    pub growth: Growth,
+    /// Space for what is written far from each other at once.
+    pub pack: Option<&'a mut Claim>,
 }
 
 /// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks from the start on.
 pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'_>) -> Result<Vec<Piece>> {
-    let Need { blocks, reserved, grows_to } = need;
+    let mut need = need;
+    let blocks = need.blocks.clone();
     let mut pieces: Vec<Piece> = Vec::new();
     let mut lblk = blocks.start;
     while lblk < blocks.end {
@@ -71,7 +75,7 @@ pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'
             lblk += more;
             continue;
         }
-        let piece = next(st, inode, work, lblk..blocks.end, reserved, grows_to);
+        let piece = next(st, inode, work, lblk..blocks.end, &mut need);
         match piece {
             Ok(piece) => {
                 lblk = piece.end();
@@ -101,19 +105,12 @@ fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u
     Ok(Some(more))
 }
 
-fn next(
-    st: &Store,
-    inode: &Arc<Inode>,
-    work: &mut Work,
-    blocks: Range<u32>,
-    reserved: &mut u32,
-    grows_to: Option<u64>,
-) -> Result<Piece> {
+fn next(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>, need: &mut Need<'_>) -> Result<Piece> {
     let run = map::lookup(st, inode, blocks)?;
     match run.state {
         State::Written => Ok(in_place(run, How::InPlace)),
         State::Unwritten => Ok(in_place(run, How::Convert)),
-        State::Hole => hole(st, inode, work, run, reserved, grows_to),
+        State::Hole => hole(st, inode, work, run, need),
     }
 }
 
@@ -122,14 +119,7 @@ fn in_place(run: Run, how: How) -> Piece {
 }
 
 /// A place for the first blocks of a hole.
-fn hole(
-    st: &Store,
-    inode: &Arc<Inode>,
-    work: &mut Work,
-    run: Run,
-    reserved: &mut u32,
-    grows_to: Option<u64>,
-) -> Result<Piece> {
+fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, need: &mut Need<'_>) -> Result<Piece> {
     let len = extent::unowned(st, inode, run.lblk, run.len)?.min(run.len);
     if len == 0 {
         return owned(st, inode, run);
@@ -137,36 +127,20 @@ fn hole(
     let ratio = st.geo.cluster_ratio();
     let offset = run.lblk & (ratio - 1);
     let first = run.lblk - offset;
-    let need = (offset + len).checked_next_multiple_of(ratio).unwrap_or(offset + len);
-    let claim = match window::take(work, first, need) {
-        Some(claim) => {
-            let used = claim.len.min(*reserved);
-            space::unreserve(st, used);
-            *reserved -= used;
+    let blocks = (offset + len).checked_next_multiple_of(ratio).unwrap_or(offset + len);
+    let claim = match need.pack.as_deref_mut().filter(|pack| pack.len > 0) {
+        Some(pack) => {
+            let claim = pack.split(blocks);
+            space::settle(st, &claim, need.reserved);
             claim
         }
-        None => {
-            let end = run.lblk + len;
-            let extra = grows_to.map_or(0, |size| ahead(st, inode, end, size));
-            if extra > 0 {
-                st.pool.note_ahead(inode);
-            }
-            space::claim(st, inode, work, Want { lblk: first, need, extra }, reserved)?
-        }
+        None => space::claim(st, inode, work, Want { lblk: first, need: blocks }, need.growth, need.reserved)?,
     };
     let len = len.min(claim.len.saturating_sub(offset));
     if len == 0 {
         return Err(Error::Corrupt(Corrupt::new("claim").at_inode(inode.ino).found(claim.len)));
     }
     Ok(Piece { lblk: run.lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), how: How::Map { claim, offset } })
-}
-
-/// Blocks to claim ahead behind the last block of a growing file.
-fn ahead(st: &Store, inode: &Inode, end: u32, size: u64) -> u32 {
-    match end >= map::block_up(st, size) {
-        true => window::extra(st, end, size, inode.body().size),
-        false => 0,
-    }
 }
 
 /// The rest of a cluster that the file owns.

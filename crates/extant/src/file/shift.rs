@@ -4,7 +4,7 @@
 //! implementation of the format; its structures are sound at each commit.
 
 use super::limits;
-use super::{falloc, map, times, truncate, window, writeback, zero};
+use super::{ahead, falloc, map, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent;
 use crate::inode::{Inode, Work};
@@ -65,9 +65,9 @@ fn aligned(st: &Store, offset: u64, len: u64) -> Result<()> {
     }
 }
 
-/// No page and no window is left from `offset` on; nothing there is dirty any more.
+/// No page and no preallocation is left from `offset` on; nothing there is dirty any more.
 fn clear(st: &Store, inode: &Arc<Inode>, work: &mut Work, offset: u64) -> Result<()> {
-    window::clear(st, inode, work);
+    ahead::discard(work);
     falloc::drop_pages(st, inode, work, map::block_of(st, offset)..map::END)
 }
 

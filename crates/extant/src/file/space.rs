@@ -1,7 +1,7 @@
 //! Space for data: reservations, claims, and what is tried before giving up.
 
-use super::window;
-use crate::alloc::{Claim, Purpose, Request};
+use super::ahead::{self, Ahead, Growth};
+use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::{Inode, Work};
@@ -10,7 +10,7 @@ use extant_format::features::Incompat;
 use extant_sync::atomic::Ordering;
 
 /// Whether file data may use root's reserve.
-fn privileged(st: &Store) -> bool {
+pub(super) fn privileged(st: &Store) -> bool {
     st.pool.use_reserve.load(Ordering::Relaxed)
 }
 
@@ -19,8 +19,7 @@ pub(super) fn no_space(error: &Error) -> bool {
     error.is(Errno::NoSpc)
 }
 
-/// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open, and of the locks of
-/// level `PageWriteback` at most the caller's own is held.
+/// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open.
 pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
     match f() {
         Err(e) if no_space(&e) && make_room(st) => f(),
@@ -28,19 +27,9 @@ pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Resu
     }
 }
 
-/// Gives back what is claimed ahead, and lets frees become durable. False if there was nothing to get.
-pub(super) fn make_room(st: &Store) -> bool {
-    let mut found = false;
-    for inode in st.pool.holders_ahead() {
-        // Not waited for: the caller may hold another inode's.
-        if let Some(mut work) = inode.pages.work.try_lock() {
-            found |= window::clear(st, &inode, &mut work);
-        }
-    }
-    if st.alloc.pending() > 0 {
-        found |= st.journal.wait(st.journal.running_tid()).is_ok();
-    }
-    found
+/// Lets frees become durable. False if there is nothing to wait for.
+fn make_room(st: &Store) -> bool {
+    st.alloc.pending() > 0 && st.journal.wait(st.journal.running_tid()).is_ok()
 }
 
 /// Sets `blocks` aside for delayed allocation.
@@ -62,8 +51,6 @@ pub(super) struct Want {
     pub lblk: u32,
     /// Blocks needed, in whole clusters.
     pub need: u32,
-    /// Blocks that would be useful behind them.
-    pub extra: u32,
 }
 
 /// Claims a cluster for the first block of an inode that has no map yet.
@@ -78,12 +65,42 @@ pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
         reserved: false,
         low: !st.geo.incompat(Incompat::EXTENTS),
     };
-    with_room(st, || st.alloc.claim(&request))
+    match st.alloc.claim_small(Small::File, &request) {
+        Some(claim) => Ok(claim),
+        None => with_room(st, || st.alloc.claim(&request)),
+    }
 }
 
-/// Claims up to `want.need` blocks, and keeps up to `want.extra` more for later. Draws on `reserved` blocks set aside
-/// before. The claim may be shorter than needed.
-pub(super) fn claim(st: &Store, inode: &Inode, work: &mut Work, want: Want, reserved: &mut u32) -> Result<Claim> {
+/// Gives back what was set aside for blocks that have their space from elsewhere.
+pub(super) fn settle(st: &Store, claim: &Claim, reserved: &mut u32) {
+    let used = claim.len.min(*reserved);
+    unreserve(st, used);
+    *reserved -= used;
+}
+
+/// Claims up to `want.need` blocks, and may preallocate more around them. Draws on `reserved` blocks set aside before. The
+/// claim may be shorter than needed.
+pub(super) fn claim(
+    st: &Store,
+    inode: &Inode,
+    work: &mut Work,
+    want: Want,
+    growth: Growth,
+    reserved: &mut u32,
+) -> Result<Claim> {
+    let need = match ahead::take(st, inode, work, want, growth)? {
+        Ahead::Claim(claim) => {
+            settle(st, &claim, reserved);
+            return Ok(claim);
+        }
+        Ahead::Only(blocks) => blocks,
+        Ahead::Nothing => want.need,
+    };
+    exactly(st, inode, Want { need, ..want }, reserved)
+}
+
+/// Claims up to `want.need` blocks and no more.
+fn exactly(st: &Store, inode: &Inode, want: Want, reserved: &mut u32) -> Result<Claim> {
     let goal = extent::goal(st, inode, want.lblk)?;
     let low = !extent::has_unwritten(inode);
     let min = st.geo.cluster_ratio();
@@ -96,15 +113,6 @@ pub(super) fn claim(st: &Store, inode: &Inode, work: &mut Work, want: Want, rese
         reserved,
         low,
     };
-    if want.extra > 0 {
-        let claimed = st.alloc.claim(&request(want.need.saturating_add(want.extra), false));
-        if let Ok(claim) = claimed {
-            let used = claim.len.min(want.need).min(*reserved);
-            unreserve(st, used);
-            *reserved -= used;
-            return Ok(window::keep_rest(work, want, claim));
-        }
-    }
     if *reserved >= min
         && let Ok(claim) = st.alloc.claim(&request(want.need.min(*reserved), true))
     {

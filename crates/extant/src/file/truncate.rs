@@ -5,7 +5,7 @@
 //!   transactions, an orphan record stands from the first to the last.
 //! - What a file's last block has behind the end is zero once the operation returns.
 
-use super::{inline, limits, map, space, times, window, writeback, zero};
+use super::{ahead, inline, limits, map, space, times, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent;
 use crate::inode::{Inode, Work};
@@ -29,7 +29,7 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
         return Ok(());
     }
     let mut work = inode.pages.work.lock();
-    window::clear(st, inode, &mut work);
+    ahead::discard(&mut work);
     let result = match size > inode.pages.size() {
         true => grow(st, inode, size),
         false => shrink(st, inode, &mut work, size),
@@ -160,7 +160,7 @@ pub(super) fn start_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Handle<'
 /// orphan record to the caller. Any type of inode; nobody else reaches it.
 pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
-    window::clear(st, inode, &mut work);
+    ahead::discard(&mut work);
     if inode.ftype == FileType::Regular {
         drop_pages(st, inode, &mut work, from)?;
     }

@@ -7,9 +7,11 @@
 //! # Locking
 //! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw` is not needed.
 
+use super::ahead::{self, Growth};
 use super::map;
 use super::plan::{self, After, How, Need, Piece};
 use super::{space, times};
+use crate::alloc::Claim;
 use crate::error::Result;
 use crate::inode::{Inode, Taken, Work};
 use crate::store::Store;
@@ -23,6 +25,10 @@ const BATCH_BYTES: usize = 32 << 20;
 /// Inodes taken from the list of those with dirty pages at a time.
 const CHUNK: usize = 256;
 
+/// From so many pages on, spread over more than so many times as many blocks, pages share one run.
+const PACK_PAGES: u32 = 16;
+const PACK_SPREAD: u64 = 2;
+
 /// Writes dirty pages of bytes `[start, end)` back and waits for them. What fails is noted for the open files as well.
 pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
     if !inode.pages.busy() {
@@ -30,7 +36,9 @@ pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result
     }
     let result = {
         let mut work = inode.pages.work.lock();
-        within(st, inode, &mut work, map::blocks(st, start, end))
+        let result = within(st, inode, &mut work, map::blocks(st, start, end));
+        ahead::discard_of_closed(inode, &mut work);
+        result
     };
     st.pool.note_clean(inode);
     result
@@ -131,12 +139,23 @@ fn write(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reser
 fn write_group(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
     let size = inode.pages.size();
     let mut pieces = Vec::new();
+    let mut pack = pack(st, inode, taken);
     for run in taken.chunk_by(|a, b| a.lblk + 1 == b.lblk) {
         let first = run.first().map_or(0, |page| page.lblk);
-        place(st, inode, work, first..first + run.len() as u32, reserved, &mut pieces)?;
+        place(st, inode, work, first..first + run.len() as u32, reserved, pack.as_mut(), &mut pieces)?;
     }
+    drop(pack);
     write_data(st, inode, &pieces, taken)?;
     plan::apply(st, inode, pieces, After { size, stamp: None })
+}
+
+/// One run for pages that lie far from each other: where most of a stretch of the file is not written, keeping its place
+/// free would scatter what is.
+fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<Claim> {
+    let (first, last) = (taken.first()?.lblk, taken.last()?.lblk);
+    let pages = taken.len() as u32;
+    let sparse = pages >= PACK_PAGES && u64::from(last - first) > PACK_SPREAD * u64::from(pages);
+    if sparse && st.geo.cluster_bits == 0 { ahead::pack(st, inode, first, pages) } else { None }
 }
 
 fn place(
@@ -145,10 +164,13 @@ fn place(
     work: &mut Work,
     mut blocks: Range<u32>,
     reserved: &mut u32,
+    mut pack: Option<&mut Claim>,
     pieces: &mut Vec<Piece>,
 ) -> Result<()> {
+    let growth = Growth { size: inode.pages.size(), grows: false };
     while blocks.start < blocks.end {
-        let part = plan::make(st, inode, work, Need { blocks: blocks.clone(), reserved, grows_to: None })?;
+        let need = Need { blocks: blocks.clone(), reserved, growth, pack: pack.as_deref_mut() };
+        let part = plan::make(st, inode, work, need)?;
         blocks.start = part.last().map_or(blocks.end, Piece::end);
         pieces.extend(part);
     }

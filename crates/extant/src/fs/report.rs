@@ -1,6 +1,6 @@
 //! What opening found, and counters of a live file system.
 
-use crate::alloc::Usage;
+use crate::alloc::{PreallocStats, Usage};
 use crate::inode::PoolStats;
 use crate::ops::{Operations, OrphanReport};
 use extant_blocks::CacheStats;
@@ -35,6 +35,8 @@ pub struct FsStats {
     pub cache: CacheStats,
     /// The journal.
     pub journal: JournalStats,
+    /// Preallocations.
+    pub prealloc: PreallocStats,
 }
 
 impl FsStats {
@@ -48,6 +50,7 @@ impl FsStats {
             pages: st.pool.stats(),
             cache: st.cache.stats(),
             journal: st.journal.stats(),
+            prealloc: st.alloc.prealloc_stats(),
         }
     }
 }

@@ -44,6 +44,9 @@ impl Operations {
             self.check_open(node, flags)?;
         }
         node.hold(1)?;
+        if flags.write {
+            file::open_writer(&node.0);
+        }
         let errors = Mutex::new(Level::Leaf, node.0.pages.error_seq());
         let file = File { ops: self.clone(), node: node.clone(), flags, errors };
         if flags.truncate && flags.write {
@@ -98,7 +101,12 @@ impl Operations {
 
     /// Somebody who wrote has closed the file: space kept for its growth may go back.
     pub fn close_hint(&self, node: &Node) {
-        file::release(self.st(), &node.0);
+        file::close_writer(&node.0);
+    }
+
+    /// Somebody opens the file for writing: space may be kept for its growth until as many [`Operations::close_hint`] came.
+    pub fn open_hint(&self, node: &Node) {
+        file::open_writer(&node.0);
     }
 
     /// fallocate(2).
@@ -222,7 +230,9 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        file::release(self.ops.st(), &self.node.0);
+        if self.flags.write {
+            file::close_writer(&self.node.0);
+        }
         self.ops.release(&self.node, 1);
     }
 }

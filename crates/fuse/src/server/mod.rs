@@ -295,10 +295,14 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let checked = self.node(ino).and_then(|n| self.check_open(&n, flags.0));
-        if checked.is_ok() && writes(flags.0) {
-            self.writers.open(ino);
-        }
+        let checked = self.node(ino).and_then(|n| {
+            self.check_open(&n, flags.0)?;
+            if writes(flags.0) {
+                self.writers.open(ino);
+                self.ops.open_hint(&n);
+            }
+            Ok(())
+        });
         answer!(reply, checked, |r, ()| r.opened(FileHandle(0), open_flags()));
     }
 
@@ -466,6 +470,9 @@ impl Filesystem for Server {
         let made = self.create_or_open(req, parent, name, mode, umask, flags);
         if let (Ok((attr, _)), true) = (&made, writes(flags)) {
             self.writers.open(attr.ino);
+            if let Ok(node) = self.node(attr.ino) {
+                self.ops.open_hint(&node);
+            }
         }
         answer!(reply, made, |r, (attr, generation)| r.created(
             &self.ttl,

@@ -25,16 +25,16 @@ pub use pool::{PagePool, PoolStats};
 pub use range::RangeLock;
 pub use readahead::ReadAhead;
 
+use crate::alloc::Prealloc;
 use crate::error::Result;
 use extant_journal::WriteStamp;
-use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard};
 use pool::Counts;
-use std::any::Any;
 use std::sync::Arc;
 
-/// What `file` keeps for an inode between its writes (blocks claimed ahead); opaque here, and dropped with the inode.
-pub type Work = Option<Box<dyn Any + Send + Sync>>;
+/// The file's preallocations, if it has, or may have, some.
+pub type Work = Option<Arc<Prealloc>>;
 
 /// Cached content of one file.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ pub struct Pages {
     dirty_link: Link,
     /// Place on the pool's list of inodes under writeback.
     writeback_link: Link,
-    /// Whether blocks are claimed ahead; changes under `work`.
-    ahead_held: AtomicBool,
+    /// How many have the file open for writing.
+    writers: AtomicU32,
     counts: OnceLock<Arc<Counts>>,
 }
 
@@ -75,7 +75,7 @@ impl Pages {
             queued: AtomicBool::new(false),
             dirty_link: Link::default(),
             writeback_link: Link::default(),
-            ahead_held: AtomicBool::new(false),
+            writers: AtomicU32::new(0),
             counts: OnceLock::new(),
         }
     }
@@ -95,9 +95,20 @@ impl Pages {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Whether blocks may be claimed ahead.
-    pub fn holds_ahead(&self) -> bool {
-        self.ahead_held.load(Ordering::Acquire)
+    /// Whether somebody has the file open for writing. A hint: nothing else depends on it.
+    pub fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Somebody opens the file for writing.
+    pub fn open_writer(&self) {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Somebody who had the file open for writing has closed it; true if nobody has any more.
+    pub fn close_writer(&self) -> bool {
+        let left = self.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        left.unwrap_or(0) <= 1
     }
 
     /// The pages for looking.

@@ -89,7 +89,6 @@ pub struct PagePool {
     counts: Arc<Counts>,
     dirty: ArrivalList<Arc<Inode>>,
     queue: Sharded<Mutex<VecDeque<Weak<Inode>>>>,
-    ahead: Mutex<BTreeMap<InodeNr, Weak<Inode>>>,
     /// Inodes by number and generation that lost data since that was last asked for.
     failed: Mutex<BTreeMap<(InodeNr, u32), Arc<Inode>>>,
     /// Whether `failed` may hold something; changes under its lock.
@@ -111,7 +110,6 @@ impl PagePool {
             counts: Arc::new(Counts::new()),
             dirty: ArrivalList::new(Level::Lru),
             queue: Sharded::new(|_| Mutex::new(Level::Lru, VecDeque::new())),
-            ahead: Mutex::new(Level::Lru, BTreeMap::new()),
             failed: Mutex::new(Level::Lru, BTreeMap::new()),
             any_failed: AtomicBool::new(false),
             log_data,
@@ -192,28 +190,6 @@ impl PagePool {
             .into_values()
             .map(|inode| inode.pages.check_error(&mut inode.pages.error_seq()))
             .fold(Ok(()), Result::and)
-    }
-
-    /// Notes that the inode holds blocks claimed ahead. The caller holds its `work`.
-    pub fn note_ahead(&self, inode: &Arc<Inode>) {
-        if !inode.pages.ahead_held.swap(true, Ordering::AcqRel) {
-            self.ahead.lock().insert(inode.ino, Arc::downgrade(inode));
-        }
-    }
-
-    /// Inodes that may hold blocks claimed ahead.
-    pub fn holders_ahead(&self) -> Vec<Arc<Inode>> {
-        let mut holders = self.ahead.lock();
-        holders.retain(|_, weak| weak.strong_count() > 0);
-        holders.values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// The inode holds nothing ahead any more. The caller holds its `work`.
-    pub fn forget_ahead(&self, inode: &Inode) {
-        if inode.pages.ahead_held.swap(false, Ordering::AcqRel) {
-            let gone = self.ahead.lock().remove(&inode.ino);
-            drop(gone);
-        }
     }
 
     /// Drops clean pages until the bound holds, as far as that is possible.

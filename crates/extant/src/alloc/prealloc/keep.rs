@@ -1,0 +1,166 @@
+//! All files' preallocations: how much there may be, and who gives up first.
+//!
+//! # Invariants
+//! - Every file with preallocations is in `ages`, from its first one until it is dropped; the least recently used come
+//!   first, as far as the mark of recent use tells.
+
+use super::small::Shared;
+use super::stats::Counters;
+use super::{MAX_BYTES, Prealloc, PreallocStats, SHARE};
+use crate::alloc::blocks::Blocks;
+use crate::alloc::{Purpose, claim::Claim};
+use extant_format::types::BlockNr;
+use extant_space::prealloc::{Piece, Visits};
+use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::{Level, Mutex, Sharded};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// A window may take one part in so many of what may still be preallocated.
+const STEP: u64 = 16;
+
+/// One part in so many of all clusters is left alone: preallocating ends before space does.
+const SCARCE: u64 = 256;
+
+type Ages = BTreeMap<u64, Weak<Prealloc>>;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Keep {
+    blocks: Arc<Blocks>,
+    pub(super) shared: Shared,
+    counters: Counters,
+    ages: Sharded<Mutex<Ages>>,
+    next_age: AtomicU64,
+    scarce: u64,
+}
+
+impl Keep {
+    pub fn new(blocks: Arc<Blocks>) -> Arc<Keep> {
+        let clusters = blocks.vol.geo.blocks_count >> blocks.vol.geo.cluster_bits;
+        Arc::new(Keep {
+            shared: Shared::default(),
+            counters: Counters::default(),
+            ages: Sharded::new(|_| Mutex::new(Level::Lru, Ages::new())),
+            next_age: AtomicU64::new(1),
+            scarce: clusters / SCARCE,
+            blocks,
+        })
+    }
+
+    pub fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+
+    pub fn cluster_bits(&self) -> u32 {
+        self.blocks.vol.geo.cluster_bits
+    }
+
+    /// Clusters that are preallocated and that nobody has taken.
+    pub fn held(&self) -> u64 {
+        u64::try_from(self.counters.held.sum()).unwrap_or(0)
+    }
+
+    pub fn stats(&self) -> PreallocStats {
+        self.counters.stats(self.cluster_bits())
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Keeps count after work on a tree: preallocations, bytes and unused clusters before and afterwards.
+    pub(super) fn counted(&self, before: (usize, usize, u64), after: (usize, usize, u64), visits: Visits) {
+        self.counters.moved(before, after, visits);
+    }
+
+    pub(super) fn created(&self) {
+        self.counters.created.add(1);
+    }
+
+    pub(super) fn discarded(&self, many: usize) {
+        if many > 0 {
+            self.counters.discarded.add(many as i64);
+        }
+    }
+
+    /// Clusters that are free, and more than what is to be left alone.
+    pub fn spare(&self) -> u64 {
+        let left = self.blocks.keep(Purpose::Data, false).saturating_add(self.scarce);
+        self.blocks.budget.amount().saturating_sub(left)
+    }
+
+    /// Clusters that one more preallocation may have now; 0 if space or memory is scarce.
+    pub fn room(&self) -> u64 {
+        let free = self.spare();
+        let held = self.held();
+        let most = free.saturating_add(held) / SHARE;
+        if self.counters.bytes() > MAX_BYTES || held > most - most / 8 {
+            self.shed(|keep| keep.counters.bytes() <= MAX_BYTES / 4 * 3 && keep.held() <= most / 4 * 3);
+        }
+        match self.counters.bytes() > MAX_BYTES {
+            true => 0,
+            false => most.saturating_sub(self.held()).div_ceil(STEP).min(free),
+        }
+    }
+
+    /// Enters a file that has its first preallocation into the order of use.
+    pub(super) fn register(&self, file: &Arc<Prealloc>) {
+        if file.age.load(Ordering::Relaxed) == 0 {
+            let age = self.next_age.fetch_add(1, Ordering::Relaxed);
+            // Whoever adds the first one holds the file's `work`, so nobody else does it at the same time.
+            file.age.store(age, Ordering::Relaxed);
+            self.ages.at(age as usize).lock().insert(age, Arc::downgrade(file));
+        }
+    }
+
+    pub(super) fn forget(&self, age: u64) {
+        if age != 0 {
+            let gone = self.ages.at(age as usize).lock().remove(&age);
+            drop(gone);
+        }
+    }
+
+    /// Frees space whose owners have let it go. No lock of the allocator is held.
+    pub(super) fn give_back(&self, runs: impl IntoIterator<Item = Piece>) {
+        let bits = self.cluster_bits();
+        for run in runs {
+            drop(Claim::new(self.blocks.clone(), BlockNr(run.physical << bits), run.len << bits));
+        }
+    }
+
+    /// Gives preallocations back, the shared runs and then files' by the order of use, until `enough` or nothing is left.
+    /// Gives how many clusters that were.
+    pub fn shed(&self, enough: impl Fn(&Keep) -> bool) -> u64 {
+        let mut clusters = 0;
+        // Those that were used recently have their turn in the second round.
+        for _ in 0..2 {
+            for file in self.by_age() {
+                if enough(self) {
+                    return clusters;
+                }
+                if !file.recent.swap(false, Ordering::Relaxed) {
+                    clusters += file.discard_where(|_| true);
+                }
+            }
+        }
+        if enough(self) { clusters } else { clusters + self.drain_shared() }
+    }
+
+    /// Gives everything back.
+    pub fn shed_all(&self) -> u64 {
+        let files: u64 = self.by_age().iter().map(|file| file.discard_where(|_| true)).sum();
+        files + self.drain_shared()
+    }
+
+    /// Files with preallocations, the oldest first.
+    fn by_age(&self) -> Vec<Arc<Prealloc>> {
+        let mut all: Vec<(u64, Arc<Prealloc>)> = Vec::new();
+        for ages in self.ages.iter() {
+            let ages = ages.lock();
+            all.extend(ages.iter().filter_map(|(age, file)| Some((*age, file.upgrade()?))));
+        }
+        all.sort_unstable_by_key(|(age, _)| *age);
+        all.into_iter().map(|(_, file)| file).collect()
+    }
+}

@@ -1,0 +1,161 @@
+//! Preallocations: space that is claimed in memory for files that will want it.
+//!
+//! A file that grows, or is written here and there, has a tree of runs ([`Prealloc`]); small files share runs of their
+//! thread ([`small`]). What is taken out of either is an ordinary [`Claim`]. Nothing of this is on disk: a crash loses
+//! nothing, and there is nothing to do for an unmount.
+//!
+//! # Invariants
+//! - What is preallocated has been taken from the budget and from its group's map, as any claim. Users are told that it is
+//!   free ([`Keep::held`]), and before ENOSPC is told it is given back ([`Keep::shed`]). When space is scarce nothing is
+//!   preallocated ([`Keep::room`]), so that giving back comes to an end.
+//! - A group with preallocations keeps its map in memory, so it cannot turn out to be bad afterwards.
+//!
+//! # How much there may be
+//! A preallocation is a few dozen bytes, or a few hundred once it is used out of order. All of them take at most
+//! [`MAX_BYTES`] of memory and a share of the free space ([`SHARE`]); windows shrink as either bound comes near. Beyond
+//! it files lose theirs, those first that were written least recently. So a billion sparse writes make neither a billion
+//! preallocations nor a full disk: they are placed one by one, where their neighbours in the file suggest.
+//!
+//! # Locking
+//! A tree's lock and the shared runs' are of level Alloc, and taken one at a time. Space is given back when they have
+//! been released, since that takes a group's lock.
+
+mod keep;
+mod small;
+mod stats;
+
+pub(super) use keep::Keep;
+pub use small::Small;
+pub use stats::PreallocStats;
+
+use super::claim::Claim;
+use extant_format::types::BlockNr;
+use extant_space::prealloc::{Found, Piece, Tree, Visits};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_sync::{Level, Mutex};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes that all preallocations may take.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// One part in so many of the free space may be preallocated.
+const SHARE: u64 = 4;
+
+/// Runs to be given back.
+type Runs = SmallVec<[Piece; 4]>;
+
+/// The preallocations of one file. Logical and physical numbers are blocks; runs begin at clusters' starts.
+#[derive(Debug)]
+pub struct Prealloc {
+    keep: Arc<Keep>,
+    tree: Mutex<Tree>,
+    /// Used since somebody last looked for what to give back.
+    recent: AtomicBool,
+    /// Its name in the order of use; 0 before the first preallocation.
+    age: AtomicU64,
+}
+
+/// What a file's preallocations have for it.
+#[derive(Debug)]
+pub enum Taken {
+    /// Blocks for the place that was asked for, the first of them for the first block.
+    Claim(Claim),
+    /// So many blocks there had space, which was taken before or given up: they are to be claimed otherwise.
+    Spent(u32),
+    /// Nothing: a window may be preallocated.
+    Nothing,
+}
+
+impl Prealloc {
+    pub(super) fn new(keep: Arc<Keep>) -> Arc<Prealloc> {
+        let tree = Mutex::new(Level::Alloc, Tree::default());
+        Arc::new(Prealloc { keep, tree, recent: AtomicBool::new(false), age: AtomicU64::new(0) })
+    }
+
+    fn bits(&self) -> u32 {
+        self.keep.cluster_bits()
+    }
+
+    /// Works on the tree and keeps count of what there is.
+    fn with<R>(&self, work: impl FnOnce(&mut Tree, &mut Visits) -> R) -> R {
+        let mut visits = 0;
+        let mut tree = self.tree.lock();
+        let before = (tree.len(), tree.bytes(), tree.free());
+        let result = work(&mut tree, &mut visits);
+        debug_assert!(tree.len() > 64 || tree.is_sound(), "preallocations overlap or are miscounted");
+        self.keep.counted(before, (tree.len(), tree.bytes(), tree.free()), visits);
+        result
+    }
+
+    /// Up to `len` blocks (whole clusters, not 0) for the blocks from `lblk` on; below block 2^32 if `low`.
+    pub fn take(self: &Arc<Self>, lblk: u32, len: u32, low: bool) -> Taken {
+        let bits = self.bits();
+        let limit = if low { 1 << (32 - bits) } else { u64::MAX };
+        self.recent.store(true, Ordering::Relaxed);
+        match self.with(|tree, visits| tree.take(lblk >> bits, (len >> bits).max(1), limit, visits)) {
+            Found::Taken { piece, of } => {
+                let start = BlockNr(piece.physical << bits);
+                Taken::Claim(Claim::of_prealloc(self.keep.blocks().clone(), start, piece.len << bits, self.clone(), of))
+            }
+            Found::Spent(clusters) => Taken::Spent(clusters << bits),
+            Found::Nothing => Taken::Nothing,
+        }
+    }
+
+    /// What of a window (in clusters) around the block `lblk` has no preallocation yet.
+    pub fn trim(&self, lblk: u32, window: Range<u64>) -> Range<u64> {
+        let bits = self.bits();
+        self.with(|tree, visits| tree.trim(lblk >> bits, window, visits))
+    }
+
+    /// Preallocates `claim` for the blocks from `lblk` on. If some of them have a preallocation already, the claim goes
+    /// back and this is false.
+    pub fn add(self: &Arc<Self>, lblk: u32, claim: Claim) -> bool {
+        let bits = self.bits();
+        let (start, len) = claim.into_parts();
+        let piece = Piece { logical: lblk >> bits, physical: start.0 >> bits, len: len >> bits };
+        self.recent.store(true, Ordering::Relaxed);
+        // Before it is found by those who look for what to give back.
+        self.keep.created();
+        let added = self.with(|tree, _| tree.insert(piece));
+        match added {
+            true => self.keep.register(self),
+            false => self.keep.give_back([piece]),
+        }
+        added
+    }
+
+    /// A claim that was taken is mapped or given back.
+    pub(super) fn finish(&self, of: u32) {
+        self.with(|tree, _| tree.finish(of));
+    }
+
+    /// Gives everything back that nobody has taken.
+    pub fn discard(&self) {
+        self.discard_where(|_| true);
+    }
+
+    /// Gives back what lies (physically, in clusters) in runs that `which` names. Gives how many clusters that were.
+    fn discard_where(&self, which: impl FnMut(&Piece) -> bool) -> u64 {
+        let mut runs = Runs::new();
+        let gone = self.with(|tree, _| {
+            let before = tree.len();
+            tree.discard(which, |part| runs.push(part));
+            tree.sweep();
+            before - tree.len()
+        });
+        self.keep.discarded(gone);
+        let clusters = runs.iter().map(|run| u64::from(run.len)).sum();
+        self.keep.give_back(runs);
+        clusters
+    }
+}
+
+impl Drop for Prealloc {
+    fn drop(&mut self) {
+        self.keep.forget(self.age.load(Ordering::Relaxed));
+        self.discard();
+    }
+}

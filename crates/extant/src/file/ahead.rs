@@ -1,0 +1,166 @@
+//! Space for more than a write needs: a window of the file around it, so that what comes next, before or behind, lies next
+//! to it on the device.
+//!
+//! # Who gets it where
+//! - A file of a few blocks, when it has none yet or nobody writes it any more: exactly its blocks, where the thread's
+//!   other small files are.
+//! - A file that is open for writing, or grows: a window, by its size. One that grows by small writes has a window of at
+//!   least [`GROWING_BYTES`], lest its first blocks be scattered among those of others.
+//! - What is written back far from each other within a file, at a time: one run, in the file's order.
+//! - Everything else, and when space is scarce: what it needs, near its neighbours in the file.
+//!
+//! # Locking
+//! All of this happens under the inode's `work`, but for giving back when space is short.
+
+use super::map;
+use super::space::{Want, privileged};
+use crate::alloc::{Claim, Purpose, Request, Small, Taken};
+use crate::error::Result;
+use crate::extent::{self, Around};
+use crate::inode::{Inode, Work};
+use crate::store::Store;
+use extant_format::types::BlockNr;
+use extant_space::prealloc::{Ask, place};
+use std::ops::Range;
+
+/// Files up to so many blocks are small.
+const SMALL_BLOCKS: u64 = 16;
+
+/// The least window of a file that has blocks and grows, in bytes and in clusters.
+const GROWING_BYTES: u64 = 128 << 10;
+const GROWING_CLUSTERS: u64 = 32;
+
+/// How a write changes its file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    /// Size in bytes afterwards.
+    pub size: u64,
+    /// The write itself makes the file longer.
+    pub grows: bool,
+}
+
+/// What a file has for a place in it.
+#[derive(Debug)]
+pub(super) enum Ahead {
+    /// The blocks, or the first of them.
+    Claim(Claim),
+    /// Only so many are to be claimed, without more.
+    Only(u32),
+    /// Nothing.
+    Nothing,
+}
+
+/// Gives back whatever the file has preallocated.
+pub(super) fn discard(work: &mut Work) {
+    if let Some(own) = work.take() {
+        own.discard();
+    }
+}
+
+/// Gives back whatever a file has preallocated that nobody has open for writing.
+pub(super) fn discard_of_closed(inode: &Inode, work: &mut Work) {
+    if work.is_some() && !inode.pages.has_writers() {
+        discard(work);
+    }
+}
+
+/// Blocks for `want`, from what the file has preallocated, or preallocates now.
+pub(super) fn take(st: &Store, inode: &Inode, work: &mut Work, want: Want, growth: Growth) -> Result<Ahead> {
+    let low = !extent::has_unwritten(inode);
+    if let Some(own) = work {
+        match own.take(want.lblk, want.need, low) {
+            Taken::Claim(claim) => return Ok(Ahead::Claim(claim)),
+            Taken::Spent(blocks) => return Ok(Ahead::Only(blocks.min(want.need))),
+            Taken::Nothing => {}
+        }
+    }
+    let open = growth.grows || inode.pages.has_writers();
+    let small = growth.size.div_ceil(st.geo.block_size.into()) <= SMALL_BLOCKS;
+    if !(open || small) {
+        return Ok(Ahead::Nothing);
+    }
+    let around = extent::around(st, inode, want.lblk)?;
+    let found = match small && (around.is_alone() || !open) {
+        true => small_file(st, inode, want, &around, low),
+        false => window(st, inode, work, want, &around, growth.size),
+    };
+    Ok(found.map_or(Ahead::Nothing, Ahead::Claim))
+}
+
+/// A request for data that need not be granted.
+fn request(goal: BlockNr, len: u32, low: bool) -> Request {
+    Request { goal, len, min: 1, purpose: Purpose::Data, privileged: false, reserved: false, low }
+}
+
+fn small_file(st: &Store, inode: &Inode, want: Want, around: &Around, low: bool) -> Option<Claim> {
+    let lblk = u64::from(want.lblk);
+    let goal = around.goal(&(lblk..lblk + u64::from(want.need)));
+    let goal = goal.unwrap_or_else(|| st.alloc.inode_goal(inode.ino));
+    st.alloc.claim_small(Small::File, &request(goal, want.need, low))
+}
+
+/// Preallocates a window around `want` and takes what is wanted.
+fn window(st: &Store, inode: &Inode, work: &mut Work, want: Want, around: &Around, size: u64) -> Option<Claim> {
+    let low = !extent::has_unwritten(inode);
+    let bits = st.geo.cluster_bits;
+    let room = st.alloc.prealloc_room() >> bits;
+    if room == 0 {
+        return None;
+    }
+    let own = work.get_or_insert_with(|| st.alloc.prealloc());
+    let free = own.trim(want.lblk, bounds(st, inode, want, around, size));
+    let at = u64::from(want.lblk >> bits);
+    let most = room.max((want.need >> bits).into());
+    let goal = match free.contains(&at) {
+        true if free.end - free.start > most => at..free.end.min(at + most),
+        true => free,
+        false => return None,
+    };
+    let blocks = goal.start << bits..goal.end << bits;
+    let near = around.goal(&blocks).filter(|near| st.geo.data_range_valid(*near, 1));
+    let near = near.unwrap_or_else(|| st.alloc.inode_goal(inode.ino));
+    let len = u32::try_from(blocks.end - blocks.start).ok()?;
+    let claim = st.alloc.claim(&request(near, len, low)).ok()?;
+    let asked = u64::from(want.lblk >> bits)..u64::from(want.lblk >> bits) + u64::from(want.need >> bits);
+    let first = place(claim.len >> bits, &goal, &asked);
+    if !own.add(u32::try_from(first << bits).ok()?, claim) {
+        return None;
+    }
+    match own.take(want.lblk, want.need, low) {
+        Taken::Claim(claim) => Some(claim),
+        Taken::Spent(_) | Taken::Nothing => None,
+    }
+}
+
+/// The window in clusters: by the file's size, without what is mapped. A request that goes on behind it takes its window
+/// along.
+fn bounds(st: &Store, inode: &Inode, want: Want, around: &Around, size: u64) -> Range<u64> {
+    let bits = st.geo.cluster_bits;
+    let (logical, len) = (want.lblk >> bits, (want.need >> bits).max(1));
+    let unit = st.geo.block_size << bits;
+    let least = if around.is_alone() { 0 } else { GROWING_BYTES.max(GROWING_CLUSTERS * u64::from(unit)) };
+    let ask = Ask {
+        logical,
+        len,
+        size: size.max(least),
+        block: st.geo.block_size,
+        unit,
+        group: st.geo.clusters_per_group,
+        limit: extent::max_blocks(st, inode).min(map::END.into()) >> bits,
+    };
+    let ideal = ask.window();
+    let reach = ideal.end.max(ask.end().min(ideal.start + u64::from(ask.group)));
+    let ratio = u64::from(st.geo.cluster_ratio());
+    let hole = around.start.div_ceil(ratio)..(around.end >> bits).max(ask.end());
+    ideal.start.max(hole.start)..reach.min(hole.end)
+}
+
+/// One run for blocks that are written at once, far from each other within the file: `blocks` of them.
+pub(super) fn pack(st: &Store, inode: &Inode, first: u32, blocks: u32) -> Option<Claim> {
+    if st.alloc.spare() < u64::from(blocks) {
+        return None;
+    }
+    let low = !extent::has_unwritten(inode);
+    let goal = extent::goal(st, inode, first).ok()?;
+    st.alloc.claim(&Request { privileged: privileged(st), ..request(goal, blocks, low) }).ok()
+}
