@@ -76,6 +76,16 @@ pub mod journal {
     pub use extant_journal::recovery::{Dropped, Outcome};
 }
 
+/// What designs are made of that exist to be measured.
+#[doc(hidden)]
+pub mod design {
+    pub use crate::orphan::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
+    pub use extant_blocks::{Buffer, BufferRead, BufferWrite, Cache};
+    pub use extant_format::orphan;
+    pub use extant_format::types::InodeNr;
+    pub use extant_journal::{Freezer, Handle, Seal};
+}
+
 pub use alloc::{PreallocStats, Usage};
 pub use error::{Errno, Error, Result};
 pub use extant_format::types::{FileType, Timestamp};
@@ -86,6 +96,7 @@ pub use inode::PoolStats;
 pub use ops::{
     Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet,
 };
+pub use orphan::OrphanStats;
 pub use vfs::Follow;
 pub use volume::{Clock, SystemClock};
 pub use xattr::Mode as XattrMode;

@@ -19,6 +19,7 @@ mod condvar;
 pub mod contention;
 mod counter;
 pub mod epoch;
+mod hints;
 pub mod levels;
 pub mod list_lru;
 pub mod lockref;
@@ -34,13 +35,18 @@ mod rounds;
 #[cfg(not(loom))]
 mod rwlock;
 mod sharded;
+mod slots;
 pub mod table;
+
+#[cfg(not(loom))]
+mod swap;
 
 #[cfg(not(loom))]
 pub use arrivals::{ArrivalList, Arrived, Link, Walk};
 #[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use counter::ShardedCounter;
+pub use hints::Hints;
 pub use levels::Level;
 #[cfg(loom)]
 pub use modelled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -55,6 +61,9 @@ pub use rwlock::{
     write_two_arc,
 };
 pub use sharded::{Sharded, shard_count, shard_index};
+pub use slots::Slots;
+#[cfg(not(loom))]
+pub use swap::{Swap, SwapRead};
 
 /// Atomic types and fences, from one place so that a model checker can stand in for them.
 ///

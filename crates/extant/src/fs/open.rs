@@ -10,13 +10,14 @@ use crate::groups::Groups;
 use crate::inode::{AttrCache, DirtyInodes, PagePool};
 use crate::mmp::Mmp;
 use crate::ops::Operations;
-use crate::orphan::Orphans;
+use crate::orphan::{Found, OrphanBlocks, Orphans};
 use crate::store::Store;
 use crate::vfs::Vfs;
 use crate::volume::{Rng, Volume, superblock_seconds};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{Geometry, State, SuperFlags, Superblock};
+use extant_format::types::InodeNr;
 use extant_journal::{Config, Journal, Log, LogFeatures, recovery};
 use extant_sync::atomic::{AtomicBool, Ordering};
 use std::ffi::c_char;
@@ -68,13 +69,14 @@ fn open_claimed(
     let (dev, log) = recover(dev, &geo, sb, options, write, &mut recovery)?;
     let (mut sb, _) = boot::superblock(&*dev)?;
     let clean_state = sb.state();
+    let closed = is_closed(&sb) && recovery.journal.is_none();
     if write {
         mark_mounted(&*dev, &mut sb, log.is_some(), options)?;
     }
     // What marking decided belongs to the facts.
     let geo = Geometry::new(&sb)?;
     let log = log.filter(|_| write);
-    let store = build(dev, geo, sb, log, options, write)?;
+    let store = build(dev, geo, sb, log, options, Use { write, closed })?;
     let client = Arc::new(StoreClient(store.clone()));
     let as_client: Arc<dyn extant_journal::Client> = client.clone();
     store.journal.set_client(Arc::downgrade(&as_client));
@@ -87,6 +89,14 @@ fn open_claimed(
         fs.threads = Some(Threads::start(&fs.ops, options.commit_interval)?);
     }
     Ok(fs)
+}
+
+/// Whether the file system was closed properly: no orphan record is live.
+fn is_closed(sb: &Superblock) -> bool {
+    !sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT)
+        && !sb.incompat().contains(Incompat::RECOVER)
+        && sb.state().contains(State::VALID)
+        && !sb.state().contains(State::ERROR)
 }
 
 /// Another host has the file system now: nothing is written any more, as if the power had failed here.
@@ -206,14 +216,23 @@ pub fn mark_error(st: &Store) -> Result<()> {
     boot::write_superblock(&*st.dev, &mut sb)
 }
 
+/// What is to be done with a file system.
+#[derive(Clone, Copy)]
+struct Use {
+    write: bool,
+    /// It was closed properly.
+    closed: bool,
+}
+
 fn build(
     dev: Arc<dyn BlockDevice>,
     geo: Geometry,
     sb: Superblock,
     log: Option<Log>,
     options: &OpenOptions,
-    write: bool,
+    Use { write, closed }: Use,
 ) -> Result<Arc<Store>> {
+    let head = if write { sb.last_orphan() } else { InodeNr::NONE };
     let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
     let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
     let mut config = Config::new(cache.clone(), log);
@@ -238,7 +257,14 @@ fn build(
     let vol = Arc::new(vol);
     let groups = Arc::new(Groups::open(vol.clone(), sb)?);
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
-    let orphans = Orphans::open(&vol, &groups, orphan_file)?;
+    let file = orphan_file.map(|(ino, seed, blocks)| OrphanBlocks {
+        ino,
+        cache: vol.cache.clone(),
+        blocks,
+        seed,
+        metadata_csum: vol.geo.metadata_csum,
+    });
+    let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
     let pool = PagePool::new(options.memory / PAGE_SHARE, vol.geo.block_size, options.log_data);
     Ok(Arc::new(Store {
         vol,

@@ -1,6 +1,7 @@
 //! How a file system is opened.
 
 use crate::error::{Error, Result};
+use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, ImageSpec, Place, parse_image_spec};
 use std::path::Path;
@@ -25,6 +26,7 @@ pub struct OpenOptions {
     pub(crate) log_data: bool,
     pub(crate) discard: bool,
     pub(crate) use_reserve: bool,
+    pub(crate) orphans: Option<OrphanDesign>,
 }
 
 impl Default for OpenOptions {
@@ -42,6 +44,7 @@ impl Default for OpenOptions {
             log_data: false,
             discard: false,
             use_reserve: false,
+            orphans: None,
         }
     }
 }
@@ -132,6 +135,13 @@ impl OpenOptions {
     /// What the superblock shall name as the last place where it was mounted.
     pub fn mount_point(mut self, path: impl Into<String>) -> Self {
         self.mount_point = Some(path.into());
+        self
+    }
+
+    /// Another design of orphan records, to be measured.
+    #[doc(hidden)]
+    pub fn orphan_design(mut self, design: OrphanDesign) -> Self {
+        self.orphans = Some(design);
         self
     }
 

@@ -3,6 +3,7 @@
 use crate::alloc::{PreallocStats, Usage};
 use crate::inode::PoolStats;
 use crate::ops::{Operations, OrphanReport};
+use crate::orphan::OrphanStats;
 use extant_blocks::CacheStats;
 use extant_journal::Stats as JournalStats;
 use extant_journal::recovery::Outcome;
@@ -37,6 +38,8 @@ pub struct FsStats {
     pub journal: JournalStats,
     /// Preallocations.
     pub prealloc: PreallocStats,
+    /// Orphan records.
+    pub orphans: OrphanStats,
 }
 
 impl FsStats {
@@ -51,6 +54,7 @@ impl FsStats {
             cache: st.cache.stats(),
             journal: st.journal.stats(),
             prealloc: st.alloc.prealloc_stats(),
+            orphans: st.orphans.stats(),
         }
     }
 }

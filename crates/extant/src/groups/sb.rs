@@ -4,6 +4,7 @@ use super::Groups;
 use crate::error::{Error, Result};
 use extant_blocks::Buffer;
 use extant_format::superblock::{ErrorRecord, SUPERBLOCK_OFFSET, State, Superblock};
+use extant_format::types::InodeNr;
 use extant_journal::Handle;
 use extant_sync::atomic::{AtomicU64, Ordering};
 use extant_sync::{Level, Mutex};
@@ -35,11 +36,6 @@ impl Groups {
         sb.set_free_blocks_count(self.free_clusters() << self.vol.geo.cluster_bits);
         sb.set_free_inodes_count(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
         sb
-    }
-
-    /// Runs `f` on the superblock's fields; its counts are not those of now.
-    pub fn with_superblock<R>(&self, f: impl FnOnce(&Superblock) -> R) -> R {
-        f(&self.sb.fields.lock())
     }
 
     /// Changes the superblock within `h`. Costs a credit.
@@ -76,8 +72,17 @@ impl Groups {
         self.record_error(&record);
     }
 
-    /// Makes the superblock part of the handle's transaction.
-    pub(super) fn join_superblock(&self, h: &mut Handle<'_>) -> Result<()> {
+    /// Names the first inode of the orphan list, in the transaction that is being frozen, which some handle joined the
+    /// superblock to.
+    pub fn set_last_orphan(&self, ino: InodeNr) {
+        self.sb.fields.lock().set_last_orphan(ino);
+    }
+
+    /// Makes the superblock part of the handle's transaction. Costs a credit.
+    ///
+    /// # Errors
+    /// Those of the journal, and `Io`.
+    pub fn join_superblock(&self, h: &mut Handle<'_>) -> Result<()> {
         let tid = h.tid().0;
         if self.sb.tid.load(Ordering::Acquire) != tid {
             h.join(&self.superblock_block()?)?;

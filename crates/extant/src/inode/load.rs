@@ -1,6 +1,6 @@
 //! Loads inodes from their table slots, and makes new ones.
 
-use super::{Body, DirState, Inode, MapCache, OrphanAt, Pages};
+use super::{Body, DirState, Inode, MapCache, OrphanCell, Pages};
 use crate::error::{Errno, Error, Result};
 use crate::store::Store;
 use extant_blocks::Buffer;
@@ -64,7 +64,7 @@ impl Inode {
             map: RwLock::new(Level::Map, MapCache::default()),
             pages: Pages::new(size),
             dir: Mutex::new(Level::Leaf, DirState::default()),
-            orphan: Mutex::new(Level::Orphan, OrphanAt::None),
+            orphan: OrphanCell::default(),
             body: Mutex::new(Level::InodeBody, body),
             dirty_tid: AtomicU64::new(0),
             sync_tid: AtomicU64::new(0),

@@ -13,12 +13,14 @@ mod dir_state;
 mod dirty;
 mod load;
 mod map_cache;
+mod orphan_at;
 mod pages;
 
 pub use attr_cache::AttrCache;
 pub use dir_state::{DirState, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use map_cache::{MapCache, Run, State};
+pub use orphan_at::{OrphanAt, OrphanCell};
 pub use pages::{Cover, ErrorCursor, PagePool, Pages, PoolStats, Taken, Work};
 
 use crate::error::{Errno, Result};
@@ -53,23 +55,6 @@ impl DerefMut for Body {
     }
 }
 
-/// Where an inode's orphan record is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OrphanAt {
-    /// No record.
-    #[default]
-    None,
-    /// On the legacy list.
-    List,
-    /// In the orphan file: block index and slot.
-    File {
-        /// Index of the block in the orphan file.
-        block: u32,
-        /// Slot within the block.
-        slot: u32,
-    },
-}
-
 /// An inode in memory. There is at most one for a number at a time.
 #[derive(Debug)]
 pub struct Inode {
@@ -90,7 +75,7 @@ pub struct Inode {
     /// Caches of a directory.
     pub dir: Mutex<DirState>,
     /// Orphan record.
-    pub orphan: Mutex<OrphanAt>,
+    pub orphan: OrphanCell,
     body: Mutex<Body>,
     /// Transaction in which the body was last marked dirty (0: never).
     dirty_tid: AtomicU64,

@@ -6,7 +6,7 @@ use super::Operations;
 use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, OrphanAt};
-use crate::orphan::Orphans;
+use crate::orphan::{Orphans, SlotAt};
 use crate::{file, xattr};
 use extant_format::types::InodeNr;
 use extant_sync::{Level, Mutex};
@@ -125,26 +125,23 @@ impl Operations {
     pub(crate) fn process_orphans(&self) -> Result<OrphanReport> {
         let mut report = OrphanReport::default();
         self.process_list(&mut report)?;
-        for (ino, block, slot) in self.st().orphans.recorded_in_file() {
-            self.process(ino, OrphanAt::File { block, slot }, &mut report)?;
+        for (ino, slot) in self.st().orphans.recorded_in_file()? {
+            self.process(ino, Some(slot), &mut report)?;
         }
         Ok(report)
     }
 
     fn process_list(&self, report: &mut OrphanReport) -> Result<()> {
         let st = self.st();
-        // Each pass takes the head off, so the list ends; a head that cannot be taken off cuts the rest.
-        while let Some(ino) = st.orphans.list_head() {
-            let before = report.invalid;
-            self.process(ino, OrphanAt::List, report)?;
-            if report.invalid > before || st.orphans.list_head() == Some(ino) {
-                break;
-            }
+        // Each pass reads one inode more. None is recorded twice, and what is not valid cuts the list; so it ends.
+        while let Some(ino) = st.orphans.unread() {
+            self.process(ino, None, report)?;
         }
         Ok(())
     }
 
-    fn process(&self, ino: InodeNr, at: OrphanAt, report: &mut OrphanReport) -> Result<()> {
+    /// Processes the record in a slot, or the next one of the list.
+    fn process(&self, ino: InodeNr, slot: Option<SlotAt>, report: &mut OrphanReport) -> Result<()> {
         let st = self.st();
         let inode = match self.valid_orphan(ino) {
             Ok(inode) => inode,
@@ -152,12 +149,11 @@ impl Operations {
             Err(why) => {
                 tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
                 report.invalid += 1;
-                let slot = if let OrphanAt::File { block, slot } = at { Some((block, slot)) } else { None };
                 let mut h = st.start(Orphans::CREDITS)?;
                 return st.orphans.drop_invalid(st, &mut h, slot);
             }
         };
-        st.orphans.adopt(&inode, at);
+        st.orphans.adopt(&inode, slot);
         if inode.body().links > 0 {
             report.truncated += 1;
             return self.finish_truncate(&inode);
@@ -189,9 +185,12 @@ impl Operations {
         }
         let inode = self.vfs.inodes.get(st, ino, true)?;
         let (links, truncatable) = (inode.body().links, file::can_truncate(&inode));
-        match links > 0 && !truncatable {
-            true => Err(bad("orphan record of a linked inode without content")),
-            false => Ok(inode),
+        if links > 0 && !truncatable {
+            return Err(bad("orphan record of a linked inode without content"));
+        }
+        match inode.orphan.get() {
+            OrphanAt::None => Ok(inode),
+            _ => Err(bad("second orphan record of an inode")),
         }
     }
 }

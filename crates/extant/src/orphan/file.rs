@@ -1,200 +1,241 @@
-//! The orphan file: blocks of slots, each with an inode number or empty.
+//! The orphan file: blocks of slots, each with an inode number or empty, filled and emptied without a lock.
 //!
 //! # Invariants
-//! - The slots in memory are authoritative; a block's slots equal them once all handles that changed them have ended.
-//! - `free` of a block is at most the number of its empty slots: adding lowers it before it fills a slot, clearing empties
-//!   the slot before it raises it. So whoever lowered it finds an empty slot, unless others keep moving them about.
-//! - A slot that is not empty belongs to one inode, and only that inode's owner clears it.
+//! - The slots in memory are authoritative. A block's bytes are made from them once per transaction, at freeze; whoever
+//!   changes a slot joins the block to the transaction first and holds a handle meanwhile. So freeze sees all changes of
+//!   its transaction and none of the next.
+//! - A block in memory whose `slots` have changed since its bytes were made is on a list of `changed`.
+//! - A block is dropped from memory only at freeze, with all its slots empty: nobody has a reservation there, since that
+//!   takes a handle. Its bytes, which say that it is empty, are then the cache's business.
+//! - A file that was closed properly is empty: its blocks are read when they are first used. One that does not pass its
+//!   check is not used at all. After a crash all are read at once, and a bad one is an error of opening.
+//!
+//! # Memory order
+//! That of [`Slots`] and [`Hints`]; `open` has a hint for each block: a release that raises a block's count from nothing
+//! notes it there after the count, a search that finds a count of nothing clears it and looks at the count again. A block
+//! is published by [`Swap`] (Release and Acquire) after its slots were made.
 
+use super::design::{OrphanBlocks, OrphanSlots, SlotAt};
 use crate::error::{Error, Result};
-use crate::inode::OrphanAt;
-use crate::store::Store;
-use crate::volume::Volume;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::orphan;
 use extant_format::types::InodeNr;
-use extant_journal::{Handle, Seal};
-use extant_sync::CachePadded;
-use extant_sync::atomic::{AtomicU32, Ordering};
+use extant_journal::{Freezer, Handle, Seal};
+use extant_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use extant_sync::{Hints, Level, Mutex, Sharded, Slots, Swap, shard_count, shard_index};
 use std::sync::Arc;
 
 /// Most bytes of slots that are kept in memory; the kernel's limit of 512 blocks takes half at most.
 const MAX_BYTES: usize = 64 << 20;
-/// How often a block is walked for an empty slot before the list is used instead.
-const WALKS: usize = 3;
-/// Distance of the blocks that threads start at.
-const SPREAD: usize = 13;
+/// Blocks kept in memory for each shard of threads, however idle.
+const KEPT: usize = 2;
+/// Distance of the slots at which threads that share a block begin: beyond a line of slots and of hints.
+const SPREAD: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct OrphanFile {
-    blocks: Box<[CachePadded<Block>]>,
+    place: OrphanBlocks,
     seal: Seal,
+    blocks: Box<[Block]>,
+    /// Which blocks may have an empty slot.
+    open: Hints,
+    /// Blocks that the running transaction changed, more than once perhaps.
+    changed: Sharded<Mutex<Vec<u32>>>,
+    /// Held to read a block.
+    loading: Mutex<()>,
+    /// Blocks in memory.
+    loaded: AtomicUsize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Block {
-    nr: u64,
-    free: AtomicU32,
-    /// Where the next search starts: a hint.
-    next: AtomicU32,
-    slots: Box<[AtomicU32]>,
+    memory: Swap<Loaded>,
+    /// It did not pass its check.
+    bad: AtomicBool,
+}
+
+/// A block in memory.
+#[derive(Debug)]
+struct Loaded {
+    buffer: Arc<Buffer>,
+    slots: Slots,
 }
 
 impl OrphanFile {
-    pub fn open(vol: &Volume, ino: InodeNr, seed: u32, blocks: &[u64]) -> Result<OrphanFile> {
-        if blocks.len().saturating_mul(vol.block_size()) > MAX_BYTES {
-            return Err(Corrupt::new("orphan file").field("blocks").found(blocks.len() as u64).at_inode(ino).into());
+    /// The file; `read` if records may be live in it.
+    pub fn open(place: OrphanBlocks, read: bool) -> Result<OrphanFile> {
+        let count = place.blocks.len();
+        if count.saturating_mul(place.cache.block_size()) > MAX_BYTES {
+            return Err(Corrupt::new("orphan file").field("blocks").found(count as u64).at_inode(place.ino).into());
         }
-        let blocks = blocks.iter().map(|nr| Ok(CachePadded::new(Block::load(vol, ino, seed, *nr)?)));
-        let blocks = blocks.collect::<Result<_>>()?;
-        let seal = if vol.geo.metadata_csum { Seal { f: orphan::seal_orphan_block, seed } } else { Seal::NONE };
-        Ok(OrphanFile { blocks, seal })
-    }
-
-    /// Records `ino` in an empty slot; `None` if there is none.
-    pub fn add(&self, st: &Store, h: &mut Handle<'_>, ino: InodeNr) -> Result<Option<OrphanAt>> {
-        let Some((index, block)) = self.reserve() else { return Ok(None) };
-        let Some(slot) = block.claim(ino) else {
-            block.free.fetch_add(1, Ordering::Release);
-            return Ok(None);
+        let file = OrphanFile {
+            seal: place.seal(),
+            blocks: (0..count).map(|_| Block::default()).collect(),
+            open: Hints::new(count, |_| true),
+            changed: Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())),
+            loading: Mutex::new(Level::Orphan, ()),
+            loaded: AtomicUsize::new(0),
+            place,
         };
-        let written = self.write(st, h, block, slot, ino);
-        if written.is_err() {
-            block.release(slot);
+        if read {
+            (0..count).try_for_each(|index| file.load(index))?;
         }
-        written.map(|()| Some(OrphanAt::File { block: index as u32, slot }))
+        Ok(file)
     }
 
-    /// Empties a slot.
-    pub fn clear(&self, st: &Store, h: &mut Handle<'_>, block: u32, slot: u32) -> Result<()> {
-        let Some(block) = self.blocks.get(block as usize) else { return Ok(()) };
-        self.write(st, h, block, slot, InodeNr::NONE)?;
-        block.release(slot);
+    /// Where this thread's search begins: the file is dealt out evenly among the shards of threads, whatever its length.
+    fn start(&self) -> usize {
+        shard_index() * self.blocks.len() / shard_count()
+    }
+
+    /// Records `ino` in a block, if it has an empty slot and can be used.
+    fn add_in(&self, h: &mut Handle<'_>, index: usize, ino: InodeNr) -> Option<Result<SlotAt>> {
+        let memory = self.memory(index)?;
+        let block = memory.get()?;
+        if !block.slots.reserve() {
+            return None;
+        }
+        if let Err(error) = self.join(h, index, block) {
+            self.give_back(index, block);
+            return Some(Err(error));
+        }
+        match block.slots.claim(shard_index() * SPREAD % block.slots.len().max(1), ino.0) {
+            Some(slot) => Some(Ok(SlotAt { block: index as u32, slot: slot as u32 })),
+            None => {
+                self.give_back(index, block);
+                None
+            }
+        }
+    }
+
+    fn give_back(&self, index: usize, block: &Loaded) {
+        block.slots.give_back();
+        self.open.note(index);
+    }
+
+    /// Makes the block part of the handle's transaction.
+    fn join(&self, h: &mut Handle<'_>, index: usize, block: &Loaded) -> Result<()> {
+        if block.buffer.tid() != h.tid().0 {
+            h.join(&block.buffer)?;
+            // By each of those who saw the block outside. Each holds a handle, so freeze waits for the push.
+            self.changed.local().lock().push(index as u32);
+        }
         Ok(())
     }
 
-    fn write(&self, st: &Store, h: &mut Handle<'_>, block: &Block, slot: u32, ino: InodeNr) -> Result<()> {
-        let buffer = st.cache.read::<Error>(block.nr, |_| Ok(()))?;
-        orphan::put(&mut h.write(&buffer, self.seal)?, slot as usize, ino.0);
+    /// A block in memory, read if need be; none if it is bad.
+    #[inline]
+    fn memory(&self, index: usize) -> Option<extant_sync::SwapRead<Loaded>> {
+        let block = self.blocks.get(index)?;
+        let memory = block.memory.load();
+        if memory.get().is_some() {
+            return Some(memory);
+        }
+        if block.bad.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.load(index) {
+            Ok(()) => Some(block.memory.load()),
+            Err(error) => {
+                tracing::error!("a block of the orphan file is not used: {error}");
+                block.bad.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn load(&self, index: usize) -> Result<()> {
+        let (Some(block), Some(&nr)) = (self.blocks.get(index), self.place.blocks.get(index)) else { return Ok(()) };
+        let _loading = self.loading.lock();
+        if block.memory.load().get().is_some() {
+            return Ok(());
+        }
+        let OrphanBlocks { cache, seed, metadata_csum, ino, .. } = &self.place;
+        let check = |bytes: &[u8]| {
+            orphan::verify(bytes, nr, *seed, *metadata_csum).map_err(|error| Error::from(error.at_inode(*ino)))
+        };
+        let buffer: Arc<Buffer> = cache.read(nr, check)?;
+        let slots = {
+            let bytes = buffer.read();
+            Slots::new((0..orphan::slots(bytes.len())).map(|slot| orphan::get(&bytes, slot)))
+        };
+        block.memory.store(Some(Arc::new(Loaded { buffer, slots })));
+        self.loaded.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Finds a block with an empty slot and takes one off its counter. Threads start at different blocks.
-    fn reserve(&self) -> Option<(usize, &Block)> {
-        let count = self.blocks.len();
-        let start = (extant_sync::shard_index() * SPREAD).checked_rem(count)?;
-        let order = (start..count).chain(0..start);
-        order.map(|index| (index, &*self.blocks[index])).find(|(_, block)| block.reserve())
+    /// Whether a block may still have an empty slot.
+    fn may_take(&self, index: usize) -> bool {
+        self.blocks.get(index).is_some_and(|block| {
+            let unread = !block.bad.load(Ordering::Relaxed);
+            block.memory.load().get().map_or(unread, |block| block.slots.free() > 0)
+        })
     }
 
-    /// All records.
-    pub fn records(&self) -> Vec<(InodeNr, u32, u32)> {
-        let mut records = Vec::new();
-        for (index, block) in (0..).zip(&self.blocks) {
-            let slots = (0..).zip(&block.slots).map(|(slot, ino)| (InodeNr(ino.load(Ordering::Acquire)), index, slot));
-            records.extend(slots.filter(|(ino, ..)| *ino != InodeNr::NONE));
+    /// Drops blocks that nobody uses, if there are more than threads need.
+    fn drop_idle(&self, tid: u64) {
+        if self.loaded.load(Ordering::Relaxed) <= KEPT * shard_count() {
+            return;
         }
-        records
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.blocks.iter().all(|block| block.free.load(Ordering::Acquire) as usize == block.slots.len())
+        for block in &self.blocks {
+            let idle = |block: &Loaded| block.slots.is_empty() && block.buffer.tid() != tid;
+            if block.memory.load().get().is_some_and(idle) {
+                block.memory.store(None);
+                self.loaded.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
     }
 }
 
-impl Block {
-    fn load(vol: &Volume, ino: InodeNr, seed: u32, nr: u64) -> Result<Block> {
-        let check = |bytes: &[u8]| {
-            orphan::verify(bytes, nr, seed, vol.geo.metadata_csum).map_err(|error| Error::from(error.at_inode(ino)))
-        };
-        let buffer: Arc<Buffer> = vol.cache.read(nr, check)?;
-        Ok(Block::new(nr, &buffer.read()))
+impl OrphanSlots for OrphanFile {
+    fn add(&self, h: &mut Handle<'_>, ino: InodeNr) -> Result<Option<SlotAt>> {
+        self.open.find(self.start(), |index| self.add_in(h, index, ino), |index| self.may_take(index)).transpose()
     }
 
-    fn new(nr: u64, bytes: &[u8]) -> Block {
-        let slots: Box<[AtomicU32]> =
-            (0..orphan::slots(bytes.len())).map(|slot| AtomicU32::new(orphan::get(bytes, slot))).collect();
-        let free = slots.iter().filter(|slot| slot.load(Ordering::Relaxed) == 0).count() as u32;
-        Block { nr, free: AtomicU32::new(free), next: AtomicU32::new(0), slots }
-    }
-
-    /// Takes an empty slot off the counter.
-    fn reserve(&self) -> bool {
-        let less = |free: u32| free.checked_sub(1);
-        // Acquire: pairs with the Release of whoever emptied the slot, so that it is seen empty.
-        self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, less).is_ok()
-    }
-
-    /// Fills an empty slot, one having been taken off the counter. The walk is bounded.
-    fn claim(&self, ino: InodeNr) -> Option<u32> {
-        let count = self.slots.len();
-        let start = (self.next.load(Ordering::Relaxed) as usize).checked_rem(count)?;
-        let slot = (start..start + count * WALKS).map(|step| step % count).find(|slot| self.fill(*slot, ino))?;
-        self.next.store(slot as u32 + 1, Ordering::Relaxed);
-        Some(slot as u32)
-    }
-
-    fn fill(&self, slot: usize, ino: InodeNr) -> bool {
-        let slot = &self.slots[slot];
-        slot.load(Ordering::Relaxed) == 0
-            && slot.compare_exchange(0, ino.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Empties a slot, then counts it. A slot that was empty stays uncounted.
-    fn release(&self, slot: u32) {
-        let Some(place) = self.slots.get(slot as usize) else { return };
-        if place.swap(0, Ordering::AcqRel) != 0 {
-            self.next.fetch_min(slot, Ordering::Relaxed);
-            self.free.fetch_add(1, Ordering::Release);
+    fn clear(&self, h: &mut Handle<'_>, at: SlotAt) -> Result<()> {
+        let index = at.block as usize;
+        let Some(memory) = self.memory(index) else { return Ok(()) };
+        let Some(block) = memory.get() else { return Ok(()) };
+        self.join(h, index, block)?;
+        if block.slots.release(at.slot as usize) {
+            self.open.note(index);
         }
+        Ok(())
+    }
+
+    fn records(&self) -> Result<Vec<(InodeNr, SlotAt)>> {
+        let mut records = Vec::new();
+        for (index, block) in (0..).zip(&self.blocks) {
+            let memory = block.memory.load();
+            let numbers = memory.get().into_iter().flat_map(|block| (0..).zip(block.slots.numbers()));
+            let used = numbers.filter(|(_, ino)| *ino != 0);
+            records.extend(used.map(|(slot, ino)| (InodeNr(ino), SlotAt { block: index, slot })));
+        }
+        Ok(records)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.blocks.iter().all(|block| block.memory.load().get().is_none_or(|block| block.slots.is_empty()))
+    }
+
+    fn freeze(&self, out: &mut Freezer<'_>) -> Result<()> {
+        let mut changed: Vec<u32> = self.changed.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        changed.sort_unstable();
+        changed.dedup();
+        for index in changed {
+            let memory = self.blocks.get(index as usize).map(|block| block.memory.load());
+            let Some(block) = memory.as_ref().and_then(|memory| memory.get()) else { continue };
+            let mut bytes = out.write(&block.buffer, self.seal)?;
+            for (slot, ino) in block.slots.numbers().enumerate() {
+                orphan::put(&mut bytes, slot, ino);
+            }
+        }
+        self.drop_idle(out.tid().0);
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn block(slots: usize) -> Block {
-        let mut bytes = vec![0; slots * 4 + 8];
-        orphan::init(&mut bytes);
-        Block::new(1, &bytes)
-    }
-
-    #[test]
-    fn slots_are_taken_once_and_come_back() {
-        let block = block(3);
-        let take = |ino| if block.reserve() { block.claim(InodeNr(ino)) } else { None };
-        assert_eq!((take(7), take(8), take(9), take(10)), (Some(0), Some(1), Some(2), None));
-        block.release(1);
-        block.release(1);
-        assert_eq!(block.free.load(Ordering::Relaxed), 1);
-        assert_eq!((take(11), take(12)), (Some(1), None));
-    }
-
-    #[test]
-    fn a_full_walk_ends() {
-        let block = block(2);
-        block.slots.iter().for_each(|slot| slot.store(5, Ordering::Relaxed));
-        assert!(block.reserve());
-        assert_eq!(block.claim(InodeNr(9)), None);
-    }
-
-    #[test]
-    fn threads_share_a_block() {
-        let block = block(50);
-        std::thread::scope(|scope| {
-            for thread in 1..=4 {
-                let block = &block;
-                scope.spawn(move || {
-                    for _ in 0..2000 {
-                        let slot = block.reserve().then(|| block.claim(InodeNr(thread))).flatten().expect("room");
-                        assert_eq!(block.slots[slot as usize].load(Ordering::Relaxed), thread);
-                        block.release(slot);
-                    }
-                });
-            }
-        });
-        assert_eq!(block.free.load(Ordering::Relaxed), 50);
-    }
-}
+mod tests;

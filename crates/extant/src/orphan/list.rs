@@ -1,80 +1,169 @@
 //! The legacy list: its head is in the superblock, and each inode's `dtime` names the next one.
 //!
+//! In memory the list is in parts, each a doubly linked chain with its own lock. On the device it is one chain: at freeze
+//! the last inode of each part comes to name the first one of the next, and the superblock the first of all. So adding and
+//! removing take one part's lock and touch one neighbour at most, however long the list is.
+//!
 //! # Invariants
-//! - `links` has every inode of the list that is in memory, with its neighbours as they are on the disk. At open the list
-//!   is taken off from its head, so at most one inode (the head) is adopted at a time.
+//! - Within a part each inode's `dtime` names its successor, at any time; the last one's is made right at freeze.
+//! - `unread` is what follows the last part: what was on the device at open and is not in memory yet, none later.
+//! - Whoever changes a part's first or last inode has joined the superblock to its transaction, and the inodes whose
+//!   `dtime` it changes. The last inode of another part joins at freeze; there are few parts.
 //!
 //! # Locking
-//! The list's lock (Orphan) is held over a whole change, since it touches a neighbour: its `dtime`, in its body.
+//! A part's lock (Orphan) is held over a whole change, since it touches a neighbour: its `dtime`, in its body.
 
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, OrphanAt};
 use crate::store::Store;
 use extant_format::types::InodeNr;
-use extant_journal::Handle;
-use extant_sync::{Level, Mutex};
+use extant_journal::{Freezer, Handle};
+use extant_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use extant_sync::{CachePadded, Level, Mutex, shard_count, shard_index};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+/// Most parts: as many blocks may join a transaction at freeze.
+const MOST_PARTS: usize = 8;
+
 #[derive(Debug)]
 pub(super) struct OrphanList {
-    links: Mutex<FxHashMap<InodeNr, Link>>,
+    parts: Box<[CachePadded<Part>]>,
+    /// Head of the chain on the device that is not in memory.
+    unread: AtomicU32,
 }
 
-/// An inode of the list.
+#[derive(Debug)]
+struct Part {
+    chain: Mutex<Chain>,
+    /// Its ends have changed since the last freeze. Written under the lock.
+    changed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Chain {
+    links: FxHashMap<InodeNr, Link>,
+    first: InodeNr,
+    last: InodeNr,
+}
+
+/// An inode of the list and its neighbours within the part.
 #[derive(Debug)]
 struct Link {
     inode: Arc<Inode>,
-    /// The inode whose `dtime` names this one; none for the head.
-    previous: Option<InodeNr>,
-    /// The inode that this one's `dtime` names.
+    previous: InodeNr,
     next: InodeNr,
 }
 
-impl Default for OrphanList {
-    fn default() -> Self {
-        OrphanList { links: Mutex::new(Level::Orphan, FxHashMap::default()) }
+impl Chain {
+    fn inode(&self, ino: InodeNr) -> Option<Arc<Inode>> {
+        self.links.get(&ino).map(|link| link.inode.clone())
+    }
+
+    fn push(&mut self, inode: &Arc<Inode>) {
+        let next = std::mem::replace(&mut self.first, inode.ino);
+        match self.links.get_mut(&next) {
+            Some(old) => old.previous = inode.ino,
+            None => self.last = inode.ino,
+        }
+        self.links.insert(inode.ino, Link { inode: inode.clone(), previous: InodeNr::NONE, next });
+    }
+
+    fn take(&mut self, ino: InodeNr) {
+        let Some(Link { previous, next, .. }) = self.links.remove(&ino) else { return };
+        match self.links.get_mut(&previous) {
+            Some(link) => link.next = next,
+            None => self.first = next,
+        }
+        match self.links.get_mut(&next) {
+            Some(link) => link.previous = previous,
+            None => self.last = previous,
+        }
     }
 }
 
 impl OrphanList {
-    /// Makes `inode` the head.
-    pub fn add(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        let mut links = self.links.lock();
-        let next = st.groups.with_superblock(|sb| sb.last_orphan());
-        inode.edit(st, h)?.dtime = next.0;
-        st.groups.edit_superblock(h, |sb| sb.set_last_orphan(inode.ino))?;
-        if let Some(old) = links.get_mut(&next) {
-            old.previous = Some(inode.ino);
-        }
-        links.insert(inode.ino, Link { inode: inode.clone(), previous: None, next });
-        Ok(())
+    /// The list as the superblock has its head, in so many parts.
+    pub fn new(head: InodeNr, parts: Option<usize>) -> OrphanList {
+        let part = || Part { chain: Mutex::new(Level::Orphan, Chain::default()), changed: AtomicBool::new(false) };
+        let parts = parts.unwrap_or_else(|| shard_count().min(MOST_PARTS)).clamp(1, MOST_PARTS);
+        OrphanList { parts: (0..parts).map(|_| CachePadded::new(part())).collect(), unread: AtomicU32::new(head.0) }
+    }
+
+    /// Puts `inode` first in this thread's part.
+    pub fn add(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<OrphanAt> {
+        let index = shard_index() % self.parts.len();
+        let part = &self.parts[index];
+        let mut chain = part.chain.lock();
+        st.groups.join_superblock(h)?;
+        inode.edit(st, h)?.dtime = chain.first.0;
+        chain.push(inode);
+        part.changed.store(true, Ordering::Relaxed);
+        Ok(OrphanAt::List { part: index as u16 })
     }
 
     /// Takes `inode` out: whoever names it names its successor then.
-    pub fn remove(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        let mut links = self.links.lock();
-        let Some(link) = links.get(&inode.ino) else { return Ok(()) };
+    pub fn remove(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, part: u16) -> Result<()> {
+        let Some(part) = self.parts.get(usize::from(part)) else { return Ok(()) };
+        let mut chain = part.chain.lock();
+        let Some(link) = chain.links.get(&inode.ino) else { return Ok(()) };
         let (previous, next) = (link.previous, link.next);
-        match previous.and_then(|ino| links.get(&ino)) {
-            Some(link) => link.inode.clone().edit(st, h)?.dtime = next.0,
-            None => st.groups.edit_superblock(h, |sb| sb.set_last_orphan(next))?,
+        inode.touch(st, h)?;
+        match chain.inode(previous) {
+            Some(previous) => previous.edit(st, h)?.dtime = next.0,
+            None => st.groups.join_superblock(h)?,
         }
         inode.edit(st, h)?.dtime = 0;
-        if let Some(link) = previous.and_then(|ino| links.get_mut(&ino)) {
-            link.next = next;
+        if previous == InodeNr::NONE || next == InodeNr::NONE {
+            part.changed.store(true, Ordering::Relaxed);
         }
-        if let Some(link) = links.get_mut(&next) {
-            link.previous = previous;
-        }
-        links.remove(&inode.ino);
+        chain.take(inode.ino);
         Ok(())
     }
 
-    /// Takes note of the inode that the superblock names, at open.
-    pub fn adopt(&self, inode: &Arc<Inode>) {
-        let next = InodeNr(inode.body().dtime);
-        let link = Link { inode: inode.clone(), previous: None, next };
-        self.links.lock().insert(inode.ino, link);
+    /// Links the parts on the device. No handle is open.
+    pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
+        // Relaxed: no handle is open, and what they did is seen here.
+        if !self.parts.iter().any(|part| part.changed.load(Ordering::Relaxed)) {
+            return Ok(());
+        }
+        let mut next = self.unread();
+        for part in self.parts.iter().rev() {
+            part.changed.store(false, Ordering::Relaxed);
+            let chain = part.chain.lock();
+            let Some(last) = chain.inode(chain.last) else { continue };
+            if last.body().dtime != next.0 {
+                st.dirty.edit_frozen(&last, out.tid(), |body| body.dtime = next.0);
+            }
+            next = chain.first;
+        }
+        st.groups.set_last_orphan(next);
+        Ok(())
+    }
+
+    /// Takes note of the inode that heads what is unread, at open.
+    pub fn adopt(&self, inode: &Arc<Inode>) -> OrphanAt {
+        let mut chain = self.parts[0].chain.lock();
+        let next = inode.body().dtime;
+        chain.push(inode);
+        self.unread.store(next, Ordering::Relaxed);
+        OrphanAt::List { part: 0 }
+    }
+
+    /// Forgets what is unread: it leads nowhere.
+    pub fn cut(&self, st: &Store, h: &mut Handle<'_>) -> Result<()> {
+        st.groups.join_superblock(h)?;
+        self.unread.store(InodeNr::NONE.0, Ordering::Relaxed);
+        self.parts[0].changed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Head of what is on the device and not in memory.
+    pub fn unread(&self) -> InodeNr {
+        InodeNr(self.unread.load(Ordering::Relaxed))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.unread() == InodeNr::NONE && self.parts.iter().all(|part| part.chain.lock().links.is_empty())
     }
 }

@@ -1,22 +1,25 @@
 //! Orphan records: the orphan file's slots and the legacy list. Records only; processing them is `ops`' work.
 //!
-//! A record is added and removed within the handle that makes it necessary or unnecessary. With the feature
-//! `orphan_file` slots are used first; a full file falls back to the list.
+//! A record is added and removed within the handle that makes it necessary or unnecessary: they are in the same
+//! transaction. The number of links itself is its caller's to write. With the feature `orphan_file` slots are used first; a
+//! full file falls back to the list.
 //!
 //! # Locking
 //! Callers hold the inode's `rw` lock for writing, or are the only ones that know the inode: nobody else changes the same
-//! inode's record meanwhile. Of an inode's and the list's lock (both Orphan) one is held at a time.
+//! inode's record meanwhile. Slots have no lock; the list has one for each of its parts.
 
+mod design;
 mod file;
 mod list;
 
+pub use design::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
+
 use crate::error::Result;
-use crate::groups::Groups;
 use crate::inode::{Inode, OrphanAt};
 use crate::store::Store;
-use crate::volume::Volume;
 use extant_format::types::InodeNr;
-use extant_journal::Handle;
+use extant_journal::{Freezer, Handle};
+use extant_sync::ShardedCounter;
 use file::OrphanFile;
 use list::OrphanList;
 use std::sync::Arc;
@@ -24,26 +27,58 @@ use std::sync::Arc;
 /// Both kinds of records.
 #[derive(Debug)]
 pub struct Orphans {
-    groups: Arc<Groups>,
-    file: Option<OrphanFile>,
+    slots: Option<Box<dyn OrphanSlots>>,
     list: OrphanList,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    added: ShardedCounter,
+    listed: ShardedCounter,
+    removed: ShardedCounter,
+}
+
+/// What was done with orphan records since the file system was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrphanStats {
+    /// Records added.
+    pub added: u64,
+    /// Those of them that went to the legacy list.
+    pub listed: u64,
+    /// Records removed.
+    pub removed: u64,
+}
+
+/// What opening knows of orphan records.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The orphan file, if there is one.
+    pub file: Option<OrphanBlocks>,
+    /// Records may be live in the file.
+    pub live: bool,
+    /// Head of the list as the superblock has it.
+    pub head: InodeNr,
 }
 
 impl Orphans {
     /// Credits of one add or remove: the superblock (or a block of the orphan file) and two inodes.
     pub const CREDITS: u32 = 3;
 
-    /// Reads and verifies the orphan file if there is one: `file` is its inode number, its inode's checksum seed and its
-    /// physical blocks in order.
+    /// Reads and verifies the orphan file if records may be live in it.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
-    pub fn open(vol: &Arc<Volume>, groups: &Arc<Groups>, file: Option<(InodeNr, u32, Vec<u64>)>) -> Result<Orphans> {
-        let file = match file {
-            Some((ino, seed, blocks)) => Some(OrphanFile::open(vol, ino, seed, &blocks)?),
-            None => None,
+    pub fn open(found: Found, design: Option<&OrphanDesign>) -> Result<Orphans> {
+        let slots = match design {
+            Some(design) => (design.slots)(found.file)?,
+            None => match found.file {
+                Some(place) => Some(Box::new(OrphanFile::open(place, found.live)?) as Box<dyn OrphanSlots>),
+                None => None,
+            },
         };
-        Ok(Orphans { groups: groups.clone(), file, list: OrphanList::default() })
+        let list = OrphanList::new(found.head, design.and_then(|design| design.list_parts));
+        Ok(Orphans { slots, list, counters: Counters::default() })
     }
 
     /// Records `inode` (idempotent). Costs at most [`Self::CREDITS`] credits.
@@ -51,21 +86,22 @@ impl Orphans {
     /// # Errors
     /// Those of the journal, and `Io`; the inode is not recorded then.
     pub fn add(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        if *inode.orphan.lock() != OrphanAt::None {
+        if inode.orphan.get() != OrphanAt::None {
             return Ok(());
         }
-        let slot = match &self.file {
-            Some(file) => file.add(st, h, inode.ino)?,
+        let slot = match &self.slots {
+            Some(slots) => slots.add(h, inode.ino)?,
             None => None,
         };
         let at = match slot {
-            Some(at) => at,
+            Some(at) => place(at),
             None => {
-                self.list.add(st, h, inode)?;
-                OrphanAt::List
+                self.counters.listed.add(1);
+                self.list.add(st, h, inode)?
             }
         };
-        *inode.orphan.lock() = at;
+        self.counters.added.add(1);
+        inode.orphan.set(at);
         Ok(())
     }
 
@@ -74,50 +110,75 @@ impl Orphans {
     /// # Errors
     /// Those of the journal, and `Io`; the inode is still recorded then.
     pub fn remove(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        let at = *inode.orphan.lock();
-        match (at, &self.file) {
-            (OrphanAt::None, _) => return Ok(()),
-            (OrphanAt::File { block, slot }, Some(file)) => file.clear(st, h, block, slot)?,
-            (OrphanAt::File { .. }, None) => {}
-            (OrphanAt::List, _) => self.list.remove(st, h, inode)?,
+        match inode.orphan.get() {
+            OrphanAt::None => return Ok(()),
+            OrphanAt::File { block, slot } => self.clear(h, SlotAt { block: block.into(), slot: slot.into() })?,
+            OrphanAt::List { part } => self.list.remove(st, h, inode, part)?,
         }
-        *inode.orphan.lock() = OrphanAt::None;
+        self.counters.removed.add(1);
+        inode.orphan.set(OrphanAt::None);
         Ok(())
     }
 
-    /// Ties a record that was found at open to its inode, so that [`Self::remove`] finds it.
-    pub fn adopt(&self, inode: &Arc<Inode>, at: OrphanAt) {
-        if at == OrphanAt::List {
-            self.list.adopt(inode);
-        }
-        *inode.orphan.lock() = at;
+    fn clear(&self, h: &mut Handle<'_>, at: SlotAt) -> Result<()> {
+        self.slots.as_ref().map_or(Ok(()), |slots| slots.clear(h, at))
     }
 
-    /// What the file names: inode number, block and slot of each record.
-    pub fn recorded_in_file(&self) -> Vec<(InodeNr, u32, u32)> {
-        self.file.as_ref().map_or_else(Vec::new, OrphanFile::records)
-    }
-
-    /// Head of the legacy list as the superblock has it; the chain continues in each inode's `dtime`.
-    pub fn list_head(&self) -> Option<InodeNr> {
-        let head = self.groups.with_superblock(|sb| sb.last_orphan());
-        (head != InodeNr::NONE).then_some(head)
-    }
-
-    /// Zeroes the head of the list (a broken chain is cut), or one slot of the file that names nothing valid.
+    /// Writes what handles changed into the inodes' bodies and the file's blocks. Runs before inodes and the superblock are
+    /// written into theirs; no handle is open.
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
-    pub fn drop_invalid(&self, st: &Store, h: &mut Handle<'_>, slot: Option<(u32, u32)>) -> Result<()> {
-        match (slot, &self.file) {
-            (Some((block, slot)), Some(file)) => file.clear(st, h, block, slot),
-            (Some(_), None) => Ok(()),
-            (None, _) => st.groups.edit_superblock(h, |sb| sb.set_last_orphan(InodeNr::NONE)),
+    pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
+        self.list.freeze(st, out)?;
+        self.slots.as_ref().map_or(Ok(()), |slots| slots.freeze(out))
+    }
+
+    /// Ties a record that was found at open to its inode, so that [`Self::remove`] finds it: the one at `slot`, or the head of
+    /// what is not read of the list.
+    pub fn adopt(&self, inode: &Arc<Inode>, slot: Option<SlotAt>) {
+        let at = slot.map_or_else(|| self.list.adopt(inode), place);
+        inode.orphan.set(at);
+    }
+
+    /// What the file names.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn recorded_in_file(&self) -> Result<Vec<(InodeNr, SlotAt)>> {
+        self.slots.as_ref().map_or_else(|| Ok(Vec::new()), |slots| slots.records())
+    }
+
+    /// Head of what was on the legacy list at open and was not adopted yet; the chain continues in each inode's `dtime`.
+    pub fn unread(&self) -> Option<InodeNr> {
+        Some(self.list.unread()).filter(|head| *head != InodeNr::NONE)
+    }
+
+    /// Drops a record that names nothing valid: one slot of the file, or what is not read of the list.
+    ///
+    /// # Errors
+    /// Those of the journal, and `Io`.
+    pub fn drop_invalid(&self, st: &Store, h: &mut Handle<'_>, slot: Option<SlotAt>) -> Result<()> {
+        match slot {
+            Some(at) => self.clear(h, at),
+            None => self.list.cut(st, h),
         }
     }
 
     /// Whether no record is live.
     pub fn is_empty(&self) -> bool {
-        self.list_head().is_none() && self.file.as_ref().is_none_or(OrphanFile::is_empty)
+        self.list.is_empty() && self.slots.as_ref().is_none_or(|slots| slots.is_empty())
     }
+
+    /// What was done so far.
+    pub fn stats(&self) -> OrphanStats {
+        let sum = |counter: &ShardedCounter| u64::try_from(counter.sum()).unwrap_or(0);
+        let Counters { added, listed, removed } = &self.counters;
+        OrphanStats { added: sum(added), listed: sum(listed), removed: sum(removed) }
+    }
+}
+
+/// The kinds of numbers that an inode has room for: a block has less than 2^14 slots, the file at most 2^16 blocks.
+fn place(at: SlotAt) -> OrphanAt {
+    OrphanAt::File { block: at.block as u16, slot: at.slot as u16 }
 }

@@ -12,6 +12,7 @@ mod fuzz;
 mod hostile;
 mod life;
 mod mkfs;
+mod orphans;
 mod prealloc;
 mod review;
 mod space;

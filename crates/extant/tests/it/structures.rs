@@ -9,7 +9,7 @@ use extant_blocks::MemDevice;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, NodeMut};
 use extant_format::superblock::Superblock;
-use extant_format::{BlockNr, InodeNr};
+use extant_format::{BlockNr, InodeNr, RoCompat};
 use extant_testkit::image::FeatureSet;
 use std::sync::Arc;
 
@@ -96,7 +96,14 @@ fn bad_checksums_of_what_opening_reads() {
     assert_eq!((found.field_name(), found.inode()), (Some("checksum"), Some(InodeNr(8))));
     let found = corrupt(open(&flipped(&seed, piece(Kind::JournalSuperblock), 0x30), false));
     assert_eq!((found.what(), found.field_name()), ("journal superblock", Some("checksum")));
-    let found = corrupt(open(&flipped(&seed, piece(Kind::OrphanBlock), 8), false));
+    // After a crash; a file that was closed is empty, and its blocks are read when they are needed.
+    let mut crashed = flipped(&seed, piece(Kind::OrphanBlock), 8);
+    change_superblock(&mut crashed, |sb| {
+        let mut features = sb.features();
+        features.ro_compat |= RoCompat::ORPHAN_PRESENT;
+        sb.set_features(features);
+    });
+    let found = corrupt(open(&crashed, false));
     assert_eq!(found.field_name(), Some("checksum"));
     assert_eq!(found.block(), Some(BlockNr(block_nr(&seed.atlas, piece(Kind::OrphanBlock)))));
     // Readers need no orphans.

@@ -1,0 +1,91 @@
+//! What keeps records in slots, as a design that can be another one where designs are measured.
+
+use crate::error::Result;
+use extant_blocks::Cache;
+use extant_format::types::InodeNr;
+use extant_journal::{Freezer, Handle, Seal};
+use std::fmt;
+use std::sync::Arc;
+
+/// A slot of the orphan file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotAt {
+    /// Index of the block in the file, less than 2^16.
+    pub block: u32,
+    /// Slot within the block, less than 2^16.
+    pub slot: u32,
+}
+
+/// Keeps inode numbers in slots. The engine has one design; others exist to be measured.
+pub trait OrphanSlots: fmt::Debug + Send + Sync {
+    /// Records an inode within the handle. `None`: there is no slot, and the list is to be used.
+    ///
+    /// # Errors
+    /// Those of the journal; nothing is recorded then.
+    fn add(&self, h: &mut Handle<'_>, ino: InodeNr) -> Result<Option<SlotAt>>;
+
+    /// Empties a slot within the handle.
+    ///
+    /// # Errors
+    /// Those of the journal, and `Io`; the record stays then.
+    fn clear(&self, h: &mut Handle<'_>, at: SlotAt) -> Result<()>;
+
+    /// All records that the file has when it is opened.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    fn records(&self) -> Result<Vec<(InodeNr, SlotAt)>>;
+
+    /// Whether no record is live.
+    fn is_empty(&self) -> bool;
+
+    /// Writes what the handles of a transaction changed into its blocks. No handle is open.
+    ///
+    /// # Errors
+    /// Those of the journal, and `Io`.
+    fn freeze(&self, out: &mut Freezer<'_>) -> Result<()>;
+}
+
+/// The orphan file's place, and what it takes to read and write its blocks.
+#[derive(Clone, Debug)]
+pub struct OrphanBlocks {
+    /// Its inode.
+    pub ino: InodeNr,
+    /// Cached blocks of the device.
+    pub cache: Arc<Cache>,
+    /// Its physical blocks in order.
+    pub blocks: Vec<u64>,
+    /// Checksum seed of its inode.
+    pub seed: u32,
+    /// Whether blocks carry checksums.
+    pub metadata_csum: bool,
+}
+
+impl OrphanBlocks {
+    /// How a changed block is sealed.
+    pub fn seal(&self) -> Seal {
+        match self.metadata_csum {
+            true => Seal { f: extant_format::orphan::seal_orphan_block, seed: self.seed },
+            false => Seal::NONE,
+        }
+    }
+}
+
+/// Makes the slots of a file system, with or without an orphan file.
+pub type MakeSlots = dyn Fn(Option<OrphanBlocks>) -> Result<Option<Box<dyn OrphanSlots>>> + Send + Sync;
+
+/// Another design of orphan records than the engine's own.
+#[derive(Clone)]
+pub struct OrphanDesign {
+    /// Makes the slots; `None` leaves everything to the list.
+    pub slots: Arc<MakeSlots>,
+    /// Parts that the list is kept in, each with a lock; with one part that lock is held over each change, as in the
+    /// list's first design. `None` for the engine's own number.
+    pub list_parts: Option<usize>,
+}
+
+impl fmt::Debug for OrphanDesign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OrphanDesign").field("list_parts", &self.list_parts).finish_non_exhaustive()
+    }
+}

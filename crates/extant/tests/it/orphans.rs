@@ -1,0 +1,206 @@
+//! Orphans: many at once, more than the orphan file holds, recorded wrongly; recovered by Extant, e2fsck and the kernel.
+
+use crate::crash::{Stage, record, sweep};
+use crate::fuzz::atlas::{Atlas, Kind, change_superblock};
+use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_blocks::MemDevice;
+use extant_format::{InodeNr, RoCompat, orphan};
+use extant_testkit::image::Image;
+use extant_testkit::kernel::Mount;
+use extant_testkit::{FeatureSet, e2fsck};
+use std::sync::Arc;
+
+/// An orphan file of a single block, with 254 slots. `mke2fs` takes a size without a unit in blocks.
+const ONE_BLOCK: &[&str] =
+    &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "orphan_file", "-E", "orphan_file_size=1", "-J", "size=1"];
+const LIST: &[&str] = &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "^orphan_file", "-J", "size=1"];
+const SLOTS: u64 = 254;
+
+fn new_file(fs: &Fs, dir: &Node, name: &str) -> Node {
+    fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(name)
+}
+
+/// Makes a file, holds it and removes its name.
+fn new_orphan(fs: &Fs, dir: &Node, name: &str) -> Node {
+    let node = new_file(fs, dir, name);
+    node.hold(1).expect(name);
+    fs.unlink(dir, name.as_bytes()).expect(name);
+    node
+}
+
+/// Several threads make orphans, more than the file has slots, and let go of some.
+fn many(stage: &mut Stage) {
+    let root = stage.root();
+    let fs = &stage.fs;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let root = &root;
+            scope.spawn(move || {
+                let dir = fs.create(&Caller::default(), root, &[b'a' + thread], 0o755, New::Dir).expect("mkdir");
+                let mut held = Vec::new();
+                for i in 0..90 {
+                    held.push(new_orphan(fs, &dir, &format!("f{i}")));
+                    if i % 30 == 29 {
+                        fs.sync_node(root, false).expect("fsync");
+                        held.drain(..10).for_each(|node| fs.release(&node, 1));
+                    }
+                }
+            });
+        }
+    });
+    stage.fs.sync().expect("sync");
+    assert!(stage.fs.stats().orphans.added >= 360);
+}
+
+#[test]
+fn power_cuts_among_many_orphans_in_the_file_and_the_list() {
+    let scene = record(ONE_BLOCK, many);
+    sweep("orphans in a small file", &scene, 30);
+    let scene = record(LIST, many);
+    sweep("orphans in the list", &scene, 30);
+}
+
+/// An image with so many orphans, copied from a frozen file system: its journal is empty.
+fn left(args: &[&str], orphans: u64) -> Vec<u8> {
+    let image = Image::mke2fs(8 << 20, args);
+    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    let held: Vec<Node> = (0..orphans).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
+    let frozen = fs.freeze().expect("freeze");
+    let bytes = device.to_vec();
+    frozen.thaw().expect("thaw");
+    fs.crash();
+    drop(held);
+    bytes
+}
+
+fn save(bytes: &[u8]) -> Image {
+    let image = Image::blank(bytes.len() as u64);
+    std::fs::write(image.path(), bytes).expect("an image file");
+    image
+}
+
+#[test]
+fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
+    let image = Image::mke2fs(8 << 20, ONE_BLOCK);
+    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    let held: Vec<Node> = (0..SLOTS + 40).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
+    let stats = fs.stats().orphans;
+    assert_eq!((stats.added, stats.listed, stats.removed), (SLOTS + 40, 40, 0));
+    // A slot that came free is used again.
+    fs.release(&held[3], 1);
+    while fs.stats().orphans.removed == 0 {
+        std::thread::yield_now();
+    }
+    let _again = new_orphan(&fs, &root, "again");
+    assert_eq!(fs.stats().orphans.listed, 40);
+    fs.sync().expect("sync");
+    fs.crash();
+    let bytes = device.to_vec();
+
+    let verdict = e2fsck::recover(save(&bytes).path());
+    assert!(verdict.is_clean(), "{verdict:?}");
+
+    let by_kernel = save(&bytes);
+    Mount::new(by_kernel.path(), "rw").unmount();
+    by_kernel.assert_clean();
+
+    let device = Arc::new(MemDevice::from_bytes(&bytes));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (SLOTS + 40, 0));
+    fs.unmount().expect("unmount");
+    save(&device.to_vec()).assert_clean();
+}
+
+#[test]
+fn wrong_records_are_dropped_and_right_ones_kept() {
+    let mut image = left(ONE_BLOCK, 3);
+    let atlas = Atlas::of(&image);
+    let piece = atlas.of_kind(Kind::OrphanBlock).next().expect("an orphan block").clone();
+    let block = &mut image[piece.bytes.clone()];
+    let used: Vec<(usize, u32)> = orphan::used(block).collect();
+    assert_eq!(used.len(), 3, "{used:?}");
+    // The root, a number that is free, one past the end, the journal; an orphan twice.
+    let wrong = [2, 2000, 0xFFFF_FFFF, 8, used[0].1];
+    let empty: Vec<usize> = (0..254).rev().filter(|slot| orphan::get(block, *slot) == 0).take(wrong.len()).collect();
+    for (slot, ino) in empty.into_iter().zip(wrong) {
+        orphan::put(block, slot, ino);
+    }
+    atlas.seal(&mut image, &piece);
+    let device = Arc::new(MemDevice::from_bytes(&image));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (3, 5));
+    fs.unmount().expect("unmount");
+    save(&device.to_vec()).assert_clean();
+}
+
+#[test]
+fn a_damaged_orphan_block_of_a_closed_file_system_is_left_alone() {
+    let image = Image::mke2fs(8 << 20, ONE_BLOCK);
+    let mut bytes = image.bytes();
+    let atlas = Atlas::of(&bytes);
+    let place = atlas.of_kind(Kind::OrphanBlock).next().expect("an orphan block").bytes.clone();
+    bytes[place.end - 8] ^= 1;
+    let device = Arc::new(MemDevice::from_bytes(&bytes));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("nobody needs the block");
+    let root = fs.root().expect("root");
+    let held: Vec<Node> = (0..5).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
+    assert_eq!(fs.stats().orphans.listed, 5);
+    held.iter().for_each(|node| fs.release(node, 1));
+    fs.unmount().expect("unmount");
+    let after = device.to_vec();
+    assert_eq!(after[place.clone()], bytes[place.clone()]);
+    // With the block as it was nothing else is wrong.
+    let mut mended = after;
+    mended[place.end - 8] ^= 1;
+    save(&mended).assert_clean();
+    // If there may be records in it, nothing is changed before somebody repairs it.
+    change_superblock(&mut bytes, |sb| {
+        let mut features = sb.features();
+        features.ro_compat |= RoCompat::ORPHAN_PRESENT;
+        sb.set_features(features);
+    });
+    assert!(Fs::open_device(Arc::new(MemDevice::from_bytes(&bytes)), &OpenOptions::new()).is_err());
+}
+
+#[test]
+fn a_record_is_written_only_where_a_crash_would_leave_work() {
+    let image = FeatureSet::named("orphan_file").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    let node = new_file(&fs, &root, "file");
+    let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
+    file.write_at(0, &[1; 100_000]).expect("write");
+    fs.sync().expect("sync");
+    for size in (0..100_000).rev().step_by(997) {
+        file.set_len(size).expect("truncate");
+    }
+    assert_eq!(fs.stats().orphans.added, 0, "each is one transaction");
+    drop(file);
+    fs.unlink(&root, b"file").expect("unlink");
+    let stats = fs.stats().orphans;
+    assert_eq!((stats.added, stats.removed), (1, 1));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+#[test]
+fn a_list_that_comes_back_to_itself_is_cut() {
+    let mut image = left(LIST, 4);
+    let atlas = Atlas::of(&image);
+    let head = crate::fuzz::atlas::superblock(&image).last_orphan();
+    let mut chain = vec![head];
+    while let Some(next) = chain.last().map(|ino| InodeNr(atlas.read_inode(&image, ino.0).dtime)).filter(|n| n.0 != 0) {
+        chain.push(next);
+    }
+    assert_eq!(chain.len(), 4, "{chain:?}");
+    atlas.change_inode(&mut image, chain[3].0, |inode| inode.dtime = chain[1].0);
+    let device = Arc::new(MemDevice::from_bytes(&image));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (4, 1));
+    fs.unmount().expect("unmount");
+    save(&device.to_vec()).assert_clean();
+}

@@ -1,0 +1,171 @@
+//! A fixed number of slots that threads fill and empty without a lock.
+//!
+//! # Invariants
+//! 1. `free` is at most the number of empty slots, at every instant: reserving lowers it before a slot is filled, releasing
+//!    empties the slot before raising it. So a reservation is the promise of an empty slot.
+//! 2. A slot that is not empty belongs to who filled it, and nobody else empties it.
+//! 3. Whoever has lowered `free` sees the slots that earlier releases emptied.
+//!
+//! # Memory order
+//! A release raises `free` after emptying its slot (at least Release), a reservation that reads the raised value acquires
+//! it: 3 follows, and with it that the search for the promised slot can fail only while others take and give slots faster
+//! than it walks. It is bounded for that reason, and because what a slot holds may come from a damaged medium. Filling is
+//! a compare-and-swap, since several reservations may meet at one slot; it acquires, so that what the last owner did to
+//! the slot's inode is seen. The accesses that [`Hints`] rely on are sequentially consistent.
+
+use crate::atomic::{AtomicU32, Ordering};
+use crate::{CachePadded, Hints};
+
+/// How often all slots are walked when the hints do not lead to an empty one.
+const WALKS: usize = 3;
+
+/// Slots that hold a number each, 0 if empty.
+#[derive(Debug)]
+pub struct Slots {
+    /// On a line of its own: it is written by each reservation and release.
+    free: CachePadded<AtomicU32>,
+    hints: Hints,
+    slots: Box<[AtomicU32]>,
+}
+
+impl Slots {
+    /// Slots with these numbers in them.
+    pub fn new(numbers: impl IntoIterator<Item = u32>) -> Slots {
+        let numbers: Vec<u32> = numbers.into_iter().collect();
+        let free = numbers.iter().filter(|number| **number == 0).count();
+        let hints = Hints::new(numbers.len(), |slot| numbers.get(slot) == Some(&0));
+        let slots = numbers.into_iter().map(AtomicU32::new).collect();
+        Slots { free: CachePadded::new(AtomicU32::new(u32::try_from(free).unwrap_or(u32::MAX))), hints, slots }
+    }
+
+    /// The number of slots.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether every slot is empty and none reserved.
+    pub fn is_empty(&self) -> bool {
+        self.free() as usize == self.slots.len()
+    }
+
+    /// How many reservations would succeed now.
+    #[inline]
+    pub fn free(&self) -> u32 {
+        self.free.load(Ordering::SeqCst)
+    }
+
+    /// Makes sure of an empty slot. Followed by [`Slots::claim`] or [`Slots::give_back`].
+    #[inline]
+    #[must_use]
+    pub fn reserve(&self) -> bool {
+        let less = |free: u32| free.checked_sub(1);
+        // Acquire: see invariant 3.
+        self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, less).is_ok()
+    }
+
+    /// Undoes [`Slots::reserve`].
+    #[inline]
+    pub fn give_back(&self) {
+        self.free.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Fills an empty slot, one having been reserved, with a number other than 0; looks from `start` on first. `None` if
+    /// others were always faster: the reservation is the caller's to give back.
+    #[inline]
+    pub fn claim(&self, start: usize, number: u32) -> Option<usize> {
+        let take = |slot| self.fill(slot, number).then_some(slot);
+        self.hints.find(start, take, |slot| self.get(slot) == 0).or_else(|| self.walk(start, number))
+    }
+
+    #[cold]
+    fn walk(&self, start: usize, number: u32) -> Option<usize> {
+        let count = self.slots.len();
+        let start = start.checked_rem(count)?;
+        (start..start + count * WALKS).map(|step| step % count).find(|slot| self.fill(*slot, number))
+    }
+
+    fn fill(&self, slot: usize, number: u32) -> bool {
+        let Some(slot) = self.slots.get(slot) else { return false };
+        slot.load(Ordering::Relaxed) == 0
+            && slot.compare_exchange(0, number, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Empties a slot that the caller filled. Nothing happens to an empty one. True if no slot could be reserved before.
+    #[inline]
+    pub fn release(&self, slot: usize) -> bool {
+        let Some(place) = self.slots.get(slot) else { return false };
+        if place.swap(0, Ordering::SeqCst) == 0 {
+            return false;
+        }
+        // Before the count, so that whoever reserves this slot is led to it.
+        self.hints.note(slot);
+        self.free.fetch_add(1, Ordering::SeqCst) == 0
+    }
+
+    /// What a slot holds; 0 past the end.
+    pub fn get(&self, slot: usize) -> u32 {
+        self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::SeqCst))
+    }
+
+    /// What all slots hold, in order. Of slots that change meanwhile it may be the old or the new number.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slots.iter().map(|slot| slot.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_once_and_come_back() {
+        let slots = Slots::new([0, 5, 0]);
+        let take = |start, number| if slots.reserve() { slots.claim(start, number) } else { None };
+        assert_eq!((take(2, 7), take(2, 8), take(0, 9)), (Some(2), Some(0), None));
+        assert!(slots.release(1));
+        assert!(!slots.release(1), "it is empty");
+        assert!(!slots.release(9), "there is none");
+        assert_eq!((slots.free(), slots.len()), (1, 3));
+        assert_eq!((take(0, 11), take(0, 12)), (Some(1), None));
+        assert_eq!(slots.numbers().collect::<Vec<_>>(), [8, 11, 7]);
+        (0..3).for_each(|slot| drop(slots.release(slot)));
+        assert!(slots.is_empty());
+    }
+
+    #[test]
+    fn a_walk_ends_where_nothing_is_empty() {
+        let slots = Slots::new([0]);
+        slots.slots[0].store(5, Ordering::Relaxed);
+        assert!(slots.reserve());
+        assert_eq!(slots.claim(0, 9), None);
+        assert_eq!(Slots::new([]).claim(0, 9), None);
+    }
+
+    #[test]
+    fn a_place_without_a_hint_is_found() {
+        let slots = Slots::new([5, 5, 5]);
+        slots.slots[1].store(0, Ordering::Relaxed);
+        slots.give_back();
+        assert!(slots.reserve());
+        assert_eq!(slots.claim(2, 9), Some(1));
+    }
+
+    #[test]
+    fn threads_share_slots() {
+        let slots = Slots::new([0; 50]);
+        std::thread::scope(|scope| {
+            for thread in 1..=4u32 {
+                let slots = &slots;
+                scope.spawn(move || {
+                    for round in 0..2000 {
+                        assert!(slots.reserve());
+                        let slot = slots.claim(round % 7, thread).expect("room");
+                        assert_eq!(slots.get(slot), thread);
+                        slots.release(slot);
+                    }
+                });
+            }
+        });
+        assert!(slots.is_empty());
+    }
+}
