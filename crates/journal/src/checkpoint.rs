@@ -6,6 +6,7 @@
 //! 2. `live` counts the entries of `pending` by transaction.
 //! 3. The log's tail is never past the oldest transaction in `live`, nor past the oldest that is not durable.
 //! 4. A block in `in_flight` may be written at any moment; all others are not.
+//! 5. `pending` has at most twice `max_pending` entries and those of one transaction more.
 //!
 //! # Locking
 //! One mutex (`JournalList`), not held over I/O.
@@ -121,6 +122,20 @@ impl Checkpoint {
             self.work.notify_one();
         }
         state.pending.len() > self.max_pending
+    }
+
+    /// Waits until few enough copies are kept for another transaction's to be added; true if it had to. Whoever waits
+    /// holds nothing that the checkpointer needs.
+    pub fn wait_for_room(&self) -> bool {
+        let mut state = self.state.lock();
+        let full = |state: &mut State| !state.stopped && state.pending.len() > self.max_pending.saturating_mul(2);
+        let waits = full(&mut state);
+        while full(&mut state) {
+            state.asked = state.begun + 1;
+            self.work.notify_one();
+            self.done.wait(&mut state);
+        }
+        waits
     }
 
     /// The oldest transaction with a copy that is not home.

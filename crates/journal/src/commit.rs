@@ -77,6 +77,10 @@ fn announce(core: &Core, tid: Tid) {
 
 /// Commits the running transaction. `None` if it was empty.
 fn commit(core: &Core) -> Result<Option<Tid>> {
+    // Before handles have to wait: the copies of a log are not to take as much memory as the log is long.
+    if core.logged.as_ref().is_some_and(|logged| logged.checkpoint.wait_for_room()) {
+        count(&core.counters.room_waits, 1);
+    }
     core.gate.stop();
     let frozen = freeze(core).inspect_err(|_| core.gate.close());
     core.gate.resume();

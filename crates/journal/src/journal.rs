@@ -38,7 +38,7 @@ pub struct Config {
     pub checkpoint_interval: Duration,
     /// An upper bound on the blocks of a transaction, below that which the log's length sets.
     pub max_credits: Option<u32>,
-    /// So many copies in memory that are not home call for a checkpoint.
+    /// So many copies in memory that are not home call for a checkpoint. At twice as many commits wait for it.
     pub max_pending_blocks: usize,
 }
 

@@ -38,6 +38,8 @@ counters! {
     checkpoints,
     /// Blocks it wrote home.
     blocks_checkpointed,
+    /// Commits that waited for it, since too many copies were kept in memory.
+    room_waits,
     /// Times the tail of the log moved.
     tail_moves,
     /// Flushes of devices.

@@ -30,6 +30,13 @@ const CACHE_SHARE: u64 = 4;
 /// Share of the memory for file content.
 const PAGE_SHARE: u64 = 2;
 
+/// Share of the memory for a transaction's blocks, and again for copies that are not home.
+const JOURNAL_SHARE: u64 = 16;
+
+/// What operations can rely on however little memory there is, as far as the log has it: about what the smallest logs
+/// give.
+const LEAST_CREDITS: u32 = 1024;
+
 /// Whether this machine's C counts bytes above 127 as positive, as the kernel that runs on it does.
 const UNSIGNED_CHARS: bool = c_char::MAX as i32 == 255;
 
@@ -237,6 +244,9 @@ fn build(
     let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
+    let most = (options.memory / JOURNAL_SHARE) as usize / geo.block_size as usize;
+    config.max_pending_blocks = config.max_pending_blocks.min(most);
+    config.max_credits = Some(u32::try_from(most).unwrap_or(u32::MAX).max(LEAST_CREDITS));
     config.features =
         LogFeatures { checksums: geo.metadata_csum.then_some(true), bit64: sb.incompat().contains(Incompat::BIT64) };
     let journal = Journal::open(config)?;

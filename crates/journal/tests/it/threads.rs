@@ -3,10 +3,10 @@
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
 use extant_format::jbd2::JournalSuperblock;
-use extant_journal::Seal;
+use extant_journal::{Config, Journal, Seal};
 use extant_testkit::rng::Rng;
 use std::io;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 
 const ACCOUNTS: u64 = 12;
 const THREADS: u64 = 4;
@@ -224,4 +224,76 @@ fn an_abort_frees_everybody() {
         });
         assert_eq!(*errors.lock().unwrap(), 4);
     }
+}
+
+/// A device that keeps writers of home blocks waiting while it is held.
+#[derive(Debug)]
+struct Held {
+    inner: MemDevice,
+    held: Mutex<bool>,
+    released: Condvar,
+}
+
+impl BlockDevice for Held {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        if offset >= HOME * BLOCK as u64 {
+            drop(self.released.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
+        }
+        self.inner.write_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+/// The log has room for a dozen transactions of one block; their copies may take less memory.
+#[test]
+fn copies_that_are_not_home_are_bounded() {
+    const MOST: usize = 2;
+    const COMMITS: u64 = 10;
+    let held = Held { inner: format(PLAIN), held: Mutex::new(true), released: Condvar::new() };
+    let held = Arc::new(held);
+    let device: Arc<dyn BlockDevice> = held.clone();
+    let config = Config { max_pending_blocks: MOST, ..config(&device, PLAIN) };
+    let cache = Arc::clone(&config.cache);
+    let bench = Bench { cache: Arc::clone(&cache), journal: Journal::open(config).unwrap() };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for nr in HOME..HOME + COMMITS {
+                let tid = bench.set(nr, &content(nr, 1));
+                bench.journal.wait(tid).unwrap();
+            }
+        });
+        while bench.journal.stats().commits <= 2 * MOST as u64 && !writer.is_finished() {
+            std::thread::yield_now();
+        }
+        // The next commit waits, so what is kept are the copies of those before and the block that waits for it.
+        while cache.stats().pinned <= 2 * MOST as u64 + 1 && !writer.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(!writer.is_finished(), "nothing came home, and all was committed");
+        assert_eq!(bench.journal.stats().commits, 2 * MOST as u64 + 1);
+        *held.held.lock().unwrap() = false;
+        held.released.notify_all();
+    });
+    assert!(bench.journal.stats().room_waits > 0);
+    bench.journal.shutdown().unwrap();
+    (HOME..HOME + COMMITS).for_each(|nr| assert_eq!(block(&*device, nr), content(nr, 1)));
 }

@@ -102,19 +102,37 @@ fn hash_file(path: &Path) -> std::io::Result<u64> {
     }
 }
 
-/// Extended attributes of `path` itself, without those that security modules make up.
+/// Extended attributes of `path` itself, without those that security modules make up. A manifest of a large tree holds
+/// many: each keeps the bytes that it has, not the room that it was read into.
 fn xattrs(path: &Path) -> rustix::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let mut names = vec![0; 64 << 10];
-    let used = match rustix::fs::llistxattr(path, &mut names[..]) {
+    let mut room = vec![0; 64 << 10];
+    let used = match rustix::fs::llistxattr(path, &mut room[..]) {
         Err(rustix::io::Errno::OPNOTSUPP) => 0,
         other => other?,
     };
+    let names = room[..used].to_vec();
     let mut found = BTreeMap::new();
-    for name in names[..used].split(|b| *b == 0).filter(|n| !n.is_empty() && *n != b"security.selinux") {
-        let mut value = vec![0; 64 << 10];
-        let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..])?;
-        value.truncate(len);
-        found.insert(name.to_vec(), value);
+    for name in names.split(|b| *b == 0).filter(|n| !n.is_empty() && *n != b"security.selinux") {
+        let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut room[..])?;
+        found.insert(name.to_vec(), room[..len].to_vec());
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scratch;
+    use rustix::fs::XattrFlags;
+
+    #[test]
+    fn a_manifest_keeps_no_room_that_it_does_not_use() {
+        let scratch = Scratch::new();
+        let file = scratch.join("file");
+        std::fs::write(&file, b"content").expect("a file");
+        rustix::fs::lsetxattr(&file, "user.small", b"value", XattrFlags::empty()).expect("an attribute");
+        let manifest = Manifest::walk(scratch.path());
+        let value = &manifest.nodes[&b"file"[..]].xattrs[&b"user.small"[..]];
+        assert_eq!((&value[..], value.capacity()), (&b"value"[..], 5));
+    }
 }
