@@ -3,7 +3,7 @@
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::{superblock::Geometry, types::Timestamp};
-use extant_journal::Journal;
+use extant_journal::{Handle, Journal};
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -100,8 +100,29 @@ impl Volume {
         self.cache.block_size()
     }
 
+    /// Runs a change of several steps, of which all or none must become durable. An error of the device or of a
+    /// structure that comes after the first step stops all changes: what is half-done is in no transaction that will be
+    /// committed. One that comes before it, or a lack of space, for which each step looks first, is harmless.
+    pub fn whole<'j, T>(&self, h: &mut Handle<'j>, change: impl FnOnce(&mut Handle<'j>) -> Result<T>) -> Result<T> {
+        let before = h.changes();
+        let done = change(h);
+        if let Err(e @ (Error::Io(_) | Error::Corrupt(_))) = &done
+            && h.changes() != before
+        {
+            self.give_up(e);
+        }
+        done
+    }
+
+    /// Something is half-done and cannot be taken back: nothing may become durable any more.
+    pub fn give_up(&self, why: &Error) {
+        tracing::error!("a change failed half-way, so nothing is changed any more: {why}");
+        self.read_only.store(true, Ordering::Release);
+        self.journal.abort(why.errno());
+    }
+
     /// Starts a handle that may change at most `credits` blocks.
-    pub fn start(&self, credits: u32) -> Result<extant_journal::Handle<'_>> {
+    pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
         self.writable()?;
         self.journal.start(credits).map_err(Error::from)
     }

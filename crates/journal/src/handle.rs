@@ -17,6 +17,8 @@ pub struct Handle<'a> {
     core: &'a Arc<Core>,
     tid: Tid,
     credits: u32,
+    /// Counts what may have been a change.
+    changes: u64,
     sync: bool,
     /// `None` only while the handle is between two transactions.
     level: Option<Entered>,
@@ -26,7 +28,7 @@ impl<'a> Handle<'a> {
     pub(crate) fn start(core: &'a Arc<Core>, credits: u32) -> Result<Handle<'a>> {
         let level = levels::enter(Level::Handle);
         enter(core, credits)?;
-        Ok(Handle { core, tid: core.running(), credits, sync: false, level: Some(level) })
+        Ok(Handle { core, tid: core.running(), credits, changes: 0, sync: false, level: Some(level) })
     }
 
     /// The transaction.
@@ -40,6 +42,18 @@ impl<'a> Handle<'a> {
         self.credits
     }
 
+    /// How often a change was made through this handle, or begun: an operation that fails while this stands still has
+    /// changed nothing.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Counts a change of what the client keeps of a block that joined the transaction before.
+    #[inline]
+    pub fn note_change(&mut self) {
+        self.changes += 1;
+    }
+
     /// Makes the block part of the transaction, without changing its bytes: the client writes them when the transaction
     /// freezes. Costs a credit the first time in a transaction.
     ///
@@ -47,6 +61,7 @@ impl<'a> Handle<'a> {
     /// [`Error::NoCredits`] if this handle has none left and the transaction is full.
     #[inline]
     pub fn join(&mut self, buffer: &Arc<Buffer>) -> Result<()> {
+        self.note_change();
         if buffer.tid() == self.tid.0 { Ok(()) } else { self.add(buffer, Seal::NONE) }
     }
 
@@ -58,6 +73,7 @@ impl<'a> Handle<'a> {
     /// As [`Handle::join`].
     #[inline]
     pub fn write<'b>(&mut self, buffer: &'b Arc<Buffer>, seal: Seal) -> Result<BufferWrite<'b>> {
+        self.note_change();
         if buffer.tid() != self.tid.0 || !seal.is_none() {
             self.add(buffer, seal)?;
         }
@@ -93,6 +109,7 @@ impl<'a> Handle<'a> {
             let before = core.members.promise_revokes(count);
             self.pay(revoke_blocks(before, count, per_block)).inspect_err(|_| core.members.take_back(count))?;
         }
+        self.changes += 1;
         let was_empty = core.members.is_empty();
         for nr in first..first.saturating_add(count) {
             // A block that joined has paid; its credit is free for another.

@@ -7,7 +7,8 @@ use super::io::Writer;
 use super::owner::{Kind, charge, purpose};
 use super::tree;
 use crate::alloc::Purpose;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
+use crate::groups::Kind as Bits;
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::extent::Leaf;
@@ -66,6 +67,7 @@ fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Ran
 fn remove_part(nodes: &mut Writer<'_, '_, '_>, part: Leaf) -> Result<()> {
     let (st, inode) = (nodes.st, nodes.inode);
     let freed = freed_blocks(nodes, &part)?;
+    check_bitmaps(st, freed)?;
     charge(st, nodes.h, inode, -i64::from(freed.1))?;
     if let Err(error) = tree::remove(nodes, part.lblk, part.lblk.into()..part.end()) {
         // For lack of space, say: the tree is as it was.
@@ -74,8 +76,31 @@ fn remove_part(nodes: &mut Writer<'_, '_, '_>, part: Leaf) -> Result<()> {
     }
     match freed {
         (_, 0) => Ok(()),
-        (start, len) => st.alloc.free(nodes.h, start, len, purpose(st, inode)),
+        (start, len) => free(st, nodes.h, inode, start, len),
     }
+}
+
+/// Frees blocks that are unmapped already. What a damaged bitmap does not take stays marked as used; but a device that
+/// fails must not leave blocks that nobody owns.
+fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, start: BlockNr, len: u32) -> Result<()> {
+    let freed = st.alloc.free(h, start, len, purpose(st, inode));
+    if let Err(e @ Error::Io(_)) = &freed {
+        st.give_up(e);
+    }
+    freed
+}
+
+/// Before blocks are unmapped: the bitmaps that they are to be freed in can be read.
+fn check_bitmaps(st: &Store, (start, len): (BlockNr, u32)) -> Result<()> {
+    let end = start.0.saturating_add(len.into());
+    let mut at = start;
+    while at.0 < end
+        && let Some(g) = st.geo.group_of_block(at)
+    {
+        st.groups.bitmap(g, Bits::Blocks)?;
+        at = BlockNr(st.geo.first_block_of_group(g).0.saturating_add(st.geo.blocks_in_group(g).into()));
+    }
+    Ok(())
 }
 
 /// The blocks that are free when `part` is unmapped: whole clusters of which no other block is mapped.
@@ -133,7 +158,9 @@ impl Removal<Writer<'_, '_, '_>> for Freeing {
     }
 
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
+        let first = BlockNr(first.into());
+        check_bitmaps(nodes.st, (first, len))?;
         charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))?;
-        nodes.st.alloc.free(nodes.h, BlockNr(first.into()), len, purpose(nodes.st, nodes.inode))
+        free(nodes.st, nodes.h, nodes.inode, first, len)
     }
 }

@@ -146,6 +146,7 @@ impl Groups {
         let tid = h.tid().0;
         let slot = self.slot(g)?;
         if slot.lock().tid == tid {
+            h.note_change();
             return Ok(());
         }
         h.join(&self.desc_block(g)?)?;

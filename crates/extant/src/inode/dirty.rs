@@ -41,6 +41,7 @@ impl DirtyInodes {
             return Err(Errno::Stale.into());
         }
         if inode.dirty_tid.load(Ordering::Acquire) == tid {
+            h.note_change();
             return Ok(());
         }
         let (buf, _) = slot(st, inode.ino)?;

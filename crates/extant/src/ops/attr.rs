@@ -161,12 +161,14 @@ impl Operations {
         let now = st.now();
         let acl = set.mode.and_then(|mode| xattr::acl_after_chmod(st, inode, mode).transpose()).transpose()?;
         let mut h = st.start(INODE_CREDITS + xattr::credits(st, acl.as_ref().map_or(0, Vec::len)))?;
-        if let Some(acl) = &acl {
-            xattr::set(st, &mut h, inode, b"system.posix_acl_access", Some(acl), xattr::Mode::Any)?;
-        }
-        let mut body = inode.edit(st, &mut h)?;
-        set.apply(&mut body, now);
-        Ok(())
+        st.whole(&mut h, |h| {
+            if let Some(acl) = &acl {
+                xattr::set(st, h, inode, b"system.posix_acl_access", Some(acl), xattr::Mode::Any)?;
+            }
+            let mut body = inode.edit(st, h)?;
+            set.apply(&mut body, now);
+            Ok(())
+        })
     }
 
     /// Sets the flags of chattr(1) (FS_IOC_SETFLAGS).

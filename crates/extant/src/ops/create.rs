@@ -92,7 +92,10 @@ impl Operations {
             let mut h = st.start(self.new_credits(&plan))?;
             let inode = self.new_inode(&mut h, dir, &plan, FileType::Regular)?;
             self.fill_or_undo(&mut h, &inode, dir.ino, &plan, &New::File)?;
-            st.orphans.add(st, &mut h, &inode)?;
+            if let Err(e) = st.orphans.add(st, &mut h, &inode) {
+                self.drop_new(&mut h, &inode);
+                return Err(e);
+            }
             inode.edit(st, &mut h)?.links = 0;
             inode.hold(1)?;
             self.vfs.inodes.insert(inode.clone());
@@ -121,13 +124,18 @@ impl Operations {
         let plan = self.plan(who, dir, mode, ftype)?;
         let credits = self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
         let mut h = st.start(credits)?;
+        // Before anything is changed: its slot can be read.
+        dir.touch(st, &mut h)?;
         let inode = self.new_inode(&mut h, dir, &plan, ftype)?;
         self.fill_or_undo(&mut h, &inode, dir.ino, &plan, what)?;
-        if let Err(e) = dir::insert(st, &mut h, dir, name, inode.ino, ftype) {
+        let named = st.whole(&mut h, |h| {
+            dir::insert(st, h, dir, name, inode.ino, ftype)?;
+            self.touch_dir(h, dir, i32::from(ftype == FileType::Directory))
+        });
+        if let Err(e) = named {
             self.drop_new(&mut h, &inode);
             return Err(e);
         }
-        self.touch_dir(&mut h, dir, i32::from(ftype == FileType::Directory))?;
         self.vfs.inodes.insert(inode.clone());
         let target = Target { ino: inode.ino, generation: inode.generation, ftype };
         self.vfs.dentries.set(dir.ino, dir.generation, name, Some(target));
@@ -193,8 +201,8 @@ impl Operations {
         let inode = Inode::fresh(st, ino, body);
         if let Err(e) = inode.touch(st, h) {
             // Nothing knows of the inode yet: only its number is to be given back.
-            if let Err(e) = st.alloc.free_inode(h, ino, ftype) {
-                tracing::error!(%ino, "an inode that could not be written keeps its number: {e}");
+            if let Err(why) = st.alloc.free_inode(h, ino, ftype) {
+                st.give_up(&why);
             }
             return Err(e);
         }
@@ -253,7 +261,7 @@ impl Operations {
             New::Special(_, rdev) => inode.edit(st, h)?.set_rdev(*rdev),
         }
         for (name, value) in &plan.acl {
-            xattr::set(st, h, inode, name, Some(value), xattr::Mode::Any)?;
+            st.whole(h, |h| xattr::set(st, h, inode, name, Some(value), xattr::Mode::Any))?;
         }
         Ok(())
     }
@@ -263,8 +271,7 @@ impl Operations {
         let st = self.st();
         let dropped = inode.edit(st, h).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(st, h, inode));
         if let Err(e) = dropped {
-            tracing::error!(ino = inode.ino.0, "a half-made inode could not be recorded as an orphan: {e}");
-            return;
+            return st.give_up(&e);
         }
         self.vfs.inodes.insert(inode.clone());
         self.bury(inode);

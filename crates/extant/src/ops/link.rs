@@ -37,16 +37,21 @@ impl Operations {
         check_dir_writable(dir)?;
         let nameless = self.check_linkable(inode, dir)?;
         let mut h = st.start(dir::insert_credits(st, dir) + 2 + Orphans::CREDITS)?;
-        dir::insert(st, &mut h, dir, name, inode.ino, inode.ftype)?;
-        if nameless {
-            st.orphans.remove(st, &mut h, inode)?;
-        }
-        {
-            let mut body = inode.edit(st, &mut h)?;
-            body.links += 1;
-            body.ctime = st.now();
-        }
-        self.touch_dir(&mut h, dir, 0)?;
+        // Before anything is changed: their slots can be read.
+        dir.touch(st, &mut h)?;
+        inode.touch(st, &mut h)?;
+        st.whole(&mut h, |h| {
+            dir::insert(st, h, dir, name, inode.ino, inode.ftype)?;
+            if nameless {
+                st.orphans.remove(st, h, inode)?;
+            }
+            {
+                let mut body = inode.edit(st, h)?;
+                body.links += 1;
+                body.ctime = st.now();
+            }
+            self.touch_dir(h, dir, 0)
+        })?;
         let target = Target { ino: inode.ino, generation: inode.generation, ftype: inode.ftype };
         self.vfs.dentries.set(dir.ino, dir.generation, name, Some(target));
         Ok(())

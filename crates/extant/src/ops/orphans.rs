@@ -8,7 +8,9 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, OrphanAt};
 use crate::orphan::{Orphans, SlotAt};
 use crate::{file, xattr};
+use extant_format::error::Corrupt;
 use extant_format::types::InodeNr;
+use extant_journal::Handle;
 use extant_sync::{Level, Mutex};
 use std::sync::Arc;
 
@@ -106,10 +108,20 @@ impl Operations {
         if h.credits_left() < LAST_CREDITS && !h.extend(LAST_CREDITS)? {
             h.restart(FREE_CREDITS)?;
         }
-        st.orphans.remove(st, &mut h, inode)?;
+        // Before anything is changed: the number can be given back. If not, the record stays.
+        if !st.alloc.inode_in_use(inode.ino)? {
+            return Err(Corrupt::new("inode bitmap").field("freed inode is free").at_inode(inode.ino).into());
+        }
+        inode.touch(st, &mut h)?;
+        st.whole(&mut h, |h| self.free_number(h, inode))
+    }
+
+    fn free_number(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let st = self.st();
+        st.orphans.remove(st, h, inode)?;
         {
             let now = st.now();
-            let mut body = inode.edit(st, &mut h)?;
+            let mut body = inode.edit(st, h)?;
             body.links = 0;
             body.size = 0;
             body.dtime = u32::try_from(now.sec).unwrap_or(u32::MAX).max(1);
@@ -117,18 +129,22 @@ impl Operations {
         // Before the number is free: whoever still refers to this inode must not write over the next one's slot.
         inode.end_free();
         self.reaper.departed.lock().push(inode.clone());
-        st.alloc.free_inode(&mut h, inode.ino, inode.ftype)
+        st.alloc.free_inode(h, inode.ino, inode.ftype)
     }
 
     /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs before anybody else
     /// uses the file system.
     pub(crate) fn process_orphans(&self) -> Result<OrphanReport> {
         let mut report = OrphanReport::default();
-        self.process_list(&mut report)?;
+        self.noticed(self.process_all(&mut report)).map(|()| report)
+    }
+
+    fn process_all(&self, report: &mut OrphanReport) -> Result<()> {
+        self.process_list(report)?;
         for (ino, slot) in self.st().orphans.recorded_in_file()? {
-            self.process(ino, Some(slot), &mut report)?;
+            self.process(ino, Some(slot), report)?;
         }
-        Ok(report)
+        Ok(())
     }
 
     fn process_list(&self, report: &mut OrphanReport) -> Result<()> {
@@ -176,7 +192,6 @@ impl Operations {
 
     /// The inode of a record, if the record can be right.
     fn valid_orphan(&self, ino: InodeNr) -> Result<Arc<Inode>> {
-        use extant_format::error::Corrupt;
         let st = self.st();
         let bad = |why| Error::from(Corrupt::new(why).at_inode(ino));
         let first = st.geo.first_ino;

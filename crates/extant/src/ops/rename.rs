@@ -152,9 +152,17 @@ impl Operations {
             dir::parent(st, moved)?;
         }
         let mut h = st.start(self.rename_credits(to))?;
-        let freed = self.move_name(&mut h, from, to, moved, target, flags)?;
-        self.touch_moved(&mut h, moved)?;
-        Ok(freed)
+        // Before anything is changed: their slots can be read.
+        [from.dir, to.dir, moved].into_iter().chain(target).try_for_each(|inode| inode.touch(st, &mut h))?;
+        let whiteout = match flags.contains(RenameFlags::WHITEOUT) {
+            true => Some(self.new_whiteout(&mut h, from.dir)?),
+            false => None,
+        };
+        let done = st.whole(&mut h, |h| self.move_name(h, from, to, moved, target, whiteout.as_ref()));
+        if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
+            self.drop_new(&mut h, whiteout);
+        }
+        done
     }
 
     fn rename_credits(&self, to: &Side<'_>) -> u32 {
@@ -169,20 +177,13 @@ impl Operations {
         to: &Side<'_>,
         moved: &Arc<Inode>,
         target: Option<&Arc<Inode>>,
-        flags: RenameFlags,
+        whiteout: Option<&Arc<Inode>>,
     ) -> Result<bool> {
         let st = self.st();
-        let whiteout = flags.contains(RenameFlags::WHITEOUT).then(|| self.new_whiteout(h, from.dir)).transpose()?;
         let is_dir = moved.is_dir();
         let cross = from.dir.ino != to.dir.ino;
-        let freed = match (self.place(h, to, moved, target), &whiteout) {
-            (Err(e), Some(whiteout)) => {
-                self.drop_new(h, whiteout);
-                return Err(e);
-            }
-            (placed, _) => placed?,
-        };
-        match &whiteout {
+        let freed = self.place(h, to, moved, target)?;
+        match whiteout {
             Some(inode) => dir::replace(st, h, from.dir, from.name, inode.ino, inode.ftype)?,
             None => dir::remove(st, h, from.dir, from.name).map(|_| ())?,
         }
@@ -194,8 +195,9 @@ impl Operations {
         if cross {
             self.touch_dir(h, from.dir, -i32::from(is_dir))?;
         }
+        self.touch_moved(h, moved)?;
         self.remember(to, Some(moved));
-        self.remember(from, whiteout.as_ref());
+        self.remember(from, whiteout);
         Ok(freed)
     }
 
@@ -220,7 +222,19 @@ impl Operations {
                 .try_for_each(|dir| dir::parent(st, dir).map(drop))?;
         }
         let mut h = st.start(4 * dir::CHANGE_CREDITS + 4)?;
-        let h = &mut h;
+        [from.dir, to.dir, moved, target].into_iter().try_for_each(|inode| inode.touch(st, &mut h))?;
+        st.whole(&mut h, |h| self.exchange_names(h, from, to, moved, target))
+    }
+
+    fn exchange_names(
+        &self,
+        h: &mut Handle<'_>,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        moved: &Arc<Inode>,
+        target: &Arc<Inode>,
+    ) -> Result<()> {
+        let st = self.st();
         dir::replace(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
         dir::replace(st, h, from.dir, from.name, target.ino, target.ftype)?;
         if from.dir.ino != to.dir.ino {

@@ -68,10 +68,15 @@ impl Operations {
             return Err(Errno::NotEmpty.into());
         }
         let mut h = st.start(dir::CHANGE_CREDITS + 2 + Orphans::CREDITS)?;
-        dir::remove(st, &mut h, dir, name)?;
-        self.touch_dir(&mut h, dir, -i32::from(child.is_dir()))?;
-        self.vfs.dentries.set(dir.ino, dir.generation, name, None);
-        self.drop_link(&mut h, child)
+        // Before anything is changed: their slots can be read.
+        dir.touch(st, &mut h)?;
+        child.touch(st, &mut h)?;
+        st.whole(&mut h, |h| {
+            dir::remove(st, h, dir, name)?;
+            self.touch_dir(h, dir, -i32::from(child.is_dir()))?;
+            self.vfs.dentries.set(dir.ino, dir.generation, name, None);
+            self.drop_link(h, child)
+        })
     }
 
     /// Takes one link (a directory's all) from a locked inode; records an orphan when none is left.

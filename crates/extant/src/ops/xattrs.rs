@@ -51,17 +51,19 @@ impl Operations {
         };
         let mut h = st.start(xattr::credits(st, value.map_or(0, <[u8]>::len)) + 1)?;
         let stored = if acl.is_some_and(|a| a.minimal) { None } else { value };
-        match xattr::set(st, &mut h, inode, name, stored, mode) {
-            // An ACL that the mode replaces need not have been there.
-            Err(e) if e.is(Errno::NoData) && value.is_some() && stored.is_none() => {}
-            other => other?,
-        }
-        let mut body = inode.edit(st, &mut h)?;
-        if let Some(acl) = acl {
-            body.mode = (body.mode & !0o777) | acl.mode;
-        }
-        body.ctime = st.now();
-        Ok(())
+        st.whole(&mut h, |h| {
+            match xattr::set(st, h, inode, name, stored, mode) {
+                // An ACL that the mode replaces need not have been there.
+                Err(e) if e.is(Errno::NoData) && value.is_some() && stored.is_none() => {}
+                other => other?,
+            }
+            let mut body = inode.edit(st, h)?;
+            if let Some(acl) = acl {
+                body.mode = (body.mode & !0o777) | acl.mode;
+            }
+            body.ctime = st.now();
+            Ok(())
+        })
     }
 }
 
