@@ -8,6 +8,7 @@
 
 use super::read::copy;
 use super::{map, space, times};
+use crate::alloc::Claim;
 use crate::error::Result;
 use crate::extent::{self, State};
 use crate::inode::Inode;
@@ -167,8 +168,21 @@ fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     st.dev.write_at(block, map::at(st, claim.start.0))?;
     inode.pages.note_written(st.journal.note_data_write());
     let mut h = st.start(credits(st) + extent::credits(st, inode, 1))?;
-    take_out(st, &mut h, inode)?;
-    extent::insert_claim(st, &mut h, inode, 0, &mut claim, 0, 1, State::Written)
+    move_out(st, &mut h, inode, &mut claim)
+}
+
+/// Maps a claimed block in place of the content. If that fails, the content is where it was.
+fn move_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, claim: &mut Claim) -> Result<()> {
+    let before = inode.body().clone();
+    let moved =
+        take_out(st, h, inode).and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, State::Written));
+    if moved.is_err() {
+        let mut body = inode.edit(st, h)?;
+        body.i_block = before.i_block;
+        body.flags = before.flags;
+        body.tail = before.tail;
+    }
+    moved
 }
 
 fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
@@ -176,8 +190,7 @@ fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     let mut claim = space::claim_first(st, inode)?;
     let first = claim.start;
     let mut h = st.start(credits(st) + 1 + extent::credits(st, inode, 1))?;
-    take_out(st, &mut h, inode)?;
-    extent::insert_claim(st, &mut h, inode, 0, &mut claim, 0, 1, State::Written)?;
+    move_out(st, &mut h, inode, &mut claim)?;
     let buf = st.cache.fresh(first.0);
     let mut bytes = h.write(&buf, Seal::NONE)?;
     copy(block, &mut bytes);
