@@ -2,12 +2,13 @@
 
 use super::indirect;
 use super::io::Reader;
-use super::owner::Kind;
+use super::owner::{Kind, max_blocks};
 use super::tree::{self, LOGICAL_END, Path};
 use crate::error::Result;
 use crate::inode::{Inode, MapCache, Run, State};
 use crate::store::Store;
 use extant_format::extent::Leaf;
+use extant_format::indirect::pointers_per_block;
 use extant_format::types::BlockNr;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
@@ -40,6 +41,48 @@ pub(super) fn lookup_locked(st: &Store, inode: &Inode, map: &MapCache, lblk: u32
         Some(run) => Ok(run),
         None => Ok(cut_from(&walk(st, inode, lblk)?, lblk, max)),
     }
+}
+
+/// The first extents behind `from`, at most `most`, as the map has them: what [`lookup`] gives as one run may be several.
+/// Of a map of pointers, runs of no more blocks than a pointer block has pointers.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn pieces(st: &Store, inode: &Inode, from: u32, most: usize) -> Result<Vec<Run>> {
+    let _map = inode.map.read();
+    let nodes = Reader::new(st, inode);
+    let mut found = Vec::new();
+    let mut at = u64::from(from);
+    while found.len() < most
+        && let Some(lblk) = u32::try_from(at).ok().filter(|_| at < max_blocks(st, inode))
+        && let Some(piece) = next_piece(st, &nodes, lblk)?
+    {
+        at = u64::from(piece.lblk) + u64::from(piece.len);
+        found.push(piece);
+    }
+    Ok(found)
+}
+
+fn next_piece(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run>> {
+    match Kind::of(nodes.inode) {
+        Kind::Tree => Ok(tree::first_from(nodes, lblk)?.map(|leaf| run_of(&leaf))),
+        Kind::Indirect => next_pointers(st, nodes, lblk),
+        Kind::Inline => Ok(None),
+    }
+}
+
+fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run>> {
+    let mut at = u64::from(lblk);
+    let end = max_blocks(st, nodes.inode);
+    while at < end {
+        let (first, len) = indirect::lookup(nodes, at as u32, end - at)?;
+        if let Some(first) = first {
+            let len = len.min(pointers_per_block(st.geo.block_size).into()) as u32;
+            return Ok(Some(Run { lblk: at as u32, len, pblk: BlockNr(first.into()), state: State::Written }));
+        }
+        at += len.max(1);
+    }
+    Ok(None)
 }
 
 /// Stores what was found while the map was as in `epoch`; not at all if that would mean to wait.

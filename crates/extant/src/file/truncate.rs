@@ -1,22 +1,23 @@
 //! Cutting and extending files; freeing the blocks of inodes.
 //!
 //! # Invariants
-//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing may take several
+//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing takes several
 //!   transactions, an orphan record stands from the first to the last.
 //! - What a file's last block has behind the end is zero once the operation returns.
 
 use super::{ahead, inline, limits, map, space, times, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent;
-use crate::inode::{Inode, Work};
+use crate::inode::{Inode, OrphanAt, Work};
 use crate::orphan::Orphans;
 use crate::store::Store;
 use extant_format::types::FileType;
 use extant_journal::Handle;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Runs looked at to see whether one handle can free them.
-const FEW_RUNS: usize = 4;
+/// Extents looked at to see whether one handle can free them.
+const FEW: usize = 4;
 
 /// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record over several
 /// transactions. The caller holds `rw` for writing. EFBIG if no file can be so large.
@@ -65,7 +66,7 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
         st.orphans.add(st, &mut h, inode)?;
     }
     cut(st, &mut h, inode, from)?;
-    if few.is_none() {
+    if *inode.orphan.lock() != OrphanAt::None {
         with_credits(&mut h, Orphans::CREDITS)?;
         st.orphans.remove(st, &mut h, inode)?;
     }
@@ -100,22 +101,15 @@ fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Res
     Ok(())
 }
 
-/// Credits to free everything from block `from` on, if those are a few runs that one handle can free.
+/// Credits to free everything from block `from` on, if those are a few extents that one handle can free.
 fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
     if inode.logs_data(st) {
         // Each block is revoked.
         return Ok(None);
     }
-    let (mut credits, mut left, mut at) = (0, FEW_RUNS, from);
-    map::runs(st, inode, from..map::END, |run| {
-        if run.state != extent::State::Hole {
-            credits += extent::credits(st, inode, run.len);
-        }
-        at = run.lblk + run.len;
-        left -= 1;
-        Ok(left > 0)
-    })?;
-    Ok((at == map::END && credits <= st.journal.max_credits() / 4).then_some(credits))
+    let pieces = extent::pieces(st, inode, from, FEW + 1)?;
+    let credits: u32 = pieces.iter().map(|piece| extent::credits(st, inode, piece.len)).sum();
+    Ok((pieces.len() <= FEW && credits <= st.journal.max_credits() / 4).then_some(credits))
 }
 
 /// Credits for freeing part of a file.
@@ -131,22 +125,34 @@ fn with_credits(h: &mut Handle<'_>, credits: u32) -> Result<()> {
     Ok(())
 }
 
-/// Unmaps and frees all blocks from `from` on, over as many transactions as it takes.
+/// Unmaps and frees all blocks from `from` on, over as many transactions as it takes. If it takes more than one, there is
+/// an orphan record.
 pub(super) fn cut(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
-    let end = extent::max_blocks(st, inode);
-    remove(st, h, inode, from, u64::from(from).max(end))
+    let end = u64::from(from).max(extent::max_blocks(st, inode));
+    remove_by(st, h, inode, from.into()..end, |h| st.orphans.add(st, h, inode))
 }
 
 /// Unmaps and frees the blocks `[from, end)`, over as many transactions as it takes.
 pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32, end: u64) -> Result<()> {
-    let start = u64::from(from);
-    let mut end = end;
+    remove_by(st, h, inode, from.into()..end, |_| Ok(()))
+}
+
+/// Unmaps and frees a range of blocks. At the end of each transaction but the last comes `pause`.
+fn remove_by<'j>(
+    st: &Store,
+    h: &mut Handle<'j>,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+    mut pause: impl FnMut(&mut Handle<'j>) -> Result<()>,
+) -> Result<()> {
+    let mut end = blocks.end;
     loop {
         inode.note_datasync(h);
-        end = extent::remove(st, h, inode, start..end)?;
-        if end <= start {
+        end = extent::remove(st, h, inode, blocks.start..end)?;
+        if end <= blocks.start {
             return Ok(());
         }
+        pause(h)?;
         h.restart(budget(st, inode))?;
     }
 }
