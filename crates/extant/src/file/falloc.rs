@@ -121,18 +121,27 @@ fn zero_edges(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<(
     zero::within_block(st, inode, last..end)
 }
 
-/// Drops the pages of blocks whose content goes. On bigalloc their neighbours in partly covered clusters are written
-/// first, since they may rely on a cluster that goes.
+/// Drops the pages of blocks whose content goes.
 pub(super) fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
-    let bits = st.geo.cluster_bits;
-    if bits > 0 && !blocks.is_empty() {
+    write_neighbours(st, inode, work, &blocks)?;
+    forget_pages(st, inode, blocks);
+    Ok(())
+}
+
+/// On bigalloc the pages beside blocks that go, in clusters partly covered, may rely on a cluster that goes: they are
+/// written first.
+fn write_neighbours(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: &Range<u32>) -> Result<()> {
+    if st.geo.cluster_bits > 0 && !blocks.is_empty() {
         let whole = map::clusters(st, blocks.clone());
         writeback::within(st, inode, work, whole.start..blocks.start)?;
         writeback::within(st, inode, work, blocks.end..whole.end)?;
     }
-    let removed = inode.pages.change(&st.pool, |pages| pages.remove(blocks, bits));
-    space::unreserve(st, removed.reserved);
     Ok(())
+}
+
+fn forget_pages(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) {
+    let removed = inode.pages.change(&st.pool, |pages| pages.remove(blocks, st.geo.cluster_bits));
+    space::unreserve(st, removed.reserved);
 }
 
 fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
@@ -146,14 +155,27 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     ahead::discard(&mut work);
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);
-    drop_pages(st, inode, &mut work, whole.clone())?;
-    if !whole.is_empty() {
-        let mut h = truncate::start_removal(st, inode)?;
-        truncate::remove(st, &mut h, inode, whole.start, whole.end.into())?;
-    }
+    write_neighbours(st, inode, &mut work, &whole)?;
+    punch_blocks(st, inode, whole)?;
     finish(st, inode, 0, false)?;
     drop(work);
     st.pool.note_clean(inode);
+    Ok(())
+}
+
+/// Unmaps whole blocks from the last to the first, and with them their pages: where a step fails, for lack of space say,
+/// what is left has its content.
+fn punch_blocks(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
+    let (start, mut end) = (u64::from(blocks.start), u64::from(blocks.end));
+    while end > start {
+        let next = {
+            let mut h = truncate::start_removal(st, inode)?;
+            inode.note_datasync(&h);
+            extent::remove(st, &mut h, inode, start..end)?
+        };
+        forget_pages(st, inode, next.max(start) as u32..end as u32);
+        end = next;
+    }
     Ok(())
 }
 

@@ -12,9 +12,7 @@ use std::sync::Arc;
 /// this writeback; those of earlier ones are told by `inode.pages.check_error`, which each open file asks.
 pub fn fsync(st: &Store, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
     let written = writeback::writeback(st, inode, 0, u64::MAX);
-    if st.writable().is_err() && inode.sync_tid.load(Ordering::Acquire) == 0 {
-        return written;
-    }
+    // Also where an error stopped all changes: what was written over before may still wait for its flush.
     let tid = if datasync { &inode.datasync_tid } else { &inode.sync_tid };
     // One flush covers the commit and the data: whichever needs it last. A file that is durable already costs none, even
     // while others wait for one.
