@@ -120,6 +120,9 @@ fn tell_recovery(plan: &Plan, audience: &Audience, fs: &Fs) {
         let place = if recovery.in_memory { " in memory" } else { "" };
         audience.note(format_args!("{image}: replayed {}{place}", count(journal.transactions.into(), "transaction")));
     }
+    if recovery.log_emptied {
+        audience.note(format_args!("{image}: the journal held changes of an earlier time, which were dropped"));
+    }
     if let Some(why) = &recovery.read_only {
         audience.note(format_args!("{image}: mounted read-only: {why}"));
     }

@@ -74,28 +74,65 @@ fn open_claimed(
     mut recovery: Recovery,
 ) -> Result<Fs> {
     let (dev, log) = recover(dev, &geo, sb, options, write, &mut recovery)?;
-    let (mut sb, _) = boot::superblock(&*dev)?;
-    let clean_state = sb.state();
-    let closed = is_closed(&sb) && recovery.journal.is_none();
-    if write {
-        mark_mounted(&*dev, &mut sb, log.is_some(), options)?;
+    let (sb, _) = boot::superblock(&*dev)?;
+    if !write {
+        return assemble(dev, &sb, sb.clone(), None, options, recovery);
     }
+    let mut marked = sb.clone();
+    mark_mounted(&*dev, &mut marked, log.is_some(), options)?;
+    let assembled = assemble(dev.clone(), &sb, marked, Some(log), options, recovery);
+    let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
+    start(&mut fs, options).inspect_err(|_| abandon(&fs))?;
+    Ok(fs)
+}
+
+/// Puts the rooms together, from bottom to top. `before` is the superblock as it was found, `sb` as it is marked now; `log`
+/// is `None` for a file system that is only read.
+fn assemble(
+    dev: Arc<dyn BlockDevice>,
+    before: &Superblock,
+    sb: Superblock,
+    log: Option<Option<Log>>,
+    options: &OpenOptions,
+    recovery: Recovery,
+) -> Result<Fs> {
     // What marking decided belongs to the facts.
     let geo = Geometry::new(&sb)?;
-    let log = log.filter(|_| write);
-    let store = build(dev, geo, sb, log, options, Use { write, closed })?;
+    let how = Use { write: log.is_some(), closed: is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied };
+    let store = build(dev, geo, sb, log.flatten(), options, how)?;
     let client = Arc::new(StoreClient(store.clone()));
     let as_client: Arc<dyn extant_journal::Client> = client.clone();
     store.journal.set_client(Arc::downgrade(&as_client));
     store.alloc.set_discard(options.discard);
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
-    let mut fs = Fs { ops, threads: None, recovery, _client: client, clean_state, mmp: None };
-    if write {
-        fs.recovery.orphans = fs.ops.process_orphans()?;
-        fs.threads = Some(Threads::start(&fs.ops, options.commit_interval)?);
+    Ok(Fs { ops, threads: None, recovery, _client: client, clean_state: before.state(), mmp: None })
+}
+
+/// The first changes: what a crash left is finished, and the threads begin.
+fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
+    fs.recovery.orphans = fs.ops.process_orphans()?;
+    fs.threads = Some(Threads::start(&fs.ops, options.commit_interval)?);
+    Ok(())
+}
+
+/// Opening failed before anything else was changed: takes the mark back. What cannot be written is told by the mark.
+fn unmark(dev: &dyn BlockDevice, mut sb: Superblock) {
+    if let Err(e) = boot::write_superblock(dev, &mut sb) {
+        tracing::error!("the superblock could not be written back: {e}");
     }
-    Ok(fs)
+}
+
+/// Opening failed after the first changes: closes the file system with those that were made.
+fn abandon(fs: &Fs) {
+    let st = fs.ops.st();
+    let closed = match st.journal.shutdown() {
+        Ok(()) => mark_clean(st, fs.clean_state),
+        Err(_) => mark_error(st),
+    };
+    if let Err(e) = closed {
+        tracing::error!("the superblock could not be written: {e}");
+    }
 }
 
 /// Whether the file system was closed properly: no orphan record is live.
@@ -142,6 +179,9 @@ fn recover(
         return Ok((dev, None));
     }
     let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
+    if !needed && log.needs_recovery() {
+        return empty_log(dev, geo, sb, recovery);
+    }
     if !log.needs_recovery() {
         if write && log.errno() != 0 {
             note_errors(&*dev, sb, log.errno())?;
@@ -158,6 +198,23 @@ fn recover(
     recovery.journal = Some(replay.outcome());
     recovery.in_memory = true;
     Ok((replay.overlay(dev), None))
+}
+
+/// The superblock says that everything is home, so what the log holds is from before somebody took care of it without the
+/// log: it would undo that. It is emptied, as a kernel does that mounts the image.
+fn empty_log(
+    dev: Arc<dyn BlockDevice>,
+    geo: &Geometry,
+    sb: &Superblock,
+    recovery: &mut Recovery,
+) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
+    let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
+    tracing::warn!("the superblock says that nothing is to be recovered: what the journal holds is dropped");
+    recovery::scan(&log, geo.blocks_count)?.discard()?;
+    recovery.log_emptied = true;
+    note_errors(&*dev, sb, log.errno())?;
+    let log = boot::log(&dev, geo, sb)?;
+    Ok((dev, log))
 }
 
 /// A file system has errors until it is checked: those of a journal that was aborted, and those that the superblock

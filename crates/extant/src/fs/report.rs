@@ -13,6 +13,8 @@ use extant_journal::recovery::Outcome;
 pub struct Recovery {
     /// What was replayed; None if the journal was empty or there is none.
     pub journal: Option<Outcome>,
+    /// Whether the journal held something though the superblock said that nothing had to be recovered: it was emptied.
+    pub log_emptied: bool,
     /// Whether the replay went into memory only.
     pub in_memory: bool,
     /// What was done with orphan records.

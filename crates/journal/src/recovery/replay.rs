@@ -65,6 +65,14 @@ impl Replay {
         Ok(())
     }
 
+    /// Marks the log empty without bringing anything home.
+    ///
+    /// # Errors
+    /// I/O errors; the log is as it was then.
+    pub fn discard(&self) -> Result<()> {
+        self.mark_empty()
+    }
+
     /// The next session starts above the sequence of a transaction that was torn.
     fn mark_empty(&self) -> Result<()> {
         let mut superblock = self.log.superblock().clone();
