@@ -31,12 +31,13 @@ impl Operations {
         self.noticed(dir::read(self.st(), &dir.0, cookie, &mut each))
     }
 
-    /// As [`Operations::read_dir_from`], with each entry's inode, which cannot go away while `each` runs.
+    /// As [`Operations::read_dir_from`], with each entry's inode, which cannot go away while `each` runs; `None` for an
+    /// inode that cannot be had, since it is damaged, say: the name is there nevertheless.
     pub fn read_dir_plus(
         &self,
         dir: &Node,
         cookie: u64,
-        mut each: impl FnMut(dir::Entry<'_>, &Node) -> bool,
+        mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
         check_dir(&dir.0)?;
         // Held throughout: no name of the batch can be removed before its inode is handed out.
@@ -48,8 +49,8 @@ impl Operations {
             at = last.next;
             for e in &batch {
                 let ino = InodeNr(e.ino as u32);
-                let node = Node(self.vfs.inode(ino)?);
-                if !each(dir::Entry { name: &e.name, ino, ftype: e.ftype, next: e.next }, &node) {
+                let node = self.noticed(self.vfs.inode(ino)).ok().map(Node);
+                if !each(dir::Entry { name: &e.name, ino, ftype: e.ftype, next: e.next }, node.as_ref()) {
                     return Ok(());
                 }
             }

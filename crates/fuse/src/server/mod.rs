@@ -7,7 +7,9 @@ mod work;
 
 use crate::cached::Writers;
 use crate::control::{self, Pages};
-use crate::convert::{decode_rdev, disk_ino, file_attr, kind, negative, protocol_ino, timestamp, type_of_mode};
+use crate::convert::{
+    decode_rdev, disk_ino, file_attr, kind, name_only, negative, protocol_ino, timestamp, type_of_mode,
+};
 use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
@@ -194,7 +196,8 @@ impl Filesystem for Server {
             Ok(())
         });
         if forgotten.is_err() {
-            tracing::error!(ino = ino.0, "the kernel forgot an inode that is not known");
+            // Of an entry whose inode could not be had, or one that was lost.
+            tracing::warn!(ino = ino.0, "the kernel forgot an inode that is not known");
         }
     }
 
@@ -397,15 +400,15 @@ impl Filesystem for Server {
             self.ops.read_dir_plus(&dir, offset, |e, node| {
                 let name = OsStr::from_bytes(e.name);
                 let dots = e.name == b"." || e.name == b"..";
-                // The dots count no lookup.
-                if dots || node.hold(1).is_err() {
-                    let attr = self.attr(&node.attr());
-                    return !reply.add(attr.ino, e.next, name, &self.ttl, &attr, Generation(0));
-                }
+                let Some(node) = node.filter(|node| dots || node.hold(1).is_ok()) else {
+                    let attr = name_only(protocol_ino(e.ino.0.into()), e.ftype);
+                    return !reply.add(attr.ino, e.next, name, &Duration::ZERO, &attr, Generation(0));
+                };
                 let attr = self.attr(&node.attr());
                 let full =
                     reply.add(attr.ino, e.next, name, &self.ttl, &attr, Generation(u64::from(node.generation())));
-                if full {
+                // The dots count no lookup.
+                if full && !dots {
                     self.ops.release(node, 1);
                 }
                 !full
