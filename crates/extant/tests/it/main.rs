@@ -9,6 +9,7 @@ mod features;
 mod file;
 mod freeze;
 mod fuzz;
+mod halfway;
 mod hostile;
 mod life;
 mod mkfs;
