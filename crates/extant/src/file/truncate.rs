@@ -65,8 +65,12 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
     if few.is_none() {
         st.orphans.add(st, &mut h, inode)?;
     }
-    cut(st, &mut h, inode, from)?;
-    if *inode.orphan.lock() != OrphanAt::None {
+    if let Err(e) = cut(st, &mut h, inode, from) {
+        // What lies behind the size is freed by the next one to open the file system.
+        st.orphans.add(st, &mut h, inode).inspect_err(|e| st.give_up(e))?;
+        return Err(e);
+    }
+    if inode.orphan.get() != OrphanAt::None {
         with_credits(&mut h, Orphans::CREDITS)?;
         st.orphans.remove(st, &mut h, inode)?;
     }

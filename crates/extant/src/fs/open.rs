@@ -98,7 +98,8 @@ fn assemble(
 ) -> Result<Fs> {
     // What marking decided belongs to the facts.
     let geo = Geometry::new(&sb)?;
-    let how = Use { write: log.is_some(), closed: is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied };
+    let how =
+        Use { write: log.is_some(), closed: is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied };
     let store = build(dev, geo, sb, log.flatten(), options, how)?;
     let client = Arc::new(StoreClient(store.clone()));
     let as_client: Arc<dyn extant_journal::Client> = client.clone();

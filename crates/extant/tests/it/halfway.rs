@@ -228,27 +228,17 @@ fn a_hole_without_room_keeps_what_was_written() {
     assert!(read_all(&file)[..8192] == [3; 8192]);
 }
 
-/// Where opening finds damage when it has marked the superblock: a block of the orphan file; the descriptors.
-fn damage(image: &Image, set: &str) -> u64 {
-    if set == "no_journal" {
-        return 4096 + 32;
-    }
-    let inode: u64 = dumpe2fs::header(image.path()).number("Orphan file inode");
-    let blocks = debugfs::read(image.path(), &format!("blocks <{inode}>"));
-    let block: u64 = blocks.split_whitespace().next().unwrap().parse().unwrap();
-    block * 4096 + 4088
-}
-
+/// The descriptor of the second group is damaged, which opening finds when it has marked the superblock.
 #[test]
 fn opening_that_fails_leaves_the_image_as_it_was() {
-    for set in ["orphan_file", "no_journal"] {
-        let image = FeatureSet::named(set).make_sized(16 << 20);
+    for features in ["has_journal", "^has_journal"] {
+        let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024", "-O", features]);
         let file = std::fs::File::options().write(true).open(image.path()).unwrap();
-        file.write_all_at(&[0x55; 8], damage(&image, set)).unwrap();
+        file.write_all_at(&[0x55; 8], 2048 + 64).unwrap();
         let before = image.bytes();
-        let failed = Fs::open(image.path(), &options());
+        let failed = Fs::open(image.path(), &options()).map(drop);
         assert!(matches!(failed, Err(Error::Corrupt(_))), "{failed:?}");
-        assert!(image.bytes() == before, "{set}: the image has changed");
+        assert!(image.bytes() == before, "{features}: the image has changed");
     }
 }
 
@@ -269,7 +259,7 @@ fn opening_that_fails_at_an_orphan_closes_what_it_began() {
     debugfs::write(image.path(), "sif second block[5] 0x7fffffff");
     debugfs::write(image.path(), "sif second links_count 0");
     debugfs::write(image.path(), &format!("ssv last_orphan {ino}"));
-    let failed = Fs::open(image.path(), &options());
+    let failed = Fs::open(image.path(), &options()).map(drop);
     assert!(matches!(failed, Err(Error::Corrupt(_))), "{failed:?}");
     let header = dumpe2fs::header(image.path());
     assert!(!header.features().contains("needs_recovery"), "{:?}", header.features());

@@ -12,7 +12,7 @@ use extant_format::jbd2::{
 };
 use extant_format::mmp::Mmp;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use extant_format::types::{BlockNr, GroupNr, InodeNr};
+use extant_format::types::{GroupNr, InodeNr};
 use extant_format::{Geometry, bitmap, indirect};
 use std::collections::BTreeMap;
 use std::ops::Range;
