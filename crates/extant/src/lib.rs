@@ -92,6 +92,8 @@ pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};
 pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{Frozen, Fs, FsStats, OpenOptions, Recovery};
+#[doc(hidden)]
+pub use inode::PlugPolicy;
 pub use inode::PoolStats;
 pub use ops::{
     Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet,

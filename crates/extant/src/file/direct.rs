@@ -96,7 +96,12 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
     let growth = Growth { size: size.max(end), grows: end > size };
     let pieces = {
         let mut work = inode.pages.work.lock();
-        plan::make(st, inode, &mut work, Need { blocks: blocks.clone(), reserved: &mut 0, growth, pack: None })?
+        plan::make(
+            st,
+            inode,
+            &mut work,
+            Need { blocks: blocks.clone(), reserved: &mut 0, growth, pack: None, patient: true },
+        )?
     };
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
     let data = data.get(..(covered - offset) as usize).unwrap_or(data);

@@ -14,6 +14,7 @@
 //! changes the mapping of data holds [`crate::inode::Pages::work`].
 
 mod ahead;
+mod batch;
 mod direct;
 mod extents;
 mod falloc;
@@ -35,6 +36,7 @@ mod write;
 mod writeback;
 mod zero;
 
+pub use batch::writeback_all;
 pub use direct::{read_direct, write_direct};
 pub use extents::{Extent, ExtentFlags, fiemap};
 pub use falloc::{Falloc, fallocate};
@@ -46,7 +48,7 @@ pub use seek::seek;
 pub use times::strip_mode;
 pub use truncate::{can_truncate, free_blocks, truncate};
 pub use write::write;
-pub use writeback::{writeback, writeback_all};
+pub use writeback::writeback;
 
 use crate::error::Result;
 use crate::inode::Inode;

@@ -49,6 +49,11 @@ impl Piece {
     pub fn end(&self) -> u32 {
         self.lblk + self.len
     }
+
+    /// Whether the map has to change once the piece is written.
+    fn is_mapped_later(&self) -> bool {
+        !matches!(self.how, How::InPlace)
+    }
 }
 
 /// What a plan is made for.
@@ -62,6 +67,8 @@ pub(super) struct Need<'a> {
     pub growth: Growth,
     /// Space for what is written far from each other at once.
     pub pack: Option<&'a mut Claim>,
+    /// May wait for freed space to become usable.
+    pub patient: bool,
 }
 
 /// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks from the start on.
@@ -134,7 +141,10 @@ fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, need: &mut Ne
             space::settle(st, &claim, need.reserved);
             claim
         }
-        None => space::claim(st, inode, work, Want { lblk: first, need: blocks }, need.growth, need.reserved)?,
+        None => {
+            let want = Want { lblk: first, need: blocks, patient: need.patient };
+            space::claim(st, inode, work, want, need.growth, need.reserved)?
+        }
     };
     let len = len.min(claim.len.saturating_sub(offset));
     if len == 0 {
@@ -188,22 +198,91 @@ fn cost(st: &Store, inode: &Inode, piece: &Piece) -> u32 {
 fn apply_batch(st: &Store, inode: &Arc<Inode>, batch: Vec<Piece>, credits: u32, after: &mut After) -> Result<()> {
     let end = batch.last().map_or(0, |p| map::byte(st, p.end()));
     let size = end.min(after.size);
-    let maps = batch.iter().any(|p| !matches!(p.how, How::InPlace));
+    let maps = batch.iter().any(Piece::is_mapped_later);
     if !maps && after.stamp.is_none() && inode.body().size >= size {
         return Ok(());
     }
-    let mut h = st.start(credits)?;
-    for piece in batch {
-        map_piece(st, &mut h, inode, piece, Restart { credits, size: after.size })?;
+    apply_in(st, &mut st.start(credits)?, inode, batch, credits, after)
+}
+
+/// Maps pieces within a handle, which goes on in others with as many credits if it has to.
+fn apply_in(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    pieces: Vec<Piece>,
+    credits: u32,
+    after: &mut After,
+) -> Result<()> {
+    let end = pieces.last().map_or(0, |p| map::byte(st, p.end()));
+    let maps = pieces.iter().any(Piece::is_mapped_later);
+    for piece in pieces {
+        map_piece(st, h, inode, piece, Restart { credits, size: after.size })?;
     }
-    let grew = times::grow_disk_size(st, &mut h, inode, size)?;
+    let grew = times::grow_disk_size(st, h, inode, end.min(after.size))?;
     if let Some(strip) = after.stamp.take() {
-        times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+        times::stamp(st, &mut *inode.edit(st, h)?, strip);
     }
     if maps || grew {
-        inode.note_datasync(&h);
+        inode.note_datasync(h);
     }
     Ok(())
+}
+
+/// A file whose pieces are written.
+#[derive(Debug)]
+pub(super) struct Written<'a> {
+    pub inode: &'a Arc<Inode>,
+    pub pieces: Vec<Piece>,
+    /// The file's size, as in [`After`].
+    pub size: u64,
+}
+
+impl Written<'_> {
+    /// What mapping costs, in credits; 0 if nothing is to be done.
+    fn cost(&self, st: &Store) -> u32 {
+        let end = self.pieces.last().map_or(0, |p| map::byte(st, p.end()));
+        let pieces = self.pieces.iter().fold(0u32, |sum, p| sum.saturating_add(cost(st, self.inode, p)));
+        match pieces == 0 && self.inode.body().size >= end.min(self.size) {
+            true => 0,
+            false => pieces.saturating_add(times::CREDITS),
+        }
+    }
+}
+
+/// Maps the pieces of many files, as many of them in a handle as it may have credits for. Gives what came of each, in
+/// their order.
+pub(super) fn apply_all(st: &Store, files: Vec<Written<'_>>) -> Vec<Result<()>> {
+    let most = st.journal.max_credits() / 4;
+    let mut results = Vec::with_capacity(files.len());
+    let mut files = files.into_iter().map(|file| (file.cost(st), file)).peekable();
+    while let Some((mut credits, file)) = files.next() {
+        if credits > most {
+            results.push(apply(st, file.inode, file.pieces, After { size: file.size, stamp: None }));
+            continue;
+        }
+        let mut together = vec![file];
+        while let Some((cost, file)) = files.next_if(|(cost, _)| credits.saturating_add(*cost) <= most) {
+            credits += cost;
+            together.push(file);
+        }
+        results.extend(apply_together(st, together, credits));
+    }
+    results
+}
+
+fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Result<()>> {
+    if credits == 0 {
+        return files.iter().map(|_| Ok(())).collect();
+    }
+    let mut h = match st.start(credits) {
+        Ok(h) => h,
+        Err(e) => return files.iter().map(|_| Err(e.to_another())).collect(),
+    };
+    let each = |Written { inode, pieces, size }| {
+        apply_in(st, &mut h, inode, pieces, credits, &mut After { size, stamp: None })
+    };
+    files.into_iter().map(each).collect()
 }
 
 /// What a handle that goes on in another transaction needs.

@@ -51,6 +51,8 @@ pub(super) struct Want {
     pub lblk: u32,
     /// Blocks needed, in whole clusters.
     pub need: u32,
+    /// May wait for freed space to become usable.
+    pub patient: bool,
 }
 
 /// Claims a cluster for the first block of an inode that has no map yet.
@@ -119,5 +121,8 @@ fn exactly(st: &Store, inode: &Inode, want: Want, reserved: &mut u32) -> Result<
         *reserved = reserved.saturating_sub(claim.len);
         return Ok(claim);
     }
-    with_room(st, || st.alloc.claim(&request(want.need, false)))
+    match want.patient {
+        true => with_room(st, || st.alloc.claim(&request(want.need, false))),
+        false => st.alloc.claim(&request(want.need, false)),
+    }
 }

@@ -5,7 +5,7 @@
 //!   write.
 //! - The visible size is raised before the pages behind it can be written back, under the same lock.
 
-use super::{inline, limits, logged, map, read, space, times, writeback, zero};
+use super::{batch, inline, limits, logged, map, read, space, times, zero};
 use crate::error::Result;
 use crate::extent::{self, State};
 use crate::inode::{Cover, Inode};
@@ -34,7 +34,7 @@ pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bo
     fill_gap(st, inode, offset)?;
     in_chunks(st, offset, data, CHUNK, |at, part| {
         let done = chunk(st, inode, at, part)?;
-        writeback::throttle(st, inode);
+        batch::throttle(st);
         Ok(done)
     })
 }

@@ -1,4 +1,4 @@
-//! Dirty pages go to the device, and delayed blocks get their places.
+//! Dirty pages of one file go to the device, and delayed blocks get their places. Many files at a time: `batch`.
 //!
 //! # Invariants
 //! - Pages are taken as snapshots; writers go on meanwhile.
@@ -22,9 +22,6 @@ use std::sync::Arc;
 /// Bytes written in one batch.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// Inodes taken from the list of those with dirty pages at a time.
-const CHUNK: usize = 256;
-
 /// From so many pages on, spread over more than so many times as many blocks, pages share one run.
 const PACK_PAGES: u32 = 16;
 const PACK_SPREAD: u64 = 2;
@@ -44,38 +41,6 @@ pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result
     result
 }
 
-/// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the first error of its
-/// own writing; each is noted for the files' openers.
-pub fn writeback_all(st: &Store) -> Result<()> {
-    let mut result = Ok(());
-    let mut walk = st.pool.dirty_inodes();
-    loop {
-        let inodes = walk.next(CHUNK);
-        if inodes.is_empty() {
-            break;
-        }
-        result = inodes.iter().map(|inode| writeback(st, inode, 0, u64::MAX)).fold(result, Result::and);
-    }
-    st.pool.wait_for_writeback();
-    result
-}
-
-/// Writes back until the pool is within its bounds, beginning with `inode`. The caller may hold `rw`, not `work`.
-pub(super) fn throttle(st: &Store, inode: &Arc<Inode>) {
-    st.pool.shrink();
-    if !st.pool.too_dirty() {
-        return;
-    }
-    // Errors are noted for fsync.
-    let _ = writeback(st, inode, 0, u64::MAX);
-    let mut walk = st.pool.dirty_inodes();
-    while st.pool.too_dirty() {
-        let Some(other) = walk.next(1).pop() else { break };
-        let _ = writeback(st, &other, 0, u64::MAX);
-    }
-    st.pool.shrink();
-}
-
 /// Writes the dirty pages of some blocks back, under `work`.
 pub(super) fn within(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
     let most = (BATCH_BYTES / st.block_size()).max(1);
@@ -86,13 +51,13 @@ pub(super) fn within(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Ra
         let (taken, reserved) = inode.pages.change(&st.pool, |pages| pages.take(from..blocks.end, most, bits));
         let Some(last) = taken.last() else { break };
         from = last.lblk.saturating_add(1);
-        result = result.and(batch(st, inode, work, &taken, reserved));
+        result = result.and(alone(st, inode, work, &taken, reserved));
     }
     result
 }
 
-/// Writes pages; after a failure one by one, so that only those are lost that cannot be written.
-fn batch(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut reserved: u32) -> Result<()> {
+/// Writes pages of one file; after a failure one by one, so that only those are lost that cannot be written.
+pub(super) fn alone(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut reserved: u32) -> Result<()> {
     let mut result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
     match (&result, taken) {
         (Err(_), [_, _, ..]) if st.writable().is_ok() => {
@@ -103,12 +68,17 @@ fn batch(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut r
         }
         _ => result = settle(st, inode, taken, result),
     }
-    space::unreserve(st, reserved);
+    give_back(st, reserved);
     if result.is_err() {
         // The pages that would have raised it are gone. If this fails, nothing can be changed any more.
         let _ = raise_size(st, inode);
     }
     result
+}
+
+/// Gives back what is left of the space that was set aside for pages.
+pub(super) fn give_back(st: &Store, reserved: u32) {
+    space::unreserve(st, reserved);
 }
 
 /// Raises the size on disk to the one that users see.
@@ -118,7 +88,7 @@ fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
 }
 
 /// Tells the pages what became of them.
-fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Result<()>) -> Result<()> {
+pub(super) fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Result<()>) -> Result<()> {
     let lblks = taken.iter().map(|t| t.lblk);
     inode.pages.change(&st.pool, |pages| if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) });
     if let Err(e) = &result {
@@ -128,24 +98,25 @@ fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Result<()>) -
     result
 }
 
+/// Pages that can be placed together. Of two pages of one cluster with a gap between them the second finds its place
+/// when the first is mapped.
+pub(super) fn groups<'a>(st: &Store, taken: &'a [Taken]) -> impl Iterator<Item = &'a [Taken]> {
+    let bits = st.geo.cluster_bits;
+    taken.chunk_by(move |a, b| a.lblk + 1 == b.lblk || a.lblk >> bits != b.lblk >> bits)
+}
+
 /// Writes pages and maps them.
 fn write(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
-    let bits = st.geo.cluster_bits;
-    // Pages of one cluster with a gap between them: the second finds its place when the first is mapped.
-    let together = |a: &Taken, b: &Taken| a.lblk + 1 == b.lblk || a.lblk >> bits != b.lblk >> bits;
-    taken.chunk_by(together).try_for_each(|group| write_group(st, inode, work, group, reserved))
+    groups(st, taken).try_for_each(|group| write_group(st, inode, work, group, reserved))
 }
 
 fn write_group(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
     let size = inode.pages.size();
-    let mut pieces = Vec::new();
-    let mut pack = pack(st, inode, taken);
-    for run in taken.chunk_by(|a, b| a.lblk + 1 == b.lblk) {
-        let first = run.first().map_or(0, |page| page.lblk);
-        place(st, inode, work, first..first + run.len() as u32, reserved, pack.as_mut(), &mut pieces)?;
-    }
-    drop(pack);
-    write_data(st, inode, &pieces, taken)?;
+    let pieces = place(st, inode, work, taken, reserved, true)?;
+    let mut plug = Plug::new(&*st.dev);
+    add_data(st, &mut plug, &pieces, taken);
+    plug.finish()?;
+    inode.pages.note_written(st.journal.note_data_write());
     plan::apply(st, inode, pieces, After { size, stamp: None })
 }
 
@@ -158,28 +129,32 @@ fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<Claim> {
     if sparse && st.geo.cluster_bits == 0 { ahead::pack(st, inode, first, pages) } else { None }
 }
 
-fn place(
+/// Places for the pages of a group; may wait for freed space if `patient`.
+pub(super) fn place(
     st: &Store,
     inode: &Arc<Inode>,
     work: &mut Work,
-    mut blocks: Range<u32>,
+    taken: &[Taken],
     reserved: &mut u32,
-    mut pack: Option<&mut Claim>,
-    pieces: &mut Vec<Piece>,
-) -> Result<()> {
+    patient: bool,
+) -> Result<Vec<Piece>> {
     let growth = Growth { size: inode.pages.size(), grows: false };
-    while blocks.start < blocks.end {
-        let need = Need { blocks: blocks.clone(), reserved, growth, pack: pack.as_deref_mut() };
-        let part = plan::make(st, inode, work, need)?;
-        blocks.start = part.last().map_or(blocks.end, Piece::end);
-        pieces.extend(part);
+    let (mut pieces, mut pack): (Vec<Piece>, _) = (Vec::new(), pack(st, inode, taken));
+    for run in taken.chunk_by(|a, b| a.lblk + 1 == b.lblk) {
+        let first = run.first().map_or(0, |page| page.lblk);
+        let mut blocks = first..first + run.len() as u32;
+        while blocks.start < blocks.end {
+            let need = Need { blocks: blocks.clone(), reserved, growth, pack: pack.as_mut(), patient };
+            let part = plan::make(st, inode, work, need)?;
+            blocks.start = part.last().map_or(blocks.end, Piece::end);
+            pieces.extend(part);
+        }
     }
-    Ok(())
+    Ok(pieces)
 }
 
-/// Writes the pages to their places. Both are in the order of blocks, and the pieces cover the pages exactly.
-fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], taken: &[Taken]) -> Result<()> {
-    let mut plug = Plug::new(&*st.dev);
+/// Adds the pages to a plug. Both are in the order of blocks, and the pieces cover the pages exactly.
+pub(super) fn add_data(st: &Store, plug: &mut Plug<'_>, pieces: &[Piece], taken: &[Taken]) {
     let mut pages = taken.iter();
     for piece in pieces {
         debug_assert!(!matches!(piece.how, How::Map { ref claim, .. } if claim.len < piece.len));
@@ -188,7 +163,4 @@ fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], taken: &[Taken]) -> R
             plug.add(map::at(st, piece.pblk.0.saturating_add(i.into())), page.bytes.clone());
         }
     }
-    plug.finish()?;
-    inode.pages.note_written(st.journal.note_data_write());
-    Ok(())
 }

@@ -333,7 +333,8 @@ fn build(
         metadata_csum: vol.geo.metadata_csum,
     });
     let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
-    let pool = PagePool::new(options.memory / PAGE_SHARE, vol.geo.block_size, options.log_data);
+    let mut pool = PagePool::new(options.memory / PAGE_SHARE, vol.geo.block_size, options.log_data);
+    pool.plug = options.plug;
     Ok(Arc::new(Store {
         vol,
         groups,

@@ -1,6 +1,7 @@
 //! How a file system is opened.
 
 use crate::error::{Error, Result};
+use crate::inode::PlugPolicy;
 use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, ImageSpec, Place, parse_image_spec};
@@ -27,6 +28,7 @@ pub struct OpenOptions {
     pub(crate) discard: bool,
     pub(crate) use_reserve: bool,
     pub(crate) orphans: Option<OrphanDesign>,
+    pub(crate) plug: PlugPolicy,
 }
 
 impl Default for OpenOptions {
@@ -45,6 +47,7 @@ impl Default for OpenOptions {
             discard: false,
             use_reserve: false,
             orphans: None,
+            plug: PlugPolicy::default(),
         }
     }
 }
@@ -129,6 +132,13 @@ impl OpenOptions {
     /// File content may use the blocks that are reserved for root.
     pub fn use_reserve(mut self, yes: bool) -> Self {
         self.use_reserve = yes;
+        self
+    }
+
+    /// How device writes of writeback are collected: for measurements of what that is worth.
+    #[doc(hidden)]
+    pub fn plug(mut self, policy: PlugPolicy) -> Self {
+        self.plug = policy;
         self
     }
 

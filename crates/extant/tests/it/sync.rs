@@ -1,7 +1,7 @@
 //! Syncs: what they wait for, what they cost, what they tell, and that nothing which was there before one began is lost.
 
 use crate::crash::{EXT4, INLINE, Stage, record, sweep};
-use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions, Operations};
+use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions, Operations, PlugPolicy};
 use extant_blocks::{Event, Fault, FaultDevice, MemDevice, Op, RecordingDevice};
 use extant_testkit::FeatureSet;
 use extant_testkit::rng::Rng;
@@ -104,6 +104,93 @@ fn an_fsync_writes_no_other_file() {
     assert!(wrote(0xbb));
     drop(other);
     fs.unmount().unwrap();
+}
+
+/// Requests that it takes to write back so many files of one block, and the blocks' order on the device.
+fn requests_of_small_files(policy: PlugPolicy, files: u32) -> usize {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let device = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let fs = Fs::open_device(device.clone(), &quiet().plug(policy)).unwrap();
+    let root = fs.root().unwrap();
+    let mut content = [0xd5; 4096];
+    for i in 0..files {
+        content[16..20].copy_from_slice(&i.to_ne_bytes());
+        open(&fs, &create(&fs, &root, &format!("f{i}"))).write_at(0, &content).unwrap();
+    }
+    device.take_log();
+    fs.sync().unwrap();
+    let data = |event: &Event| matches!(event, Event::Write { data, .. } if data.starts_with(&[0xd5; 16]));
+    let requests = device.log().iter().filter(|event| data(event)).count();
+    for i in 0..files {
+        let node = fs.lookup(&root, format!("f{i}").as_bytes()).unwrap();
+        let mut found = [0; 4096];
+        fs.read_direct(&node, 0, &mut found).unwrap();
+        content[16..20].copy_from_slice(&i.to_ne_bytes());
+        assert_eq!(found, content, "file {i}");
+    }
+    fs.unmount().unwrap();
+    requests
+}
+
+#[test]
+fn small_files_are_written_back_together() {
+    let (together, alone) =
+        (requests_of_small_files(PlugPolicy::Batch, 1500), requests_of_small_files(PlugPolicy::PerInode, 1500));
+    assert!(alone >= 1500, "{alone} requests");
+    assert!(together * 100 <= alone, "{together} requests instead of {alone}");
+}
+
+/// Files of all sizes, holes and overwritten parts, written back by several threads at once within little memory.
+#[test]
+fn batches_write_what_was_written() {
+    for name in ["default", "1k", "bigalloc"] {
+        let image = FeatureSet::named(name).make_sized(256 << 20);
+        let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap();
+        let root = fs.root().unwrap();
+        let make = |thread: u64| {
+            let mut rng = Rng::new(thread);
+            let mut made = Vec::new();
+            for i in 0..40 {
+                let node = create(&fs, &root, &format!("t{thread}n{i}"));
+                let file = open(&fs, &node);
+                let size = *rng.pick(&[1usize, 4096, 5000, 70_000, 1 << 20]);
+                let mut bytes = vec![0; size];
+                for _ in 0..rng.between(1, 3) {
+                    let at = rng.below(size as u64) as usize;
+                    let part = rng.bytes(size - at);
+                    file.write_at(at as u64, &part).unwrap();
+                    bytes[at..].copy_from_slice(&part);
+                }
+                if rng.one_in(8) {
+                    fs.sync().unwrap();
+                }
+                made.push((node, bytes));
+            }
+            made
+        };
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3)
+                .map(|thread| {
+                    scope.spawn({
+                        let make = &make;
+                        move || make(thread)
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        fs.sync().unwrap();
+        for (node, bytes) in &made {
+            let mut found = vec![0; bytes.len() + 1];
+            assert_eq!(fs.read_direct(node, 0, &mut found).unwrap(), bytes.len());
+            assert!(found[..bytes.len()] == bytes[..], "{name}: inode {}", node.ino());
+        }
+        let pages = fs.stats().pages;
+        assert!(pages.dirty == 0 && pages.bytes <= pages.limit, "{pages:?}");
+        drop(made);
+        fs.unmount().unwrap();
+        extant_testkit::e2fsck::check(image.path()).assert_clean();
+    }
 }
 
 /// Syncs of many threads at once share their walks and commits.

@@ -21,7 +21,7 @@ mod readahead;
 
 pub use errors::{ErrorCursor, ErrorSeq};
 pub use map::{Cover, PageMap, Taken};
-pub use pool::{PagePool, PoolStats};
+pub use pool::{PagePool, PlugPolicy, PoolStats};
 pub use range::RangeLock;
 pub use readahead::ReadAhead;
 

@@ -80,6 +80,16 @@ pub struct PoolStats {
     pub limit: u64,
 }
 
+/// Over what the device writes of writeback are collected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlugPolicy {
+    /// Many files: adjacent blocks of different files become one write.
+    #[default]
+    Batch,
+    /// One file after the other.
+    PerInode,
+}
+
 /// All pages of a file system.
 #[derive(Debug)]
 pub struct PagePool {
@@ -93,6 +103,8 @@ pub struct PagePool {
     failed: Mutex<BTreeMap<(InodeNr, u32), Arc<Inode>>>,
     /// Whether `failed` may hold something; changes under its lock.
     any_failed: AtomicBool,
+    /// How device writes of writeback are collected.
+    pub plug: PlugPolicy,
     /// File data go through the journal (`data=journal`).
     pub log_data: bool,
     /// File data may use the blocks that are reserved for root.
@@ -112,6 +124,7 @@ impl PagePool {
             queue: Sharded::new(|_| Mutex::new(Level::Lru, VecDeque::new())),
             failed: Mutex::new(Level::Lru, BTreeMap::new()),
             any_failed: AtomicBool::new(false),
+            plug: PlugPolicy::default(),
             log_data,
             use_reserve: AtomicBool::new(false),
         }

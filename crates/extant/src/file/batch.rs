@@ -1,0 +1,239 @@
+//! Dirty pages of many files go to the device together: places are found for all of them first, so that small files come
+//! to lie next to each other; then all data are written, sorted and merged; then as many files are mapped in one handle
+//! as it has credits for.
+//!
+//! # Invariants
+//! - Data before mapping: no file of a batch is mapped before the data of all are written.
+//! - A failure concerns the file that met it. A file whose pages shared a failed write, or which found no place, is
+//!   written again alone, and page by page if that fails: only what cannot be written is lost.
+//! - Nothing is waited for while placed pages are not submitted: a file that would have to wait for space is left for
+//!   later. A batch is bounded by bytes, files and time.
+//!
+//! # Locking
+//! The `work` of each file is held from taking its pages until they are mapped. Only the first of a batch is waited for,
+//! while none is held; the others are tried, and files whose `work` is taken are written alone afterwards.
+
+use super::plan::{self, Piece, Written};
+use super::{map, writeback};
+use crate::error::Result;
+use crate::inode::{Inode, PlugPolicy, Taken, Work};
+use crate::store::Store;
+use extant_blocks::Plug;
+use extant_sync::MutexGuard;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most bytes of a batch. A file that has more is written by itself.
+const MOST_BYTES: usize = 8 << 20;
+
+/// Most files of a batch.
+const MOST_FILES: usize = 1024;
+
+/// How long a batch may take to be put together.
+const MOST_TIME: Duration = Duration::from_millis(100);
+
+/// A file of a batch.
+struct Job<'a> {
+    inode: &'a Arc<Inode>,
+    work: MutexGuard<'a, Work>,
+    taken: Vec<Taken>,
+    reserved: u32,
+    stage: Stage,
+}
+
+/// How far a file of a batch is.
+enum Stage {
+    /// Its pages have places, which cover them exactly.
+    Placed(Vec<Piece>),
+    /// Its pages are written and mapped.
+    Mapped,
+    /// It has to be written alone.
+    Alone,
+}
+
+/// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the first error of its
+/// own writing; each is noted for the files' openers.
+pub fn writeback_all(st: &Store) -> Result<()> {
+    let result = write_back(st, || true);
+    st.pool.wait_for_writeback();
+    result
+}
+
+/// Writes back until the pool is within its bounds. The caller may hold a file's `rw`, no `work`.
+pub(super) fn throttle(st: &Store) {
+    st.pool.shrink();
+    if st.pool.too_dirty() {
+        // Errors are noted for fsync.
+        let _ = write_back(st, || st.pool.too_dirty());
+        st.pool.shrink();
+    }
+}
+
+/// Writes files back that have dirty pages now, as long as `go_on` says.
+fn write_back(st: &Store, go_on: impl Fn() -> bool) -> Result<()> {
+    let (mut walk, mut busy, mut result) = (st.pool.dirty_inodes(), Vec::new(), Ok(()));
+    while go_on() {
+        let inodes = walk.next(MOST_FILES);
+        if inodes.is_empty() {
+            break;
+        }
+        let mut rest = inodes.as_slice();
+        while !rest.is_empty() && go_on() {
+            let (dealt, written) = first_of(st, rest, &mut busy);
+            result = result.and(written);
+            rest = rest.get(dealt..).unwrap_or_default();
+        }
+    }
+    for inode in busy {
+        if !go_on() {
+            break;
+        }
+        result = result.and(writeback::writeback(st, &inode, 0, u64::MAX));
+    }
+    result
+}
+
+/// Writes as many of the first files back as one batch takes, at least one. Gives how many it has dealt with; of these,
+/// `busy` has got those that somebody else works on.
+fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (usize, Result<()>) {
+    let most = match st.pool.plug {
+        PlugPolicy::Batch => (MOST_BYTES / st.block_size()).max(1),
+        PlugPolicy::PerInode => 0,
+    };
+    let (begun, mut room, mut dealt) = (Instant::now(), most, 0);
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    for inode in inodes {
+        let work = if jobs.is_empty() { Some(inode.pages.work.lock()) } else { inode.pages.work.try_lock() };
+        match work {
+            None => busy.push(inode.clone()),
+            Some(mut work) => {
+                let waiting = inode.pages.read().waiting();
+                if waiting > room && !jobs.is_empty() {
+                    break;
+                }
+                if waiting > room {
+                    let result = writeback::within(st, inode, &mut work, 0..map::END);
+                    drop(work);
+                    st.pool.note_clean(inode);
+                    return (dealt + 1, result);
+                }
+                if let Some(job) = Job::take(st, inode, work, room) {
+                    room -= job.taken.len();
+                    jobs.push(job);
+                }
+            }
+        }
+        dealt += 1;
+        if room == 0 || begun.elapsed() > MOST_TIME {
+            break;
+        }
+    }
+    (dealt, finish(st, jobs))
+}
+
+impl<'a> Job<'a> {
+    /// Takes the file's dirty pages and finds places for them. `None` if it has none.
+    fn take(st: &Store, inode: &'a Arc<Inode>, work: MutexGuard<'a, Work>, most: usize) -> Option<Job<'a>> {
+        let take = |pages: &mut crate::inode::PageMap| pages.take(0..map::END, most, st.geo.cluster_bits);
+        let (taken, reserved) = inode.pages.change(&st.pool, take);
+        if taken.is_empty() {
+            drop(work);
+            st.pool.note_clean(inode);
+            return None;
+        }
+        let mut job = Job { inode, work, taken, reserved, stage: Stage::Alone };
+        job.place(st);
+        Some(job)
+    }
+
+    fn place(&mut self, st: &Store) {
+        let mut groups = writeback::groups(st, &self.taken);
+        let (Some(group), None) = (groups.next(), groups.next()) else { return };
+        // What could not be placed is tried again alone, which tells why.
+        if let Ok(pieces) = writeback::place(st, self.inode, &mut self.work, group, &mut self.reserved, false) {
+            self.stage = Stage::Placed(pieces);
+        }
+    }
+
+    /// Whether one of the file's places overlaps one of the byte ranges.
+    fn touches(&self, st: &Store, ranges: &[Range<u64>]) -> bool {
+        let Stage::Placed(pieces) = &self.stage else { return false };
+        pieces.iter().any(|piece| {
+            let bytes = map::at(st, piece.pblk.0)..map::at(st, piece.pblk.0.saturating_add(piece.len.into()));
+            ranges.iter().any(|range| range.start < bytes.end && bytes.start < range.end)
+        })
+    }
+
+    /// Writes the file alone if it has to be, and lets go of it.
+    fn end(mut self, st: &Store) -> Result<()> {
+        let result = match self.stage {
+            Stage::Mapped => {
+                writeback::give_back(st, self.reserved);
+                writeback::settle(st, self.inode, &self.taken, Ok(()))
+            }
+            Stage::Placed(_) | Stage::Alone => {
+                // Its places go back first.
+                self.stage = Stage::Alone;
+                writeback::alone(st, self.inode, &mut self.work, &self.taken, self.reserved)
+            }
+        };
+        drop(self.work);
+        st.pool.note_clean(self.inode);
+        result
+    }
+}
+
+/// Writes and maps what is placed; what fails is written alone, after the others are done.
+fn finish(st: &Store, mut jobs: Vec<Job<'_>>) -> Result<()> {
+    submit(st, &mut jobs);
+    map_all(st, &mut jobs);
+    let (done, alone): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| matches!(job.stage, Stage::Mapped));
+    done.into_iter().chain(alone).map(|job| job.end(st)).fold(Ok(()), Result::and)
+}
+
+/// Writes the data of all files that are placed.
+fn submit(st: &Store, jobs: &mut [Job<'_>]) {
+    let mut plug = Plug::new(&*st.dev);
+    for job in jobs.iter() {
+        if let Stage::Placed(pieces) = &job.stage {
+            writeback::add_data(st, &mut plug, pieces, &job.taken);
+        }
+    }
+    if plug.is_empty() || st.writable().is_err() {
+        jobs.iter_mut().for_each(|job| job.stage = Stage::Alone);
+        return;
+    }
+    let mut failed = Vec::new();
+    plug.finish_each(|offset, len, result| {
+        if let Err(e) = result {
+            tracing::debug!("a write of several files failed: {e}");
+            failed.push(offset..offset.saturating_add(len));
+        }
+    });
+    let stamp = st.journal.note_data_write();
+    for job in jobs {
+        job.inode.pages.note_written(stamp);
+        if job.touches(st, &failed) {
+            job.stage = Stage::Alone;
+        }
+    }
+}
+
+/// Maps what is written, many files in a handle.
+fn map_all(st: &Store, jobs: &mut [Job<'_>]) {
+    let mut mapped: Vec<&mut Stage> = Vec::new();
+    let mut files = Vec::new();
+    for job in jobs {
+        if let Stage::Placed(pieces) = std::mem::replace(&mut job.stage, Stage::Alone) {
+            files.push(Written { inode: job.inode, pieces, size: job.inode.pages.size() });
+            mapped.push(&mut job.stage);
+        }
+    }
+    for (stage, result) in mapped.into_iter().zip(plan::apply_all(st, files)) {
+        match result {
+            Ok(()) => *stage = Stage::Mapped,
+            Err(e) => tracing::debug!("a file of several could not be mapped: {e}"),
+        }
+    }
+}
