@@ -86,7 +86,7 @@ pub mod design {
     pub use extant_journal::{Freezer, Handle, Seal};
 }
 
-pub use alloc::{PreallocStats, Usage};
+pub use alloc::{Fragmentation, PreallocStats, SpaceStats, Usage};
 pub use error::{Errno, Error, Result};
 pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};

@@ -30,8 +30,49 @@ pub(crate) const STATS: u32 = 3 << 30 | (CALL as u32) << 16 | (GROUP as u32) << 
 const GROUP: u8 = b'E';
 const NUMBER: u8 = 1;
 
+/// The ioctl that sets a tunable: a value, and behind it a name that ends with zeroes. The value that holds then comes back.
+pub(crate) const SET: u32 = 3 << 30 | (SETTING as u32) << 16 | (GROUP as u32) << 8 | SET_NUMBER as u32;
+const SET_NUMBER: u8 = 2;
+
+/// Bytes of a setting, and of the value before its name.
+const SETTING: usize = 64;
+const VALUE: usize = 8;
+
 mod call {
     nix::ioctl_readwrite!(stats, super::GROUP, super::NUMBER, [u8; super::CALL]);
+    nix::ioctl_readwrite!(set, super::GROUP, super::SET_NUMBER, [u8; super::SETTING]);
+}
+
+/// Name and value of a setting; None if it is none.
+pub(crate) fn setting(input: &[u8]) -> Option<(&str, u64)> {
+    let value = u64::from_ne_bytes(input.get(..VALUE)?.try_into().ok()?);
+    let name = input.get(VALUE..SETTING)?;
+    let end = name.iter().position(|byte| *byte == 0)?;
+    Some((std::str::from_utf8(&name[..end]).ok()?, value))
+}
+
+/// A setting as the ioctl carries it; None if the name is too long.
+pub(crate) fn encode_setting(name: &str, value: u64) -> Option<[u8; SETTING]> {
+    let mut bytes = [0; SETTING];
+    bytes[..VALUE].copy_from_slice(&value.to_ne_bytes());
+    // A zero is left behind the name.
+    bytes[VALUE..SETTING - 1].get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    Some(bytes)
+}
+
+/// Sets a tunable of the mount at `dir` and gives the value that holds then.
+///
+/// # Errors
+/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who mounted it; ENOENT if there is no
+/// such tunable; EINVAL if it cannot have the value.
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+pub fn set(dir: &Path, name: &str, value: u64) -> io::Result<u64> {
+    let mut bytes = encode_setting(name, value).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let root = File::open(dir)?;
+    // SAFETY: the number of the ioctl tells the kernel that it reads and writes SETTING bytes, and `bytes` has as many; a file system
+    // that does not know the number touches nothing.
+    unsafe { call::set(root.as_raw_fd(), &mut bytes) }?;
+    setting(&bytes).map(|(_, value)| value).ok_or_else(|| io::Error::other("the answer is no setting"))
 }
 
 /// The server's side: the copy that pages are of.
@@ -112,6 +153,17 @@ fn ask(root: &File, page: u32) -> io::Result<[u8; CALL]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_come_back_as_they_were() {
+        let long = "x".repeat(SETTING - VALUE - 1);
+        for name in ["", "mb_frsp_max_mem", &long] {
+            let bytes = encode_setting(name, 1 << 40).unwrap();
+            assert_eq!(setting(&bytes), Some((name, 1 << 40)));
+        }
+        assert!(encode_setting(&format!("{long}x"), 1).is_none());
+        assert!(setting(&[]).is_none() && setting(&[1; SETTING]).is_none());
+    }
 
     #[test]
     fn documents_come_in_pages() {

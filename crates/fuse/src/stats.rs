@@ -7,6 +7,9 @@ use serde_json::json;
 pub fn document(fs: &Operations) -> Vec<u8> {
     let stats = FsStats::of(fs);
     let (usage, cache, journal, prealloc) = (&stats.usage, &stats.cache, &stats.journal, &stats.prealloc);
+    let space = &stats.space;
+    let [goal, stream, full, best, any, anywhere] = space.claims;
+    let fragmentation = fs.fragmentation();
     let document = json!({
         "usage": {
             "blocks": usage.blocks,
@@ -25,6 +28,35 @@ pub fn document(fs: &Operations) -> Vec<u8> {
             "dirty_files": stats.pages.dirty_files,
             "writeback_files": stats.pages.writeback_files,
             "limit_bytes": stats.pages.limit,
+        },
+        "space": {
+            "frsp_tree_usage": space.frsp_tree_usage,
+            "mb_frsp_max_mem": space.mb_frsp_max_mem,
+            "frsp_cache_aggression": space.frsp_cache_aggression,
+            "prefetch_block_bitmaps": u8::from(space.prefetch_block_bitmaps),
+            "trees": space.trees,
+            "trees_active": space.trees_active,
+            "trees_inactive": space.trees_inactive,
+            "trees_unknown": space.trees_unknown,
+            "trees_loaded": space.trees_loaded,
+            "trees_evicted": space.trees_evicted,
+            "cache_hits": space.cache_hits,
+            "bitmaps_read": space.bitmaps_read,
+            "bitmaps_scanned": space.bitmaps_scanned,
+            "claims_at_goal": goal,
+            "claims_at_stream": stream,
+            "claims_criterion_0": full,
+            "claims_criterion_1": best,
+            "claims_criterion_2": any,
+            "claims_anywhere": anywhere,
+            "advice": space.advice,
+            "advice_busy": space.advice_busy,
+            "advice_unknown": space.advice_unknown,
+            "index_bytes": space.index_bytes,
+        },
+        "fragmentation": {
+            "longest_free_run": fragmentation.longest,
+            "free_runs_by_order": fragmentation.runs,
         },
         "cache": {
             "blocks": cache.blocks,

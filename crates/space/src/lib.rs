@@ -1,12 +1,14 @@
 //! Free-space data structures without I/O.
 //!
-//! - [`FreeMap`] is the free space of one group; [`BitMap`] keeps it as a bitmap with a summary of run lengths.
-//! - [`Index`] finds groups by a small number each (free inodes, longest free run) without visiting all of them.
+//! - [`FreeTree`] is the free space of a flexible group by place and by length; [`Held`] what must stay out of it; [`free_runs`]
+//!   makes it from bitmaps.
+//! - [`Meta`] orders all trees by their longest runs, [`Summaries`] has 16 bytes on each group, in memory or not, and [`Lru`] says
+//!   which tree leaves memory next.
+//! - [`Index`] finds groups by a small number each (free inodes) without visiting all of them.
 //! - [`prealloc`] keeps free runs for files that will want them.
 //! - [`Budget`] is the free space of the whole file system as a number that is never overdrawn.
 #![forbid(unsafe_code)]
 
-mod bitmap;
 mod budget;
 mod held;
 mod index;
@@ -20,7 +22,6 @@ mod tree;
 #[cfg(test)]
 mod testing;
 
-pub use bitmap::BitMap;
 pub use budget::Budget;
 pub use held::Held;
 pub use index::Index;
@@ -44,38 +45,4 @@ impl Run {
     pub fn end(self) -> u32 {
         self.start.saturating_add(self.len)
     }
-}
-
-/// The free units of one group.
-pub trait FreeMap: std::fmt::Debug + Send {
-    /// From a bitmap whose set bits are used. Bits from `len` on, and those that `bitmap` does not have, are used.
-    fn from_bitmap(bitmap: &[u8], len: u32) -> Self
-    where
-        Self: Sized;
-
-    /// Free units.
-    fn count(&self) -> u32;
-
-    /// The longest free run has at least this many units and fewer than twice as many; 0 if nothing is free.
-    fn longest(&self) -> u32;
-
-    /// Takes between `min` and `want` contiguous units (both at least 1): the nearest run at or behind `goal` that has
-    /// `want`, else one of the longest.
-    fn take(&mut self, goal: u32, want: u32, min: u32) -> Option<Run>;
-
-    /// Takes between `min` and `want` units that start at `start`.
-    fn take_at(&mut self, start: u32, want: u32, min: u32) -> Option<Run>;
-
-    /// Takes `want` units from the middle of one of the longest runs, if half of it is at least `room`: what grows from
-    /// there is not soon in the way of what grows elsewhere.
-    fn take_apart(&mut self, want: u32, room: u32) -> Option<Run>;
-
-    /// Gives units back. False, with nothing changed, if one of them is free already or not of this group.
-    fn give(&mut self, run: Run) -> bool;
-
-    /// The first free run at or behind `from`: what of it is at or behind `from`.
-    fn run_from(&self, from: u32) -> Option<Run>;
-
-    /// Bytes of memory.
-    fn bytes(&self) -> usize;
 }

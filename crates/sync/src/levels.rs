@@ -33,8 +33,10 @@ pub enum Level {
     Handle,
     /// An inode's map from logical to physical blocks.
     Map,
-    /// A block group's bitmaps and free-space structures.
+    /// A block group's bitmaps.
     Group,
+    /// Free space of a flexible group in memory.
+    FreeSpace,
     /// The orphan list and the orphan file's overflow.
     Orphan,
     /// An inode's in-memory body and its place in the inode table block.
@@ -313,6 +315,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Handle,
     Level::Map,
     Level::Group,
+    Level::FreeSpace,
     Level::Orphan,
     Level::InodeBody,
     Level::Alloc,

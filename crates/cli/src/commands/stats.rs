@@ -1,4 +1,4 @@
-//! `extant stats`: counters of a live mount.
+//! `extant stats`: counters of a live mount, and its tunables.
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
@@ -6,15 +6,21 @@ use serde_json::Value;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
-/// Show the counters of a live mount
+/// Show the counters of a live mount, or change a tunable of it
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where it is mounted
     dir: PathBuf,
+    /// Set a tunable instead: mb_frsp_max_mem (a size, 0 for none), frsp_cache_aggression (0 to 3), prefetch_block_bitmaps (0 or 1)
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
+    if !args.set.is_empty() {
+        return set(args, context);
+    }
     let text = extant_fuse::control::stats(&args.dir).map_err(|e| refused(args, &e))?;
     let document: Value = serde_json::from_slice(&text).at(format_args!("{}: counters", args.dir.display()))?;
     if context.json {
@@ -23,6 +29,33 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let mut out = BufWriter::new(std::io::stdout().lock());
     print(&mut out, "", &document)?;
     Ok(out.flush()?)
+}
+
+/// Sets tunables and tells the values that hold then.
+fn set(args: &Args, context: &Context) -> Result {
+    let mut holds = serde_json::Map::new();
+    for setting in &args.set {
+        let wrong = || Failure::usage(format_args!("{setting}: not NAME=VALUE with a number or size as VALUE"));
+        let (name, value) = setting.split_once('=').ok_or_else(wrong)?;
+        let value = extant::mkfs::parse_size(value).map_err(|_| wrong())?;
+        let now = extant_fuse::control::set(&args.dir, name, value).map_err(|e| not_set(args, setting, &e))?;
+        holds.insert(name.into(), now.into());
+    }
+    let document = Value::Object(holds);
+    if context.json {
+        return context.document(&document);
+    }
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    print(&mut out, "", &document)?;
+    Ok(out.flush()?)
+}
+
+fn not_set(args: &Args, setting: &str, error: &std::io::Error) -> Failure {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::new(format_args!("{setting}: there is no such tunable")),
+        std::io::ErrorKind::InvalidInput => Failure::new(format_args!("{setting}: the tunable cannot have this value")),
+        _ => refused(args, error),
+    }
 }
 
 fn refused(args: &Args, error: &std::io::Error) -> Failure {

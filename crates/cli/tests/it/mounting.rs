@@ -90,6 +90,20 @@ fn counters_of_a_mount_are_shown() {
     assert!(stats["journal"]["commits"].as_u64().unwrap() > 0, "{stats}");
     assert!(done(&args!["stats", server.dir()]).text().contains("journal.commits"));
     refused(&args!["stats", server.dir().join("f")], 1, "nothing that extant serves");
+    assert!(stats["space"]["bitmaps_read"].as_u64().unwrap() > 0, "{stats}");
+    let set = |setting: &str| json(&args!["stats", server.dir(), "--set", setting]);
+    assert_eq!(set("mb_frsp_max_mem=64M")["mb_frsp_max_mem"], 64 << 20);
+    assert!(set("mb_frsp_max_mem=1")["mb_frsp_max_mem"].as_u64().unwrap() > 1, "room for the worst tree");
+    assert_eq!(set("frsp_cache_aggression=3")["frsp_cache_aggression"], 3);
+    assert_eq!(set("prefetch_block_bitmaps=0")["prefetch_block_bitmaps"], 0);
+    let stats = json(&args!["stats", server.dir()]);
+    assert_eq!(
+        (&stats["space"]["frsp_cache_aggression"], &stats["space"]["prefetch_block_bitmaps"]),
+        (&3.into(), &0.into())
+    );
+    refused(&args!["stats", server.dir(), "--set", "frsp_cache_aggression=4"], 1, "cannot have this value");
+    refused(&args!["stats", server.dir(), "--set", "colour=4"], 1, "no such tunable");
+    refused(&args!["stats", server.dir(), "--set", "colour"], 2, "NAME=VALUE");
     server.unmount();
 }
 

@@ -1,46 +1,51 @@
-//! All groups' free maps, and the budget over them.
-//!
-//! # Locking
-//! `Blocks::warm` queues (Alloc) and cools other groups while a group is locked; those it only tries to lock.
+//! The blocks of a file system: trees of free space, the budget over them, what is freed and not durable yet.
 
 use super::Purpose;
-use super::group::{self, Group, Map};
-use crate::error::{Error, Result};
+use super::counts::Counts;
+use super::group::Bitmap;
+use super::memory::Memory;
+use super::scan::Scan;
+use super::shape::Shape;
+use super::tree::Tree;
 use crate::groups::Groups;
 use crate::volume::Volume;
+use extant_format::group_desc::GroupFlags;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::Tid;
-use extant_space::{Budget, FreeMap, Index, Run};
-use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use extant_sync::{Level, Mutex, MutexGuard, Sharded};
-use std::collections::VecDeque;
+use extant_space::{Budget, FreeTree, Meta, Run, Summaries, Summary};
+use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
-/// Bytes that free maps may take, as far as nothing is claimed in their groups.
-const MAP_BYTES: usize = 64 << 20;
-/// The most groups that one load looks at to drop others.
-const COOL_STEPS: usize = 4;
 /// Clusters that data leave to metadata, at most; and their share of all clusters.
 const MARGIN: u64 = 4096;
 const MARGIN_SHARE: u64 = 50;
+
+/// How much a request does to know more, at first (`frsp_cache_aggression`).
+const LEVEL: u8 = 1;
 
 /// The blocks of a file system.
 #[derive(Debug)]
 pub struct Blocks {
     pub(super) vol: Arc<Volume>,
     pub(super) groups: Arc<Groups>,
-    slots: Box<[Mutex<Group>]>,
-    /// For each group the longest free run's power of two. For a group that was never looked at, what it would be if all
-    /// its free clusters were one run.
-    pub(super) longest: Index,
+    pub(super) shape: Shape,
+    pub(super) bitmaps: Box<[Mutex<Bitmap>]>,
+    pub(super) trees: Box<[Mutex<Tree>]>,
+    /// All trees by their longest runs.
+    pub(super) meta: Meta,
+    /// What is known of groups that are not in memory.
+    pub(super) summaries: Summaries,
+    pub(super) scan: Scan,
+    pub(super) memory: Memory,
+    /// How much a request does to know more: 0 to 3.
+    pub(super) level: AtomicU8,
+    pub(super) counts: Counts,
     /// Clusters that may be claimed or reserved.
     pub(super) budget: Budget,
     /// Clusters that only root may use, and those that only metadata may use.
     root: u64,
     margin: u64,
-    /// Warm groups, in the order in which eviction looks at them.
-    warm: Mutex<VecDeque<GroupNr>>,
-    max_warm: usize,
     freed: Sharded<Mutex<Vec<Freed>>>,
     pending: AtomicI64,
     /// Whether freed space is discarded before it is allocated again.
@@ -59,30 +64,34 @@ struct Freed {
     run: Run,
 }
 
-/// The largest power of two up to `count`; 0 for 0.
-pub(super) fn power(count: u32) -> u32 {
-    count.checked_ilog2().map_or(0, |log| 1 << log)
-}
-
 impl Blocks {
     pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> Blocks {
-        let free = |g| groups.with(GroupNr(g), |desc| desc.free_clusters);
-        let longest = Index::new((0..groups.count()).map(|g| power(free(g))));
+        let shape = Shape::new(&vol.geo, groups.count());
+        let summaries = never_used(&vol, &groups);
+        let known = |tree| shape.groups_of(tree).filter_map(|g| summaries.longest(g)).max().unwrap_or(0);
+        let longest: Vec<u32> = (0..shape.trees()).map(known).collect();
+        let unknown = |tree: u32| shape.groups_of(tree).any(|g| summaries.longest(g).is_none());
         let clusters = vol.geo.blocks_count >> vol.geo.cluster_bits;
-        let root = groups.superblock().r_blocks_count() >> vol.geo.cluster_bits;
+        let worst = FreeTree::worst_bytes(shape.tree_len());
+        let bitmaps_twice = u64::from(groups.count()) * 2 * vol.block_size() as u64;
         Blocks {
-            slots: (0..groups.count()).map(|_| Mutex::new(Level::Group, Group::Cold)).collect(),
-            longest,
+            bitmaps: (0..groups.count()).map(|_| Mutex::new(Level::Group, Bitmap::default())).collect(),
+            trees: longest.iter().map(|len| Mutex::new(Level::FreeSpace, Tree::new(&shape, *len))).collect(),
+            scan: Scan::new(shape.trees(), unknown),
+            meta: Meta::new(longest),
+            summaries,
+            memory: Memory::new(shape.trees(), worst, bitmaps_twice.max(worst)),
+            level: AtomicU8::new(LEVEL),
+            counts: Counts::default(),
             budget: Budget::new(groups.free_clusters()),
-            root,
+            root: groups.superblock().r_blocks_count() >> vol.geo.cluster_bits,
             margin: (clusters / MARGIN_SHARE).min(MARGIN),
-            warm: Mutex::new(Level::Alloc, VecDeque::new()),
-            max_warm: (MAP_BYTES / vol.block_size()).max(64),
             freed: Sharded::new(|_| Mutex::new(Level::Alloc, Vec::new())),
             pending: AtomicI64::new(0),
             discard: AtomicBool::new(false),
             unread: AtomicU64::new(0),
             streams: Sharded::default(),
+            shape,
             vol,
             groups,
         }
@@ -117,75 +126,6 @@ impl Blocks {
         u64::try_from(self.pending.load(Ordering::SeqCst)).unwrap_or(0)
     }
 
-    pub(super) fn count(&self) -> u32 {
-        self.slots.len() as u32
-    }
-
-    /// Locks a group; `None` if there is no such group.
-    pub(super) fn lock(&self, g: GroupNr) -> Option<MutexGuard<'_, Group>> {
-        self.slots.get(g.index()).map(|slot| slot.lock())
-    }
-
-    /// Locks a group that nobody holds.
-    pub(super) fn try_lock(&self, g: GroupNr) -> Option<MutexGuard<'_, Group>> {
-        self.slots.get(g.index()).and_then(|slot| slot.try_lock())
-    }
-
-    /// The group's map, loaded if need be. `None` if the group is bad, or turns out to be.
-    pub(super) fn warm<'a>(&self, g: GroupNr, group: &'a mut Group) -> Option<&'a mut Map> {
-        self.try_warm(g, group).ok()
-    }
-
-    /// As [`Self::warm`].
-    ///
-    /// # Errors
-    /// Why the group is bad.
-    pub(super) fn try_warm<'a>(&self, g: GroupNr, group: &'a mut Group) -> Result<&'a mut Map> {
-        if matches!(group, Group::Cold) {
-            match group::load(&self.vol, &self.groups, g) {
-                Ok(map) => self.warmed(g, group, map),
-                // The next try may be luckier.
-                Err(error @ Error::Io(_)) => {
-                    self.unread.fetch_add(1, Ordering::Relaxed);
-                    return Err(error);
-                }
-                Err(error) => return Err(self.disable(g, group, error)),
-            }
-        }
-        let bad = || Error::from(extant_format::error::Corrupt::new("block bitmap").at_group(g));
-        let map = group.warm().ok_or_else(bad)?;
-        map.used = true;
-        Ok(map)
-    }
-
-    fn warmed(&self, g: GroupNr, group: &mut Group, map: Box<Map>) {
-        self.longest.set(g.0, map.free.longest());
-        *group = Group::Warm(map);
-        for _ in 0..COOL_STEPS {
-            let Some(old) = self.eviction_candidate() else { break };
-            let cooled = self.try_lock(old).is_some_and(|mut group| group.cool());
-            if !cooled {
-                self.warm.lock().push_back(old);
-            }
-        }
-        self.warm.lock().push_back(g);
-    }
-
-    fn eviction_candidate(&self) -> Option<GroupNr> {
-        let mut warm = self.warm.lock();
-        if warm.len() < self.max_warm { None } else { warm.pop_front() }
-    }
-
-    /// Gives a group up: nothing is allocated there, and what it had is taken from the budget.
-    fn disable(&self, g: GroupNr, group: &mut Group, error: Error) -> Error {
-        tracing::error!("group {g} is not used for allocation any more: {error}");
-        *group = Group::Bad;
-        self.longest.set(g.0, 0);
-        self.budget.correct(self.groups.with(g, |desc| desc.free_clusters).into());
-        self.groups.note(&error);
-        error
-    }
-
     /// The group and the clusters of blocks within one group.
     pub(super) fn place(&self, start: BlockNr, len: u32) -> Option<(GroupNr, Run)> {
         let (g, bit) = self.vol.geo.group_and_bit(start)?;
@@ -199,21 +139,14 @@ impl Blocks {
         }
     }
 
-    /// Makes claimed clusters free again.
-    fn release(&self, g: GroupNr, run: Run) {
-        let Some(mut group) = self.lock(g) else { return };
-        let Some(map) = group.warm() else { return };
-        if !map.free.give(run) {
-            tracing::error!("clusters {run:?} of group {g} were claimed and free at once");
-            return;
+    /// Makes held clusters free again.
+    pub(super) fn release(&self, g: GroupNr, run: Run) {
+        if self.let_go(g, run) {
+            self.budget.give(run.len.into());
         }
-        map.claimed = map.claimed.saturating_sub(run.len);
-        self.longest.set(g.0, map.free.longest());
-        drop(group);
-        self.budget.give(run.len.into());
     }
 
-    /// Notes clusters that `tid` frees; their map counts them as claimed.
+    /// Notes clusters that `tid` frees; they are held.
     pub(super) fn defer(&self, tid: Tid, group: GroupNr, run: Run) {
         self.pending.fetch_add(i64::from(run.len), Ordering::SeqCst);
         self.freed.local().lock().push(Freed { tid, group, run });
@@ -234,4 +167,17 @@ impl Blocks {
             self.pending.fetch_sub(i64::from(freed.run.len), Ordering::SeqCst);
         }
     }
+}
+
+/// Groups whose bitmap was never written are known without being read: what is free there lies behind their metadata.
+fn never_used(vol: &Volume, groups: &Groups) -> Summaries {
+    let summaries = Summaries::new(groups.count());
+    for g in (0..groups.count()).map(GroupNr) {
+        let free =
+            groups.with(g, |desc| desc.has_flag(&vol.geo, GroupFlags::BLOCK_UNINIT).then_some(desc.free_clusters));
+        if let Some(len) = free {
+            summaries.set(g.0, &Summary::of([Run { start: 0, len }]));
+        }
+    }
+    summaries
 }

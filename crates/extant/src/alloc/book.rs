@@ -1,7 +1,8 @@
 //! Books claims and frees blocks, within handles.
 
 use super::blocks::Blocks;
-use super::group::is_metadata;
+use super::group::{Bitmap, is_metadata};
+use super::tree::Tree;
 use super::{Alloc, Claim, Purpose};
 use crate::error::{Errno, Result};
 use crate::groups::{Kind, less};
@@ -9,7 +10,8 @@ use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::{Handle, Seal, Tid};
-use extant_space::{FreeMap, Run};
+use extant_space::Run;
+use extant_sync::MutexGuard;
 use std::ops::Range;
 
 fn bits(run: Run) -> Range<usize> {
@@ -76,8 +78,7 @@ impl Blocks {
     fn book(&self, h: &mut Handle<'_>, start: BlockNr, len: u32) -> Result<()> {
         let nowhere = || Corrupt::new("claim").found(start.0);
         let (g, run) = self.place(start, len).ok_or_else(nowhere)?;
-        let mut group = self.lock(g).ok_or_else(nowhere)?;
-        let map = self.try_warm(g, &mut group)?;
+        let _bitmap = self.lock_bitmap(g)?;
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
         let free = bitmap::all_zeros(&buffer.read(), bits(run));
         if !free {
@@ -86,7 +87,7 @@ impl Blocks {
         self.groups.bitmap_changed(h, g, Kind::Blocks)?;
         self.groups.edit(h, g, |desc| less(&mut desc.free_clusters, run.len, "free clusters", g))?;
         bitmap::set_range(&mut h.write(&buffer, Seal::NONE)?, bits(run));
-        map.claimed = map.claimed.saturating_sub(run.len);
+        self.with_tree_of(g, |tree, place| tree.held.remove(place(run)));
         Ok(())
     }
 
@@ -97,13 +98,12 @@ impl Blocks {
         if is_metadata(&self.vol.geo, &self.groups, g, start.0, len.into()) {
             return Err(nowhere().field("belongs to the file system").at_group(g).into());
         }
-        let mut group = self.lock(g).ok_or_else(nowhere)?;
-        let map = self.try_warm(g, &mut group)?;
+        let _bitmap = self.lock_bitmap(g)?;
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
         let used = bitmap::all_ones(&buffer.read(), bits(run));
-        // The map differs from the bitmap only if the image lets two groups share a bitmap.
-        let mapped = map.free.run_from(run.start).is_some_and(|free| free.start < run.end());
-        if !used || mapped {
+        // Free space differs from the bitmap only if the image lets two groups share a bitmap.
+        let free = self.with_tree_of(g, |tree, place| tree.free.overlaps(place(run)) || tree.held.overlaps(place(run)));
+        if !used || free {
             return Err(nowhere().field("is free already").at_group(g).into());
         }
         self.groups.bitmap_changed(h, g, Kind::Blocks)?;
@@ -112,9 +112,27 @@ impl Blocks {
         }
         self.groups.edit(h, g, |desc| self.more(&mut desc.free_clusters, run.len, g))?;
         bitmap::clear_range(&mut h.write(&buffer, Seal::NONE)?, bits(run));
-        map.claimed += run.len;
+        // While the bitmap is locked nobody makes free space of what was just cleared; afterwards it is held.
+        self.with_tree_of(g, |tree, place| tree.held.add(place(run)));
         self.defer(h.tid(), g, run);
         Ok(())
+    }
+
+    /// Locks a group's bitmap.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such group, or its bitmap cannot be trusted.
+    fn lock_bitmap(&self, g: GroupNr) -> Result<MutexGuard<'_, Bitmap>> {
+        let bad = || Corrupt::new("block bitmap").at_group(g);
+        let bitmap = self.bitmaps.get(g.index()).ok_or_else(bad)?.lock();
+        if bitmap.bad { Err(bad().into()) } else { Ok(bitmap) }
+    }
+
+    /// Runs `f` on the group's tree, with what makes units of the tree from clusters of the group. False if there is no such
+    /// group.
+    fn with_tree_of(&self, g: GroupNr, f: impl FnOnce(&mut Tree, &dyn Fn(Run) -> Run) -> bool) -> bool {
+        let slot = self.trees.get(self.shape.tree_of(g) as usize);
+        slot.is_some_and(|slot| f(&mut slot.lock(), &|run| self.shape.place(g, run)))
     }
 
     fn more(&self, count: &mut u32, by: u32, g: GroupNr) -> Result<()> {

@@ -4,7 +4,7 @@ use super::Alloc;
 use super::blocks::Blocks;
 use crate::error::Result;
 use extant_format::types::{BlockNr, GroupNr};
-use extant_space::{FreeMap, Run};
+use extant_space::Run;
 use extant_sync::atomic::Ordering;
 use std::ops::Range;
 
@@ -43,20 +43,30 @@ impl Blocks {
         blocks.div_ceil(self.cluster_ratio().into()).max(1)
     }
 
-    /// Discards free runs of a group, under its lock, so that nobody takes them meanwhile. Gives how many clusters.
+    /// Discards free runs of a group. They are held meanwhile, so that nobody takes them. Gives how many clusters.
     fn trim(&self, g: GroupNr, clusters: Range<u32>, min: u64) -> Result<u64> {
-        let Some(mut group) = self.lock(g) else { return Ok(0) };
-        let Some(map) = self.warm(g, &mut group) else { return Ok(0) };
-        let (mut at, mut done) = (clusters.start, 0);
-        while let Some(run) = map.free.run_from(at).filter(|run| run.start < clusters.end) {
-            let len = run.end().min(clusters.end) - run.start;
-            if u64::from(len) >= min {
-                self.discard(g, Run { start: run.start, len })?;
-                done += u64::from(len);
-            }
+        let mut done = 0;
+        let mut at = clusters.start;
+        while let Some(run) = self.hold_free(g, at..clusters.end, min) {
+            let discarded = self.discard(g, run);
+            self.release(g, run);
+            discarded?;
+            done += u64::from(run.len);
             at = run.end();
         }
         Ok(done)
+    }
+
+    /// Takes the first free run that is long enough. Where the budget has not so much left, space is too short to be held for a
+    /// favour: that ends the search.
+    fn hold_free(&self, g: GroupNr, clusters: Range<u32>, min: u64) -> Option<Run> {
+        let t = self.shape.tree_of(g);
+        let mut tree = self.with_group(g, true)?;
+        let run = self.runs_of(g, &tree, clusters).find(|run| u64::from(run.len) >= min)?;
+        if !self.budget.take(run.len.into(), 0) {
+            return None;
+        }
+        self.change(t, &mut tree, |tree| tree.claim(self.shape.place(g, run))).then_some(run)
     }
 
     fn discard(&self, g: GroupNr, run: Run) -> Result<()> {

@@ -1,71 +1,41 @@
-//! The free map of one group: made from the bitmap when needed, dropped when nothing of the group is claimed.
+//! What the bitmap of one group says: read, and held against the descriptor, when the group's free space is needed.
 
+use super::blocks::Blocks;
+use super::tree::clear_runs;
 use crate::error::Result;
 use crate::groups::{Groups, Kind};
-use crate::volume::Volume;
 use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::Geometry;
 use extant_format::types::GroupNr;
-use extant_space::{BitMap, FreeMap};
+use extant_space::Run;
 
-/// The blocks of one group in memory.
+/// A group's bitmap on the device; its lock is held to read and to change it.
 #[derive(Debug, Default)]
-pub(super) enum Group {
-    /// Nothing is claimed; the map is not in memory.
-    #[default]
-    Cold,
-    /// The map is in memory.
-    Warm(Box<Map>),
-    /// The bitmap cannot be trusted: nothing is allocated here any more.
-    Bad,
+pub(super) struct Bitmap {
+    /// It cannot be trusted: nothing is allocated here any more.
+    pub bad: bool,
 }
 
-/// What a warm group has.
-#[derive(Debug)]
-pub(super) struct Map {
-    /// Neither used nor claimed.
-    pub free: BitMap,
-    /// Clusters that are claimed.
-    pub claimed: u32,
-    /// Used since eviction last looked.
-    pub used: bool,
-}
-
-impl Group {
-    /// The map of a warm group.
-    pub fn warm(&mut self) -> Option<&mut Map> {
-        match self {
-            Group::Warm(map) => Some(map),
-            _ => None,
-        }
-    }
-
-    /// Drops the map if nothing is claimed and nobody used it since the last call. True if it was dropped.
-    pub fn cool(&mut self) -> bool {
-        let Group::Warm(map) = self else { return true };
-        if map.claimed > 0 || std::mem::take(&mut map.used) {
-            return false;
-        }
-        *self = Group::Cold;
-        true
-    }
-}
-
-/// Makes a group's map from its bitmap.
-pub(super) fn load(vol: &Volume, groups: &Groups, g: GroupNr) -> Result<Box<Map>> {
+/// The free runs of a group by its bitmap, whose lock the caller holds.
+///
+/// # Errors
+/// `Corrupt` if the bitmap contradicts its checksum, the descriptor or the group's own metadata; `Io`.
+pub(super) fn free_runs_of(blocks: &Blocks, g: GroupNr) -> Result<Vec<Run>> {
+    let (geo, groups) = (&blocks.vol.geo, &blocks.groups);
     let bitmap = groups.bitmap(g, Kind::Blocks)?;
     let desc = groups.desc(g)?;
-    let free = bitmap.with(|bits| {
-        check_own_metadata(&vol.geo, g, &desc, bits)?;
-        Ok::<_, Corrupt>(BitMap::from_bitmap(bits, vol.geo.clusters_in_group(g)))
+    let runs = bitmap.with(|bits| {
+        check_own_metadata(geo, g, &desc, bits)?;
+        Ok::<_, Corrupt>(clear_runs(bits, geo.clusters_in_group(g)))
     })?;
-    if free.count() != desc.free_clusters {
+    let free: u32 = runs.iter().map(|run| run.len).sum();
+    if free != desc.free_clusters {
         let error = Corrupt::new("group descriptor").field("free clusters").found(desc.free_clusters);
-        return Err(error.expected(free.count()).at_group(g).into());
+        return Err(error.expected(free).at_group(g).into());
     }
-    Ok(Box::new(Map { free, claimed: 0, used: true }))
+    Ok(runs)
 }
 
 /// A bitmap that calls its own group's metadata free would give it away.
@@ -108,19 +78,3 @@ pub(super) fn is_metadata(geo: &Geometry, groups: &Groups, g: GroupNr, start: u6
 }
 
 const MAX_FLEX: u32 = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_unclaimed_and_unused_cools() {
-        let map = |claimed, used| Group::Warm(Box::new(Map { free: BitMap::from_bitmap(&[0], 8), claimed, used }));
-        assert!(!map(1, false).cool());
-        let mut group = map(0, true);
-        assert!(!group.cool());
-        assert!(group.cool());
-        assert!(group.warm().is_none());
-        assert!(Group::Bad.cool());
-    }
-}

@@ -3,31 +3,46 @@
 //! Space has three states in memory: free, *claimed* (taken in memory only, by a writeback, a preallocation or a free
 //! that is not durable yet) and *booked* (bit set in the bitmap within a handle). A claim needs no handle.
 //!
+//! Free space in memory is a tree for each flexible group, made group by group from bitmaps when needed and dropped when memory
+//! is short. What is known of all groups, in memory or not, is a summary of each and the order of all trees by their longest
+//! runs.
+//!
 //! # Invariants
-//! - The free map of a group is its bitmap's clear bits less what is claimed. So it may be dropped, and made again from
-//!   the bitmap, exactly while nothing of the group is claimed.
-//! - The free clusters of all maps are the budget, plus what is reserved, plus what was taken from the budget by claims
-//!   that have not found their place yet. A claim takes from the budget before it takes from a map, and space is given
-//!   to its map before it is given to the budget. So whoever holds a part of the budget finds space.
+//! - The free space of a group is its bitmap's clear bits less what is *held*: claimed, or freed and not durable yet. What is
+//!   held is noted apart, whether or not the group's free space is in memory. So it may be dropped, and made again from the
+//!   bitmap, at any time, and uncommitted frees are never handed out.
+//! - The free clusters of all groups are the budget, plus what is reserved, plus what was taken from the budget by claims
+//!   that have not found their place yet. A claim takes from the budget before it takes from a tree, and space is given
+//!   to its tree before it is given to the budget. So whoever holds a part of the budget finds space.
 //! - What is preallocated is claimed, and given back before anybody is told that there is no space.
+//! - Summaries and the order of trees are hints. What is taken is taken from a locked tree.
 //!
 //! # Locking
-//! A group's locks (Group; one for blocks, one for inodes, never both) are held to claim, to book and to give back, and
-//! while the group's bitmap is read. Nothing here waits for a commit.
+//! A group's lock (Group; one for its block bitmap, one for its inodes, never both) is held to book and to free, and while the
+//! group is loaded. A tree's lock (FreeSpace) is inward of it and held for changes of memory only; a claim in a tree that is in
+//! memory takes nothing else. Nothing here waits for a commit.
 
 mod blocks;
 mod book;
 mod claim;
+mod counts;
 mod discard;
 mod group;
 mod inodes;
+mod memory;
 mod orlov;
 mod prealloc;
+mod scan;
 mod search;
+mod shape;
+mod tree;
+mod tune;
 mod usage;
 
 pub use claim::Claim;
+pub use counts::{Fragmentation, SpaceStats};
 pub use prealloc::{Prealloc, PreallocStats, Small, Taken};
+pub use scan::Scanned;
 pub use usage::Usage;
 
 use crate::error::{Errno, Result};

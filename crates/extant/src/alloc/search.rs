@@ -1,20 +1,27 @@
-//! Finds a place for a claim: at its goal, then where its length fits, then the longest runs, then anything.
+//! Finds a place for a claim: at its goal, behind what its thread claimed last, and then by criteria over all trees.
+//!
+//! | criterion | takes |
+//! | --- | --- |
+//! | 0 | a run of the whole length, not in a group that has the metadata of its neighbours |
+//! | 1 | the longest run, not there either |
+//! | 2 | the same, anywhere |
+//!
+//! What trees are tried comes from the order of all trees ([`extant_space::Meta`]); nothing is taken but from a tree that is
+//! locked. Busy trees are passed over, but for the goal's and in the last resort.
 
 use super::Request;
-use super::blocks::{Blocks, power};
+use super::blocks::Blocks;
 use super::claim::Claim;
-use super::group::Group;
+use super::tree::Tree;
 use crate::error::{Errno, Error, Result};
 use extant_format::types::{BlockNr, GroupNr};
-use extant_space::{BitMap, FreeMap, Run};
+use extant_space::{Advice, Run};
+use extant_sync::MutexGuard;
 use extant_sync::atomic::Ordering::Relaxed;
-use std::ops::Range;
 use std::sync::Arc;
 
-/// Groups that are tried for a run of full length before a shorter one is taken.
-const FULL_TRIES: u32 = 16;
-/// Groups with the longest runs that are tried before all groups are.
-const LONGEST_TRIES: u32 = 16;
+/// Consultations of the order for a run of the whole length.
+const CONSULTATIONS: u32 = 16;
 /// How often all groups are looked at, when others move space about meanwhile.
 const SWEEPS: u32 = 8;
 
@@ -23,21 +30,34 @@ const COLOURS: u64 = 16;
 /// Clusters from which on a growing file is worth a place of its own, and how often those have to fit there.
 const STREAM: u32 = 32;
 const ROOM: u32 = 8;
+/// Runs behind and before the goal that are looked at for one of the whole length.
+const NEAR_RUNS: usize = 128;
+/// Long runs of a tree among which one in the goal's group is looked for.
+const LONG_RUNS: usize = 16;
 
 /// A wish in clusters.
-struct Wish {
+pub(super) struct Wish {
     group: GroupNr,
     bit: u32,
     want: u32,
     min: u32,
-    /// Groups that may be used.
-    groups: u32,
+    /// Trees that may be used.
+    trees: u32,
     /// The goal is behind what a file has, not just a place to start.
     grows: bool,
+    data: bool,
 }
 
 /// Where a run was found.
 type Found = Option<(GroupNr, Run)>;
+
+/// How a tree is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Criterion {
+    Full,
+    Best,
+    Any,
+}
 
 impl Blocks {
     /// See [`Alloc::claim`](super::Alloc::claim).
@@ -69,28 +89,28 @@ impl Blocks {
     }
 
     fn wish(&self, want: &Request, clusters: u32, min: u32) -> Wish {
-        let groups = if want.low { self.low_groups() } else { self.count() };
-        let goal = self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| g.0 < groups);
+        let trees = if want.low { self.low_trees() } else { self.meta.len() };
+        let goal = self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| self.shape.tree_of(*g) < trees);
         let (group, bit) = goal.unwrap_or((GroupNr(0), 0));
         // A file that comes to the start of a group goes on behind the group's metadata.
         let grows = goal.is_some() && !self.is_start_goal(group, want.goal);
-        Wish { group, bit, want: clusters, min, groups, grows }
+        Wish { group, bit, want: clusters, min, trees, grows, data: want.purpose == super::Purpose::Data }
     }
 
-    /// Groups that lie below block 2^32 as a whole (or all).
-    fn low_groups(&self) -> u32 {
+    /// Trees that lie below block 2^32 as a whole (or all).
+    fn low_trees(&self) -> u32 {
         match self.vol.geo.group_of_block(BlockNr(1 << 32)) {
-            Some(first_too_high) => first_too_high.0,
-            None => self.count(),
+            Some(first_too_high) => self.shape.trees_below(first_too_high.0),
+            None => self.meta.len(),
         }
     }
 
     fn find(&self, wish: &Wish) -> Found {
         if let Some(run) = self.at_goal(wish) {
+            self.counts.goal.add(1);
             return Some((wish.group, run));
         }
-        let found = self.at_stream(wish).or_else(|| self.of_full_length(wish)).or_else(|| self.of_longest(wish));
-        let found = found.or_else(|| (0..SWEEPS).find_map(|_| self.anywhere(wish)));
+        let found = self.at_stream(wish).or_else(|| self.by_criteria(wish)).or_else(|| self.anywhere(wish));
         if let Some((g, run)) = found {
             self.streams.local().store(self.vol.geo.block_of_bit(g, run.end()).0, Relaxed);
         }
@@ -101,16 +121,38 @@ impl Blocks {
     /// finds its place taken goes where it has room, since whoever took the place grows there too.
     fn at_goal(&self, wish: &Wish) -> Option<Run> {
         // Where to start is not worth waiting for.
-        let mut group = if wish.grows { self.lock(wish.group)? } else { self.try_lock(wish.group)? };
-        let enough = wish.min.max(wish.want / 4);
-        let take = |map: &mut BitMap| {
-            let here = map.take_at(wish.bit, wish.want, enough);
-            let stream = wish.grows && wish.want >= STREAM;
-            let apart = |map: &mut BitMap| map.take_apart(wish.want, wish.want.saturating_mul(ROOM));
-            let here = here.or_else(|| if stream { apart(map) } else { None });
-            here.or_else(|| map.take(wish.bit, wish.want, wish.want))
-        };
-        self.take_by(wish.group, &mut group, take)
+        let mut tree = self.with_group(wish.group, wish.grows)?;
+        let goal = self.shape.unit(wish.group, wish.bit);
+        let here = tree.free.at(goal).map(|run| Run { start: goal, len: (run.end() - goal).min(wish.want) });
+        let here = here.filter(|run| run.len >= wish.min.max(wish.want / 4));
+        let apart = || if wish.grows && wish.want >= STREAM { self.apart(wish, &tree) } else { None };
+        let run = here.or_else(apart).or_else(|| self.nearest(wish, &tree, goal))?;
+        let (_, run) = self.take(self.shape.tree_of(wish.group), &mut tree, run)?;
+        Some(run)
+    }
+
+    /// From the middle of one of the longest runs of the goal's group, if half of it has room: what grows from there is not soon
+    /// in the way of what grows elsewhere.
+    fn apart(&self, wish: &Wish, tree: &Tree) -> Option<Run> {
+        let (units, room) = (self.shape.units(wish.group), wish.want.saturating_mul(ROOM));
+        let long = tree.free.by_length().take(LONG_RUNS).take_while(|run| run.len / 2 >= room);
+        let run = { long }.find(|run| units.contains(&run.start))?;
+        Some(Run { start: run.start + run.len / 2, len: wish.want })
+    }
+
+    /// The first run of the whole length behind the goal in its group, then before it.
+    fn nearest(&self, wish: &Wish, tree: &Tree, goal: u32) -> Option<Run> {
+        let units = self.shape.units(wish.group);
+        let fits = |run: &Run| run.len >= wish.want;
+        let behind = tree.free.within(goal..units.end).take(NEAR_RUNS).find(fits);
+        let run = behind.or_else(|| tree.free.within(units.start..goal).take(NEAR_RUNS).find(fits))?;
+        Some(Run { start: run.start, len: wish.want })
+    }
+
+    /// Takes a run of a locked tree.
+    fn take(&self, t: u32, tree: &mut MutexGuard<'_, Tree>, run: Run) -> Found {
+        let taken = self.change(t, tree, |tree| tree.claim(run));
+        taken.then(|| self.shape.group_run(t, run))
     }
 
     /// A place to start a file in a group: each thread has a part of the group of its own.
@@ -128,83 +170,141 @@ impl Blocks {
     /// Where this thread last went when its goal's group was full.
     fn at_stream(&self, wish: &Wish) -> Found {
         let last = BlockNr(self.streams.local().load(Relaxed));
-        let (g, bit) = self.vol.geo.group_and_bit(last).filter(|(g, _)| g.0 != wish.group.0 && g.0 < wish.groups)?;
-        let mut group = self.try_lock(g)?;
-        Some((g, self.take(g, &mut group, bit, wish.want, wish.want)?))
+        let (g, bit) = self.vol.geo.group_and_bit(last).filter(|(g, _)| g.0 != wish.group.0)?;
+        let t = self.shape.tree_of(g);
+        if t >= wish.trees {
+            return None;
+        }
+        let mut tree = self.with_group(g, false)?;
+        let behind = Wish { group: g, bit, ..*wish };
+        let run = self.nearest(&behind, &tree, self.shape.unit(g, bit))?;
+        let found = self.take(t, &mut tree, run)?;
+        self.counts.stream.add(1);
+        Some(found)
     }
 
-    /// In a group that has a run of full length, or may have one; busy groups are passed over.
-    fn of_full_length(&self, wish: &Wish) -> Found {
-        let sure = wish.want.checked_next_power_of_two().unwrap_or(u32::MAX);
-        let found = self.of_order(wish, sure);
-        if found.is_some() || wish.want.is_power_of_two() { found } else { self.of_order(wish, power(wish.want)) }
-    }
-
-    /// In a group whose longest run's power of two is at least `least`.
-    fn of_order(&self, wish: &Wish, least: u32) -> Found {
-        let mut tries = FULL_TRIES;
-        for range in self.order(wish) {
-            let mut at = range.start;
-            while let Some(g) = self.longest.find(at..range.end, least) {
-                tries = tries.checked_sub(1)?;
-                let found = self
-                    .try_lock(GroupNr(g))
-                    .and_then(|mut group| self.take(GroupNr(g), &mut group, 0, wish.want, wish.want));
-                if let Some(run) = found {
-                    return Some((GroupNr(g), run));
-                }
-                at = g + 1;
+    /// By falling criteria. What is long enough is taken at once; before less is taken, more may be looked at.
+    fn by_criteria(&self, wish: &Wish) -> Found {
+        let near = self.shape.tree_of(wish.group);
+        for consultation in 1..=CONSULTATIONS {
+            let found = self.consult(wish, Criterion::Full);
+            if found.is_some() {
+                return found;
+            }
+            if !self.explore(0, consultation, near) {
+                break;
+            }
+        }
+        for criterion in [Criterion::Best, Criterion::Any] {
+            let more_is_known = self.explore(criterion as usize, 1, near);
+            let full = if more_is_known { self.consult(wish, Criterion::Full) } else { None };
+            let found = full.or_else(|| self.consult(wish, criterion));
+            if found.is_some() {
+                return found;
             }
         }
         None
     }
 
-    /// In one of the groups with the longest runs.
-    fn of_longest(&self, wish: &Wish) -> Found {
-        for _ in 0..LONGEST_TRIES {
-            let least = self.longest.largest().min(power(wish.want)).max(1);
-            let g = self.order(wish).into_iter().find_map(|range| self.longest.find(range, least))?;
-            let mut group = self.lock(GroupNr(g))?;
-            if let Some(run) = self.take(GroupNr(g), &mut group, 0, wish.want, wish.min.max(least)) {
-                return Some((GroupNr(g), run));
+    /// Tries the trees that the order of all trees advises.
+    fn consult(&self, wish: &Wish, criterion: Criterion) -> Found {
+        let advice = self.advice(wish, criterion);
+        tracing::trace!(target: "extant::frsp", ?criterion, want = wish.want, ?advice, "optimiser");
+        let found = advice.into_iter().find_map(|t| self.in_tree(t, wish, criterion))?;
+        if let Some(count) = self.counts.criteria.get(criterion as usize) {
+            count.add(1);
+        }
+        tracing::trace!(target: "extant::frsp", ?criterion, group = found.0.0, len = found.1.len, "found");
+        Some(found)
+    }
+
+    /// Trees to try, the best first.
+    fn advice(&self, wish: &Wish, criterion: Criterion) -> Advice {
+        let near = self.shape.tree_of(wish.group);
+        self.counts.advice.add(1);
+        // What is small belongs near its goal, not where it leaves the least.
+        if criterion == Criterion::Full && (wish.want < STREAM || self.meta.get(near) >= wish.want) {
+            let nearby = self.meta.nearby(wish.want, near, wish.trees);
+            if !nearby.is_empty() {
+                return nearby;
             }
+        }
+        let advice = match criterion {
+            Criterion::Full => self.meta.fitting(wish.want, near, wish.trees),
+            _ => self.meta.longest(near, wish.trees),
+        };
+        advice.unwrap_or_else(|| {
+            self.counts.busy.add(1);
+            let least = if criterion == Criterion::Full { wish.want } else { wish.min };
+            self.meta.nearby(least, near, wish.trees)
+        })
+    }
+
+    /// In a tree: among the groups in memory, else in the group that is said to have the best, which is loaded.
+    fn in_tree(&self, t: u32, wish: &Wish, criterion: Criterion) -> Found {
+        let slot = self.trees.get(t as usize)?;
+        let avoid = if wish.data && criterion != Criterion::Any { self.shape.behind_first(t) } else { 0 };
+        for _ in 0..=self.shape.groups_of(t).len() {
+            let mut tree = if criterion == Criterion::Any { slot.lock() } else { slot.try_lock()? };
+            let here = self.best_of(t, wish, &tree, avoid);
+            let outside = self.best_absent(t, wish, &tree, avoid);
+            let hoped = outside.map_or(0, |(_, longest)| longest);
+            let enough = if criterion == Criterion::Full { wish.want } else { wish.min.max(hoped.min(wish.want)) };
+            if let Some(run) = here.filter(|run| run.len >= enough) {
+                self.touch(t, &tree);
+                return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });
+            }
+            drop(tree);
+            let least = if criterion == Criterion::Full { wish.want } else { wish.min };
+            let (g, _) = outside.filter(|(_, longest)| *longest >= least)?;
+            self.load(g).ok()?;
         }
         None
     }
 
-    /// In any group.
+    /// The run of a tree that fits best: the shortest that is long enough, else the longest.
+    fn best_of(&self, t: u32, wish: &Wish, tree: &Tree, avoid: u32) -> Option<Run> {
+        let near = if self.shape.tree_of(wish.group) == t { self.shape.unit(wish.group, wish.bit) } else { 0 };
+        tree.free.best_fit(wish.want, near, avoid).or_else(|| tree.free.longest_from(avoid))
+    }
+
+    /// Of the groups that are not in memory that with the shortest sufficient longest run, else that with the longest.
+    fn best_absent(&self, t: u32, wish: &Wish, tree: &Tree, avoid: u32) -> Option<(GroupNr, u32)> {
+        let groups = self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_absent(self.shape.mask(*g)));
+        let known = groups.filter(|g| self.shape.unit(*g, 0) >= avoid);
+        let known = known.filter_map(|g| Some((g, self.summaries.longest(g.0)?)));
+        known.filter(|(_, longest)| *longest > 0).min_by_key(|(_, longest)| match *longest >= wish.want {
+            true => *longest,
+            false => u32::MAX - longest,
+        })
+    }
+
+    /// In any group, whatever is known of it. Others may move space about meanwhile, so all are looked at several times.
     fn anywhere(&self, wish: &Wish) -> Found {
-        for range in self.order(wish) {
-            let mut at = range.start;
-            while let Some(g) = self.longest.find(at..range.end, 1) {
-                let mut group = self.lock(GroupNr(g))?;
-                if let Some(run) = self.take(GroupNr(g), &mut group, 0, wish.want, wish.min) {
-                    return Some((GroupNr(g), run));
-                }
-                at = g + 1;
+        let near = self.shape.tree_of(wish.group);
+        let trees = || (near..wish.trees).chain(0..near.min(wish.trees));
+        let found = (0..SWEEPS).find_map(|_| trees().find_map(|t| self.in_any_group(t, wish)))?;
+        self.counts.anywhere.add(1);
+        Some(found)
+    }
+
+    fn in_any_group(&self, t: u32, wish: &Wish) -> Found {
+        let slot = self.trees.get(t as usize)?;
+        let mut unreadable = 0;
+        for _ in 0..=self.shape.groups_of(t).len() {
+            let mut tree = slot.lock();
+            if let Some(run) = self.best_of(t, wish, &tree, 0).filter(|run| run.len >= wish.min) {
+                self.touch(t, &tree);
+                return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });
+            }
+            let untried = |g: &GroupNr| tree.is_absent(self.shape.mask(*g)) && unreadable & self.shape.mask(*g) == 0;
+            let has_free = |g: &GroupNr| self.groups.with(*g, |desc| desc.free_clusters) > 0;
+            let next = self.shape.groups_of(t).map(GroupNr).find(|g| untried(g) && has_free(g))?;
+            drop(tree);
+            if self.load(next).is_err() {
+                unreadable |= self.shape.mask(next);
             }
         }
         None
-    }
-
-    /// All groups: from the goal's to the end of its flexible group, the rest of that, those behind, those before.
-    fn order(&self, wish: &Wish) -> [Range<u32>; 4] {
-        let bits = self.vol.geo.flex_bits;
-        let first = (wish.group.0 >> bits) << bits;
-        let end = first.saturating_add(1u32.checked_shl(bits).unwrap_or(u32::MAX)).min(wish.groups);
-        [wish.group.0..end, first..wish.group.0, end..wish.groups, 0..first]
-    }
-
-    fn take(&self, g: GroupNr, group: &mut Group, bit: u32, want: u32, min: u32) -> Option<Run> {
-        self.take_by(g, group, |map| map.take(bit, want, min))
-    }
-
-    /// Claims what `take` takes.
-    fn take_by(&self, g: GroupNr, group: &mut Group, take: impl FnOnce(&mut BitMap) -> Option<Run>) -> Option<Run> {
-        let map = self.warm(g, group)?;
-        let run = take(&mut map.free)?;
-        map.claimed += run.len;
-        self.longest.set(g.0, map.free.longest());
-        Some(run)
     }
 }

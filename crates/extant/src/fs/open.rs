@@ -27,6 +27,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Share of the memory for metadata blocks.
 const CACHE_SHARE: u64 = 4;
 
+/// Share of the memory for free-space trees, at most.
+const TREE_SHARE: u64 = 8;
+
 /// Share of the memory for file content.
 const PAGE_SHARE: u64 = 2;
 
@@ -105,6 +108,7 @@ fn assemble(
     let as_client: Arc<dyn extant_journal::Client> = client.clone();
     store.journal.set_client(Arc::downgrade(&as_client));
     store.alloc.set_discard(options.discard);
+    store.alloc.bound_memory(options.memory / TREE_SHARE);
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
     Ok(Fs { ops, threads: None, recovery, _client: client, clean_state: before.state(), mmp: None })
@@ -113,7 +117,11 @@ fn assemble(
 /// The first changes: what a crash left is finished, and the threads begin.
 fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     fs.recovery.orphans = fs.ops.process_orphans()?;
-    fs.threads = Some(Threads::start(&fs.ops, options.commit_interval)?);
+    let mut threads = Threads::start(&fs.ops, options.commit_interval)?;
+    // Where blocks go depends on what is known of groups, and so on time: not where the same image shall come out again.
+    let scanning = if options.seed.is_none() { threads.start_scanning(&fs.ops) } else { Ok(()) };
+    fs.threads = Some(threads);
+    scanning?;
     Ok(())
 }
 

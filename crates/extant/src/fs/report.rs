@@ -1,6 +1,6 @@
 //! What opening found, and counters of a live file system.
 
-use crate::alloc::{PreallocStats, Usage};
+use crate::alloc::{PreallocStats, SpaceStats, Usage};
 use crate::inode::PoolStats;
 use crate::ops::{Operations, OrphanReport};
 use crate::orphan::OrphanStats;
@@ -28,6 +28,8 @@ pub struct Recovery {
 pub struct FsStats {
     /// Space.
     pub usage: Usage,
+    /// Free-space trees.
+    pub space: SpaceStats,
     /// Inodes in memory.
     pub inodes_cached: usize,
     /// Names in memory.
@@ -50,6 +52,7 @@ impl FsStats {
         let st = ops.st();
         FsStats {
             usage: ops.usage(),
+            space: st.alloc.space_stats(),
             inodes_cached: ops.vfs.inodes.len(),
             names_cached: ops.vfs.dentries.len(),
             pages: st.pool.stats(),

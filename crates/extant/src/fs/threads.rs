@@ -1,5 +1,6 @@
-//! The engine's own threads: writeback and reaper. The journal has its own.
+//! The engine's own threads: writeback, reaper, and those that scan bitmaps until all groups are known. The journal has its own.
 
+use crate::alloc::Scanned;
 use crate::ops::Operations;
 use extant_sync::{Condvar, Level, Mutex};
 use std::sync::Arc;
@@ -8,6 +9,9 @@ use std::time::Duration;
 
 /// How often the reaper looks for inodes to free.
 const REAP_EVERY: Duration = Duration::from_millis(50);
+
+/// How often scanning that was switched off looks whether it was switched on again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 struct Stop {
@@ -19,7 +23,7 @@ impl Stop {
     /// Sleeps; false if it was woken to stop.
     fn sleep(&self, how_long: Duration) -> bool {
         let mut asked = self.asked.lock();
-        if !*asked {
+        if !*asked && !how_long.is_zero() {
             self.wake.wait_for(&mut asked, how_long);
         }
         !*asked
@@ -47,6 +51,26 @@ impl Threads {
             ops.reap();
         })?;
         Ok(threads)
+    }
+
+    /// Starts what finds out how much space each group has, where that is worth a thread.
+    pub fn start_scanning(&mut self, ops: &Arc<Operations>) -> std::io::Result<()> {
+        for _ in 0..ops.st().alloc.scanners() {
+            let (stop, ops) = (self.stop.clone(), Arc::downgrade(ops));
+            let body = move || {
+                let mut pause = Duration::ZERO;
+                while stop.sleep(pause) {
+                    let Some(ops) = ops.upgrade() else { return };
+                    match ops.st().alloc.scan_some() {
+                        Scanned::Some => pause = Duration::ZERO,
+                        Scanned::Off => pause = LOOK_AGAIN,
+                        Scanned::All => return,
+                    }
+                }
+            };
+            self.running.push(Builder::new().name("extant-scan".into()).spawn(body)?);
+        }
+        Ok(())
     }
 
     fn every(

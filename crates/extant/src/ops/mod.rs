@@ -23,7 +23,7 @@ pub use orphans::OrphanReport;
 pub use readdir::DirEntry;
 pub use rename::RenameFlags;
 
-use crate::alloc::Usage;
+use crate::alloc::{Fragmentation, Usage};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
@@ -139,6 +139,20 @@ impl Operations {
     /// Usage of the file system.
     pub fn usage(&self) -> Usage {
         self.st().alloc.usage()
+    }
+
+    /// How fragmented free space is, as far as is known.
+    pub fn fragmentation(&self) -> Fragmentation {
+        self.st().alloc.fragmentation()
+    }
+
+    /// Sets a tunable of the live file system and gives the value that holds then: `mb_frsp_max_mem` (bytes that free-space trees may
+    /// take, 0 for any number), `frsp_cache_aggression` (0 to 3), `prefetch_block_bitmaps` (0 or 1).
+    ///
+    /// # Errors
+    /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
+    pub fn set_tunable(&self, name: &str, value: u64) -> Result<u64> {
+        self.st().alloc.set(name, value)
     }
 
     /// Bytes of a block.

@@ -499,6 +499,7 @@ impl Filesystem for Server {
     ) {
         let done = match cmd {
             control::STATS => self.stats_page(req, ino, in_data),
+            control::SET => self.set_tunable(req, ino, in_data),
             _ => self.node(ino).and_then(|n| ioctl::answer(&self.ops, req.uid(), &n, cmd, in_data)),
         };
         answer!(reply, done, |r, out| r.ioctl(0, &out));

@@ -133,13 +133,26 @@ impl Server {
 
     /// A page of the counters, on the root directory, for root and for the one who mounted it.
     pub(super) fn stats_page(&self, req: &Request, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+        self.may_control(req, ino)?;
+        self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
+    }
+
+    /// Sets a tunable, on the root directory, for root and for the one who mounted it.
+    pub(super) fn set_tunable(&self, req: &Request, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+        self.may_control(req, ino)?;
+        let (name, value) = control::setting(input).ok_or(Errno::Inval)?;
+        let holds = self.ops.set_tunable(name, value)?;
+        Ok(control::encode_setting(name, holds).ok_or(Errno::Inval)?.to_vec())
+    }
+
+    fn may_control(&self, req: &Request, ino: INodeNo) -> Result<(), Error> {
         if ino != INodeNo::ROOT {
             return Err(Errno::NotTy.into());
         }
         if req.uid() != 0 && req.uid() != self.owner {
             return Err(Errno::Acces.into());
         }
-        self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
+        Ok(())
     }
 
     pub(super) fn fsync_node(&self, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {

@@ -8,7 +8,8 @@
 //! - What is preallocated has been taken from the budget and from its group's map, as any claim. Users are told that it is
 //!   free ([`Keep::held`]), and before ENOSPC is told it is given back ([`Keep::shed`]). When space is scarce nothing is
 //!   preallocated ([`Keep::room`]), so that giving back comes to an end.
-//! - A group with preallocations keeps its map in memory, so it cannot turn out to be bad afterwards.
+//! - Preallocated space is held, so it stays out of free space that is made again from a bitmap. What lies in a group that turns out
+//!   to be bad goes back to nobody.
 //!
 //! # How much there may be
 //! A preallocation is a few dozen bytes, or a few hundred once it is used out of order. All of them take at most

@@ -9,6 +9,7 @@ use extant_journal::{Client, Config, Error, Freezer, Journal, Tid};
 use extant_sync::atomic::AtomicBool;
 use extant_testkit::{FeatureSet, Image};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 #[derive(Debug)]
 pub struct House {
@@ -17,13 +18,15 @@ pub struct House {
     pub vol: Arc<Volume>,
     pub groups: Arc<Groups>,
     pub alloc: Arc<Alloc>,
-    _client: Arc<Rooms>,
+    client: Arc<Rooms>,
 }
 
 #[derive(Debug)]
 struct Rooms {
     groups: Arc<Groups>,
     alloc: Arc<Alloc>,
+    /// The newest transaction whose frees may be allocated again.
+    durable: AtomicU64,
 }
 
 impl Client for Rooms {
@@ -32,6 +35,7 @@ impl Client for Rooms {
     }
 
     fn committed(&self, tid: Tid) {
+        self.durable.fetch_max(tid.0, SeqCst);
         self.alloc.committed(tid);
     }
 
@@ -74,15 +78,26 @@ impl House {
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);
         let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
-        let client = Arc::new(Rooms { groups: groups.clone(), alloc: alloc.clone() });
+        let client = Arc::new(Rooms { groups: groups.clone(), alloc: alloc.clone(), durable: AtomicU64::new(0) });
         let weak: std::sync::Weak<Rooms> = Arc::downgrade(&client);
         vol.journal.set_client(weak);
-        Ok(House { image, dev, vol, groups, alloc, _client: client })
+        Ok(House { image, dev, vol, groups, alloc, client })
     }
 
     /// Commits everything.
     pub fn sync(&self) {
         self.vol.journal.sync().unwrap();
+    }
+
+    /// The newest transaction whose frees may be allocated again.
+    pub fn durable(&self) -> u64 {
+        self.client.durable.load(SeqCst)
+    }
+
+    /// Evicts all trees.
+    pub fn evict(&self) {
+        let blocks = &self.alloc.blocks;
+        (0..).zip(&blocks.trees).for_each(|(t, slot)| blocks.forget(t, &mut slot.lock()));
     }
 
     /// Ends the journal and gives the image as it is then.

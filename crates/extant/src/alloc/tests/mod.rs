@@ -1,6 +1,8 @@
 mod harness;
 mod hostile;
 mod model;
+mod threads;
+mod trees;
 
 use super::*;
 use extant_blocks::BlockDevice;

@@ -12,6 +12,7 @@ enum Step {
     Drop { which: usize },
     Free { which: usize, from: u32, len: u32 },
     Sync,
+    Evict,
     Reopen,
 }
 
@@ -24,6 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(|which| Step::Drop { which }),
         3 => (any::<usize>(), 0u32..50, 1u32..300).prop_map(|(which, from, len)| Step::Free { which, from, len }),
         1 => Just(Step::Sync),
+        1 => Just(Step::Evict),
         1 => Just(Step::Reopen),
     ]
 }
@@ -61,6 +63,7 @@ impl World {
             }
             Step::Free { which, from, len } => self.free(which, from, len),
             Step::Sync => self.house().sync(),
+            Step::Evict => self.house().evict(),
             Step::Reopen => {
                 self.claims.clear();
                 self.house = self.house.take().map(House::reopen);

@@ -1,0 +1,140 @@
+//! How much memory trees take, and which of them leave it.
+
+use super::blocks::Blocks;
+use super::tree::Tree;
+use extant_space::{FreeTree, Lru};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use extant_sync::{Level, Mutex, ShardedCounter};
+
+/// Trees that one load evicts at most, and that it looks at for it.
+const EVICT_STEPS: usize = 16;
+
+/// Accounts of the trees in memory.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub lru: Mutex<Lru>,
+    /// Bytes that trees may take; 0 for any number.
+    limit: AtomicU64,
+    /// Bytes of the worst tree: the limit is never below it.
+    worst: u64,
+    runs: ShardedCounter,
+    /// Whether a tree is on the active list, to be read without the lock.
+    active: Box<[AtomicBool]>,
+}
+
+impl Memory {
+    pub fn new(trees: u32, worst: u64, limit: u64) -> Memory {
+        let active = (0..trees).map(|_| AtomicBool::new(false)).collect();
+        let lru = Mutex::new(Level::Lru, Lru::default());
+        let memory = Memory { lru, limit: AtomicU64::new(0), worst, runs: ShardedCounter::new(0), active };
+        memory.set_limit(limit);
+        memory
+    }
+
+    /// Notes that trees have so many more runs.
+    pub fn count(&self, runs: i64) {
+        if runs != 0 {
+            self.runs.add(runs);
+        }
+    }
+
+    /// Bytes of all trees.
+    pub fn usage(&self) -> u64 {
+        FreeTree::bytes_of(u64::try_from(self.runs.sum()).unwrap_or(0))
+    }
+
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Sets the limit; one that has no room for the worst tree is raised to it. 0 takes it away.
+    pub fn set_limit(&self, bytes: u64) {
+        let limit = if bytes == 0 { 0 } else { bytes.max(self.worst) };
+        self.limit.store(limit, Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        let limit = self.limit();
+        limit > 0 && self.usage() > limit
+    }
+
+    /// Runs that active trees may have: half of what the limit has room for.
+    fn active_budget(&self) -> u64 {
+        match self.limit() {
+            0 => u64::MAX,
+            limit => limit / FreeTree::bytes_of(2),
+        }
+    }
+
+    /// A tree was loaded by its caller, who has it locked.
+    pub fn loaded(&self, tree: u32) {
+        self.lru.lock().loaded(tree);
+    }
+
+    /// A tree cannot be evicted just now.
+    fn pass(&self, tree: u32) {
+        let mut lru = self.lru.lock();
+        lru.pass(tree);
+        self.note(tree, false);
+    }
+
+    /// Whether a tree is on the active list. Flags change under the list's lock, so that they follow it.
+    fn note(&self, tree: u32, active: bool) {
+        if let Some(flag) = self.active.get(tree as usize) {
+            flag.store(active, Relaxed);
+        }
+    }
+}
+
+impl Blocks {
+    /// A request used a tree, which the caller has locked.
+    pub(super) fn touch(&self, t: u32, tree: &Tree) {
+        if self.memory.active.get(t as usize).is_none_or(|active| active.load(Relaxed)) {
+            return;
+        }
+        let mut lru = self.memory.lru.lock();
+        let demoted = lru.used(t, tree.free.runs() as u64, self.memory.active_budget());
+        self.memory.note(t, true);
+        demoted.into_iter().for_each(|tree| self.memory.note(tree, false));
+    }
+
+    /// Evicts trees until the limit is kept, some at most; `keep` was just loaded. Trees that somebody works on are passed
+    /// over.
+    pub(super) fn evict(&self, keep: Option<u32>) {
+        for _ in 0..EVICT_STEPS {
+            if !self.memory.is_over() {
+                break;
+            }
+            let Some(t) = self.memory.lru.lock().victim() else { break };
+            let tree = self.trees.get(t as usize).filter(|_| keep != Some(t)).and_then(|slot| slot.try_lock());
+            match tree {
+                Some(mut tree) => self.forget(t, &mut tree),
+                None => self.memory.pass(t),
+            }
+        }
+    }
+
+    /// Evicts a tree.
+    pub(super) fn forget(&self, t: u32, tree: &mut Tree) {
+        self.unload(t, tree);
+        let mut lru = self.memory.lru.lock();
+        lru.remove(t);
+        self.memory.note(t, false);
+    }
+
+    /// Sets the bytes that trees may take (0: any number), and evicts what is beyond at once. Gives the limit that holds.
+    pub(super) fn set_memory_limit(&self, bytes: u64) -> u64 {
+        self.memory.set_limit(bytes);
+        let trees = self.trees.len();
+        for _ in 0..trees {
+            if !self.memory.is_over() {
+                break;
+            }
+            let Some(t) = self.memory.lru.lock().victim() else { break };
+            if let Some(slot) = self.trees.get(t as usize) {
+                self.forget(t, &mut slot.lock());
+            }
+        }
+        self.memory.limit()
+    }
+}

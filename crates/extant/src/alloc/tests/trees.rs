@@ -1,0 +1,178 @@
+//! Trees: loaded, evicted, made again; summaries; limits; criteria.
+
+use super::*;
+use crate::alloc::Scanned;
+
+const FEATURES: &str = "none,extent,flex_bg,filetype,sparse_super,large_file,dir_index,metadata_csum,64bit";
+
+/// Many small groups: 160 of 256 blocks, ten trees.
+fn small_groups() -> House {
+    House::on(Image::mke2fs(40 << 20, &["-b", "1024", "-g", "256", "-G", "16", "-N", "640", "-O", FEATURES]))
+}
+
+/// Books every second block of all the free space there is.
+fn fragment(house: &House) {
+    let mut claims = Vec::new();
+    while let Ok(claim) = house.alloc.claim(&all(0, 5000)) {
+        claims.push(claim);
+    }
+    for mut claim in claims {
+        while claim.len > 0 {
+            let mut one = claim.split(1);
+            let mut h = house.vol.start(house.alloc.credits(1)).unwrap();
+            house.alloc.book(&mut h, &mut one, 1).unwrap();
+            drop(claim.split(1));
+        }
+    }
+}
+
+fn stats(house: &House) -> SpaceStats {
+    house.alloc.space_stats()
+}
+
+#[test]
+fn frees_that_are_not_durable_stay_away_when_trees_are_made_again() {
+    for set in SETS {
+        let house = House::named(set);
+        let mut taken = Vec::new();
+        while let Ok(run) = take(&house, &all(0, 5000)) {
+            taken.push(run);
+        }
+        house.sync();
+        let (start, len) = taken[taken.len() / 2];
+        give(&house, (start, len)).unwrap();
+        house.evict();
+        assert!(
+            house.alloc.claim(&all(start.0, 1)).is_err(),
+            "{set}: the bitmap says free, but the freeing may yet be undone"
+        );
+        house.evict();
+        house.sync();
+        let again = house.alloc.claim(&all(start.0, len)).unwrap();
+        assert_eq!((again.start, again.len), (start, len), "{set}");
+    }
+}
+
+#[test]
+fn claims_outlive_their_tree() {
+    let house = House::named("default");
+    let mut claim = house.alloc.claim(&want(5000, 100, 100)).unwrap();
+    house.evict();
+    let front = claim.split(40);
+    let other = house.alloc.claim(&want(5000, 5000, 1)).unwrap();
+    let apart = other.start.0 >= claim.start.0 + 60 || other.start.0 + u64::from(other.len) <= front.start.0;
+    assert!(apart, "{other:?} {claim:?}");
+    house.evict();
+    let mut h = house.vol.start(house.alloc.credits(60)).unwrap();
+    let booked = house.alloc.book(&mut h, &mut claim, 60).unwrap();
+    drop(h);
+    drop((front, other));
+    assert_eq!(house.alloc.claim(&want(5000, 40, 40)).unwrap().start, BlockNr(5000));
+    give(&house, (booked, 60)).unwrap();
+    house.sync();
+    house.close().assert_clean();
+}
+
+#[test]
+fn a_limit_holds_and_what_was_evicted_is_found_again() {
+    let house = small_groups();
+    let free = house.alloc.usage().free;
+    let limit = house.alloc.set("mb_frsp_max_mem", 1).unwrap();
+    assert_eq!(limit, extant_space::FreeTree::worst_bytes(16 * 256), "no limit is below the worst tree");
+    fragment(&house);
+    let left = house.alloc.usage().free;
+    assert!(left * 3 > free, "{left} of {free}");
+    house.sync();
+    house.evict();
+    // Every tree is needed once, and there is room for two of them.
+    let mut taken = 0;
+    while let Ok(claim) = house.alloc.claim(&all(taken * 7 % 40_000, 1)) {
+        assert_eq!(claim.len, 1);
+        taken += 1;
+        let mut claim = claim;
+        let mut h = house.vol.start(house.alloc.credits(1)).unwrap();
+        house.alloc.book(&mut h, &mut claim, 1).unwrap();
+        assert!(stats(&house).frsp_tree_usage <= 2 * limit);
+    }
+    assert_eq!(taken, left);
+    let stats = stats(&house);
+    assert!(stats.trees_evicted > 10 && stats.cache_hits > 0, "{stats:?}");
+    house.sync();
+    house.check_counts();
+}
+
+#[test]
+fn lowering_the_limit_evicts_at_once() {
+    let house = small_groups();
+    fragment(&house);
+    let before = stats(&house);
+    let worst = extant_space::FreeTree::worst_bytes(16 * 256);
+    assert!(before.frsp_tree_usage > 2 * worst && before.trees_active + before.trees_inactive == 10, "{before:?}");
+    assert_eq!(house.alloc.set("mb_frsp_max_mem", worst).unwrap(), worst);
+    let after = stats(&house);
+    assert!(after.frsp_tree_usage <= worst && after.trees_active + after.trees_inactive < 10, "{after:?}");
+    // What is known of them stays.
+    assert!((0..10).all(|tree| house.alloc.blocks.meta.get(tree) == 1));
+    assert_eq!(house.alloc.set("mb_frsp_max_mem", 0).unwrap(), 0);
+    assert!(house.alloc.set("frsp_cache_aggression", 4).is_err() && house.alloc.set("colour", 1).is_err());
+}
+
+#[test]
+fn the_whole_disk_is_known_without_a_tree_in_memory() {
+    let house = small_groups();
+    let hole = take(&house, &all(20_000, 200)).unwrap();
+    fragment(&house);
+    give(&house, hole).unwrap();
+    let house = house.reopen();
+    let unknown = stats(&house).trees_unknown;
+    assert!(unknown > 8 && house.alloc.scanners() > 0, "{unknown}");
+    house.alloc.set("prefetch_block_bitmaps", 0).unwrap();
+    assert_eq!(house.alloc.scan_some(), Scanned::Off);
+    house.alloc.set("prefetch_block_bitmaps", 1).unwrap();
+    while house.alloc.scan_some() != Scanned::All {}
+    let known = stats(&house);
+    assert_eq!((known.trees_unknown, known.frsp_tree_usage, known.bitmaps_read), (0, 0, 0));
+    assert_eq!(house.alloc.fragmentation().longest, hole.1);
+    // The one long run is found by loading its group and the goal's.
+    let claim = house.alloc.claim(&all(1000, hole.1)).unwrap();
+    assert_eq!((claim.start, claim.len), hole);
+    assert!(stats(&house).bitmaps_read <= 2, "{:?}", stats(&house));
+}
+
+#[test]
+fn a_level_says_what_a_request_itself_looks_at() {
+    let house = small_groups();
+    fragment(&house);
+    let mut house = house.reopen();
+    let mut looked = Vec::new();
+    for level in 0..=3 {
+        house = house.reopen();
+        house.alloc.set("frsp_cache_aggression", level).unwrap();
+        drop(house.alloc.claim(&all(1000, 100)).unwrap());
+        looked.push(stats(&house).advice_unknown);
+    }
+    assert_eq!(looked[0], 0);
+    assert!(looked[0] < looked[1] && looked[1] < looked[2] && looked[2] < looked[3], "{looked:?}");
+}
+
+#[test]
+fn first_blocks_and_partial_groups_have_their_places() {
+    // 1 KiB blocks begin at block 1, and the last group is a short one.
+    let house =
+        House::on(Image::mke2fs((9 << 20) + 77 * 1024, &["-b", "1024", "-g", "1024", "-G", "4", "-O", FEATURES]));
+    assert_eq!(house.vol.geo.first_data_block, 1);
+    let total = house.alloc.usage().free;
+    let mut seen = std::collections::BTreeSet::new();
+    while let Ok((start, len)) = take(&house, &all(0, 100)) {
+        assert!(start.0 >= 1 && start.0 + u64::from(len) <= house.vol.geo.blocks_count);
+        assert!((start.0..start.0 + u64::from(len)).all(|block| seen.insert(block)));
+        assert_eq!(
+            house.vol.geo.group_of_block(start),
+            house.vol.geo.group_of_block(BlockNr(start.0 + u64::from(len) - 1))
+        );
+    }
+    assert_eq!(seen.len() as u64, total);
+    house.sync();
+    house.check_counts();
+    house.close();
+}

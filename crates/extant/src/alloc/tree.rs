@@ -1,0 +1,218 @@
+//! The free space of a flexible group in memory: loaded group by group, forgotten as a whole.
+//!
+//! # Invariants
+//! - A loaded group's free runs are its bitmap's clear bits less what is held.
+//! - What is held stays noted whether the group is loaded or not, so forgetting needs no care for claims and for frees that
+//!   are not durable.
+
+use super::blocks::Blocks;
+use super::group;
+use super::shape::Shape;
+use crate::error::{Error, Result};
+use extant_format::error::Corrupt;
+use extant_format::types::GroupNr;
+use extant_space::{FreeTree, Held, Run, Summary, free_runs};
+use extant_sync::MutexGuard;
+use extant_sync::atomic::Ordering;
+use std::ops::Range;
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// Neither used nor held, in loaded groups.
+    pub free: FreeTree,
+    /// Claimed, or freed by a transaction that is not durable yet.
+    pub held: Held,
+    /// Groups in memory.
+    loaded: u64,
+    /// Groups whose bitmap cannot be trusted: nothing is allocated there any more.
+    bad: u64,
+    /// The longest run of groups that are not in memory, as far as is known.
+    outside: u32,
+}
+
+impl Tree {
+    pub fn new(shape: &Shape, outside: u32) -> Tree {
+        Tree { free: FreeTree::new(shape.group_len()), held: Held::default(), loaded: 0, bad: 0, outside }
+    }
+
+    pub fn is_loaded(&self, mask: u64) -> bool {
+        self.loaded & mask != 0
+    }
+
+    pub fn is_bad(&self, mask: u64) -> bool {
+        self.bad & mask != 0
+    }
+
+    /// Neither loaded nor bad.
+    pub fn is_absent(&self, mask: u64) -> bool {
+        (self.loaded | self.bad) & mask == 0
+    }
+
+    fn longest(&self) -> u32 {
+        self.free.longest().map_or(0, |run| run.len).max(self.outside)
+    }
+
+    /// Takes a run that is free.
+    pub fn claim(&mut self, run: Run) -> bool {
+        self.free.take(run) && self.held.add(run)
+    }
+}
+
+impl Blocks {
+    /// Changes a tree, and keeps what is known of it elsewhere true.
+    pub(super) fn change<R>(&self, t: u32, tree: &mut Tree, change: impl FnOnce(&mut Tree) -> R) -> R {
+        let before = tree.free.runs() as i64;
+        let result = change(tree);
+        self.memory.count(tree.free.runs() as i64 - before);
+        self.meta.set(t, tree.longest());
+        result
+    }
+
+    /// Computes again what is known of the groups that are not in memory.
+    pub(super) fn renew_outside(&self, t: u32, tree: &mut Tree) {
+        let absent = self.shape.groups_of(t).filter(|g| tree.is_absent(self.shape.mask(GroupNr(*g))));
+        tree.outside = absent.filter_map(|g| self.summaries.longest(g)).max().unwrap_or(0);
+    }
+
+    /// The group's tree, locked, with the group in memory. `None` if the group is bad, turns out to be or cannot be read,
+    /// or, unless told to wait, if somebody else works on it.
+    pub(super) fn with_group(&self, g: GroupNr, wait: bool) -> Option<MutexGuard<'_, Tree>> {
+        let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
+        let slot = self.trees.get(t as usize)?;
+        // Between loading and locking the tree may be evicted.
+        for _ in 0..LOAD_TRIES {
+            let tree = if wait { slot.lock() } else { slot.try_lock()? };
+            if tree.is_loaded(mask) {
+                self.counts.hits.add(1);
+                self.touch(t, &tree);
+                return Some(tree);
+            }
+            let bad = tree.is_bad(mask);
+            drop(tree);
+            if bad || !wait && self.bitmaps.get(g.index())?.is_locked() {
+                return None;
+            }
+            self.load(g).ok()?;
+        }
+        None
+    }
+
+    /// Brings a group's free space into memory.
+    ///
+    /// # Errors
+    /// Why the group is bad; `Io`.
+    pub(super) fn load(&self, g: GroupNr) -> Result<()> {
+        let none = || Error::from(Corrupt::new("group number").found(g.0));
+        let mut bitmap = self.bitmaps.get(g.index()).ok_or_else(none)?.lock();
+        let t = self.shape.tree_of(g);
+        let slot = self.trees.get(t as usize).ok_or_else(none)?;
+        if bitmap.bad {
+            return Err(Corrupt::new("block bitmap").at_group(g).into());
+        }
+        if slot.lock().is_loaded(self.shape.mask(g)) {
+            return Ok(());
+        }
+        let runs = match group::free_runs_of(self, g) {
+            Ok(runs) => runs,
+            // The next try may be luckier.
+            Err(error @ Error::Io(_)) => {
+                self.unread.fetch_add(1, Ordering::Relaxed);
+                return Err(error);
+            }
+            Err(error) => {
+                bitmap.bad = true;
+                return Err(self.disable(g, error));
+            }
+        };
+        self.counts.bitmaps_read.add(1);
+        self.insert(t, g, &mut slot.lock(), runs);
+        drop(bitmap);
+        self.evict(Some(t));
+        Ok(())
+    }
+
+    fn insert(&self, t: u32, g: GroupNr, tree: &mut Tree, runs: Vec<Run>) {
+        let runs: Vec<Run> = runs.into_iter().map(|run| self.shape.place(g, run)).collect();
+        let runs = tree.held.subtract(runs);
+        if tree.loaded == 0 {
+            self.counts.loaded.add(1);
+        }
+        self.change(t, tree, |tree| {
+            tree.free.load(&runs);
+            tree.loaded |= self.shape.mask(g);
+            self.renew_outside(t, tree);
+        });
+        self.memory.loaded(t);
+    }
+
+    /// Gives a group up: nothing is allocated there, and what it had is taken from the budget.
+    fn disable(&self, g: GroupNr, error: Error) -> Error {
+        tracing::error!("group {g} is not used for allocation any more: {error}");
+        let t = self.shape.tree_of(g);
+        self.summaries.set(g.0, &Summary::default());
+        let mut held = 0;
+        if let Some(slot) = self.trees.get(t as usize) {
+            let mut tree = slot.lock();
+            held = tree.held.count(self.shape.units(g));
+            self.change(t, &mut tree, |tree| {
+                tree.bad |= self.shape.mask(g);
+                self.renew_outside(t, tree);
+            });
+        }
+        let free = self.groups.with(g, |desc| desc.free_clusters);
+        self.budget.correct(free.saturating_sub(held).into());
+        self.groups.note(&error);
+        error
+    }
+
+    /// Forgets a tree; what is known of its groups stays.
+    pub(super) fn unload(&self, t: u32, tree: &mut Tree) {
+        for g in self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_loaded(self.shape.mask(*g))) {
+            self.summaries.set(g.0, &Summary::of(tree.free.within(self.shape.units(g))));
+        }
+        self.change(t, tree, |tree| {
+            tree.free.clear();
+            tree.loaded = 0;
+            self.renew_outside(t, tree);
+        });
+        self.counts.evictions.add(1);
+        tracing::debug!(target: "extant::frsp", tree = t, "tree freed");
+    }
+
+    /// Makes held clusters free again; they are given to the budget by the caller. False if the group is bad, or they were
+    /// not held.
+    pub(super) fn let_go(&self, g: GroupNr, run: Run) -> bool {
+        let t = self.shape.tree_of(g);
+        let Some(slot) = self.trees.get(t as usize) else { return false };
+        let (unit, mask) = (self.shape.place(g, run), self.shape.mask(g));
+        let mut tree = slot.lock();
+        if !tree.held.remove(unit) {
+            tracing::error!("clusters {run:?} of group {g} were given back and not claimed");
+            return false;
+        }
+        if tree.is_loaded(mask) {
+            return self.change(t, &mut tree, |tree| tree.free.add(unit));
+        }
+        self.summaries.freed(g.0, run.len);
+        self.change(t, &mut tree, |tree| self.renew_outside(t, tree));
+        !tree.is_bad(mask)
+    }
+
+    /// The free runs of a group that is in memory.
+    pub(super) fn runs_of(&self, g: GroupNr, tree: &Tree, clusters: Range<u32>) -> impl Iterator<Item = Run> {
+        let first = self.shape.unit(g, 0);
+        let units = first + clusters.start..first + clusters.end;
+        tree.free.within(units).map(move |run| Run { start: run.start - first, len: run.len })
+    }
+}
+
+/// How often a group is loaded for one claim.
+const LOAD_TRIES: u32 = 4;
+
+/// A bitmap's clear bits.
+pub(super) fn clear_runs(bits: &[u8], len: u32) -> Vec<Run> {
+    let mut runs = Vec::new();
+    free_runs(bits, len, |run| runs.push(run));
+    runs
+}
