@@ -3,7 +3,7 @@
 use crate::bench::{self, Plan};
 use crate::side::{SIDES, Side};
 use crate::workload::Scale;
-use crate::{bars, contention, huge, pairs, report, scratch, serve};
+use crate::{bars, contention, huge, pairs, prealloc, report, scratch, serve};
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::MountOptions;
 use std::io::{self, IsTerminal};
@@ -24,6 +24,8 @@ enum Command {
     Bench(BenchArgs),
     /// Runs workloads on the engine and on the kernel's ext4 in pairs. Needs root for mounts and loop devices.
     Pairs(pairs::Args),
+    /// Runs the published tests of preallocation on the engine and on the kernel's ext4, and the designs before it. Needs root.
+    Prealloc(prealloc::Args),
     /// Counts what operations of the engine do to memory that threads share.
     Contention(contention::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
@@ -80,6 +82,7 @@ pub fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(args) => bench(&args),
         Command::Pairs(args) => pairs::run(&args),
+        Command::Prealloc(args) => prealloc::run(&args),
         Command::Contention(args) => contention::run(&args),
         Command::Serve { image, threads, write_through, dir } => {
             let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };

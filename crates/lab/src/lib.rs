@@ -14,6 +14,7 @@ pub mod jobs;
 pub mod measure;
 pub mod null;
 pub mod pairs;
+pub mod prealloc;
 pub mod report;
 pub mod scratch;
 pub mod serve;

@@ -1,0 +1,222 @@
+//! The tree of preallocations, and the lists before it, behind one small trait.
+//!
+//! A list is searched twice for each allocation, once for space and once to trim a window, and each preallocation on the
+//! way is locked. The capped list puts what was used at its front and is cut to 512 entries from its tail once it has a
+//! quarter more than that.
+
+use extant_space::prealloc::{Found, Piece, Tree};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Entries that the capped list is cut to.
+const CAP: usize = 512;
+
+/// One file's preallocations. A run is used from wherever the file asks.
+pub trait Design {
+    /// Takes up to `len` units for the file's units from `logical` on.
+    fn take(&mut self, logical: u32, len: u32) -> Option<Piece>;
+    /// What of a window around `logical` has no preallocation.
+    fn trim(&mut self, logical: u32, window: Range<u64>) -> Range<u64>;
+    /// Adds a preallocation.
+    fn insert(&mut self, piece: Piece);
+    /// Preallocations now.
+    fn len(&self) -> usize;
+    /// Preallocations looked at, and locks taken, so far.
+    fn cost(&self) -> (u64, u64);
+}
+
+/// The engine's tree: one lock for each allocation.
+#[derive(Default)]
+pub struct AsTree {
+    tree: Tree,
+    visited: u64,
+    locks: u64,
+}
+
+impl Design for AsTree {
+    fn take(&mut self, logical: u32, len: u32) -> Option<Piece> {
+        let mut visits = 0;
+        self.locks += 1;
+        let found = self.tree.take(logical, len, u64::MAX, &mut visits);
+        self.visited += u64::from(visits);
+        match found {
+            Found::Taken { piece, of } => {
+                self.tree.finish(of);
+                Some(piece)
+            }
+            Found::Spent(_) | Found::Nothing => None,
+        }
+    }
+
+    fn trim(&mut self, logical: u32, window: Range<u64>) -> Range<u64> {
+        let mut visits = 0;
+        self.locks += 1;
+        let trimmed = self.tree.trim(logical, window, &mut visits);
+        self.visited += u64::from(visits);
+        trimmed
+    }
+
+    fn insert(&mut self, piece: Piece) {
+        self.locks += 1;
+        assert!(self.tree.insert(piece), "preallocations overlap");
+    }
+
+    fn len(&self) -> usize {
+        self.tree.len()
+    }
+
+    fn cost(&self) -> (u64, u64) {
+        (self.visited, self.locks)
+    }
+}
+
+struct Entry {
+    piece: Piece,
+    free: u32,
+    lock: AtomicBool,
+    next: usize,
+    before: usize,
+}
+
+/// The end of the list.
+const NONE: usize = usize::MAX;
+
+/// A doubly linked list, the newest in front, with or without a cap.
+pub struct AsList {
+    entries: Vec<Entry>,
+    spare: Vec<usize>,
+    head: usize,
+    tail: usize,
+    count: usize,
+    cap: Option<usize>,
+    visited: u64,
+    /// Pieces that were cut from the capped list, so that what is inserted is still checked.
+    used: BTreeMap<u32, u32>,
+}
+
+impl AsList {
+    /// An empty list, capped or not.
+    pub fn new(capped: bool) -> AsList {
+        let cap = capped.then_some(CAP);
+        AsList {
+            entries: Vec::new(),
+            spare: Vec::new(),
+            head: NONE,
+            tail: NONE,
+            count: 0,
+            cap,
+            visited: 0,
+            used: BTreeMap::new(),
+        }
+    }
+
+    fn link_front(&mut self, at: usize) {
+        self.entries[at].before = NONE;
+        self.entries[at].next = self.head;
+        match self.head {
+            NONE => self.tail = at,
+            head => self.entries[head].before = at,
+        }
+        self.head = at;
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let (before, next) = (self.entries[at].before, self.entries[at].next);
+        match before {
+            NONE => self.head = next,
+            before => self.entries[before].next = next,
+        }
+        match next {
+            NONE => self.tail = before,
+            next => self.entries[next].before = before,
+        }
+    }
+
+    /// Walks the list, locking each entry as it is looked at, until `each` says which to stop at.
+    fn walk(&mut self, mut each: impl FnMut(&Entry) -> bool) -> Option<usize> {
+        let mut at = self.head;
+        while at != NONE {
+            let entry = &self.entries[at];
+            self.visited += 1;
+            while entry.lock.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {}
+            let stop = each(entry);
+            entry.lock.store(false, Ordering::Release);
+            if stop {
+                return Some(at);
+            }
+            at = entry.next;
+        }
+        None
+    }
+
+    fn drop_entry(&mut self, at: usize) {
+        self.unlink(at);
+        self.used.remove(&self.entries[at].piece.logical);
+        self.spare.push(at);
+        self.count -= 1;
+    }
+}
+
+impl Design for AsList {
+    fn take(&mut self, logical: u32, len: u32) -> Option<Piece> {
+        let wanted = u64::from(logical);
+        let at = self.walk(|e| e.free > 0 && u64::from(e.piece.logical) <= wanted && wanted < e.piece.end())?;
+        let entry = &mut self.entries[at];
+        let offset = logical - entry.piece.logical;
+        let len = len.min(entry.piece.len - offset).min(entry.free);
+        let taken = Piece { logical, physical: entry.piece.physical + u64::from(offset), len };
+        entry.free -= len;
+        if entry.free == 0 {
+            self.drop_entry(at);
+        } else if self.cap.is_some() {
+            self.unlink(at);
+            self.link_front(at);
+        }
+        Some(taken)
+    }
+
+    fn trim(&mut self, logical: u32, window: Range<u64>) -> Range<u64> {
+        let (mut start, mut end) = (window.start, window.end);
+        self.walk(|e| {
+            if e.piece.logical > logical {
+                end = end.min(e.piece.logical.into());
+            } else {
+                start = start.max(e.piece.end());
+            }
+            false
+        });
+        start..end
+    }
+
+    fn insert(&mut self, piece: Piece) {
+        assert!(self.used.insert(piece.logical, piece.len).is_none(), "preallocations overlap");
+        let entry = Entry { piece, free: piece.len, lock: AtomicBool::new(false), next: NONE, before: NONE };
+        let at = match self.spare.pop() {
+            Some(at) => {
+                self.entries[at] = entry;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() - 1
+            }
+        };
+        self.link_front(at);
+        self.count += 1;
+        if let Some(cap) = self.cap.filter(|cap| self.count > cap + cap / 4) {
+            while self.count > cap {
+                self.drop_entry(self.tail);
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn cost(&self) -> (u64, u64) {
+        // Each look takes the entry's lock; the list itself is walked without one.
+        (self.visited, self.visited)
+    }
+}

@@ -1,0 +1,91 @@
+//! `extant-lab prealloc`: preallocation against the designs before it, and against the kernel's ext4.
+//!
+//! The four tests are those that the kernel's tree of preallocations was published with: sparse random writes of 1 KiB;
+//! filling a file by random writes of 1 KiB; the same with four sequential writes before each jump; making files of 2 KiB
+//! by 64 threads. Each runs with delayed and with immediate allocation: for the kernel that is a mount option, for the engine
+//! whether writes go past its pages. Both sides are in one run over the same kind of image on tmpfs, and the pieces of the
+//! files are counted by the same program on both, `filefrag`.
+
+mod designs;
+mod race;
+mod sides;
+mod tests;
+
+use crate::scratch;
+use clap::Args as ClapArgs;
+use sides::{Mode, Side};
+use std::io;
+use tests::{Outcome, Scale, TESTS};
+
+/// What `extant-lab prealloc` takes.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Less work of each kind, for a quick look.
+    #[arg(long)]
+    quick: bool,
+    /// Only the comparison of designs, without file systems; needs no privileges.
+    #[arg(long)]
+    designs: bool,
+    /// Only the tests of these names (T1 to T4), divided by commas.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Runs it and prints tables; true if every bar is reached.
+pub fn run(args: &Args) -> io::Result<bool> {
+    scratch::catch_signals()?;
+    let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
+    if args.only.is_empty() {
+        race::run(args.quick);
+    }
+    if args.designs {
+        return Ok(true);
+    }
+    println!("\n{:<34} {:>9} {:>12} {:>12} {:>7} {:>9} {:>9}", "", "mode", "engine", "ext4", "ratio", "pieces", "ext4");
+    let mut reached = true;
+    for test in TESTS.iter().filter(|test| args.only.is_empty() || args.only.iter().any(|name| name == test.name)) {
+        for mode in [Mode::Delayed, Mode::Immediate] {
+            let kernel = sides::measure(Side::Ext4, mode, |side| (test.run)(side, &scale))?;
+            let engine = sides::measure(Side::Engine, mode, |side| (test.run)(side, &scale))?;
+            reached &= print_row(test, mode, &engine, &kernel);
+        }
+    }
+    Ok(reached)
+}
+
+fn print_row(test: &tests::Test, mode: Mode, engine: &Outcome, kernel: &Outcome) -> bool {
+    let ratio = engine.rate / kernel.rate;
+    let pieces = |outcome: &Outcome| outcome.pieces.map_or_else(|| "-".into(), |n| n.to_string());
+    let (own, others) = (pieces(engine), pieces(kernel));
+    let fewer = match (engine.pieces, kernel.pieces, test.pieces_bar) {
+        (Some(own), Some(others), Some(bar)) => own as f64 <= others as f64 / bar,
+        _ => true,
+    };
+    let reached = mode == Mode::Immediate || (ratio >= test.rate_bar && fewer);
+    let verdict = match (mode, reached) {
+        (Mode::Immediate, _) => String::new(),
+        (_, true) => format!("  reached ({}x)", test.rate_bar),
+        (_, false) => format!("  MISSED ({}x)", test.rate_bar),
+    };
+    let name = format!("{} {}", test.name, test.what);
+    let unit = test.unit;
+    println!(
+        "{name:<34} {:>9} {:>7.1} {unit:<4} {:>7.1} {unit:<4} {ratio:>7.2} {own:>9} {others:>9}{verdict}",
+        mode.name(),
+        engine.rate,
+        kernel.rate,
+    );
+    if let Some(stats) = engine.prealloc {
+        let per = |n: u64| n as f64 / stats.searches.max(1) as f64;
+        println!(
+            "    preallocations: {} made, {} given back, {} searches, {:.2} looked at for each; shared runs had {} of {} claims",
+            stats.created,
+            stats.discarded,
+            stats.searches,
+            per(stats.visited),
+            stats.small_hits,
+            stats.small_hits + stats.small_misses,
+        );
+    }
+    reached
+}

@@ -1,0 +1,148 @@
+//! The four published tests.
+
+use super::sides::Files;
+use crate::target::OpenFile;
+use extant::PreallocStats;
+use std::io;
+use std::time::Instant;
+
+/// The file whose pieces are counted.
+pub const FILE: &str = "pieces";
+
+/// How much is done.
+pub struct Scale {
+    sparse_writes: u64,
+    sparse_bytes: u64,
+    fill_bytes: u64,
+    files: u64,
+}
+
+impl Scale {
+    /// As published where the machine allows: 200,000 sparse writes; 1 GiB filled in place of 5; 200,000 small files in
+    /// place of 8 GB.
+    pub const FULL: Scale =
+        Scale { sparse_writes: 200_000, sparse_bytes: 100 << 30, fill_bytes: 1 << 30, files: 200_000 };
+    /// A quick look.
+    pub const QUICK: Scale =
+        Scale { sparse_writes: 40_000, sparse_bytes: 20 << 30, fill_bytes: 128 << 20, files: 40_000 };
+}
+
+/// What a test measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// MB/s or files/s.
+    pub rate: f64,
+    /// Pieces of [`FILE`].
+    pub pieces: Option<u64>,
+    /// The engine's counters.
+    pub prealloc: Option<PreallocStats>,
+}
+
+/// One of the tests.
+pub struct Test {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub unit: &'static str,
+    /// How many times the kernel's rate it should reach with delayed allocation.
+    pub rate_bar: f64,
+    /// How many times fewer pieces.
+    pub pieces_bar: Option<f64>,
+    pub run: fn(&dyn Files, &Scale) -> io::Result<Outcome>,
+}
+
+/// The tests in order.
+pub const TESTS: [Test; 4] = [
+    Test { name: "T1", what: "sparse random 1 KiB", unit: "MB/s", rate_bar: 10.0, pieces_bar: Some(20.0), run: sparse },
+    Test { name: "T2", what: "random fill", unit: "MB/s", rate_bar: 3.0, pieces_bar: None, run: |f, s| fill(f, s, 1) },
+    Test {
+        name: "T3",
+        what: "random fill, 4 sequential",
+        unit: "MB/s",
+        rate_bar: 3.0,
+        pieces_bar: None,
+        run: |f, s| fill(f, s, 4),
+    },
+    Test { name: "T4", what: "2 KiB files, 64 threads", unit: "k/s", rate_bar: 3.0, pieces_bar: None, run: files },
+];
+
+const WRITE: u64 = 1024;
+const THREADS: u64 = 64;
+
+/// A permutation of `0..count`, which is a power of two.
+fn scattered(i: u64, count: u64) -> u64 {
+    let mixed = i.wrapping_mul(0x9E37_79B1) ^ 0x5bd1_e995;
+    let mixed = (mixed ^ ((mixed & (count - 1)) >> (count.ilog2() / 2))).wrapping_mul(0x85EB_CA6B);
+    mixed & (count - 1)
+}
+
+fn outcome(bytes: u64, start: Instant) -> Outcome {
+    Outcome { rate: bytes as f64 / 1e6 / start.elapsed().as_secs_f64(), pieces: None, prealloc: None }
+}
+
+/// Writes of 1 KiB anywhere in a large file, to the end of an fsync.
+fn sparse(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
+    let file = files.create(FILE)?;
+    let mut state = 42u64;
+    let start = Instant::now();
+    for _ in 0..scale.sparse_writes {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let at = (state >> 16) % (scale.sparse_bytes / WRITE) * WRITE;
+        file.write_at(at, &[1; WRITE as usize])?;
+    }
+    file.fsync()?;
+    Ok(outcome(scale.sparse_writes * WRITE, start))
+}
+
+/// Fills a file in random order, `together` writes of 1 KiB at a time, to the end of an fsync.
+fn fill(files: &dyn Files, scale: &Scale, together: u64) -> io::Result<Outcome> {
+    let file = files.create(FILE)?;
+    let jumps = scale.fill_bytes / WRITE / together;
+    let start = Instant::now();
+    for jump in 0..jumps {
+        let first = scattered(jump, jumps) * together;
+        for write in first..first + together {
+            file.write_at(write * WRITE, &[2; WRITE as usize])?;
+        }
+    }
+    file.fsync()?;
+    Ok(outcome(scale.fill_bytes, start))
+}
+
+/// Files of 2 KiB, each thread in its own directory, to the end of a sync.
+fn files(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
+    for thread in 0..THREADS {
+        files.mkdir(&format!("d{thread}"))?;
+    }
+    let each = scale.files / THREADS;
+    let start = Instant::now();
+    let made: io::Result<()> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || make(files, thread, each))).collect();
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+    });
+    made?;
+    files.sync()?;
+    let rate = (each * THREADS) as f64 / 1e3 / start.elapsed().as_secs_f64();
+    Ok(Outcome { rate, pieces: None, prealloc: None })
+}
+
+fn make(files: &dyn Files, thread: u64, count: u64) -> io::Result<()> {
+    for i in 0..count {
+        let file: Box<dyn OpenFile> = files.create(&format!("d{thread}/f{i}"))?;
+        file.write_at(0, &[3; 2048])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod checks {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_fill_writes_everything_once() {
+        for count in [1u64 << 10, 1 << 17] {
+            let all: HashSet<u64> = (0..count).map(|i| scattered(i, count)).collect();
+            assert_eq!(all.len() as u64, count);
+        }
+    }
+}
