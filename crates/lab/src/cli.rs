@@ -2,6 +2,7 @@
 
 use crate::bench::{self, Plan};
 use crate::side::{SIDES, Side};
+use crate::tables::{dref, inodes};
 use crate::workload::Scale;
 use crate::{bars, contention, huge, pairs, prealloc, report, scratch, serve};
 use clap::{Args, Parser, Subcommand};
@@ -26,6 +27,10 @@ enum Command {
     Pairs(pairs::Args),
     /// Runs the published tests of preallocation on the engine and on the kernel's ext4, and the designs before it. Needs root.
     Prealloc(prealloc::Args),
+    /// Compares ways to count references to shared objects.
+    Dref(dref::Args),
+    /// Compares lists and tables of inodes.
+    Inodes(inodes::Args),
     /// Counts what operations of the engine do to memory that threads share.
     Contention(contention::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
@@ -83,6 +88,8 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench(&args),
         Command::Pairs(args) => pairs::run(&args),
         Command::Prealloc(args) => prealloc::run(&args),
+        Command::Dref(args) => dref::run(&args),
+        Command::Inodes(args) => inodes::run(&args),
         Command::Contention(args) => contention::run(&args),
         Command::Serve { image, threads, write_through, dir } => {
             let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };

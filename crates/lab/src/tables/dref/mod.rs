@@ -1,0 +1,195 @@
+//! References to objects that many share: what a get and a put cost.
+
+mod designs;
+
+use super::{Common, Grid, broken, turn};
+use crate::measure::{Limit, run_threads};
+use designs::{Atomic, CasSplit, Dref, Locked, Lockref};
+use extant_sync::CachePadded;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The designs: a lock for each change; count and lock apart, as in 2013; count and lock in one word; a plain counter.
+const DESIGNS: [&str; 4] = ["lock", "cas_split", "lockref", "atomic"];
+
+/// The engine's.
+const CHOSEN: usize = 2;
+
+const THREADS: [usize; 4] = [1, 2, 4, 16];
+
+/// Times a second that a holder takes the lock of each shared object.
+const RATES: [u64; 3] = [1_000, 10_000, 100_000];
+
+/// How long a holder holds it.
+const HOLD: Duration = Duration::from_nanos(500);
+
+/// Shared objects.
+const SHARED: usize = 2;
+
+/// Gets and puts of one operation, so that the clock is looked at seldom.
+const BATCH: u64 = 64;
+
+/// References that each object has all the time, as a parent has from its children.
+const BASE: i32 = 10;
+
+/// Arguments of `extant-lab dref`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> io::Result<bool> {
+    args.common.print(&[grid(&args.common)?]);
+    Ok(true)
+}
+
+/// Who uses which objects.
+#[derive(Clone, Copy)]
+enum Use {
+    /// All threads the same few.
+    Shared,
+    /// Each thread its own.
+    Own,
+    /// All the same few, of which somebody takes the lock so many times a second.
+    Held(u64),
+    /// As users of AIM7's `short`: a working directory's four parents, two files that all open, one of each user's own.
+    Users,
+}
+
+/// Measures every design.
+pub fn grid(common: &Common) -> io::Result<Grid> {
+    let mut grid = Grid::new("references: a get and a put", "pairs/s", &DESIGNS, CHOSEN);
+    for run in 0..common.runs() {
+        for &threads in common.threads(&THREADS) {
+            for (name, how) in uses() {
+                let row = format!("{name}, {threads} threads");
+                for design in turn(run, DESIGNS.len()) {
+                    grid.add(&row, design, measure(design, how, threads, common.window())?);
+                }
+            }
+        }
+    }
+    Ok(grid)
+}
+
+fn uses() -> Vec<(String, Use)> {
+    let fixed = [("shared objects", Use::Shared), ("own objects", Use::Own), ("users' paths", Use::Users)];
+    let held = RATES.into_iter().map(|rate| (format!("shared, lock taken {rate}/s"), Use::Held(rate)));
+    fixed.into_iter().map(|(name, how)| (name.to_owned(), how)).chain(held).collect()
+}
+
+fn measure(design: usize, how: Use, threads: usize, window: Duration) -> io::Result<f64> {
+    match design {
+        0 => of::<Locked>(DESIGNS[0], how, threads, window),
+        1 => of::<CasSplit>(DESIGNS[1], how, threads, window),
+        2 => of::<Lockref>(DESIGNS[2], how, threads, window),
+        _ => of::<Atomic>(DESIGNS[3], how, threads, window),
+    }
+}
+
+/// Objects that a user's round visits, and how many of them all users share.
+const ROUND: usize = 7;
+const ROUND_SHARED: usize = 6;
+
+fn of<D: Dref>(name: &str, how: Use, threads: usize, window: Duration) -> io::Result<f64> {
+    let shared = if matches!(how, Use::Users) { ROUND_SHARED } else { SHARED };
+    let objects: Vec<CachePadded<D>> = (0..shared + threads).map(|_| CachePadded::new(D::new(BASE))).collect();
+    let at = |thread: usize, n: u64| match how {
+        Use::Shared | Use::Held(_) => n as usize % SHARED,
+        Use::Own => shared + thread,
+        Use::Users => match n as usize % ROUND {
+            own if own == ROUND_SHARED => shared + thread,
+            common => common,
+        },
+    };
+    let rate = if let Use::Held(rate) = how { rate } else { 0 };
+    let done = with_holder(&objects[..shared], rate, || {
+        run_threads(threads, Limit::time(window), |thread, n| {
+            for i in 0..BATCH {
+                let object = &*objects[at(thread, n * BATCH + i)];
+                object.get();
+                object.put();
+            }
+            Ok(())
+        })
+    })?;
+    match objects.iter().all(|object| object.count() == BASE) {
+        true => Ok(done.rate() * BATCH as f64),
+        false => Err(broken(name, "references were lost")),
+    }
+}
+
+/// Runs `work` while a thread takes the objects' locks `rate` times a second each, and holds them for a while.
+fn with_holder<D: Dref, R: Send>(objects: &[CachePadded<D>], rate: u64, work: impl FnOnce() -> R + Send) -> R {
+    let over = AtomicBool::new(rate == 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now();
+            let mut taken = 0;
+            while !over.load(Ordering::Relaxed) {
+                if start.elapsed().as_secs_f64() * rate as f64 >= f64::from(taken) {
+                    objects.iter().for_each(|object| object.locked(|| hold(HOLD)));
+                    taken += 1;
+                } else {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        });
+        let outcome = work();
+        over.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+fn hold(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn obeys<D: Dref>() {
+        let object = D::new(1);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for n in 0..2000 {
+                        object.get();
+                        if n % 50 == 0 {
+                            object.locked(|| ());
+                        }
+                        object.put();
+                    }
+                });
+            }
+        });
+        assert_eq!(object.count(), 1);
+        object.put();
+        assert_eq!(object.count(), 0);
+    }
+
+    #[test]
+    fn every_design_counts_right() {
+        obeys::<Locked>();
+        obeys::<CasSplit>();
+        obeys::<Lockref>();
+        obeys::<Atomic>();
+    }
+
+    #[test]
+    fn the_table_is_whole() {
+        let common = Common { runs: 1, quick: true, threads: vec![2], json: false };
+        let grid = grid(&common).expect("no invariant broken");
+        assert_eq!(grid.rows.len(), uses().len());
+        let cells = grid.rows.iter().flat_map(|(_, cells)| cells);
+        assert!(cells.clone().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0), "{grid:?}");
+        assert_eq!(cells.count(), grid.rows.len() * DESIGNS.len());
+    }
+}

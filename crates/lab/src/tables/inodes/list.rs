@@ -1,0 +1,233 @@
+//! The list of all inodes: one for all file systems, one for each, one in shards.
+//!
+//! Bulkstat reads inodes by number, each thread a range of its own, and they pass through memory: each comes to the list, and the
+//! one that came `bound` before goes. A walk over all (as for quota, or dropping caches) may go on at the same time.
+
+use super::THREADS;
+use crate::measure::{Limit, run_threads};
+use crate::tables::{Common, Grid, broken, turn};
+use extant_sync::list_lru::{Answer, Link, ListLru};
+use extant_sync::{Level, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The designs: before 2015, since then, and as proposed in 2013 and used here.
+const DESIGNS: [&str; 3] = ["global list", "per-fs list", "sharded list"];
+
+/// File systems that threads use in turn.
+const FILE_SYSTEMS: usize = 2;
+
+/// All inodes of file systems.
+trait AllInodes: Sync {
+    /// An inode's place.
+    type Place: Send;
+
+    fn add(&self, fs: usize, ino: u32) -> Self::Place;
+    fn remove(&self, fs: usize, place: Self::Place);
+    /// Calls for some inodes of a file system: how many.
+    fn visit(&self, fs: usize) -> usize;
+    fn len(&self) -> usize;
+}
+
+/// A list whose items know their place: entries with neighbours, and those that are free.
+#[derive(Default)]
+struct List {
+    entries: Vec<(u32, usize, usize)>,
+    free: Vec<usize>,
+    len: usize,
+}
+
+/// The list's two ends meet at the first entry.
+const ENDS: usize = 0;
+
+impl List {
+    fn add(&mut self, ino: u32) -> usize {
+        if self.entries.is_empty() {
+            self.entries.push((0, ENDS, ENDS));
+        }
+        let at = self.free.pop().unwrap_or(self.entries.len());
+        let (_, last, _) = self.entries[ENDS];
+        let entry = (ino, last, ENDS);
+        if at == self.entries.len() {
+            self.entries.push(entry);
+        } else {
+            self.entries[at] = entry;
+        }
+        self.entries[last].2 = at;
+        self.entries[ENDS].1 = at;
+        self.len += 1;
+        at
+    }
+
+    fn remove(&mut self, at: usize) {
+        let (_, before, after) = self.entries[at];
+        self.entries[before].2 = after;
+        self.entries[after].1 = before;
+        self.free.push(at);
+        self.len -= 1;
+    }
+
+    /// Looks at everything, as walkers did that held the lock.
+    fn visit(&self) -> usize {
+        let mut at = self.entries.first().map_or(ENDS, |ends| ends.2);
+        let mut seen = 0;
+        while at != ENDS {
+            at = self.entries[at].2;
+            seen += 1;
+        }
+        seen
+    }
+}
+
+/// One lock for all, or one for each file system.
+struct Lists(Vec<Mutex<List>>);
+
+impl Lists {
+    fn new(count: usize) -> Self {
+        Lists((0..count).map(|_| Mutex::new(Level::Lru, List::default())).collect())
+    }
+
+    fn of(&self, fs: usize) -> &Mutex<List> {
+        &self.0[fs % self.0.len()]
+    }
+}
+
+impl AllInodes for Lists {
+    type Place = usize;
+
+    fn add(&self, fs: usize, ino: u32) -> usize {
+        self.of(fs).lock().add(ino)
+    }
+
+    fn remove(&self, fs: usize, place: usize) {
+        self.of(fs).lock().remove(place);
+    }
+
+    fn visit(&self, fs: usize) -> usize {
+        self.of(fs).lock().visit()
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(|list| list.lock().len).sum()
+    }
+}
+
+/// Shards of each file system's list, chosen by the thread.
+struct Sharded(Vec<ListLru<u32>>);
+
+/// Items that a walk looks at before it lets go of a shard's lock.
+const STRIDE: usize = 256;
+
+impl AllInodes for Sharded {
+    type Place = Box<Link>;
+
+    fn add(&self, fs: usize, ino: u32) -> Box<Link> {
+        let link = Box::new(Link::new());
+        self.0[fs].add(&link, ino);
+        link
+    }
+
+    fn remove(&self, fs: usize, link: Box<Link>) {
+        self.0[fs].del(&link);
+    }
+
+    fn visit(&self, fs: usize) -> usize {
+        let list = &self.0[fs];
+        let stride = |shard| {
+            let mut budget = list.count_in(shard);
+            let mut seen = 0;
+            while budget > 0 {
+                let mut part = budget.min(STRIDE);
+                // What was looked at becomes the newest, so that the next stride goes on behind it.
+                list.walk(shard, &mut part, |_, _| {
+                    seen += 1;
+                    Answer::Rotate
+                });
+                budget -= budget.min(STRIDE);
+            }
+            seen
+        };
+        (0..list.shards()).map(stride).sum()
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(ListLru::count).sum()
+    }
+}
+
+/// Measures every design.
+pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
+    let mut grid = Grid::new("list of all inodes: one comes and one goes", "inodes/s", &DESIGNS, 2);
+    for run in 0..common.runs() {
+        for &threads in common.threads(&THREADS) {
+            for (name, walks) in [("bulkstat through memory", false), ("the same while all are walked", true)] {
+                let row = format!("{name}, {threads} threads, {FILE_SYSTEMS} fs");
+                for design in turn(run, DESIGNS.len()) {
+                    let how = (threads, bound, walks, common.window());
+                    let rate = match design {
+                        0 => cycle(&Lists::new(1), how),
+                        1 => cycle(&Lists::new(FILE_SYSTEMS), how),
+                        _ => cycle(&Sharded((0..FILE_SYSTEMS).map(|_| ListLru::new()).collect()), how),
+                    };
+                    grid.add(&row, design, rate.map_err(|what| broken(DESIGNS[design], &what.to_string()))?);
+                }
+            }
+        }
+    }
+    Ok(grid)
+}
+
+fn cycle<L: AllInodes>(list: &L, (threads, bound, walks, window): (usize, u32, bool, Duration)) -> io::Result<f64> {
+    let each = (bound as usize / threads).max(1);
+    let held: Vec<_> = (0..threads).map(|_| std::sync::Mutex::new(VecDeque::with_capacity(each))).collect();
+    for (thread, places) in held.iter().enumerate() {
+        let mut places = places.lock().map_err(|_| io::Error::other("poisoned"))?;
+        places.extend((0..each as u32).map(|ino| list.add(thread % FILE_SYSTEMS, ino)));
+    }
+    let over = AtomicBool::new(!walks);
+    let seen = AtomicU64::new(0);
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let found: usize = (0..FILE_SYSTEMS).map(|fs| list.visit(fs)).sum();
+                seen.fetch_add(found as u64, Ordering::Relaxed);
+                std::thread::yield_now();
+            }
+        });
+        let done = run_threads(threads, Limit::time(window), |thread, n| {
+            // Uncontended: each thread has its own.
+            let mut places = held[thread].lock().map_err(|_| io::Error::other("poisoned"))?;
+            let fs = thread % FILE_SYSTEMS;
+            places.push_back(list.add(fs, n as u32));
+            places.pop_front().into_iter().for_each(|oldest| list.remove(fs, oldest));
+            Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        done
+    })?;
+    match list.len() == each * threads {
+        true => Ok(done.rate()),
+        false => Err(io::Error::other("inodes were lost")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_keep_what_was_not_removed() {
+        fn check<L: AllInodes>(list: &L) {
+            let mut places: Vec<_> = (0..100).map(|ino| list.add(0, ino)).collect();
+            assert_eq!((list.len(), list.visit(0)), (100, 100));
+            places.drain(..50).for_each(|place| list.remove(0, place));
+            places.push(list.add(0, 7));
+            assert_eq!((list.len(), list.visit(0)), (51, 51));
+        }
+        check(&Lists::new(1));
+        check(&Lists::new(FILE_SYSTEMS));
+        check(&Sharded((0..FILE_SYSTEMS).map(|_| ListLru::new()).collect()));
+    }
+}

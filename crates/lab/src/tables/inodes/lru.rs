@@ -1,0 +1,56 @@
+//! The list of inodes that nobody uses: an item that is on it already is added again with each last reference that goes.
+
+use super::THREADS;
+use crate::measure::{Limit, run_threads};
+use crate::tables::{Common, Grid, broken, turn};
+use extant_sync::list_lru::{Link, ListLru};
+use extant_sync::{CachePadded, Level, Mutex, Sharded};
+use std::io;
+
+/// Items of each thread.
+const ITEMS: usize = 64;
+
+/// A list that takes its lock before it looks.
+struct LocksFirst(Sharded<Mutex<ListLru<u32>>>);
+
+impl LocksFirst {
+    fn add(&self, link: &Link, key: u32) -> bool {
+        self.0.local().lock().add(link, key)
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|list| list.lock().count()).sum()
+    }
+}
+
+/// Measures both.
+pub fn grid(common: &Common) -> io::Result<Grid> {
+    let columns = ["lock first", "look first"];
+    let mut grid = Grid::new("list of unused inodes: adding what is on it", "adds/s", &columns, 1);
+    for run in 0..common.runs() {
+        for &threads in common.threads(&THREADS) {
+            let row = format!("on it already, {threads} threads");
+            for column in turn(run, columns.len()) {
+                let locked = LocksFirst(Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new())));
+                let looking = ListLru::new();
+                let links: Vec<CachePadded<Vec<Link>>> =
+                    (0..threads).map(|_| CachePadded::new((0..ITEMS).map(|_| Link::new()).collect())).collect();
+                let done = run_threads(threads, Limit::time(common.window()), |thread, n| {
+                    let link = &links[thread][n as usize % ITEMS];
+                    if column == 0 {
+                        locked.add(link, n as u32)
+                    } else {
+                        looking.add(link, n as u32)
+                    };
+                    Ok(())
+                })?;
+                let most = ITEMS * threads;
+                if locked.count() + looking.count() > most || links.iter().any(|own| !own[0].is_linked()) {
+                    return Err(broken(columns[column], "an item is on it twice or not at all"));
+                }
+                grid.add(&row, column, done.rate());
+            }
+        }
+    }
+    Ok(grid)
+}

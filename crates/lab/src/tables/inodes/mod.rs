@@ -1,0 +1,55 @@
+//! The list of all inodes, their table by number, and the list of unused ones: designs beside each other, and the engine as a whole.
+
+mod hash;
+mod list;
+mod lru;
+
+use super::{Common, Grid};
+use std::io;
+
+/// Arguments of `extant-lab inodes`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Inodes that may be in memory where they cycle through it.
+    #[arg(long, default_value_t = 20_000)]
+    bound: u32,
+}
+
+/// Numbers of threads.
+const THREADS: [usize; 4] = [1, 2, 4, 16];
+
+/// Runs the command.
+pub fn run(args: &Args) -> io::Result<bool> {
+    args.common.print(&grids(&args.common, args.bound)?);
+    Ok(true)
+}
+
+/// Measures every design.
+pub fn grids(common: &Common, bound: u32) -> io::Result<Vec<Grid>> {
+    let bound = if common.quick { bound.min(2000) } else { bound };
+    Ok(vec![
+        list::grid(common, bound)?,
+        hash::grid(common, bound)?,
+        hash::skip_grid(common, bound)?,
+        lru::grid(common)?,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_are_whole() {
+        let common = Common { runs: 1, quick: true, threads: vec![2], json: false };
+        for grid in grids(&common, 300).expect("no invariant broken") {
+            assert!(!grid.rows.is_empty());
+            for (name, cells) in &grid.rows {
+                assert_eq!(cells.len(), grid.columns.len());
+                assert!(cells.iter().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Tables of designs: what was used before beside what the engine uses, on the same workload.
+//!
+//! The older designs exist here only, each behind the same small trait as the one that the engine has.
+
+pub mod dref;
+mod grid;
+pub mod inodes;
+
+pub use grid::Grid;
+
+use std::io;
+use std::time::Duration;
+
+/// Arguments that all tables have.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// Measurements of each cell; the designs take turns.
+    #[arg(long, default_value_t = 9)]
+    pub runs: usize,
+    /// Less work and fewer measurements.
+    #[arg(long)]
+    pub quick: bool,
+    /// Numbers of threads, divided by commas, in place of the usual ones.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub threads: Vec<usize>,
+    /// One JSON document with every measured value, in place of tables.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Common {
+    /// Measurements of each cell.
+    pub fn runs(&self) -> usize {
+        if self.quick { self.runs.clamp(1, 2) } else { self.runs.max(1) }
+    }
+
+    /// How long rows without an end of their own take.
+    pub fn window(&self) -> Duration {
+        Duration::from_millis(if self.quick { 5 } else { 40 })
+    }
+
+    /// Numbers of threads.
+    pub fn threads<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
+        if self.threads.is_empty() { usual } else { &self.threads }
+    }
+
+    /// Prints tables.
+    pub fn print(&self, grids: &[Grid]) {
+        match self.json {
+            true => println!("{}", serde_json::json!(grids)),
+            false => grids.iter().for_each(|grid| println!("{}", grid.text())),
+        }
+    }
+}
+
+/// Columns in the order of a run: each second one backwards, so that none always follows the same one.
+pub fn turn(run: usize, columns: usize) -> Vec<usize> {
+    let forward = 0..columns;
+    if run % 2 == 0 { forward.collect() } else { forward.rev().collect() }
+}
+
+/// An invariant of a design that does not hold.
+pub fn broken(design: &str, what: &str) -> io::Error {
+    io::Error::other(format!("{design}: {what}"))
+}
