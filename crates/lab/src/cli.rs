@@ -2,7 +2,7 @@
 
 use crate::bench::{self, Plan};
 use crate::side::{SIDES, Side};
-use crate::tables::{dref, inodes};
+use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
 use crate::{bars, contention, huge, pairs, prealloc, report, scratch, serve};
 use clap::{Args, Parser, Subcommand};
@@ -31,6 +31,10 @@ enum Command {
     Dref(dref::Args),
     /// Compares lists and tables of inodes.
     Inodes(inodes::Args),
+    /// Compares ways to keep orphan records, under the whole engine. Needs mke2fs.
+    Orphan(orphan::Args),
+    /// Compares ways to find what a sync has to wait for, and tells what a sync of the engine costs.
+    Sync(sync::Args),
     /// Counts what operations of the engine do to memory that threads share.
     Contention(contention::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
@@ -90,6 +94,8 @@ pub fn main() -> ExitCode {
         Command::Prealloc(args) => prealloc::run(&args),
         Command::Dref(args) => dref::run(&args),
         Command::Inodes(args) => inodes::run(&args),
+        Command::Orphan(args) => orphan::run(&args),
+        Command::Sync(args) => sync::run(&args),
         Command::Contention(args) => contention::run(&args),
         Command::Serve { image, threads, write_through, dir } => {
             let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };

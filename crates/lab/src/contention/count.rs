@@ -18,8 +18,15 @@ const SPREAD: f64 = 0.1;
 const LOOKUPS: [&str; 2] = ["stat-path", "stat-files"];
 
 /// Workloads in which no line may be written by every thread.
-const CHANGES: [&str; 6] =
-    ["create", "unlink", "creat-clo", "creat-clo-unlink", "stress-orphan", "stress-orphan-blocks"];
+const CHANGES: [&str; 7] = [
+    "create",
+    "unlink",
+    "creat-clo",
+    "creat-clo-unlink",
+    "stress-orphan",
+    "stress-orphan-blocks",
+    "stress-orphan-pieces",
+];
 
 /// What a workload did.
 pub struct Counted {

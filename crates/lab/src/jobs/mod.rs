@@ -14,7 +14,7 @@ use crate::target::Target;
 use std::io;
 use std::time::Duration;
 
-pub use sync::{SYNCERS, fill, sync_crowd};
+pub use sync::{SYNCERS, fill, keep_creating, sync_crowd};
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
@@ -125,13 +125,19 @@ impl Kind {
 }
 
 /// All kinds, in the order of tables.
-pub const KINDS: [Kind; 12] = [
+pub const KINDS: [Kind; 13] = [
     Kind { name: "stress-orphan, byte by byte", word: "stress-orphan", bar: Some(3.0), prepare: orphans::by_byte },
     Kind {
         name: "stress-orphan, block by block",
         word: "stress-orphan-blocks",
         bar: Some(3.0),
         prepare: orphans::by_block,
+    },
+    Kind {
+        name: "stress-orphan, pieces at a time",
+        word: "stress-orphan-pieces",
+        bar: Some(3.0),
+        prepare: orphans::by_pieces,
     },
     Kind { name: "creat_clo", word: "creat-clo", bar: Some(3.0), prepare: orphans::creat_clo },
     Kind {

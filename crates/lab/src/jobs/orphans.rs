@@ -15,9 +15,28 @@ pub fn by_byte<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::R
     cut(target, ("bytes", threads), size.cuts, 1)
 }
 
-/// As [`by_byte`], a block at a time: each cut frees one, and needs a record while it does.
+/// As [`by_byte`], a block at a time: each cut frees one. Who is sure to do that in one transaction needs no record.
 pub fn by_block<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     cut(target, ("blocks", threads), size.cuts.min(256), BLOCK)
+}
+
+/// Blocks that a cut of [`by_pieces`] frees, none beside another.
+const PIECES: u64 = 6;
+
+/// As [`by_byte`], several pieces of a file at a time, between which there are holes: that may take several transactions, so there is
+/// a record from the first to the last.
+pub fn by_pieces<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    const STEP: u64 = 2 * PIECES * BLOCK;
+    let cuts = size.cuts.min(64);
+    let make = |path: &Vec<u8>| {
+        ensure_file(target, path)?;
+        let file = target.open(path, How::Write)?;
+        (0..cuts * PIECES).try_for_each(|n| file.write_at(2 * n * BLOCK, &[7; BLOCK as usize]))?;
+        file.fsync()?;
+        Ok(file)
+    };
+    let files: Vec<Box<dyn OpenFile>> = own(target, "pieces", threads)?.iter().map(make).collect::<io::Result<_>>()?;
+    Ok(Job::new(times(cuts), move |t, n| files[t].set_len((cuts - 1 - n) * STEP)))
 }
 
 fn cut<'a>(target: &'a dyn Target, (what, threads): (&str, usize), cuts: u64, step: u64) -> io::Result<Job<'a>> {

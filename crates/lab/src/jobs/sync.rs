@@ -25,7 +25,6 @@ pub fn fill(target: &dyn Target, top: &str, files: usize, threads: usize) -> io:
 /// How long that took, and how many files were made meanwhile.
 pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize) -> io::Result<(Duration, u64)> {
     ensure_dir(target, top.as_bytes())?;
-    (0..creators).try_for_each(|t| ensure_dir(target, format!("{top}/c{t}").as_bytes()))?;
     let over = AtomicBool::new(creators == 0);
     let made = AtomicU64::new(0);
     let (over, count) = (&over, &made);
@@ -48,9 +47,11 @@ pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize) -> io::Result
     })
 }
 
-/// Makes files, and deletes each some while later, until it is over or one fails, which ends it for all.
-fn keep_creating(target: &dyn Target, dir: &str, over: &AtomicBool, made: &AtomicU64) -> io::Result<()> {
+/// Makes files in a directory, and deletes each some while later, until it is over or one fails, which ends it for all. It counts
+/// what it `made`.
+pub fn keep_creating(target: &dyn Target, dir: &str, over: &AtomicBool, made: &AtomicU64) -> io::Result<()> {
     const KEPT: u64 = 200;
+    ensure_dir(target, dir.as_bytes())?;
     let name = |n: u64| format!("{dir}/f{n}").into_bytes();
     let mut n = 0;
     let mut outcome = Ok(());

@@ -10,11 +10,12 @@ use crate::jobs::{self, KINDS, Kind, SYNCERS, Size};
 use crate::measure::Done;
 use crate::scratch;
 use crate::side::{Running, Setup, Side};
-use cost::{Cost, Meter, Metered};
+use cost::{Cost, Metered};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+pub use cost::Meter;
 pub use interval::{Interval, Standing};
 pub use judge::Verdict;
 

@@ -36,6 +36,12 @@ impl Running {
     }
 }
 
+/// A fresh image in memory.
+pub fn make_device(setup: &Setup) -> io::Result<SparseDevice> {
+    let scratch = Scratch::new()?;
+    copy(&image::make_with(&scratch, setup)?)
+}
+
 fn copy(path: &std::path::Path) -> io::Result<SparseDevice> {
     let file = extant_blocks::OpenOptions::from_spec(&extant_blocks::parse_image_spec(&path.to_string_lossy()));
     SparseDevice::copy_of(&file.open()?)

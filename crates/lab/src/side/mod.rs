@@ -12,6 +12,7 @@ mod served;
 use crate::target::Target;
 use std::io;
 
+pub use engine::make_device;
 pub use image::{Medium, Setup};
 
 /// The sides, in the order in which tables show them.

@@ -19,6 +19,10 @@ pub struct Grid {
     pub columns: Vec<&'static str>,
     /// The one of them that the others are compared with.
     pub chosen: usize,
+    /// Whether the columns are compared.
+    pub compared: bool,
+    /// A column and what the chosen design has to gain over it.
+    pub bar: Option<(usize, f64)>,
     /// Name and values, column by column.
     pub rows: Vec<(String, Vec<Vec<f64>>)>,
 }
@@ -26,12 +30,31 @@ pub struct Grid {
 impl Grid {
     /// An empty table of values of which more is better.
     pub fn new(title: &'static str, unit: &'static str, columns: &[&'static str], chosen: usize) -> Grid {
-        Grid { title, unit, less: false, columns: columns.to_vec(), chosen, rows: Vec::new() }
+        Grid {
+            title,
+            unit,
+            less: false,
+            columns: columns.to_vec(),
+            chosen,
+            compared: true,
+            bar: None,
+            rows: Vec::new(),
+        }
     }
 
     /// The same where less is better.
     pub fn less(self) -> Grid {
         Grid { less: true, ..self }
+    }
+
+    /// The same without a comparison.
+    pub fn plain(self) -> Grid {
+        Grid { compared: false, ..self }
+    }
+
+    /// With a bar: what the chosen design has to gain over another.
+    pub fn with_bar(self, over: usize, gain: f64) -> Grid {
+        Grid { bar: Some((over, gain)), ..self }
     }
 
     /// Adds a value.
@@ -54,8 +77,12 @@ impl Grid {
 
     /// Medians, then gains of the chosen design over each of the others.
     pub fn text(&self) -> String {
-        let better = if self.less { "less is better" } else { "more is better" };
-        let mut out = format!("{} ({}, medians; {better})\n{:<44}", self.title, self.unit, "");
+        let better = match (self.compared, self.less) {
+            (false, _) => "",
+            (true, true) => "; less is better",
+            (true, false) => "; more is better",
+        };
+        let mut out = format!("{} ({}, medians{better})\n{:<44}", self.title, self.unit, "");
         self.columns.iter().for_each(|name| {
             let _ = write!(out, " {name:>14}");
         });
@@ -67,8 +94,21 @@ impl Grid {
             }
         }
         out.push('\n');
-        self.gains(&mut out);
+        if self.compared {
+            self.gains(&mut out);
+        }
+        self.verdicts(&mut out);
         out
+    }
+
+    fn verdicts(&self, out: &mut String) {
+        let Some((over, bar)) = self.bar else { return };
+        for (row, (name, _)) in self.rows.iter().enumerate() {
+            if let Some(gain) = self.gain(row, over) {
+                let word = gain.beside(bar).word();
+                let _ = writeln!(out, "{word:<8} {name}: at least {bar} of {}: {gain}", self.columns[over]);
+            }
+        }
     }
 
     fn gains(&self, out: &mut String) {

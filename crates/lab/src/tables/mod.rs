@@ -5,6 +5,8 @@
 pub mod dref;
 mod grid;
 pub mod inodes;
+pub mod orphan;
+pub mod sync;
 
 pub use grid::Grid;
 

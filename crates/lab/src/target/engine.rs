@@ -20,6 +20,11 @@ impl Engine {
         Engine { fs }
     }
 
+    /// The file system itself.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
     /// Closes it cleanly.
     pub fn unmount(self) -> io::Result<()> {
         self.fs.unmount().map_err(io_error)

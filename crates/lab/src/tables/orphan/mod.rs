@@ -1,0 +1,142 @@
+//! Orphan records: the list, the file with a lock, the file without, and none at all, each under the whole engine.
+
+mod designs;
+
+use super::{Common, Grid, broken, turn};
+use crate::jobs::{Kind, Size};
+use crate::side::{Setup, make_device};
+use crate::target::{Engine, io_error};
+use designs::{CHOSEN, NAMES, OFF};
+use extant::{Fs, OpenOptions};
+use extant_blocks::SparseDevice;
+use std::io;
+use std::sync::Arc;
+
+/// Threads of stress-orphan, as its author had them.
+const STRESS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// Clients of creat_clo, as its author had them.
+const CLIENTS: [usize; 16] = [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31];
+
+/// Workloads and their threads.
+const WORKLOADS: [(&str, &[usize]); 5] = [
+    ("stress-orphan", &STRESS),
+    ("stress-orphan-blocks", &STRESS),
+    ("stress-orphan-pieces", &STRESS),
+    ("creat-clo", &CLIENTS),
+    ("creat-clo-unlink", &CLIENTS),
+];
+
+/// What the engine's design has to reach of none at all.
+const OF_OFF: f64 = 0.97;
+
+/// Arguments of `extant-lab orphan`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Only workloads whose names contain this; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> io::Result<bool> {
+    args.common.print(&grids(&args.common, &args.only)?);
+    Ok(true)
+}
+
+/// Rates, then records added and removed for each operation.
+pub fn grids(common: &Common, only: &[String]) -> io::Result<Vec<Grid>> {
+    let mut rates = Grid::new("orphan records", "operations/s", &NAMES, CHOSEN).with_bar(OFF, OF_OFF);
+    let mut added = Grid::new("records added by an operation", "records", &NAMES, CHOSEN).plain();
+    let mut removed = Grid::new("records removed by an operation", "records", &NAMES, CHOSEN).plain();
+    let engines = start()?;
+    let wanted = |word: &str| only.is_empty() || only.iter().any(|part| word.contains(part.as_str()));
+    for (word, threads) in WORKLOADS.iter().filter(|(word, _)| wanted(word)) {
+        let kind = Kind::named(word).ok_or_else(|| io::Error::other("no such workload"))?;
+        for &threads in common.threads(threads) {
+            let row = format!("{}, {threads} threads", kind.name);
+            for run in 0..common.runs() {
+                for design in turn(run, NAMES.len()) {
+                    let cell = play(kind, &engines[design], threads, common.quick)?;
+                    rates.add(&row, design, cell.rate);
+                    added.add(&row, design, cell.added);
+                    removed.add(&row, design, cell.removed);
+                }
+            }
+        }
+    }
+    finish(engines)?;
+    Ok(vec![rates, added, removed])
+}
+
+fn start() -> io::Result<Vec<Engine>> {
+    let base = make_device(&Setup::default())?;
+    (0..NAMES.len()).map(|column| open(Arc::new(base.fork()), column)).collect()
+}
+
+fn open(device: Arc<SparseDevice>, column: usize) -> io::Result<Engine> {
+    let options = OpenOptions::new();
+    let options = designs::design(column).map_or(options.clone(), |design| options.orphan_design(design));
+    Fs::open_device(device, &options).map(Engine::new).map_err(io_error)
+}
+
+/// What one measurement of a cell gives.
+struct Cell {
+    rate: f64,
+    added: f64,
+    removed: f64,
+}
+
+fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result<Cell> {
+    let size = match quick {
+        true => Size { cuts: 20, rounds: 20, ..Size::QUICK },
+        false => Size { cuts: 200, rounds: 1000, ..Size::FULL },
+    };
+    let before = engine.fs().stats().orphans;
+    let done = kind.play(engine, (threads, u64::MAX), &size, &())?;
+    let after = engine.fs().stats().orphans;
+    let ops = done.ops.iter().sum::<u64>().max(1) as f64;
+    Ok(Cell {
+        rate: done.rate(),
+        added: (after.added - before.added) as f64 / ops,
+        removed: (after.removed - before.removed) as f64 / ops,
+    })
+}
+
+/// Closes the engines; what was added was removed.
+fn finish(engines: Vec<Engine>) -> io::Result<()> {
+    for (engine, name) in engines.into_iter().zip(NAMES) {
+        engine.fs().sync().map_err(io_error)?;
+        let stats = engine.fs().stats().orphans;
+        engine.unmount()?;
+        if stats.added != stats.removed {
+            return Err(broken(name, "records were left"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_are_whole_and_every_design_leaves_a_clean_file_system() {
+        let common = Common { runs: 1, quick: true, threads: vec![1, 3], json: false };
+        let grids = grids(&common, &[]).expect("no invariant broken");
+        let (rates, added) = (&grids[0], &grids[1]);
+        assert_eq!(rates.rows.len(), 2 * WORKLOADS.len());
+        for (name, cells) in &rates.rows {
+            assert!(cells.iter().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0), "{name}");
+        }
+        let records = |word: &str| {
+            let (_, cells) = added.rows.iter().find(|(name, _)| name.starts_with(word)).expect("a row");
+            cells.iter().map(|cell| cell[0]).fold(f64::INFINITY, f64::min)
+        };
+        // An operation that frees much needs a record in every design, and so does an unlink.
+        assert!(records("stress-orphan, pieces") >= 0.9, "{added:?}");
+        assert!(records("creat_clo, unlink each time") >= 0.9, "{added:?}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What a sync of the engine costs while many inodes are in memory.
+
+use crate::jobs::{self, SYNCERS};
+use crate::pairs::Meter;
+use crate::side::{Setup, make_device};
+use crate::tables::{Common, Grid};
+use crate::target::{Engine, Target, io_error};
+use extant::{Fs, OpenOptions};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Threads that make files.
+const CREATORS: usize = 2;
+
+/// An unrelated file that is looked at.
+const LOOKED_AT: &[u8] = b"looked-at";
+
+/// All tables.
+pub fn grids(common: &Common, inodes: usize) -> io::Result<Vec<Grid>> {
+    let setup = Setup::for_inodes(inodes as u64);
+    let device = Arc::new(make_device(&setup)?);
+    let usual = OpenOptions::new();
+    let options = setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
+    let engine = Engine::new(Fs::open_device(device, &options).map_err(io_error)?);
+    jobs::fill(&engine, "clean", inodes, CREATORS)?;
+    engine.create(LOOKED_AT)?;
+    engine.sync()?;
+    let mut grids = vec![times(common, &engine)?, others(common, &engine)?];
+    grids.push(memory(&engine));
+    engine.unmount()?;
+    Ok(grids)
+}
+
+/// Wall and processor time of syncs.
+fn times(common: &Common, engine: &Engine) -> io::Result<Grid> {
+    let mut grid = Grid::new("syncs of a clean engine", "s", &["wall", "processor"], 0).plain();
+    let row = |what: &str| format!("{what}, {} inodes", engine.fs().stats().inodes_cached);
+    let meter = Meter::new();
+    for _ in 0..common.runs() {
+        for (what, callers) in [("one sync", 1), ("100 syncs at once", SYNCERS)] {
+            engine.sync()?;
+            let (before, start) = (meter.read(), Instant::now());
+            if callers == 1 {
+                engine.sync()?;
+            } else {
+                jobs::sync_crowd(engine, "crowd", 0)?;
+            }
+            grid.add(&row(what), 0, start.elapsed().as_secs_f64());
+            grid.add(&row(what), 1, meter.read().time.saturating_sub(before.time).as_secs_f64());
+        }
+    }
+    Ok(grid)
+}
+
+/// What others notice: creators, and one who looks at a file that has nothing to do with it.
+fn others(common: &Common, engine: &Engine) -> io::Result<Grid> {
+    let columns = ["none syncing", "100 syncing"];
+    let mut grid = Grid::new("what others notice of syncs", "see rows", &columns, 1).plain();
+    for _ in 0..common.runs() {
+        for (column, syncing) in [(0, false), (1, true)] {
+            let idle = under_load(engine, common.window(), (0, syncing))?;
+            grid.add("p99 of an unrelated stat, us", column, idle.p99);
+            let busy = under_load(engine, common.window(), (CREATORS, syncing))?;
+            grid.add("p99 of an unrelated stat, files being made, us", column, busy.p99);
+            grid.add("files made in a second", column, busy.created);
+        }
+    }
+    Ok(grid)
+}
+
+struct Noticed {
+    /// Microseconds.
+    p99: f64,
+    created: f64,
+}
+
+/// Looks at a file for some time while others make files, and all but one of many threads call sync again and again.
+fn under_load(engine: &Engine, window: Duration, (creators, syncing): (usize, bool)) -> io::Result<Noticed> {
+    let over = AtomicBool::new(false);
+    let made = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        let (over, made) = (&over, &made);
+        for thread in 0..creators {
+            running.push(scope.spawn(move || jobs::keep_creating(engine, &format!("load{thread}"), over, made)));
+        }
+        for _ in 0..if syncing { SYNCERS } else { 0 } {
+            running.push(scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    engine.sync()?;
+                }
+                Ok(())
+            }));
+        }
+        let start = Instant::now();
+        let before = made.load(Ordering::Relaxed);
+        let looked = look(engine, window);
+        let created = (made.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64().max(1e-9);
+        over.store(true, Ordering::Relaxed);
+        running.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))?;
+        Ok(Noticed { p99: looked?, created })
+    })
+}
+
+/// The time in microseconds that 99% of the looks do not exceed; one look every 50 microseconds.
+fn look(engine: &Engine, window: Duration) -> io::Result<f64> {
+    let start = Instant::now();
+    let mut times = Vec::new();
+    while start.elapsed() < window.max(Duration::from_millis(20)) {
+        let begin = Instant::now();
+        engine.stat(LOOKED_AT)?;
+        times.push(begin.elapsed());
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    times.sort_unstable();
+    let at = (times.len() * 99 / 100).min(times.len().saturating_sub(1));
+    Ok(times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e6))
+}
+
+/// The process's memory for each inode in memory, everything else counted in.
+fn memory(engine: &Engine) -> Grid {
+    let mut grid = Grid::new("memory", "bytes", &["this process"], 0).plain();
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let resident = pages.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0) * 4096.0;
+    let inodes = engine.fs().stats().inodes_cached.max(1);
+    grid.add(&format!("resident, for each of {inodes} inodes"), 0, resident / inodes as f64);
+    grid
+}

@@ -1,0 +1,74 @@
+//! Sync: how what it has to wait for is found, what a sync of the engine costs, and what keeping writes together saves.
+
+mod designs;
+mod engine;
+mod find;
+mod plug;
+
+use super::Common;
+use std::io;
+
+/// Arguments of `extant-lab sync`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Clean inodes in the engine's memory; each takes about a kilobyte.
+    #[arg(long, default_value_t = 1_000_000)]
+    inodes: usize,
+    /// Only the parts whose names contain this (designs, engine, plug); may be given several times.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
+impl Args {
+    fn wants(&self, part: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|word| part.contains(word.as_str()))
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> io::Result<bool> {
+    let common = &args.common;
+    let mut grids = Vec::new();
+    if args.wants("designs") {
+        grids.extend(find::grids(common)?);
+    }
+    if args.wants("engine") {
+        let inodes = if common.quick { args.inodes.min(50_000) } else { args.inodes };
+        grids.extend(engine::grids(common, inodes)?);
+    }
+    if args.wants("plug") {
+        grids.extend(plug::grids(common)?);
+    }
+    common.print(&grids);
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::Grid;
+
+    fn whole(grids: &[Grid]) {
+        for grid in grids {
+            assert!(!grid.rows.is_empty());
+            for (name, cells) in &grid.rows {
+                let good = |cell: &Vec<f64>| !cell.is_empty() && cell.iter().all(|v| v.is_finite() && *v >= 0.0);
+                assert!(cells.iter().all(good), "{}: {name}: {cells:?}", grid.title);
+            }
+        }
+    }
+
+    #[test]
+    fn the_tables_are_whole() {
+        let common = Common { runs: 1, quick: true, threads: vec![], json: false };
+        whole(&find::grids(&common).expect("every design waits for what it has to"));
+        whole(&engine::grids(&common, 500).expect("no error"));
+        let plugs = plug::grids(&common).expect("no error");
+        whole(&plugs);
+        // Files lie beside each other, so that what is kept together is merged.
+        let (_, requests) = &plugs[0].rows[0];
+        assert!(requests[0][0] >= 10.0 * requests[1][0], "{requests:?}");
+    }
+}
