@@ -252,8 +252,8 @@ fn pass(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
     }
     core.flush_home()?;
     checkpoint.are_home(&written);
-    count(&core.counters.checkpoints, 1);
-    count(&core.counters.blocks_checkpointed, written.len() as u64);
+    count(&core.counters.local().checkpoints, 1);
+    count(&core.counters.local().blocks_checkpointed, written.len() as u64);
     // In this order: copies of a transaction are pending before it counts as durable.
     let not_durable = core.control.durable().next();
     let tail = checkpoint.oldest().map_or(not_durable, |oldest| oldest.min(not_durable));

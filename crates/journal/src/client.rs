@@ -23,6 +23,13 @@ impl Seal {
     pub(crate) fn is_none(self) -> bool {
         std::ptr::fn_addr_eq(self.f, Seal::NONE.f)
     }
+
+    /// Names the seal in one word, 0 for none. The functions are those of one program, so their distances fit into half of it;
+    /// should they not, the seal has no tag.
+    pub(crate) fn tag(self) -> u64 {
+        let distance = (self.f as usize).wrapping_sub(Seal::NONE.f as usize) as isize;
+        i32::try_from(distance).map_or(0, |distance| u64::from(distance as u32) << 32 | u64::from(self.seed))
+    }
 }
 
 // Not inlined, so that it has one address. Should another function share it, that one does nothing either.

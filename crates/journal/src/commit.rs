@@ -68,7 +68,7 @@ pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
 }
 
 fn announce(core: &Core, tid: Tid) {
-    count(&core.counters.commits, 1);
+    count(&core.counters.local().commits, 1);
     if let Some(client) = core.client.get().and_then(Weak::upgrade) {
         client.committed(tid);
     }
@@ -79,7 +79,7 @@ fn announce(core: &Core, tid: Tid) {
 fn commit(core: &Core) -> Result<Option<Tid>> {
     // Before handles have to wait: the copies of a log are not to take as much memory as the log is long.
     if core.logged.as_ref().is_some_and(|logged| logged.checkpoint.wait_for_room()) {
-        count(&core.counters.room_waits, 1);
+        count(&core.counters.local().room_waits, 1);
     }
     core.gate.stop();
     let frozen = freeze(core).inspect_err(|_| core.gate.close());
@@ -99,6 +99,7 @@ fn freeze(core: &Core) -> Result<Option<Frozen>> {
     ask_client(core, tid)?;
     let Taken { members, revoked } = core.members.take();
     if members.is_empty() && revoked.is_empty() {
+        core.members.found_empty();
         return Ok(None);
     }
     let blocks: Vec<FrozenBlock> = members.into_iter().map(|(nr, member)| seal(nr, member)).collect();
@@ -140,7 +141,7 @@ fn seal(nr: u64, member: Member) -> FrozenBlock {
 fn write_home(core: &Core, frozen: Frozen) -> Result<()> {
     core.write_home(frozen.blocks.iter().map(|block| (block.nr, &block.bytes)))?;
     core.flush_home()?;
-    count(&core.counters.blocks_logged, frozen.blocks.len() as u64);
+    count(&core.counters.local().blocks_logged, frozen.blocks.len() as u64);
     Ok(())
 }
 
@@ -148,9 +149,9 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     let Frozen { tid, blocks, revoked, start } = frozen;
     let copies: Vec<(u64, Arc<[u8]>)> = blocks.iter().map(|block| (block.nr, Arc::clone(&block.bytes))).collect();
     let record = Record::build(logged.space.format(), tid.sequence(), &copies, &revoked, now());
-    count(&core.counters.blocks_logged, copies.len() as u64);
-    count(&core.counters.log_blocks, record.body.len() as u64 + 1);
-    count(&core.counters.escapes, record.escapes);
+    count(&core.counters.local().blocks_logged, copies.len() as u64);
+    count(&core.counters.local().log_blocks, record.body.len() as u64 + 1);
+    count(&core.counters.local().escapes, record.escapes);
     let commit_at = write_pieces(core, logged, start, record.body)?;
     core.flush_home()?;
     logged.space.flusher().flush()?;

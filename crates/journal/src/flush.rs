@@ -94,7 +94,7 @@ impl Flusher {
             return Err(error.clone());
         }
         if self.covers(stamp) {
-            count(&self.counters.flushes_shared, 1);
+            count(&self.counters.local().flushes_shared, 1);
             return Ok(());
         }
         let number = self.begun.fetch_add(1, SeqCst) + 1;
@@ -103,7 +103,7 @@ impl Flusher {
             *failed = Some(error.clone());
             return Err(error);
         }
-        count(&self.counters.flushes, 1);
+        count(&self.counters.local().flushes, 1);
         self.flushed.store(number, SeqCst);
         Ok(())
     }

@@ -1,114 +1,70 @@
-//! Who may enter the running transaction, and with how many credits.
+//! Who may enter the running transaction, and with how many credits: a [`sync::Gate`] and those who wait at it.
 //!
 //! # Invariants
 //! 1. While a stopper is past [`Gate::stop`], no handle is open and none opens.
-//! 2. `reserved` is at most `limit` after each successful entry; it counts what handles may still add and what the
-//!    transaction holds.
+//! 2. The credits reserved are at most the limit at any time; they count what handles may still add, what shards of
+//!    threads keep for their next handles, and what the transaction holds.
 //!
-//! # The protocol
-//! Entering increments `handles`, then looks at `stops`; stopping increments `stops`, then looks at `handles`. All four
-//! are sequentially consistent, so at least one side sees the other: the entrant retreats or the stopper waits. Nobody
-//! takes a mutex unless the other side is there.
+//! # Locking
+//! Nobody takes the mutex unless somebody waits: entering and leaving change a word of the thread's shard only.
+//!
+//! [`sync::Gate`]: extant_sync::Gate
 
-use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use extant_sync::{CachePadded, Condvar, Level, Mutex};
+use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use extant_sync::{Condvar, Level, Mutex};
+
+pub(crate) use extant_sync::Refused;
 
 #[derive(Debug)]
 pub(crate) struct Gate {
-    handles: CachePadded<AtomicU64>,
-    reserved: CachePadded<AtomicU32>,
-    stops: CachePadded<AtomicU32>,
-    /// Most credits that the running transaction may have now.
-    limit: AtomicU32,
-    /// Nobody enters any more.
-    closed: AtomicBool,
+    inner: extant_sync::Gate,
     /// Counts the times that those who wait were told to look again.
     epoch: AtomicU64,
-    /// Entered by those who wait, and by those who change what they wait for.
-    waiting: Mutex<()>,
+    /// How many stop it. Held by those who wait, and by those who change what they wait for.
+    stops: Mutex<u32>,
     drained: Condvar,
     opened: Condvar,
-}
-
-/// Why a handle cannot start at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The transaction is locked.
-    Stopped,
-    /// The credits do not fit.
-    NoRoom,
-    /// The journal was aborted or shut down.
-    Closed,
 }
 
 impl Gate {
     pub fn new(limit: u32) -> Gate {
         Gate {
-            handles: CachePadded::new(AtomicU64::new(0)),
-            reserved: CachePadded::new(AtomicU32::new(0)),
-            stops: CachePadded::new(AtomicU32::new(0)),
-            limit: AtomicU32::new(limit),
-            closed: AtomicBool::new(false),
+            inner: extant_sync::Gate::new(limit),
             epoch: AtomicU64::new(0),
-            waiting: Mutex::new(Level::JournalList, ()),
+            stops: Mutex::new(Level::JournalList, 0),
             drained: Condvar::new(),
             opened: Condvar::new(),
         }
     }
 
-    /// Enters with `credits`, without waiting.
+    /// Enters by a shard with `credits`, without waiting.
     #[inline]
-    pub fn try_enter(&self, credits: u32) -> Result<(), Refused> {
-        self.handles.fetch_add(1, SeqCst);
-        let refused = if self.closed.load(SeqCst) {
-            Refused::Closed
-        } else if self.stops.load(SeqCst) != 0 {
-            Refused::Stopped
-        } else if !self.reserve(credits) {
-            Refused::NoRoom
-        } else {
-            return Ok(());
-        };
-        self.leave(0);
-        Err(refused)
+    pub fn try_enter(&self, shard: usize, credits: u32) -> Result<(), Refused> {
+        let entered = self.inner.enter(shard, credits);
+        if entered == Err(Refused::NoRoom) {
+            self.leave(shard, 0);
+        }
+        entered
     }
 
-    /// Leaves, giving back the credits that were not used.
+    /// Leaves by the shard of the entry, giving back the credits that were not used.
     #[inline]
-    pub fn leave(&self, unused: u32) {
-        self.give_back(unused);
-        if self.handles.fetch_sub(1, SeqCst) == 1 && self.stops.load(SeqCst) != 0 {
-            let _waiting = self.waiting.lock();
+    pub fn leave(&self, shard: usize, unused: u32) {
+        if self.inner.leave(shard, unused) {
+            let _stops = self.stops.lock();
             self.drained.notify_all();
         }
     }
 
-    /// Takes more credits, without waiting.
+    /// Takes more credits for somebody inside, without waiting.
     #[inline]
-    pub fn reserve(&self, credits: u32) -> bool {
-        let mut now = self.reserved.load(SeqCst);
-        loop {
-            let Some(then) = now.checked_add(credits).filter(|&sum| sum <= self.limit.load(SeqCst)) else {
-                return credits == 0;
-            };
-            match self.reserved.compare_exchange_weak(now, then, SeqCst, SeqCst) {
-                Ok(_) => return true,
-                Err(changed) => now = changed,
-            }
-        }
+    pub fn reserve(&self, shard: usize, credits: u32) -> bool {
+        self.inner.reserve(shard, credits)
     }
 
-    /// Gives back credits.
-    #[inline]
-    pub fn give_back(&self, credits: u32) {
-        if credits != 0 {
-            self.reserved.fetch_sub(credits, SeqCst);
-        }
-    }
-
-    /// The credits reserved and the most there may be.
+    /// The credits that handles have or have used, and the most there may be.
     pub fn room(&self) -> (u32, u32) {
-        (self.reserved.load(SeqCst), self.limit.load(SeqCst))
+        (self.inner.reserved(), self.inner.room().1)
     }
 
     /// To be read before an attempt that may have to wait.
@@ -119,54 +75,65 @@ impl Gate {
     /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room: something has changed
     /// since `epoch`, which was read before the attempt that failed.
     pub fn wait_to_enter(&self, credits: u32, epoch: u64) {
-        let mut waiting = self.waiting.lock();
-        self.opened.wait_while(&mut waiting, |()| self.epoch() == epoch && !self.may_enter(credits));
+        let mut stops = self.stops.lock();
+        self.opened.wait_while(&mut stops, |stops| self.epoch() == epoch && !self.may_enter(*stops, credits));
     }
 
-    fn may_enter(&self, credits: u32) -> bool {
+    fn may_enter(&self, stops: u32, credits: u32) -> bool {
         let (reserved, limit) = self.room();
         let fits = reserved.checked_add(credits).is_some_and(|sum| sum <= limit);
-        self.closed.load(SeqCst) || (self.stops.load(SeqCst) == 0 && fits)
+        self.is_closed() || (stops == 0 && fits)
     }
 
     /// Lets nobody enter and waits until all have left. Pairs with [`Gate::resume`].
     pub fn stop(&self) {
-        self.stops.fetch_add(1, SeqCst);
-        let mut waiting = self.waiting.lock();
-        self.drained.wait_while(&mut waiting, |()| self.handles.load(SeqCst) != 0);
+        let mut stops = self.stops.lock();
+        *stops += 1;
+        if *stops == 1 {
+            self.inner.shut();
+        }
+        self.drained.wait_while(&mut stops, |_| !self.inner.is_drained());
     }
 
     /// Undoes one [`Gate::stop`].
     pub fn resume(&self) {
-        self.stops.fetch_sub(1, SeqCst);
-        self.wake();
+        let mut stops = self.stops.lock();
+        *stops = stops.saturating_sub(1);
+        if *stops == 0 {
+            self.inner.open();
+        }
+        self.tell();
     }
 
     /// Begins to count for a new transaction. Called between [`Gate::stop`] and [`Gate::resume`].
     pub fn reset(&self, limit: u32) {
-        self.reserved.store(0, SeqCst);
-        self.limit.store(limit, SeqCst);
+        self.inner.reset(limit);
     }
 
     /// Sets how many credits the running transaction may have, if that is more than before, since space in the log
     /// became free. [`Gate::wake`] is to follow if this says so.
     pub fn raise(&self, limit: u32) -> bool {
-        self.limit.fetch_max(limit, SeqCst) < limit
+        self.inner.raise(limit)
     }
 
     /// Lets nobody enter for ever; those who wait are told.
     pub fn close(&self) {
-        self.closed.store(true, SeqCst);
+        self.inner.close();
         self.wake();
     }
 
     pub fn is_closed(&self) -> bool {
-        self.closed.load(SeqCst)
+        self.inner.is_closed()
     }
 
     /// Lets those who wait look again.
     pub fn wake(&self) {
-        let _waiting = self.waiting.lock();
+        let _stops = self.stops.lock();
+        self.tell();
+    }
+
+    /// The mutex is held.
+    fn tell(&self) {
         self.epoch.fetch_add(1, SeqCst);
         self.opened.notify_all();
     }
@@ -180,19 +147,32 @@ mod tests {
     #[test]
     fn credits_are_bounded_and_come_back() {
         let gate = Gate::new(10);
-        assert_eq!(gate.try_enter(6), Ok(()));
-        assert_eq!(gate.try_enter(5), Err(Refused::NoRoom));
-        assert_eq!(gate.try_enter(4), Ok(()));
-        gate.leave(4);
-        gate.leave(1);
+        assert_eq!(gate.try_enter(0, 6), Ok(()));
+        assert_eq!(gate.try_enter(1, 5), Err(Refused::NoRoom));
+        assert_eq!(gate.try_enter(1, 4), Ok(()));
+        gate.leave(1, 4);
+        gate.leave(0, 1);
         assert_eq!(gate.room(), (5, 10));
+        assert_eq!(gate.try_enter(7, 5), Ok(()), "credits are found in other shards");
+        gate.leave(7, 5);
         gate.stop();
-        assert_eq!(gate.try_enter(1), Err(Refused::Stopped));
+        assert_eq!(gate.try_enter(0, 1), Err(Refused::Stopped));
         gate.reset(3);
         gate.resume();
-        assert_eq!(gate.try_enter(3), Ok(()));
+        assert_eq!(gate.try_enter(0, 3), Ok(()));
         gate.close();
-        assert_eq!(gate.try_enter(0), Err(Refused::Closed));
+        assert_eq!(gate.try_enter(0, 0), Err(Refused::Closed));
+    }
+
+    #[test]
+    fn two_may_stop_it() {
+        let gate = Gate::new(10);
+        gate.stop();
+        gate.stop();
+        gate.resume();
+        assert_eq!(gate.try_enter(0, 1), Err(Refused::Stopped));
+        gate.resume();
+        assert_eq!(gate.try_enter(0, 1), Ok(()));
     }
 
     #[test]
@@ -200,17 +180,18 @@ mod tests {
         let gate = Gate::new(1_000_000);
         let (inside, rounds) = (AtomicU64::new(0), 2000);
         std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
+            for shard in 0..3 {
+                let (gate, inside) = (&gate, &inside);
+                scope.spawn(move || {
                     for _ in 0..rounds {
                         let mut epoch = gate.epoch();
-                        while gate.try_enter(1).is_err() {
+                        while gate.try_enter(shard, 1).is_err() {
                             gate.wait_to_enter(1, epoch);
                             epoch = gate.epoch();
                         }
                         inside.fetch_add(1, SeqCst);
                         inside.fetch_sub(1, SeqCst);
-                        gate.leave(1);
+                        gate.leave(shard, 1);
                     }
                 });
             }

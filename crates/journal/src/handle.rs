@@ -3,12 +3,13 @@
 use crate::client::Seal;
 use crate::error::{Error, Result};
 use crate::gate::Refused;
+use crate::members::Members;
 use crate::shared::Core;
 use crate::stats::count;
 use crate::tid::Tid;
 use extant_blocks::{Buffer, BufferWrite};
 use extant_sync::levels::{self, Entered};
-use extant_sync::{Arc, Level};
+use extant_sync::{Arc, Level, shard_index};
 
 /// An open handle: what is changed through it becomes durable as a whole, with everything else in its transaction. It
 /// belongs to the thread that started it. Dropping it stops it.
@@ -16,6 +17,8 @@ use extant_sync::{Arc, Level};
 pub struct Handle<'a> {
     core: &'a Arc<Core>,
     tid: Tid,
+    /// The shard of threads by which it entered.
+    shard: usize,
     credits: u32,
     /// Counts what may have been a change.
     changes: u64,
@@ -27,8 +30,9 @@ pub struct Handle<'a> {
 impl<'a> Handle<'a> {
     pub(crate) fn start(core: &'a Arc<Core>, credits: u32) -> Result<Handle<'a>> {
         let level = levels::enter(Level::Handle);
-        enter(core, credits)?;
-        Ok(Handle { core, tid: core.running(), credits, changes: 0, sync: false, level: Some(level) })
+        let shard = shard_index();
+        enter(core, shard, credits)?;
+        Ok(Handle { core, tid: core.running(), shard, credits, changes: 0, sync: false, level: Some(level) })
     }
 
     /// The transaction.
@@ -74,7 +78,7 @@ impl<'a> Handle<'a> {
     #[inline]
     pub fn write<'b>(&mut self, buffer: &'b Arc<Buffer>, seal: Seal) -> Result<BufferWrite<'b>> {
         self.note_change();
-        if buffer.tid() != self.tid.0 || !seal.is_none() {
+        if !Members::has(self.tid, buffer, seal) {
             self.add(buffer, seal)?;
         }
         Ok(buffer.write_unlogged())
@@ -87,14 +91,21 @@ impl<'a> Handle<'a> {
             self.pay(1)?;
         }
         let core = self.core;
-        let (was_empty, joined) = (core.members.is_empty(), core.members.add(self.tid, buffer, seal));
+        let joined = core.members.add(self.tid, buffer, seal);
         if pays && !joined {
             self.credits += 1;
         }
-        if joined && was_empty {
-            core.control.arm(core.commit_interval);
+        if joined {
+            self.note_content();
         }
         Ok(())
+    }
+
+    /// The first change of a transaction sees to it that it is committed before long.
+    fn note_content(&self) {
+        if self.core.members.note_content() {
+            self.core.control.arm(self.core.commit_interval);
+        }
     }
 
     /// Blocks of metadata were freed: they leave the transaction and the cache, and no older copy of them will be
@@ -106,11 +117,13 @@ impl<'a> Handle<'a> {
         let core = self.core;
         let record = core.revokes_per_block();
         if let Some(per_block) = record {
-            let before = core.members.promise_revokes(count);
-            self.pay(revoke_blocks(before, count, per_block)).inspect_err(|_| core.members.take_back(count))?;
+            let (shard, members) = (self.shard, &core.members);
+            // Each shard pays for its own, so that together they pay for no less than is needed.
+            let before = members.promise_revokes(shard, count);
+            self.pay(revoke_blocks(before, count, per_block)).inspect_err(|_| members.take_back(shard, count))?;
+            self.note_content();
         }
         self.changes += 1;
-        let was_empty = core.members.is_empty();
         for nr in first..first.saturating_add(count) {
             // A block that joined has paid; its credit is free for another.
             if core.members.revoke(nr, record.is_some()) {
@@ -118,10 +131,7 @@ impl<'a> Handle<'a> {
             }
         }
         core.cache.forget(first, count);
-        crate::stats::count(&core.counters.revokes, count);
-        if was_empty && !core.members.is_empty() {
-            core.control.arm(core.commit_interval);
-        }
+        crate::stats::count(&core.counters.local().revokes, count);
         Ok(())
     }
 
@@ -131,10 +141,10 @@ impl<'a> Handle<'a> {
             return Ok(());
         }
         let missing = credits - self.credits;
-        if !self.core.gate.reserve(missing) {
+        if !self.core.gate.reserve(self.shard, missing) {
             return Err(Error::NoCredits { wanted: credits, available: self.credits });
         }
-        count(&self.core.counters.overdrawn, u64::from(missing));
+        count(&self.core.counters.local().overdrawn, u64::from(missing));
         self.credits = 0;
         Ok(())
     }
@@ -145,7 +155,7 @@ impl<'a> Handle<'a> {
     /// If the journal was aborted.
     pub fn extend(&mut self, credits: u32) -> Result<bool> {
         self.core.check()?;
-        let fits = self.core.gate.reserve(credits);
+        let fits = self.core.gate.reserve(self.shard, credits);
         if fits {
             self.credits = self.credits.saturating_add(credits);
         }
@@ -160,7 +170,7 @@ impl<'a> Handle<'a> {
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.leave();
         let level = levels::enter(Level::Handle);
-        enter(self.core, credits)?;
+        enter(self.core, self.shard, credits)?;
         (self.tid, self.credits, self.level) = (self.core.running(), credits, Some(level));
         Ok(())
     }
@@ -174,7 +184,7 @@ impl<'a> Handle<'a> {
         if self.level.take().is_none() {
             return;
         }
-        self.core.gate.leave(std::mem::take(&mut self.credits));
+        self.core.gate.leave(self.shard, std::mem::take(&mut self.credits));
         if self.sync {
             self.core.ask_commit(self.tid);
         }
@@ -194,19 +204,19 @@ impl std::fmt::Debug for Handle<'_> {
 }
 
 /// Enters the running transaction, waiting for locked transactions, credits and log space.
-fn enter(core: &Arc<Core>, credits: u32) -> Result<()> {
+fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<()> {
     if credits > core.max_credits {
         return Err(Error::NoCredits { wanted: credits, available: core.max_credits });
     }
     loop {
         let epoch = core.gate.epoch();
-        match core.gate.try_enter(credits) {
+        match core.gate.try_enter(shard, credits) {
             Ok(()) => return Ok(()),
             Err(Refused::Closed) => return Err(core.closed_error()),
             Err(Refused::Stopped) => {}
             Err(Refused::NoRoom) => core.make_room(),
         }
-        count(&core.counters.start_waits, 1);
+        count(&core.counters.local().start_waits, 1);
         core.gate.wait_to_enter(credits, epoch);
     }
 }

@@ -2,18 +2,25 @@
 //!
 //! # Invariants
 //! 1. A block is in a shard exactly if its buffer's `tid` is the running transaction's; both change under the shard's
-//!    lock.
+//!    lock. Its `seal` there is the one that the buffer's `seal_tag` names; that is stored before `tid`. So who finds both
+//!    as it wants them need not look into the shard.
 //! 2. A block is not both a member and revoked: each cancels the other.
 //! 3. A member is pinned until its copy is home.
+//! 4. `content` is set if the transaction holds anything. It may be set though everything was taken out again: a commit
+//!    then finds out.
+//!
+//! # Locking
+//! One mutex for each shard, taken by a block's first handle in a transaction and by those that revoke. What all threads
+//! look at is written once per transaction.
 
 use crate::client::Seal;
 use crate::tid::Tid;
 use extant_blocks::Buffer;
-use extant_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use extant_sync::{Arc, Level, Mutex};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_sync::{Arc, CachePadded, Level, Mutex, Sharded};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-const SHARDS: usize = 16;
+const SHARD_BITS: u32 = 6;
 
 /// A reference to a buffer that keeps it in the cache.
 #[derive(Debug)]
@@ -44,12 +51,16 @@ pub(crate) struct Member {
 
 #[derive(Debug)]
 pub(crate) struct Members {
-    shards: [Mutex<FxHashMap<u64, Member>>; SHARDS],
-    revoked: Mutex<FxHashSet<u64>>,
-    blocks: AtomicU32,
-    revokes: AtomicU32,
-    /// Blocks whose revoke was paid for, whether or not it was taken back.
-    promised: AtomicU64,
+    shards: [CachePadded<Mutex<Shard>>; 1 << SHARD_BITS],
+    content: CachePadded<AtomicBool>,
+    /// Blocks whose revoke was paid for, whether or not it was taken back, by shards of threads.
+    promised: Sharded<AtomicU64>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    members: FxHashMap<u64, Member>,
+    revoked: FxHashSet<u64>,
 }
 
 /// What a transaction held when it was frozen.
@@ -63,19 +74,19 @@ pub(crate) struct Taken {
 
 impl Default for Members {
     fn default() -> Self {
+        let shard = |_| CachePadded::new(Mutex::new(Level::JournalList, Shard::default()));
         Members {
-            shards: std::array::from_fn(|_| Mutex::new(Level::JournalList, FxHashMap::default())),
-            revoked: Mutex::new(Level::JournalList, FxHashSet::default()),
-            blocks: AtomicU32::new(0),
-            revokes: AtomicU32::new(0),
-            promised: AtomicU64::new(0),
+            shards: std::array::from_fn(shard),
+            content: CachePadded::new(AtomicBool::new(false)),
+            promised: Sharded::default(),
         }
     }
 }
 
 impl Members {
-    fn shard(&self, nr: u64) -> &Mutex<FxHashMap<u64, Member>> {
-        &self.shards[(nr % SHARDS as u64) as usize]
+    /// Blocks of one kind lie at regular distances; multiplied they do not meet in one shard.
+    fn shard(&self, nr: u64) -> &Mutex<Shard> {
+        &self.shards[(nr.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARD_BITS)) as usize]
     }
 
     /// Makes the block a member and notes its seal. True if it was none before.
@@ -83,68 +94,82 @@ impl Members {
         let nr = buffer.nr();
         let mut shard = self.shard(nr).lock();
         if buffer.tid() == tid.0 {
-            if let (false, Some(member)) = (seal.is_none(), shard.get_mut(&nr)) {
+            if let (false, Some(member)) = (seal.is_none(), shard.members.get_mut(&nr)) {
                 member.seal = seal;
+                buffer.set_seal_tag(seal.tag());
             }
             return false;
         }
+        buffer.set_seal_tag(seal.tag());
         buffer.set_tid(tid.0);
-        let fresh = shard.insert(nr, Member { buffer: Pinned::new(buffer), seal }).is_none();
-        drop(shard);
-        if self.revokes.load(Ordering::Relaxed) != 0 && self.revoked.lock().remove(&nr) {
-            self.revokes.fetch_sub(1, Ordering::Relaxed);
+        if !shard.revoked.is_empty() {
+            shard.revoked.remove(&nr);
         }
-        if fresh {
-            self.blocks.fetch_add(1, Ordering::SeqCst);
-        }
-        fresh
+        shard.members.insert(nr, Member { buffer: Pinned::new(buffer), seal }).is_none()
+    }
+
+    /// Whether the block is a member with that seal, as its buffer says without a lock.
+    #[inline]
+    pub fn has(tid: Tid, buffer: &Buffer, seal: Seal) -> bool {
+        buffer.tid() == tid.0 && (seal.is_none() || matches!(seal.tag(), tag if tag != 0 && tag == buffer.seal_tag()))
     }
 
     /// Takes the block out of the transaction and notes that it is revoked. True if it was a member.
     pub fn revoke(&self, nr: u64, record: bool) -> bool {
-        let member = self.shard(nr).lock().remove(&nr);
+        let mut shard = self.shard(nr).lock();
+        if record {
+            shard.revoked.insert(nr);
+        }
+        let member = shard.members.remove(&nr);
         if let Some(member) = &member {
             member.buffer.buffer().set_tid(0);
-            self.blocks.fetch_sub(1, Ordering::Relaxed);
-        }
-        if record && self.revoked.lock().insert(nr) {
-            self.revokes.fetch_add(1, Ordering::Relaxed);
         }
         member.is_some()
     }
 
-    /// Counts blocks that are about to be revoked. Gives how many were counted before.
-    pub fn promise_revokes(&self, count: u64) -> u64 {
-        self.promised.fetch_add(count, Ordering::Relaxed)
+    /// Counts blocks that are about to be revoked by threads of a shard. Gives how many these had counted before.
+    pub fn promise_revokes(&self, shard: usize, count: u64) -> u64 {
+        self.promised.at(shard).fetch_add(count, Ordering::Relaxed)
     }
 
     /// Undoes [`Members::promise_revokes`].
-    pub fn take_back(&self, count: u64) {
-        self.promised.fetch_sub(count, Ordering::Relaxed);
+    pub fn take_back(&self, shard: usize, count: u64) {
+        self.promised.at(shard).fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Whether the transaction changes nothing.
+    /// The transaction changes nothing, for sure.
     pub fn is_empty(&self) -> bool {
-        self.blocks.load(Ordering::SeqCst) == 0 && self.revokes.load(Ordering::SeqCst) == 0
+        !self.content.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the transaction changes something. True for the first in it.
+    #[inline]
+    pub fn note_content(&self) -> bool {
+        self.is_empty() && !self.content.swap(true, Ordering::SeqCst)
     }
 
     /// Forgets how much the transaction held. Called when the successor's number is published, not before, so that who
     /// sees a transaction running and empty may rely on it.
     pub fn reset_counts(&self) {
-        self.blocks.store(0, Ordering::SeqCst);
-        self.revokes.store(0, Ordering::SeqCst);
-        self.promised.store(0, Ordering::SeqCst);
+        self.found_empty();
+        self.promised.iter().for_each(|promised| promised.store(0, Ordering::Relaxed));
+    }
+
+    /// All that the transaction held was taken out again. No handle is open.
+    pub fn found_empty(&self) {
+        self.content.store(false, Ordering::SeqCst);
     }
 
     /// Empties the transaction, but for the counts. No handle is open.
     pub fn take(&self) -> Taken {
-        let mut members: Vec<(u64, Member)> = Vec::new();
+        let mut taken = Taken::default();
         for shard in &self.shards {
-            members.extend(shard.lock().drain());
+            let Shard { members, revoked } = &mut *shard.lock();
+            taken.members.extend(members.drain());
+            taken.revoked.extend(revoked.drain());
         }
-        members.sort_unstable_by_key(|(nr, _)| *nr);
-        let mut revoked: Vec<u64> = self.revoked.lock().drain().collect();
-        revoked.sort_unstable();
-        Taken { members, revoked }
+        taken.members.sort_unstable_by_key(|(nr, _)| *nr);
+        taken.revoked.sort_unstable();
+        taken
     }
 }

@@ -13,7 +13,7 @@ use crate::stats::{Counters, count};
 use crate::tid::Tid;
 use extant_blocks::Cache;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use extant_sync::{Arc, OnceLock, Weak, thread};
+use extant_sync::{Arc, CachePadded, OnceLock, Weak, thread};
 use std::time::Duration;
 
 const EIO: i32 = 5;
@@ -34,7 +34,8 @@ pub(crate) struct Core {
     pub gate: Gate,
     pub members: Members,
     pub control: Control,
-    running: AtomicU64,
+    /// On a line of its own: all handles read it.
+    running: CachePadded<AtomicU64>,
     /// The file system's device.
     pub home: Arc<Flusher>,
     /// `None` without a journal.
@@ -66,7 +67,7 @@ impl Core {
             gate: Gate::new(limit),
             members: Members::default(),
             control: Control::new(running.previous()),
-            running: AtomicU64::new(running.0),
+            running: CachePadded::new(AtomicU64::new(running.0)),
             home,
             logged,
             why: OnceLock::new(),
@@ -125,13 +126,13 @@ impl Core {
         if self.control.durable() >= tid {
             return Ok(());
         }
-        count(&self.counters.waits, 1);
+        count(&self.counters.local().waits, 1);
         let tid = tid.min(self.running());
         let mut first = true;
         loop {
             let (waited, shared) = self.control.wait(tid, || self.running());
             if std::mem::take(&mut first) && shared {
-                count(&self.counters.shared_waits, 1);
+                count(&self.counters.local().shared_waits, 1);
             }
             match waited {
                 Waited::Durable => return Ok(()),

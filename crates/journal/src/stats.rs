@@ -1,6 +1,19 @@
 //! Counters of what the journal did.
 
+use extant_sync::Sharded;
 use extant_sync::atomic::{AtomicU64, Ordering};
+
+/// Counts by shards of threads, so that no line is written by all.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Sharded<Part>);
+
+impl Counters {
+    /// The part of the thread's shard.
+    #[inline]
+    pub fn local(&self) -> &Part {
+        self.0.local()
+    }
+}
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -8,12 +21,17 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
 
+        /// The part of one shard of threads.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub $name: AtomicU64,)* }
+        pub(crate) struct Part { $(pub $name: AtomicU64,)* }
 
         impl Counters {
             pub fn read(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+                let mut stats = Stats::default();
+                for part in self.0.iter() {
+                    $(stats.$name += part.$name.load(Ordering::Relaxed);)*
+                }
+                stats
             }
         }
     };

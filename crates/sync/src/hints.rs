@@ -6,11 +6,13 @@
 //! freed by turns costs the bitmap no write, and a search meets each place that was taken for good once.
 //!
 //! # Memory order
-//! Whoever frees a place makes it free, then reads its bit. Whoever doubts a place clears its bit, then looks whether it is
-//! free. All four are sequentially consistent, the place's own accesses too: one of the two sees the other, and sets the
-//! bit.
+//! Whoever frees a place does so by a read-modify-write, then reads its bit. Whoever doubts a place clears its bit, then looks at
+//! the place by a read-modify-write that may change nothing; both acquire and release. Of the two one comes first in the
+//! order of the place's changes. If that is the freeing, the look sees the place free, and sets the bit again. If it is the
+//! look, the clearing happened before the freeing, which then reads a clear bit, and sets it. So the bits themselves need no
+//! order; who is led to a place by other means than its bit has other reasons to see it free.
 
-use crate::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BITS: usize = u64::BITS as usize;
 
@@ -41,17 +43,17 @@ impl Hints {
         self.len == 0
     }
 
-    /// Notes that a place was made free, with a sequentially consistent access.
+    /// Notes that a place was made free, by a read-modify-write that acquires and releases.
     #[inline]
     pub fn note(&self, place: usize) {
         let Some(word) = self.words.get(place / BITS) else { return };
-        if word.load(SeqCst) & bit(place) == 0 {
-            word.fetch_or(bit(place), SeqCst);
+        if word.load(Relaxed) & bit(place) == 0 {
+            word.fetch_or(bit(place), Relaxed);
         }
     }
 
     /// Tries to take a place: the first one that `take` gets, from `start` on and around. What `take` does not get is
-    /// doubted: `free` looks again, with a sequentially consistent access. Each place is tried once at most.
+    /// doubted: `free` looks again, by a read-modify-write that acquires and releases. Each place is tried once at most.
     #[inline]
     pub fn find<T>(
         &self,
@@ -70,7 +72,7 @@ impl Hints {
                 last if last == words => below,
                 _ => u64::MAX,
             };
-            let mut bits = self.words.get(index)?.load(SeqCst) & part;
+            let mut bits = self.words.get(index)?.load(Relaxed) & part;
             while bits != 0 {
                 let place = index * BITS + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
@@ -86,9 +88,9 @@ impl Hints {
     /// Clears the bit of a place that was found taken, unless it is free by now.
     fn doubt(&self, place: usize, free: &impl Fn(usize) -> bool) {
         let Some(word) = self.words.get(place / BITS) else { return };
-        word.fetch_and(!bit(place), SeqCst);
+        word.fetch_and(!bit(place), Relaxed);
         if free(place) {
-            word.fetch_or(bit(place), SeqCst);
+            word.fetch_or(bit(place), Relaxed);
         }
     }
 }

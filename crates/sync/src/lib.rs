@@ -19,6 +19,7 @@ mod condvar;
 pub mod contention;
 mod counter;
 pub mod epoch;
+mod gate;
 mod hints;
 pub mod levels;
 pub mod list_lru;
@@ -46,6 +47,7 @@ pub use arrivals::{ArrivalList, Arrived, Link, Walk};
 #[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use counter::ShardedCounter;
+pub use gate::{Gate, Refused};
 pub use hints::Hints;
 pub use levels::Level;
 #[cfg(loom)]

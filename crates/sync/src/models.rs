@@ -8,6 +8,9 @@ use crate::lockref::Lockref;
 use crate::table::{Hashed, Table};
 use crate::{Arc, Level, thread};
 
+mod gate;
+mod slots;
+
 /// All interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary switches of threads.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     loom::model(f);

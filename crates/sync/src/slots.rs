@@ -10,8 +10,8 @@
 //! A release raises `free` after emptying its slot (at least Release), a reservation that reads the raised value acquires
 //! it: 3 follows, and with it that the search for the promised slot can fail only while others take and give slots faster
 //! than it walks. It is bounded for that reason, and because what a slot holds may come from a damaged medium. Filling is
-//! a compare-and-swap, since several reservations may meet at one slot; it acquires, so that what the last owner did to
-//! the slot's inode is seen. The accesses that [`Hints`] rely on are sequentially consistent.
+//! a compare-and-swap, since several reservations may meet at one slot. Emptying a slot, raising `free` and looking at either
+//! again acquire and release, as [`Hints`] want it: those over the slots, and those that a user has over many [`Slots`].
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::{CachePadded, Hints};
@@ -51,7 +51,12 @@ impl Slots {
     /// How many reservations would succeed now.
     #[inline]
     pub fn free(&self) -> u32 {
-        self.free.load(Ordering::SeqCst)
+        self.free.load(Ordering::Acquire)
+    }
+
+    /// Whether a reservation would succeed, for hints that lead here: see [`Hints::find`].
+    pub fn has_free(&self) -> bool {
+        self.free.fetch_or(0, Ordering::AcqRel) > 0
     }
 
     /// Makes sure of an empty slot. Followed by [`Slots::claim`] or [`Slots::give_back`].
@@ -66,15 +71,24 @@ impl Slots {
     /// Undoes [`Slots::reserve`].
     #[inline]
     pub fn give_back(&self) {
-        self.free.fetch_add(1, Ordering::SeqCst);
+        self.free.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Fills an empty slot, one having been reserved, with a number other than 0; looks from `start` on first. `None` if
     /// others were always faster: the reservation is the caller's to give back.
     #[inline]
     pub fn claim(&self, start: usize, number: u32) -> Option<usize> {
+        self.claim_by_hint(start, number).or_else(|| self.walk(start, number))
+    }
+
+    #[inline]
+    pub(crate) fn claim_by_hint(&self, start: usize, number: u32) -> Option<usize> {
         let take = |slot| self.fill(slot, number).then_some(slot);
-        self.hints.find(start, take, |slot| self.get(slot) == 0).or_else(|| self.walk(start, number))
+        self.hints.find(start, take, |slot| self.is_free(slot))
+    }
+
+    fn is_free(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|slot| slot.fetch_or(0, Ordering::AcqRel) == 0)
     }
 
     #[cold]
@@ -87,24 +101,24 @@ impl Slots {
     fn fill(&self, slot: usize, number: u32) -> bool {
         let Some(slot) = self.slots.get(slot) else { return false };
         slot.load(Ordering::Relaxed) == 0
-            && slot.compare_exchange(0, number, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            && slot.compare_exchange(0, number, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Empties a slot that the caller filled. Nothing happens to an empty one. True if no slot could be reserved before.
     #[inline]
     pub fn release(&self, slot: usize) -> bool {
         let Some(place) = self.slots.get(slot) else { return false };
-        if place.swap(0, Ordering::SeqCst) == 0 {
+        if place.swap(0, Ordering::AcqRel) == 0 {
             return false;
         }
         // Before the count, so that whoever reserves this slot is led to it.
         self.hints.note(slot);
-        self.free.fetch_add(1, Ordering::SeqCst) == 0
+        self.free.fetch_add(1, Ordering::AcqRel) == 0
     }
 
     /// What a slot holds; 0 past the end.
     pub fn get(&self, slot: usize) -> u32 {
-        self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::SeqCst))
+        self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
     /// What all slots hold, in order. Of slots that change meanwhile it may be the old or the new number.
@@ -128,7 +142,9 @@ mod tests {
         assert_eq!((slots.free(), slots.len()), (1, 3));
         assert_eq!((take(0, 11), take(0, 12)), (Some(1), None));
         assert_eq!(slots.numbers().collect::<Vec<_>>(), [8, 11, 7]);
-        (0..3).for_each(|slot| drop(slots.release(slot)));
+        for slot in 0..3 {
+            slots.release(slot);
+        }
         assert!(slots.is_empty());
     }
 

@@ -14,6 +14,8 @@ pub struct Buffer {
     data: RwLock<Arc<[u8]>>,
     /// The transaction that the block last joined, 0 for none.
     tid: AtomicU64,
+    /// How it is sealed in that transaction, as the journal names it.
+    seal_tag: AtomicU64,
     /// While not zero the block stays cached.
     pins: AtomicU32,
     /// Used since the clock's hand last passed.
@@ -34,6 +36,7 @@ impl Buffer {
             nr,
             data: RwLock::new(Level::Buffer, bytes),
             tid: AtomicU64::new(0),
+            seal_tag: AtomicU64::new(0),
             pins: AtomicU32::new(0),
             referenced: AtomicBool::new(true),
             verified: AtomicBool::new(verified),
@@ -85,6 +88,16 @@ impl Buffer {
     /// Notes the transaction that the block joins.
     pub fn set_tid(&self, tid: u64) {
         self.tid.store(tid, Ordering::Release);
+    }
+
+    /// What [`Buffer::set_seal_tag`] noted.
+    pub fn seal_tag(&self) -> u64 {
+        self.seal_tag.load(Ordering::Acquire)
+    }
+
+    /// Notes how the block is sealed. The journal does so before it notes the transaction.
+    pub fn set_seal_tag(&self, tag: u64) {
+        self.seal_tag.store(tag, Ordering::Release);
     }
 
     /// Whether the shard must keep the buffer. Asked under the shard's lock, where its own reference is one.

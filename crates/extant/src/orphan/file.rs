@@ -116,6 +116,7 @@ impl OrphanFile {
 
     /// Makes the block part of the handle's transaction.
     fn join(&self, h: &mut Handle<'_>, index: usize, block: &Loaded) -> Result<()> {
+        h.note_change();
         if block.buffer.tid() != h.tid().0 {
             h.join(&block.buffer)?;
             // By each of those who saw the block outside. Each holds a handle, so freeze waits for the push.
@@ -170,7 +171,7 @@ impl OrphanFile {
     fn may_take(&self, index: usize) -> bool {
         self.blocks.get(index).is_some_and(|block| {
             let unread = !block.bad.load(Ordering::Relaxed);
-            block.memory.load().get().map_or(unread, |block| block.slots.free() > 0)
+            block.memory.load().get().map_or(unread, |block| block.slots.has_free())
         })
     }
 

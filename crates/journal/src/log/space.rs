@@ -185,7 +185,7 @@ impl LogSpace {
         self.flusher.flush()?;
         let freed: u32 = state.queue.drain(..gone).map(|in_log| in_log.len).sum();
         state.used -= freed;
-        count(&self.counters.tail_moves, 1);
+        count(&self.counters.local().tail_moves, 1);
         Ok(())
     }
 
