@@ -4,8 +4,8 @@
 //! - An object is in the table at most once for a number; while it is, `core` points to the cache, and the count may be 0.
 //!   It leaves the table under its shard's lock and its own. Whether it stays alive is then a matter of the count: with
 //!   none it is dead, else the last reference frees it.
-//! - An object is dead once its count is negative; then nobody gets a reference any more. Its value is taken out by the one who
-//!   marked it dead, at once; its memory goes by epoch, since a lookup may be standing on it.
+//! - An object is dead once its count is negative; then nobody gets a reference any more. The one who marked it dead tells
+//!   it so ([`Object::depart`]); its value and memory go by epoch, since a lookup may be looking at it.
 //! - An object in the table that nobody has a reference to is on the LRU lists, but for moments: between a last
 //!   reference's going and its putting the object there, and while a walk that has isolated it decides.
 //! - An object that was never put into the table needs neither its lock nor the lists'.
@@ -21,20 +21,39 @@
 //! became 0 needs a pinned epoch.
 #![expect(unsafe_code, reason = "references to objects are pointers that counts and epochs keep valid")]
 
-use crate::Level;
 use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::epoch::{Guard, pin};
 use crate::list_lru::{Answer, Cursor, Link, ListLru};
 use crate::lockref::{Lockref, LockrefGuard};
 use crate::table::Hashed;
 use crate::table::raw::{Locked, Node, RawTable};
-use core::cell::{Cell, UnsafeCell};
+use crate::{Level, ShardedCounter};
+use core::cell::Cell;
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 
+/// What a cache keeps, such as an `Arc`.
+pub trait Object: Clone + Send + Sync + 'static {
+    /// Nobody has a reference or gets one any more: what should not wait for the memory to go is given back. Whoever looks
+    /// at the object without a reference may still do so.
+    fn depart(&self) {}
+}
+
+/// What an `Arc` in a cache points to.
+pub trait Depart: Send + Sync + 'static {
+    /// See [`Object::depart`].
+    fn depart(&self);
+}
+
+impl<T: Depart> Object for std::sync::Arc<T> {
+    fn depart(&self) {
+        T::depart(self);
+    }
+}
+
 /// An object's place: what lookups compare, what counts, and the value.
-struct Slot<T: Send + Sync + 'static> {
+struct Slot<T: Object> {
     key: u32,
     /// On the LRU lists.
     link: Link,
@@ -44,15 +63,10 @@ struct Slot<T: Send + Sync + 'static> {
     core: AtomicPtr<Core<T>>,
     /// Looked up since a walk came by.
     used: AtomicBool,
-    /// There while the count is not negative.
-    value: UnsafeCell<Option<T>>,
+    value: T,
 }
 
-// SAFETY: the value is reached through shared references by those who hold a count, and taken by the one who marked it
-// dead; the rest is atomic.
-unsafe impl<T: Send + Sync> Sync for Slot<T> {}
-
-impl<T: Send + Sync + 'static> Hashed for Slot<T> {
+impl<T: Object> Hashed for Slot<T> {
     /// Numbers come in runs: multiplying spreads them over the high bits, which choose the shard, and the low ones keep a
     /// run's neighbours in neighbouring buckets.
     #[inline]
@@ -67,34 +81,35 @@ fn hash(key: u32) -> u32 {
     spread & 0xfc00_0000 | key & 0x03ff_ffff
 }
 
-struct Core<T: Send + Sync + 'static> {
+struct Core<T: Object> {
     table: RawTable<Slot<T>>,
     lru: ListLru<u32>,
+    len: ShardedCounter,
 }
 
 /// Objects by number.
-pub struct Cache<T: Send + Sync + 'static> {
+pub struct Cache<T: Object> {
     /// From a box, so that slots can point to it.
     core: NonNull<Core<T>>,
 }
 
 // SAFETY: the core is the cache's own, and everything in it is shared by locks, atomics and counts.
-unsafe impl<T: Send + Sync> Send for Cache<T> {}
+unsafe impl<T: Object> Send for Cache<T> {}
 // SAFETY: as for `Send`.
-unsafe impl<T: Send + Sync> Sync for Cache<T> {}
+unsafe impl<T: Object> Sync for Cache<T> {}
 
 /// A counted reference to an object, in the table or not.
-pub struct Held<T: Send + Sync + 'static> {
+pub struct Held<T: Object> {
     node: NonNull<Node<Slot<T>>>,
 }
 
 // SAFETY: as `Arc`: it gives shared references, and the last one's thread may drop the value.
-unsafe impl<T: Send + Sync> Send for Held<T> {}
+unsafe impl<T: Object> Send for Held<T> {}
 // SAFETY: as for `Send`.
-unsafe impl<T: Send + Sync> Sync for Held<T> {}
+unsafe impl<T: Object> Sync for Held<T> {}
 
 /// A locked part of the table.
-pub struct CacheShard<'a, T: Send + Sync + 'static> {
+pub struct CacheShard<'a, T: Object> {
     core: NonNull<Core<T>>,
     locked: Locked<'a, Slot<T>>,
 }
@@ -108,30 +123,25 @@ pub enum Verdict {
     Keep,
 }
 
-impl<T: Send + Sync + 'static> Slot<T> {
+impl<T: Object> Slot<T> {
     fn new(key: u32, count: i32, core: *mut Core<T>, value: T) -> Self {
-        let (core, value) = (AtomicPtr::new(core), UnsafeCell::new(Some(value)));
+        let core = AtomicPtr::new(core);
         Slot { key, link: Link::new(), refs: Lockref::new(count), core, used: AtomicBool::new(false), value }
     }
 
-    /// # Safety
-    /// The caller has a count, or the lock of an object that is not dead, for as long as it uses the value.
-    unsafe fn value(&self) -> &T {
-        // SAFETY: the value is taken only by who makes the count negative, which needs a count of 0 and the lock.
-        match unsafe { &*self.value.get() } {
-            Some(value) => value,
-            None => unreachable!("an object that is not dead has its value"),
-        }
-    }
-
-    /// The object dies. The caller holds the lock, and nobody has a count (but perhaps the caller, who gives it up).
-    fn kill(&self, mut guard: LockrefGuard<'_>) -> Option<T> {
-        debug_assert!(!guard.is_dead(), "an object dies once");
+    /// The object dies. The caller holds the lock, and nobody has a count.
+    fn kill(&self, mut guard: LockrefGuard<'_>) {
+        debug_assert_eq!(guard.count(), 0, "an object dies once, and unused");
         guard.mark_dead();
         self.core.store(ptr::null_mut(), Ordering::Relaxed);
-        drop(guard);
-        // SAFETY: nobody has a count or gets one any more, and this is the only one who made it so.
-        unsafe { (*self.value.get()).take() }
+    }
+
+    #[inline]
+    fn mark_used(&self) {
+        // Relaxed: a hint for eviction. Stored only where it changes something, since others look here, too.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether an unused object has nothing to be done with it.
@@ -140,7 +150,7 @@ impl<T: Send + Sync + 'static> Slot<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Held<T> {
+impl<T: Object> Held<T> {
     /// An object that no table has, since nobody looks it up by its number. It goes with its last reference.
     pub fn unlisted(key: u32, value: T) -> Self {
         let node = Box::into_raw(Node::new(Slot::new(key, 1, ptr::null_mut(), value)));
@@ -177,10 +187,10 @@ impl<T: Send + Sync + 'static> Held<T> {
             core.lru.add(&slot.link, slot.key);
             return;
         }
-        let value = slot.kill(guard);
+        slot.kill(guard);
+        slot.value.depart();
         // SAFETY: it is in no table, and only the one who killed it retires it.
         unsafe { pinned.retire(node.as_ptr()) };
-        drop(value);
     }
 
     #[inline(never)]
@@ -213,7 +223,7 @@ impl<T: Send + Sync + 'static> Held<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Clone for Held<T> {
+impl<T: Object> Clone for Held<T> {
     #[inline]
     fn clone(&self) -> Self {
         self.slot().refs.get();
@@ -221,16 +231,15 @@ impl<T: Send + Sync + 'static> Clone for Held<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Deref for Held<T> {
+impl<T: Object> Deref for Held<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this reference is a count.
-        unsafe { self.slot().value() }
+        &self.slot().value
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for Held<T> {
+impl<T: Object> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
         let refs = &self.slot().refs;
@@ -240,17 +249,17 @@ impl<T: Send + Sync + 'static> Drop for Held<T> {
     }
 }
 
-impl<T: Send + Sync + fmt::Debug + 'static> fmt::Debug for Held<T> {
+impl<T: Object + fmt::Debug> fmt::Debug for Held<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
 }
 
-impl<T: Send + Sync + 'static> Cache<T> {
+impl<T: Object> Cache<T> {
     /// An empty cache. Its table's locks are of `level`; `shards` is how many threads may change it at once.
     pub fn new(level: Level, shards: usize) -> Self {
         let table = RawTable::new(level, shards, if cfg!(loom) { 1 } else { 16 });
-        let core = Box::into_raw(Box::new(Core { table, lru: ListLru::new() }));
+        let core = Box::into_raw(Box::new(Core { table, lru: ListLru::new(), len: ShardedCounter::new(0) }));
         // SAFETY: it came from a box.
         Cache { core: unsafe { NonNull::new_unchecked(core) } }
     }
@@ -274,6 +283,14 @@ impl<T: Send + Sync + 'static> Cache<T> {
         hold(node)
     }
 
+    /// The object of a number, to be looked at while the epoch is pinned. It may leave the table meanwhile, and die.
+    #[inline]
+    pub fn look<'g>(&'g self, pinned: &'g Guard, key: u32) -> Option<&'g T> {
+        let slot = &self.core().table.find(pinned, hash(key), |slot| slot.key == key)?.value;
+        slot.mark_used();
+        Some(&slot.value)
+    }
+
     /// Locks the part of the table that a number is in.
     pub fn lock(&self, key: u32) -> CacheShard<'_, T> {
         CacheShard { core: self.core, locked: self.core().table.lock(hash(key)) }
@@ -284,10 +301,14 @@ impl<T: Send + Sync + 'static> Cache<T> {
         self.core().table.lock(hash(key)).totals.removals
     }
 
-    /// Objects in the table.
+    /// Objects in the table; those that come and go meanwhile may or may not be counted.
     pub fn len(&self) -> usize {
-        let table = &self.core().table;
-        (0..table.shard_count()).map(|shard| table.lock_shard(shard).totals.len).sum()
+        usize::try_from(self.core().len.sum()).unwrap_or(0)
+    }
+
+    /// Whether more than `bound` objects are in the table, to be asked often.
+    pub fn exceeds(&self, bound: usize) -> bool {
+        self.core().len.at_least(i64::try_from(bound).unwrap_or(i64::MAX).saturating_add(1))
     }
 
     /// Whether there are none.
@@ -319,8 +340,8 @@ impl<T: Send + Sync + 'static> Cache<T> {
     }
 
     /// Looks at up to `budget` objects that nobody uses, the oldest of each list first, starting with this thread's list, and evicts
-    /// those that were not looked up since the last time and that `judge` lets go. Their values are to be dropped by the caller.
-    pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<T> {
+    /// those that were not looked up since the last time and that `judge` lets go.
+    pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<Departed<T>> {
         let lru = &self.core().lru;
         let (mut budget, mut dispose, first) = (budget, Vec::new(), crate::shard_index());
         for shard in 0..lru.shards() {
@@ -349,8 +370,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
             cursor.isolate(&slot.link);
             return Answer::Removed;
         }
-        // SAFETY: the lock is held, and the object is not dead: its count is 0.
-        let kept = slot.used.swap(false, Ordering::Relaxed) || judge(unsafe { slot.value() }) == Verdict::Keep;
+        let kept = slot.used.swap(false, Ordering::Relaxed) || judge(&slot.value) == Verdict::Keep;
         if kept {
             return Answer::Rotate;
         }
@@ -359,10 +379,10 @@ impl<T: Send + Sync + 'static> Cache<T> {
     }
 
     /// Evicts an isolated object if nobody has come for it meanwhile. One in use is put back by its last reference.
-    fn evict(&self, key: u32, judge: &impl Fn(&T) -> Verdict) -> Option<T> {
+    fn evict(&self, key: u32, judge: &impl Fn(&T) -> Verdict) -> Option<Departed<T>> {
         let mut shard = self.lock(key);
         let spared = Cell::new(false);
-        let evicted = shard.remove(key, |count, value| {
+        let evicted = shard.remove_if(key, |count, value| {
             spared.set(count == 0 && judge(value) == Verdict::Keep);
             count == 0 && !spared.get()
         });
@@ -379,23 +399,16 @@ impl<T: Send + Sync + 'static> Cache<T> {
 
 /// A reference to what a lookup found.
 #[inline]
-fn hold<T: Send + Sync + 'static>(node: &Node<Slot<T>>) -> Option<Held<T>> {
+fn hold<T: Object>(node: &Node<Slot<T>>) -> Option<Held<T>> {
     let slot = &node.value;
     if !slot.refs.get_not_dead() {
         return None;
     }
-    if !slot.used.load(Ordering::Relaxed) {
-        // Relaxed: a hint for eviction.
-        slot.used.store(true, Ordering::Relaxed);
-    }
+    slot.mark_used();
     Some(Held { node: NonNull::from(node) })
 }
 
-impl<T: Send + Sync + 'static> CacheShard<'_, T> {
-    fn node(&self, key: u32) -> Option<NonNull<Node<Slot<T>>>> {
-        self.locked.find(hash(key), |slot| slot.key == key).map(NonNull::from)
-    }
-
+impl<T: Object> CacheShard<'_, T> {
     /// How many objects ever left this part of the table.
     pub fn removals(&self) -> u64 {
         self.locked.totals.removals
@@ -406,51 +419,61 @@ impl<T: Send + Sync + 'static> CacheShard<'_, T> {
         hold(self.locked.find(hash(key), |slot| slot.key == key)?)
     }
 
-    /// Puts an object into the table. What had its number before leaves the table; its value comes back if nobody has it.
-    pub fn insert(&mut self, key: u32, value: T) -> (Held<T>, Option<T>) {
-        let before = self.remove(key, |_, _| true);
+    /// Puts an object into the table. What had its number before leaves the table; it comes back if nobody has it.
+    pub fn insert(&mut self, key: u32, value: T) -> (Held<T>, Option<Departed<T>>) {
+        let before = self.remove_if(key, |_, _| true);
         let node = self.locked.insert(Node::new(Slot::new(key, 1, self.core.as_ptr(), value)));
+        // SAFETY: a cache's shard borrows the cache.
+        unsafe { self.core.as_ref() }.len.add(1);
         (Held { node }, before)
     }
 
-    /// Takes out an object that only the table refers to, and that `is` accepts; its value.
-    pub fn retire(&mut self, key: u32, is: impl Fn(&T) -> bool) -> Option<T> {
-        self.remove(key, |count, value| count == 0 && is(value))
-    }
-
-    /// Takes an object out of the table if its count and value are accepted; its value comes back if nobody has it.
-    fn remove(&mut self, key: u32, accepts: impl Fn(i32, &T) -> bool) -> Option<T> {
-        let node = self.node(key)?;
+    /// Takes an object out of the table if `accepts` says so of its references and itself; it comes back if nobody has a
+    /// reference.
+    pub fn remove_if(&mut self, key: u32, mut accepts: impl FnMut(usize, &T) -> bool) -> Option<Departed<T>> {
+        let node = self.locked.find(hash(key), |slot| slot.key == key).map(NonNull::from)?;
         let pinned = pin();
         // SAFETY: it is in the table, and the epoch is pinned.
         let slot = unsafe { &node.as_ref().value };
         let guard = slot.refs.lock();
-        // SAFETY: the lock is held, and what is in the table is not dead.
-        if !accepts(guard.count(), unsafe { slot.value() }) {
+        if !accepts(usize::try_from(guard.count()).unwrap_or(0), &slot.value) {
             return None;
         }
-        // SAFETY: a slot in the table points to its cache.
-        unsafe { self.core.as_ref() }.lru.del(&slot.link);
+        // SAFETY: a cache's shard borrows the cache.
+        let core = unsafe { self.core.as_ref() };
+        core.lru.del(&slot.link);
+        core.len.sub(1);
         // Before the lock is given back: a last reference that comes then retires the memory.
         self.locked.unlink(hash(key), |slot| slot.key == key);
         if guard.count() > 0 {
             slot.core.store(ptr::null_mut(), Ordering::Relaxed);
             return None;
         }
-        let value = slot.kill(guard);
+        slot.kill(guard);
+        let value = slot.value.clone();
         // SAFETY: off its chain, and dead: nobody has a count, so nobody else retires it.
         unsafe { pinned.retire(node.as_ptr()) };
-        value
+        Some(Departed(value))
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for Cache<T> {
+/// An object that has left a cache for good. Dropping this tells it so; no lock should be held then.
+#[derive(Debug)]
+pub struct Departed<T: Object>(T);
+
+impl<T: Object> Drop for Departed<T> {
+    fn drop(&mut self) {
+        self.0.depart();
+    }
+}
+
+impl<T: Object> Drop for Cache<T> {
     fn drop(&mut self) {
         let mut values = Vec::new();
         for shard in 0..self.shard_count() {
             let mut keys = Vec::new();
             self.core().table.lock_shard(shard).each(|node| keys.push(node.value.key));
-            values.extend(keys.into_iter().filter_map(|key| self.lock(key).remove(key, |_, _| true)));
+            values.extend(keys.into_iter().filter_map(|key| self.lock(key).remove_if(key, |_, _| true)));
         }
         // SAFETY: the table is empty: no slot points to the core any more, and nobody else has the cache.
         drop(unsafe { Box::from_raw(self.core.as_ptr()) });
@@ -458,7 +481,7 @@ impl<T: Send + Sync + 'static> Drop for Cache<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> fmt::Debug for Cache<T> {
+impl<T: Object> fmt::Debug for Cache<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache").field("len", &self.len()).field("unused", &self.unused()).finish()
     }
@@ -470,8 +493,18 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
-    /// A value that says whether it was dropped.
+    /// Counts departures.
     type Value = Arc<AtomicU64>;
+
+    impl Depart for AtomicU64 {
+        fn depart(&self) {
+            self.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn gone(value: &Value) -> u64 {
+        value.load(Ordering::Relaxed)
+    }
 
     fn cache() -> Cache<Value> {
         Cache::new(Level::InodeTableShard, 4)
@@ -494,13 +527,12 @@ mod tests {
         assert_eq!(cache.shrink(10, all).len(), 0);
         assert_eq!(cache.shrink(10, all).len(), 1);
         assert_eq!((cache.len(), cache.unused()), (1, 0));
-        assert!(cache.get(2).is_none());
-        assert_eq!(Arc::strong_count(&kept), 2);
+        assert!(cache.get(2).is_none() && cache.look(&pin(), 2).is_none());
         drop(held);
-        assert_eq!(cache.unused(), 1);
+        assert_eq!((cache.unused(), gone(&kept)), (1, 0));
         assert_eq!(cache.shrink(10, |_| Verdict::Keep).len(), 0);
         assert_eq!(cache.shrink(10, all).len(), 1);
-        assert_eq!((cache.len(), Arc::strong_count(&kept)), (0, 1));
+        assert_eq!((cache.len(), gone(&kept)), (0, 1));
     }
 
     #[test]
@@ -523,40 +555,42 @@ mod tests {
         let (second, before) = cache.lock(7).insert(7, Value::default());
         assert!(before.is_none() && !held.same(&second));
         assert!(cache.get(7).is_some_and(|found| found.same(&second)));
-        assert_eq!(cache.removals(7), 1);
+        assert_eq!((cache.removals(7), cache.len()), (1, 1));
         // What was displaced goes with its last reference.
         let again = held.clone();
         drop(held);
-        assert_eq!(Arc::strong_count(&first), 2);
+        assert_eq!(gone(&first), 0);
         drop(again);
-        assert_eq!(Arc::strong_count(&first), 1);
+        assert_eq!(gone(&first), 1);
         drop(second);
         let (_third, before) = cache.lock(7).insert(7, Value::default());
         assert!(before.is_some(), "nobody had it");
     }
 
     #[test]
-    fn only_the_table_may_have_what_retires() {
+    fn what_is_held_is_not_taken_out_by_who_looks() {
         let cache = cache();
         let (held, _) = cache.lock(7).insert(7, Value::default());
-        assert!(cache.lock(7).retire(7, |_| true).is_none());
+        assert!(cache.lock(7).remove_if(7, |count, _| count == 0).is_none());
         drop(held);
-        assert!(cache.lock(7).retire(7, |_| false).is_none());
-        assert!(cache.lock(7).retire(7, |_| true).is_some());
-        assert!(cache.get(7).is_none() && cache.unused() == 0);
+        assert!(cache.lock(7).remove_if(7, |_, _| false).is_none());
+        assert!(cache.exceeds(0) && !cache.exceeds(1));
+        assert!(cache.lock(7).remove_if(7, |count, _| count == 0).is_some());
+        assert!(cache.get(7).is_none() && cache.unused() == 0 && cache.is_empty());
     }
 
     #[test]
     fn references_outlive_the_cache() {
         let cache = cache();
-        let (first, second) = (Value::default(), Value::default());
+        let (first, second, third) = (Value::default(), Value::default(), Value::default());
         let (held, _) = cache.lock(1).insert(1, first.clone());
         drop(cache.lock(2).insert(2, second.clone()));
-        let unlisted = Held::unlisted(3, first.clone());
+        let unlisted = Held::unlisted(3, third.clone());
         drop(cache);
-        assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (3, 1));
+        assert_eq!((gone(&first), gone(&second), gone(&third)), (0, 1, 0));
+        assert_eq!((held.key(), unlisted.count()), (1, 1));
         drop((held, unlisted));
-        assert_eq!(Arc::strong_count(&first), 1);
+        assert_eq!((gone(&first), gone(&third)), (1, 1));
     }
 
     #[test]
@@ -570,24 +604,39 @@ mod tests {
         assert!(held.iter().all(|held| held.count() == 1));
     }
 
+    /// An object of the next test: its number, and the objects of all numbers that have not departed.
+    type Numbered = (u32, Arc<AtomicU64>);
+
+    impl Object for Numbered {
+        fn depart(&self) {
+            assert!(self.1.fetch_sub(1, Ordering::Relaxed) > 0);
+        }
+    }
+
     /// Lookups, loads, evictions and displacements at once: a number's object is one, and none is lost.
     #[test]
     fn threads_see_one_object_for_a_number() {
         const KEYS: u32 = 40;
-        let (cache, alive) = (Cache::new(Level::InodeTableShard, 2), Arc::new(()));
+        let (cache, alive) = (Cache::<Numbered>::new(Level::InodeTableShard, 2), Arc::new(AtomicU64::new(0)));
+        let make = |key: u32| {
+            alive.fetch_add(1, Ordering::Relaxed);
+            (key, alive.clone())
+        };
         std::thread::scope(|scope| {
             for thread in 0..4u32 {
-                let (cache, alive) = (&cache, &alive);
+                let (cache, make) = (&cache, &make);
                 scope.spawn(move || {
                     for n in 0..30_000u32 {
                         let key = (n.wrapping_mul(31) + thread * 7) % KEYS;
                         match n % 16 {
                             0 => drop(cache.shrink(8, |_| Verdict::Evict)),
-                            1 if n % 3 == 0 => drop(cache.lock(key).insert(key, (key, alive.clone()))),
+                            1 if n % 3 == 0 => drop(cache.lock(key).insert(key, make(key))),
+                            2 => assert!(cache.look(&pin(), key).is_none_or(|found| found.0 == key)),
                             _ => {
                                 let found = cache.get(key).unwrap_or_else(|| {
                                     let mut shard = cache.lock(key);
-                                    shard.get(key).unwrap_or_else(|| shard.insert(key, (key, alive.clone())).0)
+                                    let there = shard.get(key);
+                                    there.unwrap_or_else(|| shard.insert(key, make(key)).0)
                                 });
                                 assert_eq!((found.0, found.key()), (key, key));
                                 let again = found.clone();
@@ -601,10 +650,10 @@ mod tests {
         });
         assert!(cache.len() <= KEYS as usize);
         assert_eq!(cache.unused(), cache.len(), "who is not in use is on the lists");
-        assert_eq!(Arc::strong_count(&alive), cache.len() + 1);
+        assert_eq!(alive.load(Ordering::Relaxed), cache.len() as u64);
         while !cache.is_empty() {
             cache.shrink(100, |_| Verdict::Evict);
         }
-        assert_eq!(Arc::strong_count(&alive), 1);
+        assert_eq!(alive.load(Ordering::Relaxed), 0);
     }
 }

@@ -35,6 +35,7 @@ mod padded;
 mod rounds;
 #[cfg(not(loom))]
 mod rwlock;
+pub mod seqcell;
 mod sharded;
 mod slots;
 pub mod table;

@@ -1,7 +1,7 @@
 //! Races, run through all their interleavings: `make loom`.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use crate::cache::{Cache, Held, Verdict};
+use crate::cache::{Cache, Held, Object, Verdict};
 use crate::epoch::pin;
 use crate::list_lru::{Answer, Link, ListLru};
 use crate::lockref::Lockref;
@@ -179,6 +179,16 @@ mod table {
         }
     }
 
+    /// What others look up from below it.
+    #[derive(Clone)]
+    struct Parent(Arc<AtomicBool>);
+
+    impl Object for Parent {
+        fn depart(&self) {
+            self.0.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// A lookup against a removal and the key's next life: it finds one of the lives, which is not given back meanwhile.
     #[test]
     fn lookup_against_removal_and_reuse() {
@@ -230,7 +240,7 @@ mod table {
     fn parent_lookup_against_a_move() {
         model(|| {
             let parents = Arc::new(Cache::new(Level::Leaf, 1));
-            let held = |key: u32| parents.lock(key).insert(key, AtomicBool::new(true)).0;
+            let held = |key: u32| parents.lock(key).insert(key, Parent(Arc::new(AtomicBool::new(true)))).0;
             let (first, second) = (held(1), held(2));
             let parent = Arc::new(AtomicU32::new(1));
             let (cache, at) = (parents.clone(), parent.clone());
@@ -242,7 +252,7 @@ mod table {
                     // is looked at again.
                     let Some(found) = cache.get_pinned(&pinned, seen) else { continue };
                     if at.load(Ordering::Acquire) == seen {
-                        assert!(found.load(Ordering::Relaxed), "the parent is gone");
+                        assert!(found.0.load(Ordering::Relaxed), "the parent is gone");
                         return;
                     }
                 }
@@ -250,8 +260,7 @@ mod table {
             parent.store(2, Ordering::Release);
             drop(first);
             // Only who has no reference left may be torn down.
-            let gone = parents.lock(1).retire(1, |_| true);
-            gone.iter().for_each(|parent| parent.store(false, Ordering::Relaxed));
+            drop(parents.lock(1).remove_if(1, |count, _| count == 0));
             reader.join().unwrap();
             drop(second);
         });
@@ -261,23 +270,35 @@ mod table {
 mod cache {
     use super::*;
 
-    /// The value's `live` is taken away by whoever gets the value back.
+    /// Departs once. Its memory tells the checker when it goes.
+    #[derive(Clone)]
     struct Value {
         live: Arc<AtomicBool>,
+        memory: Arc<Memory>,
+    }
+
+    struct Memory(loom::cell::UnsafeCell<bool>);
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            self.0.with_mut(|_| ());
+        }
+    }
+
+    impl Object for Value {
+        fn depart(&self) {
+            assert!(self.live.swap(false, Ordering::Relaxed), "departed twice");
+        }
     }
 
     fn value() -> (Value, Arc<AtomicBool>) {
         let live = Arc::new(AtomicBool::new(true));
-        (Value { live: live.clone() }, live)
-    }
-
-    impl Drop for Value {
-        fn drop(&mut self) {
-            assert!(self.live.swap(false, Ordering::Relaxed), "dropped twice");
-        }
+        let memory = Arc::new(Memory(loom::cell::UnsafeCell::new(true)));
+        (Value { live: live.clone(), memory }, live)
     }
 
     fn use_it(held: &Held<Value>) {
+        held.memory.0.with(|_| ());
         assert!(held.live.load(Ordering::Relaxed), "a reference to an object that is gone");
     }
 
@@ -302,6 +323,25 @@ mod cache {
             }
             drop(evicted);
             assert_eq!(live.load(Ordering::Relaxed), cache.len() == 1);
+        });
+    }
+
+    /// A look without a reference against eviction: the memory stays while it is looked at.
+    #[test]
+    fn look_against_eviction() {
+        model(|| {
+            let cache = Arc::new(Cache::new(Level::Leaf, 1));
+            drop(cache.lock(1).insert(1, value().0));
+            let other = cache.clone();
+            let reader = thread::spawn(move || {
+                let pinned = pin();
+                if let Some(found) = other.look(&pinned, 1) {
+                    found.memory.0.with(|_| ());
+                }
+            });
+            drop(cache.lock(1).remove_if(1, |count, _| count == 0));
+            reader.join().unwrap();
+            assert!(cache.is_empty());
         });
     }
 
@@ -422,5 +462,27 @@ mod list_lru {
             }
         }
         assert_eq!(seen, count);
+    }
+}
+
+mod seqcell {
+    use super::*;
+    use crate::seqcell::SeqCell;
+
+    /// A reader sees the words of one writing, or none.
+    #[test]
+    fn reader_against_writer() {
+        model(|| {
+            let cell = Arc::new(SeqCell::<2>::new([1, 1]));
+            let other = cell.clone();
+            let reader = thread::spawn(move || {
+                if let Some([first, second]) = other.read() {
+                    assert_eq!(first, second);
+                }
+            });
+            cell.write([2, 2]);
+            reader.join().unwrap();
+            assert_eq!(cell.read(), Some([2, 2]));
+        });
     }
 }

@@ -32,8 +32,14 @@ pub struct FsStats {
     pub space: SpaceStats,
     /// Inodes in memory.
     pub inodes_cached: usize,
+    /// Of these, inodes that nobody uses, about.
+    pub inodes_unused: usize,
+    /// Inodes that left memory to stay within its bound.
+    pub inodes_evicted: u64,
     /// Names in memory.
     pub names_cached: usize,
+    /// Names that left memory to stay within its bound.
+    pub names_evicted: u64,
     /// File content in memory.
     pub pages: PoolStats,
     /// The block cache.
@@ -54,7 +60,10 @@ impl FsStats {
             usage: ops.usage(),
             space: st.alloc.space_stats(),
             inodes_cached: ops.vfs.inodes.len(),
+            inodes_unused: ops.vfs.inodes.unused(),
+            inodes_evicted: ops.vfs.inodes.evicted(),
             names_cached: ops.vfs.dentries.len(),
+            names_evicted: ops.vfs.dentries.evicted(),
             pages: st.pool.stats(),
             cache: st.cache.stats(),
             journal: st.journal.stats(),

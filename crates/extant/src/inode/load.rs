@@ -1,14 +1,16 @@
 //! Loads inodes from their table slots, and makes new ones.
 
-use super::{Body, DirState, Inode, MapCache, OrphanCell, Pages};
+use super::lazy::Lazy;
+use super::vitals::Published;
+use super::{Body, Inode, OrphanCell, Pages, Tail};
 use crate::error::{Errno, Error, Result};
 use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::checksum;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
-use extant_sync::atomic::{AtomicBool, AtomicU64};
-use extant_sync::{ArcRwLock, Level, Mutex, RwLock};
+use extant_sync::atomic::AtomicU64;
+use extant_sync::{ArcRwLock, Level, Mutex};
 use std::sync::Arc;
 
 /// The block of the inode table that holds `ino`, and the byte range of its slot there.
@@ -39,7 +41,7 @@ impl Inode {
 
     /// A new inode in memory; the caller has booked `ino` and marks it dirty with the first edit.
     pub fn fresh(st: &Store, ino: InodeNr, body: disk::Inode) -> Arc<Inode> {
-        let tail = vec![0; disk::tail_len(&st.geo, &body)].into();
+        let tail = Tail::zeros(disk::tail_len(&st.geo, &body));
         Arc::new(Self::assemble(st, ino, Body { disk: body, tail }))
     }
 
@@ -61,16 +63,16 @@ impl Inode {
             seed: checksum::inode_seed(st.geo.csum_seed, ino, generation),
             ftype,
             rw: ArcRwLock::new(Self::level(ftype), ()),
-            map: RwLock::new(Level::Map, MapCache::default()),
+            map: Lazy::new(),
             pages: Pages::new(size),
-            dir: Mutex::new(Level::Leaf, DirState::default()),
+            dir: Lazy::new(),
             orphan: OrphanCell::default(),
+            published: Published::new(&body.disk),
             body: Mutex::new(Level::InodeBody, body),
             dirty_tid: AtomicU64::new(0),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             life: AtomicU64::new(0),
-            used: AtomicBool::new(false),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Attr {
     pub(crate) fn of(inode: &Arc<Inode>) -> Attr {
         let size = file::size(inode);
         let delayed = file::delayed_sectors(inode);
-        let body = inode.body();
+        let body = inode.vitals();
         Attr {
             ino: u64::from(inode.ino.0),
             generation: inode.generation,
@@ -56,7 +56,10 @@ impl Attr {
             nlink: u32::from(body.links),
             uid: body.uid,
             gid: body.gid,
-            rdev: body.rdev().unwrap_or((0, 0)),
+            rdev: match inode.ftype {
+                FileType::CharDevice | FileType::BlockDevice => inode.body().rdev().unwrap_or((0, 0)),
+                _ => (0, 0),
+            },
             size,
             blocks: body.blocks + delayed,
             atime: body.atime,

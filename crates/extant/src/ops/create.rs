@@ -98,8 +98,7 @@ impl Operations {
             }
             inode.edit(st, &mut h)?.links = 0;
             inode.hold(1)?;
-            self.vfs.inodes.insert(inode.clone());
-            Ok(Node(inode))
+            Ok(Node(self.vfs.inodes.insert(inode)))
         })
     }
 
@@ -136,10 +135,10 @@ impl Operations {
             self.drop_new(&mut h, &inode);
             return Err(e);
         }
-        self.vfs.inodes.insert(inode.clone());
-        let target = Target { ino: inode.ino, generation: inode.generation, ftype };
+        let node = Node(self.vfs.inodes.insert(inode));
+        let target = Target { ino: node.0.ino, generation: node.0.generation, ftype };
         self.vfs.dentries.set(dir.ino, dir.generation, name, Some(target));
-        Ok(Node(inode))
+        Ok(node)
     }
 
     fn check_free_name(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<()> {

@@ -27,7 +27,7 @@ use crate::alloc::{Fragmentation, Usage};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
-use crate::vfs::{Follow, Vfs, alive};
+use crate::vfs::{Follow, InodeRef, Vfs, alive};
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::Ordering;
@@ -38,7 +38,7 @@ use std::sync::Arc;
 /// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive on disk after its last name is gone, open it or
 /// [`hold`](Node::hold) it.
 #[derive(Clone, Debug)]
-pub struct Node(pub(crate) Arc<Inode>);
+pub struct Node(pub(crate) InodeRef);
 
 impl Node {
     /// The inode's number.
@@ -89,7 +89,7 @@ impl Operations {
 
     /// The root directory.
     pub fn root(&self) -> Result<Node> {
-        self.noticed(self.vfs.inode(InodeNr::ROOT)).map(Node)
+        self.noticed(self.vfs.node(InodeNr::ROOT)).map(Node)
     }
 
     /// The inode of a number. ESTALE if the number is free.
@@ -104,12 +104,20 @@ impl Operations {
             Ok(false) => return Err(Errno::Stale.into()),
             Err(e) => return Err(e),
         }
-        Ok(Node(self.vfs.inode(ino)?))
+        Ok(Node(self.vfs.node(ino)?))
     }
 
     /// Resolves an absolute path (bytes).
     pub fn resolve(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Node> {
         self.noticed(self.vfs.resolve(path.as_ref(), follow).map(Node))
+    }
+
+    /// What stat(2) says of a path. Where memory knows all of it, this takes no lock and writes nothing that is shared.
+    pub fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
+        match self.vfs.look(path.as_ref(), follow, |inode| Some(Attr::of(inode))) {
+            Some(attr) => Ok(attr),
+            None => self.resolve(path, follow).map(|node| node.attr()),
+        }
     }
 
     /// The directory that holds the last component of a path, and that component.
@@ -123,7 +131,7 @@ impl Operations {
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
-        let found = self.noticed(self.vfs.child_inode(&dir.0, name))?;
+        let found = self.noticed(self.vfs.child_node(&dir.0, name))?;
         found.map(Node).ok_or(Errno::NoEnt.into())
     }
 
@@ -134,6 +142,12 @@ impl Operations {
         }
         let _lock = node.0.rw.read();
         crate::file::read_link(self.st(), &node.0)
+    }
+
+    /// Looks at up to `budget` inodes and as many names that are in memory without being used, the oldest first, and forgets those
+    /// that were not looked up since the last time; how many. Memory does that by itself when its bound is reached.
+    pub fn shrink(&self, budget: usize) -> usize {
+        self.vfs.inodes.shrink(budget) + self.vfs.dentries.shrink(budget)
     }
 
     /// Usage of the file system.

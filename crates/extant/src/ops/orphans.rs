@@ -58,7 +58,7 @@ impl Operations {
     /// A holder lets go `n` times; queues the inode if nothing keeps it.
     pub fn release(&self, node: &super::Node, n: u64) {
         let inode = &node.0;
-        if inode.release(n) && inode.body().links == 0 {
+        if inode.release(n) && inode.vitals().links == 0 {
             self.bury(inode);
         }
     }
@@ -198,7 +198,7 @@ impl Operations {
         if ino.0 < first || ino.0 > st.geo.inodes_count || !st.alloc.inode_in_use(ino)? {
             return Err(bad("orphan record of an inode that is not in use"));
         }
-        let inode = self.vfs.inodes.get(st, ino, true)?;
+        let inode = Arc::clone(&*self.vfs.inodes.get(st, ino, true)?);
         let (links, truncatable) = (inode.body().links, file::can_truncate(&inode));
         if links > 0 && !truncatable {
             return Err(bad("orphan record of a linked inode without content"));

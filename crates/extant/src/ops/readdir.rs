@@ -49,7 +49,7 @@ impl Operations {
             at = last.next;
             for e in &batch {
                 let ino = InodeNr(e.ino as u32);
-                let node = self.noticed(self.vfs.inode(ino)).ok().map(Node);
+                let node = self.noticed(self.vfs.node(ino)).ok().map(Node);
                 if !each(dir::Entry { name: &e.name, ino, ftype: e.ftype, next: e.next }, node.as_ref()) {
                     return Ok(());
                 }

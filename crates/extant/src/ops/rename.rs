@@ -196,8 +196,7 @@ impl Operations {
             self.touch_dir(h, from.dir, -i32::from(is_dir))?;
         }
         self.touch_moved(h, moved)?;
-        self.remember(to, Some(moved));
-        self.remember(from, whiteout);
+        self.remember_both((to, Some(moved)), (from, whiteout));
         Ok(freed)
     }
 
@@ -251,8 +250,7 @@ impl Operations {
         }
         self.touch_moved(h, moved)?;
         self.touch_moved(h, target)?;
-        self.remember(to, Some(moved));
-        self.remember(from, Some(target));
+        self.remember_both((to, Some(moved)), (from, Some(target)));
         Ok(())
     }
 
@@ -260,6 +258,14 @@ impl Operations {
         let now = self.st().now();
         inode.edit(self.st(), h)?.ctime = now;
         Ok(())
+    }
+
+    /// What the two names lead to from now on. Walks that do not wait for the directories' locks see it happen here.
+    fn remember_both(&self, to: (&Side<'_>, Option<&Arc<Inode>>), from: (&Side<'_>, Option<&Arc<Inode>>)) {
+        let dirs = [to.1, from.1].into_iter().flatten().any(|inode| inode.is_dir());
+        let _moving = dirs.then(|| self.vfs.moves.begin());
+        self.remember(to.0, to.1);
+        self.remember(from.0, from.1);
     }
 
     fn remember(&self, side: &Side<'_>, inode: Option<&Arc<Inode>>) {

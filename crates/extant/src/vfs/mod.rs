@@ -1,18 +1,21 @@
 //! Names and inodes in memory: path walk, dentries, the inode table.
 
 mod dentries;
+mod moves;
 mod table;
 mod walk;
 
 pub use dentries::Target;
-pub use table::alive;
+pub use table::{InodeRef, alive};
 pub use walk::{Follow, check_name};
 
 use crate::store::Store;
 use dentries::Dentries;
-use extant_sync::{Level, Mutex};
+use extant_sync::{Level, Mutex, OnceLock};
+use moves::Moves;
 use std::sync::Arc;
 use table::InodeTable;
+use walk::Place;
 
 /// The name space of an open file system.
 #[derive(Debug)]
@@ -25,16 +28,22 @@ pub struct Vfs {
     pub dentries: Dentries,
     /// Held while a directory moves to another parent: the only lock of the whole file system.
     pub rename: Mutex<()>,
+    /// Tells walks that directories have moved meanwhile.
+    pub moves: Moves,
+    root: OnceLock<Place>,
 }
 
 impl Vfs {
     /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes.
     pub fn new(st: Arc<Store>, memory: u64) -> Self {
+        let seed = u64::from(st.rng.next_u32()) << 32 | u64::from(st.rng.next_u32());
         Vfs {
             st,
-            inodes: InodeTable::new(memory / 2),
-            dentries: Dentries::new(memory / 2),
+            inodes: InodeTable::new(memory / 4 * 3),
+            dentries: Dentries::new(memory / 4, seed),
             rename: Mutex::new(Level::Rename, ()),
+            moves: Moves::default(),
+            root: OnceLock::new(),
         }
     }
 }

@@ -1,13 +1,16 @@
-//! Inodes by number: sharded, bounded, at most one in memory for a number.
+//! Inodes by number: looked up without a lock, bounded, at most one in memory for a number.
 //!
 //! # Invariants
-//! - An inode leaves the table only when nobody else refers to it (its only reference is the table's), so whoever loads
-//!   it again reads a slot that freeze has brought up to date: the dirty list holds a reference until then. This holds for
+//! - An inode leaves the table only when nobody else refers to it: no [`InodeRef`], and no `Arc` but the table's. Whoever
+//!   loads it again reads a slot that freeze has brought up to date: the dirty list holds an `Arc` until then. This holds for
 //!   freed inodes, too: they stay, and are refused, until their slot says that they are free or another has their number.
+//! - An `Arc` of an inode is made only from a reference or another `Arc` (pools keep weak ones, through which nothing but
+//!   pages and claims that departure drops anyway is reached). So with no reference, which the cache's lock keeps so, and one
+//!   `Arc`, nobody else has it or can get it.
 //! - A load that overlaps with a removal in its shard is repeated, since it may have read an old slot.
 //!
 //! # Locking
-//! A shard's lock is held for a look or a change only; slots are read outside of it.
+//! A lookup takes no lock. A shard's lock is held for a change only; slots are read outside of it.
 
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
@@ -15,64 +18,66 @@ use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
-use extant_sync::atomic::Ordering;
-use extant_sync::{Level, RwLock};
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
+use extant_sync::cache::{Cache, Depart, Departed, Held, Verdict};
+use extant_sync::epoch::Guard;
+use extant_sync::{Level, ShardedCounter};
 use std::sync::Arc;
 
 const SHARDS: usize = 64;
 
-/// What an inode in memory costs, caches of its own not counted: for the bound.
-const INODE_BYTES: u64 = 1024;
+/// Inodes looked at for each one that is too many.
+const SHRINK_BATCH: usize = 16;
 
-#[derive(Debug, Default)]
-struct Shard {
-    map: FxHashMap<u32, Arc<Inode>>,
-    /// Numbers in the order of insertion; second chance decides.
-    clock: VecDeque<u32>,
-    /// Counts removals.
-    removals: u64,
-}
+/// A counted reference to an inode: as long as it lives the inode stays in memory.
+pub type InodeRef = Held<Arc<Inode>>;
 
 /// The inode table.
 #[derive(Debug)]
 pub struct InodeTable {
-    shards: Vec<RwLock<Shard>>,
+    cache: Cache<Arc<Inode>>,
     limit: usize,
+    evicted: ShardedCounter,
+}
+
+impl Depart for Inode {
+    fn depart(&self) {
+        self.pages.let_go();
+    }
 }
 
 impl InodeTable {
-    /// A table that tries to stay within `memory` bytes.
+    /// A table that tries to stay within `memory` bytes, caches of the inodes' own not counted.
     pub fn new(memory: u64) -> Self {
-        let limit = (memory / INODE_BYTES / SHARDS as u64).max(16) as usize;
-        let shards = (0..SHARDS).map(|_| RwLock::new(Level::InodeTableShard, Shard::default())).collect();
-        InodeTable { shards, limit }
-    }
-
-    fn shard(&self, ino: InodeNr) -> &RwLock<Shard> {
-        &self.shards[ino.0 as usize % SHARDS]
+        let limit = (memory / Inode::BYTES).max(16 * SHARDS as u64) as usize;
+        InodeTable { cache: Cache::new(Level::InodeTableShard, SHARDS), limit, evicted: ShardedCounter::default() }
     }
 
     /// The inode if it is in memory.
-    pub fn peek(&self, ino: InodeNr) -> Option<Arc<Inode>> {
-        let shard = self.shard(ino).read();
-        let inode = shard.map.get(&ino.0)?;
-        if !inode.used.load(Ordering::Relaxed) {
-            // Relaxed: a hint for eviction.
-            inode.used.store(true, Ordering::Relaxed);
-        }
-        Some(inode.clone())
+    pub fn peek(&self, ino: InodeNr) -> Option<InodeRef> {
+        self.cache.get(ino.0)
+    }
+
+    /// As [`InodeTable::peek`], for walks that have pinned the epoch.
+    #[inline]
+    pub fn peek_pinned(&self, pinned: &Guard, ino: InodeNr) -> Option<InodeRef> {
+        self.cache.get_pinned(pinned, ino.0)
+    }
+
+    /// The inode if it is in memory, to be looked at while the epoch is pinned. It may be evicted meanwhile: what it says was
+    /// right when it was found.
+    #[inline]
+    pub fn look<'g>(&'g self, pinned: &'g Guard, ino: InodeNr) -> Option<&'g Arc<Inode>> {
+        self.cache.look(pinned, ino.0)
     }
 
     /// The inode, loaded if it is not in memory. ESTALE if it is being freed or was; and for a slot without links, which only orphan
     /// processing (`unlinked`) may see.
-    pub fn get(&self, st: &Store, ino: InodeNr, unlinked: bool) -> Result<Arc<Inode>> {
+    pub fn get(&self, st: &Store, ino: InodeNr, unlinked: bool) -> Result<InodeRef> {
         loop {
             if let Some(inode) = self.peek(ino) {
                 return alive(inode);
             }
-            let before = self.shard(ino).read().removals;
+            let before = self.cache.removals(ino.0);
             let loaded = Inode::load(st, ino)?;
             if !unlinked && !reachable(&loaded) {
                 return Err(Errno::Stale.into());
@@ -81,65 +86,97 @@ impl InodeTable {
                 // The journal and its like: the file system's own.
                 return Err(Corrupt::new("directory entry").field("inode").found(ino.0).into());
             }
-            let mut shard = self.shard(ino).write();
-            if let Some(inode) = shard.map.get(&ino.0) {
-                return alive(inode.clone());
-            }
-            if shard.removals == before {
-                let gone = self.put(&mut shard, loaded.clone());
+            let mut shard = self.cache.lock(ino.0);
+            if let Some(inode) = shard.get(ino.0) {
                 drop(shard);
-                drop(gone);
-                return Ok(loaded);
+                return alive(inode);
+            }
+            if shard.removals() == before {
+                let (inode, _) = shard.insert(ino.0, loaded);
+                drop(shard);
+                self.bound();
+                return Ok(inode);
             }
         }
     }
 
     /// Adds a new inode; one that had the number before is gone.
-    pub fn insert(&self, inode: Arc<Inode>) {
-        let mut shard = self.shard(inode.ino).write();
-        let gone = self.put(&mut shard, inode);
+    pub fn insert(&self, inode: Arc<Inode>) -> InodeRef {
+        let mut shard = self.cache.lock(inode.ino.0);
+        let (inode, before) = shard.insert(inode.ino.0, inode);
         drop(shard);
-        drop(gone);
+        drop(before);
+        self.bound();
+        inode
     }
 
     /// Takes out a freed inode whose slot says so: nobody refers to it but the table and the caller, who gets it back otherwise.
     pub fn retire(&self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
-        let mut shard = self.shard(inode.ino).write();
-        let own = shard.map.get(&inode.ino.0).is_some_and(|own| Arc::ptr_eq(own, &inode));
-        if own && Arc::strong_count(&inode) > 2 {
-            return Some(inode);
-        }
-        if own {
-            shard.map.remove(&inode.ino.0);
-            shard.removals += 1;
-        }
-        None
+        let mut busy = false;
+        let mut shard = self.cache.lock(inode.ino.0);
+        let gone = shard.remove_if(inode.ino.0, |references, own| {
+            let same = Arc::ptr_eq(own, &inode);
+            busy = same && (references > 0 || Arc::strong_count(own) > 2);
+            same && !busy
+        });
+        drop(shard);
+        drop(gone);
+        busy.then_some(inode)
     }
 
     /// Inodes in memory without a link, for unmount: their holders are gone with the mount.
     pub fn unlinked(&self) -> Vec<Arc<Inode>> {
-        let all = self.shards.iter().flat_map(|s| s.read().map.values().cloned().collect::<Vec<_>>());
-        all.filter(|i| i.body().links == 0 && !i.freeing()).collect()
+        let mut found = Vec::new();
+        self.each(|inode| {
+            if inode.body().links == 0 && !inode.freeing() {
+                found.push(inode.clone());
+            }
+        });
+        found
+    }
+
+    /// Calls `f` for every inode that is in memory throughout, and for some that come or go meanwhile. No lock is held.
+    pub fn each(&self, mut f: impl FnMut(&Arc<Inode>)) {
+        for shard in 0..self.cache.shard_count() {
+            self.cache.all_in_shard(shard).iter().for_each(|inode| f(inode));
+        }
     }
 
     /// Inodes in memory.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.read().map.len()).sum()
+        self.cache.len()
     }
 
-    /// Gives what left the table, to be dropped when the shard is unlocked: an inode may have claimed blocks.
-    #[must_use]
-    fn put(&self, shard: &mut Shard, inode: Arc<Inode>) -> Vec<Arc<Inode>> {
-        let ino = inode.ino.0;
-        let before = shard.map.insert(ino, inode);
-        if before.is_none() {
-            shard.clock.push_back(ino);
+    /// Inodes in memory that nobody uses, about.
+    pub fn unused(&self) -> usize {
+        self.cache.unused()
+    }
+
+    /// Inodes that left memory to stay within the bound.
+    pub fn evicted(&self) -> u64 {
+        u64::try_from(self.evicted.sum()).unwrap_or(0)
+    }
+
+    fn bound(&self) {
+        if self.cache.exceeds(self.limit) {
+            self.shrink(SHRINK_BATCH);
         }
-        let mut gone = Vec::from_iter(before);
-        if shard.map.len() > self.limit {
-            evict(shard, self.limit, 16, &mut gone);
-        }
-        gone
+    }
+
+    /// Looks at up to `budget` inodes that nobody uses, the oldest first, and drops those that were not looked up since the
+    /// last time; how many.
+    pub fn shrink(&self, budget: usize) -> usize {
+        let gone: Vec<Departed<_>> = self.cache.shrink(budget, verdict);
+        self.evicted.add(gone.len() as i64);
+        gone.len()
+    }
+}
+
+/// Whether an inode without a reference may go: nobody has an `Arc` of it (dirty lists, writeback, freezing), nor holds it.
+fn verdict(inode: &Arc<Inode>) -> Verdict {
+    match Arc::strong_count(inode) == 1 && !inode.held() {
+        true => Verdict::Evict,
+        false => Verdict::Keep,
     }
 }
 
@@ -150,24 +187,6 @@ fn reachable(inode: &Inode) -> bool {
 }
 
 /// The inode, or ESTALE if it is being freed or was.
-pub fn alive(inode: Arc<Inode>) -> Result<Arc<Inode>> {
+pub fn alive(inode: InodeRef) -> Result<InodeRef> {
     inode.check_not_freed().map(|()| inode)
-}
-
-/// Looks at up to `budget` inodes and drops the unused ones until at most `target` are left.
-fn evict(shard: &mut Shard, target: usize, budget: usize, gone: &mut Vec<Arc<Inode>>) {
-    for _ in 0..budget {
-        if shard.map.len() <= target {
-            return;
-        }
-        let Some(ino) = shard.clock.pop_front() else { return };
-        let Some(inode) = shard.map.get(&ino) else { continue };
-        let idle = Arc::strong_count(inode) == 1 && !inode.held();
-        if idle && !inode.used.swap(false, Ordering::Relaxed) {
-            gone.extend(shard.map.remove(&ino));
-            shard.removals += 1;
-        } else {
-            shard.clock.push_back(ino);
-        }
-    }
 }

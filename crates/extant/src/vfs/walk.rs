@@ -1,10 +1,12 @@
 //! From paths to inodes.
 
+use super::table::InodeRef;
 use super::{Target, Vfs};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::{dir, file};
 use extant_format::types::{FileType, InodeNr};
+use extant_sync::epoch::{Guard, pin};
 use std::sync::Arc;
 
 /// Symlinks that one walk follows at most.
@@ -29,10 +31,20 @@ pub enum Follow {
 }
 
 /// A directory on the way: what the dentry table needs to go on.
-#[derive(Clone, Copy)]
-struct Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
     ino: InodeNr,
     generation: u32,
+}
+
+/// What the dentry table alone knows of a path.
+enum Known {
+    /// It leads here.
+    At(Place),
+    /// A component is absent.
+    Absent,
+    /// Something is not in the table, or a symlink is to be followed.
+    Unknown,
 }
 
 impl From<Target> for Place {
@@ -44,6 +56,11 @@ impl From<Target> for Place {
 impl Vfs {
     /// The inode, loaded if need be.
     pub fn inode(&self, ino: InodeNr) -> Result<Arc<Inode>> {
+        self.node(ino).map(|node| Arc::clone(&node))
+    }
+
+    /// A reference to the inode, which is loaded if need be.
+    pub fn node(&self, ino: InodeNr) -> Result<InodeRef> {
         self.inodes.get(&self.st, ino, false)
     }
 
@@ -75,6 +92,11 @@ impl Vfs {
 
     /// The inode that `name` leads to in `dir`; None if there is no such name. Takes the directory's lock for reading on a miss.
     pub fn child_inode(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        Ok(self.child_node(dir, name)?.map(|node| Arc::clone(&node)))
+    }
+
+    /// As [`Self::child_inode`], a reference.
+    pub fn child_node(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
         for _ in 0..MAX_TRIES {
             let Some(target) = self.child(dir, name)? else { return Ok(None) };
             if let Some(inode) = self.current(target.into())? {
@@ -89,8 +111,8 @@ impl Vfs {
     }
 
     /// The inode at a place; None if that is gone.
-    fn current(&self, place: Place) -> Result<Option<Arc<Inode>>> {
-        match self.inode(place.ino) {
+    fn current(&self, place: Place) -> Result<Option<InodeRef>> {
+        match self.node(place.ino) {
             Ok(inode) if inode.generation == place.generation => Ok(Some(inode)),
             Err(e) if !e.is(Errno::Stale) => Err(e),
             _ => Ok(None),
@@ -102,13 +124,79 @@ impl Vfs {
         Ok(Target { ino, generation: inode.generation, ftype: inode.ftype })
     }
 
-    /// Resolves an absolute path (bytes, components divided by `/`).
-    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Arc<Inode>> {
-        let root = self.inode(InodeNr::ROOT)?;
-        let start = Place { ino: root.ino, generation: root.generation };
-        for _ in 0..MAX_TRIES {
+    /// Resolves an absolute path (bytes, components divided by `/`). Where the tables know all of it, that costs a look for
+    /// each component and one reference at the end.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeRef> {
+        {
+            let pinned = pin();
+            let moves = self.moves.now();
+            match self.known(&pinned, path, follow) {
+                Known::At(place) => {
+                    if let Some(inode) = self.inodes.peek_pinned(&pinned, place.ino)
+                        && inode.generation == place.generation
+                        && !inode.freeing()
+                    {
+                        return Ok(inode);
+                    }
+                }
+                Known::Absent if self.moves.still(moves) => return Err(Errno::NoEnt.into()),
+                _ => {}
+            }
+        }
+        self.resolve_slowly(path, follow)
+    }
+
+    /// What `f` says of the inode at a path, without a reference, if the tables know all of the path. None if not.
+    pub fn look<R>(&self, path: &[u8], follow: Follow, f: impl FnOnce(&Arc<Inode>) -> Option<R>) -> Option<R> {
+        let pinned = pin();
+        let Known::At(place) = self.known(&pinned, path, follow) else { return None };
+        let inode = self.inodes.look(&pinned, place.ino)?;
+        match inode.generation == place.generation && !inode.freeing() {
+            true => f(inode),
+            false => None,
+        }
+    }
+
+    /// Follows a path through the dentry table alone.
+    #[inline]
+    fn known(&self, pinned: &Guard, path: &[u8], follow: Follow) -> Known {
+        let Some(&root) = self.root.get() else { return Known::Unknown };
+        if path.len() > MAX_PATH {
+            return Known::Unknown;
+        }
+        let (mut at, mut rest) = (root, path);
+        loop {
+            let Some(start) = rest.iter().position(|&b| b != b'/') else { return Known::At(at) };
+            rest = &rest[start..];
+            let end = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+            let (name, behind) = rest.split_at(end);
+            rest = behind;
+            match self.dentries.get_pinned(pinned, at.ino, at.generation, name) {
+                None => return Known::Unknown,
+                Some(None) => return Known::Absent,
+                Some(Some(target)) if target.ftype == FileType::Directory => at = target.into(),
+                // More components, or a slash: errors and symlinks are for the slow walk.
+                Some(Some(target)) => {
+                    let ends = rest.is_empty() && (target.ftype != FileType::Symlink || follow == Follow::No);
+                    return if ends { Known::At(target.into()) } else { Known::Unknown };
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn resolve_slowly(&self, path: &[u8], follow: Follow) -> Result<InodeRef> {
+        let root = self.node(InodeNr::ROOT)?;
+        let start = *self.root.get_or_init(|| Place { ino: root.ino, generation: root.generation });
+        for tries in 1..=MAX_TRIES {
             let mut budget = MAX_LINKS;
-            match self.walk(start, start, path, follow, &mut budget) {
+            let moves = self.moves.now();
+            let walked = self.walk(start, start, path, follow, &mut budget);
+            // What was absent at one moment may have been there at all of them, under a directory that moved. If one moves all
+            // the time, what was found counts.
+            let again = tries < MAX_TRIES && self.crossed_a_move(path, &walked, moves);
+            match walked {
+                _ if again => std::thread::yield_now(),
                 // Something on the way was removed since it was looked up.
                 Err(e) if e.is(Errno::Stale) => continue,
                 Err(e) => return Err(e),
@@ -121,8 +209,17 @@ impl Vfs {
         Err(Errno::Stale.into())
     }
 
+    /// Whether a walk that depends on how directories hang together overlapped with the move of one.
+    fn crossed_a_move(&self, path: &[u8], walked: &Result<Place>, began: u64) -> bool {
+        let depends = match walked {
+            Ok(_) => goes_up(path),
+            Err(e) => e.is(Errno::NoEnt),
+        };
+        depends && !self.moves.still(began)
+    }
+
     /// Resolves all but the last component; gives the directory and the last name.
-    pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(Arc<Inode>, &'p [u8])> {
+    pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
         let trimmed = trim_slashes(path);
         let (head, name) = match trimmed.iter().rposition(|&b| b == b'/') {
             Some(at) => (&trimmed[..at], &trimmed[at + 1..]),
@@ -185,6 +282,11 @@ impl Vfs {
         // Recursion is bounded by the budget.
         self.walk(root, at, &target, Follow::Yes, budget)
     }
+}
+
+/// Whether a path has a component `..`.
+fn goes_up(path: &[u8]) -> bool {
+    path.split(|&b| b == b'/').any(|part| part == b"..")
 }
 
 fn trim_slashes(path: &[u8]) -> &[u8] {

@@ -3,7 +3,7 @@
 use super::block::{self, Block};
 use super::names::Key;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, Tail};
 use crate::store::Store;
 use extant_format::xattr::{Entry, decode_inode_area, encode_inode_area};
 use extant_journal::Handle;
@@ -65,6 +65,6 @@ pub(super) fn encode_here(inode: &Inode, attrs: &[Entry]) -> Option<Box<[u8]>> {
 
 /// Stores an encoded area.
 pub(super) fn store_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, tail: Box<[u8]>) -> Result<()> {
-    inode.edit(st, h)?.tail = tail;
+    inode.edit(st, h)?.tail = Tail::from(&*tail);
     Ok(())
 }

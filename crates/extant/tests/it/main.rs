@@ -13,6 +13,7 @@ mod halfway;
 mod hostile;
 mod life;
 mod mkfs;
+mod names;
 mod orphans;
 mod prealloc;
 mod review;

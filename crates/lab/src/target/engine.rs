@@ -125,7 +125,7 @@ impl Target for Engine {
     }
 
     fn stat(&self, path: &[u8]) -> io::Result<u64> {
-        self.fs.resolve(path, Follow::No).map(|node| node.attr().size).map_err(io_error)
+        self.fs.stat(path, Follow::No).map(|attr| attr.size).map_err(io_error)
     }
 
     fn open(&self, path: &[u8], how: How) -> io::Result<Box<dyn OpenFile>> {

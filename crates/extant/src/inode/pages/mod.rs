@@ -25,6 +25,7 @@ pub use pool::{PagePool, PlugPolicy, PoolStats};
 pub use range::RangeLock;
 pub use readahead::ReadAhead;
 
+use super::lazy::{Lazy, Make};
 use crate::alloc::Prealloc;
 use crate::error::Result;
 use extant_journal::WriteStamp;
@@ -40,11 +41,11 @@ pub type Work = Option<Arc<Prealloc>>;
 #[derive(Debug)]
 pub struct Pages {
     size: AtomicU64,
-    map: RwLock<PageMap>,
+    map: Lazy<RwLock<PageMap>>,
     /// Serialises changes of the file's mappings: writeback, allocation, truncation.
-    pub work: Mutex<Work>,
+    pub work: Lazy<Mutex<Work>>,
     /// Blocks that direct writes are busy with.
-    pub ranges: RangeLock,
+    pub ranges: Lazy<RangeLock>,
     /// Sequential readers.
     pub ahead: ReadAhead,
     errors: ErrorSeq,
@@ -61,14 +62,32 @@ pub struct Pages {
     counts: OnceLock<Arc<Counts>>,
 }
 
+impl Make for RwLock<PageMap> {
+    fn make() -> Self {
+        RwLock::new(Level::CacheShard, PageMap::default())
+    }
+}
+
+impl Make for Mutex<Work> {
+    fn make() -> Self {
+        Mutex::new(Level::PageWriteback, None)
+    }
+}
+
+impl Make for RangeLock {
+    fn make() -> Self {
+        RangeLock::default()
+    }
+}
+
 impl Pages {
     /// No pages; `size` is the size on disk.
     pub fn new(size: u64) -> Pages {
         Pages {
             size: AtomicU64::new(size),
-            map: RwLock::new(Level::CacheShard, PageMap::default()),
-            work: Mutex::new(Level::PageWriteback, None),
-            ranges: RangeLock::default(),
+            map: Lazy::new(),
+            work: Lazy::new(),
+            ranges: Lazy::new(),
             ahead: ReadAhead::default(),
             errors: ErrorSeq::default(),
             written: AtomicU64::new(WriteStamp::NONE.0),
@@ -128,6 +147,22 @@ impl Pages {
         result
     }
 
+    /// Gives up the pages and what is claimed ahead: the inode leaves memory, and nobody uses it any more. Waits for no lock.
+    pub fn let_go(&self) {
+        let claims = self.work.get().and_then(|work| work.try_lock()).and_then(|mut work| work.take());
+        drop(claims);
+        let Some(counts) = self.counts.get() else { return };
+        let pages = self.map.get().and_then(|map| map.try_write()).map(|mut map| std::mem::take(&mut *map));
+        let before = pages.as_ref().map_or_else(map::Totals::default, PageMap::totals);
+        counts.moved(before, map::Totals::default());
+    }
+
+    /// Whether a page may wait for being written or be under writeback, from the lists alone: what an operation has left
+    /// waiting is on them when it ends.
+    pub fn maybe_busy(&self) -> bool {
+        self.dirty_link.is_linked() || self.writeback_link.is_linked()
+    }
+
     /// Whether any page is cached. Cheap enough for every direct access.
     pub fn any(&self) -> bool {
         self.counts.get().is_some() && !self.map.read().is_empty()
@@ -171,9 +206,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if let Some(counts) = self.counts.get() {
-            debug_assert!(!self.writeback_link.is_linked(), "pages under writeback are kept");
-            counts.moved(self.map.get_mut().totals(), map::Totals::default());
-        }
+        debug_assert!(!self.writeback_link.is_linked(), "pages under writeback are kept");
+        self.let_go();
     }
 }

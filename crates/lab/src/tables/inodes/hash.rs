@@ -3,7 +3,7 @@
 use super::THREADS;
 use crate::measure::{Done, Limit, run_threads};
 use crate::tables::{Common, Grid, broken, turn};
-use extant_sync::cache::{Cache, Held};
+use extant_sync::cache::{Cache, Depart, Held};
 use extant_sync::{Level, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::io;
@@ -93,7 +93,11 @@ impl ByNumber for Sharded {
     }
 }
 
-struct Epoch(Cache<Inode>);
+struct Epoch(Cache<Arc<Inode>>);
+
+impl Depart for Inode {
+    fn depart(&self) {}
+}
 
 impl ByNumber for Epoch {
     fn look(&self, ino: u32) -> Option<u32> {
@@ -101,12 +105,12 @@ impl ByNumber for Epoch {
     }
 
     fn insert(&self, ino: u32) {
-        let (_held, before) = self.0.lock(ino).insert(ino, Inode::new(ino));
+        let (_held, before) = self.0.lock(ino).insert(ino, Arc::new(Inode::new(ino)));
         drop(before);
     }
 
     fn remove(&self, ino: u32) -> bool {
-        let gone = self.0.lock(ino).retire(ino, |_| true);
+        let gone = self.0.lock(ino).remove_if(ino, |count, _| count == 0);
         gone.is_some()
     }
 
@@ -215,7 +219,7 @@ pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
                 let done: Done = run_threads(threads, Limit::time(common.window()), |thread, n| {
                     let ino = thread as u32 * each + n as u32 % each;
                     if column == 1 {
-                        drop(Held::unlisted(ino, Inode::new(ino)));
+                        drop(Held::unlisted(ino, Arc::new(Inode::new(ino))));
                         return Ok(());
                     }
                     table.insert(ino);

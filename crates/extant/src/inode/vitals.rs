@@ -1,0 +1,150 @@
+//! What stat(2) needs of a body, published so that it is read without the body's lock.
+//!
+//! # Invariants
+//! Each change of a body ends with a publication, before the body's lock is given back. So whoever reads the vitals sees what a
+//! body was at some moment, and no older one than it was when the last change ended.
+
+use extant_format::inode::{Inode as Disk, InodeFlags};
+use extant_format::types::Timestamp;
+use extant_sync::seqcell::SeqCell;
+
+const WORDS: usize = 8;
+
+/// Bit of the word of blocks: the slot keeps a time of creation.
+const HAS_CRTIME: u64 = 1 << 63;
+
+/// Seconds of the earliest time that a slot can hold; a packed time counts from there, in 34 bits.
+const FIRST_SECOND: i64 = i32::MIN as i64;
+const LAST_SECOND: i64 = i32::MAX as i64 + (3 << 32);
+const NSEC_BITS: u32 = 30;
+
+/// The fields, as the body has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vitals {
+    /// Type and permissions.
+    pub mode: u16,
+    /// Links.
+    pub links: u16,
+    /// Flags.
+    pub flags: InodeFlags,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size on disk.
+    pub size: u64,
+    /// Sectors.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub crtime: Option<Timestamp>,
+}
+
+/// The published copy.
+#[derive(Debug)]
+pub struct Published(SeqCell<WORDS>);
+
+fn pack_time(time: Timestamp) -> u64 {
+    let sec = time.sec.clamp(FIRST_SECOND, LAST_SECOND) - FIRST_SECOND;
+    (sec as u64) << NSEC_BITS | u64::from(time.nsec)
+}
+
+fn unpack_time(word: u64) -> Timestamp {
+    let nsec = (word & ((1 << NSEC_BITS) - 1)) as u32;
+    Timestamp { sec: (word >> NSEC_BITS) as i64 + FIRST_SECOND, nsec }
+}
+
+impl From<&Disk> for Vitals {
+    fn from(body: &Disk) -> Vitals {
+        Vitals {
+            mode: body.mode,
+            links: body.links,
+            flags: body.flags,
+            uid: body.uid,
+            gid: body.gid,
+            size: body.size,
+            blocks: body.blocks,
+            atime: body.atime,
+            mtime: body.mtime,
+            ctime: body.ctime,
+            crtime: body.crtime,
+        }
+    }
+}
+
+impl Vitals {
+    fn words(&self) -> [u64; WORDS] {
+        let kind = u64::from(self.mode) | u64::from(self.links) << 16 | u64::from(self.flags.bits()) << 32;
+        let owner = u64::from(self.uid) | u64::from(self.gid) << 32;
+        let blocks = self.blocks & !HAS_CRTIME | if self.crtime.is_some() { HAS_CRTIME } else { 0 };
+        let times = [self.atime, self.mtime, self.ctime, self.crtime.unwrap_or_default()].map(pack_time);
+        [kind, owner, self.size, blocks, times[0], times[1], times[2], times[3]]
+    }
+
+    fn of(words: [u64; WORDS]) -> Vitals {
+        let [kind, owner, size, blocks, atime, mtime, ctime, crtime] = words;
+        Vitals {
+            mode: kind as u16,
+            links: (kind >> 16) as u16,
+            flags: InodeFlags::from_bits_retain((kind >> 32) as u32),
+            uid: owner as u32,
+            gid: (owner >> 32) as u32,
+            size,
+            blocks: blocks & !HAS_CRTIME,
+            atime: unpack_time(atime),
+            mtime: unpack_time(mtime),
+            ctime: unpack_time(ctime),
+            crtime: (blocks & HAS_CRTIME != 0).then(|| unpack_time(crtime)),
+        }
+    }
+}
+
+impl Published {
+    /// Of a body that nobody else has yet.
+    pub fn new(body: &Disk) -> Self {
+        Published(SeqCell::new(Vitals::from(body).words()))
+    }
+
+    /// The last publication; None if a publisher is at it for long.
+    #[inline]
+    pub fn read(&self) -> Option<Vitals> {
+        self.0.read().map(Vitals::of)
+    }
+
+    /// Publishes what the body is now. The caller has it locked.
+    pub fn publish(&self, body: &Disk) {
+        self.0.write(Vitals::from(body).words());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_hold_every_field() {
+        let times = [(FIRST_SECOND, 0), (-1, 999_999_999), (0, 1), (LAST_SECOND, 999_999_999)];
+        let times = times.map(|(sec, nsec)| Timestamp { sec, nsec });
+        for crtime in [None, Some(times[0]), Some(times[3])] {
+            let vitals = Vitals {
+                mode: 0o170_777,
+                links: u16::MAX,
+                flags: InodeFlags::from_bits_retain(u32::MAX),
+                uid: u32::MAX,
+                gid: u32::MAX - 1,
+                size: u64::MAX,
+                blocks: u64::MAX >> 1,
+                atime: times[1],
+                mtime: times[2],
+                ctime: times[3],
+                crtime,
+            };
+            assert_eq!(Vitals::of(vitals.words()), vitals);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A few words that readers copy without a lock, and see as one writer left them.
+//!
+//! # Invariants
+//! - Writers exclude each other by a lock of their own; the version is odd while one writes.
+//! - A reader that copied between two looks at the same even version copied what one writer wrote.
+//!
+//! # Memory order
+//! A writer makes the version odd before it stores a word (a release fence between), and even again with release. A
+//! reader that saw any of the new words sees the version changed at its second look: its acquire fence, after the
+//! words, pairs with the writer's fence. A reader that starts with the even version sees all words before it.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Copies that a reader tries before it gives up: a writer may have lost its processor.
+const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// `N` words under a version.
+#[derive(Debug)]
+pub struct SeqCell<const N: usize> {
+    version: AtomicU32,
+    words: [AtomicU64; N],
+}
+
+impl<const N: usize> SeqCell<N> {
+    /// These words.
+    pub fn new(words: [u64; N]) -> Self {
+        SeqCell { version: AtomicU32::new(0), words: words.map(AtomicU64::new) }
+    }
+
+    /// A copy. None if a writer is at it for long: the writers' lock helps then.
+    #[inline]
+    pub fn read(&self) -> Option<[u64; N]> {
+        for _ in 0..TRIES {
+            let before = self.version.load(Ordering::Acquire);
+            let words = core::array::from_fn(|n| self.words[n].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.version.load(Ordering::Relaxed) == before {
+                return Some(words);
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Writes what differs. The caller holds the lock that all writers take.
+    pub fn write(&self, words: [u64; N]) {
+        let same = self.words.iter().zip(&words).all(|(old, new)| old.load(Ordering::Relaxed) == *new);
+        if same {
+            return;
+        }
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.words.iter().zip(words).for_each(|(old, new)| old.store(new, Ordering::Relaxed));
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_see_words_of_one_writing() {
+        let cell = SeqCell::<4>::new([0; 4]);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < 20_000 {
+                        if let Some(words) = cell.read() {
+                            assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
+                            assert!(words[0] >= last);
+                            last = words[0];
+                        }
+                    }
+                });
+            }
+            (1..=20_000).for_each(|n| cell.write([n; 4]));
+        });
+    }
+}
