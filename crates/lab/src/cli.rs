@@ -106,6 +106,8 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        // Whoever read what is printed has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("extant-lab: {e}");
             ExitCode::FAILURE
@@ -126,9 +128,9 @@ fn bench(args: &BenchArgs) -> io::Result<bool> {
     let huge = if plan.wants_huge() { Some(huge::run(plan.runs)?) } else { None };
     let verdicts = bars::judge(&record, huge.as_ref());
     if args.json {
-        println!("{}", report::json(&record, huge.as_ref(), &verdicts));
+        report::say(&format!("{}\n", report::json(&record, huge.as_ref(), &verdicts)))?;
     } else {
-        print!("{}", report::text(&record, huge.as_ref(), &verdicts, &plan));
+        report::say(&report::text(&record, huge.as_ref(), &verdicts, &plan))?;
     }
     Ok(!args.strict || verdicts.iter().all(|v| v.reached))
 }

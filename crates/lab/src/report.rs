@@ -5,7 +5,8 @@ use crate::bench::Plan;
 use crate::huge::Huge;
 use crate::measure::{Record, Spread, Unit};
 use crate::side::Side;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 
 /// Everything for people.
 pub fn text(record: &Record, huge: Option<&Huge>, all: &[Verdict], plan: &Plan) -> String {
@@ -105,6 +106,16 @@ pub fn figure(value: f64) -> String {
         v if v >= 1e3 => format!("{:.1}k", v / 1e3),
         v => format!("{v:.0}"),
     }
+}
+
+/// Writes to standard output.
+///
+/// # Errors
+/// Those of writing; a reader that has gone away is one of them.
+pub fn say(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 /// A ratio with its extremes.

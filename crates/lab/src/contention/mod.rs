@@ -9,6 +9,7 @@ mod count;
 mod text;
 
 use crate::jobs::KINDS;
+use crate::report::say;
 use std::io;
 
 /// Arguments of `extant-lab contention`.
@@ -33,8 +34,8 @@ pub struct Args {
 /// Runs the command; whether all that was judged passed.
 pub fn run(args: &Args) -> io::Result<bool> {
     if args.workloads.is_empty() {
-        KINDS.iter().for_each(|kind| println!("{:<22} {}", kind.word, kind.name));
-        return Ok(true);
+        let names = KINDS.iter().map(|kind| format!("{:<22} {}\n", kind.word, kind.name));
+        return say(&names.collect::<String>()).map(|()| true);
     }
     counted(args)
 }
@@ -52,7 +53,7 @@ fn counted(args: &Args) -> io::Result<bool> {
     };
     let mut passed = true;
     for counted in count::count(&kinds, args)? {
-        print!("{}", text::text(&counted, args.lines));
+        say(&text::text(&counted, args.lines))?;
         passed &= counted.verdicts().iter().all(|verdict| verdict.passed);
     }
     Ok(passed || !args.strict)

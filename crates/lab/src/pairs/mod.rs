@@ -8,6 +8,7 @@ mod text;
 
 use crate::jobs::{self, KINDS, Kind, SYNCERS, Size};
 use crate::measure::Done;
+use crate::report::say;
 use crate::scratch;
 use crate::side::{Running, Setup, Side};
 use cost::{Cost, Metered};
@@ -41,6 +42,9 @@ pub struct Args {
     /// Less work of each kind and fewer pairs.
     #[arg(long)]
     pub quick: bool,
+    /// Next to nothing of each kind, for tests.
+    #[arg(long, hide = true)]
+    pub tiny: bool,
     /// Only rows whose names contain this; may be given several times.
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
@@ -63,6 +67,7 @@ struct Plan<'a> {
 impl Plan<'_> {
     fn new(args: &Args) -> Plan<'_> {
         match args.quick {
+            _ if args.tiny => Plan { args, runs: args.runs.clamp(1, 5), size: Size::TINY, clean_inodes: 500 },
             true => Plan { args, runs: args.runs.clamp(1, 5), size: Size::QUICK, clean_inodes: 50_000 },
             false => Plan { args, runs: args.runs.max(1), size: Size::FULL, clean_inodes: 1_000_000 },
         }
@@ -149,8 +154,8 @@ pub fn run(args: &Args) -> io::Result<bool> {
     }
     let verdicts = judge::judge(&rows.rows);
     match args.json {
-        true => println!("{}", serde_json::json!({ "rows": rows.rows, "bars": verdicts })),
-        false => print!("{}", text::text(&rows.rows, &verdicts, meter.counts_instructions())),
+        true => say(&format!("{}\n", serde_json::json!({ "rows": rows.rows, "bars": verdicts })))?,
+        false => say(&text::text(&rows.rows, &verdicts, meter.counts_instructions()))?,
     }
     Ok(!args.strict || verdicts.iter().all(|v| v.standing == Standing::Reached))
 }

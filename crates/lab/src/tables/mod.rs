@@ -10,6 +10,7 @@ pub mod sync;
 
 pub use grid::Grid;
 
+use crate::report::say;
 use std::io;
 use std::time::Duration;
 
@@ -47,10 +48,10 @@ impl Common {
     }
 
     /// Prints tables.
-    pub fn print(&self, grids: &[Grid]) {
+    pub fn print(&self, grids: &[Grid]) -> io::Result<()> {
         match self.json {
-            true => println!("{}", serde_json::json!(grids)),
-            false => grids.iter().for_each(|grid| println!("{}", grid.text())),
+            true => say(&format!("{}\n", serde_json::json!(grids))),
+            false => grids.iter().try_for_each(|grid| say(&format!("{}\n", grid.text()))),
         }
     }
 }

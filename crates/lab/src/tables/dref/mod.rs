@@ -42,7 +42,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
-    args.common.print(&[grid(&args.common)?]);
+    args.common.print(&[grid(&args.common)?])?;
     Ok(true)
 }
 

@@ -1,5 +1,6 @@
 //! The list of all inodes, their table by number, and the list of unused ones: designs beside each other, and the engine as a whole.
 
+mod engine;
 mod hash;
 mod list;
 mod lru;
@@ -15,6 +16,9 @@ pub struct Args {
     /// Inodes that may be in memory where they cycle through it.
     #[arg(long, default_value_t = 20_000)]
     bound: u32,
+    /// Files of the engine's tree.
+    #[arg(long, default_value_t = 120_000)]
+    files: usize,
 }
 
 /// Numbers of threads.
@@ -22,19 +26,17 @@ const THREADS: [usize; 4] = [1, 2, 4, 16];
 
 /// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
-    args.common.print(&grids(&args.common, args.bound)?);
+    args.common.print(&grids(&args.common, args.bound, args.files)?)?;
     Ok(true)
 }
 
 /// Measures every design.
-pub fn grids(common: &Common, bound: u32) -> io::Result<Vec<Grid>> {
-    let bound = if common.quick { bound.min(2000) } else { bound };
-    Ok(vec![
-        list::grid(common, bound)?,
-        hash::grid(common, bound)?,
-        hash::skip_grid(common, bound)?,
-        lru::grid(common)?,
-    ])
+pub fn grids(common: &Common, bound: u32, files: usize) -> io::Result<Vec<Grid>> {
+    let (bound, files) = if common.quick { (bound.min(2000), files.min(20_000)) } else { (bound, files) };
+    let mut grids = vec![list::grid(common, bound)?, hash::grid(common, bound)?, hash::skip_grid(common, bound)?];
+    grids.push(lru::grid(common)?);
+    grids.extend(engine::grids(common, files)?);
+    Ok(grids)
 }
 
 #[cfg(test)]
@@ -44,7 +46,7 @@ mod tests {
     #[test]
     fn the_tables_are_whole() {
         let common = Common { runs: 1, quick: true, threads: vec![2], json: false };
-        for grid in grids(&common, 300).expect("no invariant broken") {
+        for grid in grids(&common, 300, 2500).expect("no invariant broken") {
             assert!(!grid.rows.is_empty());
             for (name, cells) in &grid.rows {
                 assert_eq!(cells.len(), grid.columns.len());

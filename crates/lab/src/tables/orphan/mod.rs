@@ -42,7 +42,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
-    args.common.print(&grids(&args.common, &args.only)?);
+    args.common.print(&grids(&args.common, &args.only)?)?;
     Ok(true)
 }
 

@@ -1,5 +1,6 @@
 //! Sync: how what it has to wait for is found, what a sync of the engine costs, and what keeping writes together saves.
 
+mod counting;
 mod designs;
 mod engine;
 mod find;
@@ -41,7 +42,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if args.wants("plug") {
         grids.extend(plug::grids(common)?);
     }
-    common.print(&grids);
+    common.print(&grids)?;
     Ok(true)
 }
 
@@ -67,7 +68,7 @@ mod tests {
         whole(&engine::grids(&common, 500).expect("no error"));
         let plugs = plug::grids(&common).expect("no error");
         whole(&plugs);
-        // Files lie beside each other, so that what is kept together is merged.
+        // New files of one block lie beside each other, so that what is kept together is merged.
         let (_, requests) = &plugs[0].rows[0];
         assert!(requests[0][0] >= 10.0 * requests[1][0], "{requests:?}");
     }

@@ -1,48 +1,67 @@
-//! Writing back many files of one block: each file's write by itself, or a batch's kept together, sorted and merged.
+//! The engine writing back many files of one block: each file's write by itself, or those of many kept together, sorted and merged.
 
+use super::counting::Counting;
+use crate::side::{Setup, make_device};
 use crate::tables::{Common, Grid, turn};
-use extant_blocks::{Latency, LatencyDevice, MemDevice, Plug};
+use crate::target::{Engine, How, Target, io_error};
+use extant::{Fs, OpenOptions, PlugPolicy};
+use extant_blocks::{Latency, LatencyDevice};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 
-/// Files written back at a time.
-const FILES: usize = 2000;
+/// Files written back at a time, and how many of them are in a directory.
+const FILES: usize = 4000;
+const IN_DIRECTORY: usize = 500;
 
-/// What a request costs at least.
+/// What a request to write takes at least; the operating system's timers add to it.
 const REQUEST: Duration = Duration::from_micros(20);
+
+/// Nothing is written but by a sync.
+const NEVER: Duration = Duration::from_secs(3600);
+
+const POLICIES: [PlugPolicy; 2] = [PlugPolicy::PerInode, PlugPolicy::Batch];
+
+/// How many times fewer requests there have to be.
+const FEWER: f64 = 10.0;
+
+type Device = Counting<LatencyDevice<extant_blocks::SparseDevice>>;
 
 /// Requests, then time.
 pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
     let columns = ["plug per inode", "plug per batch"];
-    let mut requests = Grid::new("writing back files of 4 KiB", "requests", &columns, 1).less();
-    let mut times = Grid::new("the same, 20 us a request", "s", &columns, 1).less();
-    let latency = Latency { write: REQUEST, ..Latency::default() };
-    let device = LatencyDevice::new(MemDevice::new((FILES * BLOCK) as u64), latency);
-    let files = if common.quick { FILES / 4 } else { FILES };
-    let row = format!("{files} files side by side, written in any order");
+    let mut requests = Grid::new("the engine writes back files of 4 KiB", "requests", &columns, 1);
+    requests = requests.less().with_bar(0, FEWER);
+    let mut times = Grid::new("the same", "s", &columns, 1).less();
+    let files = if common.quick { FILES / 20 } else { FILES };
+    let row = format!("{files} new files, 20 us a request");
+    let base = make_device(&Setup::default())?;
     for run in 0..common.runs() {
         for column in turn(run, columns.len()) {
-            let start = Instant::now();
-            let count = write_back(&device, files, if column == 0 { 1 } else { files })?;
-            times.add(&row, column, start.elapsed().as_secs_f64());
+            let latency = Latency { write: REQUEST, ..Latency::default() };
+            let device = Arc::new(Counting::new(LatencyDevice::new(base.fork(), latency)));
+            let (count, time) = write_back(device, POLICIES[column], files)?;
             requests.add(&row, column, count as f64);
+            times.add(&row, column, time.as_secs_f64());
         }
     }
     Ok(vec![requests, times])
 }
 
-/// Writes files, so many with one plug; the requests that took.
-fn write_back(device: &LatencyDevice<MemDevice>, files: usize, batch: usize) -> io::Result<u64> {
-    let bytes = vec![0x77; BLOCK];
-    // As a list of dirty inodes that threads filled: not in the order of blocks. 7919 is a prime and reaches all.
-    let order: Vec<usize> = (0..files).map(|n| n * 7919 % files).collect();
-    let mut requests = 0;
-    for part in order.chunks(batch) {
-        let mut plug = Plug::new(device);
-        part.iter().for_each(|file| plug.add((file * BLOCK) as u64, bytes.as_slice()));
-        requests += plug.finish()?.requests;
-    }
-    Ok(requests)
+/// Requests and time of a sync after so many files were written.
+fn write_back(device: Arc<Device>, policy: PlugPolicy, files: usize) -> io::Result<(u64, Duration)> {
+    let options = OpenOptions::new().plug(policy).commit_interval(NEVER);
+    let engine = Engine::new(Fs::open_device(device.clone(), &options).map_err(io_error)?);
+    (0..files.div_ceil(IN_DIRECTORY)).try_for_each(|d| engine.mkdir(format!("d{d}").as_bytes()))?;
+    let name = |n: usize| format!("d{}/f{n}", n / IN_DIRECTORY).into_bytes();
+    (0..files).try_for_each(|n| engine.create(&name(n)))?;
+    engine.sync()?;
+    (0..files).try_for_each(|n| engine.open(&name(n), How::Write)?.write_at(0, &[0x77; BLOCK]))?;
+    let (before, start) = (device.writes(), Instant::now());
+    engine.sync()?;
+    let outcome = (device.writes() - before, start.elapsed());
+    engine.unmount()?;
+    Ok(outcome)
 }

@@ -1,0 +1,92 @@
+//! The engine as a whole: inodes by number, and a tree whose inodes do not all fit into memory.
+
+use super::THREADS;
+use crate::jobs;
+use crate::measure::{Limit, run_threads, share_out};
+use crate::side::{Setup, make_device};
+use crate::tables::{Common, Grid};
+use crate::target::{Engine, Target, io_error};
+use extant::{Follow, Fs, OpenOptions};
+use extant_blocks::SparseDevice;
+use std::io;
+use std::sync::Arc;
+
+/// The least memory that an engine takes, in which some thousand inodes fit.
+const LITTLE: u64 = 64 << 20;
+
+/// Where the files are.
+const TOP: &str = "tree";
+
+/// Inodes a second, and how much of the tree is in memory.
+pub fn grids(common: &Common, files: usize) -> io::Result<Vec<Grid>> {
+    let base = make_device(&Setup::for_inodes(files as u64))?;
+    let engine = open(&base, OpenOptions::new())?;
+    jobs::fill(&engine, TOP, files, 2)?;
+    let mut rates = Grid::new("the engine", "inodes/s", &["rate"], 0).plain();
+    bulkstat(common, &engine, &mut rates)?;
+    engine.unmount()?;
+
+    let engine = open(&base, OpenOptions::new().memory(LITTLE))?;
+    jobs::fill(&engine, TOP, files, 2)?;
+    let mut share =
+        Grid::new("inodes of the tree to inodes in memory", "times", &["files", "in memory", "times"], 0).plain();
+    find(common, &engine, files, (&mut rates, &mut share))?;
+    engine.unmount()?;
+    Ok(vec![rates, share])
+}
+
+fn open(base: &SparseDevice, options: OpenOptions) -> io::Result<Engine> {
+    Fs::open_device(Arc::new(base.fork()), &options).map(Engine::new).map_err(io_error)
+}
+
+/// Directories of the tree.
+fn dirs(engine: &Engine) -> io::Result<Vec<Vec<u8>>> {
+    let names = engine.list(TOP.as_bytes())?;
+    Ok(names.iter().map(|dir| [TOP.as_bytes(), b"/", &dir.name].concat()).collect())
+}
+
+/// Attributes by number, each thread a range of its own; all inodes are in memory.
+fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()> {
+    let mut numbers = Vec::new();
+    for dir in dirs(engine)? {
+        for name in engine.list(&dir)? {
+            let path = [dir.as_slice(), b"/", &name.name].concat();
+            numbers.push(engine.fs().resolve(path, Follow::No).map_err(io_error)?.ino());
+        }
+    }
+    for _ in 0..common.runs() {
+        for &threads in common.threads(&THREADS) {
+            let range = numbers.len().div_ceil(threads);
+            let done = run_threads(threads, Limit::time(common.window()), |thread, n| {
+                let own = numbers.chunks(range).nth(thread).unwrap_or(&numbers);
+                let ino = own[n as usize % own.len()];
+                let attr = engine.fs().node(ino).map_err(io_error)?.attr();
+                if attr.ino == ino { Ok(()) } else { Err(io::Error::other("another inode was found")) }
+            })?;
+            grid.add(&format!("bulkstat by number, {threads} threads"), 0, done.rate());
+        }
+    }
+    Ok(())
+}
+
+/// Lists all directories and looks at each file, as find(1) does with a test that needs attributes.
+fn find(common: &Common, engine: &Engine, files: usize, (rates, share): (&mut Grid, &mut Grid)) -> io::Result<()> {
+    let dirs = dirs(engine)?;
+    for _ in 0..common.runs() {
+        for &threads in common.threads(&THREADS) {
+            let done = share_out(threads, dirs.len(), |n| {
+                let names = engine.list(&dirs[n])?;
+                names
+                    .iter()
+                    .try_for_each(|name| engine.stat(&[dirs[n].as_slice(), b"/", &name.name].concat()).map(drop))
+            })?;
+            let rate = files as f64 / done.elapsed.as_secs_f64().max(1e-9);
+            rates.add(&format!("find through {} MiB, {threads} threads", LITTLE >> 20), 0, rate);
+        }
+        let cached = engine.fs().stats().inodes_cached.max(1);
+        for (column, value) in [(0, files as f64), (1, cached as f64), (2, files as f64 / cached as f64)] {
+            share.add("after the walks", column, value);
+        }
+    }
+    Ok(())
+}
