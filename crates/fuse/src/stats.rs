@@ -1,99 +1,127 @@
 //! The counters of a served file system as a JSON document.
 
 use extant::{FsStats, Operations};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// All counters, room by room.
 pub fn document(fs: &Operations) -> Vec<u8> {
     let stats = FsStats::of(fs);
-    let (usage, cache, journal, prealloc) = (&stats.usage, &stats.cache, &stats.journal, &stats.prealloc);
-    let space = &stats.space;
-    let [goal, stream, full, best, any, anywhere] = space.claims;
     let fragmentation = fs.fragmentation();
     let document = json!({
-        "usage": {
-            "blocks": usage.blocks,
-            "free_blocks": usage.free,
-            "available_blocks": usage.available,
-            "inodes": usage.inodes,
-            "free_inodes": usage.inodes_free,
-        },
+        "usage": usage(&stats),
         "memory": {
             "inodes": stats.inodes_cached,
             "names": stats.names_cached,
         },
-        "pages": {
-            "bytes": stats.pages.bytes,
-            "dirty_bytes": stats.pages.dirty,
-            "dirty_files": stats.pages.dirty_files,
-            "writeback_files": stats.pages.writeback_files,
-            "limit_bytes": stats.pages.limit,
-        },
-        "space": {
-            "frsp_tree_usage": space.frsp_tree_usage,
-            "mb_frsp_max_mem": space.mb_frsp_max_mem,
-            "frsp_cache_aggression": space.frsp_cache_aggression,
-            "prefetch_block_bitmaps": u8::from(space.prefetch_block_bitmaps),
-            "trees": space.trees,
-            "trees_active": space.trees_active,
-            "trees_inactive": space.trees_inactive,
-            "trees_unknown": space.trees_unknown,
-            "trees_loaded": space.trees_loaded,
-            "trees_evicted": space.trees_evicted,
-            "cache_hits": space.cache_hits,
-            "bitmaps_read": space.bitmaps_read,
-            "bitmaps_scanned": space.bitmaps_scanned,
-            "claims_at_goal": goal,
-            "claims_at_stream": stream,
-            "claims_criterion_0": full,
-            "claims_criterion_1": best,
-            "claims_criterion_2": any,
-            "claims_anywhere": anywhere,
-            "advice": space.advice,
-            "advice_busy": space.advice_busy,
-            "advice_unknown": space.advice_unknown,
-            "index_bytes": space.index_bytes,
-        },
+        "pages": pages(&stats),
+        "space": space(&stats),
         "fragmentation": {
             "longest_free_run": fragmentation.longest,
             "free_runs_by_order": fragmentation.runs,
         },
-        "cache": {
-            "blocks": cache.blocks,
-            "bytes": cache.bytes,
-            "pinned": cache.pinned,
-            "hits": cache.hits,
-            "misses": cache.misses,
-            "read_ahead": cache.read_ahead,
-            "evictions": cache.evictions,
-        },
-        "journal": {
-            "commits": journal.commits,
-            "waits": journal.waits,
-            "shared_waits": journal.shared_waits,
-            "blocks_logged": journal.blocks_logged,
-            "log_blocks": journal.log_blocks,
-            "revokes": journal.revokes,
-            "escapes": journal.escapes,
-            "checkpoints": journal.checkpoints,
-            "blocks_checkpointed": journal.blocks_checkpointed,
-            "tail_moves": journal.tail_moves,
-            "flushes": journal.flushes,
-            "flushes_shared": journal.flushes_shared,
-            "start_waits": journal.start_waits,
-            "overdrawn": journal.overdrawn,
-        },
-        "prealloc": {
-            "live": prealloc.live,
-            "blocks": prealloc.blocks,
-            "bytes": prealloc.bytes,
-            "created": prealloc.created,
-            "discarded": prealloc.discarded,
-            "searches": prealloc.searches,
-            "visited": prealloc.visited,
-            "small_hits": prealloc.small_hits,
-            "small_misses": prealloc.small_misses,
-        },
+        "cache": cache(&stats),
+        "journal": journal(&stats),
+        "prealloc": prealloc(&stats),
     });
     document.to_string().into_bytes()
+}
+
+fn usage(stats: &FsStats) -> Value {
+    let usage = &stats.usage;
+    json!({
+        "blocks": usage.blocks,
+        "free_blocks": usage.free,
+        "available_blocks": usage.available,
+        "inodes": usage.inodes,
+        "free_inodes": usage.inodes_free,
+    })
+}
+
+fn pages(stats: &FsStats) -> Value {
+    let pages = &stats.pages;
+    json!({
+        "bytes": pages.bytes,
+        "dirty_bytes": pages.dirty,
+        "dirty_files": pages.dirty_files,
+        "writeback_files": pages.writeback_files,
+        "limit_bytes": pages.limit,
+    })
+}
+
+fn space(stats: &FsStats) -> Value {
+    let space = &stats.space;
+    let [goal, stream, full, best, any, anywhere] = space.claims;
+    json!({
+        "frsp_tree_usage": space.frsp_tree_usage,
+        "mb_frsp_max_mem": space.mb_frsp_max_mem,
+        "frsp_cache_aggression": space.frsp_cache_aggression,
+        "prefetch_block_bitmaps": u8::from(space.prefetch_block_bitmaps),
+        "trees": space.trees,
+        "trees_active": space.trees_active,
+        "trees_inactive": space.trees_inactive,
+        "trees_unknown": space.trees_unknown,
+        "trees_loaded": space.trees_loaded,
+        "trees_evicted": space.trees_evicted,
+        "cache_hits": space.cache_hits,
+        "bitmaps_read": space.bitmaps_read,
+        "bitmaps_scanned": space.bitmaps_scanned,
+        "claims_at_goal": goal,
+        "claims_at_stream": stream,
+        "claims_criterion_0": full,
+        "claims_criterion_1": best,
+        "claims_criterion_2": any,
+        "claims_anywhere": anywhere,
+        "advice": space.advice,
+        "advice_busy": space.advice_busy,
+        "advice_unknown": space.advice_unknown,
+        "index_bytes": space.index_bytes,
+    })
+}
+
+fn cache(stats: &FsStats) -> Value {
+    let cache = &stats.cache;
+    json!({
+        "blocks": cache.blocks,
+        "bytes": cache.bytes,
+        "pinned": cache.pinned,
+        "hits": cache.hits,
+        "misses": cache.misses,
+        "read_ahead": cache.read_ahead,
+        "evictions": cache.evictions,
+    })
+}
+
+fn journal(stats: &FsStats) -> Value {
+    let journal = &stats.journal;
+    json!({
+        "commits": journal.commits,
+        "waits": journal.waits,
+        "shared_waits": journal.shared_waits,
+        "blocks_logged": journal.blocks_logged,
+        "log_blocks": journal.log_blocks,
+        "revokes": journal.revokes,
+        "escapes": journal.escapes,
+        "checkpoints": journal.checkpoints,
+        "blocks_checkpointed": journal.blocks_checkpointed,
+        "tail_moves": journal.tail_moves,
+        "flushes": journal.flushes,
+        "flushes_shared": journal.flushes_shared,
+        "start_waits": journal.start_waits,
+        "overdrawn": journal.overdrawn,
+    })
+}
+
+fn prealloc(stats: &FsStats) -> Value {
+    let prealloc = &stats.prealloc;
+    json!({
+        "live": prealloc.live,
+        "blocks": prealloc.blocks,
+        "bytes": prealloc.bytes,
+        "created": prealloc.created,
+        "discarded": prealloc.discarded,
+        "searches": prealloc.searches,
+        "visited": prealloc.visited,
+        "small_hits": prealloc.small_hits,
+        "small_misses": prealloc.small_misses,
+    })
 }
