@@ -4,7 +4,7 @@ use crate::bench::{self, Plan};
 use crate::side::{SIDES, Side};
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
-use crate::{bars, contention, huge, pairs, prealloc, report, scratch, serve};
+use crate::{bars, contention, huge, pairs, prealloc, report, scratch, serve, space60t};
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::MountOptions;
 use std::io::{self, IsTerminal};
@@ -37,6 +37,8 @@ enum Command {
     Sync(sync::Args),
     /// Counts what operations of the engine do to memory that threads share.
     Contention(contention::Args),
+    /// Writes to a fragmented file system of 60 TiB, beside the allocator of the postings of 2020.
+    Space60t(space60t::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
     #[command(hide = true)]
     Serve {
@@ -97,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Orphan(args) => orphan::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Contention(args) => contention::run(&args),
+        Command::Space60t(args) => space60t::run(&args),
         Command::Serve { image, threads, write_through, dir } => {
             let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)

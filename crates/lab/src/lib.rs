@@ -19,6 +19,7 @@ pub mod report;
 pub mod scratch;
 pub mod serve;
 pub mod side;
+pub mod space60t;
 pub mod tables;
 pub mod target;
 pub mod tool;

@@ -249,17 +249,27 @@ impl Blocks {
             let here = self.best_of(t, wish, &tree, avoid);
             let outside = self.best_absent(t, wish, &tree, avoid);
             let hoped = outside.map_or(0, |(_, longest)| longest);
-            let enough = if criterion == Criterion::Full { wish.want } else { wish.min.max(hoped.min(wish.want)) };
+            let least = self.least(t, wish, criterion);
+            let enough = least.max(hoped.min(wish.want));
             if let Some(run) = here.filter(|run| run.len >= enough) {
                 self.touch(t, &tree);
                 return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });
             }
             drop(tree);
-            let least = if criterion == Criterion::Full { wish.want } else { wish.min };
             let (g, _) = outside.filter(|(_, longest)| *longest >= least)?;
             self.load(g).ok()?;
         }
         None
+    }
+
+    /// The shortest run that is good enough in a tree. What a tree is advised for may lie where data should not go; then others have
+    /// as much elsewhere.
+    fn least(&self, t: u32, wish: &Wish, criterion: Criterion) -> u32 {
+        match criterion {
+            Criterion::Full => wish.want,
+            Criterion::Best => (self.meta.get(t) / 8 * 7).min(wish.want).max(wish.min),
+            Criterion::Any => wish.min,
+        }
     }
 
     /// The run of a tree that fits best: the shortest that is long enough, else the longest.

@@ -13,6 +13,9 @@ const REAP_EVERY: Duration = Duration::from_millis(50);
 /// How often scanning that was switched off looks whether it was switched on again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// How much a background thread steps back behind others: as far as it goes. On Linux this is the thread's own.
+const BACKGROUND: i32 = 19;
+
 #[derive(Debug)]
 struct Stop {
     asked: Mutex<bool>,
@@ -58,6 +61,8 @@ impl Threads {
         for _ in 0..ops.st().alloc.scanners() {
             let (stop, ops) = (self.stop.clone(), Arc::downgrade(ops));
             let body = move || {
+                // Requests come first. Where that is not granted, they share.
+                let _ = rustix::process::nice(BACKGROUND);
                 let mut pause = Duration::ZERO;
                 while stop.sleep(pause) {
                     let Some(ops) = ops.upgrade() else { return };

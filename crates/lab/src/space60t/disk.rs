@@ -1,0 +1,301 @@
+//! A disk of 60 TiB whose bitmaps are made up when they are read.
+//!
+//! The file system is made by our mkfs on the sparse device. Then its descriptors are told that every group is used and free in one
+//! of a number of patterns; what a bitmap block reads as is its group's pattern, with the group's own metadata in use, until
+//! somebody writes the block.
+
+use extant::mkfs::{self, Zeroing};
+use extant_blocks::{BlockDevice, SparseDevice};
+use extant_format::bitmap;
+use extant_format::group_desc::{GroupDesc, GroupFlags, init_block_bitmap};
+use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::types::GroupNr;
+use extant_space::{Run, free_runs};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use extant_sync::{Level, RwLock};
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::ops::RangeInclusive;
+
+const BYTES: u64 = 60 << 40;
+/// Patterns of a profile.
+const PATTERNS: u32 = 64;
+/// One group in so many has the long runs.
+const RARE: u32 = 100;
+/// File data come in pieces of more than so many bytes.
+const MANY: usize = 64 << 10;
+/// The first look at a flexible group's bitmaps, in nanoseconds: as on the authors' disk.
+const FIRST_LOOK: u64 = 38_000_000;
+
+thread_local! {
+    static WAITED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Seconds that this thread has waited for slow disks.
+pub fn waited() -> f64 {
+    WAITED.get() as f64 / 1e9
+}
+
+/// How free space is cut up.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    pub name: &'static str,
+    /// Blocks of a free run, in most groups and in the others.
+    runs: RangeInclusive<u32>,
+    rare_runs: RangeInclusive<u32>,
+    /// Used blocks for each free one.
+    used: f64,
+}
+
+impl Profile {
+    /// 389 million runs of 8.9 blocks, at most 16 in 99% of the groups and at most 511 in the rest.
+    pub const HARSH: Profile = Profile { name: "harsh", runs: 2..=16, rare_runs: 2..=511, used: 3.65 };
+    /// About 250 runs a group, as the postings' figures say.
+    pub const POSTED: Profile = Profile { name: "posted", runs: 1..=55, rare_runs: 1..=511, used: 3.65 };
+
+    fn bitmap(&self, seed: u32, len: u32) -> Vec<u8> {
+        let mut random = Random(u64::from(seed) << 32 | 0x5eed);
+        let lengths = if seed == PATTERNS { &self.rare_runs } else { &self.runs };
+        let mean = f64::from(lengths.start() + lengths.end()) / 2.0;
+        let gap = (mean * self.used * 2.0) as u32;
+        let mut bits = vec![0xFF; len.div_ceil(8) as usize];
+        let mut at = random.within(0..=gap);
+        while at < len {
+            let run = random.within(lengths.clone()).min(len - at);
+            bitmap::clear_range(&mut bits, at as usize..(at + run) as usize);
+            at += run + random.within(1..=gap - 1);
+        }
+        bits
+    }
+
+    fn pattern_of(&self, g: u32) -> u32 {
+        let hash = (u64::from(g) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        if (hash as u32).is_multiple_of(RARE) { PATTERNS } else { (hash >> 8) as u32 % PATTERNS }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn within(&mut self, range: RangeInclusive<u32>) -> u32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        range.start() + (self.0 >> 40) as u32 % (range.end() - range.start() + 1)
+    }
+}
+
+/// A group's bitmap as the disk has it.
+#[derive(Debug)]
+struct Bits {
+    bytes: Vec<u8>,
+    runs: u64,
+    free: u32,
+    csum: u32,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Disk {
+    inner: SparseDevice,
+    pub geo: Geometry,
+    bits: Vec<Bits>,
+    of_group: Vec<u32>,
+    /// The groups of bitmap blocks.
+    blocks: HashMap<u64, u32>,
+    written: RwLock<HashSet<u64>>,
+    looked: Box<[AtomicBool]>,
+    slow: AtomicBool,
+    pub bitmaps_read: AtomicU64,
+}
+
+impl Disk {
+    pub fn new(profile: &Profile) -> io::Result<Disk> {
+        let inner = SparseDevice::new(BYTES);
+        let options = mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
+        mkfs::make(&inner, &options).map_err(|e| io::Error::other(e.to_string()))?;
+        let mut sb = [0; SUPERBLOCK_SIZE];
+        inner.read_at(&mut sb, SUPERBLOCK_OFFSET)?;
+        let geo = Superblock::parse(&sb).and_then(|sb| Geometry::new(&sb)).map_err(invalid)?;
+        let flexes = (geo.groups_count >> geo.flex_bits) + 1;
+        let mut disk = Disk {
+            inner,
+            geo,
+            bits: Vec::new(),
+            of_group: Vec::with_capacity(geo.groups_count as usize),
+            blocks: HashMap::with_capacity(geo.groups_count as usize),
+            written: RwLock::new(Level::Device, HashSet::new()),
+            looked: (0..flexes).map(|_| AtomicBool::new(false)).collect(),
+            slow: AtomicBool::new(false),
+            bitmaps_read: AtomicU64::new(0),
+        };
+        disk.age(profile)?;
+        Ok(disk)
+    }
+
+    /// Cuts free space up.
+    fn age(&mut self, profile: &Profile) -> io::Result<()> {
+        let patterns: Vec<_> = (0..=PATTERNS).map(|seed| profile.bitmap(seed, self.geo.clusters_per_group)).collect();
+        let mut made = HashMap::new();
+        let mut bytes = vec![0; self.geo.block_size as usize];
+        for block in 0..self.geo.desc_blocks {
+            let at = self.geo.gdt_block(block).0 << self.geo.block_bits;
+            self.inner.read_at(&mut bytes, at)?;
+            let first = block * self.geo.descs_per_block();
+            let slots = bytes.chunks_exact_mut(usize::from(self.geo.desc_size));
+            for (g, slot) in (first..first + self.geo.descs_in_block(block)).map(GroupNr).zip(slots) {
+                let mut desc = GroupDesc::decode(slot, &self.geo, g).map_err(invalid)?;
+                let pattern = profile.pattern_of(g.0);
+                let key = (self.metadata_key(g, &desc), pattern);
+                let index = match made.get(&key) {
+                    Some(index) => *index,
+                    None => {
+                        let index = self.make_bits(g, &desc, &patterns[pattern as usize])?;
+                        made.insert(key, index);
+                        index
+                    }
+                };
+                let bits = &self.bits[index as usize];
+                (desc.free_clusters, desc.block_bitmap_csum) = (bits.free, bits.csum);
+                desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+                desc.encode(slot, &self.geo, g);
+                self.of_group.push(index);
+                self.blocks.insert(desc.block_bitmap, g.0);
+            }
+            self.inner.write_at(&bytes, at)?;
+        }
+        Ok(())
+    }
+
+    /// What decides which clusters of a group hold metadata; groups in use are like no other.
+    fn metadata_key(&self, g: GroupNr, desc: &GroupDesc) -> (u32, [Option<u64>; 3], Option<u32>) {
+        let first = self.geo.first_block_of_group(g).0;
+        let inside = |block: u64| block.checked_sub(first).filter(|at| *at < u64::from(self.geo.blocks_per_group));
+        let places = [desc.block_bitmap, desc.inode_bitmap, desc.inode_table].map(inside);
+        let own = !desc.has_flag(&self.geo, GroupFlags::BLOCK_UNINIT);
+        (self.geo.base_meta_blocks(g), places, own.then_some(g.0))
+    }
+
+    fn make_bits(&mut self, g: GroupNr, desc: &GroupDesc, pattern: &[u8]) -> io::Result<u32> {
+        let mut bytes = vec![0; self.geo.block_size as usize];
+        if desc.has_flag(&self.geo, GroupFlags::BLOCK_UNINIT) {
+            init_block_bitmap(&mut bytes, &self.geo, g, desc);
+            // A flexible group's first group holds the metadata of all.
+            let table = u64::from(self.geo.inode_table_blocks()) << self.geo.flex_bits;
+            let first = self.geo.first_block_of_group(g).0;
+            if (first..first + u64::from(self.geo.blocks_per_group)).contains(&desc.block_bitmap) {
+                let from = (desc.block_bitmap - first) as usize;
+                let end = (desc.inode_table - first + table).min(self.geo.blocks_per_group.into()) as usize;
+                bitmap::set_range(&mut bytes, from..end);
+            }
+        } else {
+            self.inner.read_at(&mut bytes, desc.block_bitmap << self.geo.block_bits)?;
+        }
+        bytes.iter_mut().zip(pattern).for_each(|(byte, pattern)| *byte |= pattern);
+        let mut bits = Bits { runs: 0, free: 0, csum: 0, bytes };
+        free_runs(&bits.bytes, self.geo.clusters_in_group(g), |run| {
+            bits.runs += 1;
+            bits.free += run.len;
+        });
+        let mut sealed = *desc;
+        sealed.seal_block_bitmap(&bits.bytes, &self.geo);
+        bits.csum = sealed.block_bitmap_csum;
+        self.bits.push(bits);
+        Ok(self.bits.len() as u32 - 1)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Bits> {
+        self.of_group.iter().filter_map(|index| self.bits.get(*index as usize))
+    }
+
+    /// Free runs of all groups.
+    pub fn runs(&self) -> u64 {
+        self.all().map(|bits| bits.runs).sum()
+    }
+
+    /// Mean length of a free run, in blocks.
+    pub fn mean_run(&self) -> f64 {
+        self.all().map(|bits| f64::from(bits.free)).sum::<f64>() / self.runs() as f64
+    }
+
+    /// Free runs of a group as it was made; a slow disk is waited for.
+    pub fn runs_of(&self, g: GroupNr, each: impl FnMut(Run)) {
+        self.look(g.0);
+        if let Some(bits) = self.of_group.get(g.index()).and_then(|index| self.bits.get(*index as usize)) {
+            free_runs(&bits.bytes, self.geo.clusters_in_group(g), each);
+        }
+    }
+
+    /// Forgets who has looked at what, and is slow or fast from now on.
+    pub fn restart(&self, slow: bool) {
+        self.looked.iter().for_each(|looked| looked.store(false, Relaxed));
+        self.slow.store(slow, Relaxed);
+        self.bitmaps_read.store(0, Relaxed);
+    }
+
+    fn look(&self, g: u32) {
+        self.bitmaps_read.fetch_add(1, Relaxed);
+        if self.slow.load(Relaxed) && !self.looked[(g >> self.geo.flex_bits) as usize].swap(true, Relaxed) {
+            WAITED.set(WAITED.get() + FIRST_LOOK);
+        }
+    }
+
+    /// The made-up content of a block.
+    fn made_up(&self, block: u64) -> Option<&[u8]> {
+        let g = *self.blocks.get(&block)?;
+        if self.written.read().contains(&block) {
+            return None;
+        }
+        self.look(g);
+        let bits = self.bits.get(*self.of_group.get(g as usize)? as usize)?;
+        Some(&bits.bytes)
+    }
+}
+
+fn invalid(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+impl BlockDevice for Disk {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn name(&self) -> String {
+        "60 TiB in pieces".into()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let size = u64::from(self.geo.block_size);
+        if !offset.is_multiple_of(size) || !(buf.len() as u64).is_multiple_of(size) {
+            return self.inner.read_at(buf, offset);
+        }
+        for (block, part) in (offset / size..).zip(buf.chunks_exact_mut(size as usize)) {
+            match self.made_up(block) {
+                Some(bytes) => part.copy_from_slice(bytes),
+                None => self.inner.read_at(part, block * size)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let size = u64::from(self.geo.block_size);
+        let blocks = offset / size..(offset + data.len() as u64).div_ceil(size);
+        let bitmaps: Vec<u64> = blocks.filter(|block| self.blocks.contains_key(block)).collect();
+        if !bitmaps.is_empty() {
+            self.written.write().extend(bitmaps);
+        } else if data.len() > MANY && data.iter().all(|byte| *byte == 0) {
+            // What the disk does with file data is not what is measured.
+            return self.inner.write_zeroes(offset, data.len() as u64);
+        }
+        self.inner.write_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
