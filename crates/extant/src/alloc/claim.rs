@@ -41,6 +41,20 @@ impl Claim {
         claim
     }
 
+    /// Whether `next` follows on the device within the group, and neither comes from a preallocation.
+    pub fn is_followed_by(&self, next: &Claim) -> bool {
+        let group = |claim: &Claim| self.blocks.place(claim.start, claim.len).map(|(group, _)| group);
+        let adjacent = self.start.0 + u64::from(self.len) == next.start.0;
+        adjacent && self.of.is_none() && next.of.is_none() && group(self) == group(next)
+    }
+
+    /// Takes over what [follows](Self::is_followed_by); what does not goes back.
+    pub fn join(&mut self, mut next: Claim) {
+        if self.is_followed_by(&next) {
+            self.len += std::mem::take(&mut next.len);
+        }
+    }
+
     /// How many blocks the first `len` blocks are in whole clusters.
     pub(super) fn front(&self, len: u32) -> u32 {
         len.checked_next_multiple_of(self.blocks.cluster_ratio()).unwrap_or(self.len).min(self.len)

@@ -103,6 +103,61 @@ pub fn insert_claim(
     Ok(())
 }
 
+/// Books `claim` whole and maps it, written, in parts: each of `parts`, a logical block and how many from there, gets the
+/// next blocks of the claim. For extent trees without clusters.
+///
+/// # Errors
+/// EINVAL if the parts are not as long as the claim; otherwise as [`insert_claim`]. After an error the first parts may be
+/// mapped; the blocks of the others are free again.
+pub fn insert_scattered(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    claim: &mut Claim,
+    parts: &[(u32, u32)],
+) -> Result<()> {
+    if let [(lblk, len)] = *parts {
+        return insert_claim(st, h, inode, lblk, claim, 0, len, State::Written);
+    }
+    let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
+    if sum != claim.len.into() || parts.is_empty() || st.geo.cluster_ratio() > 1 || Kind::of(inode) != Kind::Tree {
+        return Err(Errno::Inval.into());
+    }
+    let mut map = inode.map.write();
+    changing(h, inode, &mut map, |h| insert_each(st, h, inode, claim, parts))?;
+    for (lblk, len) in parts {
+        map.forget(u64::from(*lblk)..u64::from(*lblk) + u64::from(*len));
+    }
+    Ok(())
+}
+
+fn insert_each(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    claim: &mut Claim,
+    parts: &[(u32, u32)],
+) -> Result<()> {
+    let (before, booked) = (h.credits_left(), claim.len);
+    let bound = parts.iter().fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(st, inode, *len)));
+    let mut nodes = Writer::new(st, h, inode, claim.start);
+    let start = st.alloc.book(nodes.h, claim, booked)?;
+    charge(st, nodes.h, inode, booked.into())?;
+    let mut done = 0;
+    for (lblk, len) in parts {
+        let pblk = BlockNr(start.0 + u64::from(done));
+        let (mapped, result) =
+            insert_parts(&mut nodes, inode, Run { lblk: *lblk, len: *len, pblk, state: State::Written });
+        done += mapped;
+        if let Err(error) = result {
+            give_back(st, nodes.h, inode, start, booked, done)?;
+            return Err(error);
+        }
+    }
+    budget::assert_used(before, nodes.h, bound);
+    Ok(())
+}
+
 /// Runs a change of the map: what readers found before is stale, and after an error nothing is known any more.
 pub(super) fn changing<'j, R>(
     h: &mut Handle<'j>,

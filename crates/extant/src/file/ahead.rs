@@ -155,12 +155,38 @@ fn bounds(st: &Store, inode: &Inode, want: Want, around: &Around, size: u64) -> 
     ideal.start.max(hole.start)..reach.min(hole.end)
 }
 
-/// One run for blocks that are written at once, far from each other within the file: `blocks` of them.
-pub(super) fn pack(st: &Store, inode: &Inode, first: u32, blocks: u32) -> Option<Claim> {
-    if st.alloc.spare() < u64::from(blocks) {
-        return None;
+/// Space for blocks that are written at once, far from each other within the file: one run after the other, as long as
+/// they are found.
+#[derive(Debug)]
+pub(super) struct Pack {
+    /// Blocks that are still to come, at most.
+    left: u32,
+    /// Where the next run should begin.
+    goal: BlockNr,
+    low: bool,
+    claim: Option<Claim>,
+}
+
+impl Pack {
+    /// For `blocks` blocks, the first of which is `first`. `None` if space is scarce.
+    pub fn new(st: &Store, inode: &Inode, first: u32, blocks: u32) -> Option<Pack> {
+        if st.alloc.spare() < u64::from(blocks) {
+            return None;
+        }
+        let goal = extent::goal(st, inode, first).ok()?;
+        Some(Pack { left: blocks, goal, low: !extent::has_unwritten(inode), claim: None })
     }
-    let low = !extent::has_unwritten(inode);
-    let goal = extent::goal(st, inode, first).ok()?;
-    st.alloc.claim(&Request { privileged: privileged(st), ..request(goal, blocks, low) }).ok()
+
+    /// Up to `blocks` blocks.
+    pub fn take(&mut self, st: &Store, blocks: u32) -> Option<Claim> {
+        if self.claim.as_ref().is_none_or(|claim| claim.len == 0) {
+            let want = request(self.goal, self.left.max(blocks), self.low);
+            let claim = st.alloc.claim(&Request { privileged: privileged(st), ..want }).ok()?;
+            self.goal = BlockNr(claim.start.0 + u64::from(claim.len));
+            self.claim = Some(claim);
+        }
+        let taken = self.claim.as_mut()?.split(blocks);
+        self.left = self.left.saturating_sub(taken.len);
+        Some(taken)
+    }
 }

@@ -8,7 +8,7 @@
 //! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes others from its blocks
 //! (and their clusters) in between by a range lock.
 
-use super::ahead::Growth;
+use super::ahead::{Growth, Pack};
 use super::space::{self, Want};
 use super::{map, times};
 use crate::alloc::Claim;
@@ -66,7 +66,7 @@ pub(super) struct Need<'a> {
     /// How the file grows by the write.
     pub growth: Growth,
     /// Space for what is written far from each other at once.
-    pub pack: Option<&'a mut Claim>,
+    pub pack: Option<&'a mut Pack>,
     /// May wait for freed space to become usable.
     pub patient: bool,
 }
@@ -135,9 +135,9 @@ fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, need: &mut Ne
     let offset = run.lblk & (ratio - 1);
     let first = run.lblk - offset;
     let blocks = (offset + len).checked_next_multiple_of(ratio).unwrap_or(offset + len);
-    let claim = match need.pack.as_deref_mut().filter(|pack| pack.len > 0) {
-        Some(pack) => {
-            let claim = pack.split(blocks);
+    let packed = need.pack.as_deref_mut().and_then(|pack| pack.take(st, blocks));
+    let claim = match packed {
+        Some(claim) => {
             space::settle(st, &claim, need.reserved);
             claim
         }
@@ -216,9 +216,7 @@ fn apply_in(
 ) -> Result<()> {
     let end = pieces.last().map_or(0, |p| map::byte(st, p.end()));
     let maps = pieces.iter().any(Piece::is_mapped_later);
-    for piece in pieces {
-        map_piece(st, h, inode, piece, Restart { credits, size: after.size })?;
-    }
+    map_pieces(st, h, inode, pieces, Restart { credits, size: after.size })?;
     let grew = times::grow_disk_size(st, h, inode, end.min(after.size))?;
     if let Some(strip) = after.stamp.take() {
         times::stamp(st, &mut *inode.edit(st, h)?, strip);
@@ -291,6 +289,33 @@ struct Restart {
     credits: u32,
     /// The file's size.
     size: u64,
+}
+
+/// Maps pieces. Those whose claims follow each other on the device, though not in the file, are booked at once.
+fn map_pieces(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, pieces: Vec<Piece>, restart: Restart) -> Result<()> {
+    let joins = st.geo.cluster_bits == 0 && extent::has_unwritten(inode);
+    let mut pieces = pieces.into_iter().peekable();
+    while let Some(piece) = pieces.next() {
+        match piece {
+            Piece { lblk, len, how: How::Map { mut claim, offset: 0 }, .. } if joins && claim.len == len => {
+                let mut parts = vec![(lblk, len)];
+                while let Some(Piece { lblk, len, how: How::Map { claim: more, .. }, .. }) =
+                    pieces.next_if(|next| follows(&claim, next))
+                {
+                    claim.join(more);
+                    parts.push((lblk, len));
+                }
+                extent::insert_scattered(st, h, inode, &mut claim, &parts)?;
+            }
+            piece => map_piece(st, h, inode, piece, restart)?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a piece's claim, all of it, follows another claim.
+fn follows(claim: &Claim, next: &Piece) -> bool {
+    matches!(&next.how, How::Map { claim: more, offset: 0 } if more.len == next.len && claim.is_followed_by(more))
 }
 
 fn map_piece(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, piece: Piece, restart: Restart) -> Result<()> {

@@ -85,6 +85,9 @@ struct Missing {
 
 fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
+    if blocks.end - blocks.start == 1 && st.geo.cluster_bits == 0 && overwrite(st, inode, blocks.start, offset, data) {
+        return Ok(data.len());
+    }
     // On bigalloc no writeback may take a cluster's reservation while its pages are counted.
     let _work = (st.geo.cluster_bits > 0).then(|| inode.pages.work.lock());
     inode.pages.change(&st.pool, |pages| pages.pin(blocks.clone()));
@@ -106,6 +109,22 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usi
             }
         }
     }
+}
+
+/// Writes into a page that is cached and has space; false if it is not, or has none.
+fn overwrite(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]) -> bool {
+    let from = (offset - map::byte(st, lblk)) as usize;
+    let done = inode.pages.change(&st.pool, |pages| {
+        let done = pages.overwrite(lblk, from, data);
+        if done {
+            inode.pages.grow_size(offset + data.len() as u64);
+        }
+        done
+    });
+    if done {
+        st.pool.note(inode, true);
+    }
+    done
 }
 
 /// Finds what is not cached or has no space, and gets both.
@@ -146,14 +165,15 @@ fn covers_block(st: &Store, offset: u64, len: usize, lblk: u32) -> bool {
 
 /// A block's bytes before a write to a part of it.
 fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64, state: State) -> Result<Arc<[u8]>> {
-    let mut bytes = vec![0; st.block_size()];
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, st.block_size()).collect();
     let valid = inode.pages.size().saturating_sub(map::byte(st, lblk));
     let valid = usize::try_from(valid).map_or(bytes.len(), |v| v.min(bytes.len()));
     if state == State::Written && valid > 0 {
-        st.dev.read_at(&mut bytes, map::at(st, pblk))?;
+        let bytes = Arc::make_mut(&mut bytes);
+        st.dev.read_at(bytes, map::at(st, pblk))?;
         bytes.get_mut(valid..).unwrap_or_default().fill(0);
     }
-    Ok(bytes.into())
+    Ok(bytes)
 }
 
 /// Sets space aside for the clusters of `holes` that have none; blocks whose cluster the file owns count as mapped.
@@ -195,25 +215,32 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
             let from = (at - map::byte(st, lblk)) as usize;
             let part = rest.get(..rest.len().min(size - from)).unwrap_or(rest);
             let new = missing.next_if(|m| m.lblk == lblk);
-            let absent = pages.get(lblk).is_none();
-            if absent {
-                let bytes = new.as_ref().and_then(|m| m.bytes.clone());
-                let whole = bytes.is_none();
-                pages.add(lblk, bytes.unwrap_or_else(|| whole_page(part, size)), false);
-                if whole {
-                    pages.mark_dirty(lblk);
+            match (pages.get(lblk).is_none(), new) {
+                (true, Some(Missing { bytes, mapped, .. })) => {
+                    let bytes = bytes.map_or_else(|| whole_page(part, size), |old| patched(old, from, part));
+                    pages.add_dirty(lblk, bytes, mapped, bits);
                 }
-            }
-            if let Some(m) = new {
-                if m.mapped { pages.set_mapped(lblk) } else { pages.set_reserved(lblk, bits) }
-            }
-            if !(absent && part.len() == size) {
-                read::copy(part, pages.dirty(lblk).and_then(|b| b.get_mut(from..)).unwrap_or_default());
+                (absent, new) => {
+                    if absent {
+                        // Pinned pages do not go; if one did, the rest of its block would be zero.
+                        pages.add(lblk, vec![0; size].into(), false);
+                    }
+                    if let Some(m) = new {
+                        if m.mapped { pages.set_mapped(lblk) } else { pages.set_reserved(lblk, bits) }
+                    }
+                    read::copy(part, pages.dirty(lblk).and_then(|b| b.get_mut(from..)).unwrap_or_default());
+                }
             }
             done += part.len();
         }
         pages.pin(0..0);
     });
+}
+
+/// A page's old bytes with new ones in their place.
+fn patched(mut bytes: Arc<[u8]>, from: usize, part: &[u8]) -> Arc<[u8]> {
+    read::copy(part, Arc::make_mut(&mut bytes).get_mut(from..).unwrap_or_default());
+    bytes
 }
 
 /// A page of bytes that overwrite a block whole.

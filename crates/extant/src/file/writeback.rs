@@ -7,11 +7,10 @@
 //! # Locking
 //! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw` is not needed.
 
-use super::ahead::{self, Growth};
+use super::ahead::{self, Growth, Pack};
 use super::map;
 use super::plan::{self, After, How, Need, Piece};
 use super::{space, times};
-use crate::alloc::Claim;
 use crate::error::Result;
 use crate::inode::{Inode, Taken, Work};
 use crate::store::Store;
@@ -122,11 +121,11 @@ fn write_group(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken],
 
 /// One run for pages that lie far from each other: where most of a stretch of the file is not written, keeping its place
 /// free would scatter what is.
-fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<Claim> {
+fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<Pack> {
     let (first, last) = (taken.first()?.lblk, taken.last()?.lblk);
     let pages = taken.len() as u32;
     let sparse = pages >= PACK_PAGES && u64::from(last - first) > PACK_SPREAD * u64::from(pages);
-    if sparse && st.geo.cluster_bits == 0 { ahead::pack(st, inode, first, pages) } else { None }
+    if sparse && st.geo.cluster_bits == 0 { Pack::new(st, inode, first, pages) } else { None }
 }
 
 /// Places for the pages of a group; may wait for freed space if `patient`.

@@ -29,12 +29,18 @@ pub struct Args {
     /// Only the tests of these names (T1 to T4), divided by commas.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Size of the sparse file of T1, in GiB.
+    #[arg(long)]
+    sparse: Option<u64>,
 }
 
 /// Runs it and prints tables; true if every bar is reached.
 pub fn run(args: &Args) -> io::Result<bool> {
     scratch::catch_signals()?;
-    let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
+    let mut scale = if args.quick { Scale::QUICK } else { Scale::FULL };
+    if let Some(gib) = args.sparse {
+        scale.sparse_bytes = gib.max(1) << 30;
+    }
     if args.only.is_empty() {
         race::run(args.quick);
     }

@@ -12,7 +12,7 @@ pub const FILE: &str = "pieces";
 /// How much is done.
 pub struct Scale {
     sparse_writes: u64,
-    sparse_bytes: u64,
+    pub sparse_bytes: u64,
     fill_bytes: u64,
     files: u64,
 }

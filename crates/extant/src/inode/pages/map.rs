@@ -196,6 +196,34 @@ impl PageMap {
         self.pages.entry(lblk).or_insert_with(|| Page::new(bytes, mapped));
     }
 
+    /// Adds a page that waits for being written, and has a place on the device (`mapped`) or space set aside. It is not
+    /// cached.
+    pub fn add_dirty(&mut self, lblk: u32, bytes: Arc<[u8]>, mapped: bool, cluster_bits: u32) {
+        self.page_size = bytes.len() as u64;
+        self.pages.insert(lblk, Page::new(bytes, mapped));
+        self.dirty.insert(lblk);
+        if !mapped {
+            self.set_reserved(lblk, cluster_bits);
+        }
+    }
+
+    /// Overwrites bytes of a cached page that is covered, with clusters of one block; the page then waits for being
+    /// written. False if there is no such page.
+    pub fn overwrite(&mut self, lblk: u32, from: usize, part: &[u8]) -> bool {
+        let covered = |p: &&mut Page| p.mapped || p.reserved || p.writing;
+        let Some(page) = self.pages.get_mut(&lblk).filter(covered) else { return false };
+        let end = from.saturating_add(part.len());
+        if end > page.bytes.len() {
+            return false;
+        }
+        if let Some(bytes) = Arc::make_mut(&mut page.bytes).get_mut(from..end) {
+            bytes.copy_from_slice(part);
+        }
+        *page.used.get_mut() = true;
+        self.dirty.insert(lblk);
+        true
+    }
+
     /// Counts the page in the inode's reservation. The caller has set space aside.
     pub fn set_reserved(&mut self, lblk: u32, cluster_bits: u32) {
         if let Some(page) = self.pages.get_mut(&lblk).filter(|p| !p.reserved) {
@@ -221,13 +249,6 @@ impl PageMap {
         self.dirty.insert(lblk);
         *page.used.get_mut() = true;
         Some(Arc::make_mut(&mut page.bytes))
-    }
-
-    /// A cached page whose bytes are new waits for being written.
-    pub fn mark_dirty(&mut self, lblk: u32) {
-        if self.pages.contains_key(&lblk) {
-            self.dirty.insert(lblk);
-        }
     }
 
     /// Takes up to `max` waiting pages of `range` for being written, in order, and the reservation that goes with them,
