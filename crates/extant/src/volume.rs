@@ -4,6 +4,7 @@ use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::{superblock::Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
+use extant_sync::Sharded;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -35,20 +36,34 @@ impl Clock for SystemClock {
     }
 }
 
-/// Random numbers for generations and spreading: splitmix64 over a seed, one shared word.
+/// Random numbers for generations and spreading: splitmix64 over a seed.
 #[derive(Debug)]
-pub struct Rng(AtomicU64);
+pub struct Rng {
+    states: Sharded<AtomicU64>,
+    /// All threads draw from one sequence.
+    one: bool,
+}
+
+/// Sequences of shards begin so far from each other.
+const DISTANCE: u64 = 1 << 57;
 
 impl Rng {
-    /// The same seed gives the same numbers.
+    /// The same seed gives the same numbers, whichever threads draw them.
     pub fn new(seed: u64) -> Self {
-        Rng(AtomicU64::new(seed))
+        Rng { one: true, ..Rng::spread(seed) }
+    }
+
+    /// Threads draw from sequences of their own.
+    pub fn spread(seed: u64) -> Self {
+        let state = |shard: usize| AtomicU64::new(seed.wrapping_add((shard as u64).wrapping_mul(DISTANCE)));
+        Rng { states: Sharded::new(state), one: false }
     }
 
     /// The next number.
     pub fn next_u32(&self) -> u32 {
         // Relaxed: only the counter's own modification order matters.
-        let mut z = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        let state = if self.one { self.states.at(0) } else { self.states.local() };
+        let mut z = state.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         ((z ^ (z >> 31)) >> 16) as u32

@@ -19,7 +19,7 @@ mod shard;
 pub use buffer::{Buffer, BufferRead, BufferWrite};
 
 use crate::BlockDevice;
-use extant_sync::{Arc, Level, RwLock, ShardedCounter, shard_count};
+use extant_sync::{Arc, CachePadded, Level, RwLock, ShardedCounter, shard_count};
 use load::{Load, Loading, Outcome};
 use shard::Shard;
 use std::fmt;
@@ -37,7 +37,7 @@ const FORGET_BY_NUMBER: u64 = 256;
 pub struct Cache {
     device: Arc<dyn BlockDevice>,
     block_size: usize,
-    shards: Box<[RwLock<Shard>]>,
+    shards: Box<[CachePadded<RwLock<Shard>>]>,
     counters: Counters,
 }
 
@@ -72,9 +72,11 @@ impl Cache {
     /// A cache of `device`'s blocks of `block_size` bytes, which must not be 0, that holds about `capacity_bytes`.
     pub fn new(device: Arc<dyn BlockDevice>, block_size: usize, capacity_bytes: usize) -> Arc<Cache> {
         let block_size = block_size.max(1);
-        let shards = (shard_count() * 8).next_power_of_two();
-        let capacity = (capacity_bytes / block_size).div_ceil(shards).max(1);
-        let shards = (0..shards).map(|_| RwLock::new(Level::CacheShard, Shard::new(capacity))).collect();
+        let blocks = capacity_bytes / block_size;
+        let shards = shards(shard_count(), blocks);
+        let capacity = blocks.div_ceil(shards).max(1);
+        let shard = |_| CachePadded::new(RwLock::new(Level::CacheShard, Shard::new(capacity)));
+        let shards = (0..shards).map(shard).collect();
         Arc::new(Cache { device, block_size, shards, counters: Counters::default() })
     }
 
@@ -276,6 +278,15 @@ impl Cache {
             io::Error::new(io::ErrorKind::UnexpectedEof, message)
         })
     }
+}
+
+/// How many shards a cache of so many blocks has, a power of two: many for each shard of threads, so that threads that look
+/// up different blocks rarely write the same lock, as long as a shard has room enough to choose what to drop.
+fn shards(threads: usize, blocks: usize) -> usize {
+    const LEAST: usize = 8;
+    const MOST: usize = 128;
+    const ROOM: usize = 64;
+    (blocks / ROOM).clamp(threads * LEAST, threads * MOST).next_power_of_two()
 }
 
 fn zeroes(len: usize) -> Arc<[u8]> {

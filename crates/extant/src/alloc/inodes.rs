@@ -206,7 +206,7 @@ impl Inodes {
         if index < used_part || offset != 0 {
             return Ok(());
         }
-        let table = self.groups.desc(g)?.inode_table;
+        let table = self.groups.inode_table(g);
         let buffer = self.vol.cache.fresh(table + u64::from(block));
         h.write(&buffer, Seal::NONE)?.fill(0);
         Ok(())

@@ -320,14 +320,13 @@ fn build(
         // The superblock says it now.
         journal.clear_errno()?;
     }
-    let seed = options.seed.unwrap_or_else(chance);
     let vol = Volume {
         geo,
         dev,
         cache,
         journal,
         clock: options.clock.clone(),
-        rng: Rng::new(seed),
+        rng: options.seed.map_or_else(|| Rng::spread(chance()), Rng::new),
         read_only: AtomicBool::new(!write),
     };
     let vol = Arc::new(vol);

@@ -5,8 +5,8 @@ use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::Geometry;
 use extant_format::types::GroupNr;
-use extant_sync::ShardedCounter;
 use extant_sync::atomic::{AtomicI64, Ordering::Relaxed};
+use extant_sync::{CachePadded, ShardedCounter};
 
 /// What is in a flexible group, at some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) struct Totals {
     free_clusters: ShardedCounter,
     free_inodes: ShardedCounter,
     directories: ShardedCounter,
-    flex: Box<[FlexCounts]>,
+    flex: Box<[CachePadded<FlexCounts>]>,
 }
 
 fn delta(before: u32, after: u32) -> i64 {
@@ -57,7 +57,7 @@ impl Totals {
             free_clusters: ShardedCounter::new(0),
             free_inodes: ShardedCounter::new(0),
             directories: ShardedCounter::new(0),
-            flex: (0..flex_groups).map(|_| FlexCounts::default()).collect(),
+            flex: (0..flex_groups).map(|_| CachePadded::default()).collect(),
         };
         for (g, desc) in (0..).zip(descs) {
             totals.moved(geo, GroupNr(g), &GroupDesc::default(), desc);

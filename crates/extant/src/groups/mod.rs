@@ -29,7 +29,8 @@ use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::Superblock;
 use extant_format::types::GroupNr;
 use extant_journal::Handle;
-use extant_sync::{Level, Mutex, Sharded};
+use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::{CachePadded, Level, Mutex, Sharded};
 use sb::SuperState;
 use std::sync::Arc;
 
@@ -37,7 +38,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Groups {
     vol: Arc<Volume>,
-    slots: Box<[Mutex<Slot>]>,
+    slots: Box<[CachePadded<Group>]>,
+    /// First block of each group's inode table, which does not move: read by all, and away from what is written.
+    tables: Box<[u64]>,
     totals: Totals,
     /// Groups that are dirty in the running transaction.
     dirty: Sharded<Mutex<Vec<GroupNr>>>,
@@ -46,11 +49,16 @@ pub struct Groups {
 
 /// A group in memory.
 #[derive(Debug)]
+struct Group {
+    slot: Mutex<Slot>,
+    /// Transaction in which the group was last dirty.
+    tid: AtomicU64,
+}
+
+#[derive(Debug)]
 struct Slot {
     desc: GroupDesc,
     changed: Changed,
-    /// Transaction in which the group was last dirty.
-    tid: u64,
 }
 
 /// Which bitmaps are newer than their checksums.
@@ -78,10 +86,14 @@ impl Groups {
     pub fn open(vol: Arc<Volume>, sb: Superblock) -> Result<Groups> {
         let descs = load::descriptors(&vol)?;
         let totals = Totals::new(&vol.geo, &descs);
-        let slot = |desc| Mutex::new(Level::GroupDesc, Slot { desc, changed: Changed::default(), tid: 0 });
+        let tables = descs.iter().map(|desc| desc.inode_table).collect();
+        let slot = |desc| {
+            let slot = Mutex::new(Level::GroupDesc, Slot { desc, changed: Changed::default() });
+            CachePadded::new(Group { slot, tid: AtomicU64::new(0) })
+        };
         let slots = descs.into_iter().map(slot).collect();
         let dirty = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
-        Ok(Groups { vol, slots, totals, dirty, sb: SuperState::new(sb) })
+        Ok(Groups { vol, slots, tables, totals, dirty, sb: SuperState::new(sb) })
     }
 
     /// Number of groups.
@@ -89,15 +101,25 @@ impl Groups {
         self.slots.len() as u32
     }
 
-    fn slot(&self, g: GroupNr) -> Result<&Mutex<Slot>> {
+    fn group(&self, g: GroupNr) -> Result<&Group> {
         let none = || Corrupt::new("group number").found(g.0).expected(self.count());
-        self.slots.get(g.index()).ok_or_else(|| none().into())
+        self.slots.get(g.index()).map(|group| &**group).ok_or_else(|| none().into())
+    }
+
+    fn slot(&self, g: GroupNr) -> Result<&Mutex<Slot>> {
+        self.group(g).map(|group| &group.slot)
+    }
+
+    /// First block of a group's inode table; 0 for a group that does not exist.
+    #[inline]
+    pub fn inode_table(&self, g: GroupNr) -> u64 {
+        self.tables.get(g.index()).copied().unwrap_or(0)
     }
 
     /// Runs `f` on the group's descriptor under its lock. A group that does not exist has an all-zero descriptor.
     pub fn with<R>(&self, g: GroupNr, f: impl FnOnce(&GroupDesc) -> R) -> R {
         match self.slots.get(g.index()) {
-            Some(slot) => f(&slot.lock().desc),
+            Some(group) => f(&group.slot.lock().desc),
             None => f(&GroupDesc::default()),
         }
     }
@@ -144,15 +166,15 @@ impl Groups {
     /// Makes the group dirty in the handle's transaction.
     fn join(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<()> {
         let tid = h.tid().0;
-        let slot = self.slot(g)?;
-        if slot.lock().tid == tid {
+        let group = self.group(g)?;
+        if group.tid.load(Ordering::Acquire) == tid {
             h.note_change();
             return Ok(());
         }
         h.join(&self.desc_block(g)?)?;
         self.join_superblock(h)?;
         // Of two that race to here both hold a handle of `tid`, so freeze waits for the push.
-        if std::mem::replace(&mut slot.lock().tid, tid) != tid {
+        if group.tid.swap(tid, Ordering::AcqRel) != tid {
             self.dirty.local().lock().push(g);
         }
         Ok(())

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The block of the inode table that holds `ino`, and the byte range of its slot there.
 pub(super) fn slot(st: &Store, ino: InodeNr) -> Result<(Arc<Buffer>, std::ops::Range<usize>)> {
     let (group, index) = st.geo.inode_location(ino)?;
-    let table = st.groups.with(group, |d| d.inode_table);
+    let table = st.groups.inode_table(group);
     let size = st.block_size();
     let offset = u64::from(index) * u64::from(st.geo.inode_size);
     let block = table + offset / size as u64;

@@ -11,21 +11,35 @@ use crate::{file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::types::InodeNr;
 use extant_journal::Handle;
-use extant_sync::{Level, Mutex};
+use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
-/// Inodes that wait to be freed.
+/// Inodes, in a list for each shard of threads.
 #[derive(Debug)]
-pub(super) struct Reaper {
-    queue: Mutex<Vec<Arc<Inode>>>,
-    /// Freed inodes that the inode table still knows, since their slots do not say so yet.
-    departed: Mutex<Vec<Arc<Inode>>>,
+struct Queue(Sharded<Mutex<Vec<Arc<Inode>>>>);
+
+impl Queue {
+    fn push(&self, inode: Arc<Inode>) {
+        self.0.local().lock().push(inode);
+    }
+
+    fn take(&self) -> Vec<Arc<Inode>> {
+        self.0.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect()
+    }
 }
 
-impl Default for Reaper {
+impl Default for Queue {
     fn default() -> Self {
-        Reaper { queue: Mutex::new(Level::Leaf, Vec::new()), departed: Mutex::new(Level::Leaf, Vec::new()) }
+        Queue(Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())))
     }
+}
+
+/// Inodes that wait to be freed.
+#[derive(Debug, Default)]
+pub(super) struct Reaper {
+    queue: Queue,
+    /// Freed inodes that the inode table still knows, since their slots do not say so yet.
+    departed: Queue,
 }
 
 /// What opening found on the orphan records.
@@ -42,7 +56,7 @@ pub struct OrphanReport {
 impl Operations {
     /// Queues an inode for the reaper.
     pub(super) fn bury(&self, inode: &Arc<Inode>) {
-        self.reaper.queue.lock().push(inode.clone());
+        self.reaper.queue.push(inode.clone());
     }
 
     /// Frees an inode whose last name is gone, if nobody holds it; else its last holder will. No lock may be held.
@@ -65,7 +79,7 @@ impl Operations {
 
     /// Frees what is queued; returns how many inodes.
     pub(crate) fn reap(&self) -> usize {
-        let batch = std::mem::take(&mut *self.reaper.queue.lock());
+        let batch = self.reaper.queue.take();
         let count = batch.len();
         for inode in batch {
             if inode.body().links == 0 {
@@ -78,9 +92,9 @@ impl Operations {
 
     /// Takes freed inodes out of the table once their slots were written.
     fn retire_departed(&self) {
-        let departed = std::mem::take(&mut *self.reaper.departed.lock());
-        let mut waiting: Vec<_> = departed.into_iter().filter_map(|inode| self.vfs.inodes.retire(inode)).collect();
-        self.reaper.departed.lock().append(&mut waiting);
+        let departed = self.reaper.departed.take();
+        let waiting = departed.into_iter().filter_map(|inode| self.vfs.inodes.retire(inode));
+        waiting.for_each(|inode| self.reaper.departed.push(inode));
     }
 
     /// Frees every inode without a name, whoever held it: the last act before the file system is closed.
@@ -128,7 +142,7 @@ impl Operations {
         }
         // Before the number is free: whoever still refers to this inode must not write over the next one's slot.
         inode.end_free();
-        self.reaper.departed.lock().push(inode.clone());
+        self.reaper.departed.push(inode.clone());
         st.alloc.free_inode(h, inode.ino, inode.ftype)
     }
 
