@@ -1,14 +1,16 @@
 //! Taking a range out of a file, and pushing a file apart, without moving data.
 //!
-//! A crash between the transactions of one operation leaves a file of which a part has been moved, as on any
-//! implementation of the format; its structures are sound at each commit.
+//! One transaction does all of it, unless the map has so many extents that they do not fit. A crash between several
+//! transactions leaves a file of which a part has been moved: its structures are sound at each commit, what lies before
+//! the range is untouched, and each block that stays is at its old place or at its new one.
 
 use super::limits;
 use super::{ahead, falloc, map, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
-use crate::extent;
+use crate::extent::{self, Run};
 use crate::inode::{Inode, Work};
 use crate::store::Store;
+use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,12 +27,12 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
     let mut work = inode.pages.work.lock();
     clear(st, inode, &mut work, offset)?;
     let (first, last) = (map::block_of(st, offset), map::block_of(st, end));
-    let mut h = truncate::start_removal(st, inode)?;
-    truncate::remove(st, &mut h, inode, first, last.into())?;
-    drop(h);
-    let by = i64::from(last - first);
-    shift(st, inode, last.into()..extent::max_blocks(st, inode), -by)?;
-    resize(st, inode, size - len)
+    let mut h = start(st, inode, first..last)?;
+    st.whole(&mut h, |h| {
+        truncate::remove(st, h, inode, first, last.into())?;
+        shift(st, h, inode, last.into()..extent::max_blocks(st, inode), -i64::from(last - first))?;
+        resize(st, h, inode, size - len)
+    })
 }
 
 /// Pushes what lies at `offset` and behind up by `len`, leaving a hole. Both must be multiples of a cluster, `offset`
@@ -52,9 +54,12 @@ pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> R
         return Err(Errno::FBig.into());
     }
     zero::within_block(st, inode, times::tail(st, size))?;
-    // The size comes first, so that nothing ever lies behind the end of the file.
-    resize(st, inode, grown)?;
-    shift(st, inode, first.into()..end, by.into())
+    let mut h = start(st, inode, first..first)?;
+    st.whole(&mut h, |h| {
+        // The size comes first, so that nothing ever lies behind the end of the file.
+        resize(st, h, inode, grown)?;
+        shift(st, h, inode, first.into()..end, by.into())
+    })
 }
 
 fn aligned(st: &Store, offset: u64, len: u64) -> Result<()> {
@@ -71,26 +76,44 @@ fn clear(st: &Store, inode: &Arc<Inode>, work: &mut Work, offset: u64) -> Result
     falloc::drop_pages(st, inode, work, map::block_of(st, offset)..map::END)
 }
 
-fn resize(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let mut h = st.start(times::CREDITS)?;
-    times::set_disk_size(st, &mut h, inode, size)?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+/// Starts a handle that can remove the blocks `removed` and move everything behind, if those are not too many extents; else
+/// one that does a part, and goes on in other transactions.
+fn start<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Handle<'a>> {
+    let most = st.journal.max_credits() / 2;
+    let step = extent::credits(st, inode, 1);
+    let pieces = extent::pieces(st, inode, removed.start, (most / step.max(1)) as usize + 1)?;
+    let each = |piece: &Run| match piece.lblk < removed.end {
+        true => extent::credits(st, inode, piece.len).saturating_add(step),
+        false => step,
+    };
+    // The extent that the range begins in is cut, and the last step may find the tree a level higher.
+    let all = pieces.iter().map(each).fold(2 * times::CREDITS + 2 * step, u32::saturating_add);
+    st.start(if all <= most { all } else { part(st, inode) })
+}
+
+/// Credits for a part.
+fn part(st: &Store, inode: &Inode) -> u32 {
+    2 * times::CREDITS + 2 * extent::credits(st, inode, 1 << 15)
+}
+
+fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    truncate::with_credits(h, times::CREDITS)?;
+    times::set_disk_size(st, h, inode, size)?;
+    times::stamp(st, &mut *inode.edit(st, h)?, false);
     inode.pages.set_size(size);
     Ok(())
 }
 
-fn shift(st: &Store, inode: &Arc<Inode>, range: Range<u64>, by: i64) -> Result<()> {
-    let credits = times::CREDITS + 2 * extent::credits(st, inode, 1 << 15);
+fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>, by: i64) -> Result<()> {
     let mut left = range;
-    let mut h = st.start(credits)?;
     loop {
-        left = extent::shift(st, &mut h, inode, left.clone(), by)?;
-        inode.touch(st, &mut h)?;
-        inode.note_datasync(&h);
+        left = extent::shift(st, h, inode, left.clone(), by)?;
+        inode.touch(st, h)?;
+        inode.note_datasync(h);
         if left.is_empty() {
             return Ok(());
         }
-        h.restart(credits)?;
+        h.restart(part(st, inode))?;
     }
 }
 

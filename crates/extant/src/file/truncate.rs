@@ -122,7 +122,7 @@ fn budget(st: &Store, inode: &Inode) -> u32 {
 }
 
 /// Makes sure of credits, in a new transaction if need be.
-fn with_credits(h: &mut Handle<'_>, credits: u32) -> Result<()> {
+pub(super) fn with_credits(h: &mut Handle<'_>, credits: u32) -> Result<()> {
     if h.credits_left() < credits && !h.extend(credits)? {
         h.restart(credits)?;
     }

@@ -5,5 +5,6 @@ mod cut;
 mod faults;
 mod full;
 mod model;
+mod moved;
 mod parallel;
 mod walk;
