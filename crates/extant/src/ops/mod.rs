@@ -135,6 +135,18 @@ impl Operations {
         found.map(Node).ok_or(Errno::NoEnt.into())
     }
 
+    /// The directory that a directory is in; the root is in itself.
+    pub fn parent(&self, dir: &Node) -> Result<Node> {
+        if !dir.0.is_dir() {
+            return Err(Errno::NotDir.into());
+        }
+        let parent = {
+            let _lock = dir.0.read_lock()?;
+            crate::dir::parent(self.st(), &dir.0)
+        };
+        self.noticed(parent.and_then(|ino| self.vfs.node(ino))).map(Node)
+    }
+
     /// Target of a symlink.
     pub fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
         if node.0.ftype != extant_format::types::FileType::Symlink {

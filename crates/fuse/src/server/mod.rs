@@ -177,7 +177,13 @@ impl Filesystem for Server {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = guarded(|| {
             let dir = self.node(parent)?;
-            match self.ops.lookup(&dir, name.as_bytes()) {
+            // By the dots the kernel asks for what a handle names, which may be no directory, and for what that is in.
+            let found = match name.as_bytes() {
+                b"." => Ok(dir),
+                b".." => self.ops.parent(&dir),
+                name => self.ops.lookup(&dir, name),
+            };
+            match found {
                 Ok(node) => self.entry(&node).map(Some),
                 Err(e) if e.is(Errno::NoEnt) => Ok(None),
                 Err(e) => Err(e),

@@ -1,6 +1,7 @@
 //! Real FUSE mounts.
 
 mod directories;
+mod handles;
 mod mounts;
 mod names;
 mod oracle;
