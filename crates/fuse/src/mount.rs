@@ -165,13 +165,23 @@ impl Unmounter {
     /// Has the kernel write what it keeps, and unmounts. EBUSY while files are open.
     pub fn unmount(&self) -> io::Result<()> {
         // What cannot be written is told, but is no reason to stay.
-        let synced = std::fs::File::open(&self.dir).and_then(|dir| Ok(nix::unistd::syncfs(&dir)?));
+        let synced = sync(&self.dir);
         unmount_dir(&self.dir, false).and(synced)
     }
 
     /// Detaches the mount at once; it ends when its last user is gone.
     pub fn detach(&self) -> io::Result<()> {
         unmount_dir(&self.dir, true)
+    }
+}
+
+/// Has the kernel write what it keeps of a mount. In a process of its own: if this one serves the mount and is killed
+/// meanwhile, a thread that waits for requests to be answered would keep the connection open, and wait for ever.
+fn sync(dir: &Path) -> io::Result<()> {
+    match std::process::Command::new("sync").arg("-f").arg(dir).output() {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(io::Error::other(String::from_utf8_lossy(done.stderr.trim_ascii()).into_owned())),
+        Err(_) => Ok(nix::unistd::syncfs(&std::fs::File::open(dir)?)?),
     }
 }
 
