@@ -16,6 +16,7 @@ mod mkfs;
 mod names;
 mod orphans;
 mod prealloc;
+mod races;
 mod review;
 mod space;
 mod stress;

@@ -4,7 +4,7 @@ use extant::{
     Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr,
     XattrMode,
 };
-use extant_blocks::{Fault, FaultDevice, MemDevice, Op};
+use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::{debugfs, e2fsck};
 use std::sync::Arc;
@@ -256,4 +256,97 @@ fn an_error_is_still_known_after_a_replay() {
     assert!(fs.resolve("/other", Follow::No).is_ok());
     let _ = fs.unmount();
     assert!(!e2fsck::check(image.path()).is_clean());
+}
+
+/// Another host takes the file system: from then on nothing is written, not even to give it back.
+#[test]
+fn what_another_host_has_taken_is_left_alone() {
+    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-O", "mmp,^metadata_csum"]);
+    let block = extant_testkit::dumpe2fs::header(image.path()).number("MMP block number");
+    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let options = OpenOptions::new().commit_interval(Duration::from_secs(1000));
+    let fs = Fs::open_device(device.clone(), &options).unwrap();
+    fs.sync().unwrap();
+    // The sequence follows the magic number.
+    device.write_at(&0x1234_u32.to_le_bytes(), block * 4096 + 4).unwrap();
+    let taken = device.to_vec();
+    let _ = create(&fs, &fs.root().unwrap(), "never");
+    let closed = fs.unmount();
+    assert!(closed.as_ref().is_err_and(|e| e.is(Errno::Busy)), "{closed:?}");
+    assert!(device.to_vec() == taken, "something was written to another host's file system");
+}
+
+#[test]
+fn a_hole_takes_its_blocks_from_the_count() {
+    for set in ["default", "1k", "bigalloc", "ext3_1k", "ext2"] {
+        let image = FeatureSet::named(set).make();
+        let fs = open(&image);
+        let file = open_file(&fs, &create(&fs, &fs.root().unwrap(), "file").unwrap());
+        let blocks = || file.node().attr().blocks;
+        for synced in [false, true] {
+            file.write_at(0, &[3; 1 << 20]).unwrap();
+            if synced {
+                file.sync().unwrap();
+            }
+            let before = blocks();
+            assert!(before >= 2048, "{set}: {before}");
+            file.allocate(Falloc::Punch, 128 << 10, 512 << 10).unwrap();
+            // With the hole go those blocks of pointers that nothing but the hole needed.
+            assert!((1024..1040).contains(&(before - blocks())), "{set}, synced: {synced}: {before} to {}", blocks());
+            assert_eq!(&read_all(&file)[128 << 10..640 << 10], vec![0; 512 << 10]);
+            file.set_len(0).unwrap();
+            assert_eq!(blocks(), 0, "{set}");
+        }
+        drop(file);
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn a_directory_without_room_for_a_link_is_found_before_anything_moves() {
+    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024", "-O", "^dir_nlink"]);
+    let fs = open(&image);
+    let root = fs.root().unwrap();
+    for name in ["full", "dir"] {
+        fs.create(&Caller::default(), &root, name.as_bytes(), 0o755, New::Dir).unwrap();
+    }
+    fs.unmount().unwrap();
+    debugfs::write(image.path(), "sif full links_count 65000");
+    let fs = open(&image);
+    let (root, full) = (fs.root().unwrap(), fs.resolve("/full", Follow::No).unwrap());
+    let links = |node: &Node| node.attr().nlink;
+    let before = links(&root);
+    let is_full = |result: Result<()>| assert!(result.as_ref().is_err_and(|e| e.is(Errno::Mlink)), "{result:?}");
+    is_full(fs.rename(&root, b"dir", &full, b"moved", RenameFlags::empty()));
+    is_full(fs.create(&Caller::default(), &full, b"new", 0o755, New::Dir).map(drop));
+    assert_eq!((links(&root), links(&full)), (before, 65000));
+    assert!(fs.resolve("/dir", Follow::No).is_ok() && fs.resolve("/full/moved", Follow::No).is_err());
+    // A file needs no link there.
+    create(&fs, &root, "file").unwrap();
+    fs.rename(&root, b"file", &full, b"file", RenameFlags::empty()).unwrap();
+    fs.unmount().unwrap();
+    debugfs::write(image.path(), "sif full links_count 2");
+    image.assert_clean();
+}
+
+/// Each block of a file whose content was logged is revoked when it is freed, and the records take blocks of the log.
+#[test]
+fn freeing_logged_content_stays_within_its_credits() {
+    let image = FeatureSet::named("1k").make();
+    let fs = open_with(&image, &OpenOptions::new().log_data(true));
+    let root = fs.root().unwrap();
+    let file = open_file(&fs, &create(&fs, &root, "file").unwrap());
+    file.write_at(0, &vec![1; 12 << 20]).unwrap();
+    file.sync().unwrap();
+    file.allocate(Falloc::Punch, 1 << 20, 3 << 20).unwrap();
+    file.set_len(1000).unwrap();
+    drop(file);
+    fs.unlink(&root, b"file").unwrap();
+    fs.sync().unwrap();
+    let stats = fs.stats().journal;
+    assert!(stats.revokes >= 12 << 10, "{stats:?}");
+    assert_eq!(stats.overdrawn, 0, "{stats:?}");
+    fs.unmount().unwrap();
+    image.assert_clean();
 }
