@@ -14,7 +14,7 @@
 //! while none is held; the others are tried, and files whose `work` is taken are written alone afterwards.
 
 use super::plan::{self, Piece, Written};
-use super::{map, writeback};
+use super::{ahead, map, writeback};
 use crate::error::Result;
 use crate::inode::{Inode, PlugPolicy, Taken, Work};
 use crate::store::Store;
@@ -114,6 +114,7 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
                 }
                 if waiting > room {
                     let result = writeback::within(st, inode, &mut work, 0..map::END);
+                    ahead::discard_of_closed(inode, &mut work);
                     drop(work);
                     st.pool.note_clean(inode);
                     return (dealt + 1, result);
@@ -178,6 +179,7 @@ impl<'a> Job<'a> {
                 writeback::alone(st, self.inode, &mut self.work, &self.taken, self.reserved)
             }
         };
+        ahead::discard_of_closed(self.inode, &mut self.work);
         drop(self.work);
         st.pool.note_clean(self.inode);
         result

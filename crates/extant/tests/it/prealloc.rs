@@ -216,6 +216,23 @@ fn whatever_changes_a_file_gives_its_preallocations_back() {
     assert_eq!(dumpe2fs::header(image.path()).number("Free blocks"), free);
 }
 
+/// A file that was closed with pages waiting keeps its preallocations for them, and no longer.
+#[test]
+fn a_closed_file_keeps_nothing_once_it_is_written() {
+    let (image, fs) = open("default", 64 << 20);
+    for i in 0..3 {
+        let file = create(&fs, &format!("f{i}"), false);
+        file.write_at(0, &[1; 300_000]).unwrap();
+        file.sync_data().unwrap();
+        assert!(fs.stats().prealloc.live > 0);
+        file.write_at(300_000, &[1; 50_000]).unwrap();
+        drop(file);
+    }
+    fs.sync().unwrap();
+    assert_eq!(fs.stats().prealloc.live, 0);
+    close(&image, fs);
+}
+
 const SMALL_FS: u64 = 24 << 20;
 
 /// Threads append, cut, punch and remove while there is hardly any space.

@@ -1,8 +1,8 @@
 //! All files' preallocations: how much there may be, and who gives up first.
 //!
 //! # Invariants
-//! - Every file with preallocations is in `ages`, from its first one until it is dropped; the least recently used come
-//!   first, as far as the mark of recent use tells.
+//! - Every file with preallocations is in `ages`, from its first one until it is dropped, by the age of its newest one,
+//!   more or less. Files give up in that order, those that were used since the last time last.
 
 use super::small::Shared;
 use super::stats::Counters;
@@ -21,6 +21,9 @@ const STEP: u64 = 16;
 
 /// One part in so many of all clusters is left alone: preallocating ends before space does.
 const SCARCE: u64 = 256;
+
+/// So many of the youngest files are not put into their order again.
+const YOUNGEST: u64 = 16;
 
 type Ages = BTreeMap<u64, Weak<Prealloc>>;
 
@@ -104,13 +107,15 @@ impl Keep {
         }
     }
 
-    /// Enters a file that has its first preallocation into the order of use.
+    /// A file has a new preallocation: it is the youngest, unless it is among the youngest already.
     pub(super) fn register(&self, file: &Arc<Prealloc>) {
-        if file.age.load(Ordering::Relaxed) == 0 {
+        let old = file.age.load(Ordering::Relaxed);
+        if old == 0 || self.next_age.load(Ordering::Relaxed) - old > YOUNGEST {
             let age = self.next_age.fetch_add(1, Ordering::Relaxed);
-            // Whoever adds the first one holds the file's `work`, so nobody else does it at the same time.
+            // Whoever adds holds the file's `work`, so nobody else does it at the same time.
             file.age.store(age, Ordering::Relaxed);
             self.ages.at(age as usize).lock().insert(age, Arc::downgrade(file));
+            self.forget(old);
         }
     }
 

@@ -39,7 +39,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that all preallocations may take.
-const MAX_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 
 /// One part in so many of the free space may be preallocated.
 const SHARE: u64 = 4;
@@ -52,9 +52,9 @@ type Runs = SmallVec<[Piece; 4]>;
 pub struct Prealloc {
     keep: Arc<Keep>,
     tree: Mutex<Tree>,
-    /// Used since somebody last looked for what to give back.
+    /// Something was taken since somebody last looked for what to give back.
     recent: AtomicBool,
-    /// Its name in the order of use; 0 before the first preallocation.
+    /// Its name in the order of the newest preallocations; 0 before the first.
     age: AtomicU64,
 }
 
@@ -117,7 +117,6 @@ impl Prealloc {
         let bits = self.bits();
         let (start, len) = claim.into_parts();
         let piece = Piece { logical: lblk >> bits, physical: start.0 >> bits, len: len >> bits };
-        self.recent.store(true, Ordering::Relaxed);
         // Before it is found by those who look for what to give back.
         self.keep.created();
         let added = self.with(|tree, _| tree.insert(piece));

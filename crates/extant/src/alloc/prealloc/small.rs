@@ -9,6 +9,9 @@ use extant_sync::{Level, Mutex, Sharded};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// A shared run may be so many times as long as a window.
+const CHUNK_SHARE: u64 = 8;
+
 /// Who shares a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Small {
@@ -56,7 +59,8 @@ impl Keep {
         }
         self.counters().small_misses.add(1);
         let goal_len = Locality::goal_len(0);
-        if self.room() < u64::from(goal_len) {
+        // Many share it, so it may be a larger part of what there is room for than one file's window.
+        if self.room().saturating_mul(CHUNK_SHARE) < u64::from(goal_len) {
             return None;
         }
         let chunk = Request { len: goal_len << bits, min: want.len, privileged: false, reserved: false, ..*want };

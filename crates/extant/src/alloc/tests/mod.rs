@@ -1,6 +1,7 @@
 mod harness;
 mod hostile;
 mod model;
+mod preallocs;
 mod threads;
 mod trees;
 

@@ -1,0 +1,130 @@
+//! How much is preallocated, and who gives up first.
+
+use super::harness::House;
+use super::{Taken, want};
+use crate::alloc::{Prealloc, Small};
+use extant_testkit::FeatureSet;
+use std::sync::Arc;
+
+fn house() -> House {
+    House::on(FeatureSet::named("default").make_sized(256 << 20))
+}
+
+/// Preallocates `len` blocks for the file's blocks from `lblk` on.
+fn add(house: &House, file: &Arc<Prealloc>, lblk: u32, len: u32) -> bool {
+    house.alloc.claim(&want(0, len, len)).is_ok_and(|claim| file.add(lblk, claim))
+}
+
+/// Takes a block; gives it back at once.
+fn has(file: &Arc<Prealloc>, lblk: u32) -> bool {
+    matches!(file.take(lblk, 1, false), Taken::Claim(_))
+}
+
+#[test]
+fn files_that_were_not_written_lately_give_up_first() {
+    let house = house();
+    let free = house.alloc.usage().free;
+    let files: Vec<Arc<Prealloc>> = (0..60).map(|_| house.alloc.prealloc()).collect();
+    for (i, file) in files.iter().enumerate() {
+        let room = house.alloc.prealloc_room();
+        let len = room.min(1000) as u32;
+        assert!(len > 0 && add(&house, file, 0, len));
+        assert!(has(&files[0], i as u32), "the file that is always used lost its space at {i}");
+        assert!(house.alloc.prealloc_stats().blocks <= free / 4);
+    }
+    assert!(house.alloc.prealloc_stats().discarded > 0);
+    assert!(!has(&files[1], 0) && has(&files[59], 0));
+    assert_eq!(house.alloc.usage().free, free);
+    drop(files);
+    let stats = house.alloc.prealloc_stats();
+    assert_eq!((stats.live, stats.blocks, stats.bytes), (0, 0, 0));
+    house.check_counts();
+}
+
+#[test]
+fn memory_is_bounded_however_many_there_are() {
+    let house = house();
+    let files: Vec<Arc<Prealloc>> = (0..20).map(|_| house.alloc.prealloc()).collect();
+    let mut most = 0;
+    for i in 0..5000u32 {
+        if house.alloc.prealloc_room() > 0 {
+            assert!(add(&house, &files[i as usize / 250], i * 7, 1));
+        }
+        most = most.max(house.alloc.prealloc_stats().bytes);
+    }
+    assert!((32 << 10..=65 << 10).contains(&most), "{most} bytes");
+}
+
+#[test]
+fn what_is_in_use_stays_out_of_new_windows() {
+    let house = house();
+    let file = house.alloc.prealloc();
+    assert!(add(&house, &file, 100, 50));
+    let Taken::Claim(claim) = file.take(120, 10, false) else { panic!("nothing to take") };
+    file.discard();
+    assert_eq!(house.alloc.prealloc_stats().blocks, 0);
+    assert_eq!(file.trim(90, 0..1000), 0..100);
+    assert!(matches!(file.take(130, 10, false), Taken::Spent(10)));
+    drop(claim);
+    assert_eq!(file.trim(90, 0..1000), 0..1000);
+    assert!(add(&house, &file, 100, 50) && !add(&house, &file, 90, 20));
+}
+
+#[test]
+fn nobody_is_refused_space_that_is_preallocated() {
+    let house = house();
+    let free = house.alloc.usage().free;
+    let files: Vec<Arc<Prealloc>> = (0..4).map(|_| house.alloc.prealloc()).collect();
+    files.iter().for_each(|file| assert!(add(&house, file, 0, 2000)));
+    let small = house.alloc.claim_small(Small::File, &want(0, 3, 3)).unwrap();
+    assert_eq!(small.len, 3);
+    assert_eq!(house.alloc.usage().free, free - 3);
+    drop(small);
+    let mut claims = Vec::new();
+    while let Ok(claim) = house.alloc.claim(&super::all(0, 4000)) {
+        claims.push(claim);
+    }
+    assert_eq!(claims.iter().map(|claim| u64::from(claim.len)).sum::<u64>(), free);
+    assert_eq!(house.alloc.prealloc_room(), 0);
+    assert!(house.alloc.claim_small(Small::File, &want(0, 1, 1)).is_none());
+    drop((claims, files));
+    house.check_counts();
+}
+
+#[test]
+fn threads_share_preallocations_and_space_exactly() {
+    let house = house();
+    let free = house.alloc.usage().free;
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let house = &house;
+            scope.spawn(move || {
+                let file = house.alloc.prealloc();
+                let mut held = Vec::new();
+                for round in 0..2000u32 {
+                    let lblk = round.wrapping_mul(2654435761) % 5000;
+                    match file.take(lblk, 1 + round % 5, false) {
+                        Taken::Claim(claim) => held.push(claim),
+                        Taken::Spent(_) => {}
+                        Taken::Nothing => {
+                            let window = file.trim(lblk, u64::from(lblk)..u64::from(lblk) + 64);
+                            let len = (window.end - window.start) as u32;
+                            if house.alloc.prealloc_room() >= len.into() {
+                                add(house, &file, lblk, len);
+                            }
+                        }
+                    }
+                    held.extend(house.alloc.claim_small(Small::File, &want(thread.into(), 1, 1)));
+                    if round % 200 == 199 {
+                        held.clear();
+                    }
+                    if round % 333 == 0 {
+                        file.discard();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(house.alloc.usage().free, free);
+    house.check_counts();
+}
