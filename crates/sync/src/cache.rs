@@ -35,6 +35,10 @@ use core::ptr::{self, NonNull};
 
 /// What a cache keeps, such as an `Arc`.
 pub trait Object: Clone + Send + Sync + 'static {
+    /// The count of its references: with the object, so that what else users of it write can lie on the same line of a
+    /// cache. It starts at 0, is this cache's, and is of one object however often that is cloned.
+    fn refs(&self) -> &Lockref;
+
     /// Nobody has a reference or gets one any more: what should not wait for the memory to go is given back. Whoever looks
     /// at the object without a reference may still do so.
     fn depart(&self) {}
@@ -42,11 +46,18 @@ pub trait Object: Clone + Send + Sync + 'static {
 
 /// What an `Arc` in a cache points to.
 pub trait Depart: Send + Sync + 'static {
+    /// See [`Object::refs`].
+    fn refs(&self) -> &Lockref;
+
     /// See [`Object::depart`].
     fn depart(&self);
 }
 
 impl<T: Depart> Object for std::sync::Arc<T> {
+    fn refs(&self) -> &Lockref {
+        T::refs(self)
+    }
+
     fn depart(&self) {
         T::depart(self);
     }
@@ -57,8 +68,7 @@ struct Slot<T: Object> {
     key: u32,
     /// On the LRU lists.
     link: Link,
-    refs: Lockref,
-    /// The cache whose table the object is in; null if in none. Changes under `refs`' lock, and the cache is not dropped as long as it
+    /// The cache whose table the object is in; null if in none. Changes under its count's lock, and the cache is not dropped as long as it
     /// is set: dropping it takes that lock, too.
     core: AtomicPtr<Core<T>>,
     /// Looked up since a walk came by.
@@ -124,9 +134,11 @@ pub enum Verdict {
 }
 
 impl<T: Object> Slot<T> {
-    fn new(key: u32, count: i32, core: *mut Core<T>, value: T) -> Self {
+    /// With one reference, the maker's.
+    fn new(key: u32, core: *mut Core<T>, value: T) -> Self {
+        value.refs().get();
         let core = AtomicPtr::new(core);
-        Slot { key, link: Link::new(), refs: Lockref::new(count), core, used: AtomicBool::new(false), value }
+        Slot { key, link: Link::new(), core, used: AtomicBool::new(false), value }
     }
 
     /// The object dies. The caller holds the lock, and nobody has a count.
@@ -153,7 +165,7 @@ impl<T: Object> Slot<T> {
 impl<T: Object> Held<T> {
     /// An object that no table has, since nobody looks it up by its number. It goes with its last reference.
     pub fn unlisted(key: u32, value: T) -> Self {
-        let node = Box::into_raw(Node::new(Slot::new(key, 1, ptr::null_mut(), value)));
+        let node = Box::into_raw(Node::new(Slot::new(key, ptr::null_mut(), value)));
         // SAFETY: it came from a box.
         Held { node: unsafe { NonNull::new_unchecked(node) } }
     }
@@ -171,7 +183,7 @@ impl<T: Object> Held<T> {
 
     /// References to the object, a moment ago.
     pub fn count(&self) -> usize {
-        usize::try_from(self.slot().refs.count()).unwrap_or(0)
+        usize::try_from(self.slot().value.refs().count()).unwrap_or(0)
     }
 
     /// Whether both refer to the same object.
@@ -199,10 +211,10 @@ impl<T: Object> Held<T> {
         let node = self.node;
         // SAFETY: the epoch is pinned from before the count is given up, so the memory stays.
         let slot = unsafe { &node.as_ref().value };
-        let guard = match slot.refs.put_return() {
+        let guard = match slot.value.refs().put_return() {
             0 if slot.is_settled() => return,
             0 => {
-                let guard = slot.refs.lock();
+                let guard = slot.value.refs().lock();
                 if guard.count() != 0 {
                     return;
                 }
@@ -210,7 +222,7 @@ impl<T: Object> Held<T> {
             }
             1.. => return,
             _ => {
-                let mut guard = slot.refs.lock();
+                let mut guard = slot.value.refs().lock();
                 let count = guard.count() - 1;
                 guard.set_count(count);
                 if count != 0 {
@@ -226,7 +238,7 @@ impl<T: Object> Held<T> {
 impl<T: Object> Clone for Held<T> {
     #[inline]
     fn clone(&self) -> Self {
-        self.slot().refs.get();
+        self.slot().value.refs().get();
         Held { node: self.node }
     }
 }
@@ -242,7 +254,7 @@ impl<T: Object> Deref for Held<T> {
 impl<T: Object> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
-        let refs = &self.slot().refs;
+        let refs = self.slot().value.refs();
         if refs.count() <= 1 || !refs.put_not_zero() {
             self.drop_last();
         }
@@ -332,7 +344,7 @@ impl<T: Object> Cache<T> {
         let locked = self.core().table.lock_shard(shard);
         let mut all = Vec::with_capacity(locked.totals.len);
         locked.each(|node| {
-            if node.value.refs.get_not_dead() {
+            if node.value.value.refs().get_not_dead() {
                 all.push(Held { node: NonNull::from(node) });
             }
         });
@@ -364,7 +376,7 @@ impl<T: Object> Cache<T> {
             cursor.isolate_lost();
             return Answer::Removed;
         };
-        let Some(guard) = slot.refs.try_lock() else { return Answer::Skip };
+        let Some(guard) = slot.value.refs().try_lock() else { return Answer::Skip };
         if guard.count() != 0 {
             // In use: its last reference puts it back.
             cursor.isolate(&slot.link);
@@ -401,7 +413,7 @@ impl<T: Object> Cache<T> {
 #[inline]
 fn hold<T: Object>(node: &Node<Slot<T>>) -> Option<Held<T>> {
     let slot = &node.value;
-    if !slot.refs.get_not_dead() {
+    if !slot.value.refs().get_not_dead() {
         return None;
     }
     slot.mark_used();
@@ -422,7 +434,7 @@ impl<T: Object> CacheShard<'_, T> {
     /// Puts an object into the table. What had its number before leaves the table; it comes back if nobody has it.
     pub fn insert(&mut self, key: u32, value: T) -> (Held<T>, Option<Departed<T>>) {
         let before = self.remove_if(key, |_, _| true);
-        let node = self.locked.insert(Node::new(Slot::new(key, 1, self.core.as_ptr(), value)));
+        let node = self.locked.insert(Node::new(Slot::new(key, self.core.as_ptr(), value)));
         // SAFETY: a cache's shard borrows the cache.
         unsafe { self.core.as_ref() }.len.add(1);
         (Held { node }, before)
@@ -435,7 +447,7 @@ impl<T: Object> CacheShard<'_, T> {
         let pinned = pin();
         // SAFETY: it is in the table, and the epoch is pinned.
         let slot = unsafe { &node.as_ref().value };
-        let guard = slot.refs.lock();
+        let guard = slot.value.refs().lock();
         if !accepts(usize::try_from(guard.count()).unwrap_or(0), &slot.value) {
             return None;
         }
@@ -494,16 +506,28 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     /// Counts departures.
-    type Value = Arc<AtomicU64>;
+    type Value = Arc<Departures>;
 
-    impl Depart for AtomicU64 {
+    struct Departures(AtomicU64, Lockref);
+
+    impl Default for Departures {
+        fn default() -> Self {
+            Departures(AtomicU64::new(0), Lockref::new(0))
+        }
+    }
+
+    impl Depart for Departures {
+        fn refs(&self) -> &Lockref {
+            &self.1
+        }
+
         fn depart(&self) {
-            self.fetch_add(1, Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn gone(value: &Value) -> u64 {
-        value.load(Ordering::Relaxed)
+        value.0.load(Ordering::Relaxed)
     }
 
     fn cache() -> Cache<Value> {
@@ -605,9 +629,13 @@ mod tests {
     }
 
     /// An object of the next test: its number, and the objects of all numbers that have not departed.
-    type Numbered = (u32, Arc<AtomicU64>);
+    type Numbered = Arc<(u32, Arc<AtomicU64>, Lockref)>;
 
-    impl Object for Numbered {
+    impl Depart for (u32, Arc<AtomicU64>, Lockref) {
+        fn refs(&self) -> &Lockref {
+            &self.2
+        }
+
         fn depart(&self) {
             assert!(self.1.fetch_sub(1, Ordering::Relaxed) > 0);
         }
@@ -620,7 +648,7 @@ mod tests {
         let (cache, alive) = (Cache::<Numbered>::new(Level::InodeTableShard, 2), Arc::new(AtomicU64::new(0)));
         let make = |key: u32| {
             alive.fetch_add(1, Ordering::Relaxed);
-            (key, alive.clone())
+            Arc::new((key, alive.clone(), Lockref::new(0)))
         };
         std::thread::scope(|scope| {
             for thread in 0..4u32 {

@@ -181,11 +181,15 @@ mod table {
 
     /// What others look up from below it.
     #[derive(Clone)]
-    struct Parent(Arc<AtomicBool>);
+    struct Parent(Arc<(AtomicBool, Lockref)>);
 
     impl Object for Parent {
+        fn refs(&self) -> &Lockref {
+            &self.0.1
+        }
+
         fn depart(&self) {
-            self.0.store(false, Ordering::Relaxed);
+            self.0.0.store(false, Ordering::Relaxed);
         }
     }
 
@@ -240,7 +244,8 @@ mod table {
     fn parent_lookup_against_a_move() {
         model(|| {
             let parents = Arc::new(Cache::new(Level::Leaf, 1));
-            let held = |key: u32| parents.lock(key).insert(key, Parent(Arc::new(AtomicBool::new(true)))).0;
+            let held =
+                |key: u32| parents.lock(key).insert(key, Parent(Arc::new((AtomicBool::new(true), Lockref::new(0))))).0;
             let (first, second) = (held(1), held(2));
             let parent = Arc::new(AtomicU32::new(1));
             let (cache, at) = (parents.clone(), parent.clone());
@@ -252,7 +257,7 @@ mod table {
                     // is looked at again.
                     let Some(found) = cache.get_pinned(&pinned, seen) else { continue };
                     if at.load(Ordering::Acquire) == seen {
-                        assert!(found.0.load(Ordering::Relaxed), "the parent is gone");
+                        assert!(found.0.0.load(Ordering::Relaxed), "the parent is gone");
                         return;
                     }
                 }
@@ -277,7 +282,11 @@ mod cache {
         memory: Arc<Memory>,
     }
 
-    struct Memory(loom::cell::UnsafeCell<bool>);
+    struct Memory(loom::cell::UnsafeCell<bool>, Lockref);
+
+    #[expect(unsafe_code, reason = "the checker watches the cell: who may touch it is what the model asks")]
+    // SAFETY: it is written only when it is dropped.
+    unsafe impl Sync for Memory {}
 
     impl Drop for Memory {
         fn drop(&mut self) {
@@ -286,6 +295,10 @@ mod cache {
     }
 
     impl Object for Value {
+        fn refs(&self) -> &Lockref {
+            &self.memory.1
+        }
+
         fn depart(&self) {
             assert!(self.live.swap(false, Ordering::Relaxed), "departed twice");
         }
@@ -293,7 +306,7 @@ mod cache {
 
     fn value() -> (Value, Arc<AtomicBool>) {
         let live = Arc::new(AtomicBool::new(true));
-        let memory = Arc::new(Memory(loom::cell::UnsafeCell::new(true)));
+        let memory = Arc::new(Memory(loom::cell::UnsafeCell::new(true), Lockref::new(0)));
         (Value { live: live.clone(), memory }, live)
     }
 

@@ -17,7 +17,7 @@ pub use report::{FsStats, Recovery};
 use crate::error::{Errno, Error, Result};
 use crate::mkfs;
 use crate::mmp::Mmp;
-use crate::ops::{Node, Operations};
+use crate::ops::{Anchor, Node, Operations};
 use extant_blocks::BlockDevice;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::{State, Superblock};
@@ -34,6 +34,8 @@ use threads::Threads;
 #[derive(Debug)]
 pub struct Fs {
     ops: Arc<Operations>,
+    /// What open files count, by shard.
+    _anchors: Vec<Arc<Anchor>>,
     threads: Option<Threads>,
     recovery: Recovery,
     /// The journal refers to it weakly.

@@ -111,7 +111,8 @@ fn assemble(
     store.alloc.bound_memory(options.memory / TREE_SHARE);
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
-    Ok(Fs { ops, threads: None, recovery, _client: client, clean_state: before.state(), mmp: None })
+    let anchors = ops.moor();
+    Ok(Fs { ops, _anchors: anchors, threads: None, recovery, _client: client, clean_state: before.state(), mmp: None })
 }
 
 /// The first changes: what a crash left is finished, and the threads begin.

@@ -2,7 +2,7 @@
 
 use super::lazy::Lazy;
 use super::vitals::Published;
-use super::{Body, Inode, OrphanCell, Pages, Tail};
+use super::{Body, Counts, Inode, OrphanCell, Pages, Tail};
 use crate::error::{Errno, Error, Result};
 use crate::store::Store;
 use extant_blocks::Buffer;
@@ -10,6 +10,7 @@ use extant_format::checksum;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::AtomicU64;
+use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex};
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ impl Inode {
             dirty_tid: AtomicU64::new(0),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
-            life: AtomicU64::new(0),
+            counts: Counts { refs: Lockref::new(0), life: AtomicU64::new(0) },
         }
     }
 }

@@ -34,6 +34,7 @@ use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
 use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lazy::{Lazy, Make};
 use std::ops::{Deref, DerefMut};
@@ -91,6 +92,16 @@ pub struct Inode {
     pub sync_tid: AtomicU64,
     /// Last transaction that an fdatasync must wait for (size and map, not times).
     pub datasync_tid: AtomicU64,
+    /// What opening and closing write, side by side.
+    counts: Counts,
+}
+
+/// Written together, so on one line of a cache.
+#[derive(Debug)]
+#[repr(align(16))]
+struct Counts {
+    /// References that keep the inode in memory; the table's.
+    refs: Lockref,
     /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive, or [`FREEING`].
     life: AtomicU64,
 }
@@ -152,6 +163,11 @@ impl Inode {
     #[inline]
     pub fn vitals(&self) -> Vitals {
         self.published.read().unwrap_or_else(|| Vitals::from(&self.body().disk))
+    }
+
+    /// The count that the inode table keeps.
+    pub fn refs(&self) -> &Lockref {
+        &self.counts.refs
     }
 
     /// The body for reading. Take no other lock while holding it.
@@ -221,7 +237,7 @@ impl Inode {
     pub fn hold(&self, n: u64) -> Result<()> {
         let step = |v: u64| if v & FREEING == 0 { v.checked_add(n) } else { None };
         // AcqRel: pairs with `begin_free`, so that who holds sees the inode alive and who frees sees no holder.
-        match self.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step) {
+        match self.counts.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step) {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::Stale.into()),
         }
@@ -230,42 +246,42 @@ impl Inode {
     /// Gives `n` holds back; true if none is left.
     pub fn release(&self, n: u64) -> bool {
         let step = |v: u64| if v & FREEING == 0 { Some(v.saturating_sub(n)) } else { None };
-        matches!(self.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step), Ok(v) if v <= n)
+        matches!(self.counts.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step), Ok(v) if v <= n)
     }
 
     /// Forgets all holders: the mount that they came through is gone.
     pub fn drop_holds(&self) {
-        let _ = self.life.fetch_and(FREEING | GONE, Ordering::AcqRel);
+        let _ = self.counts.life.fetch_and(FREEING | GONE, Ordering::AcqRel);
     }
 
     /// Begins to free the inode if nobody holds it; true for exactly one caller.
     pub fn begin_free(&self) -> bool {
-        self.life.compare_exchange(0, FREEING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.counts.life.compare_exchange(0, FREEING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Takes [`Self::begin_free`] back: the inode got a name meanwhile.
     pub fn cancel_free(&self) {
-        let _ = self.life.fetch_and(!FREEING, Ordering::AcqRel);
+        let _ = self.counts.life.fetch_and(!FREEING, Ordering::AcqRel);
     }
 
     /// The inode has been freed: whoever still refers to it cannot change it any more. The caller holds `rw` for writing.
     pub fn end_free(&self) {
-        let _ = self.life.fetch_or(FREEING | GONE, Ordering::AcqRel);
+        let _ = self.counts.life.fetch_or(FREEING | GONE, Ordering::AcqRel);
     }
 
     /// Whether the inode has been freed.
     pub fn gone(&self) -> bool {
-        self.life.load(Ordering::Acquire) & GONE != 0
+        self.counts.life.load(Ordering::Acquire) & GONE != 0
     }
 
     /// Whether somebody holds the inode.
     pub fn held(&self) -> bool {
-        self.life.load(Ordering::Acquire) & !(FREEING | GONE) != 0
+        self.counts.life.load(Ordering::Acquire) & !(FREEING | GONE) != 0
     }
 
     /// Whether freeing has begun.
     pub fn freeing(&self) -> bool {
-        self.life.load(Ordering::Acquire) & FREEING != 0
+        self.counts.life.load(Ordering::Acquire) & FREEING != 0
     }
 
     fn level(ftype: FileType) -> Level {

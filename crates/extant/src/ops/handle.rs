@@ -1,9 +1,10 @@
 //! Open files.
 
-use super::{Node, Operations};
+use super::{Anchor, Node, Operations};
 use crate::error::{Errno, Error, Result};
 use crate::file::{self, Extent, Falloc};
 use crate::inode::ErrorCursor;
+use crate::vfs::Follow;
 use extant_format::inode::InodeFlags;
 use extant_format::types::FileType;
 use extant_sync::{Level, Mutex};
@@ -25,7 +26,7 @@ pub struct OpenFlags {
 /// An open regular file; keeps the inode alive without links. Closed when dropped.
 #[derive(Debug)]
 pub struct File {
-    ops: Arc<Operations>,
+    ops: Arc<Anchor>,
     node: Node,
     flags: OpenFlags,
     /// Writeback errors seen so far.
@@ -33,22 +34,31 @@ pub struct File {
 }
 
 impl Operations {
+    /// Opens the regular file at a path.
+    pub fn open(self: &Arc<Self>, path: impl AsRef<[u8]>, follow: Follow, flags: OpenFlags) -> Result<File> {
+        self.open_node(self.resolve(path, follow)?, flags)
+    }
+
     /// Opens a regular file.
     pub fn open_file(self: &Arc<Self>, node: &Node, flags: OpenFlags) -> Result<File> {
+        self.open_node(node.clone(), flags)
+    }
+
+    fn open_node(self: &Arc<Self>, node: Node, flags: OpenFlags) -> Result<File> {
         match node.0.ftype {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::IsDir.into()),
             _ => return Err(Errno::Nxio.into()),
         }
         if flags.write {
-            self.check_open(node, flags)?;
+            self.check_open(&node, flags)?;
         }
         node.hold(1)?;
         if flags.write {
             file::open_writer(&node.0);
         }
         let errors = Mutex::new(Level::Leaf, node.0.pages.error_seq());
-        let file = File { ops: self.clone(), node: node.clone(), flags, errors };
+        let file = File { ops: self.anchor(), node, flags, errors };
         if flags.truncate && flags.write {
             file.set_len(0)?;
         }

@@ -6,6 +6,7 @@
 //! Directories first, then other inodes, each kind in the order of the numbers ([`lock_dirs`], [`lock_inodes`]); then the handle. A name
 //! looked up without a lock is looked up again under it.
 
+mod anchor;
 mod attr;
 mod create;
 mod handle;
@@ -16,6 +17,7 @@ mod rename;
 mod unlink;
 mod xattrs;
 
+pub(crate) use anchor::Anchor;
 pub use attr::{Attr, SetAttr, TimeSet};
 pub use create::{Caller, New};
 pub use handle::{File, OpenFlags};
@@ -28,6 +30,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
 use crate::vfs::{Follow, InodeRef, Vfs, alive};
+use anchor::Anchors;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::Ordering;
@@ -67,6 +70,7 @@ impl Node {
 pub struct Operations {
     pub(crate) vfs: Vfs,
     reaper: Reaper,
+    anchors: Anchors,
     /// One freezes at a time.
     pub(crate) freezing: Mutex<()>,
     /// Syncs, shared by all who ask at the same time.
@@ -78,6 +82,7 @@ impl Operations {
         Operations {
             vfs,
             reaper: Reaper::default(),
+            anchors: Anchors::default(),
             freezing: Mutex::new(Level::FsState, ()),
             syncs: Rounds::new(Level::Leaf),
         }

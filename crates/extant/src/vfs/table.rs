@@ -20,6 +20,7 @@ use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
 use extant_sync::cache::{Cache, Depart, Departed, Held, Verdict};
 use extant_sync::epoch::Guard;
+use extant_sync::lockref::Lockref;
 use extant_sync::{Level, ShardedCounter};
 use std::sync::Arc;
 
@@ -40,6 +41,10 @@ pub struct InodeTable {
 }
 
 impl Depart for Inode {
+    fn refs(&self) -> &Lockref {
+        self.refs()
+    }
+
     fn depart(&self) {
         self.pages.let_go();
     }
@@ -103,6 +108,9 @@ impl InodeTable {
     /// Adds a new inode; one that had the number before is gone.
     pub fn insert(&self, inode: Arc<Inode>) -> InodeRef {
         let mut shard = self.cache.lock(inode.ino.0);
+        if let Some(known) = shard.get(inode.ino.0).filter(|known| Arc::ptr_eq(known, &inode)) {
+            return known;
+        }
         let (inode, before) = shard.insert(inode.ino.0, inode);
         drop(shard);
         drop(before);

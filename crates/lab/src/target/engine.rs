@@ -130,8 +130,7 @@ impl Target for Engine {
 
     fn open(&self, path: &[u8], how: How) -> io::Result<Box<dyn OpenFile>> {
         let flags = OpenFlags { write: how != How::Read, append: how == How::Append, ..Default::default() };
-        let open = || self.fs.open_file(&self.fs.resolve(path, Follow::Yes)?, flags);
-        Ok(Box::new(open().map_err(io_error)?))
+        Ok(Box::new(self.fs.open(path, Follow::Yes, flags).map_err(io_error)?))
     }
 
     fn unlink(&self, path: &[u8]) -> io::Result<()> {

@@ -4,6 +4,7 @@ use super::THREADS;
 use crate::measure::{Done, Limit, run_threads};
 use crate::tables::{Common, Grid, broken, turn};
 use extant_sync::cache::{Cache, Depart, Held};
+use extant_sync::lockref::Lockref;
 use extant_sync::{Level, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::io;
@@ -21,12 +22,13 @@ const ABSENT: u32 = 1 << 30;
 /// An inode, as far as it matters here.
 struct Inode {
     ino: u32,
+    refs: Lockref,
     _rest: [u64; 24],
 }
 
 impl Inode {
     fn new(ino: u32) -> Inode {
-        Inode { ino, _rest: [0; 24] }
+        Inode { ino, refs: Lockref::new(0), _rest: [0; 24] }
     }
 }
 
@@ -96,6 +98,10 @@ impl ByNumber for Sharded {
 struct Epoch(Cache<Arc<Inode>>);
 
 impl Depart for Inode {
+    fn refs(&self) -> &Lockref {
+        &self.refs
+    }
+
     fn depart(&self) {}
 }
 
