@@ -20,6 +20,8 @@ pub struct Options {
     pub log_data: bool,
     /// Freed space is discarded.
     pub discard: bool,
+    /// What was never used of inode tables is zeroed in the background.
+    pub zero_tables: bool,
     /// How long a change may stay in memory.
     pub commit: Option<Duration>,
     /// Bound on all caches together, in bytes.
@@ -44,6 +46,7 @@ impl Default for Options {
             allow_other: None,
             log_data: false,
             discard: false,
+            zero_tables: true,
             commit: None,
             memory: None,
             direct_io: false,
@@ -67,7 +70,7 @@ const FLAGS: [(&str, &str, MountFlags); 8] = [
 ];
 
 /// Options that ask for what is done anyway, or that are for others than the file system.
-const NOTHING: [&str; 26] = [
+const NOTHING: [&str; 25] = [
     "defaults",
     "auto",
     "noauto",
@@ -93,7 +96,6 @@ const NOTHING: [&str; 26] = [
     "nodiscard",
     "bsddf",
     "block_validity",
-    "init_itable",
 ];
 
 impl Options {
@@ -119,6 +121,8 @@ impl Options {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "discard" => self.discard = true,
+            "init_itable" => self.zero_tables = true,
+            "noinit_itable" => self.zero_tables = false,
             "nodiscard" => self.discard = false,
             "norecovery" | "noload" => self.no_recovery = true,
             "remount" => self.remount = true,

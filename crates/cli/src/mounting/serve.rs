@@ -70,6 +70,7 @@ fn open_options(plan: &Plan) -> OpenOptions {
         .direct_io(own.direct_io)
         .log_data(own.log_data)
         .discard(own.discard)
+        .zero_tables(own.zero_tables)
         .mount_point(plan.dir.to_string_lossy());
     if let Some(bytes) = own.memory {
         options = options.memory(bytes);

@@ -21,6 +21,9 @@ use std::sync::Arc;
 const MARGIN: u64 = 4096;
 const MARGIN_SHARE: u64 = 50;
 
+/// Runs that are released under one holding of a tree's lock.
+const MAX_RELEASE: usize = 64;
+
 /// How much a request does to know more, at first (`frsp_cache_aggression`).
 const LEVEL: u8 = 1;
 
@@ -141,8 +144,16 @@ impl Blocks {
 
     /// Makes held clusters free again.
     pub(super) fn release(&self, g: GroupNr, run: Run) {
-        if self.let_go(g, run) {
-            self.budget.give(run.len.into());
+        self.budget.give(self.let_go(self.shape.tree_of(g), &[(g, run)]));
+    }
+
+    /// Makes held clusters free again that lie in order. A tree's lock is taken for many at a time.
+    fn release_all(&self, runs: &[(GroupNr, Run)]) {
+        for of_tree in runs.chunk_by(|a, b| self.shape.tree_of(a.0) == self.shape.tree_of(b.0)) {
+            for some in of_tree.chunks(MAX_RELEASE) {
+                let Some((g, _)) = some.first() else { continue };
+                self.budget.give(self.let_go(self.shape.tree_of(*g), some));
+            }
         }
     }
 
@@ -159,14 +170,26 @@ impl Blocks {
             durable.extend(list.lock().extract_if(.., |freed| freed.tid <= tid));
         }
         durable.sort_unstable_by_key(|freed| (freed.group, freed.run.start));
+        let runs = merged(&durable);
         if self.discard.load(Ordering::Relaxed) {
-            self.discard_runs(durable.iter().map(|freed| (freed.group, freed.run)));
+            runs.iter().for_each(|(group, run)| self.discard_freed(*group, *run));
         }
-        for freed in durable {
-            self.release(freed.group, freed.run);
-            self.pending.fetch_sub(i64::from(freed.run.len), Ordering::SeqCst);
+        self.release_all(&runs);
+        let freed: i64 = durable.iter().map(|freed| i64::from(freed.run.len)).sum();
+        self.pending.fetch_sub(freed, Ordering::SeqCst);
+    }
+}
+
+/// Runs that touch in a group as one.
+fn merged(freed: &[Freed]) -> Vec<(GroupNr, Run)> {
+    let mut runs: Vec<(GroupNr, Run)> = Vec::with_capacity(freed.len());
+    for Freed { group, run, .. } in freed {
+        match runs.last_mut() {
+            Some((last, whole)) if last == group && whole.end() == run.start => whole.len += run.len,
+            _ => runs.push((*group, *run)),
         }
     }
+    runs
 }
 
 /// Groups whose bitmap was never written are known without being read: what is free there lies behind their metadata.

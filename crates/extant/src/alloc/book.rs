@@ -6,6 +6,7 @@ use super::tree::Tree;
 use super::{Alloc, Claim, Purpose};
 use crate::error::{Errno, Result};
 use crate::groups::{Kind, less};
+use extant_blocks::Buffer;
 use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::types::{BlockNr, GroupNr};
@@ -13,6 +14,7 @@ use extant_journal::{Handle, Seal, Tid};
 use extant_space::Run;
 use extant_sync::MutexGuard;
 use std::ops::Range;
+use std::sync::Arc;
 
 fn bits(run: Run) -> Range<usize> {
     run.start as usize..run.end() as usize
@@ -101,20 +103,37 @@ impl Blocks {
         let _bitmap = self.lock_bitmap(g)?;
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
         let used = bitmap::all_ones(&buffer.read(), bits(run));
-        // Free space differs from the bitmap only if the image lets two groups share a bitmap.
-        let free = self.with_tree_of(g, |tree, place| tree.free.overlaps(place(run)) || tree.held.overlaps(place(run)));
-        if !used || free {
+        // Held before it looks free: while the bitmap is locked nobody makes free space of it. What is used and free at once is so only
+        // if the image lets two groups share a bitmap.
+        if !used || !self.with_tree_of(g, |tree, place| !tree.free.overlaps(place(run)) && tree.held.add(place(run))) {
             return Err(nowhere().field("is free already").at_group(g).into());
         }
+        let freed = self.clear(h, g, start, (len, run), purpose, &buffer);
+        match freed {
+            Ok(()) => self.defer(h.tid(), g, run),
+            Err(_) => {
+                self.with_tree_of(g, |tree, place| tree.held.remove(place(run)));
+            }
+        }
+        freed
+    }
+
+    /// Clears the bits of blocks that are freed.
+    fn clear(
+        &self,
+        h: &mut Handle<'_>,
+        g: GroupNr,
+        start: BlockNr,
+        (len, run): (u32, Run),
+        purpose: Purpose,
+        buffer: &Arc<Buffer>,
+    ) -> Result<()> {
         self.groups.bitmap_changed(h, g, Kind::Blocks)?;
         if purpose == Purpose::Metadata {
             h.revoke(start.0, len.into())?;
         }
         self.groups.edit(h, g, |desc| self.more(&mut desc.free_clusters, run.len, g))?;
-        bitmap::clear_range(&mut h.write(&buffer, Seal::NONE)?, bits(run));
-        // While the bitmap is locked nobody makes free space of what was just cleared; afterwards it is held.
-        self.with_tree_of(g, |tree, place| tree.held.add(place(run)));
-        self.defer(h.tid(), g, run);
+        bitmap::clear_range(&mut h.write(buffer, Seal::NONE)?, bits(run));
         Ok(())
     }
 

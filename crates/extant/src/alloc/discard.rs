@@ -76,22 +76,10 @@ impl Blocks {
         Ok(self.vol.dev.discard(start << geo.block_bits, len << geo.block_bits)?)
     }
 
-    /// Discards clusters that are still claimed; neighbours together. Errors are only noted: discarding is a favour.
-    pub(super) fn discard_runs(&self, runs: impl Iterator<Item = (GroupNr, Run)>) {
-        let mut merged: Option<(GroupNr, Run)> = None;
-        let flush = |part: Option<(GroupNr, Run)>| {
-            if let Some((g, run)) = part
-                && let Err(error) = self.discard(g, run)
-            {
-                tracing::debug!("discard: {error}");
-            }
-        };
-        for (g, run) in runs {
-            match &mut merged {
-                Some((last, whole)) if *last == g && whole.end() == run.start => whole.len += run.len,
-                other => flush(other.replace((g, run))),
-            }
+    /// Discards clusters that are held still. An error is only noted: discarding is a favour.
+    pub(super) fn discard_freed(&self, g: GroupNr, run: Run) {
+        if let Err(error) = self.discard(g, run) {
+            tracing::debug!("discard: {error}");
         }
-        flush(merged);
     }
 }

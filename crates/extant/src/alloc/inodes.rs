@@ -34,7 +34,7 @@ pub(super) struct Inodes {
 }
 
 #[derive(Debug, Default)]
-struct Group {
+pub(super) struct Group {
     /// Where to look for a clear bit.
     next: u32,
     /// The bitmap cannot be trusted.
@@ -97,7 +97,7 @@ impl Inodes {
         Inodes { vol, groups, slots, free }
     }
 
-    fn lock(&self, g: GroupNr) -> Result<MutexGuard<'_, Group>> {
+    pub fn lock(&self, g: GroupNr) -> Result<MutexGuard<'_, Group>> {
         let none = || Corrupt::new("group number").found(g.0);
         Ok(self.slots.get(g.index()).ok_or_else(none)?.lock())
     }
@@ -189,7 +189,7 @@ impl Inodes {
     }
 
     /// Slots at the table's start that were used before.
-    fn used_part(&self, desc: &GroupDesc) -> u32 {
+    pub fn used_part(&self, desc: &GroupDesc) -> u32 {
         let geo = &self.vol.geo;
         if !geo.has_group_checksums() {
             geo.inodes_per_group

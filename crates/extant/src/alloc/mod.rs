@@ -35,6 +35,7 @@ mod prealloc;
 mod scan;
 mod search;
 mod shape;
+mod tables;
 mod tree;
 mod tune;
 mod usage;
@@ -53,6 +54,7 @@ use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use inodes::Inodes;
 use prealloc::Keep;
 use std::sync::Arc;
+use tables::Tables;
 
 /// What space is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,7 @@ pub struct Alloc {
     groups: Arc<Groups>,
     blocks: Arc<Blocks>,
     inodes: Inodes,
+    tables: Tables,
     /// What is preallocated.
     keep: Arc<Keep>,
     /// Blocks that never hold files.
@@ -108,7 +111,7 @@ impl Alloc {
         let keep = Keep::new(blocks.clone());
         let sb = groups.superblock();
         let (overhead, reserved_blocks) = (usage::overhead(&vol, &sb), sb.r_blocks_count());
-        Ok(Alloc { vol, groups, blocks, inodes, keep, overhead, reserved_blocks })
+        Ok(Alloc { vol, groups, blocks, inodes, tables: Tables::default(), keep, overhead, reserved_blocks })
     }
 
     /// Takes between `min` and `len` contiguous blocks near the goal.

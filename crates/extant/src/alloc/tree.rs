@@ -180,22 +180,29 @@ impl Blocks {
         tracing::debug!(target: "extant::frsp", tree = t, "tree freed");
     }
 
-    /// Makes held clusters free again; they are given to the budget by the caller. False if the group is bad, or they were
+    /// Makes held clusters of a tree's groups free again. Gives how many are the budget's now: none of bad groups, or that were
     /// not held.
-    pub(super) fn let_go(&self, g: GroupNr, run: Run) -> bool {
-        let t = self.shape.tree_of(g);
-        let Some(slot) = self.trees.get(t as usize) else { return false };
-        let (unit, mask) = (self.shape.place(g, run), self.shape.mask(g));
+    pub(super) fn let_go(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
+        let Some(slot) = self.trees.get(t as usize) else { return 0 };
         let mut tree = slot.lock();
+        self.change(t, &mut tree, |tree| {
+            let free =
+                runs.iter().filter(|(g, run)| self.let_one_go(tree, *g, *run)).map(|(_, run)| u64::from(run.len)).sum();
+            self.renew_outside(t, tree);
+            free
+        })
+    }
+
+    fn let_one_go(&self, tree: &mut Tree, g: GroupNr, run: Run) -> bool {
+        let (unit, mask) = (self.shape.place(g, run), self.shape.mask(g));
         if !tree.held.remove(unit) {
             tracing::error!("clusters {run:?} of group {g} were given back and not claimed");
             return false;
         }
         if tree.is_loaded(mask) {
-            return self.change(t, &mut tree, |tree| tree.free.add(unit));
+            return tree.free.add(unit);
         }
         self.summaries.freed(g.0, run.len);
-        self.change(t, &mut tree, |tree| self.renew_outside(t, tree));
         !tree.is_bad(mask)
     }
 

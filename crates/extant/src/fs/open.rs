@@ -121,8 +121,9 @@ fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     let mut threads = Threads::start(&fs.ops, options.commit_interval)?;
     // Where blocks go depends on what is known of groups, and so on time: not where the same image shall come out again.
     let scanning = if options.seed.is_none() { threads.start_scanning(&fs.ops) } else { Ok(()) };
+    let zeroing = if options.zero_tables { threads.start_zeroing(&fs.ops) } else { Ok(()) };
     fs.threads = Some(threads);
-    scanning?;
+    scanning.and(zeroing)?;
     Ok(())
 }
 

@@ -26,6 +26,7 @@ pub struct OpenOptions {
     pub(crate) mount_point: Option<String>,
     pub(crate) log_data: bool,
     pub(crate) discard: bool,
+    pub(crate) zero_tables: bool,
     pub(crate) use_reserve: bool,
     pub(crate) orphans: Option<OrphanDesign>,
     pub(crate) plug: PlugPolicy,
@@ -45,6 +46,7 @@ impl Default for OpenOptions {
             mount_point: None,
             log_data: false,
             discard: false,
+            zero_tables: false,
             use_reserve: false,
             orphans: None,
             plug: PlugPolicy::default(),
@@ -120,6 +122,12 @@ impl OpenOptions {
     /// Log file data as well as metadata (`data=journal`).
     pub fn log_data(mut self, yes: bool) -> Self {
         self.log_data = yes;
+        self
+    }
+
+    /// Zero what was never used of inode tables, in the background (`init_itable`).
+    pub fn zero_tables(mut self, yes: bool) -> Self {
+        self.zero_tables = yes;
         self
     }
 

@@ -5,7 +5,7 @@ use crate::ops::Operations;
 use extant_sync::{Condvar, Level, Mutex};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the reaper looks for inodes to free.
 const REAP_EVERY: Duration = Duration::from_millis(50);
@@ -15,6 +15,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// How much a background thread steps back behind others: as far as it goes. On Linux this is the thread's own.
 const BACKGROUND: i32 = 19;
+
+/// How much longer than it takes to zero a table is waited before the next one.
+const REST: u32 = 10;
 
 #[derive(Debug)]
 struct Stop {
@@ -75,6 +78,26 @@ impl Threads {
             };
             self.running.push(Builder::new().name("extant-scan".into()).spawn(body)?);
         }
+        Ok(())
+    }
+
+    /// Starts what zeroes unused parts of inode tables. It ends with the last of them, or at the first error.
+    pub fn start_zeroing(&mut self, ops: &Arc<Operations>) -> std::io::Result<()> {
+        let (stop, ops) = (self.stop.clone(), Arc::downgrade(ops));
+        let body = move || {
+            let _ = rustix::process::nice(BACKGROUND);
+            let mut pause = LOOK_AGAIN;
+            while stop.sleep(pause) {
+                let Some(ops) = ops.upgrade() else { return };
+                let start = Instant::now();
+                match ops.st().alloc.zero_next_table() {
+                    Ok(true) => pause = start.elapsed() * REST,
+                    Ok(false) => return,
+                    Err(e) => return tracing::warn!("inode tables are not zeroed any further: {e}"),
+                }
+            }
+        };
+        self.running.push(Builder::new().name("extant-tables".into()).spawn(body)?);
         Ok(())
     }
 

@@ -320,3 +320,29 @@ fn free_space_is_trimmed_and_used_space_is_not() {
         house.close().assert_clean();
     }
 }
+
+#[test]
+fn unused_parts_of_inode_tables_become_zero() {
+    for set in ["default", "1k", "uninit_bg"] {
+        let house = House::named(set);
+        let geo = house.vol.geo;
+        let junk = vec![0xA5; geo.block_size as usize];
+        let groups = || (0..house.groups.count()).map(GroupNr);
+        let zeroed = |g: GroupNr| house.groups.with(g, |desc| desc.flags.contains(GroupFlags::INODE_ZEROED));
+        let last = |g: GroupNr| house.groups.desc(g).unwrap().inode_table + u64::from(geo.inode_table_blocks()) - 1;
+        for g in groups() {
+            let mut h = house.vol.start(2).unwrap();
+            house.groups.edit(&mut h, g, |desc| Ok(desc.flags.remove(GroupFlags::INODE_ZEROED))).unwrap();
+            house.dev.write_at(&junk, last(g) << geo.block_bits).unwrap();
+        }
+        assert!(!groups().any(zeroed));
+        while house.alloc.zero_next_table().unwrap() {}
+        for g in groups() {
+            let mut is = junk.clone();
+            house.dev.read_at(&mut is, last(g) << geo.block_bits).unwrap();
+            assert!(zeroed(g) && is.iter().all(|byte| *byte == 0), "{set}: group {g}");
+        }
+        // What is in use stays.
+        house.close().assert_clean();
+    }
+}
