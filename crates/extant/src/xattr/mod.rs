@@ -160,7 +160,7 @@ fn put_here(
     key: &Key<'_>,
     tail: Box<[u8]>,
 ) -> Result<()> {
-    store_here(st, h, inode, tail)?;
+    store_here(st, h, inode, &tail)?;
     match places.here.iter().find(|attr| is(attr, key)).map(|attr| &attr.value) {
         Some(Value::EaInode { ino, .. }) => value::release(st, h, inode, *ino),
         _ => Ok(()),
@@ -294,7 +294,7 @@ pub fn inline_set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, value: Opt
     if value.is_some() {
         announce(st, h)?;
     }
-    store_here(st, h, inode, tail)
+    store_here(st, h, inode, &tail)
 }
 
 /// Bytes that the second part of inline data may have in this inode.

@@ -64,7 +64,7 @@ pub(super) fn encode_here(inode: &Inode, attrs: &[Entry]) -> Option<Box<[u8]>> {
 }
 
 /// Stores an encoded area.
-pub(super) fn store_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, tail: Box<[u8]>) -> Result<()> {
-    inode.edit(st, h)?.tail = Tail::from(&*tail);
+pub(super) fn store_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, tail: &[u8]) -> Result<()> {
+    inode.edit(st, h)?.tail = Tail::from(tail);
     Ok(())
 }

@@ -166,7 +166,7 @@ fn start(setup: &Setup) -> io::Result<Vec<Box<dyn Running>>> {
 
 /// The sides in the order of this turn.
 fn order(turn: usize) -> [usize; 2] {
-    if turn % 2 == 0 { [0, 1] } else { [1, 0] }
+    if turn.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
 
 fn operations(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()> {

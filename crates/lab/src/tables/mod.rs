@@ -59,7 +59,7 @@ impl Common {
 /// Columns in the order of a run: each second one backwards, so that none always follows the same one.
 pub fn turn(run: usize, columns: usize) -> Vec<usize> {
     let forward = 0..columns;
-    if run % 2 == 0 { forward.collect() } else { forward.rev().collect() }
+    if run.is_multiple_of(2) { forward.collect() } else { forward.rev().collect() }
 }
 
 /// An invariant of a design that does not hold.

@@ -332,7 +332,11 @@ fn unused_parts_of_inode_tables_become_zero() {
         let last = |g: GroupNr| house.groups.desc(g).unwrap().inode_table + u64::from(geo.inode_table_blocks()) - 1;
         for g in groups() {
             let mut h = house.vol.start(2).unwrap();
-            house.groups.edit(&mut h, g, |desc| Ok(desc.flags.remove(GroupFlags::INODE_ZEROED))).unwrap();
+            let remove = |desc: &mut extant_format::group_desc::GroupDesc| {
+                desc.flags.remove(GroupFlags::INODE_ZEROED);
+                Ok(())
+            };
+            house.groups.edit(&mut h, g, remove).unwrap();
             house.dev.write_at(&junk, last(g) << geo.block_bits).unwrap();
         }
         assert!(!groups().any(zeroed));
