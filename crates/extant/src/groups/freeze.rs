@@ -73,6 +73,8 @@ impl Groups {
         if self.sb.tid.load(Ordering::Acquire) != tid.0 {
             return Ok(());
         }
+        // Before the copy is made: what is noted later is for the next.
+        self.sb.noted.store(false, Ordering::Release);
         let mut sb = self.superblock();
         sb.set_wtime(superblock_seconds(&*self.vol.clock));
         let buffer = self.superblock_block()?;

@@ -132,7 +132,8 @@ impl Groups {
         Ok(self.slot(g)?.lock().desc)
     }
 
-    /// Changes a descriptor within `h`. Costs up to two credits, for its block and the superblock. If `f` fails, nothing
+    /// Changes a descriptor within `h`. Costs up to two credits, for its block and for the superblock where an error has to
+    /// be noted there. (Its counts are made when the file system is closed: whoever opens it sums the descriptors.) If `f` fails, nothing
     /// has changed.
     ///
     /// # Errors
@@ -172,7 +173,9 @@ impl Groups {
             return Ok(());
         }
         h.join(&self.desc_block(g)?)?;
-        self.join_superblock(h)?;
+        if self.sb.noted.load(Ordering::Acquire) {
+            self.join_superblock(h)?;
+        }
         // Of two that race to here both hold a handle of `tid`, so freeze waits for the push.
         if group.tid.swap(tid, Ordering::AcqRel) != tid {
             self.dirty.local().lock().push(g);

@@ -6,7 +6,7 @@ use extant_blocks::Buffer;
 use extant_format::superblock::{ErrorRecord, SUPERBLOCK_OFFSET, State, Superblock};
 use extant_format::types::InodeNr;
 use extant_journal::Handle;
-use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex};
 use std::sync::Arc;
 
@@ -15,11 +15,13 @@ use std::sync::Arc;
 pub(super) struct SuperState {
     pub fields: Mutex<Superblock>,
     pub tid: AtomicU64,
+    /// An error was noted that is to reach the device with the next change of any group.
+    pub noted: AtomicBool,
 }
 
 impl SuperState {
     pub fn new(sb: Superblock) -> SuperState {
-        SuperState { fields: Mutex::new(Level::SuperBlock, sb), tid: AtomicU64::new(0) }
+        SuperState { fields: Mutex::new(Level::SuperBlock, sb), tid: AtomicU64::new(0), noted: AtomicBool::new(false) }
     }
 }
 
@@ -47,13 +49,14 @@ impl Groups {
         Ok(f(&mut self.sb.fields.lock()))
     }
 
-    /// Notes an error in the superblock: it needs a check. It reaches the device with the next change of the superblock, at
-    /// the latest when the file system is closed.
+    /// Notes an error in the superblock: it needs a check. It reaches the device with the next change of a group or of the
+    /// superblock, at the latest when the file system is closed.
     pub fn record_error(&self, record: &ErrorRecord) {
         let mut sb = self.sb.fields.lock();
         let state = sb.state() | State::ERROR;
         sb.set_state(state);
         sb.record_error(record);
+        self.sb.noted.store(true, Ordering::Release);
     }
 
     /// Notes an error that was met in the superblock, with its coordinates and the time.

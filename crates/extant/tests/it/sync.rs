@@ -193,6 +193,33 @@ fn batches_write_what_was_written() {
     }
 }
 
+/// An append allocates a block next to the last: its commit logs what changes, and nothing else.
+#[test]
+fn what_an_append_and_its_fsync_cost() {
+    let (device, fs) = recorded("default");
+    let root = fs.root().unwrap();
+    let node = create(&fs, &root, "log");
+    let file = open(&fs, &node);
+    let append = |i: u64| {
+        file.write_at(i * 4096, &[1; 4096]).unwrap();
+        file.sync().unwrap();
+    };
+    (0..20).for_each(append);
+    let before = fs.stats().journal;
+    device.take_log();
+    (20..30).for_each(append);
+    let after = fs.stats().journal;
+    assert_eq!(after.commits - before.commits, 10);
+    // The inode's block of the table, the bitmap, the descriptor; a descriptor of the log, the commit record.
+    assert!(after.log_blocks - before.log_blocks <= 50, "{before:?} {after:?}");
+    assert!(after.flushes - before.flushes <= 20);
+    // The data, the log up to the commit record, the record.
+    let writes = device.log().iter().filter(|event| matches!(event, Event::Write { .. })).count();
+    assert!(writes <= 30, "{writes} writes");
+    drop(file);
+    fs.unmount().unwrap();
+}
+
 /// Syncs of many threads at once share their walks and commits.
 #[test]
 fn syncs_at_the_same_time_share_commits() {
