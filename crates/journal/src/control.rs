@@ -8,6 +8,8 @@
 //!    too.
 //! 2. Whoever waits for a transaction has asked for it, and asks again when an attempt found it empty.
 //! 3. One thread commits at a time: the one that `committing` names.
+//! 4. Those who wait for a transaction sleep by the parity of its number: while one is committed others wait for it and
+//!    for its successor. The end of a commit wakes all whose transaction it was, and one of the others, who commits next.
 
 use crate::tid::Tid;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -24,8 +26,10 @@ pub(crate) struct Control {
     durable: AtomicU64,
     /// For the commit thread.
     work: Condvar,
-    /// For those who wait for a commit.
-    done: Condvar,
+    /// For those who wait for a commit, by [`side`] of their transaction.
+    done: [Condvar; 2],
+    /// For those who wait until nobody commits.
+    idle: Condvar,
 }
 
 #[derive(Debug)]
@@ -54,6 +58,11 @@ impl State {
     }
 }
 
+/// Where those sleep who wait for a transaction.
+fn side(tid: Tid) -> usize {
+    (tid.0 & 1) as usize
+}
+
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
@@ -77,7 +86,8 @@ impl Control {
             state: Mutex::new(Level::JournalState, state),
             durable: AtomicU64::new(durable.0),
             work: Condvar::new(),
-            done: Condvar::new(),
+            done: Default::default(),
+            idle: Condvar::new(),
         }
     }
 
@@ -121,7 +131,7 @@ impl Control {
             if state.committing.is_none() && tid >= running() {
                 return (Waited::Lead(state.begin()), shared);
             }
-            self.done.wait(&mut state);
+            self.done[side(tid)].wait(&mut state);
         }
     }
 
@@ -151,6 +161,8 @@ impl Control {
     pub fn committed(&self, tid: Tid) {
         let mut state = self.state.lock();
         self.durable.store(tid.0, SeqCst);
+        self.done[side(tid)].notify_all();
+        self.done[side(tid.next())].notify_one();
         self.end(&mut state);
     }
 
@@ -159,18 +171,25 @@ impl Control {
         let mut state = self.state.lock();
         state.empty_at = attempt.0;
         state.asked = state.asked.min(tid.previous());
+        self.wake_all();
         self.end(&mut state);
     }
 
     /// An attempt failed; the journal is stopped.
     pub fn gave_up(&self) {
-        self.end(&mut self.state.lock());
+        let mut state = self.state.lock();
+        self.wake_all();
+        self.end(&mut state);
     }
 
-    /// Nobody commits any more: those who wait look who is next, and so does the commit thread if it was asked.
+    fn wake_all(&self) {
+        self.done.iter().for_each(Condvar::notify_all);
+    }
+
+    /// Nobody commits any more: the commit thread looks whether it was asked.
     fn end(&self, state: &mut MutexGuard<'_, State>) {
         state.committing = None;
-        self.done.notify_all();
+        self.idle.notify_all();
         if state.asked > self.durable() {
             self.work.notify_one();
         }
@@ -180,14 +199,14 @@ impl Control {
     pub fn wait_idle(&self) {
         let mut state = self.state.lock();
         let me = thread::current().id();
-        self.done.wait_while(&mut state, |state| state.committing.is_some_and(|by| by != me));
+        self.idle.wait_while(&mut state, |state| state.committing.is_some_and(|by| by != me));
     }
 
     /// Ends the commit thread and all waits.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
         self.work.notify_all();
-        self.done.notify_all();
+        self.wake_all();
     }
 }
 

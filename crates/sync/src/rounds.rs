@@ -7,6 +7,8 @@
 //! # Invariants
 //! - One round runs at a time.
 //! - `next` is a round that has not begun. Who waits for a round took it from `next` after he came.
+//! - Those who wait sleep by the parity of their round: the end of a round wakes all who shared it, and of the others one,
+//!   who begins the next.
 
 use crate::{Arc, Condvar, Level, Mutex, OnceLock};
 
@@ -14,53 +16,57 @@ use crate::{Arc, Condvar, Level, Mutex, OnceLock};
 #[derive(Debug)]
 pub struct Rounds<R> {
     state: Mutex<State<R>>,
-    ended: Condvar,
+    ended: [Condvar; 2],
 }
 
 #[derive(Debug)]
 struct State<R> {
     running: bool,
+    /// The number of `next`.
+    number: usize,
     next: Arc<OnceLock<R>>,
 }
 
 /// Ends a round, after a panic as well.
-struct Running<'a, R>(&'a Rounds<R>);
+struct Running<'a, R>(&'a Rounds<R>, usize);
 
 impl<R> Drop for Running<'_, R> {
     fn drop(&mut self) {
         self.0.state.lock().running = false;
-        self.0.ended.notify_all();
+        self.0.ended[self.1 & 1].notify_all();
+        self.0.ended[!self.1 & 1].notify_one();
     }
 }
 
 impl<R: Clone> Rounds<R> {
     /// No round has begun. The lock is of `level`; it is not held while the work is done.
     pub fn new(level: Level) -> Self {
-        let state = State { running: false, next: Arc::default() };
-        Rounds { state: Mutex::new(level, state), ended: Condvar::new() }
+        let state = State { running: false, number: 0, next: Arc::default() };
+        Rounds { state: Mutex::new(level, state), ended: [Condvar::new(), Condvar::new()] }
     }
 
     /// The result of a round that begins after the call: of this thread's `work`, or of another's.
     pub fn share(&self, work: impl FnOnce() -> R) -> R {
         let mut state = self.state.lock();
-        let mut own = Arc::clone(&state.next);
+        let (mut own, mut number) = (Arc::clone(&state.next), state.number);
         loop {
             if let Some(result) = own.get() {
                 return result.clone();
             }
+            if number + usize::from(state.running) < state.number {
+                // A panic ended his round.
+                (own, number) = (Arc::clone(&state.next), state.number);
+            }
             if !state.running {
                 break;
             }
-            self.ended.wait(&mut state);
-            if own.get().is_none() && !state.running {
-                // The round that comes next is his, unless a panic ended his own.
-                own = Arc::clone(&state.next);
-            }
+            self.ended[number & 1].wait(&mut state);
         }
         state.running = true;
         let own = std::mem::take(&mut state.next);
+        state.number += 1;
         drop(state);
-        let _running = Running(self);
+        let _running = Running(self, number);
         own.get_or_init(work).clone()
     }
 }
