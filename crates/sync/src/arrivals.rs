@@ -86,14 +86,15 @@ impl<T> ArrivalList<T> {
 
     /// Adds an item unless it is there. True if it was added.
     pub fn add(&self, link: &Link, item: impl FnOnce() -> T) -> bool {
-        if self.stays(link) {
-            return false;
-        }
-        let index = shard_index();
+        !self.stays(link) && self.add_to(shard_index(), link, item)
+    }
+
+    /// Adds an item that seems not to be there to a shard.
+    pub(crate) fn add_to(&self, index: usize, link: &Link, item: impl FnOnce() -> T) -> bool {
         let shard = self.shards.at(index);
         let mut entries = shard.entries.lock();
         let number = entries.next;
-        let place = number << SHARD_BITS | index as u64;
+        let place = number << SHARD_BITS | (index & (crate::shard_count() - 1)) as u64;
         // AcqRel: of two who add, one succeeds, under the lock of the shard that it names.
         if link.0.compare_exchange(0, place, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
@@ -105,7 +106,7 @@ impl<T> ArrivalList<T> {
     }
 
     /// Whether an item is there and nobody is about to take it out.
-    fn stays(&self, link: &Link) -> bool {
+    pub(crate) fn stays(&self, link: &Link) -> bool {
         loop {
             let place = link.0.load(Ordering::Acquire);
             if place & CHECKED == 0 {
@@ -151,6 +152,7 @@ impl<T> ArrivalList<T> {
     }
 
     /// Waits until everything that had arrived is gone, whatever comes meanwhile.
+    #[cfg(not(loom))]
     pub fn wait_gone(&self, arrived: &Arrived) {
         for (shard, end) in self.shards.iter().zip(&arrived.0) {
             if shard.len.load(Ordering::Acquire) == 0 {
@@ -214,7 +216,7 @@ impl<T: Clone> Walk<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::Arc;

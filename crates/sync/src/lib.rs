@@ -10,7 +10,6 @@
 //! sleep ([`lockref`]), nowhere else.
 #![deny(unsafe_code)]
 
-#[cfg(not(loom))]
 mod arrivals;
 pub mod cache;
 #[cfg(not(loom))]
@@ -43,7 +42,6 @@ pub mod table;
 #[cfg(not(loom))]
 mod swap;
 
-#[cfg(not(loom))]
 pub use arrivals::{ArrivalList, Arrived, Link, Walk};
 #[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};

@@ -6,7 +6,7 @@ use crate::epoch::pin;
 use crate::list_lru::{Answer, Link, ListLru};
 use crate::lockref::Lockref;
 use crate::table::{Hashed, Table};
-use crate::{Arc, Level, thread};
+use crate::{Arc, ArrivalList, Level, Link as Arrival, Mutex, thread};
 
 mod gate;
 mod slots;
@@ -14,6 +14,83 @@ mod slots;
 /// All interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary switches of threads.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     loom::model(f);
+}
+
+mod arrivals {
+    use super::*;
+
+    /// An item that has to be listed while its flag is set, as an inode while it has dirty pages.
+    struct Item {
+        list: ArrivalList<()>,
+        link: Arrival,
+        flag: Mutex<bool>,
+    }
+
+    fn listed() -> Arc<Item> {
+        let item =
+            Item { list: ArrivalList::new(Level::Lru), link: Arrival::default(), flag: Mutex::new(Level::Leaf, false) };
+        assert!(item.list.add_to(0, &item.link, || ()));
+        Arc::new(item)
+    }
+
+    fn set(item: &Item, shard: usize) {
+        *item.flag.lock() = true;
+        if !item.list.stays(&item.link) {
+            item.list.add_to(shard, &item.link, || ());
+        }
+    }
+
+    fn take_out(item: &Item) {
+        item.list.remove_unless(&item.link, || *item.flag.lock());
+    }
+
+    fn check(item: &Item) {
+        assert_eq!(item.list.len(), usize::from(item.link.is_linked()), "a link tells where its item is");
+        assert!(item.link.is_linked() || !*item.flag.lock(), "an item that has to be listed is lost");
+    }
+
+    /// The flag is set while the item is taken out since it was clear: it stays, or comes back, perhaps elsewhere.
+    #[test]
+    fn add_against_remove() {
+        model(|| {
+            let item = listed();
+            let other = item.clone();
+            let adder = thread::spawn(move || set(&other, 1));
+            take_out(&item);
+            adder.join().unwrap();
+            check(&item);
+            assert!(item.link.is_linked());
+        });
+    }
+
+    /// Two take it out while a third adds it: it is on the list once.
+    #[test]
+    fn two_removals_against_add() {
+        model(|| {
+            let item = listed();
+            let (adding, removing) = (item.clone(), item.clone());
+            let adder = thread::spawn(move || set(&adding, 1));
+            let remover = thread::spawn(move || take_out(&removing));
+            take_out(&item);
+            adder.join().unwrap();
+            remover.join().unwrap();
+            check(&item);
+        });
+    }
+
+    /// What is flagged before somebody looks, and is not taken out, is seen: the list is not empty.
+    #[test]
+    fn a_flagged_item_is_seen() {
+        model(|| {
+            let item = listed();
+            set(&item, 1);
+            let other = item.clone();
+            let remover = thread::spawn(move || take_out(&other));
+            assert!(!item.list.is_empty());
+            remover.join().unwrap();
+            check(&item);
+        });
+    }
 }
 
 mod lockref {
