@@ -63,6 +63,14 @@ impl OverlayDevice {
         self.written.read().len() * self.block_size
     }
 
+    /// The blocks that were written, in their order.
+    pub fn written(&self) -> Vec<(u64, Arc<[u8]>)> {
+        let written = self.written.read();
+        let mut blocks: Vec<_> = written.iter().map(|(nr, bytes)| (*nr, Arc::from(&bytes[..]))).collect();
+        blocks.sort_unstable_by_key(|(nr, _)| *nr);
+        blocks
+    }
+
     fn check(&self, op: Op, offset: u64, len: u64) -> io::Result<()> {
         check_range(op, &|| self.name(), self.len(), offset, len)
     }
@@ -204,6 +212,8 @@ mod tests {
         overlay.write_at(&[9; 2], 7).unwrap();
         assert_eq!(bytes(&overlay), [1, 1, 1, 1, 7, 7, 7, 9, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
         assert_eq!(base.to_vec(), [1; 18]);
+        assert_eq!(overlay.written().len(), 2);
+        assert_eq!(overlay.written()[0], (1, Arc::from([7, 7, 7, 9])));
         assert_eq!(overlay.bytes_held(), 8);
     }
 

@@ -17,6 +17,9 @@ pub struct ImageArgs {
     /// Wait until nobody else uses the image
     #[arg(long)]
     pub wait: bool,
+    /// Image file or block device of the journal, where the file system has an external one
+    #[arg(long, value_name = "PATH")]
+    pub journal: Option<PathBuf>,
 }
 
 impl ImageArgs {
@@ -53,8 +56,16 @@ impl ImageArgs {
 
     /// Opens as the options say.
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
-        let options = options.clone().wait(self.wait);
+        let options = self.with_journal(options.clone().wait(self.wait));
         Fs::open(&self.image, &options).map_err(|e| self.refused(&e))
+    }
+
+    /// Options that name the external journal, if there is one.
+    pub fn with_journal(&self, options: OpenOptions) -> OpenOptions {
+        match &self.journal {
+            Some(path) => options.journal(path),
+            None => options,
+        }
     }
 
     /// Writes everything and closes.

@@ -54,7 +54,12 @@ fn on_trial(args: &Args) -> Result<Fs> {
     let base = reading.device(&args.image.image).map_err(|e| args.image.refused(&e))?;
     let trial = OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES);
     let device: Arc<dyn BlockDevice> = Arc::new(trial);
-    Fs::open_device(device, &OpenOptions::new()).at(args.image.name())
+    let mut options = OpenOptions::new();
+    if let Some(path) = &args.image.journal {
+        let base = reading.device(path).map_err(|e| args.image.refused(&e))?;
+        options = options.journal_on(Arc::new(OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES)));
+    }
+    Fs::open_device(device, &options).at(args.image.name())
 }
 
 fn dropped(outcome: &Outcome) -> Option<&'static str> {
@@ -72,6 +77,7 @@ fn document(recovery: &Recovery, dry_run: bool) -> Value {
             "transactions": journal.transactions,
             "blocks": journal.blocks,
             "revoked": journal.revoked,
+            "fast_records": journal.fast_records,
             "first_sequence": journal.first,
             "end_sequence": journal.end,
             "dropped": dropped(journal),
@@ -102,6 +108,9 @@ fn tell(args: &Args, context: &Context, recovery: &Recovery) {
                 count(journal.blocks, "block"),
                 count(journal.revoked, "copy").replace("copys", "copies"),
             ));
+        }
+        if journal.fast_records > 0 {
+            say(format!("replayed {} of fast commits", count(journal.fast_records, "record")));
         }
         if let Some(what) = dropped(journal) {
             say(format!("dropped {what}"));

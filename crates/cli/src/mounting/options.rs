@@ -1,6 +1,7 @@
 //! Options of a mount, as `-o` has them.
 
 use rustix::mount::MountFlags;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How an image is mounted.
@@ -32,6 +33,8 @@ pub struct Options {
     pub writeback_cache: bool,
     /// Threads that serve; 0: by the number of CPUs.
     pub threads: usize,
+    /// Where the external journal is, for a file system that has one.
+    pub journal: Option<PathBuf>,
     /// What the kernel keeps for the mount.
     pub flags: MountFlags,
 }
@@ -52,6 +55,7 @@ impl Default for Options {
             direct_io: false,
             writeback_cache: true,
             threads: 0,
+            journal: None,
             flags: MountFlags::empty(),
         }
     }
@@ -168,6 +172,7 @@ impl Options {
             }
             ("memory", size) => self.memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?),
             ("threads", number) => self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?,
+            ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
             ("errors", "continue" | "remount-ro" | "panic") => {}
             // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is changed.
             ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}

@@ -75,6 +75,9 @@ fn open_options(plan: &Plan) -> OpenOptions {
     if let Some(bytes) = own.memory {
         options = options.memory(bytes);
     }
+    if let Some(path) = &own.journal {
+        options = options.journal(path);
+    }
     if let Some(interval) = own.commit {
         options = options.commit_interval(interval);
     }
@@ -110,7 +113,8 @@ fn refused(plan: &Plan, error: &Error) -> Failure {
         let (image, dir) = (plan.image.display(), there.dir.display());
         return Failure::new(format_args!("{image} is mounted at {dir}; unmount it there first"));
     }
-    let args = crate::image::ImageArgs { image: plan.image.clone(), wait: false };
+    let args =
+        crate::image::ImageArgs { image: plan.image.clone(), wait: false, journal: plan.options.journal.clone() };
     args.refused(error)
 }
 

@@ -1,8 +1,8 @@
 //! Images that a crash left.
 
 use crate::args;
-use crate::program::{done, json};
-use extant_testkit::kernel::{Mount, Shutdown};
+use crate::program::{done, json, refused};
+use extant_testkit::kernel::{Loop, Mount, Shutdown};
 use extant_testkit::{FeatureSet, Image};
 
 /// An image with a journal to replay and an orphan: the kernel was stopped after a commit.
@@ -61,6 +61,27 @@ fn a_torn_tail_is_dropped() {
     let recovered = json(&args!["recover", image.path()]);
     assert!(recovered["journal"]["dropped"].is_string(), "{recovered}");
     image.assert_clean();
+}
+
+#[test]
+fn a_journal_on_a_device_of_its_own_is_named() {
+    let journal = Image::mke2fs(8 << 20, &["-b", "4096", "-O", "journal_dev"]);
+    let on = Loop::attach(journal.path(), false);
+    let name = format!("{}", on.device().display());
+    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-J", &format!("device={name}")]);
+    let mount = Mount::new(image.path(), &format!("journal_path={name}"));
+    std::fs::write(mount.join("from the kernel"), "x").unwrap();
+    mount.crash(Shutdown::FlushLog);
+    drop(on);
+    let before = (image.bytes(), journal.bytes());
+    refused(&args!["ls", image.path()], 1, "external journal");
+    assert!(done(&args!["ls", "--journal", journal.path(), image.path()]).text().contains("from the kernel"));
+    let trial = json(&args!["recover", "--dry-run", "--journal", journal.path(), image.path()]);
+    assert!(before == (image.bytes(), journal.bytes()));
+    let recovered = json(&args!["recover", "--journal", journal.path(), image.path()]);
+    assert_eq!(recovered["journal"], trial["journal"]);
+    done(&args!["mkdir", "--journal", journal.path(), image.path(), "/dir"]);
+    assert!(done(&args!["ls", image.path()]).text().contains("dir"));
 }
 
 /// Where the commit block with the highest sequence lies.

@@ -36,6 +36,32 @@ impl Alloc {
         Ok(start)
     }
 
+    /// Books those of the blocks that are free within `h`, whoever is to own them: what replay finds named as a file's
+    /// must not be given to another. Costs [`Self::credits`].
+    ///
+    /// # Errors
+    /// `Corrupt` if a block belongs to the file system's own metadata, or does not exist; `Io`.
+    pub fn book_free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32) -> Result<()> {
+        let named = || Corrupt::new("blocks of a file").found(start.0);
+        if !self.vol.geo.data_range_valid(start, len.into()) {
+            return Err(named().expected(self.vol.geo.blocks_count).into());
+        }
+        let (mut at, end) = (start.0, start.0 + u64::from(len));
+        while at < end {
+            let part = self.part_in_group(at, end)?;
+            let (g, run) = self.blocks.place(BlockNr(at), part).ok_or_else(named)?;
+            if is_metadata(&self.vol.geo, &self.groups, g, at, part.into()) {
+                return Err(named().field("belongs to the file system").at_group(g).into());
+            }
+            while let Some(mut claim) = Blocks::claim_within(&self.blocks, g, run)? {
+                let len = claim.len;
+                self.book(h, &mut claim, len)?;
+            }
+            at += u64::from(part);
+        }
+        Ok(())
+    }
+
     /// Credits that booking or freeing a contiguous run of `blocks` blocks may cost.
     pub fn credits(&self, blocks: u32) -> u32 {
         let groups = 1 + blocks.saturating_sub(1).div_ceil(self.vol.geo.blocks_per_group);

@@ -11,6 +11,7 @@ use crate::error::{Errno, Error, Result};
 use crate::groups::{Bitmap, Groups, Kind, less};
 use crate::inode::Inode;
 use crate::volume::Volume;
+use extant_blocks::Buffer;
 use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::{GroupDesc, GroupFlags};
@@ -71,6 +72,22 @@ impl Alloc {
         let top = parent.ino == InodeNr::ROOT || parent.body().flags.contains(orlov::TOPDIR);
         let view = orlov::View { geo: &self.vol.geo, groups: &self.groups, free: &self.inodes.free };
         if top { view.spread(self.vol.rng.next_u32()) } else { view.near(home) }
+    }
+
+    /// Takes this inode number, if it is free: replay finds it named. The slot is the caller's to fill.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such number, or the group's bitmap or counts are wrong; `Io`.
+    pub fn take_inode(&self, h: &mut Handle<'_>, ino: InodeNr, ftype: FileType) -> Result<()> {
+        self.inodes.take_this(h, ino, ftype == FileType::Directory)
+    }
+
+    /// Credits of [`Self::take_inode`]: the table may have to be initialised up to the number.
+    pub fn take_inode_credits(&self, ino: InodeNr) -> u32 {
+        let Ok((g, index)) = self.vol.geo.inode_location(ino) else { return 0 };
+        let used = self.groups.with(g, |desc| self.inodes.used_part(desc));
+        let (first, last) = (self.vol.geo.inode_slot(used.min(index)).0, self.vol.geo.inode_slot(index).0);
+        Self::INODE_CREDITS + (last - first)
     }
 
     /// Frees an inode number.
@@ -174,12 +191,32 @@ impl Inodes {
             return Err(error.expected(used_part).at_group(g).into());
         }
         self.init_table_block(h, g, index, used_part)?;
+        self.book_bit(h, g, &buffer, index, dir)?;
+        group.next = index + 1;
+        Ok(geo.inode_at(g, index))
+    }
+
+    fn take_this(&self, h: &mut Handle<'_>, ino: InodeNr, dir: bool) -> Result<()> {
+        let (g, index) = self.vol.geo.inode_location(ino)?;
+        let _group = self.lock(g)?;
+        let used_part = self.used_part(&self.groups.desc(g)?);
+        let buffer = self.groups.bitmap_block(h, g, Kind::Inodes)?;
+        if bitmap::test(&buffer.read(), index as usize) {
+            return Ok(());
+        }
+        for at in used_part..=index {
+            self.init_table_block(h, g, at, used_part)?;
+        }
+        self.book_bit(h, g, &buffer, index, dir)
+    }
+
+    /// Sets a bit that is clear, and counts it.
+    fn book_bit(&self, h: &mut Handle<'_>, g: GroupNr, buffer: &Arc<Buffer>, index: u32, dir: bool) -> Result<()> {
         self.groups.bitmap_changed(h, g, Kind::Inodes)?;
         let left = self.groups.edit(h, g, |desc| self.book(desc, g, index, dir))?;
-        bitmap::set(&mut h.write(&buffer, Seal::NONE)?, index as usize);
-        group.next = index + 1;
+        bitmap::set(&mut h.write(buffer, Seal::NONE)?, index as usize);
         self.free.set(g.0, left);
-        Ok(geo.inode_at(g, index))
+        Ok(())
     }
 
     /// The first index to look at: behind the reserved inodes.

@@ -80,6 +80,25 @@ impl Blocks {
         Ok(Claim::new(this.clone(), start, run.len << this.vol.geo.cluster_bits))
     }
 
+    /// Claims the first free run within `within`; `None` if nothing of it is free.
+    pub(super) fn claim_within(this: &Arc<Blocks>, g: GroupNr, within: Run) -> Result<Option<Claim>> {
+        this.load(g)?;
+        let Some(mut tree) = this.with_group(g, true) else { return Ok(None) };
+        let units = this.shape.place(g, within);
+        let Some(free) = tree.free.within(units.start..units.end()).next() else { return Ok(None) };
+        if !this.budget.take(free.len.into(), 0) {
+            return Err(Errno::NoSpc.into());
+        }
+        let taken = this.take(this.shape.tree_of(g), &mut tree, free);
+        drop(tree);
+        let Some((g, run)) = taken else {
+            this.budget.give(free.len.into());
+            return Ok(None);
+        };
+        let start = this.vol.geo.block_of_bit(g, run.start);
+        Ok(Some(Claim::new(this.clone(), start, run.len << this.vol.geo.cluster_bits)))
+    }
+
     /// Why there is no place, if `unread` bitmaps could not be read before.
     fn nothing_found(&self, unread: u64) -> Error {
         match self.unread.load(Relaxed) == unread {

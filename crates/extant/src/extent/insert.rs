@@ -158,6 +158,24 @@ fn insert_each(
     Ok(())
 }
 
+/// Maps a run whose blocks are booked already, and charges the file for them. The blocks that it is mapped to must be
+/// holes, and clusters single blocks. Costs [`credits`](super::credits) for the run.
+///
+/// # Errors
+/// EOPNOTSUPP and EINVAL as [`insert_claim`]; `Corrupt` if a block is mapped, ENOSPC, `Io`.
+pub fn insert_booked(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
+    if st.geo.cluster_ratio() > 1 {
+        return Err(Errno::OpNotSupp.into());
+    }
+    let mut map = inode.map.write();
+    changing(h, inode, &mut map, |h| {
+        insert_owned(st, h, inode, run)?;
+        charge(st, h, inode, run.len.into())
+    })?;
+    map.put(run);
+    Ok(())
+}
+
 /// Runs a change of the map: what readers found before is stale, and after an error nothing is known any more.
 pub(super) fn changing<'j, R>(
     h: &mut Handle<'j>,

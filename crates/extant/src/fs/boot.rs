@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::extent::raw;
 use extant_blocks::BlockDevice;
 use extant_format::error::Corrupt;
+use extant_format::features::{Compat, Incompat};
 use extant_format::group_desc::GroupDesc;
 use extant_format::inode as disk;
 use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
@@ -60,14 +61,20 @@ pub fn inode(dev: &dyn BlockDevice, geo: &Geometry, ino: InodeNr) -> Result<disk
     Ok(disk::Inode::decode(&slot, geo, ino)?)
 }
 
-/// The journal's blocks: a file of the file system. None if it has no journal.
-pub fn log(dev: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock) -> Result<Option<Log>> {
-    if !sb.compat().contains(extant_format::features::Compat::HAS_JOURNAL) {
+/// The journal's blocks: a file of the file system, or all of `journal`, a device of its own. None if it has no journal.
+pub fn log(
+    dev: &Arc<dyn BlockDevice>,
+    journal: Option<&Arc<dyn BlockDevice>>,
+    geo: &Geometry,
+    sb: &Superblock,
+) -> Result<Option<Log>> {
+    if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return Ok(None);
     }
     let ino = sb.journal_inum();
     if ino.0 == 0 {
-        return Err(Error::Unsupported("an external journal".into()));
+        let missing = || Error::Unsupported("an external journal whose device is not named".into());
+        return external_log(journal.ok_or_else(missing)?, geo, sb).map(Some);
     }
     let body = inode(&**dev, geo, ino)?;
     let runs = raw::map(&**dev, geo, &body, ino)?;
@@ -76,9 +83,34 @@ pub fn log(dev: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock) -> Resul
     Ok(Some(Log::open(dev.clone(), &extents, geo.block_size, LogPlace::Inside)?))
 }
 
+/// A journal on a device of its own, which has to be the one that the file system names.
+fn external_log(journal: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock) -> Result<Log> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    if journal.len() >= SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+        journal.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+    }
+    let own = Superblock::parse(&bytes)?;
+    let invalid = |why: &str| Err(Error::Invalid(format!("{}: {why}", journal.name())));
+    if !own.incompat().contains(Incompat::JOURNAL_DEV) {
+        return invalid("not a journal, but a file system");
+    }
+    if own.uuid() != sb.journal_uuid() {
+        return invalid("the journal of another file system");
+    }
+    let blocks = own.blocks_count().min(journal.len() / u64::from(geo.block_size));
+    let len = u32::try_from(blocks).unwrap_or(u32::MAX);
+    let extents = [LogExtent { logical: 0, physical: 0, len }];
+    let log = Log::open(journal.clone(), &extents, geo.block_size, LogPlace::External)?;
+    match log.superblock().users() {
+        [user] if *user == sb.uuid() => Ok(log),
+        [_] => invalid("the journal is used by another file system"),
+        _ => invalid("a journal of more than one file system"),
+    }
+}
+
 /// Physical blocks of the orphan file, in order, with its inode's checksum seed.
 pub fn orphan_file(dev: &dyn BlockDevice, geo: &Geometry, sb: &Superblock) -> Result<Option<(InodeNr, u32, Vec<u64>)>> {
-    if !sb.compat().contains(extant_format::features::Compat::ORPHAN_FILE) {
+    if !sb.compat().contains(Compat::ORPHAN_FILE) {
         return Ok(None);
     }
     let ino = sb.orphan_file_inum();

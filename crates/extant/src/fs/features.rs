@@ -1,7 +1,7 @@
 //! Which feature bits are read and written, only read, or refused.
 
 use crate::error::{Error, Result};
-use extant_format::features::{Compat, Features, Incompat, RoCompat};
+use extant_format::features::{Features, Incompat, RoCompat};
 
 /// What may be done with a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,17 +35,13 @@ const WRITE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::METADATA_CSUM)
     .union(RoCompat::ORPHAN_PRESENT);
 
-/// Compat bits that must be understood to write (to ignore them would break what they stand for).
-const NOT_WRITTEN: Compat = Compat::FAST_COMMIT;
-
 /// Decides by the feature bits. An unknown or unsupported incompat bit is an error that names it.
 pub fn access(features: &Features) -> Result<Access> {
     let refused = features.incompat.difference(READ);
     if !refused.is_empty() {
         return Err(Error::Unsupported(format!("incompatible feature {}", refused.names().join(", "))));
     }
-    let mut blocking = features.ro_compat.difference(WRITE).names();
-    blocking.extend((features.compat & NOT_WRITTEN).names());
+    let blocking = features.ro_compat.difference(WRITE).names();
     Ok(match blocking.is_empty() {
         true => Access::Full,
         false => Access::ReadOnly(format!("feature {} can be read only", blocking.join(", "))),

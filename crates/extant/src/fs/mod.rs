@@ -2,6 +2,7 @@
 
 mod boot;
 mod client;
+mod fast_commit;
 mod features;
 mod freeze;
 mod open;
@@ -43,6 +44,8 @@ pub struct Fs {
     /// The superblock's state when nobody has it mounted.
     clean_state: State,
     mmp: Option<Mmp>,
+    /// The journal's device, if that is not the file system's own.
+    external_log: Option<Arc<dyn BlockDevice>>,
 }
 
 impl Deref for Fs {
@@ -79,10 +82,14 @@ impl Fs {
         self.ops.st().groups.superblock()
     }
 
-    /// The superblock of the journal as it is on the device; None if there is no journal.
+    /// The superblock of the journal as it is on the device; None if there is no journal, or it has a device that was not named.
     pub fn journal_superblock(&self) -> Result<Option<JournalSuperblock>> {
         let st = self.ops.st();
-        let log = boot::log(&st.dev, &st.geo, &self.superblock())?;
+        let sb = self.superblock();
+        if sb.journal_inum().0 == 0 && self.external_log.is_none() {
+            return Ok(None);
+        }
+        let log = boot::log(&st.dev, self.external_log.as_ref(), &st.geo, &sb)?;
         Ok(log.map(|log| log.superblock().clone()))
     }
 

@@ -3,7 +3,7 @@
 use super::client::StoreClient;
 use super::features::{self, Access};
 use super::threads::Threads;
-use super::{Fs, OpenOptions, Recovery, boot};
+use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
 use crate::alloc::Alloc;
 use crate::error::Result;
 use crate::groups::Groups;
@@ -76,15 +76,19 @@ fn open_claimed(
     write: bool,
     mut recovery: Recovery,
 ) -> Result<Fs> {
-    let (dev, log) = recover(dev, &geo, sb, options, write, &mut recovery)?;
+    let external_log = if options.no_recovery { None } else { options.journal_device(!write)? };
+    let (dev, log) = recover(dev, external_log.as_ref(), &geo, sb, options, write, &mut recovery)?;
     let (sb, _) = boot::superblock(&*dev)?;
     if !write {
-        return assemble(dev, &sb, sb.clone(), None, options, recovery);
+        let mut fs = assemble(dev, &sb, sb.clone(), None, options, recovery)?;
+        fs.external_log = external_log;
+        return Ok(fs);
     }
     let mut marked = sb.clone();
     mark_mounted(&*dev, &mut marked, log.is_some(), options)?;
     let assembled = assemble(dev.clone(), &sb, marked, Some(log), options, recovery);
     let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
+    fs.external_log = external_log;
     start(&mut fs, options).inspect_err(|_| abandon(&fs))?;
     Ok(fs)
 }
@@ -112,7 +116,16 @@ fn assemble(
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
     let anchors = ops.moor();
-    Ok(Fs { ops, _anchors: anchors, threads: None, recovery, _client: client, clean_state: before.state(), mmp: None })
+    Ok(Fs {
+        ops,
+        _anchors: anchors,
+        threads: None,
+        recovery,
+        _client: client,
+        clean_state: before.state(),
+        mmp: None,
+        external_log: None,
+    })
 }
 
 /// The first changes: what a crash left is finished, and the threads begin.
@@ -179,6 +192,7 @@ fn may_write(dev: &dyn BlockDevice, sb: &Superblock, options: &OpenOptions, reco
 /// Replays the journal, onto the device or in memory. Gives the device to work on, and the log.
 fn recover(
     dev: Arc<dyn BlockDevice>,
+    external_log: Option<&Arc<dyn BlockDevice>>,
     geo: &Geometry,
     sb: &Superblock,
     options: &OpenOptions,
@@ -189,9 +203,9 @@ fn recover(
     if options.no_recovery || !(needed || write) {
         return Ok((dev, None));
     }
-    let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
+    let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
     if !needed && log.needs_recovery() {
-        return empty_log(dev, geo, sb, recovery);
+        return empty_log(dev, external_log, geo, sb, recovery);
     }
     if !log.needs_recovery() {
         if write && log.errno() != 0 {
@@ -199,32 +213,40 @@ fn recover(
         }
         return Ok((dev, Some(log)));
     }
+    let replay = recovery::scan(&log, geo.blocks_count)?;
+    let (outcome, fast) = (replay.outcome(), replay.fast_commits().clone());
+    recovery.journal = Some(outcome);
     if write {
-        let (log, outcome) = recovery::recover(log, &*dev, geo.blocks_count)?;
+        let log = match fast.is_empty() {
+            true => replay.finish(&*dev)?,
+            false => recovery::scan(&fast_commit::commit(replay, &dev, options)?, geo.blocks_count)?.finish(&*dev)?,
+        };
         note_errors(&*dev, sb, outcome.errno)?;
-        recovery.journal = Some(outcome);
         return Ok((dev, Some(log)));
     }
-    let replay = recovery::scan(&log, geo.blocks_count)?;
-    recovery.journal = Some(replay.outcome());
     recovery.in_memory = true;
-    Ok((replay.overlay(dev), None))
+    let full = replay.overlay(dev);
+    match fast.is_empty() {
+        true => Ok((full, None)),
+        false => Ok((fast_commit::in_memory(full, &fast, options)?, None)),
+    }
 }
 
 /// The superblock says that everything is home, so what the log holds is from before somebody took care of it without the
 /// log: it would undo that. It is emptied, as a kernel does that mounts the image.
 fn empty_log(
     dev: Arc<dyn BlockDevice>,
+    external_log: Option<&Arc<dyn BlockDevice>>,
     geo: &Geometry,
     sb: &Superblock,
     recovery: &mut Recovery,
 ) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
-    let Some(log) = boot::log(&dev, geo, sb)? else { return Ok((dev, None)) };
+    let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
     tracing::warn!("the superblock says that nothing is to be recovered: what the journal holds is dropped");
     recovery::scan(&log, geo.blocks_count)?.discard()?;
     recovery.log_emptied = true;
     note_errors(&*dev, sb, log.errno())?;
-    let log = boot::log(&dev, geo, sb)?;
+    let log = boot::log(&dev, external_log, geo, sb)?;
     Ok((dev, log))
 }
 
@@ -293,13 +315,13 @@ pub fn mark_error(st: &Store) -> Result<()> {
 
 /// What is to be done with a file system.
 #[derive(Clone, Copy)]
-struct Use {
-    write: bool,
+pub(super) struct Use {
+    pub write: bool,
     /// It was closed properly.
-    closed: bool,
+    pub closed: bool,
 }
 
-fn build(
+pub(super) fn build(
     dev: Arc<dyn BlockDevice>,
     geo: Geometry,
     sb: Superblock,

@@ -5,7 +5,7 @@ use crate::inode::PlugPolicy;
 use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, ImageSpec, Place, parse_image_spec};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,14 @@ pub struct OpenOptions {
     pub(crate) use_reserve: bool,
     pub(crate) orphans: Option<OrphanDesign>,
     pub(crate) plug: PlugPolicy,
+    journal: Option<Journal>,
+}
+
+/// Where an external journal is.
+#[derive(Clone, Debug)]
+enum Journal {
+    Path(PathBuf),
+    Device(Arc<dyn BlockDevice>),
 }
 
 impl Default for OpenOptions {
@@ -50,6 +58,7 @@ impl Default for OpenOptions {
             use_reserve: false,
             orphans: None,
             plug: PlugPolicy::default(),
+            journal: None,
         }
     }
 }
@@ -163,10 +172,35 @@ impl OpenOptions {
         self
     }
 
+    /// The image file or block device of an external journal, named as images are.
+    pub fn journal(mut self, path: impl Into<PathBuf>) -> Self {
+        self.journal = Some(Journal::Path(path.into()));
+        self
+    }
+
+    /// The device of an external journal.
+    pub fn journal_on(mut self, device: Arc<dyn BlockDevice>) -> Self {
+        self.journal = Some(Journal::Device(device));
+        self
+    }
+
+    /// The device of the external journal, if one was named.
+    pub(super) fn journal_device(&self, read_only: bool) -> Result<Option<Arc<dyn BlockDevice>>> {
+        match &self.journal {
+            None => Ok(None),
+            Some(Journal::Device(device)) => Ok(Some(device.clone())),
+            Some(Journal::Path(path)) => self.open_device(path, read_only).map(Some),
+        }
+    }
+
     /// Opens the device that a path names, as [`crate::Fs::open`] does.
     pub fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
+        self.open_device(path, self.read_only)
+    }
+
+    fn open_device(&self, path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
         let spec = image_spec(path);
-        let how = extant_blocks::OpenOptions::from_spec(&spec).read_only(self.read_only).direct(self.direct_io);
+        let how = extant_blocks::OpenOptions::from_spec(&spec).read_only(read_only).direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);
         Ok(Arc::new(how.wait(patience).open().map_err(Error::Io)?))
     }

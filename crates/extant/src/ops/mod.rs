@@ -14,6 +14,7 @@ mod link;
 mod orphans;
 mod readdir;
 mod rename;
+mod replay;
 mod unlink;
 mod xattrs;
 

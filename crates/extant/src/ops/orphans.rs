@@ -106,7 +106,7 @@ impl Operations {
     }
 
     /// Frees blocks, attributes and number. Freeing has begun, so the inode gets no new holder.
-    fn free(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(super) fn free(&self, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();
         let _lock = inode.rw.write();
         if inode.body().links > 0 {

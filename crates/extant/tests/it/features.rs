@@ -167,22 +167,7 @@ fn compatible_bits_are_kept() {
 }
 
 #[test]
-fn an_external_journal_is_refused() {
-    let mut bytes = small("default");
-    change_superblock(&mut bytes, |sb| {
-        sb.set_journal_inum(extant_format::InodeNr(0));
-        sb.set_journal_dev(0x0801);
-    });
-    let (device, opened) = open(&bytes, false);
-    let error = opened.unwrap_err();
-    assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains("external journal"), "{error}");
-    assert!(!changed(&device));
-    change_superblock(&mut bytes, |sb| {
-        let mut features = sb.features();
-        features.incompat |= Incompat::RECOVER;
-        sb.set_features(features);
-    });
-    assert!(open(&bytes, true).1.unwrap_err().to_string().contains("external journal"));
+fn a_journal_is_no_file_system() {
     let journal = Image::mke2fs(12 << 20, &["-O", "journal_dev"]);
     let error = open(&journal.bytes(), true).1.unwrap_err();
     assert!(error.to_string().contains("journal_dev"), "{error}");
@@ -240,24 +225,6 @@ fn a_log_of_the_kernel_is_replayed_in_memory_for_readers() {
     assert_eq!(read_file(&fs, "/file"), b"from the kernel");
     fs.unmount().unwrap();
     assert!(!changed(&device));
-}
-
-#[test]
-fn fast_commits_are_not_written_and_refused_when_they_are_to_be_replayed() {
-    let image = FeatureSet::named("fast_commit").make();
-    assert_reads_only(&image.bytes(), "fast_commit");
-    let mount = Mount::new(image.path(), "commit=300");
-    std::fs::write(mount.join("first"), "1").unwrap();
-    mount.sync();
-    std::fs::write(mount.join("second"), "2").unwrap();
-    std::fs::File::open(mount.join("second")).unwrap().sync_all().unwrap();
-    mount.crash(Shutdown::NoFlushLog);
-    for read_only in [false, true] {
-        let (device, opened) = open(&image.bytes(), read_only);
-        let error = opened.unwrap_err();
-        assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains("fast commit"), "{error}");
-        assert!(!changed(&device));
-    }
 }
 
 #[test]

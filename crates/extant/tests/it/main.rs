@@ -5,6 +5,8 @@ mod crash_mix;
 mod devices;
 mod dir;
 mod extents;
+mod external_journal;
+mod fast_commit;
 mod features;
 mod file;
 mod freeze;

@@ -211,6 +211,24 @@ impl Inode {
         Ok(inode)
     }
 
+    /// Reads a slot from a record of a fast commit, which may end behind the fields. Gives what follows the fields where the
+    /// record has all of the slot. The checksum is not that of a slot.
+    ///
+    /// # Errors
+    /// As [`decode_unverified`](Self::decode_unverified), and a record that is longer than a slot.
+    pub fn decode_record<'a>(record: &'a [u8], geo: &Geometry, ino: InodeNr) -> Result<(Inode, Option<&'a [u8]>)> {
+        let mut slot = vec![0; geo.inode_size.into()];
+        let Some(start) = slot.get_mut(..record.len()) else {
+            let error = Corrupt::new("inode in a fast commit").field("size").at_inode(ino);
+            return Err(error.found(record.len() as u64).expected(geo.inode_size));
+        };
+        start.copy_from_slice(record);
+        let inode = Inode::decode_unverified(&slot, geo, ino)?;
+        let whole = record.len() == slot.len();
+        let tail = whole.then(|| tail(record, geo, &inode));
+        Ok((inode, tail))
+    }
+
     /// Writes the inode into its slot with its checksum; attribute area and unknown bytes stay.
     ///
     /// # Errors

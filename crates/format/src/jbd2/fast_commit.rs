@@ -87,6 +87,11 @@ impl<'a> FastCommitTags<'a> {
         self.checksum
     }
 
+    /// Whether the block was read to its end: no record begins in what is left.
+    pub const fn is_at_end(&self) -> bool {
+        self.next + TLV_HEADER > self.block.len()
+    }
+
     fn named(value: &'a [u8]) -> Option<(InodeNr, InodeNr, &'a [u8])> {
         let name = value.get(8..).filter(|name| (1..=255).contains(&name.len()))?;
         Some((InodeNr(le32(value, 0)), InodeNr(le32(value, 4)), name))

@@ -3,6 +3,9 @@
 //! [`scan`] reads the log and decides what is to be replayed, without changing anything. [`Replay::apply`] writes it
 //! home; [`Replay::overlay`] shows the file system as if it were home, for those who only read.
 //!
+//! Fast commits follow on the last full commit. They say what became of files and names, so the file system replays them,
+//! in memory, over what the full commits give; [`Replay::append`] makes a full commit of the blocks that this changes.
+//!
 //! # Invariants
 //! 1. Nothing is written before everything was checked.
 //! 2. A scan takes time and memory in proportion to the log's length on its device, whatever the log holds.
@@ -14,6 +17,7 @@ mod replay;
 mod resolve;
 mod scan;
 
+pub use fast_commit::FastCommits;
 pub use replay::{Replay, recover};
 
 use crate::error::Result;
@@ -49,8 +53,10 @@ pub struct Outcome {
     pub dropped: Option<Dropped>,
     /// The errno that an aborted session left; 0 for none.
     pub errno: i32,
-    /// The log has a fast-commit area (empty, or it would not be replayed).
+    /// The log has a fast-commit area.
     pub fast_commit: bool,
+    /// Records of fast commits to replay.
+    pub fast_records: u64,
 }
 
 /// Finds out what is to be replayed onto a file system of `fs_blocks` blocks. A log that is marked empty gives an empty
@@ -58,7 +64,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged or names blocks that do not exist or belong
-/// to the log; [`Unsupported`](crate::Error::Unsupported) if fast commits would have to be replayed; I/O errors.
+/// to the log; [`Unsupported`](crate::Error::Unsupported) for fast commits of a kind that is not known; I/O errors.
 pub fn scan(log: &Log, fs_blocks: u64) -> Result<Replay> {
     let mut outcome = Outcome {
         first: log.superblock().sequence(),
@@ -68,7 +74,7 @@ pub fn scan(log: &Log, fs_blocks: u64) -> Result<Replay> {
         ..Outcome::default()
     };
     if !log.needs_recovery() {
-        return Ok(Replay::new(log.clone(), Vec::new(), outcome));
+        return Ok(Replay::new(log.clone(), Vec::new(), FastCommits::default(), outcome, log.superblock().first()));
     }
     let mut found = scan::transactions(log, fs_blocks)?;
     let copies = resolve::copies(log, &mut found, &mut outcome)?;
@@ -76,6 +82,7 @@ pub fn scan(log: &Log, fs_blocks: u64) -> Result<Replay> {
     outcome.end = outcome.first.wrapping_add(outcome.transactions);
     outcome.dropped = found.dropped;
     outcome.blocks = copies.len() as u64;
-    fast_commit::check_empty(log, outcome.end)?;
-    Ok(Replay::new(log.clone(), copies, outcome))
+    let fast = fast_commit::find(log, outcome.end)?;
+    outcome.fast_records = fast.len() as u64;
+    Ok(Replay::new(log.clone(), copies, fast, outcome, found.end_block(log)))
 }

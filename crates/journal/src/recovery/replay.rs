@@ -2,11 +2,13 @@
 
 use super::overlay::Overlay;
 use super::scan::Copy;
-use super::{Outcome, scan};
-use crate::error::Result;
-use crate::log::Log;
+use super::{FastCommits, Outcome, scan};
+use crate::error::{Error, Result};
+use crate::log::record::{Record, blocks_needed};
+use crate::log::{Log, LogFeatures};
 use extant_blocks::{BlockDevice, Plug};
 use extant_format::jbd2;
+use extant_format::types::Timestamp;
 use extant_sync::Arc;
 
 /// Copies in memory at a time.
@@ -18,12 +20,15 @@ pub struct Replay {
     log: Log,
     /// One for each block, in the order of the blocks.
     copies: Vec<Copy>,
+    fast: FastCommits,
     outcome: Outcome,
+    /// The block of the log behind the last transaction.
+    next: u32,
 }
 
 impl Replay {
-    pub(super) fn new(log: Log, copies: Vec<Copy>, outcome: Outcome) -> Replay {
-        Replay { log, copies, outcome }
+    pub(super) fn new(log: Log, copies: Vec<Copy>, fast: FastCommits, outcome: Outcome, next: u32) -> Replay {
+        Replay { log, copies, fast, outcome, next }
     }
 
     /// What the log held.
@@ -36,21 +41,84 @@ impl Replay {
         self.copies.is_empty()
     }
 
+    /// The fast commits that follow on the full ones.
+    pub fn fast_commits(&self) -> &FastCommits {
+        &self.fast
+    }
+
     /// Writes everything home to `device`, flushes, and then marks the log empty. The [`Log`] that was scanned still
     /// knows the old superblock: open it again, as [`recover`] does.
     ///
     /// # Errors
-    /// I/O errors; the log is as it was then.
+    /// I/O errors; the log is as it was then. [`Unsupported`](crate::Error::Unsupported) where fast commits follow, which
+    /// the file system has to replay.
     pub fn apply(&self, device: &dyn BlockDevice) -> Result<Outcome> {
         if !self.log.needs_recovery() {
             return Ok(self.outcome);
         }
+        if !self.fast.is_empty() {
+            return Err(Error::Unsupported("replaying fast commits without their file system"));
+        }
+        self.bring_home(device)?;
+        self.mark_empty()?;
+        Ok(self.outcome)
+    }
+
+    /// As [`Replay::apply`]; gives the log as it is then.
+    ///
+    /// # Errors
+    /// As [`Replay::apply`].
+    pub fn finish(self, device: &dyn BlockDevice) -> Result<Log> {
+        self.apply(device)?;
+        self.log.reopen()
+    }
+
+    fn bring_home(&self, device: &dyn BlockDevice) -> Result<()> {
         for copies in self.copies.chunks(BATCH) {
             self.write_home(device, copies)?;
         }
+        Ok(device.flush()?)
+    }
+
+    /// Writes the full commits home to `device`, flushes, and lets the log begin behind them. The fast commits stay what
+    /// they are: to be replayed, by whoever recovers next.
+    ///
+    /// # Errors
+    /// I/O errors; [`Unsupported`](crate::Error::Unsupported) for a log that cannot be written.
+    pub fn apply_full(&self, device: &dyn BlockDevice) -> Result<()> {
+        let mut superblock = self.log.prepare(LogFeatures::default())?;
+        self.bring_home(device)?;
+        superblock.set_start(self.next);
+        superblock.set_sequence(self.outcome.end);
+        self.log.write_superblock(&superblock)?;
+        Ok(self.log.device().flush()?)
+    }
+
+    /// After [`Replay::apply_full`]: makes a full commit of `blocks`, which are what the fast commits make of the file
+    /// system. When its record is durable they count no more; until then they count alone. Gives the log to recover.
+    ///
+    /// # Errors
+    /// I/O errors; [`Unsupported`](crate::Error::Unsupported) if the log has no room for so many blocks.
+    pub fn append(self, blocks: &[(u64, Arc<[u8]>)], time: Timestamp) -> Result<Log> {
+        let log = self.log.reopen()?;
+        let format = log.superblock().format();
+        let wide = blocks.iter().any(|(nr, _)| *nr > u64::from(u32::MAX));
+        if wide && !format.bit64 {
+            return Err(Error::Unsupported("a log of 32 bits for so large a file system"));
+        }
+        if blocks_needed(&format, blocks.len(), 0) >= log.capacity() {
+            return Err(Error::Unsupported("fast commits that change more blocks than the log holds"));
+        }
+        let record = Record::build(&format, self.outcome.end, blocks, &[], time);
+        let (device, mut at) = (Arc::clone(log.device()), self.next);
+        for piece in &record.body {
+            device.write_at(piece, log.offset(at)?)?;
+            at = log.after(at);
+        }
         device.flush()?;
-        self.mark_empty()?;
-        Ok(self.outcome)
+        device.write_at(&record.commit, log.offset(at)?)?;
+        device.flush()?;
+        log.reopen()
     }
 
     fn write_home(&self, device: &dyn BlockDevice, copies: &[Copy]) -> Result<()> {

@@ -46,6 +46,8 @@ pub(super) struct RevokeAt {
 pub(super) struct Transaction {
     pub copies_end: usize,
     pub revokes_end: usize,
+    /// The block of the log behind its commit record.
+    pub next: u32,
 }
 
 /// All committed transactions.
@@ -58,6 +60,11 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// The block of the log where the next transaction would begin.
+    pub fn end_block(&self, log: &Log) -> u32 {
+        self.transactions.last().map_or(log.superblock().start(), |last| last.next)
+    }
+
     /// Drops what belongs to no transaction.
     fn truncate(&mut self) {
         let last = self.transactions.last().copied().unwrap_or_default();
@@ -185,7 +192,7 @@ impl<'a> Scanner<'a> {
         self.check_homes()?;
         let found = &mut self.found;
         let (copies_end, revokes_end) = (found.copies.len(), found.revokes.len());
-        found.transactions.push(Transaction { copies_end, revokes_end });
+        found.transactions.push(Transaction { copies_end, revokes_end, next: self.next });
         self.last_commit = Some(commit.time);
         self.sequence = self.sequence.wrapping_add(1);
         self.v1 = V1_INIT;

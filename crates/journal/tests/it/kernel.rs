@@ -151,7 +151,7 @@ fn busy_again(mount: &Mount) {
 }
 
 #[test]
-fn fast_commits_are_refused_by_name() {
+fn fast_commits_are_found_and_left_to_the_file_system() {
     let image = FeatureSet::named("fast_commit").make();
     let mount = Mount::new(image.path(), "commit=300");
     fs::write(mount.join("first"), "1").unwrap();
@@ -161,15 +161,10 @@ fn fast_commits_are_refused_by_name() {
     mount.crash(Shutdown::NoFlushLog);
     let fs = open(image.path());
     assert!(fs.log.has_fast_commit());
-    assert!(matches!(recovery::scan(&fs.log, fs.blocks), Err(Error::Unsupported(_))));
-    drop(fs);
-    // Full commits alone are replayed.
-    let image = left_by_the_kernel("fast_commit", "", Shutdown::FlushLog);
-    let fs = open(image.path());
-    match recovery::scan(&fs.log, fs.blocks) {
-        Ok(replay) => assert!(replay.outcome().fast_commit),
-        Err(error) => assert!(matches!(error, Error::Unsupported(_)), "{error}"),
-    }
+    let replay = recovery::scan(&fs.log, fs.blocks).unwrap();
+    let records = replay.fast_commits().iter().count();
+    assert!(records > 3 && replay.outcome().fast_records == records as u64);
+    assert!(matches!(replay.apply(&*fs.device), Err(Error::Unsupported(_))));
 }
 
 #[test]

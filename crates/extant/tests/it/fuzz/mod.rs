@@ -38,7 +38,7 @@ fn fail_if_any(found: &[String]) {
 
 /// Whether an image of the set can be left with a log to replay.
 fn can_crash(set: &FeatureSet) -> bool {
-    set.journal && !["mmp", "fast_commit", "project"].contains(&set.name)
+    set.journal && !["mmp", "project"].contains(&set.name)
 }
 
 fn both(set: &FeatureSet) -> impl Iterator<Item = Seed> {

@@ -1,0 +1,129 @@
+//! Records that are inodes: all of a slot but the map, which other records tell of.
+
+use super::{Operations, bad};
+use crate::error::{Error, Result};
+use crate::extent;
+use crate::inode::{Body, Inode};
+use crate::orphan::Orphans;
+use extant_format::inode::{self as disk, InodeFlags};
+use extant_format::types::{FileType, InodeNr};
+use std::sync::Arc;
+
+/// How a directory keeps its entries is our affair: the records name entries, not blocks.
+const OF_LAYOUT: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INDEX).union(InodeFlags::INLINE_DATA);
+
+/// Links of a directory without subdirectories.
+const NEW_DIR_LINKS: u16 = 2;
+
+/// Where an inode's content is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    Extents,
+    Inline,
+    /// A short link's target or a device's number.
+    Short,
+}
+
+fn content(inode: &disk::Inode) -> Result<Content> {
+    let short = inode.size <= disk::FAST_SYMLINK_MAX as u64;
+    match (inode.flags & (InodeFlags::EXTENTS | InodeFlags::INLINE_DATA), inode.file_type()) {
+        (InodeFlags::EXTENTS, _) => Ok(Content::Extents),
+        (InodeFlags::INLINE_DATA, _) => Ok(Content::Inline),
+        (_, FileType::Symlink) if short => Ok(Content::Short),
+        (_, FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown) => {
+            Err(Error::Unsupported("replaying fast commits of files without extents".into()))
+        }
+        _ => Ok(Content::Short),
+    }
+}
+
+impl Operations {
+    pub(super) fn replay_inode(&self, ino: InodeNr, record: &[u8]) -> Result<()> {
+        let (new, tail) = disk::Inode::decode_record(record, &self.st().geo, ino)?;
+        if new.file_type() == FileType::Unknown {
+            return Err(bad("file type", ino));
+        }
+        let Some(old) = self.replayed(ino)? else { return self.replay_new(ino, new, tail) };
+        if old.generation == new.generation && old.ftype == new.file_type() {
+            return self.replay_changed(&old, new, tail);
+        }
+        // Another inode has had the number since.
+        self.free_replayed(&old)?;
+        self.replay_new(ino, new, tail)
+    }
+
+    /// An inode that the last full commit does not have.
+    fn replay_new(&self, ino: InodeNr, mut new: disk::Inode, tail: Option<&[u8]>) -> Result<()> {
+        let st = self.st();
+        let kept = content(&new)?;
+        if new.file_acl != 0 {
+            return Err(Error::Unsupported("a fast commit of a new file with attributes".into()));
+        }
+        (new.blocks, new.dtime) = (0, 0);
+        if new.is_dir() {
+            new.size = 0;
+            new.links = new.links.min(NEW_DIR_LINKS);
+            new.flags.remove(OF_LAYOUT);
+        }
+        let (ftype, is_dir) = (new.file_type(), new.is_dir());
+        let mut h = st.start(st.alloc.take_inode_credits(ino) + 2)?;
+        st.alloc.take_inode(&mut h, ino, ftype)?;
+        let inode = Inode::fresh(st, ino, new);
+        if is_dir || kept == Content::Extents {
+            extent::init(st, &mut h, &inode)?;
+        }
+        if let (Some(tail), false) = (tail, is_dir) {
+            inode.edit(st, &mut h)?.tail = tail.into();
+        }
+        inode.touch(st, &mut h)?;
+        self.vfs.inodes.insert(inode);
+        Ok(())
+    }
+
+    fn replay_changed(&self, inode: &Arc<Inode>, new: disk::Inode, tail: Option<&[u8]>) -> Result<()> {
+        let st = self.st();
+        let mut h = st.start(Orphans::CREDITS + 1)?;
+        if new.links > 0 && inode.body().links == 0 {
+            st.orphans.remove(st, &mut h, inode)?;
+        }
+        let mut body = inode.edit(st, &mut h)?;
+        let merged = merged(&body, new, tail)?;
+        *body = merged;
+        Ok(())
+    }
+
+    /// Frees an inode without a name, with all that it has.
+    pub(super) fn free_replayed(&self, inode: &Arc<Inode>) -> Result<()> {
+        {
+            let st = self.st();
+            let mut h = st.start(1)?;
+            inode.edit(st, &mut h)?.links = 0;
+        }
+        match inode.begin_free() {
+            true => self.free(inode),
+            false => Err(bad("freed inode", inode.ino)),
+        }
+    }
+}
+
+/// What is known of an inode, with what a record says of it.
+fn merged(old: &Body, mut new: disk::Inode, tail: Option<&[u8]>) -> Result<Body> {
+    let mut kept_tail = old.tail.clone();
+    if new.is_dir() {
+        new.size = old.size;
+        // Subdirectories are counted with their names: no record needs to say how many there are.
+        new.links = if new.links > 0 { old.links } else { 0 };
+        new.flags = new.flags - OF_LAYOUT | old.flags & OF_LAYOUT;
+        new.i_block = old.i_block;
+    } else {
+        match (content(&old.disk)?, content(&new)?) {
+            (Content::Inline, Content::Inline) => kept_tail = tail.map_or(kept_tail, Into::into),
+            (was, is) if was == is => new.i_block = old.i_block,
+            _ => return Err(Error::Unsupported("a fast commit of a file that left its inode".into())),
+        }
+    }
+    // Attributes are changed by full commits alone; blocks and orphan records are counted here.
+    (new.blocks, new.file_acl, new.dtime) = (old.blocks, old.file_acl, old.dtime);
+    new.extra_isize = old.extra_isize;
+    Ok(Body { disk: new, tail: kept_tail })
+}

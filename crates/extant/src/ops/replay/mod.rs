@@ -1,0 +1,188 @@
+//! Fast commits: what became of files and names after the last full commit, applied by outcome.
+//!
+//! # Invariants
+//! - Nobody else uses the file system meanwhile, and it lies on a device that keeps writes in memory: an error half-way
+//!   leaves nothing behind, and what is done becomes durable at once or not at all.
+//! - Blocks that a record names as a file's are booked before the first record is applied, so that none of them becomes a
+//!   directory or a node of an extent tree meanwhile.
+//! - A record may say what is so already: the kernel may have replayed a part of it before.
+
+mod inodes;
+mod ranges;
+
+use super::Operations;
+use crate::dir;
+use crate::error::{Error, Result};
+use crate::inode::OrphanAt;
+use crate::orphan::Orphans;
+use crate::vfs::InodeRef;
+use extant_format::error::Corrupt;
+use extant_format::jbd2::FastCommitTag;
+use extant_format::types::InodeNr;
+use std::collections::BTreeSet;
+
+/// What a record adds: a name of a new inode, or another name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Added {
+    Created,
+    Linked,
+}
+
+/// A record that cannot be right.
+fn bad(what: &'static str, ino: InodeNr) -> Error {
+    Corrupt::new("fast commit").field(what).at_inode(ino).into()
+}
+
+impl Operations {
+    /// Applies the records of fast commits, and frees the inodes that they leave without a name.
+    pub(crate) fn replay_fast_commits<'a>(
+        &self,
+        records: impl Iterator<Item = FastCommitTag<'a>> + Clone,
+    ) -> Result<()> {
+        if self.st().geo.cluster_ratio() > 1 {
+            return Err(Error::Unsupported("replaying fast commits on a file system with clusters".into()));
+        }
+        // In memory as long as their records may be asked for.
+        let _orphans = self.adopt_orphans()?;
+        for record in records.clone() {
+            if let FastCommitTag::AddRange(_, leaf) = record {
+                self.book_range(&leaf)?;
+            }
+        }
+        let mut touched = BTreeSet::new();
+        for record in records {
+            self.replay_record(&record, &mut touched)?;
+        }
+        self.finish_replay(&touched)
+    }
+
+    fn replay_record(&self, record: &FastCommitTag<'_>, touched: &mut BTreeSet<InodeNr>) -> Result<()> {
+        match *record {
+            FastCommitTag::AddRange(ino, leaf) => {
+                touched.insert(ino);
+                self.replay_added_range(ino, &leaf)
+            }
+            FastCommitTag::DelRange(range) => {
+                touched.insert(range.ino);
+                self.replay_removed_range(&range)
+            }
+            FastCommitTag::Create(parent, ino, name) => {
+                touched.insert(ino);
+                self.replay_name(parent, ino, name, Added::Created)
+            }
+            FastCommitTag::Link(parent, ino, name) => {
+                touched.insert(ino);
+                self.replay_name(parent, ino, name, Added::Linked)
+            }
+            FastCommitTag::Unlink(parent, ino, name) => {
+                touched.insert(ino);
+                self.replay_removed_name(parent, ino, name)
+            }
+            FastCommitTag::Inode(ino, slot) => {
+                touched.insert(ino);
+                self.replay_inode(ino, slot)
+            }
+            FastCommitTag::Pad | FastCommitTag::Tail(_) | FastCommitTag::Head(..) | FastCommitTag::Unknown(_) => Ok(()),
+        }
+    }
+
+    /// Ties orphan records to their inodes: some may be freed, or get a name again. Those of the list are recorded anew, since
+    /// the list is made to be read from its head, one at a time.
+    fn adopt_orphans(&self) -> Result<Vec<InodeRef>> {
+        let st = self.st();
+        let mut adopted = Vec::new();
+        for (ino, slot) in st.orphans.recorded_in_file()? {
+            if let Some(inode) = self.replayed(ino)? {
+                st.orphans.adopt(&inode, Some(slot));
+                adopted.push(inode);
+            }
+        }
+        while let Some(ino) = st.orphans.unread() {
+            let Some(inode) = self.replayed(ino)?.filter(|inode| inode.orphan.get() == OrphanAt::None) else { break };
+            st.orphans.adopt(&inode, None);
+            let mut h = st.start(2 * Orphans::CREDITS)?;
+            st.orphans.remove(st, &mut h, &inode)?;
+            st.orphans.add(st, &mut h, &inode)?;
+            drop(h);
+            adopted.push(inode);
+        }
+        Ok(adopted)
+    }
+
+    /// The inode of a number that is in use.
+    fn replayed(&self, ino: InodeNr) -> Result<Option<InodeRef>> {
+        let st = self.st();
+        let reserved = ino.0 < st.geo.first_ino && ino != InodeNr::ROOT;
+        if reserved || ino.0 > st.geo.inodes_count {
+            return Err(bad("inode", ino));
+        }
+        if !st.alloc.inode_in_use(ino)? {
+            return Ok(None);
+        }
+        match self.vfs.inodes.get(st, ino, true) {
+            Ok(inode) => Ok(Some(inode)),
+            // A number that was booked by a replay that did not come to its slot.
+            Err(Error::Corrupt(_)) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn replayed_dir(&self, ino: InodeNr) -> Result<InodeRef> {
+        self.replayed(ino)?.filter(|dir| dir.is_dir()).ok_or_else(|| bad("directory", ino))
+    }
+
+    fn replay_name(&self, parent: InodeNr, ino: InodeNr, name: &[u8], added: Added) -> Result<()> {
+        let st = self.st();
+        let dir = self.replayed_dir(parent)?;
+        let inode = self.replayed(ino)?.ok_or_else(|| bad("named inode", ino))?;
+        let mut h = st.start(dir::insert_credits(st, &dir) + dir::insert_credits(st, &inode) + 2)?;
+        if added == Added::Created && inode.is_dir() && inode.size() == 0 {
+            dir::init(st, &mut h, &inode, parent)?;
+        }
+        match dir::lookup(st, &dir, name)? {
+            Some(found) if found.ino == ino => return Ok(()),
+            Some(_) => dir::replace(st, &mut h, &dir, name, ino, inode.ftype)?,
+            None => dir::insert(st, &mut h, &dir, name, ino, inode.ftype)?,
+        }
+        if added == Added::Linked {
+            let mut body = inode.edit(st, &mut h)?;
+            body.links = body.links.saturating_add(1);
+        }
+        self.touch_dir(&mut h, &dir, i32::from(inode.is_dir()))
+    }
+
+    fn replay_removed_name(&self, parent: InodeNr, ino: InodeNr, name: &[u8]) -> Result<()> {
+        let st = self.st();
+        let dir = self.replayed_dir(parent)?;
+        if dir::lookup(st, &dir, name)?.is_none_or(|found| found.ino != ino) {
+            return Ok(());
+        }
+        let mut h = st.start(dir::CHANGE_CREDITS + 2)?;
+        dir::remove(st, &mut h, &dir, name)?;
+        let Some(inode) = self.replayed(ino)? else { return self.touch_dir(&mut h, &dir, 0) };
+        {
+            let mut body = inode.edit(st, &mut h)?;
+            body.links = if inode.is_dir() { 0 } else { body.links.saturating_sub(1) };
+        }
+        self.touch_dir(&mut h, &dir, -i32::from(inode.is_dir()))
+    }
+
+    /// Frees what has no name left, and makes sure that what the others have is theirs.
+    fn finish_replay(&self, touched: &BTreeSet<InodeNr>) -> Result<()> {
+        for ino in touched {
+            if let Some(inode) = self.replayed(*ino)?
+                && inode.body().links == 0
+            {
+                self.free_replayed(&inode)?;
+            }
+        }
+        // What was freed may be a block that another file was given.
+        self.st().journal.sync()?;
+        for ino in touched {
+            if let Some(inode) = self.replayed(*ino)? {
+                self.book_mapped(&inode)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Records that are ranges of a file's blocks.
+
+use super::{Operations, bad};
+use crate::error::Result;
+use crate::extent::{self, Run, State};
+use crate::inode::Inode;
+use crate::vfs::InodeRef;
+use extant_format::extent::Leaf;
+use extant_format::inode::InodeFlags;
+use extant_format::jbd2::FcRange;
+use extant_format::types::{BlockNr, InodeNr};
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Operations {
+    /// Keeps the blocks of an extent that is to come.
+    pub(super) fn book_range(&self, leaf: &Leaf) -> Result<()> {
+        self.book_run(BlockNr(leaf.pblk), leaf.len.into())
+    }
+
+    fn book_run(&self, start: BlockNr, len: u32) -> Result<()> {
+        let st = self.st();
+        let mut h = st.start(st.alloc.credits(len))?;
+        st.alloc.book_free(&mut h, start, len)
+    }
+
+    pub(super) fn replay_added_range(&self, ino: InodeNr, leaf: &Leaf) -> Result<()> {
+        let inode = self.mapped(ino)?;
+        if leaf.len == 0 || leaf.end() > extent::max_blocks(self.st(), &inode) {
+            return Err(bad("extent", ino));
+        }
+        let state = if leaf.unwritten { State::Unwritten } else { State::Written };
+        let (mut at, end) = (leaf.lblk, leaf.lblk + u32::from(leaf.len));
+        while at < end {
+            let pblk = BlockNr(leaf.pblk + u64::from(at - leaf.lblk));
+            at = self.map_part(&inode, Run { lblk: at, len: end - at, pblk, state })?;
+        }
+        Ok(())
+    }
+
+    /// Maps the first part of a run as far as what is there now is of one kind; gives where that ends.
+    fn map_part(&self, inode: &Arc<Inode>, wanted: Run) -> Result<u32> {
+        let st = self.st();
+        let found = extent::lookup(st, inode, wanted.lblk, wanted.len)?;
+        let len = found.len.clamp(1, wanted.len);
+        let range = wanted.lblk..wanted.lblk + len;
+        if found.is_mapped() && found.pblk == wanted.pblk {
+            if found.state != wanted.state {
+                self.convert(inode, range.clone(), wanted.state)?;
+            }
+            return Ok(range.end);
+        }
+        if found.is_mapped() {
+            self.unmap(inode, u64::from(range.start)..u64::from(range.end))?;
+        }
+        let mut h = st.start(extent::credits(st, inode, len))?;
+        extent::insert_booked(st, &mut h, inode, Run { len, ..wanted })?;
+        Ok(range.end)
+    }
+
+    fn convert(&self, inode: &Arc<Inode>, mut range: Range<u32>, state: State) -> Result<()> {
+        let st = self.st();
+        while !range.is_empty() {
+            let mut h = st.start(extent::credits(st, inode, 1))?;
+            range.start = match state {
+                State::Unwritten => extent::mark_unwritten(st, &mut h, inode, range.clone())?,
+                _ => extent::mark_written(st, &mut h, inode, range.clone())?,
+            };
+        }
+        Ok(())
+    }
+
+    pub(super) fn replay_removed_range(&self, removed: &FcRange) -> Result<()> {
+        let inode = self.mapped(removed.ino)?;
+        let start = u64::from(removed.first.0);
+        let end = (start + u64::from(removed.len)).min(extent::max_blocks(self.st(), &inode));
+        self.unmap(&inode, start..end)
+    }
+
+    fn unmap(&self, inode: &Arc<Inode>, mut range: Range<u64>) -> Result<()> {
+        let st = self.st();
+        while !range.is_empty() {
+            let mut h = st.start(extent::credits(st, inode, 1 << 15))?;
+            range.end = extent::remove(st, &mut h, inode, range.clone())?;
+        }
+        Ok(())
+    }
+
+    /// A file whose blocks can be named.
+    fn mapped(&self, ino: InodeNr) -> Result<InodeRef> {
+        let inode = self.replayed(ino)?.ok_or_else(|| bad("inode", ino))?;
+        let extents = inode.body().flags.contains(InodeFlags::EXTENTS);
+        match extents && !inode.is_dir() {
+            true => Ok(inode),
+            false => Err(bad("inode without extents", ino)),
+        }
+    }
+
+    /// Books all that an inode's extents name, as far as it is free.
+    pub(super) fn book_mapped(&self, inode: &Arc<Inode>) -> Result<()> {
+        let st = self.st();
+        if !inode.body().flags.contains(InodeFlags::EXTENTS) {
+            return Ok(());
+        }
+        let (mut at, end) = (0, extent::max_blocks(st, inode));
+        while let Some(lblk) = u32::try_from(at).ok().filter(|_| at < end) {
+            let run = extent::lookup(st, inode, lblk, u32::MAX - lblk)?;
+            if run.is_mapped() {
+                self.book_run(run.pblk, run.len)?;
+            }
+            at += u64::from(run.len.max(1));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Journals on a device of their own.
+
+use extant::{Caller, Error, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_testkit::e2fsck;
+use extant_testkit::image::Image;
+use extant_testkit::kernel::{Loop, Mount, Shutdown};
+use extant_testkit::tree::Manifest;
+use std::fs;
+use std::path::Path;
+
+const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+
+/// A journal and the file system that uses it.
+struct Pair {
+    journal: Image,
+    image: Image,
+}
+
+impl Pair {
+    fn make(block_size: &str) -> Pair {
+        Pair::with(block_size, &[])
+    }
+
+    fn with(block_size: &str, further: &[&str]) -> Pair {
+        let args = [&["-b", block_size, "-O", "journal_dev"], further].concat();
+        let journal = Image::mke2fs(8 << 20, &args);
+        let on = Loop::attach(journal.path(), false);
+        let named = format!("device={}", on.device().display());
+        let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", block_size, "-J", &named]);
+        Pair { journal, image }
+    }
+
+    fn copy(&self) -> Pair {
+        Pair { journal: self.journal.copy(), image: self.image.copy() }
+    }
+
+    /// Runs `change` on the kernel's mount.
+    fn mounted<T>(&self, end: Option<Shutdown>, change: impl FnOnce(&Path) -> T) -> T {
+        let on = Loop::attach(self.journal.path(), false);
+        let mount = Mount::new(self.image.path(), &format!("journal_path={}", on.device().display()));
+        let result = change(mount.path());
+        match end {
+            Some(how) => mount.crash(how),
+            None => mount.unmount(),
+        }
+        result
+    }
+
+    fn open(&self, read_only: bool) -> extant::Result<Fs> {
+        Fs::open(self.image.path(), &OpenOptions::new().read_only(read_only).journal(self.journal.path()))
+    }
+
+    fn check(&self) {
+        let on = Loop::attach(self.journal.path(), false);
+        let verdict = e2fsck::check_with(self.image.path(), &["-j", &on.device().display().to_string()]);
+        if let e2fsck::Verdict::Complaints(lines) = verdict {
+            // The number of the loop device that the journal was on last, which the kernel notes.
+            let other: Vec<_> = lines.iter().filter(|line| !line.starts_with("Superblock hint for external")).collect();
+            assert!(other.is_empty(), "{other:?}");
+        }
+    }
+}
+
+fn fill(root: &Path) {
+    fs::create_dir(root.join("dir")).unwrap();
+    (0..200).for_each(|n| fs::write(root.join(format!("dir/{n}")), vec![n as u8; 100 * n]).unwrap());
+}
+
+fn read(fs: &Fs, path: &str) -> Vec<u8> {
+    let node = fs.resolve(path, Follow::Yes).unwrap();
+    let file = fs.open_file(&node, OpenFlags::default()).unwrap();
+    let mut data = vec![0; file.len() as usize];
+    file.read_at(0, &mut data).unwrap();
+    data
+}
+
+#[test]
+fn what_the_kernel_left_is_replayed() {
+    for size in ["4096", "1024"] {
+        let pair = Pair::make(size);
+        pair.mounted(Some(Shutdown::FlushLog), fill);
+        let (theirs, before) = (pair.copy(), pair.image.bytes());
+        let fs = pair.open(true).unwrap();
+        assert!(fs.recovery().in_memory && fs.recovery().journal.is_some_and(|found| found.transactions > 0));
+        let names = fs.read_dir(&fs.resolve("/dir", Follow::Yes).unwrap()).unwrap().len();
+        fs.unmount().unwrap();
+        assert!(pair.image.bytes() == before);
+        let fs = pair.open(false).unwrap();
+        assert!(fs.journal_superblock().unwrap().is_some());
+        assert_eq!(fs.read_dir(&fs.resolve("/dir", Follow::Yes).unwrap()).unwrap().len(), names);
+        fs.unmount().unwrap();
+        pair.check();
+        let expected = theirs.mounted(None, Manifest::walk);
+        pair.mounted(None, Manifest::walk).assert_same(&expected);
+    }
+}
+
+#[test]
+fn the_kernel_and_e2fsck_replay_what_was_left() {
+    for size in ["4096", "1024"] {
+        let pair = Pair::make(size);
+        let fs = pair.open(false).unwrap();
+        let root = fs.root().unwrap();
+        for n in 0..100u8 {
+            let node = fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File).unwrap();
+            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+            file.write_at(0, &[n; 2000]).unwrap();
+            file.sync().unwrap();
+        }
+        fs.crash();
+        let other = pair.copy();
+        let seen = pair
+            .mounted(None, |root| (0..100u8).all(|n| fs::read(root.join(format!("file{n}"))).unwrap() == [n; 2000]));
+        assert!(seen);
+        pair.check();
+        let on = Loop::attach(other.journal.path(), false);
+        let name = on.device().display().to_string();
+        let printed =
+            extant_testkit::tool::run("e2fsck", &["-fy", "-j", &name, &other.image.path().display().to_string()]);
+        assert!(printed.code <= 1, "{printed}");
+        drop(on);
+        other.check();
+        let fs = other.open(true).unwrap();
+        assert_eq!(read(&fs, "/file99"), [99; 2000]);
+    }
+}
+
+#[test]
+fn only_the_own_journal_is_taken() {
+    let pair = Pair::make("4096");
+    let stranger = Pair::with("4096", &["-U", "11111111-2222-3333-4444-555555555555"]);
+    let error = Fs::open(pair.image.path(), &OpenOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains("external journal"), "{error}");
+    // Nothing is to be replayed, so readers need none.
+    Fs::open(pair.image.path(), &OpenOptions::new().read_only(true)).unwrap().unmount().unwrap();
+    let error = Fs::open(pair.image.path(), &OpenOptions::new().journal(stranger.journal.path())).unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    let error = Fs::open(pair.image.path(), &OpenOptions::new().journal(stranger.image.path())).unwrap_err();
+    assert!(error.to_string().contains("file system"), "{error}");
+    let blank = Image::blank(1 << 20);
+    assert!(Fs::open(pair.image.path(), &OpenOptions::new().journal(blank.path())).is_err());
+    pair.check();
+}
