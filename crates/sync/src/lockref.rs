@@ -115,6 +115,8 @@ impl Lockref {
 
     #[cold]
     fn change_locked(&self, step: impl Fn(i32) -> Option<i32>) -> bool {
+        #[cfg(feature = "contention")]
+        crate::contention::event(crate::contention::FELL_BACK);
         let mut guard = self.lock();
         let Some(count) = step(guard.count) else { return false };
         guard.count = count;
@@ -163,6 +165,8 @@ impl Lockref {
 
     #[cold]
     fn put_locked(&self) -> Option<LockrefGuard<'_>> {
+        #[cfg(feature = "contention")]
+        crate::contention::event(crate::contention::FELL_BACK);
         let mut guard = self.lock();
         if guard.count <= 1 {
             return Some(guard);
@@ -193,6 +197,8 @@ impl Lockref {
 
     #[cold]
     fn lock_slow(&self) -> LockrefGuard<'_> {
+        #[cfg(feature = "contention")]
+        crate::contention::event("references whose lock was waited for");
         park::lock(self)
     }
 }

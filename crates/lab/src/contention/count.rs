@@ -50,9 +50,17 @@ pub struct Verdict {
     pub found: String,
 }
 
+/// Counts while a job runs.
 #[derive(Default)]
-struct Counter {
+pub struct Counter {
     report: Mutex<Report>,
+}
+
+impl Counter {
+    /// What was counted.
+    pub fn into_report(self) -> Report {
+        self.report.into_inner().unwrap_or_default()
+    }
 }
 
 impl Watch for Counter {
@@ -78,8 +86,7 @@ pub fn count(kinds: &[&'static Kind], args: &Args) -> io::Result<Vec<Counted>> {
         kind.play(running.target(), how, &size, &())?;
         let counter = Counter::default();
         let done = kind.play(running.target(), how, &size, &counter)?;
-        let report = counter.report.into_inner().expect("nobody panics with it");
-        Ok(Counted { kind, threads: how.0, done, report })
+        Ok(Counted { kind, threads: how.0, done, report: counter.into_report() })
     };
     let counted = kinds.iter().map(one).collect::<io::Result<_>>()?;
     running.stop()?;

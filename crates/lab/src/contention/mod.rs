@@ -6,6 +6,8 @@
 #[cfg(feature = "contention")]
 mod count;
 #[cfg(feature = "contention")]
+pub use count::Counter;
+#[cfg(feature = "contention")]
 mod text;
 
 use crate::jobs::KINDS;

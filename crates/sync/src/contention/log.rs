@@ -80,7 +80,10 @@ pub(crate) fn written(address: usize, level: Option<Level>, place: Place, writes
     });
 }
 
-/// Counts something that has a name, such as a fall back from an atomic operation to a lock.
+/// The name of what happens when a reference count cannot be changed without its lock.
+pub const FELL_BACK: &str = "references that fell back to the lock";
+
+/// Counts something that has a name, such as [`FELL_BACK`].
 pub fn event(name: &'static str) {
     with(|log| *log.events.entry(name).or_default() += 1);
 }

@@ -19,5 +19,5 @@ pub(crate) use hold::Hold;
 pub use atomics::{
     AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
 };
-pub use log::{event, start, stop, worker};
+pub use log::{FELL_BACK, event, start, stop, worker};
 pub use report::{LevelReport, Line, Report, Site};

@@ -124,6 +124,8 @@ impl Dref for Lockref {
     #[inline]
     fn put(&self) {
         if self.0.put_return() < 0 {
+            #[cfg(feature = "contention")]
+            extant_sync::contention::event(extant_sync::contention::FELL_BACK);
             let mut guard = self.0.lock();
             let count = guard.count();
             guard.set_count(count - 1);

@@ -1,9 +1,12 @@
 //! References to objects that many share: what a get and a put cost.
 
+#[cfg(feature = "contention")]
+mod counts;
 mod designs;
 
 use super::{Common, Grid, broken, turn};
-use crate::measure::{Limit, run_threads};
+use crate::jobs::Watch;
+use crate::measure::{Done, Limit, run_threads};
 use designs::{Atomic, CasSplit, Dref, Locked, Lockref};
 use extant_sync::CachePadded;
 use std::io;
@@ -42,6 +45,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
+    #[cfg(feature = "contention")]
+    args.common.print(&[counts::grid(&args.common)?])?;
+    #[cfg(not(feature = "contention"))]
     args.common.print(&[grid(&args.common)?])?;
     Ok(true)
 }
@@ -67,7 +73,7 @@ pub fn grid(common: &Common) -> io::Result<Grid> {
             for (name, how) in uses() {
                 let row = format!("{name}, {threads} threads");
                 for design in turn(run, DESIGNS.len()) {
-                    grid.add(&row, design, measure(design, how, threads, common.window())?);
+                    grid.add(&row, design, measure(design, how, (threads, common.window()), &())?.rate());
                 }
             }
         }
@@ -81,20 +87,22 @@ fn uses() -> Vec<(String, Use)> {
     fixed.into_iter().map(|(name, how)| (name.to_owned(), how)).chain(held).collect()
 }
 
-fn measure(design: usize, how: Use, threads: usize, window: Duration) -> io::Result<f64> {
+/// Pairs of a get and a put that threads make.
+fn measure(design: usize, how: Use, load: (usize, Duration), watch: &dyn Watch) -> io::Result<Done> {
     match design {
-        0 => of::<Locked>(DESIGNS[0], how, threads, window),
-        1 => of::<CasSplit>(DESIGNS[1], how, threads, window),
-        2 => of::<Lockref>(DESIGNS[2], how, threads, window),
-        _ => of::<Atomic>(DESIGNS[3], how, threads, window),
+        0 => of::<Locked>(how, load, watch),
+        1 => of::<CasSplit>(how, load, watch),
+        2 => of::<Lockref>(how, load, watch),
+        _ => of::<Atomic>(how, load, watch),
     }
+    .map_err(|e| broken(DESIGNS[design], &e.to_string()))
 }
 
 /// Objects that a user's round visits, and how many of them all users share.
 const ROUND: usize = 7;
 const ROUND_SHARED: usize = 6;
 
-fn of<D: Dref>(name: &str, how: Use, threads: usize, window: Duration) -> io::Result<f64> {
+fn of<D: Dref>(how: Use, (threads, window): (usize, Duration), watch: &dyn Watch) -> io::Result<Done> {
     let shared = if matches!(how, Use::Users) { ROUND_SHARED } else { SHARED };
     let objects: Vec<CachePadded<D>> = (0..shared + threads).map(|_| CachePadded::new(D::new(BASE))).collect();
     let at = |thread: usize, n: u64| match how {
@@ -107,18 +115,24 @@ fn of<D: Dref>(name: &str, how: Use, threads: usize, window: Duration) -> io::Re
     };
     let rate = if let Use::Held(rate) = how { rate } else { 0 };
     let done = with_holder(&objects[..shared], rate, || {
-        run_threads(threads, Limit::time(window), |thread, n| {
+        watch.start();
+        let done = run_threads(threads, Limit::time(window), |thread, n| {
+            if n == 0 {
+                watch.thread();
+            }
             for i in 0..BATCH {
                 let object = &*objects[at(thread, n * BATCH + i)];
                 object.get();
                 object.put();
             }
             Ok(())
-        })
+        });
+        watch.stop();
+        done
     })?;
     match objects.iter().all(|object| object.count() == BASE) {
-        true => Ok(done.rate() * BATCH as f64),
-        false => Err(broken(name, "references were lost")),
+        true => Ok(Done { ops: done.ops.iter().map(|ops| ops * BATCH).collect(), ..done }),
+        false => Err(io::Error::other("references were lost")),
     }
 }
 
