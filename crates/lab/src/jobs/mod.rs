@@ -187,8 +187,8 @@ mod tests {
         let engine = engine();
         fill(&engine, "clean", 50, 2).expect("files");
         assert_eq!(engine.list(b"clean/d0").expect("a directory").len(), 50);
-        assert_eq!(sync_crowd(&engine, "crowd", 0).expect("no error").1, 0);
-        sync_crowd(&engine, "crowd", 2).expect("no error");
+        assert_eq!(sync_crowd(&engine, "crowd", 0, &()).expect("no error").1, 0);
+        sync_crowd(&engine, "crowd", 2, &()).expect("no error");
         assert!(engine.list(b"crowd/c0").expect("a directory").is_empty());
         engine.unmount().expect("a clean end");
     }

@@ -1,11 +1,13 @@
 //! Many callers of sync at once, with many inodes in memory.
 
+use super::Watch;
 use super::names::ensure_dir;
-use crate::measure::{Limit, run_threads, share_out};
+use crate::measure::share_out;
 use crate::target::Target;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Callers of sync at once.
 pub const SYNCERS: usize = 100;
@@ -22,8 +24,8 @@ pub fn fill(target: &dyn Target, top: &str, files: usize, threads: usize) -> io:
 }
 
 /// [`SYNCERS`] callers of sync at once, while `creators` threads make files of their own below `top` until the last has returned.
-/// How long that took, and how many files were made meanwhile.
-pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize) -> io::Result<(Duration, u64)> {
+/// How long that took, and how many files were made meanwhile. Threads are there before `watch` looks, and go afterwards.
+pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize, watch: &dyn Watch) -> io::Result<(Duration, u64)> {
     ensure_dir(target, top.as_bytes())?;
     let over = AtomicBool::new(creators == 0);
     let made = AtomicU64::new(0);
@@ -37,13 +39,40 @@ pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize) -> io::Result
             std::thread::yield_now();
         }
         let before = count.load(Ordering::Relaxed);
-        let once = Limit { ops: 1, time: Duration::MAX };
-        let synced = run_threads(SYNCERS, once, |_, _| target.sync());
+        let synced = all_at_once(target, watch);
         let after = count.load(Ordering::Relaxed);
         over.store(true, Ordering::Relaxed);
         let created: io::Result<()> = creating.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())));
-        // From the first call to the last return: starting a hundred threads takes longer than their calls.
-        synced.and_then(|done| created.map(|()| (done.elapsed, after - before)))
+        let time = synced?;
+        created.map(|()| (time, after - before))
+    })
+}
+
+/// From the moment when all threads may call sync until all have returned from it.
+fn all_at_once(target: &dyn Target, watch: &dyn Watch) -> io::Result<Duration> {
+    let (begin, end) = (&Barrier::new(SYNCERS + 1), &Barrier::new(SYNCERS + 1));
+    let ready = &AtomicUsize::new(0);
+    let one = move || {
+        ready.fetch_add(1, Ordering::Relaxed);
+        begin.wait();
+        let synced = target.sync();
+        end.wait();
+        synced
+    };
+    std::thread::scope(|scope| {
+        let syncing: Vec<_> = (0..SYNCERS).map(|_| scope.spawn(one)).collect();
+        while ready.load(Ordering::Relaxed) < SYNCERS {
+            std::thread::yield_now();
+        }
+        watch.start();
+        let start = Instant::now();
+        begin.wait();
+        end.wait();
+        let time = start.elapsed();
+        watch.stop();
+        let mut synced = syncing.into_iter();
+        synced.try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))?;
+        Ok(time)
     })
 }
 

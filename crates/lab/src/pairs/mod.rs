@@ -11,12 +11,12 @@ use crate::measure::Done;
 use crate::report::say;
 use crate::scratch;
 use crate::side::{Running, Setup, Side};
-use cost::{Cost, Metered};
+use cost::Cost;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-pub use cost::Meter;
+pub use cost::{Meter, Metered};
 pub use interval::{Interval, Standing};
 pub use judge::Verdict;
 
@@ -212,10 +212,9 @@ fn syncs(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()> {
         for (name, creators, bar) in &wanted {
             let row = rows.row(name, SYNCERS, Some(*bar));
             for side in order(run) {
-                let before = meter.read();
-                let (elapsed, _) = jobs::sync_crowd(sides[side].target(), "crowd", *creators)?;
-                let time = meter.read().time.saturating_sub(before.time);
-                row.sides[side].add(SYNCERS as u64, elapsed, Cost { time, instructions: None });
+                let metered = Metered::new(meter);
+                let (elapsed, _) = jobs::sync_crowd(sides[side].target(), "crowd", *creators, &metered)?;
+                row.sides[side].add(SYNCERS as u64, elapsed, metered.cost());
             }
         }
     }

@@ -24,6 +24,11 @@ impl Inode {
         self.writes.load(Ordering::Acquire)
     }
 
+    /// It is on no list: those of another design are gone.
+    pub fn forget(&self) {
+        self.listed.store(false, Ordering::SeqCst);
+    }
+
     /// Waits for what is being written now, if anything is.
     fn wait(&self) {
         let seen = self.writes();

@@ -1,7 +1,7 @@
 //! What a sync of the engine costs while many inodes are in memory.
 
-use crate::jobs::{self, SYNCERS};
-use crate::pairs::Meter;
+use crate::jobs::{self, SYNCERS, Watch};
+use crate::pairs::{Meter, Metered};
 use crate::side::{Setup, make_device};
 use crate::tables::{Common, Grid};
 use crate::target::{Engine, Target, io_error};
@@ -41,14 +41,19 @@ fn times(common: &Common, engine: &Engine) -> io::Result<Grid> {
     for _ in 0..common.runs() {
         for (what, callers) in [("one sync", 1), ("100 syncs at once", SYNCERS)] {
             engine.sync()?;
-            let (before, start) = (meter.read(), Instant::now());
-            if callers == 1 {
+            let metered = Metered::new(&meter);
+            let wall = if callers == 1 {
+                metered.start();
+                let start = Instant::now();
                 engine.sync()?;
+                let wall = start.elapsed();
+                metered.stop();
+                wall
             } else {
-                jobs::sync_crowd(engine, "crowd", 0)?;
-            }
-            grid.add(&row(what), 0, start.elapsed().as_secs_f64());
-            grid.add(&row(what), 1, meter.read().time.saturating_sub(before.time).as_secs_f64());
+                jobs::sync_crowd(engine, "crowd", 0, &metered)?.0
+            };
+            grid.add(&row(what), 0, wall.as_secs_f64());
+            grid.add(&row(what), 1, metered.cost().time.as_secs_f64());
         }
     }
     Ok(grid)

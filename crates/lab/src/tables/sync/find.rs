@@ -27,6 +27,7 @@ const OF_WRITER: usize = 2000;
 const PERIOD: Duration = Duration::from_millis(5);
 
 fn design(column: usize, inodes: &[Arc<Inode>]) -> Box<dyn Written> {
+    inodes.iter().for_each(|inode| inode.forget());
     match column {
         0 => Box::new(WalkAll::new(inodes)),
         1 => Box::new(Serial::new(WalkAll::new(inodes))),
