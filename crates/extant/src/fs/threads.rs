@@ -13,8 +13,9 @@ const REAP_EVERY: Duration = Duration::from_millis(50);
 /// How often scanning that was switched off looks whether it was switched on again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// How much a background thread steps back behind others: as far as it goes. On Linux this is the thread's own.
-const BACKGROUND: i32 = 19;
+/// How much a background thread steps back behind others: to a tenth of their share where all want the processor. On Linux this is
+/// the thread's own.
+const BACKGROUND: i32 = 10;
 
 /// How much longer than it takes to zero a table is waited before the next one.
 const REST: u32 = 10;

@@ -2,7 +2,8 @@
 //!
 //! It follows the description of its rules: the goal's tree is left out (files begin nowhere), requests are of 2048 blocks as writeback
 //! makes them, trees hold flexible groups. Of what is known to be wrong with the posting, the copy keeps what is policy: trees are loaded
-//! within requests and as a whole, a tree's scan is linear, nothing is preallocated. It mends what only spoils the result: a loaded
+//! within requests and as a whole, a tree's scan is linear, nothing is preallocated, and a tree whose longest run lies in its first
+//! group, where data do not go, is advised again and again (so later writes come in the pieces that other trees' runs have). It mends what only spoils the result: a loaded
 //! tree is in the order of all trees at once, and trees are always on a list of those that may be evicted.
 
 use super::disk::{Disk, Profile, waited};
