@@ -97,9 +97,10 @@ impl Keep {
     pub fn room(&self) -> u64 {
         let free = self.spare();
         let held = self.held();
-        let most = free.saturating_add(held) / SHARE;
-        if self.counters.bytes() > MAX_BYTES || held > most - most / 8 {
-            self.shed(|keep| keep.counters.bytes() <= MAX_BYTES / 4 * 3 && keep.held() <= most / 4 * 3);
+        let most = free.saturating_add(held) / SHARE * (SHARE - 1);
+        let memory = self.counters.bytes() > MAX_BYTES;
+        if memory || held > most - most / 8 {
+            self.shed(memory, |keep| keep.counters.bytes() <= MAX_BYTES / 4 * 3 && keep.held() <= most / 4 * 3);
         }
         match self.counters.bytes() > MAX_BYTES {
             true => 0,
@@ -134,12 +135,12 @@ impl Keep {
         }
     }
 
-    /// Gives preallocations back, the shared runs and then files' by the order of use, until `enough` or nothing is left.
-    /// Gives how many clusters that were.
-    pub fn shed(&self, enough: impl Fn(&Keep) -> bool) -> u64 {
+    /// Gives preallocations of files back by their order until `enough`; if that does not do, and `recent` ones may go, those
+    /// and the shared runs. Gives how many clusters that were.
+    fn shed(&self, recent: bool, enough: impl Fn(&Keep) -> bool) -> u64 {
         let mut clusters = 0;
         // Those that were used recently have their turn in the second round.
-        for _ in 0..2 {
+        for _ in 0..=u32::from(recent) {
             for file in self.by_age() {
                 if enough(self) {
                     return clusters;
@@ -149,7 +150,7 @@ impl Keep {
                 }
             }
         }
-        if enough(self) { clusters } else { clusters + self.drain_shared() }
+        if !recent || enough(self) { clusters } else { clusters + self.drain_shared() }
     }
 
     /// Gives everything back.

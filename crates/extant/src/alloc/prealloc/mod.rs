@@ -14,7 +14,8 @@
 //! # How much there may be
 //! A preallocation is a few dozen bytes, or a few hundred once it is used out of order. All of them take at most
 //! [`MAX_BYTES`] of memory and a share of the free space ([`SHARE`]); windows shrink as either bound comes near. Beyond
-//! it files lose theirs, those first that were written least recently. So a billion sparse writes make neither a billion
+//! it files lose theirs, those first that were written least recently; for want of space only those that were not written since
+//! that was last looked for, so that one file that is written everywhere has smaller windows rather than none. So a billion sparse writes make neither a billion
 //! preallocations nor a full disk: they are placed one by one, where their neighbours in the file suggest.
 //!
 //! # Locking
@@ -41,7 +42,7 @@ use std::sync::Arc;
 /// Bytes that all preallocations may take.
 const MAX_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 
-/// One part in so many of the free space may be preallocated.
+/// Of so many parts of the free space all but one may be preallocated.
 const SHARE: u64 = 4;
 
 /// Runs to be given back.

@@ -30,7 +30,7 @@ fn files_that_were_not_written_lately_give_up_first() {
         let len = room.min(1000) as u32;
         assert!(len > 0 && add(&house, file, 0, len));
         assert!(has(&files[0], i as u32), "the file that is always used lost its space at {i}");
-        assert!(house.alloc.prealloc_stats().blocks <= free / 4);
+        assert!(house.alloc.prealloc_stats().blocks <= free / 4 * 3);
     }
     assert!(house.alloc.prealloc_stats().discarded > 0);
     assert!(!has(&files[1], 0) && has(&files[59], 0));
