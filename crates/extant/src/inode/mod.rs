@@ -64,8 +64,13 @@ impl DerefMut for Body {
 }
 
 /// An inode in memory. There is at most one for a number at a time.
+///
+/// In this order in memory: what stat(2) reads comes first, and lies on two or three lines of a cache.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Inode {
+    /// What opening and closing write, side by side.
+    counts: Counts,
     /// Its number.
     pub ino: InodeNr,
     /// Its generation; a number that is used again gets a new `Inode`.
@@ -74,26 +79,24 @@ pub struct Inode {
     pub seed: u32,
     /// Type, immutable.
     pub ftype: FileType,
+    published: Published,
+    /// Pages of a regular file.
+    pub pages: Pages,
     /// Serialises operations on the file's content, or on the directory's entries.
     pub rw: ArcRwLock<()>,
     /// Logical to physical map: guards the extent tree (or indirect blocks) and caches it.
     pub map: Lazy<RwLock<MapCache>>,
-    /// Pages of a regular file.
-    pub pages: Pages,
     /// Caches of a directory.
     pub dir: Lazy<Mutex<DirState>>,
     /// Orphan record.
     pub orphan: OrphanCell,
-    body: Mutex<Body>,
-    published: Published,
     /// Transaction in which the body was last marked dirty (0: never).
     dirty_tid: AtomicU64,
     /// Last transaction that an fsync must wait for.
     pub sync_tid: AtomicU64,
     /// Last transaction that an fdatasync must wait for (size and map, not times).
     pub datasync_tid: AtomicU64,
-    /// What opening and closing write, side by side.
-    counts: Counts,
+    body: Mutex<Body>,
 }
 
 /// Written together, so on one line of a cache.

@@ -37,10 +37,16 @@ use std::sync::Arc;
 /// The file's preallocations, if it has, or may have, some.
 pub type Work = Option<Arc<Prealloc>>;
 
-/// Cached content of one file.
+/// Cached content of one file. In this order in memory, since the inode begins with what stat(2) reads.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Pages {
     size: AtomicU64,
+    /// Place on the pool's list of inodes with waiting pages.
+    dirty_link: Link,
+    /// Place on the pool's list of inodes under writeback.
+    writeback_link: Link,
+    counts: OnceLock<Arc<Counts>>,
     map: Lazy<RwLock<PageMap>>,
     /// Serialises changes of the file's mappings: writeback, allocation, truncation.
     pub work: Lazy<Mutex<Work>>,
@@ -51,15 +57,10 @@ pub struct Pages {
     errors: ErrorSeq,
     /// The stamp of the newest write to the file's blocks.
     written: AtomicU64,
-    /// On the pool's queue of inodes with pages.
-    queued: AtomicBool,
-    /// Place on the pool's list of inodes with waiting pages.
-    dirty_link: Link,
-    /// Place on the pool's list of inodes under writeback.
-    writeback_link: Link,
     /// How many have the file open for writing.
     writers: AtomicU32,
-    counts: OnceLock<Arc<Counts>>,
+    /// On the pool's queue of inodes with pages.
+    queued: AtomicBool,
 }
 
 impl Make for RwLock<PageMap> {
