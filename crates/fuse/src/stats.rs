@@ -22,6 +22,11 @@ pub fn document(fs: &Operations) -> Vec<u8> {
         "cache": cache(&stats),
         "journal": journal(&stats),
         "prealloc": prealloc(&stats),
+        "orphans": {
+            "added": stats.orphans.added,
+            "listed": stats.orphans.listed,
+            "removed": stats.orphans.removed,
+        },
     });
     document.to_string().into_bytes()
 }
