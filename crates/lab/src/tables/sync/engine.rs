@@ -36,7 +36,8 @@ pub fn grids(common: &Common, inodes: usize) -> io::Result<Vec<Grid>> {
 /// Wall and processor time of syncs.
 fn times(common: &Common, engine: &Engine) -> io::Result<Grid> {
     let mut grid = Grid::new("syncs of a clean engine", "s", &["wall", "processor"], 0).plain();
-    let row = |what: &str| format!("{what}, {} inodes", engine.fs().stats().inodes_cached);
+    let cached = engine.fs().stats().inodes_cached;
+    let row = |what: &str| format!("{what}, {cached} inodes");
     let meter = Meter::new();
     for _ in 0..common.runs() {
         for (what, callers) in [("one sync", 1), ("100 syncs at once", SYNCERS)] {
