@@ -6,7 +6,7 @@ use extant_blocks::{Event, Fault, FaultDevice, MemDevice, Op, RecordingDevice};
 use extant_testkit::FeatureSet;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -297,13 +297,13 @@ fn race(stage: &mut Stage) {
     let fs = stage.fs.operations().clone();
     let root = stage.root();
     let made = Mutex::new(Made { stage, stable: BTreeMap::new() });
-    let done = AtomicBool::new(false);
+    let (done, synced) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let changers: Vec<_> = (0..THREADS)
             .map(|thread| {
                 scope.spawn({
-                    let (fs, root, made) = (&fs, &root, &made);
-                    move || change(fs, root, made, thread)
+                    let (fs, root, made, synced) = (&fs, &root, &made, &synced);
+                    move || change(fs, root, made, thread, synced)
                 })
             })
             .collect();
@@ -312,6 +312,7 @@ fn race(stage: &mut Stage) {
                 while !done.load(Ordering::Acquire) {
                     let before = made.lock().unwrap().stable.clone();
                     fs.sync().unwrap();
+                    synced.fetch_add(1, Ordering::AcqRel);
                     let mut made = made.lock().unwrap();
                     for (path, data) in before {
                         if made.stable.get(&path) == Some(&data) {
@@ -326,7 +327,7 @@ fn race(stage: &mut Stage) {
     });
 }
 
-fn change(fs: &Arc<Operations>, root: &Node, made: &Mutex<Made<'_>>, thread: u64) {
+fn change(fs: &Arc<Operations>, root: &Node, made: &Mutex<Made<'_>>, thread: u64, synced: &AtomicU64) {
     let mut rng = Rng::new(thread + 77);
     let forget = |path: &str| {
         let mut made = made.lock().unwrap();
@@ -334,6 +335,10 @@ fn change(fs: &Arc<Operations>, root: &Node, made: &Mutex<Made<'_>>, thread: u64
         made.stage.forget(path);
     };
     for i in 0..60 {
+        // However fast the changes are, syncs come between them.
+        while synced.load(Ordering::Acquire) < i / 4 {
+            std::thread::yield_now();
+        }
         let name = format!("t{thread}n{}", i % 25);
         let path = format!("/{name}");
         let len = rng.between(1, 9000) as usize;
