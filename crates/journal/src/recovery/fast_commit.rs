@@ -78,7 +78,7 @@ impl Scan {
     /// Reads a block; whether the area goes on after it.
     fn block(&mut self, block: &[u8]) -> bool {
         let mut tags = FastCommitTags::new(block, self.checksum);
-        while let Some(tag) = tags.next() {
+        for tag in tags.by_ref() {
             let first = self.seen == 0;
             self.seen += 1;
             match tag {

@@ -113,7 +113,7 @@ fn merged(old: &Body, mut new: disk::Inode, tail: Option<&[u8]>) -> Result<Body>
         new.size = old.size;
         // Subdirectories are counted with their names: no record needs to say how many there are.
         new.links = if new.links > 0 { old.links } else { 0 };
-        new.flags = new.flags - OF_LAYOUT | old.flags & OF_LAYOUT;
+        new.flags = (new.flags - OF_LAYOUT) | (old.flags & OF_LAYOUT);
         new.i_block = old.i_block;
     } else {
         match (content(&old.disk)?, content(&new)?) {
