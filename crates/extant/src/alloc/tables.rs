@@ -7,6 +7,9 @@
 
 use super::Alloc;
 use crate::error::Result;
+use crate::groups::Kind;
+use extant_format::bitmap;
+use extant_format::error::Corrupt;
 use extant_format::group_desc::{GroupDesc, GroupFlags};
 use extant_format::types::GroupNr;
 use extant_sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -37,15 +40,29 @@ impl Alloc {
         // Nobody takes an inode of the group meanwhile, so nobody makes a block of what is being zeroed.
         let _inodes = self.inodes.lock(g)?;
         let desc = self.groups.desc(g)?;
+        self.check_unused(g, &desc)?;
         let (start, blocks) = self.unused_blocks(&desc);
         let bits = self.vol.geo.block_bits;
         if blocks > 0 {
             self.vol.dev.write_zeroes(start << bits, blocks << bits)?;
+            self.vol.journal.note_data_write();
         }
         self.groups.edit(&mut h, g, |desc| {
             desc.flags |= GroupFlags::INODE_ZEROED;
             Ok(())
         })
+    }
+
+    /// A descriptor that calls slots unused which its bitmap has in use, or the file system's own, would cost them.
+    fn check_unused(&self, g: GroupNr, desc: &GroupDesc) -> Result<()> {
+        let (used, count) = (self.inodes.used_part(desc), self.vol.geo.inodes_per_group);
+        let own = if g.0 == 0 { self.vol.geo.first_ino.saturating_sub(1) } else { 0 };
+        let bits = self.groups.bitmap(g, Kind::Inodes)?;
+        let in_use = bits.with(|bits| bitmap::find_next_one(bits, used as usize, count as usize));
+        match in_use.is_some() || used < own {
+            true => Err(Corrupt::new("group descriptor").field("unused inodes").found(count - used).at_group(g).into()),
+            false => Ok(()),
+        }
     }
 
     /// Credits of zeroing: descriptor and superblock.

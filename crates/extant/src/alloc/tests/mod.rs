@@ -322,6 +322,30 @@ fn free_space_is_trimmed_and_used_space_is_not() {
 }
 
 #[test]
+fn a_descriptor_that_calls_used_inodes_unused_costs_none_of_them() {
+    let house = House::named("default");
+    let geo = house.vol.geo;
+    let mut h = house.vol.start(2).unwrap();
+    let lie = |desc: &mut extant_format::group_desc::GroupDesc| {
+        desc.flags.remove(GroupFlags::INODE_ZEROED);
+        desc.itable_unused = geo.inodes_per_group;
+        Ok(())
+    };
+    house.groups.edit(&mut h, GroupNr(0), lie).unwrap();
+    drop(h);
+    let table = house.groups.desc(GroupNr(0)).unwrap().inode_table << geo.block_bits;
+    let read = || {
+        let mut block = vec![0; geo.block_size as usize];
+        house.dev.read_at(&mut block, table).unwrap();
+        block
+    };
+    let before = read();
+    assert!(before.iter().any(|byte| *byte != 0));
+    assert!(matches!(house.alloc.zero_next_table(), Err(crate::error::Error::Corrupt(_))));
+    assert_eq!(read(), before);
+}
+
+#[test]
 fn unused_parts_of_inode_tables_become_zero() {
     for set in ["default", "1k", "uninit_bg"] {
         let house = House::named(set);
