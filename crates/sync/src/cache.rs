@@ -371,7 +371,10 @@ impl<T: Object> Cache<T> {
         dispose: &mut Vec<u32>,
     ) -> Answer {
         let pinned = pin();
-        let found = self.core().table.find(&pinned, hash(key), |slot| slot.key == key);
+        // Others add to the list under the table's lock: not waited for here.
+        let Some(found) = self.core().table.try_find(&pinned, hash(key), |slot| slot.key == key) else {
+            return Answer::Skip;
+        };
         let Some(slot) = found.map(|node| &node.value).filter(|slot| cursor.at(&slot.link)) else {
             cursor.isolate_lost();
             return Answer::Removed;

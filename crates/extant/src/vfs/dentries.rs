@@ -305,7 +305,8 @@ impl Dentries {
 
     fn isolate(&self, hash: u32, cursor: &mut Cursor<'_, u32>, dispose: &mut Vec<u32>) -> Answer {
         let pinned = pin();
-        let found = self.table.find(&pinned, hash, |e| cursor.at(&e.link));
+        // Others add to the list under the table's lock: not waited for here.
+        let Some(found) = self.table.try_find(&pinned, hash, |e| cursor.at(&e.link)) else { return Answer::Skip };
         let Some(entry) = found else {
             cursor.isolate_lost();
             return Answer::Removed;

@@ -39,6 +39,12 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
         self.raw.find(pinned, hash, is).map(|node| &node.value)
     }
 
+    /// As [`Table::find`], for callers that hold a lock which others take under the table's: it never waits. The outer `None`
+    /// if the answer cannot be known now.
+    pub fn try_find<'g>(&'g self, pinned: &'g Guard, hash: u32, is: impl FnMut(&T) -> bool) -> Option<Option<&'g T>> {
+        self.raw.try_find(pinned, hash, is).map(|found| found.map(|node| &node.value))
+    }
+
     /// Locks the part that values of this hash are in.
     pub fn lock(&self, hash: u32) -> TableShard<'_, T> {
         TableShard { locked: self.raw.lock(hash) }

@@ -122,6 +122,22 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         }
     }
 
+    /// As [`RawTable::find`], for callers that must not wait for the shard; the outer `None` if it is being enlarged.
+    pub(crate) fn try_find<'g>(
+        &'g self,
+        _pinned: &'g Guard,
+        hash: u32,
+        mut is: impl FnMut(&T) -> bool,
+    ) -> Option<Option<&'g Node<T>>> {
+        let shard = self.shard(hash);
+        let moves = shard.moves.load(Ordering::Acquire);
+        // SAFETY: as in `find`.
+        let found = unsafe { shard.look(hash, &mut is) };
+        fence(Ordering::Acquire);
+        let sure = found.is_some() || (moves & 1 == 0 && shard.moves.load(Ordering::Relaxed) == moves);
+        sure.then_some(found)
+    }
+
     #[cold]
     fn find_locked(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<&Node<T>> {
         let shard = self.shard(hash);
