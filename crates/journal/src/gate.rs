@@ -12,8 +12,12 @@
 
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use extant_sync::{Condvar, Level, Mutex};
+use std::time::Duration;
 
 pub(crate) use extant_sync::Refused;
+
+/// How long a starter waits before it tries and asks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -73,10 +77,15 @@ impl Gate {
     }
 
     /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room: something has changed
-    /// since `epoch`, which was read before the attempt that failed.
+    /// since `epoch`, which was read before the attempt that failed. A handle that leaves tells nobody, so a wait is short:
+    /// credits that were taken and given back meanwhile would otherwise leave nobody to end it.
     pub fn wait_to_enter(&self, credits: u32, epoch: u64) {
         let mut stops = self.stops.lock();
-        self.opened.wait_while(&mut stops, |stops| self.epoch() == epoch && !self.may_enter(*stops, credits));
+        while self.epoch() == epoch && !self.may_enter(*stops, credits) {
+            if self.opened.wait_for(&mut stops, LOOK_AGAIN).timed_out() {
+                return;
+            }
+        }
     }
 
     fn may_enter(&self, stops: u32, credits: u32) -> bool {

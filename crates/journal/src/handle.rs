@@ -89,14 +89,13 @@ impl<'a> Handle<'a> {
         let pays = buffer.tid() != self.tid.0;
         if pays {
             self.pay(1)?;
+            // Before the block is seen to be in: who finds it there changes it without coming here, and a sync that follows
+            // has to find that there is something to commit.
+            self.note_content();
         }
-        let core = self.core;
-        let joined = core.members.add(self.tid, buffer, seal);
+        let joined = self.core.members.add(self.tid, buffer, seal);
         if pays && !joined {
             self.credits += 1;
-        }
-        if joined {
-            self.note_content();
         }
         Ok(())
     }
