@@ -32,7 +32,7 @@
 //! ```
 //!
 //! # Rooms
-//! From top to bottom; calls go downward only: [`fs`](mod@fs), [`mkfs`], `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`, `store`, `orphan`,
+//! From top to bottom; calls go downward only: `fs`, [`mkfs`], `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`, `store`, `orphan`,
 //! `alloc`, `inode`, `groups`, `volume`.
 //!
 //! # Errors

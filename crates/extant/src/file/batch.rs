@@ -119,8 +119,9 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
                     st.pool.note_clean(inode);
                     return (dealt + 1, result);
                 }
-                if let Some(job) = Job::take(st, inode, work, room) {
-                    room -= job.taken.len();
+                // All of it, though more has become dirty since: a walk does not come back to the file.
+                if let Some(job) = Job::take(st, inode, work, usize::MAX) {
+                    room = room.saturating_sub(job.taken.len());
                     jobs.push(job);
                 }
             }

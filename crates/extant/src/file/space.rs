@@ -21,8 +21,10 @@ pub(super) fn no_space(error: &Error) -> bool {
 
 /// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open.
 pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
+    // What was pending before may have become free since, too late for `f`.
+    let pending = st.alloc.pending() > 0;
     match f() {
-        Err(e) if no_space(&e) && make_room(st) => f(),
+        Err(e) if no_space(&e) && (make_room(st) || pending) => f(),
         other => other,
     }
 }

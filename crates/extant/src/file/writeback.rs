@@ -88,12 +88,13 @@ fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
 
 /// Tells the pages what became of them.
 pub(super) fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Result<()>) -> Result<()> {
-    let lblks = taken.iter().map(|t| t.lblk);
-    inode.pages.change(&st.pool, |pages| if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) });
     if let Err(e) = &result {
         tracing::warn!("inode {}: writing back failed: {e}", inode.ino);
+        // Before the pages leave the lists: a sync that finds nothing there looks for losses afterwards.
         st.pool.note_failed(inode, e.errno());
     }
+    let lblks = taken.iter().map(|t| t.lblk);
+    inode.pages.change(&st.pool, |pages| if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) });
     result
 }
 

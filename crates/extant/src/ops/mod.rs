@@ -202,9 +202,11 @@ impl Operations {
 
     /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
+        // What was pending before may have become free since, too late for the first try.
+        let pending = self.st().alloc.pending() > 0;
         let first = op();
         let done = match first {
-            Err(ref e) if e.is(Errno::NoSpc) && self.reclaim() => op(),
+            Err(ref e) if e.is(Errno::NoSpc) && (self.reclaim() || pending) => op(),
             other => other,
         };
         self.noticed(done)

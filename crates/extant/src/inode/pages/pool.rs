@@ -157,7 +157,15 @@ impl PagePool {
             self.dirty.add(&inode.pages.dirty_link, || inode.clone());
         }
         if !inode.pages.queued.load(Ordering::Relaxed) && !inode.pages.queued.swap(true, Ordering::AcqRel) {
-            self.queue.local().lock().push_back(Arc::downgrade(inode));
+            let mut queue = self.queue.local().lock();
+            // Each that comes lets go of the memory of some that are gone, so that the living are about half at least.
+            for _ in 0..2 {
+                let Some(old) = queue.pop_front() else { break };
+                if old.strong_count() > 0 {
+                    queue.push_back(old);
+                }
+            }
+            queue.push_back(Arc::downgrade(inode));
         }
     }
 
