@@ -1,7 +1,7 @@
 //! Writing to a fragmented file system of 60 TiB: how soon after the mount, how fast, into how many pieces.
 //!
 //! The disk is that of the free-space-tree postings of 2020: 491,520 groups, 30,720 flexible groups. Its bitmaps are made up as
-//! they are read ([`disk`]). The engine mounts it and writes twice; the posted allocator ([`posted`]) is played on the same
+//! they are read (`disk`). The engine mounts it and writes twice; the posted allocator (`posted`) is played on the same
 //! bitmaps. Times are those of the processor, plus 38 ms for the first look at each flexible group's bitmaps where the disk is to
 //! be slow: virtual time, on the account of the thread that reads.
 
