@@ -1,6 +1,6 @@
 //! Memory that readers look at without a lock is given back only when all who may be looking have stopped.
 //!
-//! A reader [`pin`]s the epoch while it looks; who takes something out of a structure [`Guard::retire`]s it, and it is
+//! A reader [`pin`]s the epoch while it looks; who takes something out of a structure `Guard::retire`s it, and it is
 //! dropped when every thread that was pinned then has unpinned.
 
 /// Proof that nothing this thread finds meanwhile is given back.

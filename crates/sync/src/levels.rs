@@ -8,7 +8,7 @@
 //!
 //! A `try_*` acquisition cannot wait, so it is not checked; once it succeeded its level counts as held.
 //!
-//! The check exists with debug assertions only. Elsewhere [`Tag`] and [`Held`] are empty types, unless the feature `contention`
+//! The check exists with debug assertions only. Elsewhere `Tag` and `Held` are empty types, unless the feature `contention`
 //! counts what locks do.
 
 use core::marker::PhantomData;
