@@ -116,30 +116,20 @@ struct Key<'a> {
     name: &'a [u8],
 }
 
-const KINDS: [FileType; 8] = [
-    FileType::Unknown,
-    FileType::Regular,
-    FileType::Directory,
-    FileType::CharDevice,
-    FileType::BlockDevice,
-    FileType::Fifo,
-    FileType::Socket,
-    FileType::Symlink,
-];
-
 fn pack(target: Option<Target>) -> (u32, u64) {
     match target {
         None => (ABSENT, 0),
-        Some(t) => {
-            let kind = KINDS.iter().position(|kind| *kind == t.ftype).unwrap_or(0) as u32;
-            (kind, u64::from(t.ino.0) << 32 | u64::from(t.generation))
-        }
+        Some(t) => (t.ftype.to_dir_byte().into(), u64::from(t.ino.0) << 32 | u64::from(t.generation)),
     }
 }
 
 fn unpack(kind: u32, target: u64) -> Option<Target> {
-    let ftype = *KINDS.get(kind as usize)?;
-    Some(Target { ino: InodeNr((target >> 32) as u32), generation: target as u32, ftype })
+    let known = || Target {
+        ino: InodeNr((target >> 32) as u32),
+        generation: target as u32,
+        ftype: FileType::from_dir_byte(kind as u8),
+    };
+    (kind != ABSENT).then(known)
 }
 
 impl Entry {
@@ -325,6 +315,9 @@ mod tests {
 
     const DIR: InodeNr = InodeNr(2);
 
+    /// Types of directory entries, the unknown one among them.
+    const KINDS: u8 = 8;
+
     fn target(ino: u32, ftype: FileType) -> Option<Target> {
         Some(Target { ino: InodeNr(ino), generation: !ino, ftype })
     }
@@ -341,7 +334,7 @@ mod tests {
     fn names_lead_where_they_were_set_to() {
         let dentries = Dentries::new(1 << 20, 7);
         let long = [b'x'; 255];
-        for (n, ftype) in KINDS.into_iter().enumerate() {
+        for (n, ftype) in (0..KINDS).map(FileType::from_dir_byte).enumerate() {
             for name in [&b"short"[..], &long, b"", &long[..SHORT], &long[..SHORT + 1]] {
                 dentries.set(DIR, n as u32, name, target(n as u32, ftype));
                 assert_eq!(dentries.get(DIR, n as u32, name), Some(target(n as u32, ftype)));
@@ -350,7 +343,7 @@ mod tests {
                 assert_eq!(dentries.get(DIR, 99, name), None);
             }
         }
-        assert_eq!(dentries.len(), 5 * KINDS.len());
+        assert_eq!(dentries.len(), 5 * usize::from(KINDS));
         let known = Target { ino: InodeNr(5), generation: 1, ftype: FileType::Regular };
         dentries.set(DIR, 0, b"short", Some(known));
         dentries.forget(DIR, 0, b"short", Target { generation: 2, ..known });

@@ -1,5 +1,4 @@
 //! The program, on little of everything.
-#![allow(missing_docs)]
 
 use extant_testkit::tool::{Printed, need_root, run};
 use serde_json::Value;
