@@ -15,7 +15,7 @@ const ZERO_CHUNK: usize = 1 << 20;
 /// Errors carry a [`DeviceError`](crate::DeviceError) that tells the place.
 ///
 /// Concurrent writes of overlapping ranges leave an unknown mixture; nothing here orders them.
-#[allow(clippy::len_without_is_empty)]
+#[expect(clippy::len_without_is_empty, reason = "no device is empty")]
 pub trait BlockDevice: Send + Sync + Debug {
     /// Length in bytes.
     fn len(&self) -> u64;
@@ -98,54 +98,85 @@ pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(device: &D, offset: 
     Ok(())
 }
 
-macro_rules! forward {
-    ($([$($generics:tt)*] $type:ty;)*) => {$(
-        impl<$($generics)*> BlockDevice for $type {
-            fn len(&self) -> u64 {
-                (**self).len()
-            }
-            fn name(&self) -> String {
-                (**self).name()
-            }
-            fn read_only(&self) -> bool {
-                (**self).read_only()
-            }
-            fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-                (**self).read_at(buf, offset)
-            }
-            fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-                (**self).write_at(data, offset)
-            }
-            fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-                (**self).read_vectored_at(bufs, offset)
-            }
-            fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-                (**self).write_vectored_at(bufs, offset)
-            }
-            fn flush(&self) -> io::Result<()> {
-                (**self).flush()
-            }
-            fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-                (**self).discard(offset, len)
-            }
-            fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
-                (**self).write_zeroes(offset, len)
-            }
-            fn set_len(&self, len: u64) -> io::Result<()> {
-                (**self).set_len(len)
-            }
-            fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-                (**self).next_data(offset)
-            }
+/// Methods of [`BlockDevice`] that do what another device's do: `forward_device!(self => self.inner; len, name)` within
+/// the implementation of a device around another one.
+#[macro_export]
+macro_rules! forward_device {
+    ($this:ident => $inner:expr; $($method:ident),+ $(,)?) => {
+        $($crate::forward_device!(@$method $this $inner);)+
+    };
+    (@len $this:ident $inner:expr) => {
+        fn len(&$this) -> u64 {
+            $inner.len()
         }
-    )*};
+    };
+    (@name $this:ident $inner:expr) => {
+        fn name(&$this) -> String {
+            $inner.name()
+        }
+    };
+    (@read_only $this:ident $inner:expr) => {
+        fn read_only(&$this) -> bool {
+            $inner.read_only()
+        }
+    };
+    (@read_at $this:ident $inner:expr) => {
+        fn read_at(&$this, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+            $inner.read_at(buf, offset)
+        }
+    };
+    (@write_at $this:ident $inner:expr) => {
+        fn write_at(&$this, data: &[u8], offset: u64) -> std::io::Result<()> {
+            $inner.write_at(data, offset)
+        }
+    };
+    (@read_vectored_at $this:ident $inner:expr) => {
+        fn read_vectored_at(&$this, bufs: &mut [std::io::IoSliceMut<'_>], offset: u64) -> std::io::Result<()> {
+            $inner.read_vectored_at(bufs, offset)
+        }
+    };
+    (@write_vectored_at $this:ident $inner:expr) => {
+        fn write_vectored_at(&$this, bufs: &[std::io::IoSlice<'_>], offset: u64) -> std::io::Result<()> {
+            $inner.write_vectored_at(bufs, offset)
+        }
+    };
+    (@flush $this:ident $inner:expr) => {
+        fn flush(&$this) -> std::io::Result<()> {
+            $inner.flush()
+        }
+    };
+    (@discard $this:ident $inner:expr) => {
+        fn discard(&$this, offset: u64, len: u64) -> std::io::Result<()> {
+            $inner.discard(offset, len)
+        }
+    };
+    (@write_zeroes $this:ident $inner:expr) => {
+        fn write_zeroes(&$this, offset: u64, len: u64) -> std::io::Result<()> {
+            $inner.write_zeroes(offset, len)
+        }
+    };
+    (@set_len $this:ident $inner:expr) => {
+        fn set_len(&$this, len: u64) -> std::io::Result<()> {
+            $inner.set_len(len)
+        }
+    };
+    (@next_data $this:ident $inner:expr) => {
+        fn next_data(&$this, offset: u64) -> std::io::Result<Option<std::ops::Range<u64>>> {
+            $inner.next_data(offset)
+        }
+    };
 }
 
-forward! {
-    [D: BlockDevice + ?Sized] Arc<D>;
-    [D: BlockDevice + ?Sized] Box<D>;
-    [D: BlockDevice + ?Sized] &D;
+macro_rules! forward_pointers {
+    ($($type:ty),+) => {$(
+        impl<D: BlockDevice + ?Sized> BlockDevice for $type {
+            forward_device!(self => (**self); len, name, read_only, read_at, write_at, read_vectored_at, write_vectored_at,
+                flush, discard, write_zeroes, set_len, next_data);
+        }
+    )+};
 }
+
+forward_pointers!(Arc<D>, Box<D>, &D);
 
 /// The bytes of all buffers together.
 pub(crate) fn total_len(bufs: &[IoSlice<'_>]) -> u64 {

@@ -142,17 +142,7 @@ impl<D: BlockDevice> FaultDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
+    crate::forward_device!(self => self.inner; len, name, read_only, next_data);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.run(Op::Read, offset, buf.len() as u64, || self.inner.read_at(buf, offset))
@@ -191,10 +181,6 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.run(Op::SetLen, 0, len, || self.inner.set_len(len))
-    }
-
-    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        self.inner.next_data(offset)
     }
 }
 

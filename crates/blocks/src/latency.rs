@@ -2,7 +2,6 @@
 
 use crate::BlockDevice;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -43,17 +42,7 @@ fn delay(time: Duration) {
 }
 
 impl<D: BlockDevice> BlockDevice for LatencyDevice<D> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
+    crate::forward_device!(self => self.inner; len, name, read_only, set_len, next_data);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         delay(self.latency.read);
@@ -88,13 +77,5 @@ impl<D: BlockDevice> BlockDevice for LatencyDevice<D> {
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         delay(self.latency.write);
         self.inner.write_zeroes(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        self.inner.next_data(offset)
     }
 }

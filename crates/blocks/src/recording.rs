@@ -10,8 +10,7 @@
 use crate::BlockDevice;
 use crate::device::total_len;
 use extant_sync::{Arc, Level, Mutex};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::ops::Range;
+use std::io::{self, IoSlice};
 
 /// Something that was done to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,25 +158,7 @@ impl<D: BlockDevice> RecordingDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-
-    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        self.inner.read_vectored_at(bufs, offset)
-    }
+    crate::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, next_data);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.record(self.inner.write_at(data, offset), || Event::Write { offset, data: Arc::from(data) })
@@ -208,10 +189,6 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.record(self.inner.set_len(len), || Event::SetLen(len))
-    }
-
-    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        self.inner.next_data(offset)
     }
 }
 

@@ -30,7 +30,7 @@ macro_rules! errnos {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(i32)]
         #[non_exhaustive]
-        #[allow(missing_docs, reason = "each name is its own documentation; the text is in `message`")]
+        #[expect(missing_docs, reason = "each name is its own documentation; the text is in `message`")]
         pub enum Errno { $($name = $nr),* }
         impl Errno {
             /// What strerror(3) says.

@@ -30,7 +30,7 @@ bitflags! {
 /// The first 64 bytes of a descriptor; the short form ends after the first half.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
 pub struct RawGroupDesc {
     pub block_bitmap_lo: U32,
     pub inode_bitmap_lo: U32,

@@ -48,7 +48,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    #[allow(clippy::too_many_arguments, reason = "called once")]
+    #[expect(clippy::too_many_arguments, reason = "called once")]
     pub fn new(
         cache: Arc<Cache>,
         commit_interval: Duration,

@@ -124,7 +124,7 @@ impl<W: Write> Archive<'_, W> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one entry")]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one entry")]
     fn append(
         &mut self,
         path: &[u8],

@@ -78,7 +78,7 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
 /// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned)); EOPNOTSUPP for unwritten
 /// blocks in a map that does not know them; EINVAL for a claim that is too short or lies wrong; ENOSPC, `Corrupt`,
 /// `Io`. Blocks that could not be mapped are free again.
-#[allow(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
+#[expect(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
 pub fn insert_claim(
     st: &Store,
     h: &mut Handle<'_>,

@@ -77,7 +77,7 @@ impl JournalIncompat {
 /// All 1024 bytes of the journal's superblock.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
 pub struct RawJournalSuperblock {
     pub magic: U32,
     pub block_type: U32,

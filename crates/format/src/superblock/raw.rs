@@ -12,7 +12,7 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// The error record that is written once, for the first error.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
 pub struct RawFirstError {
     pub time: U32,
     pub ino: U32,
@@ -24,7 +24,7 @@ pub struct RawFirstError {
 /// The error record that every error overwrites; its members are in another order than those of the first one.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
 pub struct RawLastError {
     pub time: U32,
     pub ino: U32,
@@ -36,7 +36,7 @@ pub struct RawLastError {
 /// All 1024 bytes of the superblock; names are those of the format's documentation without the `s_`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
 pub struct RawSuperblock {
     pub inodes_count: U32,
     pub blocks_count_lo: U32,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 enum Source {
-    File(PathBuf, #[allow(dead_code)] Scratch),
+    File(PathBuf, #[expect(dead_code, reason = "kept while the image is in use")] Scratch),
     Memory(Arc<SparseDevice>),
 }
 

@@ -1,8 +1,7 @@
 //! A device that counts requests.
 
 use extant_blocks::BlockDevice;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::ops::Range;
+use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts the writes that another device sees, however long.
@@ -29,29 +28,11 @@ impl<D> Counting<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Counting<D> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    extant_blocks::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, flush, discard, next_data);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.count();
         self.inner.write_at(data, offset)
-    }
-
-    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        self.inner.read_vectored_at(bufs, offset)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -59,20 +40,8 @@ impl<D: BlockDevice> BlockDevice for Counting<D> {
         self.inner.write_vectored_at(bufs, offset)
     }
 
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
-
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.count();
         self.inner.write_zeroes(offset, len)
-    }
-
-    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        self.inner.next_data(offset)
     }
 }
