@@ -24,7 +24,7 @@ mod superblock;
 mod tables;
 
 pub use error::{Error, Result};
-pub use options::{Options, Preset, Zeroing, parse_size, parse_uuid};
+pub use options::{Length, Options, Preset, Zeroing, parse_size, parse_uuid};
 
 use extant_blocks::BlockDevice;
 use extant_format::superblock::State;

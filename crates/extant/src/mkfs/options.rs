@@ -30,6 +30,15 @@ pub enum Zeroing {
     Known,
 }
 
+/// A length in one of two units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// In bytes, rounded up to whole blocks.
+    Bytes(u64),
+    /// In blocks.
+    Blocks(u64),
+}
+
 /// What to make. `Options::default()` makes what `mke2fs -t ext4` makes, with `orphan_file` and `metadata_csum_seed`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -68,8 +77,8 @@ pub struct Options {
     pub fast_commit_size: Option<u64>,
     /// Groups of a flexible group, a power of two; 16 if unset.
     pub flex_bg_size: Option<u32>,
-    /// Size of the orphan file in bytes; by size if unset.
-    pub orphan_file_size: Option<u64>,
+    /// Size of the orphan file; by the file system's size if unset.
+    pub orphan_file_size: Option<Length>,
     /// What to do on errors.
     pub errors: ErrorPolicy,
     /// RAID stride in blocks.
@@ -184,7 +193,7 @@ impl Options {
             "root_owner" => self.root_owner = owner(value)?,
             "root_perms" => self.root_mode = octal(name, value)?,
             "hash_seed" => self.hash_seed = Some(parse_uuid(value)?),
-            "orphan_file_size" => self.orphan_file_size = Some(parse_size(value)?),
+            "orphan_file_size" => self.orphan_file_size = Some(length(value)?),
             "lazy_itable_init" if value != "0" => self.zeroing = Zeroing::Lazy,
             "lazy_itable_init" => self.zeroing = Zeroing::Full,
             "assume_storage_prezeroed" if value != "0" => self.zeroing = Zeroing::Known,
@@ -248,10 +257,19 @@ fn owner(value: &str) -> Result<(u32, u32)> {
     Ok((number("root_owner", uid)?, number("root_owner", gid)?))
 }
 
+/// A number without a unit counts blocks, as `mke2fs` has it.
+fn length(value: &str) -> Result<Length> {
+    let number = parse_size(value)?;
+    Ok(if is_plain(value) { Length::Blocks(number) } else { Length::Bytes(number) })
+}
+
+fn is_plain(value: &str) -> bool {
+    value.bytes().all(|b| b.is_ascii_digit())
+}
+
 fn size_in(value: &str, shift: u32) -> Result<u64> {
-    let plain = value.bytes().all(|b| b.is_ascii_digit());
     let bytes = parse_size(value)?;
-    if !plain {
+    if !is_plain(value) {
         return Ok(bytes);
     }
     bytes.checked_mul(1 << shift).ok_or_else(|| Error::Invalid(format!("size out of range: `{value}`")))

@@ -1,7 +1,7 @@
 //! The numbers of a file system: block size, groups, inodes, reserved descriptor blocks, journal.
 
 use super::error::{Error, Result};
-use super::options::Options;
+use super::options::{Length, Options};
 use extant_format::{Compat, Feature, Features, Incompat, RoCompat, orphan};
 
 /// The numbers that the superblock is made from.
@@ -264,11 +264,13 @@ impl Sizes {
             return Ok(());
         }
         let blocks = match options.orphan_file_size {
-            Some(bytes) => bytes.div_ceil(self.block_size.into()),
+            Some(Length::Bytes(bytes)) => bytes.div_ceil(self.block_size.into()),
+            Some(Length::Blocks(blocks)) => blocks,
             None => orphan::default_blocks(self.blocks, self.cluster_ratio),
         };
-        let blocks = blocks.next_multiple_of(self.cluster_ratio.into());
-        if blocks == 0 || blocks > MOST.next_multiple_of(self.cluster_ratio.into()) {
+        let ratio = self.cluster_ratio.into();
+        let blocks = blocks.checked_next_multiple_of(ratio).unwrap_or(u64::MAX);
+        if blocks == 0 || blocks > MOST.next_multiple_of(ratio) {
             return Error::invalid(format!("an orphan file of {blocks} blocks: must be 1 to {MOST}"));
         }
         self.orphan_blocks = blocks as u32;
@@ -404,7 +406,8 @@ mod tests {
         assert!(sizes("", 1 << 30, |o| o.inode_count = Some(u64::MAX)).is_err());
         assert!(sizes("", 1 << 30, |o| o.flex_bg_size = Some(3)).is_err());
         assert!(sizes("fast_commit", 1 << 30, |o| o.fast_commit_size = Some(u64::MAX)).is_err());
-        assert!(sizes("", 1 << 30, |o| o.orphan_file_size = Some(u64::MAX)).is_err());
+        assert!(sizes("", 1 << 30, |o| o.orphan_file_size = Some(Length::Bytes(u64::MAX))).is_err());
+        assert!(sizes("", 1 << 30, |o| o.orphan_file_size = Some(Length::Blocks(u64::MAX))).is_err());
         assert!(sizes("", 1 << 30, |o| o.inode_ratio = Some(0)).is_err());
         assert!(sizes("", u64::MAX, |o| o.block_size = Some(1024)).is_err());
         assert_eq!(sizes("", 1 << 30, |o| o.resize_limit = Some(u64::MAX)).unwrap().reserved_gdt_blocks, 1024);

@@ -1,6 +1,6 @@
 //! New file systems against e2fsck, dumpe2fs, mke2fs itself and the kernel.
 
-use extant::mkfs::{Error, Options, Preset, Report, Zeroing, make};
+use extant::mkfs::{Error, Length, Options, Preset, Report, Zeroing, make};
 use extant_blocks::{BlockDevice, MemDevice, OpenOptions, SparseDevice};
 use extant_format::{Superblock, Timestamp};
 use extant_testkit::kernel::Mount;
@@ -174,7 +174,9 @@ fn kernel_mounts_and_writes() {
 fn mke2fs_image(bytes: u64, args: &str) -> Image {
     let image = Image::blank(bytes);
     let mut all: Vec<std::ffi::OsString> = vec!["-q".into(), "-F".into(), "-U".into(), UUID.into()];
-    all.extend(["-E".into(), format!("hash_seed={HASH_SEED},root_owner=0:0").into()]);
+    // The last `-E` counts alone.
+    let (args, extended) = args.split_once(" -E ").unwrap_or((args, "root_owner=0:0"));
+    all.extend(["-E".into(), format!("hash_seed={HASH_SEED},{extended}").into()]);
     all.extend(args.split_whitespace().map(Into::into));
     all.push(image.path().as_os_str().to_owned());
     let time = TIME.to_string();
@@ -192,6 +194,16 @@ fn twins() -> Vec<(&'static str, Options, u64)> {
     vec![
         ("-t ext4 -b 1024 -O orphan_file,metadata_csum_seed", ext4(1024, ""), 64 * MIB),
         ("-t ext4 -b 4096 -O orphan_file,metadata_csum_seed", ext4(4096, ""), 1024 * MIB),
+        (
+            "-t ext4 -b 1024 -O orphan_file,metadata_csum_seed -E orphan_file_size=40",
+            with(ext4(1024, ""), |o| o.apply_extended("orphan_file_size=40").unwrap()),
+            64 * MIB,
+        ),
+        (
+            "-t ext4 -b 1024 -O orphan_file,metadata_csum_seed -E orphan_file_size=96k",
+            with(ext4(1024, ""), |o| o.apply_extended("orphan_file_size=96k").unwrap()),
+            64 * MIB,
+        ),
         ("-t ext4 -b 1024", ext4(1024, plain), 100 * MIB),
         ("-t ext4 -b 4096", ext4(4096, plain), 20_000 * MIB),
         ("-t ext4 -b 2048 -O ^64bit", ext4(2048, "^64bit,^orphan_file,^metadata_csum_seed"), 300 * MIB),
@@ -385,7 +397,7 @@ fn random_options(rng: &mut Rng) -> (Options, u64) {
     options.inode_ratio = one(rng, (10, 22));
     options.inode_count = rng.one_in(8).then(|| rng.below(100_000));
     options.journal_size = one(rng, (18, 26));
-    options.orphan_file_size = one(rng, (9, 21));
+    options.orphan_file_size = one(rng, (9, 21)).map(Length::Bytes);
     options.backup_superblocks = rng.below(3) as u8;
     options.reserved_percent = rng.below(51) as f64;
     let most = 1 << rng.between(18, 31);
