@@ -3,7 +3,11 @@
 //! With the writeback cache the kernel asks for attributes once and then trusts its own. Of what its writes do it knows all but the blocks
 //! that they take: for that it is told that its attributes are old. And what it has not written yet nobody else knows: a search for holes has
 //! it write first.
+//!
+//! It also accepts writes without asking for room, for ever if nobody stops it. Once it could not write what it had accepted, it is told
+//! that the attributes are old: then it asks for them before each write to an open file, and the answer is the error.
 
+use extant::Errno;
 use fuser::INodeNo;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +20,15 @@ struct Written {
     opens: u64,
     /// Blocks of 512 bytes that the kernel believes it to have, if that is known.
     told: Option<u64>,
+    refused: Option<Refused>,
+}
+
+/// Why the kernel could not write what it had accepted.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    why: Errno,
+    /// Blocks of the file system that were free then.
+    free: u64,
 }
 
 /// The files that are open for writing.
@@ -70,6 +83,22 @@ impl Writers {
         }
     }
 
+    /// What the kernel had accepted could not be written, while `free` blocks were free. False if the file is open for writing no more.
+    pub fn refuse(&self, ino: INodeNo, why: Errno, free: u64) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(written) = shard.get_mut(&ino.0) else { return false };
+        written.refused = Some(Refused { why, free });
+        true
+    }
+
+    /// Why the kernel may accept no more writes to this file. It may again once more is `free` than when they failed.
+    pub fn refused(&self, ino: INodeNo, free: impl FnOnce() -> u64) -> Option<Errno> {
+        let mut shard = self.shard(ino);
+        let written = shard.get_mut(&ino.0)?;
+        written.refused = written.refused.filter(|refused| free() <= refused.free);
+        written.refused.map(|refused| refused.why)
+    }
+
     /// The kernel got new attributes in another way.
     pub fn blocks_unknown(&self, ino: INodeNo) {
         if let Some(written) = self.shard(ino).get_mut(&ino.0) {
@@ -93,6 +122,18 @@ mod tests {
         assert!(writers.blocks_changed(ino, 16));
         writers.close(ino);
         assert!(writers.blocks_changed(ino, 16), "nothing is known of a closed file");
+    }
+
+    #[test]
+    fn writes_are_refused_until_there_is_more_room() {
+        let (writers, ino) = (Writers::default(), INodeNo(12));
+        assert!(!writers.refuse(ino, Errno::NoSpc, 3), "nobody can write");
+        writers.open(ino);
+        assert_eq!(writers.refused(ino, || 0), None);
+        assert!(writers.refuse(ino, Errno::NoSpc, 3));
+        assert_eq!(writers.refused(ino, || 3), Some(Errno::NoSpc));
+        assert_eq!(writers.refused(ino, || 4), None);
+        assert_eq!(writers.refused(ino, || 0), None, "it was refused for the failure before");
     }
 
     #[test]

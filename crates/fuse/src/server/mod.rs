@@ -207,8 +207,15 @@ impl Filesystem for Server {
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        answer!(reply, self.node(ino).map(|n| self.attr(&n.attr())), |r, attr| r.attr(&self.ttl, &attr));
+    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        let asked = || {
+            // Of an open file the kernel asks before it accepts a write.
+            if fh.is_some() && self.writeback {
+                self.check_room(ino)?;
+            }
+            self.node(ino).map(|n| self.attr(&n.attr()))
+        };
+        answer!(reply, asked(), |r, attr| r.attr(&self.ttl, &attr));
     }
 
     fn setattr(
@@ -344,7 +351,14 @@ impl Filesystem for Server {
         _lock: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        answer!(reply, self.write_to(req, ino, offset, data, write_flags), |r, len| r.written(len as u32));
+        let written = || {
+            let written = self.write_to(req, ino, offset, data, write_flags);
+            if let (Err(e), true) = (&written, write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
+                self.stop_writers(ino, e);
+            }
+            written
+        };
+        answer!(reply, written(), |r, len| r.written(len as u32));
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock: LockOwner, reply: ReplyEmpty) {

@@ -83,6 +83,17 @@ impl Server {
         Ok(len)
     }
 
+    /// What the kernel had accepted could not be written for lack of space: it has to accept no more.
+    pub(super) fn stop_writers(&self, ino: INodeNo, why: &Error) {
+        if why.is(Errno::NoSpc) && self.writers.refuse(ino, Errno::NoSpc, self.ops.usage().free) {
+            self.notices.attributes(ino);
+        }
+    }
+
+    pub(super) fn check_room(&self, ino: INodeNo) -> Result<(), Error> {
+        self.writers.refused(ino, || self.ops.usage().free).map_or(Ok(()), |why| Err(why.into()))
+    }
+
     pub(super) fn check_open(&self, node: &Node, flags: i32) -> Result<(), Error> {
         if !writes(flags) {
             return Ok(());

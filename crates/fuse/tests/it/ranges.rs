@@ -2,6 +2,7 @@
 
 use crate::oracle::same_as_kernel;
 use crate::served::Served;
+use extant_testkit::image::FeatureSet;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -177,4 +178,42 @@ fn usage_is_what_the_kernel_says() {
             notes.call("with a file", usage().map(|u| (u.0, u.3, u.4)));
         });
     }
+}
+
+/// Writes until an error comes, which is not the one of a kernel that accepts everything.
+fn write_until_refused(f: &File, from: u64, most: u64) -> (u64, Option<i32>) {
+    let piece = vec![7; 1 << 20];
+    let mut at = from;
+    while at < from + most {
+        if let Err(e) = f.write_at(&piece, at) {
+            return (at, e.raw_os_error());
+        }
+        at += piece.len() as u64;
+        // What the kernel could not write it tells here, once; that writes fail is what is asked for.
+        let _ = f.sync_data();
+    }
+    (at, None)
+}
+
+#[test]
+fn writers_of_a_full_disk_are_stopped() {
+    const BYTES: u64 = 32 << 20;
+    let mut served = Served::of(FeatureSet::named("default").make_sized(BYTES));
+    let first = served.path("first");
+    fs::write(&first, vec![1; 4 << 20]).expect("write");
+    File::open(&first).expect("open").sync_all().expect("fsync");
+    let f = file(&served.path("second"));
+    let (at, errno) = write_until_refused(&f, 0, 20 * BYTES);
+    assert_eq!(errno, Some(nix::libc::ENOSPC), "{at} bytes were accepted");
+    // Reading goes on, and so does writing when there is room again.
+    assert_eq!(f.metadata().expect("fstat").len(), fs::metadata(served.path("second")).expect("stat").len());
+    let mut piece = [0; 4096];
+    assert_eq!(f.read_at(&mut piece, 0).expect("read"), 4096);
+    fs::remove_file(&first).expect("unlink");
+    f.write_all_at(&[9; 4096], 0).expect("there is room again");
+    f.sync_all().expect("fsync");
+    drop(f);
+    // Of the losses the whole file system tells once, too.
+    let _ = nix::unistd::syncfs(File::open(served.dir()).expect("open"));
+    served.unmount();
 }
