@@ -80,6 +80,9 @@ impl Alloc {
         }
         let mut at = start.0;
         let end = start.0 + u64::from(len);
+        if self.withheld.keep(at..end) {
+            return Ok(());
+        }
         while at < end {
             let part = self.part_in_group(at, end)?;
             self.blocks.free(h, BlockNr(at), part, purpose)?;
@@ -89,7 +92,7 @@ impl Alloc {
     }
 
     /// Blocks from `at` up to `end` that lie in one group.
-    fn part_in_group(&self, at: u64, end: u64) -> Result<u32> {
+    pub(super) fn part_in_group(&self, at: u64, end: u64) -> Result<u32> {
         let geo = &self.vol.geo;
         let g = geo.group_of_block(BlockNr(at)).ok_or_else(|| Corrupt::new("freed block").found(at))?;
         let group_end = geo.first_block_of_group(g).0 + u64::from(geo.blocks_in_group(g));
@@ -120,7 +123,7 @@ impl Blocks {
     }
 
     /// Frees blocks within one group.
-    fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
+    pub(super) fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
         let nowhere = || Corrupt::new("freed block").found(start.0);
         let (g, run) = self.place(start, len).ok_or_else(nowhere)?;
         if is_metadata(&self.vol.geo, &self.groups, g, start.0, len.into()) {

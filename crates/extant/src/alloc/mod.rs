@@ -39,12 +39,14 @@ mod tables;
 mod tree;
 mod tune;
 mod usage;
+mod withheld;
 
 pub use claim::Claim;
 pub use counts::{Fragmentation, SpaceStats};
 pub use prealloc::{Prealloc, PreallocStats, Small, Taken};
 pub use scan::Scanned;
 pub use usage::Usage;
+pub use withheld::{in_order, without};
 
 use crate::error::{Errno, Result};
 use crate::groups::Groups;
@@ -55,6 +57,7 @@ use inodes::Inodes;
 use prealloc::Keep;
 use std::sync::Arc;
 use tables::Tables;
+use withheld::Withheld;
 
 /// What space is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,7 @@ pub struct Alloc {
     blocks: Arc<Blocks>,
     inodes: Inodes,
     tables: Tables,
+    withheld: Withheld,
     /// What is preallocated.
     keep: Arc<Keep>,
     /// Blocks that never hold files.
@@ -111,7 +115,8 @@ impl Alloc {
         let keep = Keep::new(blocks.clone());
         let sb = groups.superblock();
         let (overhead, reserved_blocks) = (usage::overhead(&vol, &sb), sb.r_blocks_count());
-        Ok(Alloc { vol, groups, blocks, inodes, tables: Tables::default(), keep, overhead, reserved_blocks })
+        let (tables, withheld) = (Tables::default(), Withheld::default());
+        Ok(Alloc { vol, groups, blocks, inodes, tables, withheld, keep, overhead, reserved_blocks })
     }
 
     /// Takes between `min` and `len` contiguous blocks near the goal.

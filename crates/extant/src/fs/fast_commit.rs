@@ -23,7 +23,7 @@ pub(super) fn in_memory(
 ) -> Result<Arc<OverlayDevice>> {
     let (sb, geo) = boot::superblock(&*dev)?;
     let overlay = Arc::new(OverlayDevice::new(dev, geo.block_size as usize, MAX_BYTES));
-    // Nothing is to be committed before all is replayed: what is freed on the way would be given away.
+    // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));
     let store = open::build(overlay.clone(), geo, sb, None, &options, open::Use { write: true, closed: false })?;
     let client: Arc<dyn extant_journal::Client> = Arc::new(StoreClient(store.clone()));

@@ -5,6 +5,8 @@
 //!   leaves nothing behind, and what is done becomes durable at once or not at all.
 //! - Blocks that a record names as a file's are booked before the first record is applied, so that none of them becomes a
 //!   directory or a node of an extent tree meanwhile.
+//! - A block may be a record's before its owner loses it, and change hands several times. So nothing is freed before all records
+//!   were applied; then what nobody has is. A transaction that ends on the way gives nothing away.
 //! - A record may say what is so already: the kernel may have replayed a part of it before.
 
 mod inodes;
@@ -42,6 +44,7 @@ impl Operations {
         if self.st().geo.cluster_ratio() > 1 {
             return Err(Error::Unsupported("replaying fast commits on a file system with clusters".into()));
         }
+        self.st().alloc.withhold_frees();
         // In memory as long as their records may be asked for.
         let _orphans = self.adopt_orphans()?;
         for record in records.clone() {
@@ -167,22 +170,17 @@ impl Operations {
         self.touch_dir(&mut h, &dir, -i32::from(inode.is_dir()))
     }
 
-    /// Frees what has no name left, and makes sure that what the others have is theirs.
+    /// Frees what has no name left, makes sure that what the others have is theirs, and frees what nobody has.
     fn finish_replay(&self, touched: &BTreeSet<InodeNr>) -> Result<()> {
+        let mut owned = Vec::new();
         for ino in touched {
-            if let Some(inode) = self.replayed(*ino)?
-                && inode.body().links == 0
-            {
-                self.free_replayed(&inode)?;
+            let Some(inode) = self.replayed(*ino)? else { continue };
+            let links = inode.body().links;
+            match links {
+                0 => self.free_replayed(&inode)?,
+                _ => self.book_mapped(&inode, &mut owned)?,
             }
         }
-        // What was freed may be a block that another file was given.
-        self.st().journal.sync()?;
-        for ino in touched {
-            if let Some(inode) = self.replayed(*ino)? {
-                self.book_mapped(&inode)?;
-            }
-        }
-        Ok(())
+        self.free_unowned(owned)
     }
 }

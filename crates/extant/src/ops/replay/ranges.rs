@@ -1,6 +1,7 @@
 //! Records that are ranges of a file's blocks.
 
 use super::{Operations, bad};
+use crate::alloc;
 use crate::error::Result;
 use crate::extent::{self, Run, State};
 use crate::inode::Inode;
@@ -11,6 +12,9 @@ use extant_format::jbd2::FcRange;
 use extant_format::types::{BlockNr, InodeNr};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Blocks that are freed within one handle.
+const MOST_FREED: u64 = 1 << 15;
 
 impl Operations {
     /// Keeps the blocks of an extent that is to come.
@@ -96,8 +100,8 @@ impl Operations {
         }
     }
 
-    /// Books all that an inode's extents name, as far as it is free.
-    pub(super) fn book_mapped(&self, inode: &Arc<Inode>) -> Result<()> {
+    /// Books all that an inode's extents name, as far as it is free, and adds it to `owned`.
+    pub(super) fn book_mapped(&self, inode: &Arc<Inode>, owned: &mut Vec<Range<u64>>) -> Result<()> {
         let st = self.st();
         if !inode.body().flags.contains(InodeFlags::EXTENTS) {
             return Ok(());
@@ -107,8 +111,24 @@ impl Operations {
             let run = extent::lookup(st, inode, lblk, u32::MAX - lblk)?;
             if run.is_mapped() {
                 self.book_run(run.pblk, run.len)?;
+                owned.push(run.pblk.0..run.pblk.0 + u64::from(run.len));
             }
             at += u64::from(run.len.max(1));
+        }
+        Ok(())
+    }
+
+    /// Frees what was let go on the way, but for what is in `owned`.
+    pub(super) fn free_unowned(&self, owned: Vec<Range<u64>>) -> Result<()> {
+        let st = self.st();
+        for run in alloc::without(&st.alloc.withheld(), &alloc::in_order(owned)) {
+            let mut at = run.start;
+            while at < run.end {
+                let len = (run.end - at).min(MOST_FREED) as u32;
+                let mut h = st.start(st.alloc.credits(len))?;
+                st.alloc.free_used(&mut h, BlockNr(at), len)?;
+                at += u64::from(len);
+            }
         }
         Ok(())
     }

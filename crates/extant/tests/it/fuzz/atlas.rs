@@ -72,6 +72,8 @@ pub struct Atlas {
     /// Blocks that hold something.
     pub blocks: Vec<u64>,
     journal: Option<JournalFormat>,
+    /// The journal's blocks, in its own order.
+    journal_map: BTreeMap<u32, u64>,
 }
 
 impl Atlas {
@@ -79,7 +81,14 @@ impl Atlas {
     pub fn of(image: &[u8]) -> Atlas {
         let sb = superblock(image);
         let geo = Geometry::new(&sb).expect("a good image");
-        let mut atlas = Atlas { geo, pieces: Vec::new(), inodes: Vec::new(), blocks: Vec::new(), journal: None };
+        let mut atlas = Atlas {
+            geo,
+            pieces: Vec::new(),
+            inodes: Vec::new(),
+            blocks: Vec::new(),
+            journal: None,
+            journal_map: BTreeMap::new(),
+        };
         let at = SUPERBLOCK_OFFSET as usize;
         atlas.add(Kind::Superblock, at..at + SUPERBLOCK_SIZE, Seal::Superblock);
         for group in 0..geo.groups_count {
@@ -121,6 +130,11 @@ impl Atlas {
     pub fn block(&self, nr: u64) -> Range<usize> {
         let size = self.geo.block_size as usize;
         nr as usize * size..(nr as usize + 1) * size
+    }
+
+    /// Bytes of a block of the journal.
+    pub fn journal_block(&self, at: u32) -> Range<usize> {
+        self.block(self.journal_map[&at])
     }
 
     fn descriptor(&self, group: GroupNr) -> Range<usize> {
@@ -231,6 +245,7 @@ impl Atlas {
         self.add(Kind::JournalSuperblock, superblock, Seal::JournalSuperblock);
         let format = sb.format();
         self.journal = Some(format);
+        self.journal_map = map.clone();
         let (mut at, mut sequence) = (sb.start(), sb.sequence());
         let next = |at: u32| if at + 1 >= sb.log_end() { sb.first() } else { at + 1 };
         while at != 0 {
