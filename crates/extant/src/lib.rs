@@ -96,7 +96,8 @@ pub use fs::{Frozen, Fs, FsStats, OpenOptions, Recovery};
 pub use inode::PlugPolicy;
 pub use inode::PoolStats;
 pub use ops::{
-    Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr, TimeSet,
+    AccessTimes, Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr,
+    TimeSet,
 };
 pub use orphan::OrphanStats;
 pub use vfs::Follow;

@@ -87,6 +87,8 @@ pub struct Volume {
     pub rng: Rng,
     /// Set when nothing may be changed: asked for, or after an error.
     pub read_only: AtomicBool,
+    /// Somebody stopped the file system as a power cut would; it is read-only then, too.
+    pub shut_down: AtomicBool,
 }
 
 /// Inodes of this size have room for whole seconds only.
@@ -102,12 +104,18 @@ impl Volume {
         }
     }
 
-    /// Fails with EROFS if the file system may not be changed.
+    /// Fails with EROFS if the file system may not be changed, with EIO if it was shut down.
     pub fn writable(&self) -> Result<()> {
         match self.read_only.load(Ordering::Acquire) {
+            true if self.is_shut_down() => Err(Errno::Io.into()),
             true => Err(Errno::RoFs.into()),
             false => Ok(()),
         }
+    }
+
+    /// Whether somebody shut the file system down.
+    pub fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
     }
 
     /// Bytes of a block.

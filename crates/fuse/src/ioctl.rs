@@ -1,4 +1,4 @@
-//! The ioctls that a FUSE server is handed: flags as chattr(1) has them.
+//! The ioctls that a FUSE server is handed: flags as chattr(1) has them, trimming, labels, shutdown.
 
 use extant::{Errno, Error, Node, Operations};
 
@@ -15,6 +15,16 @@ const GET_VERSION: u32 = 0x8008_7601;
 
 /// FITRIM.
 const TRIM: u32 = 0xc018_5879;
+
+/// FS_IOC_SHUTDOWN. How it is to stop does not arrive: the number says that the kernel writes to the caller, so it passes nothing on.
+const SHUTDOWN: u32 = 0x8004_587d;
+
+/// FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
+const GET_LABEL: u32 = 0x8100_9431;
+const SET_LABEL: u32 = 0x4100_9432;
+
+/// Bytes of a label in these.
+const LABEL_BYTES: usize = 256;
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -47,8 +57,11 @@ pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) ->
             let (own, all) = from_xflags(word(input, 0)?);
             fs.set_flags(node, node.attr().flags & !all | own).map(|()| Vec::new())
         }
-        TRIM if uid != 0 => Err(Error::Posix(Errno::Perm)),
+        TRIM | SHUTDOWN | SET_LABEL if uid != 0 => Err(Error::Posix(Errno::Perm)),
         TRIM => trim(fs, input),
+        SHUTDOWN => fs.shut_down().map(|()| Vec::new()),
+        GET_LABEL => Ok(padded(fs.label().as_bytes())),
+        SET_LABEL => fs.set_label(text(input)).map(|()| Vec::new()),
         _ => Err(Error::Posix(Errno::NotTy)),
     }
 }
@@ -56,12 +69,21 @@ pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) ->
 /// `struct fstrim_range`: start, length, shortest run, all in bytes; the length comes back as what was trimmed.
 fn trim(fs: &Operations, input: &[u8]) -> Result<Vec<u8>, Error> {
     let (start, len, min) = (long(input, 0)?, long(input, 8)?, long(input, 16)?);
-    let block = u64::from(fs.block_size());
-    let blocks = start / block..start.saturating_add(len) / block;
-    let trimmed = fs.trim(blocks, min.div_ceil(block).max(1))?;
+    let trimmed = fs.trim_bytes(start, len, min)?;
     let mut out = input.to_vec();
-    out[8..16].copy_from_slice(&(trimmed * block).to_le_bytes());
+    out[8..16].copy_from_slice(&trimmed.to_le_bytes());
     Ok(out)
+}
+
+fn padded(label: &[u8]) -> Vec<u8> {
+    let mut out = label.to_vec();
+    out.resize(LABEL_BYTES, 0);
+    out
+}
+
+/// What stands before the first zero.
+fn text(input: &[u8]) -> &[u8] {
+    input.split(|b| *b == 0).next().unwrap_or_default()
 }
 
 fn long(input: &[u8], at: usize) -> Result<u64, Error> {

@@ -3,7 +3,7 @@
 use crate::kernel;
 use crate::server::Server;
 use crate::tune;
-use extant::Fs;
+use extant::{AccessTimes, Fs};
 use fuser::{Config, Filesystem, MountOption, Notifier, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,11 @@ pub struct MountOptions {
     pub writeback_cache: bool,
     /// POSIX ACLs are honoured.
     pub acl: bool,
+    /// Which opens for reading, and which readings of directories and symlinks, set access times; None: none do. What the kernel has in its
+    /// cache it reads without telling anybody.
+    pub access_times: Option<AccessTimes>,
+    /// Access times of directories are kept, too.
+    pub directory_access_times: bool,
     /// The type shows as `fuse.SUBTYPE`.
     pub subtype: String,
 }
@@ -41,6 +46,8 @@ impl Default for MountOptions {
             time_to_live: Duration::from_secs(86_400),
             writeback_cache: true,
             acl: true,
+            access_times: None,
+            directory_access_times: true,
             subtype: "extant".into(),
         }
     }

@@ -267,7 +267,7 @@ impl Journal {
         self.core.counters.read()
     }
 
-    /// For tests: the power fails. Threads end without writing another block (a write in progress is finished).
+    /// As if the power failed: threads end without writing another block (a write in progress is finished).
     pub fn crash(&self) {
         self.core.crashed.store(true, SeqCst);
         self.stop_threads();

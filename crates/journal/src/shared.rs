@@ -42,7 +42,7 @@ pub(crate) struct Core {
     pub logged: Option<Logged>,
     /// Why nothing can be committed any more.
     why: OnceLock<Error>,
-    /// Stopped by a simulated crash: nothing may be written.
+    /// Stopped as by a power cut: nothing may be written.
     pub crashed: AtomicBool,
     pub counters: Arc<Counters>,
 }

@@ -1,5 +1,6 @@
 //! Options of a mount, as `-o` has them.
 
+use extant::AccessTimes;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -195,6 +196,15 @@ impl Options {
         names.iter().filter(|(_, flag)| self.flags.contains(*flag)).map(|(name, _)| (*name).into()).collect()
     }
 
+    /// Which reads set access times.
+    pub fn access_times(&self) -> Option<AccessTimes> {
+        match self.flags {
+            flags if flags.contains(MountFlags::STRICTATIME) => Some(AccessTimes::Always),
+            flags if flags.contains(MountFlags::NOATIME) => None,
+            _ => Some(AccessTimes::Relative),
+        }
+    }
+
     /// Flags of the mount itself, with those that have no name at mounting.
     pub fn mount_flags(&self) -> MountFlags {
         let read_only = if self.read_only { MountFlags::RDONLY } else { MountFlags::empty() };
@@ -224,6 +234,14 @@ mod tests {
         assert_eq!(options.commit, Some(Duration::from_secs(30)));
         assert_eq!(options.by_name(), ["nodev", "noexec", "noatime"]);
         assert!(options.needs_more_flags());
+    }
+
+    #[test]
+    fn access_times_are_relative_unless_told() {
+        let of = |list| Options::parse([list]).unwrap().access_times();
+        assert_eq!(of("rw"), Some(AccessTimes::Relative));
+        assert_eq!(of("noatime"), None);
+        assert_eq!(of("noatime,strictatime"), Some(AccessTimes::Always));
     }
 
     #[test]

@@ -141,6 +141,8 @@ fn fuse_options(plan: &Plan) -> MountOptions {
         threads: own.threads,
         writeback_cache: own.writeback_cache,
         acl: own.acl,
+        access_times: own.access_times(),
+        directory_access_times: !own.flags.contains(MountFlags::NODIRATIME),
         subtype: plan.subtype.clone(),
         ..MountOptions::default()
     };

@@ -8,6 +8,7 @@ mod freeze;
 mod open;
 mod options;
 mod report;
+mod shutdown;
 mod sync;
 mod threads;
 
@@ -143,6 +144,8 @@ impl Fs {
         }
         let closed = match self.is_read_only() {
             false => self.close_clean(),
+            // What was done until then is for the next recovery; there is nothing to be told.
+            true if st.is_shut_down() => Ok(()),
             true => {
                 // An error stopped all changes; what is in the journal is for the next recovery.
                 st.journal.crash();

@@ -352,6 +352,7 @@ pub(super) fn build(
         clock: options.clock.clone(),
         rng: options.seed.map_or_else(|| Rng::spread(chance()), Rng::new),
         read_only: AtomicBool::new(!write),
+        shut_down: AtomicBool::new(false),
     };
     let vol = Arc::new(vol);
     let groups = Arc::new(Groups::open(vol.clone(), sb)?);

@@ -100,6 +100,7 @@ impl Operations {
 
     /// Content and attributes of one inode are durable when this returns (`datasync`: without what is not needed to read the content).
     pub fn sync_node(&self, node: &Node, datasync: bool) -> Result<()> {
+        self.may_sync()?;
         file::fsync(self.st(), &node.0, datasync)
     }
 

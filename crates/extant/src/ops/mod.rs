@@ -6,18 +6,22 @@
 //! Directories first, then other inodes, each kind in the order of the numbers ([`lock_dirs`], [`lock_inodes`]); then the handle. A name
 //! looked up without a lock is looked up again under it.
 
+mod access;
 mod anchor;
 mod attr;
 mod create;
 mod handle;
+mod label;
 mod link;
 mod orphans;
 mod readdir;
 mod rename;
 mod replay;
+mod trim;
 mod unlink;
 mod xattrs;
 
+pub use access::AccessTimes;
 pub(crate) use anchor::Anchor;
 pub use attr::{Attr, SetAttr, TimeSet};
 pub use create::{Caller, New};
@@ -190,14 +194,6 @@ impl Operations {
     /// Bytes of a block.
     pub fn block_size(&self) -> u32 {
         self.st().geo.block_size
-    }
-
-    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the number of blocks discarded. What was freed
-    /// before is committed first, so that it counts.
-    pub fn trim(&self, blocks: std::ops::Range<u64>, min_blocks: u64) -> Result<u64> {
-        self.st().writable()?;
-        self.reclaim();
-        self.noticed(self.st().alloc.trim(blocks, min_blocks))
     }
 
     /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.

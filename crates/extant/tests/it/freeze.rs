@@ -1,6 +1,9 @@
-//! A frozen file system is clean on its device; after the thaw it goes on.
+//! A frozen file system is clean on its device; after the thaw it goes on. One that is shut down does not. What else is seen beside
+//! the mount.
 
-use extant::{Caller, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant::format::State;
+use extant::{Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_testkit::dumpe2fs;
 use extant_testkit::image::FeatureSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,4 +46,46 @@ fn a_copy_of_a_frozen_file_system_is_clean() {
     assert!(fs.resolve("/after", Follow::No).is_ok());
     fs.unmount().expect("unmount");
     torn.assert_clean();
+}
+
+#[test]
+fn a_shut_down_file_system_changes_no_more_and_is_recovered() {
+    let image = FeatureSet::named("orphan_file").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    write(&fs, "flushed");
+    fs.sync().expect("sync");
+    write(&fs, "committed");
+    fs.shut_down().expect("shutdown");
+    fs.shut_down().expect("a second one does nothing");
+    let root = fs.root().expect("root");
+    let refused = fs.create(&Caller::default(), &root, b"late", 0o644, New::File).expect_err("nothing changes");
+    assert!(refused.is(Errno::Io), "{refused}");
+    let unsynced = fs.sync().expect_err("nothing becomes durable");
+    assert!(unsynced.is(Errno::Io), "{unsynced}");
+    fs.unmount().expect("there is nothing to be told");
+    let other = Fs::open(image.path(), &OpenOptions::new()).expect("recovery");
+    assert!(other.recovery().journal.is_some(), "the journal was to be replayed");
+    assert!(!other.superblock().state().contains(State::ERROR), "a shutdown is no error");
+    for name in ["/flushed", "/committed"] {
+        other.resolve(name, Follow::No).expect(name);
+    }
+    assert!(other.resolve("/late", Follow::No).is_err());
+    other.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+#[test]
+fn a_label_is_on_the_device_at_once() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    fs.set_label(b"sixteen bytes ok").expect("sixteen bytes");
+    assert_eq!(fs.label(), "sixteen bytes ok");
+    assert_eq!(dumpe2fs::header(image.path()).value("Filesystem volume name"), "sixteen bytes ok");
+    for bad in [b"seventeen bytes!!".as_slice(), b"a\0b"] {
+        assert!(fs.set_label(bad).expect_err("no label").is(Errno::Inval));
+    }
+    fs.set_label(b"").expect("none");
+    assert_eq!(fs.label(), "");
+    fs.unmount().expect("unmount");
+    image.assert_clean();
 }

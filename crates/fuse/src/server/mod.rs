@@ -17,8 +17,8 @@ use crate::pool::Pool;
 use crate::reply::{answer, guarded};
 use crate::stats;
 use extant::{
-    Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations, RenameFlags as Rename, SetAttr,
-    TimeSet, XattrMode,
+    AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
+    RenameFlags as Rename, SetAttr, TimeSet, XattrMode,
 };
 use fuser::*;
 use std::cell::RefCell;
@@ -36,11 +36,13 @@ const WAITERS: usize = 16;
 /// The largest request.
 const MAX_REQUEST: u32 = 1 << 20;
 
-/// O_ACCMODE, O_WRONLY, O_RDWR, O_EXCL, O_TRUNC, O_APPEND on Linux.
+/// O_ACCMODE, O_WRONLY, O_EXCL, O_TRUNC, O_APPEND, O_NOATIME on Linux.
 const ACCESS_MODE: i32 = 3;
+const WRITE_ONLY: i32 = 1;
 const EXCLUSIVE: i32 = 0o200;
 const TRUNCATE: i32 = 0o1000;
 const APPEND: i32 = 0o2000;
+const NO_ACCESS_TIME: i32 = 0o1_000_000;
 
 /// A served file system.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub struct Server {
     block_size: u32,
     writeback: bool,
     acl: bool,
+    access_times: Option<AccessTimes>,
+    directory_access_times: bool,
     done: Sender<Result<(), Error>>,
     stats: Pages,
     /// Who mounted it.
@@ -74,6 +78,8 @@ impl Server {
             notices: Notices::start()?,
             ttl: options.time_to_live,
             acl: options.acl,
+            access_times: options.access_times,
+            directory_access_times: options.directory_access_times,
             done,
             stats: Pages::default(),
             owner: nix::unistd::geteuid().as_raw(),
@@ -254,7 +260,11 @@ impl Filesystem for Server {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        answer!(reply, self.node(ino).and_then(|n| self.ops.read_link(&n)), |r, target| r.data(&target));
+        let target = self.node(ino).and_then(|n| {
+            self.note_access(ino, &n);
+            self.ops.read_link(&n)
+        });
+        answer!(reply, target, |r, target| r.data(&target));
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
@@ -316,6 +326,10 @@ impl Filesystem for Server {
             if writes(flags.0) {
                 self.writers.open(ino);
                 self.ops.open_hint(&n);
+            }
+            if flags.0 & ACCESS_MODE != WRITE_ONLY && flags.0 & NO_ACCESS_TIME == 0 && self.note_access(ino, &n) {
+                // The file is open, so that this waits for nobody.
+                self.notices.settle(ino);
             }
             Ok(())
         });
@@ -403,6 +417,7 @@ impl Filesystem for Server {
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let listed = guarded(|| {
             let dir = self.node(ino)?;
+            self.note_listing(ino, &dir, offset);
             self.ops.read_dir_from(&dir, offset, |e| {
                 let number = protocol_ino(u64::from(e.ino.0));
                 !reply.add(number, e.next, kind(e.ftype), OsStr::from_bytes(e.name))
@@ -417,6 +432,7 @@ impl Filesystem for Server {
     fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let listed = guarded(|| {
             let dir = self.node(ino)?;
+            self.note_listing(ino, &dir, offset);
             self.ops.read_dir_plus(&dir, offset, |e, node| {
                 let name = OsStr::from_bytes(e.name);
                 let dots = e.name == b"." || e.name == b"..";

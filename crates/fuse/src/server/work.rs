@@ -83,6 +83,31 @@ impl Server {
         Ok(len)
     }
 
+    /// Notes an access; true if the kernel's times are old now, which it is told soon.
+    pub(super) fn note_access(&self, ino: INodeNo, node: &Node) -> bool {
+        let Some(which) = self.access_times else { return false };
+        match self.ops.accessed(node, which) {
+            Ok(noted) => {
+                if noted {
+                    self.notices.attributes(ino);
+                }
+                noted
+            }
+            Err(e) => {
+                // Reading goes on.
+                tracing::debug!("an access time was not noted: {e}");
+                false
+            }
+        }
+    }
+
+    /// The kernel reads a directory from its beginning.
+    pub(super) fn note_listing(&self, ino: INodeNo, dir: &Node, offset: u64) {
+        if offset == 0 && self.directory_access_times {
+            self.note_access(ino, dir);
+        }
+    }
+
     /// What the kernel had accepted could not be written for lack of space: it has to accept no more.
     pub(super) fn stop_writers(&self, ino: INodeNo, why: &Error) {
         if why.is(Errno::NoSpc) && self.writers.refuse(ino, Errno::NoSpc, self.ops.usage().free) {

@@ -1,5 +1,6 @@
 //! Real FUSE mounts.
 
+mod control;
 mod directories;
 mod handles;
 mod mounts;

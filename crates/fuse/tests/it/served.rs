@@ -11,6 +11,8 @@ pub struct Served {
     image: Image,
     dir: PathBuf,
     mounted: Option<Mounted>,
+    /// How it is mounted the next time.
+    pub options: MountOptions,
 }
 
 impl Served {
@@ -29,12 +31,12 @@ impl Served {
     /// An image to be mounted later.
     pub fn unmounted(image: Image) -> Served {
         let dir = image.scratch().dir("mnt");
-        Served { image, dir, mounted: None }
+        Served { image, dir, mounted: None, options: MountOptions::default() }
     }
 
     pub fn mount(&mut self) {
         let fs = Fs::open(self.image.path(), &OpenOptions::new()).expect("the image opens");
-        self.mounted = Some(mount(fs, &self.dir, &MountOptions::default()).expect("mount"));
+        self.mounted = Some(mount(fs, &self.dir, &self.options).expect("mount"));
     }
 
     /// Unmounts; e2fsck has to find nothing.

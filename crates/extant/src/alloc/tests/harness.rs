@@ -75,6 +75,7 @@ impl House {
             clock: Arc::new(SystemClock),
             rng: Rng::new(1),
             read_only: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);
         let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);

@@ -1,0 +1,29 @@
+//! The label of the file system.
+
+use super::Operations;
+use crate::error::{Errno, Result};
+
+/// Bytes that a label has at most.
+const MOST: usize = 16;
+
+impl Operations {
+    /// The label; bytes that are not UTF-8 are replaced.
+    pub fn label(&self) -> String {
+        self.st().groups.superblock().volume_name()
+    }
+
+    /// Sets the label. When this returns, those see it who read the device beside the mount.
+    ///
+    /// # Errors
+    /// EINVAL for more than 16 bytes, and for a zero among them.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        if label.len() > MOST || label.contains(&0) {
+            return Err(Errno::Inval.into());
+        }
+        let st = self.st();
+        let mut h = st.start(1)?;
+        st.groups.edit_superblock(&mut h, |sb| sb.set_volume_name(label))?;
+        drop(h);
+        Ok(st.journal.checkpoint_all()?)
+    }
+}

@@ -1,0 +1,29 @@
+//! Discarding free space.
+
+use super::Operations;
+use crate::error::{Errno, Result};
+
+impl Operations {
+    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the number of blocks discarded. What was freed
+    /// before is committed first, so that it counts.
+    pub fn trim(&self, blocks: std::ops::Range<u64>, min_blocks: u64) -> Result<u64> {
+        self.st().writable()?;
+        self.reclaim();
+        self.noticed(self.st().alloc.trim(blocks, min_blocks))
+    }
+
+    /// As [`Operations::trim`], in bytes and with the limits of FITRIM. Gives the number of bytes discarded.
+    ///
+    /// # Errors
+    /// EINVAL if the range begins behind the last block or is shorter than one, and for runs longer than a group.
+    pub fn trim_bytes(&self, start: u64, len: u64, min: u64) -> Result<u64> {
+        let geo = &self.st().geo;
+        let block = u64::from(geo.block_size);
+        let group = u64::from(geo.blocks_per_group);
+        if len < block || start / block >= geo.blocks_count || min / block > group {
+            return Err(Errno::Inval.into());
+        }
+        let blocks = start / block..(start.saturating_add(len) / block).min(geo.blocks_count);
+        Ok(self.trim(blocks, min.div_ceil(block).max(1))? * block)
+    }
+}

@@ -1,0 +1,155 @@
+//! What administrators ask of a mount: labels, trimming, shutdown, access times.
+
+use crate::oracle::{Notes, same_as_kernel};
+use crate::served::Served;
+use extant::{AccessTimes, Fs, OpenOptions};
+use extant_testkit::e2fsck;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// Bytes of a label as the ioctls have it.
+const LABEL: usize = 256;
+
+/// `struct fstrim_range`.
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
+    min: u64,
+}
+
+mod call {
+    nix::ioctl_read!(label, 0x94, 49, [u8; super::LABEL]);
+    nix::ioctl_write_ptr!(set_label, 0x94, 50, [u8; super::LABEL]);
+    nix::ioctl_read!(shut_down, b'X', 125, u32);
+    nix::ioctl_readwrite!(trim, b'X', 121, super::Range);
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn label(dir: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = [0; LABEL];
+    // SAFETY: the number tells the kernel that it writes LABEL bytes.
+    unsafe { call::label(dir.as_raw_fd(), &raw mut bytes) }?;
+    Ok(bytes.split(|b| *b == 0).next().unwrap_or_default().to_vec())
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn set_label(dir: &File, label: &[u8]) -> io::Result<i32> {
+    let mut bytes = [0; LABEL];
+    bytes[..label.len()].copy_from_slice(label);
+    // SAFETY: the number tells the kernel that it reads LABEL bytes.
+    Ok(unsafe { call::set_label(dir.as_raw_fd(), &raw const bytes) }?)
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn trim(dir: &File, mut range: Range) -> io::Result<bool> {
+    // SAFETY: `range` is laid out as the kernel's structure.
+    unsafe { call::trim(dir.as_raw_fd(), &raw mut range) }?;
+    Ok(range.len > 0)
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn shut_down(dir: &Path) -> io::Result<i32> {
+    // With the log flushed.
+    let mut how = 1;
+    // SAFETY: the kernel reads and writes no more than this number.
+    Ok(unsafe { call::shut_down(File::open(dir)?.as_raw_fd(), &raw mut how) }?)
+}
+
+#[test]
+fn labels() {
+    same_as_kernel("default", |dir, notes| {
+        let root = File::open(dir).expect("open");
+        let long = "seventeen bytes!!";
+        for text in ["a label", &long[..16], long, ""] {
+            notes.call("set", set_label(&root, text.as_bytes()));
+            notes.call("get", label(&root));
+        }
+    });
+}
+
+#[test]
+fn trimming_knows_its_limits() {
+    same_as_kernel("default", |dir, notes: &mut Notes| {
+        let root = File::open(dir).expect("open");
+        let whole = u64::MAX;
+        for (start, len, min) in [
+            (0, whole, 0),
+            (0, 4095, 0),
+            (1 << 40, whole, 0),
+            (whole, whole, 0),
+            (0, whole, whole),
+            (4096, whole, 1 << 20),
+            (0, whole, 128 << 20),
+            (0, whole, (128 << 20) + 4096),
+        ] {
+            let done = trim(&root, Range { start, len, min });
+            // How much it was depends on what was trimmed before.
+            notes.call(format!("trim {start} {len} {min}"), done.map(|_| ()));
+        }
+    });
+}
+
+#[test]
+fn a_mount_that_is_shut_down_is_recovered() {
+    let mut served = Served::new("default");
+    fs::write(served.path("kept"), b"kept").expect("write");
+    File::open(served.path("kept")).expect("open").sync_all().expect("fsync");
+    fs::create_dir(served.path("dir")).expect("mkdir");
+    shut_down(served.dir()).expect("shutdown");
+    for refused in [fs::create_dir(served.path("late")), fs::remove_file(served.path("kept"))] {
+        assert_eq!(refused.expect_err("nothing changes").raw_os_error(), Some(nix::libc::EIO));
+    }
+    served.let_go();
+    e2fsck::recover(served.image()).assert_clean();
+    served.mount();
+    assert_eq!(fs::read(served.path("kept")).expect("read"), b"kept");
+    assert!(fs::metadata(served.path("dir")).expect("what was done before is there").is_dir());
+    served.unmount();
+}
+
+fn atime(path: &Path) -> SystemTime {
+    fs::symlink_metadata(path).expect("stat").accessed().expect("atime")
+}
+
+fn set_atime(path: &Path, time: SystemTime) {
+    File::open(path).expect("open").set_times(fs::FileTimes::new().set_accessed(time)).expect("utimens");
+}
+
+/// Access times of a file after two reads, as the mount has them: whether the first and the second changed it.
+fn changes(which: Option<AccessTimes>) -> [bool; 2] {
+    let mut served = Served::unmounted(crate::served::make("default"));
+    served.options.access_times = which;
+    served.mount();
+    let path = served.path("file");
+    fs::write(&path, b"content").expect("write");
+    let ctime = || fs::metadata(&path).map(|m| (m.ctime(), m.ctime_nsec())).expect("stat");
+    set_atime(&path, SystemTime::now() - Duration::from_secs(90));
+    let changed_at = ctime();
+    let seen: Vec<SystemTime> = (0..2)
+        .map(|_| {
+            std::thread::sleep(Duration::from_millis(120));
+            fs::read(&path).expect("read");
+            atime(&path)
+        })
+        .collect();
+    assert_eq!(ctime(), changed_at, "a read is no change");
+    let set = SystemTime::now() - Duration::from_secs(80);
+    let found = [seen[0] > set, seen[1] > seen[0]];
+    served.unmount();
+    let fs = Fs::open(served.image(), &OpenOptions::new().read_only(true)).expect("open");
+    let last = fs.resolve("/file", extant::Follow::No).expect("file").attr().atime;
+    assert_eq!(last.sec as u64, seen[1].duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs());
+    found
+}
+
+#[test]
+fn access_times_are_kept_as_the_mount_was_asked_to() {
+    assert_eq!(changes(None), [false, false]);
+    assert_eq!(changes(Some(AccessTimes::Relative)), [true, false]);
+    assert_eq!(changes(Some(AccessTimes::Always)), [true, true]);
+}
