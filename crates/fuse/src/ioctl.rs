@@ -66,6 +66,11 @@ pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) ->
     }
 }
 
+/// Whether one changes what stat(2) shows.
+pub fn changes_flags(cmd: u32) -> bool {
+    matches!(cmd, SET_FLAGS | SET_XATTR)
+}
+
 /// `struct fstrim_range`: start, length, shortest run, all in bytes; the length comes back as what was trimmed.
 fn trim(fs: &Operations, input: &[u8]) -> Result<Vec<u8>, Error> {
     let (start, len, min) = (long(input, 0)?, long(input, 8)?, long(input, 16)?);

@@ -5,6 +5,7 @@
 #[doc(hidden)]
 pub mod bare;
 mod cached;
+mod caller;
 pub mod control;
 mod convert;
 mod ioctl;

@@ -64,7 +64,16 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
     let cache = Cache::new(dev.clone(), 4096, 1 << 20);
     let journal = Journal::open(Config::new(cache.clone(), None)).unwrap();
     let clock = Arc::new(SystemClock);
-    Arc::new(Volume { geo, dev, cache, journal, clock, rng: Rng::new(1), read_only: false.into() })
+    Arc::new(Volume {
+        geo,
+        dev,
+        cache,
+        journal,
+        clock,
+        rng: Rng::new(1),
+        read_only: false.into(),
+        shut_down: false.into(),
+    })
 }
 
 #[test]

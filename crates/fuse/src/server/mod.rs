@@ -463,7 +463,7 @@ impl Filesystem for Server {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -476,7 +476,7 @@ impl Filesystem for Server {
             2 => XattrMode::Replace,
             _ => XattrMode::Any,
         };
-        answer!(reply, self.node(ino).and_then(|n| self.ops.set_xattr(&n, name.as_bytes(), value, mode)));
+        answer!(reply, self.set_xattr(req, ino, name.as_bytes(), value, mode));
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -538,6 +538,9 @@ impl Filesystem for Server {
             control::SET => self.set_tunable(req, ino, in_data),
             _ => self.node(ino).and_then(|n| ioctl::answer(&self.ops, req.uid(), &n, cmd, in_data)),
         };
+        if done.is_ok() && ioctl::changes_flags(cmd) {
+            self.flags_changed(ino);
+        }
         answer!(reply, done, |r, out| r.ioctl(0, &out));
     }
 

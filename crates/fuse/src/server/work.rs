@@ -1,6 +1,13 @@
 //! What requests have in common: inodes and entries for replies, making, changing, writing.
 
 use super::*;
+use crate::caller::is_member;
+
+/// The attribute that an access ACL is kept in.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
+/// Set-group-id in a mode.
+const SET_GROUP: u16 = 0o2000;
 
 impl Server {
     pub(super) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
@@ -48,7 +55,37 @@ impl Server {
     }
 
     pub(super) fn drop_privileges(&self, req: &Request, node: &Node) -> Result<(), Error> {
-        self.ops.drop_privileges(node, req.uid() == 0 || req.gid() == node.attr().gid)
+        let attr = node.attr();
+        // Only there the groups matter.
+        let member = attr.mode & SET_GROUP == 0 || req.uid() == 0 || is_member(req, attr.gid);
+        self.ops.drop_privileges(node, member)
+    }
+
+    /// An ACL stands for a mode: set by somebody outside the file's group, it takes set-group-id away.
+    pub(super) fn set_xattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), Error> {
+        let node = self.node(ino)?;
+        self.ops.set_xattr(&node, name, value, mode)?;
+        if name == ACCESS_ACL && req.uid() != 0 {
+            let attr = node.attr();
+            if attr.mode & SET_GROUP != 0 && !is_member(req, attr.gid) {
+                let mode = Some(attr.mode & 0o7777 & !SET_GROUP);
+                self.ops.set_attr(&node, &SetAttr { mode, ..SetAttr::default() })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An ioctl changed attributes of an open file.
+    pub(super) fn flags_changed(&self, ino: INodeNo) {
+        self.notices.attributes(ino);
+        self.notices.settle(ino);
     }
 
     /// A write of the kernel's cache was accepted before, whatever the file's flags are now.

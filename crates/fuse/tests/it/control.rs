@@ -153,3 +153,19 @@ fn access_times_are_kept_as_the_mount_was_asked_to() {
     assert_eq!(changes(Some(AccessTimes::Relative)), [true, false]);
     assert_eq!(changes(Some(AccessTimes::Always)), [true, true]);
 }
+
+#[test]
+fn a_change_of_flags_shows_at_once() {
+    same_as_kernel("default", |dir, notes| {
+        // Of files the kernel keeps the times itself.
+        let path = dir.join("sub");
+        fs::create_dir(&path).expect("mkdir");
+        let file = File::open(&path).expect("open");
+        let ctime = || fs::metadata(&path).map(|m| (m.ctime(), m.ctime_nsec())).expect("stat");
+        let before = ctime();
+        std::thread::sleep(Duration::from_millis(120));
+        let flags = rustix::fs::ioctl_getflags(&file).expect("flags");
+        notes.call("set", rustix::fs::ioctl_setflags(&file, flags | rustix::fs::IFlags::NOATIME));
+        notes.value("changed", ctime() > before);
+    });
+}

@@ -215,6 +215,34 @@ fn acls_decide() {
     });
 }
 
+/// Members by their main group, members by another, and strangers.
+#[test]
+fn set_group_id_and_who_belongs_to_the_group() {
+    same_as_kernel("default", |dir, notes| {
+        fs::set_permissions(dir, Permissions::from_mode(0o777)).expect("chmod");
+        let path = dir.join("g");
+        for (main, others) in [("2000", "1000"), ("1000", "3000,2000"), ("1000", "3000")] {
+            let credentials = ["--reuid", "1000", "--regid", main, "--groups", others];
+            for (mode, change) in [
+                (0o2755, "setfacl -m u::rwx,g::rwx,o::rwx g"),
+                (0o2745, "setfacl -m u::rwx,g::rwx,o::rwx g"),
+                (0o2745, "chown 1000 g"),
+                (0o2765, "echo more >>g"),
+                (0o2745, "echo more >>g"),
+                (0o2745, "truncate -s 100 g"),
+            ] {
+                let _ = fs::remove_file(&path);
+                fs::write(&path, b"content").expect("write");
+                std::os::unix::fs::chown(&path, Some(1000), Some(2000)).expect("chown");
+                fs::set_permissions(&path, Permissions::from_mode(mode)).expect("chmod");
+                notes.program(dir, "setpriv", &[credentials.as_slice(), &["sh", "-c", change]].concat());
+                let now = fs::metadata(&path).expect("stat").mode();
+                notes.value(format!("{main} and {others}, {mode:o}, {change}"), format!("{now:o}"));
+            }
+        }
+    });
+}
+
 fn set_flags(path: &Path, flags: IFlags) -> rustix::io::Result<()> {
     let file =
         rustix::fs::open(path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
