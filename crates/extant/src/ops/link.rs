@@ -59,7 +59,10 @@ impl Operations {
 
     /// Whether the inode has no name yet; an error if it may not get one.
     fn check_linkable(&self, inode: &Inode, dir: &Inode) -> Result<bool> {
-        let project = dir.body().flags.contains(InodeFlags::PROJINHERIT).then(|| dir.body().projid);
+        let project = {
+            let body = dir.body();
+            body.flags.contains(InodeFlags::PROJINHERIT).then_some(body.projid)
+        };
         let body = inode.body();
         if body.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Errno::Perm.into());
