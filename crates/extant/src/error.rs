@@ -70,6 +70,7 @@ errnos! {
     OpNotSupp = 95, "operation not supported";
     Stale = 116, "stale file handle";
     Uclean = 117, "structure needs cleaning";
+    DQuot = 122, "disk quota exceeded";
 }
 
 impl Error {

@@ -32,8 +32,8 @@
 //! ```
 //!
 //! # Rooms
-//! From top to bottom; calls go downward only: `fs`, [`mkfs`], `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`, `store`, `orphan`,
-//! `alloc`, `inode`, `groups`, `volume`.
+//! From top to bottom; calls go downward only: `fs`, [`mkfs`], `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`, `store`, `quota`,
+//! `orphan`, `alloc`, `inode`, `groups`, `volume`.
 //!
 //! # Errors
 //! [`Error`] tells a failed device, a corruption with its coordinates, what is not supported, and what POSIX has a number for;
@@ -53,6 +53,7 @@ mod inode;
 mod mmp;
 mod ops;
 mod orphan;
+mod quota;
 mod store;
 mod vfs;
 mod volume;
@@ -88,6 +89,7 @@ pub mod design {
 
 pub use alloc::{Fragmentation, PreallocStats, SpaceStats, Usage};
 pub use error::{Errno, Error, Result};
+pub use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
 pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};
 pub use file::{Extent, ExtentFlags, Falloc};

@@ -5,6 +5,7 @@ use crate::{
     groups::Groups,
     inode::{AttrCache, DirtyInodes, PagePool},
     orphan::Orphans,
+    quota::Quotas,
     volume::Volume,
 };
 use std::ops::Deref;
@@ -21,6 +22,8 @@ pub struct Store {
     pub alloc: Arc<Alloc>,
     /// Orphan records.
     pub orphans: Orphans,
+    /// Usage of owners, and its limits.
+    pub quota: Quotas,
     /// Inodes whose table slot is older than memory.
     pub dirty: DirtyInodes,
     /// Attribute blocks and inodes.

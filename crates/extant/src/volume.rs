@@ -2,6 +2,8 @@
 
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache};
+use extant_format::features::RoCompat;
+use extant_format::quota::QuotaKind;
 use extant_format::{superblock::Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
 use extant_sync::Sharded;
@@ -121,6 +123,11 @@ impl Volume {
     /// Bytes of a block.
     pub fn block_size(&self) -> usize {
         self.cache.block_size()
+    }
+
+    /// Credits of charging an inode's owners: a record of each kind.
+    pub fn owner_credits(&self) -> u32 {
+        if self.geo.ro_compat(RoCompat::QUOTA) { QuotaKind::ALL.len() as u32 } else { 0 }
     }
 
     /// Runs a change of several steps, of which all or none must become durable. An error of the device or of a

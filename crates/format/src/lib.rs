@@ -22,6 +22,7 @@ pub mod inode;
 pub mod jbd2;
 pub mod mmp;
 pub mod orphan;
+pub mod quota;
 pub mod seal;
 pub mod superblock;
 pub mod types;

@@ -29,6 +29,9 @@ const LABEL_BYTES: usize = 256;
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
 
+/// Where the project is in it.
+const PROJECT_AT: usize = 12;
+
 /// Flags of `struct fsxattr` and the inode flags that they stand for.
 const XFLAGS: [(u32, u32); 6] = [
     (0x0000_0008, 0x10),        // immutable
@@ -51,10 +54,12 @@ pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) ->
         GET_XATTR => {
             let mut out = vec![0; FSXATTR_BYTES];
             out[..4].copy_from_slice(&to_xflags(node.attr().flags).to_le_bytes());
+            out[PROJECT_AT..PROJECT_AT + 4].copy_from_slice(&fs.project(node).to_le_bytes());
             Ok(out)
         }
         SET_XATTR => {
             let (own, all) = from_xflags(word(input, 0)?);
+            fs.set_project(node, word(input, PROJECT_AT)?)?;
             fs.set_flags(node, node.attr().flags & !all | own).map(|()| Vec::new())
         }
         TRIM | SHUTDOWN | SET_LABEL if uid != 0 => Err(Error::Posix(Errno::Perm)),

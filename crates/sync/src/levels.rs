@@ -29,6 +29,8 @@ pub enum Level {
     InodeRange,
     /// A page's or an inode's writeback in progress.
     PageWriteback,
+    /// A quota file that gets a record.
+    QuotaFile,
     /// An open journal handle. Not a lock, but ordered as one: see [`enter`].
     Handle,
     /// An inode's map from logical to physical blocks.
@@ -41,6 +43,8 @@ pub enum Level {
     Orphan,
     /// An inode's in-memory body and its place in the inode table block.
     InodeBody,
+    /// Changes of usage that threads keep, and the owners in memory.
+    Quota,
     /// Lists of the allocator: preallocations, locality groups, criteria.
     Alloc,
     /// A group descriptor's counts and flags.
@@ -312,12 +316,14 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Inode,
     Level::InodeRange,
     Level::PageWriteback,
+    Level::QuotaFile,
     Level::Handle,
     Level::Map,
     Level::Group,
     Level::FreeSpace,
     Level::Orphan,
     Level::InodeBody,
+    Level::Quota,
     Level::Alloc,
     Level::GroupDesc,
     Level::SuperBlock,

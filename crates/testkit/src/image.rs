@@ -68,7 +68,14 @@ pub const FEATURE_SETS: &[FeatureSet] = &[
     set("no_flex_bg", 1024, &["-t", "ext4", "-b", "1024", "-O", "^flex_bg"]),
     set("no_dir_index", 4096, &["-t", "ext4", "-b", "4096", "-O", "^dir_index"]),
     set("fast_commit", 4096, &["-t", "ext4", "-b", "4096", "-O", "fast_commit,orphan_file", "-J", "size=16"]),
-    FeatureSet { kernel_mountable: false, ..set("project", 4096, &["-t", "ext4", "-b", "4096", "-O", "project"]) },
+    FeatureSet {
+        kernel_mountable: false,
+        ..set("quota", 4096, &["-t", "ext4", "-b", "4096", "-O", "quota,project,orphan_file"])
+    },
+    FeatureSet {
+        kernel_mountable: false,
+        ..set("quota_1k", 1024, &["-t", "ext4", "-b", "1024", "-O", "quota,project,ea_inode"])
+    },
 ];
 
 impl FeatureSet {

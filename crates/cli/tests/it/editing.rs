@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::program::{done, json, refused};
+use extant_testkit::image::Image;
 use extant_testkit::{FEATURE_SETS, FeatureSet, Scratch, e2fsck};
 
 #[test]
@@ -59,7 +60,7 @@ fn changes_are_clean_on_every_feature_set() {
     let scratch = Scratch::new();
     let source = scratch.join("source");
     std::fs::write(&source, vec![3; 70_000]).unwrap();
-    for set in FEATURE_SETS.iter().filter(|set| !matches!(set.name, "mmp" | "fast_commit" | "project")) {
+    for set in FEATURE_SETS.iter().filter(|set| !matches!(set.name, "mmp" | "fast_commit")) {
         let image = set.make();
         done(&args!["mkdir", "-p", "-m", "700", "--owner", "1:2", image.path(), "/a/b/c"]);
         done(&args!["put", image.path(), &source, "/a/exe"]);
@@ -103,7 +104,7 @@ fn removing_is_careful() {
 
 #[test]
 fn what_can_only_be_read_is_not_changed() {
-    let image = FeatureSet::named("project").make();
+    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-O", "verity"]);
     let before = image.bytes();
     refused(&args!["mkdir", image.path(), "/d"], 1, "cannot be changed");
     assert!(before == image.bytes());

@@ -65,8 +65,8 @@ impl Alloc {
     /// Credits that booking or freeing a contiguous run of `blocks` blocks may cost.
     pub fn credits(&self, blocks: u32) -> u32 {
         let groups = 1 + blocks.saturating_sub(1).div_ceil(self.vol.geo.blocks_per_group);
-        // For each group a bitmap and a descriptor; the superblock; a block of revoke records.
-        groups * 2 + 2
+        // For each group a bitmap and a descriptor; the superblock; a block of revoke records; the owners' records.
+        groups * 2 + 2 + self.vol.owner_credits()
     }
 
     /// Frees booked blocks (whole clusters) within `h`. They become allocatable when the transaction is durable.

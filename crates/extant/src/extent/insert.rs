@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// already owns is used.
 ///
 /// # Errors
-/// EOPNOTSUPP for unwritten blocks in a map that does not know them, ENOSPC, `Corrupt`, `Io`.
+/// EOPNOTSUPP for unwritten blocks in a map that does not know them, ENOSPC, EDQUOT, `Corrupt`, `Io`.
 pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, len: u32, state: State) -> Result<Run> {
     let mut map = inode.map.write();
     let found = lookup_locked(st, inode, &map, lblk, len.max(1))?;
@@ -36,10 +36,28 @@ pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, l
     }
     let len = unowned_locked(st, inode, &map, lblk, len)?.max(1);
     let offset = lblk % st.geo.cluster_ratio();
+    let wanted = (offset + len).next_multiple_of(st.geo.cluster_ratio());
+    st.quota.promise(inode, wanted)?;
+    let mapped = allocate_at(st, h, inode, &mut map, Hole { lblk, offset, len, state });
+    let booked = mapped.as_ref().map_or(0, |run| (offset + run.len).next_multiple_of(st.geo.cluster_ratio()));
+    st.quota.forgo(inode, wanted.saturating_sub(booked).into());
+    mapped
+}
+
+/// Where blocks are wanted: `offset` blocks into the first cluster.
+struct Hole {
+    lblk: u32,
+    offset: u32,
+    len: u32,
+    state: State,
+}
+
+fn allocate_at(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, map: &mut MapCache, hole: Hole) -> Result<Run> {
+    let Hole { lblk, offset, len, state } = hole;
     let mut claim = claim(st, inode, lblk, offset, len)?;
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
-    changing(h, inode, &mut map, |h| insert_claimed(st, h, inode, run, &mut claim, offset))?;
+    changing(h, inode, map, |h| insert_claimed(st, h, inode, run, &mut claim, offset))?;
     map.put(run);
     Ok(run)
 }

@@ -3,7 +3,8 @@
 use super::tree::LOGICAL_END;
 use crate::alloc::Purpose;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Body, Inode};
+use crate::quota::Outcome;
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::NodeMut;
@@ -12,6 +13,7 @@ use extant_format::indirect;
 use extant_format::inode::InodeFlags;
 use extant_format::types::FileType;
 use extant_journal::Handle;
+use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// How an inode maps its blocks.
@@ -56,12 +58,34 @@ const MOST_SECTORS: u64 = (1 << 48) - 1;
 /// `Corrupt` if that would go below zero, or above what an inode can say.
 pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
-    let mut body = inode.edit(st, h)?;
-    let old = body.blocks;
     let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MOST_SECTORS } else { u32::MAX.into() };
-    let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
-    body.blocks = sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))?;
-    Ok(())
+    loop {
+        let mut body = inode.edit(st, h)?;
+        let old = body.blocks;
+        let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
+        let sum = sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))?;
+        if charge_owners(st, h, inode, &body, blocks)? {
+            body.blocks = sum;
+            return Ok(());
+        }
+        let owners = st.quota.owners(inode.ino, &body);
+        drop(body);
+        st.quota.load(Some(h), owners)?;
+    }
+}
+
+/// Charges the owners of an inode whose body is locked; false if they have to be read first.
+fn charge_owners(st: &Store, h: &Handle<'_>, inode: &Inode, body: &Body, blocks: i64) -> Result<bool> {
+    if !st.quota.is_on() {
+        return Ok(true);
+    }
+    let (change, promised) = st.quota.booked(inode, blocks);
+    // Limits held when the space was promised, or what needs it cannot be refused any more.
+    let done = st.quota.charge(Some(h.tid().0), st.quota.owners(inode.ino, body), change, false)?;
+    if done == Outcome::Done {
+        inode.promised.store(promised, Ordering::Relaxed);
+    }
+    Ok(done == Outcome::Done)
 }
 
 /// Gives a new inode an empty map: an extent root, or zeroed pointers where the file system has no extents.

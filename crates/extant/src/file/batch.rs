@@ -171,7 +171,7 @@ impl<'a> Job<'a> {
     fn end(mut self, st: &Store) -> Result<()> {
         let result = match self.stage {
             Stage::Mapped => {
-                writeback::give_back(st, self.reserved);
+                writeback::give_back(st, self.inode, self.reserved);
                 writeback::settle(st, self.inode, &self.taken, Ok(()))
             }
             Stage::Placed(_) | Stage::Alone => {

@@ -11,7 +11,7 @@ use super::ahead::Growth;
 use super::map::Kind;
 use super::plan::{self, After, How, Need, Piece};
 use super::{inline, limits, logged, map, read, times, write, writeback};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::extent::State;
 use crate::inode::Inode;
 use crate::store::Store;
@@ -100,16 +100,18 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
             st,
             inode,
             &mut work,
-            Need { blocks: blocks.clone(), reserved: &mut 0, growth, pack: None, patient: true },
+            Need { blocks: blocks.clone(), reserved: &mut 0, growth, pack: None, patient: true, bound: true },
         )?
     };
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
     let data = data.get(..(covered - offset) as usize).unwrap_or(data);
-    write_data(st, inode, &pieces, offset, data)?;
+    // What was promised to places that nothing comes to is not charged.
+    let forgo = |_: &Error| st.quota.forgo(inode, u64::MAX);
+    write_data(st, inode, &pieces, offset, data).inspect_err(forgo)?;
     let stamp = times::due(st, inode, strip).then_some(strip);
     {
         let _work = inode.pages.work.lock();
-        plan::apply(st, inode, pieces, After { size: covered, stamp })?;
+        plan::apply(st, inode, pieces, After { size: covered, stamp }).inspect_err(forgo)?;
     }
     inode.pages.grow_size(covered);
     inode.pages.change(&st.pool, |pages| pages.invalidate(blocks));

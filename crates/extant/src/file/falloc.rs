@@ -141,7 +141,7 @@ fn write_neighbours(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: &Ra
 
 fn forget_pages(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) {
     let removed = inode.pages.change(&st.pool, |pages| pages.remove(blocks, st.geo.cluster_bits));
-    space::unreserve(st, removed.reserved);
+    space::unreserve(st, inode, removed.reserved);
 }
 
 fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {

@@ -144,11 +144,12 @@ pub(super) fn convert(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     let empty = bytes.is_empty();
     bytes.resize(st.block_size().max(bytes.len()), 0);
     let _work = inode.pages.work.lock();
-    match (empty, inode.logs_data(st)) {
+    let converted = match (empty, inode.logs_data(st)) {
         (true, _) => take_out(st, &mut st.start(credits(st))?, inode),
         (false, true) => convert_logged(st, inode, &bytes),
         (false, false) => convert_ordered(st, inode, &bytes),
-    }
+    };
+    converted.inspect_err(|_| st.quota.forgo(inode, u64::MAX))
 }
 
 /// Takes the content out of the inode, whose map is empty then.

@@ -69,6 +69,8 @@ pub(super) struct Need<'a> {
     pub pack: Option<&'a mut Pack>,
     /// May wait for freed space to become usable.
     pub patient: bool,
+    /// The owners' limits hold. What was set aside before is promised already.
+    pub bound: bool,
 }
 
 /// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks from the start on.
@@ -143,7 +145,12 @@ fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, need: &mut Ne
         }
         None => {
             let want = Want { lblk: first, need: blocks, patient: need.patient };
-            space::claim(st, inode, work, want, need.growth, need.reserved)?
+            let promised = if need.bound { blocks } else { 0 };
+            let claim = space::promised(st, inode, promised, || {
+                space::claim(st, inode, work, want, need.growth, need.reserved)
+            })?;
+            st.quota.forgo(inode, promised.saturating_sub(claim.len).into());
+            claim
         }
     };
     let len = len.min(claim.len.saturating_sub(offset));

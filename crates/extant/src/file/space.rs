@@ -14,9 +14,9 @@ pub(super) fn privileged(st: &Store) -> bool {
     st.pool.use_reserve.load(Ordering::Relaxed)
 }
 
-/// Whether the error is a lack of space.
+/// Whether the error is a lack of space, or of space that the owners may use: what was done before it counts.
 pub(super) fn no_space(error: &Error) -> bool {
-    error.is(Errno::NoSpc)
+    error.is(Errno::NoSpc) || error.is(Errno::DQuot)
 }
 
 /// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open.
@@ -24,7 +24,7 @@ pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Resu
     // What was pending before may have become free since, too late for `f`.
     let pending = st.alloc.pending() > 0;
     match f() {
-        Err(e) if no_space(&e) && (make_room(st) || pending) => f(),
+        Err(e) if e.is(Errno::NoSpc) && (make_room(st) || pending) => f(),
         other => other,
     }
 }
@@ -35,15 +35,22 @@ fn make_room(st: &Store) -> bool {
 }
 
 /// Sets `blocks` aside for delayed allocation.
-pub(super) fn reserve(st: &Store, blocks: u32) -> Result<()> {
-    with_room(st, || st.alloc.reserve(blocks, privileged(st)))
+pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32) -> Result<()> {
+    promised(st, inode, blocks, || with_room(st, || st.alloc.reserve(blocks, privileged(st))))
 }
 
 /// Gives a reservation back.
-pub(super) fn unreserve(st: &Store, blocks: u32) {
+pub(super) fn unreserve(st: &Store, inode: &Inode, blocks: u32) {
     if blocks > 0 {
         st.alloc.unreserve(blocks);
+        st.quota.forgo(inode, blocks.into());
     }
+}
+
+/// Runs `f`, which finds space for `blocks` blocks, if the owners' limits allow them.
+pub(super) fn promised<R>(st: &Store, inode: &Inode, blocks: u32, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    st.quota.promise(inode, blocks)?;
+    f().inspect_err(|_| st.quota.forgo(inode, blocks.into()))
 }
 
 /// A wish for data blocks at a hole.
@@ -69,16 +76,18 @@ pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
         reserved: false,
         low: !st.geo.incompat(Incompat::EXTENTS),
     };
-    match st.alloc.claim_small(Small::File, &request) {
+    promised(st, inode, ratio, || match st.alloc.claim_small(Small::File, &request) {
         Some(claim) => Ok(claim),
         None => with_room(st, || st.alloc.claim(&request)),
-    }
+    })
 }
 
 /// Gives back what was set aside for blocks that have their space from elsewhere.
 pub(super) fn settle(st: &Store, claim: &Claim, reserved: &mut u32) {
     let used = claim.len.min(*reserved);
-    unreserve(st, used);
+    if used > 0 {
+        st.alloc.unreserve(used);
+    }
     *reserved -= used;
 }
 

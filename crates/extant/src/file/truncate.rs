@@ -101,7 +101,7 @@ fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Res
         writeback::within(st, inode, work, cluster.start..from)?;
     }
     let removed = inode.pages.change(&st.pool, |pages| pages.remove(from..map::END, st.geo.cluster_bits));
-    space::unreserve(st, removed.reserved);
+    space::unreserve(st, inode, removed.reserved);
     Ok(())
 }
 

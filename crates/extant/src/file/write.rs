@@ -181,7 +181,7 @@ fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [M
     let bits = st.geo.cluster_bits;
     if bits == 0 {
         let blocks = holes.len() as u32;
-        return if blocks > 0 { space::reserve(st, blocks) } else { Ok(()) };
+        return if blocks > 0 { space::reserve(st, inode, blocks) } else { Ok(()) };
     }
     let (mut fresh, mut owned) = (BTreeSet::new(), BTreeSet::new());
     for lblk in holes {
@@ -196,7 +196,7 @@ fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [M
     missing.iter_mut().filter(|m| owned.contains(&(m.lblk >> bits))).for_each(|m| m.mapped = true);
     match fresh.len() as u32 {
         0 => Ok(()),
-        clusters => space::reserve(st, clusters << bits),
+        clusters => space::reserve(st, inode, clusters << bits),
     }
 }
 

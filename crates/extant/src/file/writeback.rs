@@ -67,8 +67,10 @@ pub(super) fn alone(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Ta
         }
         _ => result = settle(st, inode, taken, result),
     }
-    give_back(st, reserved);
+    give_back(st, inode, reserved);
     if result.is_err() {
+        // What was promised to pages that are lost was not charged.
+        st.quota.forgo(inode, u64::MAX);
         // The pages that would have raised it are gone. If this fails, nothing can be changed any more.
         let _ = raise_size(st, inode);
     }
@@ -76,8 +78,8 @@ pub(super) fn alone(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Ta
 }
 
 /// Gives back what is left of the space that was set aside for pages.
-pub(super) fn give_back(st: &Store, reserved: u32) {
-    space::unreserve(st, reserved);
+pub(super) fn give_back(st: &Store, inode: &Inode, reserved: u32) {
+    space::unreserve(st, inode, reserved);
 }
 
 /// Raises the size on disk to the one that users see.
@@ -144,7 +146,7 @@ pub(super) fn place(
         let first = run.first().map_or(0, |page| page.lblk);
         let mut blocks = first..first + run.len() as u32;
         while blocks.start < blocks.end {
-            let need = Need { blocks: blocks.clone(), reserved, growth, pack: pack.as_mut(), patient };
+            let need = Need { blocks: blocks.clone(), reserved, growth, pack: pack.as_mut(), patient, bound: false };
             let part = plan::make(st, inode, work, need)?;
             blocks.start = part.last().map_or(blocks.end, Piece::end);
             pieces.extend(part);

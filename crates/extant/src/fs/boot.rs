@@ -4,9 +4,10 @@ use crate::error::{Error, Result};
 use crate::extent::raw;
 use extant_blocks::BlockDevice;
 use extant_format::error::Corrupt;
-use extant_format::features::{Compat, Incompat};
+use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::group_desc::GroupDesc;
 use extant_format::inode as disk;
+use extant_format::quota::QuotaKind;
 use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::{GroupNr, InodeNr};
 use extant_journal::{Log, LogExtent, LogPlace};
@@ -114,29 +115,54 @@ pub fn orphan_file(dev: &dyn BlockDevice, geo: &Geometry, sb: &Superblock) -> Re
         return Ok(None);
     }
     let ino = sb.orphan_file_inum();
+    let (body, blocks) = hidden_file(dev, geo, ino, "orphan file", MAX_ORPHAN_BLOCKS)?;
+    Ok(Some((ino, geo.inode_seed(ino, body.generation), blocks)))
+}
+
+/// Physical blocks of the quota files, in order, or why they cannot be had.
+pub fn quota_files(
+    dev: &dyn BlockDevice,
+    geo: &Geometry,
+    sb: &Superblock,
+) -> Vec<(QuotaKind, InodeNr, Result<Vec<u64>>)> {
+    if !sb.ro_compat().contains(RoCompat::QUOTA) {
+        return Vec::new();
+    }
+    let numbers = [sb.usr_quota_inum(), sb.grp_quota_inum(), sb.prj_quota_inum()];
+    let files = QuotaKind::ALL.into_iter().zip(numbers).filter(|(_, ino)| *ino != InodeNr::NONE);
+    let blocks = |kind: QuotaKind, ino| hidden_file(dev, geo, ino, kind.file_name(), MAX_QUOTA_BLOCKS);
+    files.map(|(kind, ino)| (kind, ino, blocks(kind, ino).map(|(_, blocks)| blocks))).collect()
+}
+
+/// A file of the file system's own: its inode and all its blocks, without a hole.
+fn hidden_file(
+    dev: &dyn BlockDevice,
+    geo: &Geometry,
+    ino: InodeNr,
+    what: &'static str,
+    most: usize,
+) -> Result<(disk::Inode, Vec<u64>)> {
+    let bad = |field| Corrupt::new(what).at_inode(ino).field(field);
     let body = inode(dev, geo, ino)?;
     let wanted = body.size / u64::from(geo.block_size);
     let mut blocks = Vec::new();
     for (logical, physical, len) in raw::map(dev, geo, &body, ino)? {
         if u64::from(logical) != blocks.len() as u64 {
-            return Err(Corrupt::new("orphan file with a hole")
-                .at_inode(ino)
-                .found(logical)
-                .expected(blocks.len() as u64)
-                .into());
+            return Err(bad("hole").found(logical).expected(blocks.len() as u64).into());
+        }
+        if blocks.len().saturating_add(len as usize) > most {
+            return Err(bad("blocks").found(len).expected(most as u64).into());
         }
         blocks.extend((0..u64::from(len)).map(|i| physical + i));
     }
-    if (blocks.len() as u64) < wanted || blocks.len() > MAX_ORPHAN_BLOCKS {
-        return Err(Corrupt::new("orphan file")
-            .at_inode(ino)
-            .field("blocks")
-            .found(blocks.len() as u64)
-            .expected(wanted)
-            .into());
+    if (blocks.len() as u64) < wanted {
+        return Err(bad("blocks").found(blocks.len() as u64).expected(wanted).into());
     }
-    Ok(Some((ino, geo.inode_seed(ino, body.generation), blocks)))
+    Ok((body, blocks))
 }
 
 /// More blocks than any tool makes; bounds what a hostile image makes us read.
 const MAX_ORPHAN_BLOCKS: usize = 1 << 16;
+
+/// Blocks of a quota file that is believed: those of some ten million owners with small blocks.
+const MAX_QUOTA_BLOCKS: usize = 1 << 20;

@@ -3,10 +3,11 @@
 
 use super::client::StoreClient;
 use super::{OpenOptions, boot, open};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::Operations;
 use crate::vfs::Vfs;
 use extant_blocks::{BlockDevice, OverlayDevice};
+use extant_format::features::RoCompat;
 use extant_journal::Log;
 use extant_journal::recovery::{FastCommits, Replay};
 use std::sync::Arc;
@@ -22,6 +23,10 @@ pub(super) fn in_memory(
     options: &OpenOptions,
 ) -> Result<Arc<OverlayDevice>> {
     let (sb, geo) = boot::superblock(&*dev)?;
+    if sb.ro_compat().contains(RoCompat::QUOTA) {
+        // They say what became of inodes, and nothing of what their owners use.
+        return Err(Error::Unsupported("fast commits of a file system that counts quotas".into()));
+    }
     let overlay = Arc::new(OverlayDevice::new(dev, geo.block_size as usize, MAX_BYTES));
     // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));

@@ -33,7 +33,9 @@ const WRITE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::EXTRA_ISIZE)
     .union(RoCompat::BIGALLOC)
     .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::ORPHAN_PRESENT);
+    .union(RoCompat::ORPHAN_PRESENT)
+    .union(RoCompat::QUOTA)
+    .union(RoCompat::PROJECT);
 
 /// Decides by the feature bits. An unknown or unsupported incompat bit is an error that names it.
 pub fn access(features: &Features) -> Result<Access> {

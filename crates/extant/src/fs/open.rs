@@ -11,6 +11,7 @@ use crate::inode::{AttrCache, DirtyInodes, PagePool};
 use crate::mmp::Mmp;
 use crate::ops::Operations;
 use crate::orphan::{Found, OrphanBlocks, Orphans};
+use crate::quota::Quotas;
 use crate::store::Store;
 use crate::vfs::Vfs;
 use crate::volume::{Rng, Volume, superblock_seconds};
@@ -114,6 +115,7 @@ fn assemble(
     store.alloc.set_discard(options.discard);
     store.alloc.bound_memory(options.memory / TREE_SHARE);
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
+    store.quota.ignore_limits(options.use_reserve);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
     let anchors = ops.moor();
     Ok(Fs {
@@ -330,6 +332,7 @@ pub(super) fn build(
     Use { write, closed }: Use,
 ) -> Result<Arc<Store>> {
     let head = if write { sb.last_orphan() } else { InodeNr::NONE };
+    let quota_files = boot::quota_files(&*dev, &geo, &sb);
     let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
     let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
     let mut config = Config::new(cache.clone(), log);
@@ -357,6 +360,7 @@ pub(super) fn build(
     let vol = Arc::new(vol);
     let groups = Arc::new(Groups::open(vol.clone(), sb)?);
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
+    let quota = Quotas::new(vol.clone(), groups.clone(), quota_files);
     let file = orphan_file.map(|(ino, seed, blocks)| OrphanBlocks {
         ino,
         cache: vol.cache.clone(),
@@ -372,6 +376,7 @@ pub(super) fn build(
         groups,
         alloc,
         orphans,
+        quota,
         dirty: DirtyInodes::default(),
         attrs: AttrCache::default(),
         pool,

@@ -70,6 +70,7 @@ impl Inode {
             orphan: OrphanCell::default(),
             published: Published::new(&body.disk),
             body: Mutex::new(Level::InodeBody, body),
+            promised: AtomicU64::new(0),
             dirty_tid: AtomicU64::new(0),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),

@@ -90,6 +90,9 @@ pub struct Inode {
     pub dir: Lazy<Mutex<DirState>>,
     /// Orphan record.
     pub orphan: OrphanCell,
+    /// Blocks that were promised to the inode and that its owners' limits count, though they are not booked yet. Changed under the
+    /// body's lock.
+    pub promised: AtomicU64,
     /// Transaction in which the body was last marked dirty (0: never).
     dirty_tid: AtomicU64,
     /// Last transaction that an fsync must wait for.

@@ -60,6 +60,7 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::EXTRA_ISIZE)
     .union(RoCompat::BIGALLOC)
     .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::QUOTA)
     .union(RoCompat::PROJECT)
     .union(RoCompat::VERITY);
 
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn states_and_unknown_features_are_refused() {
-        for list in ["needs_recovery", "journal_dev", "casefold", "quota", "orphan_present", "FEATURE_I30"] {
+        for list in ["needs_recovery", "journal_dev", "casefold", "shared_blocks", "orphan_present", "FEATURE_I30"] {
             assert!(matches!(chosen(list), Err(Error::Unsupported(_))), "{list}");
         }
         assert!(chosen("bigalloc,^extent").is_err());

@@ -9,12 +9,16 @@ use super::space::{Align, Taken};
 use extant_format::indirect::{DIND, pointers_per_block, put_pointer};
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
+use extant_format::quota::{self, QuotaKind, QuotaRecord};
 use extant_format::superblock::JournalBackup;
 use extant_format::{
     BlockNr, Compat, FileType, Geometry, GroupNr, Incompat, Inode, InodeFlags, InodeNr, RoCompat, Superblock,
     Timestamp, orphan,
 };
 use std::ops::Range;
+
+/// Bytes of what inodes count as a block.
+const SECTOR: u64 = 512;
 
 /// What `lost+found` has at least, so that a checker can use it without allocating.
 const LOST_FOUND_SIZE: u64 = 16 << 10;
@@ -82,6 +86,9 @@ impl<'a> Builder<'a> {
         if geo.compat(Compat::HAS_JOURNAL) {
             files.journal(sb)?;
         }
+        if geo.ro_compat(RoCompat::QUOTA) {
+            files.quotas(sb)?;
+        }
         let mut files = files.files;
         files.inodes.sort_by_key(|(ino, _)| *ino);
         if files.inodes.iter().any(|(_, inode)| inode.size > i32::MAX as u64) {
@@ -98,9 +105,12 @@ impl<'a> Builder<'a> {
             InodeNr::ROOT => true,
             InodeNr::RESIZE => self.geo.compat(Compat::RESIZE_INODE),
             InodeNr::JOURNAL => self.geo.compat(Compat::HAS_JOURNAL),
+            InodeNr::USER_QUOTA => self.counts(QuotaKind::User),
+            InodeNr::GROUP_QUOTA => self.counts(QuotaKind::Group),
             _ => false,
         };
-        for ino in (1..self.geo.first_ino).map(InodeNr).filter(|ino| !special(*ino)) {
+        let plain: Vec<InodeNr> = (1..self.geo.first_ino).map(InodeNr).filter(|ino| !special(*ino)).collect();
+        for ino in plain {
             let mut inode = Inode::default();
             if ino == InodeNr::BAD_BLOCKS {
                 (inode.atime, inode.ctime, inode.mtime) = (self.time, self.time, self.time);
@@ -178,6 +188,58 @@ impl<'a> Builder<'a> {
             sb.set_journal_backup(Some(&JournalBackup { i_block: inode.i_block, size: inode.size }));
         }
         Ok(())
+    }
+
+    /// Whether there is a quota file of a kind.
+    fn counts(&self, kind: QuotaKind) -> bool {
+        let wanted = match &self.options.quota_kinds {
+            Some(kinds) => kinds.contains(&kind),
+            None => kind != QuotaKind::Project || self.geo.ro_compat(RoCompat::PROJECT),
+        };
+        self.geo.ro_compat(RoCompat::QUOTA) && wanted
+    }
+
+    /// The quota files: what the directories made so far take.
+    fn quotas(&mut self, sb: &mut Superblock) -> Result<()> {
+        let charged = |ino: InodeNr| ino == InodeNr::ROOT || ino.0 == self.geo.first_ino;
+        let files: Vec<(InodeNr, Inode)> = self.files.inodes.iter().filter(|(ino, _)| charged(*ino)).cloned().collect();
+        // The first number that is free: root, `lost+found` and the orphan file are there.
+        let next = InodeNr(self.geo.first_ino + 1 + u32::from(self.geo.compat(Compat::ORPHAN_FILE)));
+        let places = [InodeNr::USER_QUOTA, InodeNr::GROUP_QUOTA, next];
+        for (kind, ino) in QuotaKind::ALL.into_iter().zip(places) {
+            if !self.counts(kind) {
+                continue;
+            }
+            let mut records: Vec<QuotaRecord> = Vec::new();
+            for (_, file) in &files {
+                let id = [file.uid, file.gid, file.projid][kind.index()];
+                let at = records.iter().position(|record| record.id == id).unwrap_or(records.len());
+                if at == records.len() {
+                    records.push(QuotaRecord { id, ..QuotaRecord::default() });
+                }
+                records[at].inodes += 1;
+                records[at].space += file.blocks * SECTOR;
+            }
+            self.quota_file(kind, ino, &records)?;
+            match kind {
+                QuotaKind::User => sb.set_usr_quota_inum(ino),
+                QuotaKind::Group => sb.set_grp_quota_inum(ino),
+                QuotaKind::Project => sb.set_prj_quota_inum(ino),
+            }
+        }
+        Ok(())
+    }
+
+    fn quota_file(&mut self, kind: QuotaKind, ino: InodeNr, records: &[QuotaRecord]) -> Result<()> {
+        let size = self.geo.block_size as usize;
+        let content = quota::new_file(kind, records);
+        let pieces = self.allocate(content.len().div_ceil(size) as u64, self.start())?;
+        let padded = |part: &[u8]| part.iter().copied().chain(std::iter::repeat(0)).take(size).collect();
+        let places = pieces.iter().cloned().flatten();
+        self.files.blocks.extend(places.zip(content.chunks(size).map(padded)));
+        let mut inode = self.inode(FileType::Regular, 0o600);
+        inode.flags |= InodeFlags::IMMUTABLE;
+        self.mapped(ino, inode, &pieces)
     }
 
     /// The inode for growing owns the reserved descriptor blocks: each lists its counterparts in the groups with copies.

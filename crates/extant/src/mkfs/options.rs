@@ -2,6 +2,7 @@
 //! that matters.
 
 use super::error::{Error, Result};
+use extant_format::quota::QuotaKind;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::{Feature, Features, Timestamp};
 
@@ -92,6 +93,8 @@ pub struct Options {
     pub backup_superblocks: u8,
     /// Seconds between updates of the block of multiple mount protection.
     pub mmp_interval: u16,
+    /// The quota files that `quota` makes; those of users and groups if unset, and that of projects with `project`.
+    pub quota_kinds: Option<Vec<QuotaKind>>,
     /// Owner of the root directory.
     pub root_owner: (u32, u32),
     /// Permission bits of the root directory.
@@ -134,6 +137,7 @@ impl Default for Options {
             resize_limit: None,
             backup_superblocks: 2,
             mmp_interval: 5,
+            quota_kinds: None,
             root_owner: (0, 0),
             root_mode: 0o755,
             time: None,
@@ -170,8 +174,8 @@ impl Options {
     }
 
     /// Applies a list as `mke2fs -E` takes it: `stride=`, `stripe_width=`, `resize=`, `num_backup_sb=`,
-    /// `mmp_update_interval=`, `root_owner=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
-    /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init`, `packed_meta_blocks` and `quotatype`
+    /// `mmp_update_interval=`, `root_owner=`, `quotatype=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
+    /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init` and `packed_meta_blocks`
     /// change nothing.
     ///
     /// # Errors
@@ -191,13 +195,14 @@ impl Options {
             "num_backup_sb" => self.backup_superblocks = number(name, value)?,
             "mmp_update_interval" => self.mmp_interval = number(name, value)?,
             "root_owner" => self.root_owner = owner(value)?,
+            "quotatype" => self.quota_kinds = Some(quota_kinds(value)?),
             "root_perms" => self.root_mode = octal(name, value)?,
             "hash_seed" => self.hash_seed = Some(parse_uuid(value)?),
             "orphan_file_size" => self.orphan_file_size = Some(length(value)?),
             "lazy_itable_init" if value != "0" => self.zeroing = Zeroing::Lazy,
             "lazy_itable_init" => self.zeroing = Zeroing::Full,
             "assume_storage_prezeroed" if value != "0" => self.zeroing = Zeroing::Known,
-            "assume_storage_prezeroed" | "lazy_journal_init" | "packed_meta_blocks" | "quotatype" => {}
+            "assume_storage_prezeroed" | "lazy_journal_init" | "packed_meta_blocks" => {}
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
             _ => return Error::invalid(format!("unknown extended option `{name}`")),
@@ -250,6 +255,16 @@ fn octal(name: &str, value: &str) -> Result<u16> {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
         _ => Error::invalid(format!("`{name}` are no permission bits: `{value}`")),
     }
+}
+
+fn quota_kinds(value: &str) -> Result<Vec<QuotaKind>> {
+    let kind = |name| match name {
+        "usrquota" => Ok(QuotaKind::User),
+        "grpquota" => Ok(QuotaKind::Group),
+        "prjquota" => Ok(QuotaKind::Project),
+        other => Error::invalid(format!("no kind of quota: `{other}`")),
+    };
+    value.split(':').map(kind).collect()
 }
 
 fn owner(value: &str) -> Result<(u32, u32)> {

@@ -1,5 +1,6 @@
 //! stat, chmod, chown, utimens, truncate, inode flags.
 
+use super::quota::Ownership;
 use super::{Caller, Node, Operations};
 use crate::error::{Errno, Result};
 use crate::inode::{Body, Inode};
@@ -140,7 +141,12 @@ impl Operations {
         if let Some(size) = set.size {
             self.set_size(inode, size)?;
         }
-        let others = SetAttr { size: None, ..*set };
+        let mut others = SetAttr { size: None, ..*set };
+        let owners = Ownership { uid: set.uid, gid: set.gid, project: None };
+        if self.moves_usage(inode, owners) {
+            self.change_owner(inode, owners)?;
+            (others.uid, others.gid) = (None, None);
+        }
         if others.changes_something() {
             self.set_body(inode, &others)?;
         }

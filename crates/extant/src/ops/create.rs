@@ -3,6 +3,7 @@
 use super::{Node, Operations};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
+use crate::quota::{Change, Owners};
 use crate::vfs::{Target, check_name};
 use crate::{dir, extent, file, xattr};
 use extant_format::error::Corrupt;
@@ -73,22 +74,23 @@ fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
 }
 
 impl Operations {
-    /// Makes `name` in `dir`. `mode` are permission bits. EEXIST if the name is there.
+    /// Makes `name` in `dir`. `mode` are permission bits. EEXIST if the name is there, EDQUOT beyond the limits of an owner.
     pub fn create(&self, who: &Caller, dir: &Node, name: &[u8], mode: u16, what: New<'_>) -> Result<Node> {
         check_name(name)?;
         self.check_new(&what)?;
-        self.with_space(|| self.create_once(who, &dir.0, name, mode, &what))
+        self.for_caller(who, || self.create_once(who, &dir.0, name, mode, &what))
     }
 
     /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked.
     pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
-        self.with_space(|| {
+        self.for_caller(who, || {
             let dir = &dir.0;
             check_dir(dir)?;
             let _lock = dir.read_lock()?;
             dir.check_live()?;
             let st = self.st();
             let plan = self.plan(who, dir, mode, FileType::Regular)?;
+            plan.owners(self)?;
             let mut h = st.start(self.new_credits(&plan))?;
             let inode = self.new_inode(&mut h, dir, &plan, FileType::Regular)?;
             self.fill_or_undo(&mut h, &inode, dir.ino, &plan, &New::File)?;
@@ -100,6 +102,14 @@ impl Operations {
             inode.hold(1)?;
             Ok(Node(self.vfs.inodes.insert(inode)))
         })
+    }
+
+    /// As [`Operations::with_space`], on behalf of somebody: quota limits do not bind root.
+    fn for_caller<T>(&self, who: &Caller, make: impl FnMut() -> Result<T>) -> Result<T> {
+        match who.uid {
+            0 => self.without_limits(|| self.with_space(make)),
+            _ => self.with_space(make),
+        }
     }
 
     fn check_new(&self, what: &New<'_>) -> Result<()> {
@@ -121,6 +131,7 @@ impl Operations {
         let _lock = dir.write_lock()?;
         self.check_free_name(dir, name, ftype)?;
         let plan = self.plan(who, dir, mode, ftype)?;
+        plan.owners(self)?;
         let credits = self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
         let mut h = st.start(credits)?;
         // Before anything is changed: its slot can be read.
@@ -179,10 +190,25 @@ impl Operations {
     fn new_credits(&self, plan: &Plan) -> u32 {
         let st = self.st();
         let acl: u32 = plan.acl.iter().map(|(_, v)| xattr::credits(st, v.len())).sum();
-        crate::alloc::Alloc::INODE_CREDITS + crate::orphan::Orphans::CREDITS + 2 + acl
+        crate::alloc::Alloc::INODE_CREDITS + crate::orphan::Orphans::CREDITS + 2 + acl + st.owner_credits()
     }
 
     fn new_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, ftype: FileType) -> Result<Arc<Inode>> {
+        let st = self.st();
+        // Before anything is changed: limits may forbid it.
+        let owners = Owners::new(&st.quota, plan.ids());
+        let one = Change { inodes: 1, ..Change::default() };
+        st.quota.charge_within(h, owners, one, true)?;
+        let made = self.make_inode(h, dir, plan, ftype);
+        if made.is_err()
+            && let Err(e) = st.quota.charge_within(h, owners, one.reversed(), false)
+        {
+            st.give_up(&e);
+        }
+        made
+    }
+
+    fn make_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, ftype: FileType) -> Result<Arc<Inode>> {
         let st = self.st();
         let ino = st.alloc.new_inode(h, dir, ftype)?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
@@ -306,6 +332,17 @@ struct Plan {
     flags: InodeFlags,
     projid: u32,
     acl: Vec<(&'static [u8], Vec<u8>)>,
+}
+
+impl Plan {
+    fn ids(&self) -> (u32, u32, u32) {
+        (self.uid, self.gid, self.projid)
+    }
+
+    /// Sees to it that those who are charged have records. No handle is open.
+    fn owners(&self, ops: &Operations) -> Result<()> {
+        ops.new_owners(self.ids()).map(drop)
+    }
 }
 
 fn link_credits(st: &crate::store::Store, what: &New<'_>) -> u32 {

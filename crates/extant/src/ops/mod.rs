@@ -14,6 +14,7 @@ mod handle;
 mod label;
 mod link;
 mod orphans;
+mod quota;
 mod readdir;
 mod rename;
 mod replay;

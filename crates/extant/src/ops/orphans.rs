@@ -7,6 +7,7 @@ use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, OrphanAt};
 use crate::orphan::{Orphans, SlotAt};
+use crate::quota::Change;
 use crate::{file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::types::InodeNr;
@@ -133,6 +134,7 @@ impl Operations {
     fn free_number(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();
         st.orphans.remove(st, h, inode)?;
+        self.discharge(h, inode)?;
         {
             let now = st.now();
             let mut body = inode.edit(st, h)?;
@@ -144,6 +146,22 @@ impl Operations {
         inode.end_free();
         self.reaper.departed.push(inode.clone());
         st.alloc.free_inode(h, inode.ino, inode.ftype)
+    }
+
+    /// The owners of an inode that goes are no longer charged for it.
+    fn discharge(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let st = self.st();
+        if !st.quota.is_on() {
+            return Ok(());
+        }
+        st.quota.forgo(inode, u64::MAX);
+        let (owners, left) = {
+            let body = inode.body();
+            (st.quota.owners(inode.ino, &body), body.blocks / u64::from(st.geo.sectors_per_block()))
+        };
+        // Blocks are left only where an image counted too many.
+        let space = -st.quota.bytes(i64::try_from(left).unwrap_or(0));
+        st.quota.charge_within(h, owners, Change { space, inodes: -1, promised: 0 }, false)
     }
 
     /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs before anybody else
@@ -224,8 +242,8 @@ impl Operations {
     }
 }
 
-/// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record.
-const FREE_CREDITS: u32 = 24;
+/// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record, owners.
+const FREE_CREDITS: u32 = 24 + 6;
 
 /// Of these, what is needed when the attributes are gone.
-const LAST_CREDITS: u32 = Orphans::CREDITS + 1 + Alloc::INODE_CREDITS;
+const LAST_CREDITS: u32 = Orphans::CREDITS + 1 + Alloc::INODE_CREDITS + 3;

@@ -151,6 +151,9 @@ impl Operations {
             // Before anything is changed: it has a `..` to be changed.
             dir::parent(st, moved)?;
         }
+        if flags.contains(RenameFlags::WHITEOUT) {
+            self.new_owners((0, 0, 0))?;
+        }
         let mut h = st.start(self.rename_credits(to))?;
         // Before anything is changed: their slots can be read.
         [from.dir, to.dir, moved].into_iter().chain(target).try_for_each(|inode| inode.touch(st, &mut h))?;
@@ -167,7 +170,12 @@ impl Operations {
 
     fn rename_credits(&self, to: &Side<'_>) -> u32 {
         let st = self.st();
-        dir::insert_credits(st, to.dir) + 3 * dir::CHANGE_CREDITS + 6 + Orphans::CREDITS * 2 + Alloc::INODE_CREDITS
+        dir::insert_credits(st, to.dir)
+            + 3 * dir::CHANGE_CREDITS
+            + 6
+            + Orphans::CREDITS * 2
+            + Alloc::INODE_CREDITS
+            + st.owner_credits()
     }
 
     fn move_name(

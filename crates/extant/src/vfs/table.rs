@@ -87,7 +87,7 @@ impl InodeTable {
             if !unlinked && !reachable(&loaded) {
                 return Err(Errno::Stale.into());
             }
-            if ino.0 < st.geo.first_ino && ino != InodeNr::ROOT {
+            if st.quota.is_hidden(ino) {
                 // The journal and its like: the file system's own.
                 return Err(Corrupt::new("directory entry").field("inode").found(ino.0).into());
             }

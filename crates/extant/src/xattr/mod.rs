@@ -111,6 +111,7 @@ fn put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key:
     if !st.geo.incompat(Incompat::EA_INODE) || !fits(st, inode, places, key, &entry) {
         return Err(Errno::NoSpc.into());
     }
+    value::check_limits(st, inode, value.len())?;
     let entry = value::create(st, h, inode, key, value)?;
     match try_put(st, h, inode, places, key, &entry) {
         Ok(true) => value::charge(st, h, inode, places, key, Some(&entry)),
@@ -257,11 +258,26 @@ pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<boo
 
 fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places) -> Result<bool> {
     let Some(block) = &places.block else { return Ok(true) };
-    if !afford(h, 3 + st.alloc.credits(1))? {
+    if !afford(h, 3 + 2 * st.alloc.credits(1))? {
         return Ok(false);
+    }
+    // Values of a shared block are others' from now on.
+    for attr in block.attrs.iter().filter(|attr| value::inodes_of(attr) > 0) {
+        value::charge(st, h, inode, places, &Key { index: attr.index, suffix: &attr.name }, None)?;
     }
     block::remove(st, h, inode, block)?;
     Ok(true)
+}
+
+/// Inodes that the owners of an inode are charged for it: itself, and one for each value in an inode of its own.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn inode_usage(st: &Store, inode: &Inode) -> Result<i64> {
+    match has_none(inode) {
+        true => Ok(1),
+        false => Ok(1 + Places::read(st, inode)?.all().map(value::inodes_of).sum::<i64>()),
+    }
 }
 
 fn afford(h: &mut Handle<'_>, need: u32) -> Result<bool> {

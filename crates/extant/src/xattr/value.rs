@@ -11,6 +11,7 @@ use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 use crate::extent::{self, State};
 use crate::inode::Inode;
+use crate::quota::Change;
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags};
@@ -158,9 +159,29 @@ pub(super) fn charge(
     key: &Key<'_>,
     new: Option<&Entry>,
 ) -> Result<()> {
-    let old = places.all().filter(|entry| entry.is(key.index, key.suffix));
-    let blocks = new.map_or(0, |entry| blocks_of(st, entry)) - old.map(|entry| blocks_of(st, entry)).sum::<i64>();
+    let old: Vec<&Entry> = places.all().filter(|entry| entry.is(key.index, key.suffix)).collect();
+    let inodes = new.map_or(0, inodes_of) - old.iter().map(|entry| inodes_of(entry)).sum::<i64>();
+    let blocks =
+        new.map_or(0, |entry| blocks_of(st, entry)) - old.iter().map(|entry| blocks_of(st, entry)).sum::<i64>();
+    if inodes != 0 && st.quota.is_on() {
+        // Nobody changes the owners meanwhile: that takes the inode's lock.
+        let owners = st.quota.owners(owner.ino, &owner.body());
+        st.quota.charge_within(h, owners, Change { inodes, ..Change::default() }, false)?;
+    }
     if blocks == 0 { Ok(()) } else { extent::charge(st, h, owner, blocks) }
+}
+
+/// Inodes that the owners of an attribute are charged for its value.
+pub(super) fn inodes_of(entry: &Entry) -> i64 {
+    i64::from(matches!(entry.value, Value::EaInode { .. }))
+}
+
+/// A look whether limits allow a value of so many bytes.
+pub(super) fn check_limits(st: &Store, owner: &Inode, len: usize) -> Result<()> {
+    let blocks = (len.div_ceil(st.block_size()) as u32).next_multiple_of(st.geo.cluster_ratio());
+    st.quota.promise(owner, blocks)?;
+    st.quota.forgo(owner, blocks.into());
+    Ok(())
 }
 
 fn blocks_of(st: &Store, entry: &Entry) -> i64 {

@@ -1,7 +1,7 @@
 //! Power cuts in random mixes of all operations, by seed. `make crash` goes on with new seeds for as long as it is told to.
 
 use crate::crash::{EXT3, EXT4, INLINE, Scene, Stage, record, sweep_from};
-use extant::{Caller, Errno, Falloc, File, New, Node, OpenFlags, RenameFlags, XattrMode};
+use extant::{Caller, Errno, Falloc, File, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
 use extant_testkit::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,8 +9,16 @@ use std::time::{Duration, Instant};
 const BIGALLOC: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "4096", "-J", "size=1"];
 const POINTERS: &[&str] = &["-t", "ext3", "-b", "2048", "-O", "^dir_index", "-J", "size=2"];
 
-const KINDS: [(&str, &[&str]); 5] =
-    [("ext4", EXT4), ("inline", INLINE), ("ext3", EXT3), ("bigalloc", BIGALLOC), ("pointers", POINTERS)];
+const QUOTA: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "quota,project,orphan_file", "-J", "size=1"];
+
+const KINDS: [(&str, &[&str]); 6] = [
+    ("ext4", EXT4),
+    ("inline", INLINE),
+    ("ext3", EXT3),
+    ("bigalloc", BIGALLOC),
+    ("pointers", POINTERS),
+    ("quota", QUOTA),
+];
 
 /// Operations of one mix.
 const STEPS: u64 = 90;
@@ -65,7 +73,8 @@ impl Mix<'_> {
             9 => self.link(),
             10 => self.unlink(),
             11 => self.special(),
-            12 => self.attribute(),
+            12 if self.rng.below(2) == 0 => self.attribute(),
+            12 => self.own(),
             _ => self.sync(),
         }
     }
@@ -199,6 +208,21 @@ impl Mix<'_> {
             Ok(()) => {}
             Err(e) if e.is(Errno::NoSpc) => {}
             Err(e) => panic!("{name}: {e}"),
+        }
+    }
+
+    /// The file gets other owners, whose usage changes where it is counted.
+    fn own(&mut self) {
+        let (_, _, path) = self.pick();
+        if !self.names.contains_key(&path) {
+            return;
+        }
+        let node = self.stage.fs.resolve(&path, extant::Follow::No).expect("resolve");
+        let (uid, gid) = (Some(self.rng.below(40) as u32), Some(self.rng.below(3) as u32));
+        self.stage.fs.set_attr(&node, &SetAttr { uid, gid, ..SetAttr::default() }).expect("chown");
+        match self.stage.fs.set_project(&node, self.rng.below(3) as u32) {
+            Err(e) if e.is(Errno::OpNotSupp) => {}
+            other => other.expect("project"),
         }
     }
 

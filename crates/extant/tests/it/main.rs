@@ -18,6 +18,7 @@ mod mkfs;
 mod names;
 mod orphans;
 mod prealloc;
+mod quota;
 mod races;
 mod review;
 mod space;

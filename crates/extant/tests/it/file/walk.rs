@@ -98,7 +98,7 @@ fn soak() {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
     let (first, steps) = (number("EXTANT_SEED", 1), number("EXTANT_STEPS", 300));
     for seed in first..first + number("EXTANT_SEEDS", 3) {
-        for set in FEATURE_SETS.iter().filter(|set| set.name != "project") {
+        for set in FEATURE_SETS {
             for log_data in [false, true] {
                 eprintln!("feature set {}, seed {seed}, log_data {log_data}", set.name);
                 walk(set, OpenOptions::new().log_data(log_data), seed, steps as usize);

@@ -38,7 +38,7 @@ fn fail_if_any(found: &[String]) {
 
 /// Whether an image of the set can be left with a log to replay.
 fn can_crash(set: &FeatureSet) -> bool {
-    set.journal && !["mmp", "project"].contains(&set.name)
+    set.journal && set.name != "mmp"
 }
 
 fn both(set: &FeatureSet) -> impl Iterator<Item = Seed> {

@@ -1,0 +1,223 @@
+//! Quotas: owners get records, files and directories change owners, and what is used and allowed is told and set.
+
+use super::{Node, Operations};
+use crate::error::{Errno, Error, Result};
+use crate::inode::Inode;
+use crate::quota::{self, Change, Grace, Growing, Outcome, Owners, QuotaFile};
+use crate::{extent, xattr};
+use extant_format::features::RoCompat;
+use extant_format::inode::InodeFlags;
+use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
+use extant_journal::Handle;
+use extant_sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Blocks by which a quota file grows at most for one record.
+const MOST_GROWTH: u32 = 8;
+
+/// Owners of an inode; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ownership {
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub project: Option<u32>,
+}
+
+impl Operations {
+    /// Runs `f` on behalf of a caller whom quota limits do not bind: one with CAP_SYS_RESOURCE.
+    pub fn without_limits<R>(&self, f: impl FnOnce() -> R) -> R {
+        quota::unlimited(f)
+    }
+
+    /// What an owner uses and may use; nothing if it has no record. Changes that are not committed count.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file system does not count for this kind, or its file is wrong; `Corrupt`, `Io`.
+    pub fn quota(&self, kind: QuotaKind, id: u32) -> Result<QuotaRecord> {
+        let file = self.quota_file(kind)?;
+        let record = self.noticed(self.st().quota.usage(file, id))?;
+        Ok(record.unwrap_or(QuotaRecord { id, ..QuotaRecord::default() }))
+    }
+
+    /// What all owners of a kind use and may use, in the order of their ids.
+    ///
+    /// # Errors
+    /// As [`Operations::quota`].
+    pub fn quotas(&self, kind: QuotaKind) -> Result<Vec<QuotaRecord>> {
+        let file = self.quota_file(kind)?;
+        let ids = self.noticed(self.st().quota.ids(file))?;
+        ids.into_iter().map(|id| self.quota(kind, id)).collect()
+    }
+
+    /// Sets an owner's limits. Grace time begins where a soft limit is exceeded already.
+    ///
+    /// # Errors
+    /// As [`Operations::quota`]; EROFS, ENOSPC.
+    pub fn set_quota(&self, kind: QuotaKind, id: u32, limits: QuotaLimits) -> Result<()> {
+        let st = self.st();
+        st.writable()?;
+        let file = self.quota_file(kind)?;
+        self.with_space(|| {
+            if !st.quota.is_known(file, id)? {
+                self.add_owner(file, id)?;
+            }
+            let mut h = st.start(st.owner_credits())?;
+            st.quota.set_limits(&mut h, file, id, limits)
+        })
+    }
+
+    /// For how many seconds soft limits of blocks and of inodes may be exceeded.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file system does not count for this kind.
+    pub fn quota_grace(&self, kind: QuotaKind) -> Result<(u32, u32)> {
+        let grace = self.quota_file(kind)?.grace();
+        Ok((grace.blocks, grace.inodes))
+    }
+
+    /// Sets for how many seconds soft limits of blocks and of inodes may be exceeded, from the next time that one is.
+    ///
+    /// # Errors
+    /// As [`Operations::quota`]; EROFS.
+    pub fn set_quota_grace(&self, kind: QuotaKind, (blocks, inodes): (u32, u32)) -> Result<()> {
+        let st = self.st();
+        st.writable()?;
+        let file = self.quota_file(kind)?;
+        let mut growing = file.growing().lock();
+        let mut h = st.start(1)?;
+        st.quota.set_grace(&mut h, file, &mut growing, Grace { blocks, inodes })
+    }
+
+    fn quota_file(&self, kind: QuotaKind) -> Result<&QuotaFile> {
+        let missing = || Error::Unsupported(format!("counting without a sound {}", kind.file_name()));
+        self.st().quota.sound(kind).ok_or_else(missing)
+    }
+
+    /// The project that an inode belongs to.
+    pub fn project(&self, node: &Node) -> u32 {
+        node.0.body().projid
+    }
+
+    /// Puts an inode into a project (FS_IOC_FSSETXATTR). Who may is for the caller to decide.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the file system or the inode has no room for it, EDQUOT, EROFS, EPERM for an immutable inode.
+    pub fn set_project(&self, node: &Node, project: u32) -> Result<()> {
+        let st = self.st();
+        st.writable()?;
+        let inode = &node.0;
+        if inode.body().projid == project {
+            return Ok(());
+        }
+        if !st.geo.ro_compat(RoCompat::PROJECT) || !inode.body().has_projid() {
+            return Err(Errno::OpNotSupp.into());
+        }
+        let _lock = inode.write_lock()?;
+        if inode.body().flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(Errno::Perm.into());
+        }
+        self.with_space(|| self.change_owner(inode, Ownership { project: Some(project), ..Ownership::default() }))
+    }
+
+    /// Whether a change of owners moves usage.
+    pub(super) fn moves_usage(&self, inode: &Inode, to: Ownership) -> bool {
+        let body = inode.body();
+        let other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);
+        self.st().quota.is_on()
+            && (other(to.uid, body.uid) || other(to.gid, body.gid) || other(to.project, body.projid))
+    }
+
+    /// Changes owners, and charges the new ones what the old ones were charged. The inode is locked for writing.
+    pub(super) fn change_owner(&self, inode: &Arc<Inode>, to: Ownership) -> Result<()> {
+        let st = self.st();
+        let inodes = xattr::inode_usage(st, inode)?;
+        let ids = {
+            let body = inode.body();
+            (to.uid.unwrap_or(body.uid), to.gid.unwrap_or(body.gid), to.project.unwrap_or(body.projid))
+        };
+        let new = match st.quota.owners(inode.ino, &inode.body()) == Owners::default() {
+            true => Owners::default(),
+            false => Owners::new(&st.quota, ids),
+        };
+        self.know(new)?;
+        let mut h = st.start(1 + 2 * st.owner_credits())?;
+        loop {
+            let now = st.now();
+            let mut body = inode.edit(st, &mut h)?;
+            let old = st.quota.owners(inode.ino, &body);
+            let sectors = i64::try_from(body.blocks / u64::from(st.geo.sectors_per_block())).unwrap_or(i64::MAX);
+            let promised = i64::try_from(inode.promised.load(Ordering::Relaxed)).unwrap_or(0);
+            let (space, promised) = (st.quota.bytes(sectors), st.quota.bytes(promised));
+            let change = Change { space, inodes, promised };
+            if st.quota.transfer(Some(h.tid().0), old, new, change, true)? == Outcome::Done {
+                (body.uid, body.gid, body.projid) = ids;
+                body.ctime = now;
+                return Ok(());
+            }
+            drop(body);
+            st.quota.load(Some(&mut h), old)?;
+            st.quota.load(Some(&mut h), new)?;
+        }
+    }
+
+    /// Gives owners records where they have none: before a handle is open in which they are charged.
+    ///
+    /// # Errors
+    /// ENOSPC, those of the journal. A file that is wrong is given up, which is no error of the caller.
+    pub(super) fn know(&self, owners: Owners) -> Result<()> {
+        let quotas = &self.st().quota;
+        for (kind, id) in owners.each() {
+            let Some(file) = quotas.sound(kind) else { continue };
+            let known = match quotas.is_known(file, id) {
+                Ok(true) => continue,
+                Ok(false) => self.add_owner(file, id),
+                Err(e) => Err(e),
+            };
+            match known {
+                Err(e @ (Error::Corrupt(_) | Error::Io(_))) => quotas.report(kind, &e),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Who is charged for a new inode, each with a record.
+    pub(super) fn new_owners(&self, ids: (u32, u32, u32)) -> Result<Owners> {
+        let quotas = &self.st().quota;
+        if !quotas.is_on() {
+            return Ok(Owners::default());
+        }
+        let owners = Owners::new(quotas, ids);
+        self.know(owners)?;
+        Ok(owners)
+    }
+
+    fn add_owner(&self, file: &QuotaFile, id: u32) -> Result<()> {
+        let st = self.st();
+        let mut growing = file.growing().lock();
+        let inode = match &growing.inode {
+            Some(inode) => inode.clone(),
+            None => Inode::load(st, file.ino).map(|inode| growing.inode.insert(inode).clone())?,
+        };
+        let growth = MOST_GROWTH * (1 + extent::credits(st, &inode, 1));
+        let mut h = st.start(quota::INSERT_CREDITS + 1 + growth)?;
+        self.grow_quota_file(&mut h, file, &growing, &inode)?;
+        file.insert(&mut growing, &mut h, id)
+    }
+
+    fn grow_quota_file(
+        &self,
+        h: &mut Handle<'_>,
+        file: &QuotaFile,
+        growing: &Growing,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
+        let st = self.st();
+        while file.is_full(growing) {
+            let run = extent::allocate(st, h, inode, file.len(), 1, extent::State::Written)?;
+            file.add_block(h, run.pblk.0)?;
+            inode.edit(st, h)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,417 @@
+//! Usage by user, group and project, and its limits.
+//!
+//! The hidden quota files have a record for each owner. What is booked for an inode is added to its owners in the handle that
+//! books it, so a file says after each crash what the inodes say.
+//!
+//! # Invariants
+//! - Memory is authoritative: a record is made from its owner once per transaction, at freeze. Until then its block is only
+//!   joined to the transaction.
+//! - An inode's usage is added and taken away, and its owners are changed, under its body's lock. So what the body says and
+//!   what its owners were charged agree.
+//! - The usage of an owner is what it holds and what threads keep for it. Only an owner without limits has the latter; for one
+//!   with limits each change is made at once, so that limits are exact.
+//! - Space is *promised* (limits count it, files do not) from the moment that a write is accepted until its blocks are booked.
+//!   An inode knows what it was promised; what it is charged is taken off that first.
+//! - A file that turns out to be wrong is given up: nothing is counted there any more, no limit holds, and the superblock says that
+//!   the file system needs a check, which makes the file anew.
+//!
+//! # Locking
+//! The body (InodeBody) > a thread's changes (Quota) > an owner (Leaf). None is held while a device is read: who finds an owner
+//! missing lets go, reads it, and begins again.
+
+mod dquot;
+mod file;
+mod kept;
+
+pub use dquot::{Change, Grace};
+pub use file::{Growing, INSERT_CREDITS, QuotaFile};
+
+use crate::error::{Error, Result};
+use crate::groups::Groups;
+use crate::inode::{Body, Inode};
+use crate::volume::Volume;
+use dquot::Dquot;
+use extant_format::error::Corrupt;
+use extant_format::inode::InodeFlags;
+use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord, put_record, record_at};
+use extant_format::types::InodeNr;
+use extant_journal::{Freezer, Handle, Seal};
+use extant_sync::atomic::{AtomicBool, Ordering};
+use extant_sync::{Level, Mutex, Sharded};
+use kept::Kept;
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Who is charged for an inode: the id of each kind that is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owners([Option<u32>; 3]);
+
+impl Owners {
+    /// Those of an inode of these ids, of kinds that are counted in `quotas`.
+    pub fn new(quotas: &Quotas, (uid, gid, project): (u32, u32, u32)) -> Owners {
+        let counted = |kind: QuotaKind, id| quotas.sound(kind).map(|_| id);
+        Owners([counted(QuotaKind::User, uid), counted(QuotaKind::Group, gid), counted(QuotaKind::Project, project)])
+    }
+
+    /// Each kind with its id.
+    pub fn each(self) -> impl Iterator<Item = (QuotaKind, u32)> {
+        QuotaKind::ALL.into_iter().zip(self.0).filter_map(|(kind, id)| Some((kind, id?)))
+    }
+
+    /// Those that `other` has not.
+    fn without(self, other: Owners) -> Owners {
+        let mut own = self.0;
+        own.iter_mut().zip(other.0).filter(|(own, other)| **own == *other).for_each(|(own, _)| *own = None);
+        Owners(own)
+    }
+
+    fn is_empty(self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+}
+
+/// What becomes of a change for which an owner has to be read first.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is made.
+    Done,
+    /// Nothing is changed: [`Quotas::load`], and try again.
+    Absent,
+}
+
+thread_local! {
+    static UNLIMITED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` on behalf of one whom limits do not bind.
+pub fn unlimited<R>(f: impl FnOnce() -> R) -> R {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = UNLIMITED.try_with(|cell| cell.set(self.0));
+        }
+    }
+    let _back = Back(UNLIMITED.try_with(|cell| cell.replace(true)).unwrap_or(false));
+    f()
+}
+
+/// The quota files of a file system; it may have none.
+#[derive(Debug)]
+pub struct Quotas {
+    vol: Arc<Volume>,
+    groups: Arc<Groups>,
+    files: [Option<QuotaFile>; 3],
+    on: bool,
+    /// The inodes that are the file system's own though their numbers are ordinary.
+    hidden: [InodeNr; 2],
+    kept: Kept,
+    /// Owners whose records are older than memory.
+    dirty: Sharded<Mutex<Vec<(QuotaKind, Arc<Dquot>)>>>,
+    /// Limits bind nobody.
+    ignore_limits: AtomicBool,
+}
+
+impl Quotas {
+    /// None if there are no files. A file that cannot be right is given up.
+    pub fn new(vol: Arc<Volume>, groups: Arc<Groups>, places: Vec<(QuotaKind, InodeNr, Result<Vec<u64>>)>) -> Quotas {
+        let sb = groups.superblock();
+        let hidden = [sb.prj_quota_inum(), sb.orphan_file_inum()];
+        let mut quotas = Quotas {
+            vol,
+            groups,
+            files: [None, None, None],
+            on: false,
+            hidden,
+            kept: Kept::default(),
+            dirty: Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())),
+            ignore_limits: AtomicBool::new(false),
+        };
+        for (kind, ino, blocks) in places {
+            let opened = blocks.and_then(|blocks| QuotaFile::open(&quotas.vol, kind, ino, blocks));
+            match (opened, quotas.files.get_mut(kind.index())) {
+                (Ok(file), Some(place)) => *place = Some(file),
+                (Err(e), _) => quotas.report(kind, &e),
+                (Ok(_), None) => {}
+            }
+        }
+        quotas.on = quotas.files.iter().any(Option::is_some);
+        quotas
+    }
+
+    /// Whether anything is counted.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Limits bind nobody from now on, or again.
+    pub fn ignore_limits(&self, yes: bool) {
+        self.ignore_limits.store(yes, Ordering::Relaxed);
+    }
+
+    fn limits_bind(&self) -> bool {
+        let free = UNLIMITED.try_with(Cell::get).unwrap_or(false);
+        !free && !self.ignore_limits.load(Ordering::Relaxed)
+    }
+
+    /// The file of a kind, if it is counted.
+    pub fn sound(&self, kind: QuotaKind) -> Option<&QuotaFile> {
+        self.files.get(kind.index())?.as_ref().filter(|file| file.is_sound())
+    }
+
+    /// Whether an inode is the file system's own, and nobody is charged for it.
+    pub fn is_hidden(&self, ino: InodeNr) -> bool {
+        ino != InodeNr::ROOT && (ino.0 < self.vol.geo.first_ino || self.hidden.contains(&ino))
+    }
+
+    /// Who is charged for an inode.
+    pub fn owners(&self, ino: InodeNr, body: &Body) -> Owners {
+        if !self.on || self.is_hidden(ino) || body.flags.contains(InodeFlags::EA_INODE) {
+            return Owners::default();
+        }
+        Owners::new(self, (body.uid, body.gid, body.projid))
+    }
+
+    fn clock(&self, file: &QuotaFile) -> (u64, Grace) {
+        (u64::try_from(self.vol.clock.now().sec).unwrap_or(0), file.grace())
+    }
+
+    /// Reads owners that are not at hand in this thread, and marks all dirty in the handle's transaction if there is one. Costs a
+    /// credit for each. A file in which one is missing is given up.
+    ///
+    /// # Errors
+    /// Those of the journal.
+    pub fn load(&self, h: Option<&mut Handle<'_>>, owners: Owners) -> Result<()> {
+        let mut h = h;
+        for (kind, id) in owners.each() {
+            let Some(file) = self.sound(kind) else { continue };
+            let missing = || Corrupt::new(kind.file_name()).field("no record of id").found(id).at_inode(file.ino);
+            match file.owner(id).and_then(|owner| owner.ok_or_else(|| missing().into())) {
+                Ok(owner) => {
+                    if let Some(h) = &mut h
+                        && file.mark(h, &owner)?
+                    {
+                        self.dirty.local().lock().push((kind, owner.clone()));
+                    }
+                    self.kept.bring(kind, owner, |owner, change| owner.add(change, self.clock(file)));
+                }
+                Err(e) => self.report(kind, &e),
+            }
+        }
+        Ok(())
+    }
+
+    /// A file is wrong: it is given up, and the file system needs a check.
+    pub fn report(&self, kind: QuotaKind, why: &Error) {
+        let first = self.files.get(kind.index()).and_then(Option::as_ref).is_none_or(QuotaFile::give_up);
+        if first {
+            tracing::error!("the {} is wrong, so usage is counted and limited there no more: {why}", kind.file_name());
+            self.groups.note(why);
+        }
+    }
+
+    /// Charges owners within the transaction `tid`, or promises them space without one (`None`). If `bound`, limits hold for what
+    /// increases. Of kinds that are given up nothing is changed.
+    ///
+    /// # Errors
+    /// EDQUOT; nothing is changed then.
+    pub fn charge(&self, tid: Option<u64>, owners: Owners, change: Change, bound: bool) -> Result<Outcome> {
+        self.transfer(tid, Owners::default(), owners, change, bound)
+    }
+
+    /// Charges `to` what `from` was charged. Those that are in both are left alone.
+    ///
+    /// # Errors
+    /// EDQUOT; nothing is changed then.
+    pub fn transfer(&self, tid: Option<u64>, from: Owners, to: Owners, change: Change, bound: bool) -> Result<Outcome> {
+        let (gone, new) = (from.without(to), to.without(from));
+        if gone.is_empty() && new.is_empty() || change.is_none() {
+            return Ok(Outcome::Done);
+        }
+        let bound = bound && self.limits_bind();
+        let mut kept = self.kept.local();
+        let at_hand = |(kind, id)| self.sound(kind).is_none() || kept.has(kind, id, tid);
+        if !gone.each().chain(new.each()).all(at_hand) {
+            return Ok(Outcome::Absent);
+        }
+        let mut done = Owners::default();
+        for (kind, id) in new.each() {
+            let Some(file) = self.sound(kind) else { continue };
+            if let Err(e) = kept.change(kind, id, change, bound, || self.clock(file)) {
+                for (kind, id) in done.each() {
+                    let _ = kept.change(kind, id, change.reversed(), false, || self.clock(file));
+                }
+                return Err(e);
+            }
+            done.0.get_mut(kind.index()).into_iter().for_each(|own| *own = Some(id));
+        }
+        for (kind, id) in gone.each() {
+            let Some(file) = self.sound(kind) else { continue };
+            let _ = kept.change(kind, id, change.reversed(), false, || self.clock(file));
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// As [`Quotas::charge`] within a handle, for owners that nobody changes meanwhile.
+    ///
+    /// # Errors
+    /// EDQUOT, those of the journal.
+    pub fn charge_within(&self, h: &mut Handle<'_>, owners: Owners, change: Change, bound: bool) -> Result<()> {
+        while self.charge(Some(h.tid().0), owners, change, bound)? == Outcome::Absent {
+            self.load(Some(h), owners)?;
+        }
+        Ok(())
+    }
+
+    /// Promises an inode space for `blocks` blocks.
+    ///
+    /// # Errors
+    /// EDQUOT.
+    pub fn promise(&self, inode: &Inode, blocks: u32) -> Result<()> {
+        if !self.on || blocks == 0 {
+            return Ok(());
+        }
+        let change = Change { promised: self.bytes(blocks.into()), ..Change::default() };
+        loop {
+            let owners = {
+                let body = inode.body();
+                let owners = self.owners(inode.ino, &body);
+                if self.charge(None, owners, change, true)? == Outcome::Done {
+                    inode.promised.fetch_add(blocks.into(), Ordering::Relaxed);
+                    return Ok(());
+                }
+                owners
+            };
+            self.load(None, owners)?;
+        }
+    }
+
+    /// Takes back what an inode was promised for `blocks` blocks, as far as it was not charged meanwhile.
+    pub fn forgo(&self, inode: &Inode, blocks: u64) {
+        if !self.on || blocks == 0 {
+            return;
+        }
+        loop {
+            let owners = {
+                let body = inode.body();
+                let owners = self.owners(inode.ino, &body);
+                // Relaxed: changed under the body's lock only.
+                let promised = inode.promised.load(Ordering::Relaxed);
+                let left = promised.saturating_sub(blocks);
+                let change = Change { promised: -self.bytes((promised - left) as i64), ..Change::default() };
+                match self.charge(None, owners, change, false) {
+                    Ok(Outcome::Absent) => owners,
+                    _ => return inode.promised.store(left, Ordering::Relaxed),
+                }
+            };
+            if self.load(None, owners).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The change of an owner's usage when an inode's block count changes by `blocks`: what it was promised is taken off. The
+    /// caller has the body locked.
+    pub fn booked(&self, inode: &Inode, blocks: i64) -> (Change, u64) {
+        let promised = inode.promised.load(Ordering::Relaxed);
+        let kept = promised.min(u64::try_from(blocks).unwrap_or(0));
+        (Change { space: self.bytes(blocks), inodes: 0, promised: -self.bytes(kept as i64) }, promised - kept)
+    }
+
+    /// Bytes of so many blocks.
+    pub fn bytes(&self, blocks: i64) -> i64 {
+        blocks.saturating_mul(self.vol.geo.block_size.into())
+    }
+
+    /// Writes the records of dirty owners into their blocks. No handle is open.
+    ///
+    /// # Errors
+    /// Those of the journal, and `Io`.
+    pub fn freeze(&self, out: &mut Freezer<'_>) -> Result<()> {
+        if !self.on {
+            return Ok(());
+        }
+        self.settle();
+        let dirty: Vec<_> = self.dirty.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        for (kind, owner) in dirty {
+            let Some(file) = self.sound(kind) else { continue };
+            let Some(record) = owner.record() else {
+                self.report(kind, &self.negative(file, owner.id).into());
+                continue;
+            };
+            let buffer = file.record_block(&owner)?;
+            let mut bytes = out.write(&buffer, Seal::NONE)?;
+            // A place is that of a record: as if its block began where the first one would be.
+            let block = owner.place.1.checked_sub(record_at(0)).and_then(|from| bytes.get_mut(from..));
+            put_record(block.unwrap_or_default(), 0, &record);
+        }
+        Ok(())
+    }
+
+    fn negative(&self, file: &QuotaFile, id: u32) -> Corrupt {
+        Corrupt::new(file.kind.file_name()).field("less than nothing is used by id").found(id).at_inode(file.ino)
+    }
+
+    /// Adds what threads keep to the owners.
+    fn settle(&self) {
+        self.kept.settle(|kind, owner, change| {
+            if let Some(file) = self.sound(kind) {
+                owner.add(change, self.clock(file));
+            }
+        });
+    }
+
+    /// What an owner uses and may use; `None` if it has no record.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn usage(&self, file: &QuotaFile, id: u32) -> Result<Option<QuotaRecord>> {
+        let Some(owner) = file.owner(id)? else { return Ok(None) };
+        self.settle();
+        owner.record().map(Some).ok_or_else(|| self.negative(file, id).into())
+    }
+
+    /// Owners that have a record.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn ids(&self, file: &QuotaFile) -> Result<Vec<u32>> {
+        file.ids()
+    }
+
+    /// Sets the limits of an owner, which has a record.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`, those of the journal.
+    pub fn set_limits(&self, h: &mut Handle<'_>, file: &QuotaFile, id: u32, limits: QuotaLimits) -> Result<()> {
+        let missing = || Corrupt::new(file.kind.file_name()).field("no record of id").found(id).at_inode(file.ino);
+        let owner = file.owner(id)?.ok_or_else(missing)?;
+        if file.mark(h, &owner)? {
+            self.dirty.local().lock().push((file.kind, owner.clone()));
+        }
+        owner.set_limits(limits, self.clock(file));
+        // What threads have kept until they saw that there are limits.
+        self.settle();
+        Ok(())
+    }
+
+    /// Sets for how long soft limits may be exceeded.
+    ///
+    /// # Errors
+    /// `Io`, those of the journal.
+    pub fn set_grace(&self, h: &mut Handle<'_>, file: &QuotaFile, growing: &mut Growing, grace: Grace) -> Result<()> {
+        file.set_grace(growing, h, grace)
+    }
+
+    /// Whether an owner has a record.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn is_known(&self, file: &QuotaFile, id: u32) -> Result<bool> {
+        if self.kept.local().has(file.kind, id, None) {
+            return Ok(true);
+        }
+        Ok(file.owner(id)?.is_some())
+    }
+}
