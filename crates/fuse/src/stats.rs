@@ -119,6 +119,8 @@ fn journal(stats: &FsStats) -> Value {
 fn prealloc(stats: &FsStats) -> Value {
     let prealloc = &stats.prealloc;
     json!({
+        "pa": u8::from(prealloc.pa),
+        "lg": prealloc.lg,
         "live": prealloc.live,
         "blocks": prealloc.blocks,
         "bytes": prealloc.bytes,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub struct Args {
     /// Where it is mounted
     dir: PathBuf,
-    /// Set a tunable instead: mb_frsp_max_mem (a size, 0 for none), frsp_cache_aggression (0 to 3), prefetch_block_bitmaps (0 or 1)
+    /// Set a tunable instead: mb_frsp_max_mem (a size, 0 for none), frsp_cache_aggression (0 to 3), prefetch_block_bitmaps (0 or 1), pa (0 or 1), lg (0 to 2)
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
 }

@@ -36,6 +36,12 @@ pub struct Options {
     pub threads: usize,
     /// Where the external journal is, for a file system that has one.
     pub journal: Option<PathBuf>,
+    /// What free-space trees may take, in bytes.
+    pub tree_memory: Option<u64>,
+    /// What a request does to know more free space.
+    pub aggression: Option<u8>,
+    /// Block bitmaps are scanned in the background.
+    pub prefetch: bool,
     /// What the kernel keeps for the mount.
     pub flags: MountFlags,
 }
@@ -57,6 +63,9 @@ impl Default for Options {
             writeback_cache: true,
             threads: 0,
             journal: None,
+            tree_memory: None,
+            aggression: None,
+            prefetch: true,
             flags: MountFlags::empty(),
         }
     }
@@ -75,7 +84,7 @@ const FLAGS: [(&str, &str, MountFlags); 8] = [
 ];
 
 /// Options that ask for what is done anyway, or that are for others than the file system.
-const NOTHING: [&str; 25] = [
+const NOTHING: [&str; 26] = [
     "defaults",
     "auto",
     "noauto",
@@ -101,6 +110,7 @@ const NOTHING: [&str; 25] = [
     "nodiscard",
     "bsddf",
     "block_validity",
+    "freespace_tree",
 ];
 
 impl Options {
@@ -135,6 +145,8 @@ impl Options {
             "noacl" => self.acl = false,
             "allow_other" => self.allow_other = Some(true),
             "dirsync" => self.flags |= MountFlags::DIRSYNC,
+            "prefetch_block_bitmaps" => self.prefetch = true,
+            "no_prefetch_block_bitmaps" => self.prefetch = false,
             "writeback_cache" => self.writeback_cache = true,
             "no_writeback_cache" => self.writeback_cache = false,
             _ if self.apply_flag(word) => {}
@@ -172,12 +184,19 @@ impl Options {
                 self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.min(86_400)));
             }
             ("memory", size) => self.memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?),
+            ("mb_frsp_max_mem", size) => {
+                self.tree_memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?);
+            }
+            ("frsp_cache_aggression", level) => {
+                self.aggression = Some(level.parse().ok().filter(|level| *level <= 3).ok_or_else(wrong)?);
+            }
+            ("prefetch_block_bitmaps", "0" | "1") => self.prefetch = value == "1",
             ("threads", number) => self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?,
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
             ("errors", "continue" | "remount-ro" | "panic") => {}
             // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is changed.
             ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}
-            ("data" | "io" | "errors", _) => return Err(wrong()),
+            ("data" | "io" | "errors" | "prefetch_block_bitmaps", _) => return Err(wrong()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -251,8 +270,26 @@ mod tests {
     }
 
     #[test]
+    fn free_space_trees_have_their_options() {
+        let options = Options::parse(["freespace_tree,mb_frsp_max_mem=1G,frsp_cache_aggression=3"]).unwrap();
+        assert_eq!((options.tree_memory, options.aggression, options.prefetch), (Some(1 << 30), Some(3), true));
+        assert!(!Options::parse(["no_prefetch_block_bitmaps"]).unwrap().prefetch);
+        assert!(!Options::parse(["prefetch_block_bitmaps=0"]).unwrap().prefetch);
+        assert!(Options::parse(["prefetch_block_bitmaps=0,prefetch_block_bitmaps"]).unwrap().prefetch);
+    }
+
+    #[test]
     fn unknown_options_are_named() {
-        for bad in ["nonsense", "data=what", "commit=soon", "threads=-1", "ro,dax=always"] {
+        for bad in [
+            "nonsense",
+            "frsp_cache_aggression=4",
+            "mb_frsp_max_mem=much",
+            "prefetch_block_bitmaps=2",
+            "data=what",
+            "commit=soon",
+            "threads=-1",
+            "ro,dax=always",
+        ] {
             let message = Options::parse([bad]).unwrap_err();
             assert!(message.contains(bad.rsplit(',').next().unwrap()), "{message}");
         }

@@ -71,9 +71,16 @@ fn open_options(plan: &Plan) -> OpenOptions {
         .log_data(own.log_data)
         .discard(own.discard)
         .zero_tables(own.zero_tables)
+        .prefetch_block_bitmaps(own.prefetch)
         .mount_point(plan.dir.to_string_lossy());
     if let Some(bytes) = own.memory {
         options = options.memory(bytes);
+    }
+    if let Some(bytes) = own.tree_memory {
+        options = options.mb_frsp_max_mem(bytes);
+    }
+    if let Some(level) = own.aggression {
+        options = options.frsp_cache_aggression(level);
     }
     if let Some(path) = &own.journal {
         options = options.journal(path);

@@ -83,7 +83,8 @@ fn an_image_in_use_is_refused() {
 #[test]
 fn counters_of_a_mount_are_shown() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
-    let server = Server::start(image.path(), "rw");
+    let options = "rw,mb_frsp_max_mem=32M,frsp_cache_aggression=2,no_prefetch_block_bitmaps";
+    let server = Server::start(image.path(), options);
     std::fs::write(server.dir().join("f"), "x").unwrap();
     std::fs::File::open(server.dir().join("f")).unwrap().sync_all().unwrap();
     let stats = json(&args!["stats", server.dir()]);
@@ -91,15 +92,20 @@ fn counters_of_a_mount_are_shown() {
     assert!(done(&args!["stats", server.dir()]).text().contains("journal.commits"));
     refused(&args!["stats", server.dir().join("f")], 1, "nothing that extant serves");
     assert!(stats["space"]["bitmaps_read"].as_u64().unwrap() > 0, "{stats}");
+    let space = &stats["space"];
+    let holds = ["mb_frsp_max_mem", "frsp_cache_aggression", "prefetch_block_bitmaps"].map(|name| space[name].as_u64());
+    assert_eq!(holds, [Some(32 << 20), Some(2), Some(0)]);
+    assert!(space["frsp_tree_usage"].as_u64().unwrap() > 0, "{stats}");
     let set = |setting: &str| json(&args!["stats", server.dir(), "--set", setting]);
     assert_eq!(set("mb_frsp_max_mem=64M")["mb_frsp_max_mem"], 64 << 20);
     assert!(set("mb_frsp_max_mem=1")["mb_frsp_max_mem"].as_u64().unwrap() > 1, "room for the worst tree");
     assert_eq!(set("frsp_cache_aggression=3")["frsp_cache_aggression"], 3);
-    assert_eq!(set("prefetch_block_bitmaps=0")["prefetch_block_bitmaps"], 0);
+    assert_eq!(set("prefetch_block_bitmaps=1")["prefetch_block_bitmaps"], 1);
+    assert_eq!((&set("pa=0")["pa"], &set("lg=1")["lg"]), (&0.into(), &1.into()));
     let stats = json(&args!["stats", server.dir()]);
     assert_eq!(
         (&stats["space"]["frsp_cache_aggression"], &stats["space"]["prefetch_block_bitmaps"]),
-        (&3.into(), &0.into())
+        (&3.into(), &1.into())
     );
     refused(&args!["stats", server.dir(), "--set", "frsp_cache_aggression=4"], 1, "cannot have this value");
     refused(&args!["stats", server.dir(), "--set", "colour=4"], 1, "no such tunable");

@@ -45,6 +45,7 @@ pub use claim::Claim;
 pub use counts::{Fragmentation, SpaceStats};
 pub use prealloc::{Prealloc, PreallocStats, Small, Taken};
 pub use scan::Scanned;
+pub use tune::MAX_AGGRESSION;
 pub use usage::Usage;
 pub use withheld::{in_order, without};
 
@@ -145,7 +146,7 @@ impl Alloc {
 
     /// Blocks that one more preallocation may have now, in whole clusters; 0 when space is scarce.
     pub fn prealloc_room(&self) -> u64 {
-        self.keep.room() << self.vol.geo.cluster_bits
+        self.keep.room_for_file() << self.vol.geo.cluster_bits
     }
 
     /// Blocks that are free, more or less, and not needed for anything else.

@@ -5,31 +5,32 @@ use crate::error::{Errno, Result};
 use extant_sync::atomic::Ordering::Relaxed;
 
 /// The highest level of aggression.
-const MAX_LEVEL: u64 = 3;
+pub const MAX_AGGRESSION: u8 = 3;
 
 impl Alloc {
     /// Sets a tunable and gives the value that holds then:
     ///
     /// - `mb_frsp_max_mem`: bytes that free-space trees may take, 0 for any number; at least what the worst tree takes;
     /// - `frsp_cache_aggression`: how much a request itself does to know more, 0 to 3;
-    /// - `prefetch_block_bitmaps`: whether bitmaps are scanned in the background, 0 or 1.
+    /// - `prefetch_block_bitmaps`: whether bitmaps are scanned in the background, 0 or 1;
+    /// - `pa`: whether space is kept for files that are being written, 0 or 1;
+    /// - `lg`: who takes space for small files from one run: nobody (0), all (1), or each thread from its own (2).
     ///
     /// # Errors
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
     pub fn set(&self, name: &str, value: u64) -> Result<u64> {
-        match name {
-            "mb_frsp_max_mem" => Ok(self.blocks.set_memory_limit(value)),
-            "frsp_cache_aggression" if value <= MAX_LEVEL => {
-                self.blocks.level.store(value as u8, Relaxed);
-                Ok(value)
+        match (name, value) {
+            ("mb_frsp_max_mem", bytes) => return Ok(self.blocks.set_memory_limit(bytes)),
+            ("frsp_cache_aggression", level) if level <= MAX_AGGRESSION.into() => {
+                self.blocks.level.store(level as u8, Relaxed);
             }
-            "prefetch_block_bitmaps" if value <= 1 => {
-                self.blocks.scan.set(value == 1);
-                Ok(value)
-            }
-            "frsp_cache_aggression" | "prefetch_block_bitmaps" => Err(Errno::Inval.into()),
-            _ => Err(Errno::NoEnt.into()),
+            ("prefetch_block_bitmaps", on @ 0..=1) => self.blocks.scan.set(on == 1),
+            ("pa", on @ 0..=1) => self.keep.set_files(on == 1),
+            ("lg", sharing @ 0..=2) => self.keep.set_sharing(sharing as u8),
+            ("frsp_cache_aggression" | "prefetch_block_bitmaps" | "pa" | "lg", _) => return Err(Errno::Inval.into()),
+            _ => return Err(Errno::NoEnt.into()),
         }
+        Ok(value)
     }
 
     /// Bounds the memory of trees by what the file system as a whole may take.

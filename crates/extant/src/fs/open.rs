@@ -114,6 +114,9 @@ fn assemble(
     store.journal.set_client(Arc::downgrade(&as_client));
     store.alloc.set_discard(options.discard);
     store.alloc.bound_memory(options.memory / TREE_SHARE);
+    for (name, value) in &options.tunables {
+        store.alloc.set(name, *value)?;
+    }
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     store.quota.ignore_limits(options.use_reserve);
     let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));

@@ -1,5 +1,6 @@
 //! How a file system is opened.
 
+use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
 use crate::inode::PlugPolicy;
 use crate::orphan::OrphanDesign;
@@ -30,6 +31,7 @@ pub struct OpenOptions {
     pub(crate) use_reserve: bool,
     pub(crate) orphans: Option<OrphanDesign>,
     pub(crate) plug: PlugPolicy,
+    pub(crate) tunables: Vec<(&'static str, u64)>,
     journal: Option<Journal>,
 }
 
@@ -58,6 +60,7 @@ impl Default for OpenOptions {
             use_reserve: false,
             orphans: None,
             plug: PlugPolicy::default(),
+            tunables: Vec::new(),
             journal: None,
         }
     }
@@ -149,6 +152,28 @@ impl OpenOptions {
     /// File content may use the blocks that are reserved for root.
     pub fn use_reserve(mut self, yes: bool) -> Self {
         self.use_reserve = yes;
+        self
+    }
+
+    /// Bytes that free-space trees may take, 0 for any number; at least what the worst tree takes. The default is what two blocks for each
+    /// group take, and no more than a part of [`Self::memory`].
+    pub fn mb_frsp_max_mem(self, bytes: u64) -> Self {
+        self.tunable("mb_frsp_max_mem", bytes)
+    }
+
+    /// How much a request for space does to know more of it than is known, 0 to 3 (more counts as 3); 1 by default.
+    pub fn frsp_cache_aggression(self, level: u8) -> Self {
+        self.tunable("frsp_cache_aggression", level.min(MAX_AGGRESSION).into())
+    }
+
+    /// Whether all block bitmaps are scanned in the background, from the mount on; they are by default.
+    pub fn prefetch_block_bitmaps(self, yes: bool) -> Self {
+        self.tunable("prefetch_block_bitmaps", yes.into())
+    }
+
+    /// Of several values of one name the last holds.
+    fn tunable(mut self, name: &'static str, value: u64) -> Self {
+        self.tunables.push((name, value));
         self
     }
 

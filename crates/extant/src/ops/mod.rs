@@ -184,7 +184,8 @@ impl Operations {
     }
 
     /// Sets a tunable of the live file system and gives the value that holds then: `mb_frsp_max_mem` (bytes that free-space trees may
-    /// take, 0 for any number), `frsp_cache_aggression` (0 to 3), `prefetch_block_bitmaps` (0 or 1).
+    /// take, 0 for any number), `frsp_cache_aggression` (0 to 3), `prefetch_block_bitmaps` (0 or 1), `pa` (0 or 1: whether space is kept for
+    /// files), `lg` (0 to 2: small files share space with none, with all, with those of their thread).
     ///
     /// # Errors
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.

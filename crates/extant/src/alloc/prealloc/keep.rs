@@ -11,7 +11,7 @@ use crate::alloc::blocks::Blocks;
 use crate::alloc::{Purpose, claim::Claim};
 use extant_format::types::BlockNr;
 use extant_space::prealloc::{Piece, Visits};
-use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -21,6 +21,10 @@ const STEP: u64 = 16;
 
 /// One part in so many of all clusters is left alone: preallocating ends before space does.
 const SCARCE: u64 = 256;
+
+/// Small files of all threads share runs, or those of each thread.
+const AMONG_ALL: u8 = 1;
+const PER_THREAD: u8 = 2;
 
 /// So many of the youngest files are not put into their order again.
 const YOUNGEST: u64 = 16;
@@ -36,6 +40,9 @@ pub struct Keep {
     ages: Sharded<Mutex<Ages>>,
     next_age: AtomicU64,
     scarce: u64,
+    /// Whether files have preallocations; who shares runs for small ones: nobody, all, or those of a thread.
+    files: AtomicBool,
+    sharing: AtomicU8,
 }
 
 impl Keep {
@@ -47,6 +54,8 @@ impl Keep {
             ages: Sharded::new(|_| Mutex::new(Level::Lru, Ages::new())),
             next_age: AtomicU64::new(1),
             scarce: clusters / SCARCE,
+            files: AtomicBool::new(true),
+            sharing: AtomicU8::new(PER_THREAD),
             blocks,
         })
     }
@@ -65,7 +74,11 @@ impl Keep {
     }
 
     pub fn stats(&self) -> PreallocStats {
-        self.counters.stats(self.cluster_bits())
+        PreallocStats {
+            pa: self.files.load(Ordering::Relaxed),
+            lg: self.sharing.load(Ordering::Relaxed),
+            ..self.counters.stats(self.cluster_bits())
+        }
     }
 
     pub(super) fn counters(&self) -> &Counters {
@@ -91,6 +104,34 @@ impl Keep {
     pub fn spare(&self) -> u64 {
         let left = self.blocks.keep(Purpose::Data, false).saturating_add(self.scarce);
         self.blocks.budget.amount().saturating_sub(left)
+    }
+
+    /// Switches preallocations of files on or off, and gives those back that there are.
+    pub fn set_files(&self, on: bool) {
+        self.files.store(on, Ordering::Relaxed);
+        if !on {
+            self.shed_all();
+        }
+    }
+
+    /// Who shares runs from now on; those that there are go back.
+    pub fn set_sharing(&self, sharing: u8) {
+        self.sharing.store(sharing, Ordering::Relaxed);
+        self.drain_shared();
+    }
+
+    /// Which of the shared runs a small file's space comes from; `None` if none are shared.
+    pub(super) fn sharer(&self) -> Option<usize> {
+        match self.sharing.load(Ordering::Relaxed) {
+            PER_THREAD => Some(extant_sync::shard_index()),
+            AMONG_ALL => Some(0),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::room`], for a file's own preallocations.
+    pub fn room_for_file(&self) -> u64 {
+        if self.files.load(Ordering::Relaxed) { self.room() } else { 0 }
     }
 
     /// Clusters that one more preallocation may have now; 0 if space or memory is scarce.

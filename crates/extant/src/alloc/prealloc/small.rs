@@ -36,10 +36,10 @@ impl Default for Shared {
 }
 
 impl Shared {
-    fn of(&self, who: Small) -> &Mutex<Locality> {
+    fn of(&self, who: Small, sharer: usize) -> &Mutex<Locality> {
         match who {
-            Small::File => self.files.local(),
-            Small::Directory => self.directories.local(),
+            Small::File => self.files.at(sharer),
+            Small::Directory => self.directories.at(sharer),
         }
     }
 }
@@ -48,10 +48,11 @@ impl Keep {
     /// Claims exactly `want.len` blocks (whole clusters) from the front of a shared run near the goal. `None` if there is
     /// none, and none can be made.
     pub fn claim_small(self: &Arc<Self>, who: Small, want: &Request) -> Option<Claim> {
+        let shared = self.shared.of(who, self.sharer()?);
         let bits = self.cluster_bits();
         let (goal, len) = (want.goal.0 >> bits, want.len >> bits);
         let reach = self.reach(want);
-        let found = self.shared.of(who).lock().take(goal, len, &reach);
+        let found = shared.lock().take(goal, len, &reach);
         if let Some(chunk) = found {
             self.counters().small_hits.add(1);
             self.counters().held.sub(len.into());
@@ -66,7 +67,7 @@ impl Keep {
         let chunk = Request { len: goal_len << bits, min: want.len, privileged: false, reserved: false, ..*want };
         let mut claim = crate::alloc::blocks::Blocks::claim(self.blocks(), &chunk).ok()?;
         let own = claim.split(want.len);
-        self.share(who, claim);
+        self.share(shared, claim);
         Some(own)
     }
 
@@ -82,7 +83,7 @@ impl Keep {
     }
 
     /// Lets others share what is left of a claim.
-    fn share(&self, who: Small, claim: Claim) {
+    fn share(&self, shared: &Mutex<Locality>, claim: Claim) {
         let bits = self.cluster_bits();
         let (start, len) = claim.into_parts();
         if len == 0 {
@@ -90,7 +91,7 @@ impl Keep {
         }
         self.counters().held.add((len >> bits).into());
         let chunk = Chunk { physical: start.0 >> bits, len: len >> bits };
-        let too_many = self.shared.of(who).lock().add(chunk);
+        let too_many = shared.lock().add(chunk);
         self.take_back(too_many);
     }
 

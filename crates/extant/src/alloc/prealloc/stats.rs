@@ -6,6 +6,10 @@ use extant_sync::ShardedCounter;
 /// What is preallocated, and what became of it since the file system was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreallocStats {
+    /// Whether space is kept for files that are being written.
+    pub pa: bool,
+    /// Who takes space for small files from one run: nobody (0), all (1), each thread from its own (2).
+    pub lg: u8,
     /// Preallocations of files now.
     pub live: u64,
     /// Blocks preallocated now that nobody has taken, those of small files and directories included.
@@ -77,6 +81,7 @@ impl Counters {
             visited: sum(&self.visited),
             small_hits: sum(&self.small_hits),
             small_misses: sum(&self.small_misses),
+            ..PreallocStats::default()
         }
     }
 }

@@ -128,3 +128,30 @@ fn threads_share_preallocations_and_space_exactly() {
     assert_eq!(house.alloc.usage().free, free);
     house.check_counts();
 }
+
+#[test]
+fn what_is_switched_off_is_given_back() {
+    let house = house();
+    let free = house.alloc.usage().free;
+    let file = house.alloc.prealloc();
+    assert!(add(&house, &file, 0, 500) && house.alloc.prealloc_stats().blocks == 500);
+    let small = || house.alloc.claim_small(Small::File, &want(5000, 1, 1));
+    drop(small().unwrap());
+    assert!(house.alloc.prealloc_stats().blocks > 500);
+    assert_eq!(house.alloc.set("lg", 0).unwrap(), 0);
+    assert_eq!(house.alloc.prealloc_stats().blocks, 500);
+    assert!(small().is_none());
+    assert_eq!(house.alloc.set("pa", 0).unwrap(), 0);
+    let stats = house.alloc.prealloc_stats();
+    assert_eq!((stats.blocks, stats.pa, stats.lg, house.alloc.prealloc_room()), (0, false, 0, 0));
+    // All threads share what one has begun.
+    house.alloc.set("lg", 1).unwrap();
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| drop(small().unwrap())))));
+    let stats = house.alloc.prealloc_stats();
+    assert_eq!((stats.small_misses, stats.small_hits), (2, 3));
+    assert!(house.alloc.set("lg", 3).is_err() && house.alloc.set("pa", 2).is_err());
+    house.alloc.set("pa", 1).unwrap();
+    assert!(house.alloc.prealloc_room() > 0);
+    house.alloc.set("lg", 2).unwrap();
+    assert_eq!(house.alloc.usage().free, free);
+}
