@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
 CRASH_SEED ?= 1000
 
-.PHONY: all run test bench contention fuzz real crash lint loom setup clean
+.PHONY: all run test bench space contention fuzz real crash lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -29,6 +29,13 @@ bench: setup
 	$(CARGO) build --release -p extant-cli -p extant-lab
 	target/release/extant-lab bench --runs $(BENCH_RUNS)
 	target/release/extant-lab pairs --runs $(PAIR_RUNS)
+
+# Designs of block allocators beside the engine, and how fragmented long use leaves a file system.
+space: setup
+	$(CARGO) build --release -p extant-lab
+	target/release/extant-lab space60t
+	target/release/extant-lab space-claims
+	target/release/extant-lab age
 
 # What each operation does to memory that threads share: WORKLOAD is one of those that `make contention` names, or `all`.
 contention:

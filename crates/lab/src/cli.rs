@@ -4,7 +4,7 @@ use crate::bench::{self, Plan};
 use crate::side::{SIDES, Side};
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
-use crate::{bars, contention, huge, pairs, prealloc, report, scratch, serve, space60t};
+use crate::{age, bars, claims, contention, huge, pairs, prealloc, report, scratch, serve, space60t};
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::MountOptions;
 use std::io::{self, IsTerminal};
@@ -39,6 +39,10 @@ enum Command {
     Contention(contention::Args),
     /// Writes to a fragmented file system of 60 TiB, beside the allocator of the postings of 2020.
     Space60t(space60t::Args),
+    /// Says which other claims of those postings hold. Needs root for the kernel's ext4.
+    SpaceClaims(claims::Args),
+    /// Fills and uses a file system for a long time, and the kernel's ext4, and looks how fragmented both are. Needs root.
+    Age(age::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
     #[command(hide = true)]
     Serve {
@@ -100,6 +104,8 @@ pub fn main() -> ExitCode {
         Command::Sync(args) => sync::run(&args),
         Command::Contention(args) => contention::run(&args),
         Command::Space60t(args) => space60t::run(&args),
+        Command::SpaceClaims(args) => claims::run(&args),
+        Command::Age(args) => age::run(&args),
         Command::Serve { image, threads, write_through, dir } => {
             let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)

@@ -5,8 +5,11 @@
 //! about, and prints medians, ratios and which of the project's bars are reached ([`bars`]).
 #![forbid(unsafe_code)]
 
+pub mod age;
+pub mod allocators;
 pub mod bars;
 pub mod bench;
+pub mod claims;
 pub mod cli;
 pub mod contention;
 pub mod huge;

@@ -1,7 +1,7 @@
 //! The engine on the large disk.
 
 use super::disk::{Disk, Profile, waited};
-use super::{Row, WRITES, Write};
+use super::{Row, Sizes, Write};
 use crate::target::io_error;
 use extant::{Caller, File, Fs, FsStats, New, OpenFlags, OpenOptions};
 use std::io;
@@ -11,35 +11,52 @@ use std::time::{Duration, Instant};
 /// How long all groups are waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Rows: at once after the mount, when all groups are known, and on a slow disk with nobody reading in the background.
-pub fn rows(profile: &Profile, disk: &Arc<Disk>) -> io::Result<Vec<Row>> {
-    Ok(vec![
-        row(profile, disk, "Extant, at once after the mount", false, false)?,
-        row(profile, disk, "Extant, all known", false, true)?,
-        row(profile, disk, "Extant, at once, slow disk", true, false)?,
-    ])
+/// How a row is measured.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    name: &'static str,
+    slow: bool,
+    wait: bool,
+    /// Bytes that trees may take; 0 for the default.
+    limit: u64,
 }
 
-fn row(profile: &Profile, disk: &Arc<Disk>, name: &str, slow: bool, wait: bool) -> io::Result<Row> {
-    disk.restart(slow);
-    let start = Instant::now();
-    let fs = Fs::open_device(disk.clone(), &OpenOptions::new()).map_err(io_error)?;
-    let mount = start.elapsed().as_secs_f64();
-    if slow {
-        // Background threads would be far behind the first writes; virtual time of theirs is not the request's.
-        fs.set_tunable("prefetch_block_bitmaps", 0).map_err(io_error)?;
+/// At once after the mount, when all groups are known, and on a slow disk with nobody reading in the background.
+const ROWS: [How; 5] = [
+    How { name: "Extant, at once", slow: false, wait: false, limit: 0 },
+    How { name: "Extant, all known", slow: false, wait: true, limit: 0 },
+    How { name: "Extant, at once, least memory", slow: false, wait: false, limit: 1 },
+    How { name: "Extant, at once, slow disk", slow: true, wait: false, limit: 0 },
+    How { name: "Extant, slow, least memory", slow: true, wait: false, limit: 1 },
+];
+
+/// Rows of the engine.
+pub fn rows(profile: &Profile, disk: &Arc<Disk>, sizes: Sizes) -> io::Result<Vec<Row>> {
+    ROWS.iter().map(|how| row(profile, disk, *how, sizes)).collect()
+}
+
+/// On a slow disk with as little memory for trees as there may be.
+pub fn limited(profile: &Profile, disk: &Arc<Disk>, sizes: Sizes) -> io::Result<Row> {
+    row(profile, disk, How { name: "Extant, slow, least memory", slow: true, wait: false, limit: 1 }, sizes)
+}
+
+fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Result<Row> {
+    disk.restart(how.slow);
+    // Background threads would be far behind the first writes; virtual time of theirs is not the request's.
+    let mut options = OpenOptions::new().prefetch_block_bitmaps(!how.slow);
+    if how.limit > 0 {
+        options = options.mb_frsp_max_mem(how.limit);
     }
-    let known = if wait { Some(all_known(&fs)?) } else { None };
+    let start = Instant::now();
+    let fs = Fs::open_device(disk.clone(), &options).map_err(io_error)?;
+    let mount = start.elapsed().as_secs_f64();
+    let known = if how.wait { Some(all_known(&fs)?) } else { None };
     let mut writes = [Write::default(); 2];
-    for (write, bytes) in writes.iter_mut().zip(WRITES) {
+    for (write, bytes) in writes.iter_mut().zip(sizes) {
         *write = self::write(&fs, disk, bytes)?;
     }
-    if slow {
-        // The file system is left as it is found: nothing that was written counts for the next row.
-        fs.set_tunable("prefetch_block_bitmaps", 1).map_err(io_error)?;
-    }
     fs.unmount().map_err(io_error)?;
-    Ok(Row { profile: profile.name, name: name.into(), mount: Some(mount), known, writes })
+    Ok(Row { profile: profile.name, name: how.name.into(), plays: false, mount: Some(mount), known, writes })
 }
 
 fn all_known(fs: &Fs) -> io::Result<f64> {
@@ -78,6 +95,7 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
         index_bytes: space.index_bytes,
         trees: space.trees_active + space.trees_inactive,
         claims: space.claims,
+        looked: space.advice,
         bitmaps: disk.bitmaps_read.load(extant_sync::atomic::Ordering::Relaxed),
     })
 }

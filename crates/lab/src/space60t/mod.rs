@@ -1,13 +1,15 @@
 //! Writing to a fragmented file system of 60 TiB: how soon after the mount, how fast, into how many pieces.
 //!
 //! The disk is that of the free-space-tree postings of 2020: 491,520 groups, 30,720 flexible groups. Its bitmaps are made up as
-//! they are read (`disk`). The engine mounts it and writes twice; the posted allocator (`posted`) is played on the same
-//! bitmaps. Times are those of the processor, plus 38 ms for the first look at each flexible group's bitmaps where the disk is to
-//! be slow: virtual time, on the account of the thread that reads.
+//! they are read (`disk`). The engine mounts it and writes twice; the older designs are played on the same free runs. Times are
+//! those of the processor, plus what a slow disk takes for bitmaps that are read for the first time: virtual time, on the account of
+//! the thread that reads.
 
+mod designs;
 mod disk;
 mod engine;
-mod posted;
+mod published;
+mod text;
 
 use clap::Args as ClapArgs;
 use disk::{Disk, Profile};
@@ -21,28 +23,36 @@ pub struct Args {
     /// One JSON document in place of a table.
     #[arg(long)]
     json: bool,
-    /// Leave out the posted allocator, whose higher levels read the whole disk.
+    /// Leave out the older designs.
     #[arg(long)]
     engine_only: bool,
+    /// Only one profile: harsh or posted.
+    #[arg(long)]
+    profile: Option<String>,
+    /// A twentieth of the disk and a tenth of what is written.
+    #[arg(long)]
+    quick: bool,
 }
 
 /// One write.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Write {
-    /// Seconds until it was durable (posted: until it was allocated).
+    /// Seconds until it was durable (designs: until it was allocated).
     pub seconds: f64,
     /// Of these, waiting for the disk.
     pub waited: f64,
     /// Physically discontiguous pieces of the file.
     pub pieces: u64,
-    /// Bytes of free-space trees in memory, and of what is known of the rest.
+    /// Bytes of what is kept of groups in memory: trees, or bitmaps with their buddies.
     pub tree_bytes: u64,
     /// The index over all groups.
     pub index_bytes: u64,
-    /// Trees in memory; posted: trees that ever were.
+    /// Trees (or groups) in memory; posted: trees that ever were.
     pub trees: u64,
     /// Bitmaps read by then.
     pub bitmaps: u64,
+    /// Groups or trees looked at by then; of the engine, searches in the order of all trees.
+    pub looked: u64,
     /// Claims by where they found their place: goal, stream, criteria 0 to 2, anywhere.
     pub claims: [u64; 6],
 }
@@ -54,52 +64,52 @@ pub struct Row {
     pub profile: &'static str,
     /// Who allocates.
     pub name: String,
+    /// A design that only allocates, not a whole file system.
+    pub plays: bool,
     /// Seconds until it was mounted.
     pub mount: Option<f64>,
     /// Seconds from the mount until all groups were known.
     pub known: Option<f64>,
-    /// 10 MB, then 100 MB.
+    /// The two writes.
     pub writes: [Write; 2],
 }
 
 /// Bytes of the two writes.
-const WRITES: [u64; 2] = [10 << 20, 100 << 20];
+type Sizes = [u64; 2];
+
+/// Bytes of the disk.
+const BYTES: u64 = 60 << 40;
+const QUICK_BYTES: u64 = BYTES / 20;
 
 /// Runs everything and prints the table.
 pub fn run(args: &Args) -> io::Result<bool> {
+    let (bytes, sizes) = if args.quick { (QUICK_BYTES, [1 << 20, 10 << 20]) } else { (BYTES, [10 << 20, 100 << 20]) };
+    let wanted = |profile: &Profile| args.profile.as_ref().is_none_or(|name| name == profile.name);
     let mut rows = Vec::new();
-    for profile in [Profile::HARSH, Profile::POSTED] {
-        let disk = Arc::new(Disk::new(&profile)?);
+    for profile in [Profile::HARSH, Profile::POSTED].into_iter().filter(wanted) {
+        let disk = Arc::new(Disk::new(&profile, bytes)?);
         eprintln!("{}: {} free runs, mean {:.1} blocks", profile.name, disk.runs(), disk.mean_run());
-        rows.extend(engine::rows(&profile, &disk)?);
         if !args.engine_only {
-            rows.extend(posted::rows(&profile, &disk));
+            rows.extend(designs::rows(profile.name, &disk, sizes));
         }
+        rows.extend(engine::rows(&profile, &disk, sizes)?);
+    }
+    if rows.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there are the profiles harsh and posted"));
     }
     if args.json {
         println!("{}", serde_json::to_string(&rows)?);
     } else {
-        rows.iter().for_each(print);
+        crate::report::say(&text::tables(&rows, sizes))?;
     }
     Ok(true)
 }
 
-fn print(row: &Row) {
-    let seconds = |time: Option<f64>| time.map_or(String::from("-"), |time| format!("{time:.3} s"));
-    println!("{}, {}: mount {}, all known {}", row.profile, row.name, seconds(row.mount), seconds(row.known));
-    for (write, bytes) in row.writes.iter().zip(WRITES) {
-        println!(
-            "  {:>4} MB: {:>9.4} s (waited {:>8.3}), {:>11.1} MB/s, {:>5} pieces, trees {:>7.1} MB + {:.1} MB ({} trees), {} bitmaps, claims {:?}",
-            bytes >> 20,
-            write.seconds,
-            write.waited,
-            bytes as f64 / 1e6 / write.seconds,
-            write.pieces,
-            write.tree_bytes as f64 / 1e6,
-            write.index_bytes as f64 / 1e6,
-            write.trees,
-            write.bitmaps,
-            write.claims,
-        );
-    }
+/// Seconds of both writes on a slow fragmented disk: of the engine with the least memory, and of buddies that read ahead and that do not.
+pub(crate) fn limited(quick: bool) -> io::Result<[f64; 3]> {
+    let (bytes, sizes) = if quick { (QUICK_BYTES, [1 << 20, 10 << 20]) } else { (BYTES, [10 << 20, 100 << 20]) };
+    let disk = Arc::new(Disk::new(&Profile::POSTED, bytes)?);
+    let sum = |row: Row| row.writes.iter().map(|write| write.seconds).sum();
+    let [single, ahead] = designs::buddies_of_2020(&disk, sizes);
+    Ok([sum(engine::limited(&Profile::POSTED, &disk, sizes)?), sum(ahead), sum(single)])
 }

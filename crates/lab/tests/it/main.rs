@@ -67,3 +67,53 @@ fn wrong_names_are_refused() {
         assert!(refused.code != 0 && !refused.errors().is_empty(), "{refused}");
     }
 }
+
+/// Rows by their names.
+fn row<'a>(rows: &'a [Value], profile: &str, name: &str) -> &'a Value {
+    let found = rows.iter().find(|row| row["profile"] == profile && row["name"] == name);
+    found.unwrap_or_else(|| panic!("no row {profile}, {name}"))
+}
+
+#[test]
+fn allocators_on_a_large_fragmented_disk_have_the_shapes_that_were_published() {
+    let all = json(&["space60t", "--quick", "--json"]);
+    let rows = array(&all);
+    assert_eq!(rows.len(), 2 * (18 + 5));
+    for row in rows {
+        for write in array(&row["writes"]) {
+            assert!(write["seconds"].as_f64().unwrap() > 0.0 && write["pieces"].as_u64().unwrap() > 0, "{row}");
+        }
+    }
+    let first = |name: &str, what: &str| row(rows, "posted", name)["writes"][0][what].as_f64().unwrap();
+    let loaded = [0, 1, 2, 3].map(|level| first(&format!("frsp, level {level}"), "trees"));
+    assert!(loaded[0] <= loaded[1] && loaded[1] < loaded[2] && loaded[2] <= loaded[3], "{loaded:?}");
+    let waited = |name: &str| first(name, "waited");
+    assert!(waited("frsp, level 0") < waited("frsp, level 2"), "loading within requests");
+    assert!(waited("frsp, level 0") < waited("buddy, read ahead") && waited("buddy, read ahead") < waited("buddy"));
+    assert!(waited("Extant, at once, slow disk") < waited("frsp, level 0"));
+    // Who knows the whole disk finds the long runs.
+    let pieces = |name: &str| row(rows, "harsh", name)["writes"][1]["pieces"].as_u64().unwrap();
+    assert!(pieces("Extant, all known") * 2 < pieces("lists of 2023"), "{}", pieces("Extant, all known"));
+}
+
+#[test]
+fn other_claims_of_the_postings_hold() {
+    let claims = json(&["space-claims", "--quick", "--no-kernel", "--json"]);
+    let claims = array(&claims);
+    assert_eq!(claims.len(), 2);
+    assert!(claims.iter().all(|claim| claim["standing"] == "Reached"), "{claims:?}");
+}
+
+#[test]
+fn two_sides_are_aged_and_looked_at() {
+    need_root("age mounts the kernel's ext4 on a loop device");
+    let all = json(&["age", "--size", "96", "--churn", "0.5", "--json"]);
+    let rows = array(&all);
+    assert_eq!(rows.len(), 2 + 6);
+    let (engine, kernel) = (&rows[0]["state"], &rows[1]["state"]);
+    assert_eq!(engine["files"], kernel["files"], "the same was done to both");
+    for row in rows {
+        let state = |what: &str| row["state"][what].as_u64().unwrap();
+        assert!(state("files") > 20 && state("pieces") >= state("files") && state("runs") > 0, "{row}");
+    }
+}

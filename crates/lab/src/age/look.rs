@@ -1,0 +1,129 @@
+//! What a file system looks like after a long time: pieces of files, runs of free space.
+
+use crate::target::io_error;
+use extant::{FileType, Follow, Fs, OpenFlags, OpenOptions};
+use extant_format::group_desc::GroupDesc;
+use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::types::GroupNr;
+use extant_space::free_runs;
+use serde::Serialize;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// See the module's description.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct State {
+    /// Files of more than one block, and their pieces: parts that follow each other on the device.
+    pub files: u64,
+    /// See `files`.
+    pub pieces: u64,
+    /// Files of one piece among them.
+    pub whole: u64,
+    /// Runs of free blocks, within groups; free blocks.
+    pub runs: u64,
+    /// See `runs`.
+    pub free: u64,
+    /// Free blocks in runs of at least 2 MiB.
+    pub long: u64,
+}
+
+/// Blocks of a long run.
+pub const LONG: u32 = 512;
+
+impl State {
+    /// Mean number of pieces of a file.
+    pub fn pieces_per_file(&self) -> f64 {
+        self.pieces as f64 / self.files.max(1) as f64
+    }
+
+    /// Mean length of a free run, in blocks.
+    pub fn mean_run(&self) -> f64 {
+        self.free as f64 / self.runs.max(1) as f64
+    }
+
+    /// Counts a free run.
+    pub fn add_run(&mut self, len: u32) {
+        self.runs += 1;
+        self.free += u64::from(len);
+        self.long += if len >= LONG { u64::from(len) } else { 0 };
+    }
+
+    /// Counts a file.
+    pub fn add_file(&mut self, blocks: u64, pieces: u64) {
+        if blocks > 1 {
+            self.files += 1;
+            self.pieces += pieces;
+            self.whole += u64::from(pieces == 1);
+        }
+    }
+}
+
+/// Bytes that are free in an image that nobody has open.
+pub fn free(image: &Path) -> io::Result<u64> {
+    let mut state = State::default();
+    free_space(image, &mut state)?;
+    Ok(state.free * super::trace::BLOCK)
+}
+
+/// Looks at an image that nobody has open.
+pub fn look(image: &Path) -> io::Result<State> {
+    let mut state = State::default();
+    free_space(image, &mut state)?;
+    let fs = Fs::open(image, &OpenOptions::new().read_only(true)).map_err(io_error)?;
+    for dir in 0..super::trace::DIRS {
+        files(&fs, &format!("d{dir}"), &mut state).map_err(io_error)?;
+    }
+    Ok(state)
+}
+
+fn files(fs: &Fs, dir: &str, state: &mut State) -> extant::Result<()> {
+    let node = fs.resolve(dir.as_bytes(), Follow::No)?;
+    let mut names = Vec::new();
+    fs.read_dir_from(&node, 0, |entry| {
+        if entry.ftype == FileType::Regular {
+            names.push(entry.name.to_vec());
+        }
+        true
+    })?;
+    for name in names {
+        let path = [dir.as_bytes(), b"/", &name].concat();
+        let file = fs.open(&path, Follow::No, OpenFlags::default())?;
+        let size = fs.stat(&path, Follow::No)?.size;
+        let (mut pieces, mut end) = (0, None);
+        file.extents(0, size, |extent| {
+            pieces += u64::from(end != Some(extent.physical));
+            end = Some(extent.physical + extent.len);
+            true
+        })?;
+        state.add_file(size.div_ceil(super::trace::BLOCK), pieces);
+    }
+    Ok(())
+}
+
+/// Free runs as the bitmaps say.
+fn free_space(image: &Path, state: &mut State) -> io::Result<()> {
+    let invalid = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
+    let file = File::open(image)?;
+    let mut sb = [0; SUPERBLOCK_SIZE];
+    file.read_exact_at(&mut sb, SUPERBLOCK_OFFSET)?;
+    let geo = Superblock::parse(&sb).and_then(|sb| Geometry::new(&sb)).map_err(|e| invalid(&e))?;
+    let mut bits = vec![0; geo.block_size as usize];
+    let mut slots = bits.clone();
+    for block in 0..geo.desc_blocks {
+        file.read_exact_at(&mut slots, geo.gdt_block(block).0 << geo.block_bits)?;
+        let first = block * geo.descs_per_block();
+        let groups = (first..first + geo.descs_in_block(block)).map(GroupNr);
+        for (g, slot) in groups.zip(slots.chunks_exact(usize::from(geo.desc_size))) {
+            let desc = GroupDesc::decode(slot, &geo, g).map_err(|e| invalid(&e))?;
+            if desc.has_flag(&geo, extant_format::group_desc::GroupFlags::BLOCK_UNINIT) {
+                state.add_run(desc.free_clusters);
+                continue;
+            }
+            file.read_exact_at(&mut bits, desc.block_bitmap << geo.block_bits)?;
+            free_runs(&bits, geo.clusters_in_group(g), |run| state.add_run(run.len));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,328 @@
+//! Buddy allocators of three times: groups one after the other (to 2020), with lists of groups by their largest buddy and by their average
+//! run (2021 to 2023), and with such lists ordered by group, several places to go on, and busy groups passed over (2025).
+//!
+//! | criterion | a group is good if | to 2020 | 2023, 2025 |
+//! | --- | --- | --- | --- |
+//! | power of two | it has a buddy of the length, which is a power of two | all groups | by the lists |
+//! | whole length | its average run is as long | all groups | by the lists; with 2^i blocks fewer if that is still enough |
+//! | free | it has so much free space | all groups | all groups |
+//! | any | anything is free | all groups | all groups |
+//!
+//! A search that goes through all groups reads the bitmaps that nobody has read; lists have only groups that were read.
+
+use super::map::Group;
+use super::order::{ORDERS, buddy_in};
+use super::{Cost, Map, Policy, Reading, Space, Taken, Want};
+use extant_space::Run;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::{ControlFlow, RangeInclusive};
+
+/// Runs that a search measures at most, and that it measures at least unless one is exactly right.
+const MOST: u32 = 200;
+const LEAST: u32 = 10;
+/// The shortest power of two that is searched for as a buddy.
+const SMALLEST: u32 = 4;
+/// By how many powers of two a wish may shrink.
+const SHRINK: u32 = 3;
+/// Larger wishes go on where the last large one was satisfied.
+const STREAM: u32 = 16;
+/// Places of large wishes: one for each processor, but not more than a part of the groups.
+const STREAMS: u32 = 64;
+const GROUPS_PER_STREAM: u32 = 4;
+
+/// How groups are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists {
+    /// One after the other.
+    None,
+    /// By lists to whose ends groups come when they change.
+    Queues,
+    /// By lists in the order of groups.
+    Arrays,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Criterion {
+    PowerOfTwo,
+    Average,
+    Shrunk,
+    Free,
+    Any,
+}
+
+/// Where a group is linked: its turn (0 in arrays) and its orders.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    turn: u64,
+    largest: usize,
+    average: usize,
+}
+
+type List = BTreeSet<(u64, u32)>;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Buddy<'a> {
+    space: Space<'a>,
+    lists: Lists,
+    by_largest: [List; ORDERS],
+    by_average: [List; ORDERS],
+    links: HashMap<u32, Link>,
+    turn: u64,
+    streams: Vec<u32>,
+}
+
+/// What a search has found.
+#[derive(Debug)]
+struct Search<'w> {
+    want: &'w Want<'w>,
+    /// Blocks that are looked for now.
+    goal: u32,
+    found: u32,
+    best: Option<(u32, Run)>,
+}
+
+impl Search<'_> {
+    /// Measures a run; breaks if the search is over.
+    fn measure(&mut self, g: u32, run: Run) -> ControlFlow<()> {
+        self.found += 1;
+        let best = self.best.map_or(0, |(_, best)| best.len);
+        let (fits, fitted) = (run.len >= self.goal, best >= self.goal);
+        if best == 0 || !fitted && run.len > best || fits && run.len < best {
+            self.best = Some((g, run));
+        }
+        let best = self.best.map_or(0, |(_, best)| best.len);
+        let enough = best == self.goal || self.found > MOST || best > self.goal && self.found > LEAST;
+        if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl<'a> Buddy<'a> {
+    /// Nothing is read yet.
+    pub fn new(map: &'a Map, lists: Lists, reading: Reading, slow: bool) -> Buddy<'a> {
+        let streams = if lists == Lists::Arrays { STREAMS.min(map.shape.groups / GROUPS_PER_STREAM) } else { 1 };
+        Buddy {
+            space: Space::new(map, reading, slow),
+            lists,
+            by_largest: Default::default(),
+            by_average: Default::default(),
+            links: HashMap::new(),
+            turn: 0,
+            streams: vec![0; streams.max(1) as usize],
+        }
+    }
+
+    fn stream(&mut self, file: u32) -> &mut u32 {
+        let index = file as usize % self.streams.len();
+        &mut self.streams[index]
+    }
+
+    /// Links a group as it is now, unless nothing of it is known.
+    fn link(&mut self, g: u32) {
+        if self.lists == Lists::None || !self.space.is_read(g) {
+            return;
+        }
+        if let Some(old) = self.links.remove(&g) {
+            self.by_largest[old.largest].remove(&(old.turn, g));
+            self.by_average[old.average].remove(&(old.turn, g));
+        }
+        let orders = &self.space.group(g).orders;
+        let (Some(largest), Some(average)) = (orders.largest(), orders.average().checked_ilog2()) else { return };
+        self.turn += 1;
+        let turn = if self.lists == Lists::Queues { self.turn } else { 0 };
+        let link = Link { turn, largest: largest as usize, average: (average as usize).min(ORDERS - 1) };
+        self.by_largest[link.largest].insert((turn, g));
+        self.by_average[link.average].insert((turn, g));
+        self.links.insert(g, link);
+    }
+
+    /// Reads a group's bitmap, and those that are read with it.
+    fn look(&mut self, g: u32) {
+        if self.space.look(g) {
+            let together = self.space.map.shape.groups_of(g >> self.space.map.shape.flex_bits);
+            together.filter(|g| !self.links.contains_key(g)).collect::<Vec<_>>().into_iter().for_each(|g| self.link(g));
+        }
+    }
+
+    /// Exactly at the goal, if the whole length is free there.
+    fn at_goal(&mut self, want: &Want<'_>) -> Option<Taken> {
+        let (g, bit) = self.space.map.shape.place(want.goal);
+        if bit == 0 || g >= self.space.map.shape.groups {
+            return None;
+        }
+        self.look(g);
+        let run = self.space.group(g).runs.at(bit)?;
+        (run.end() - bit >= want.len).then_some(())?;
+        self.take(g, Run { start: bit, len: want.len })
+    }
+
+    fn take(&mut self, g: u32, run: Run) -> Option<Taken> {
+        let taken = self.space.take(g, run);
+        self.link(g);
+        taken
+    }
+
+    fn pass(&mut self, criterion: Criterion, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+        let listed = self.lists != Lists::None;
+        let power = search.want.len.is_power_of_two() && search.want.len >= SMALLEST;
+        let order = search.want.len.ilog2() as usize;
+        match criterion {
+            Criterion::PowerOfTwo if !power => ControlFlow::Continue(()),
+            Criterion::PowerOfTwo | Criterion::Average if listed => self.listed(criterion, order, start, search),
+            Criterion::Shrunk => self.shrunk(start, search),
+            _ => self.linear(criterion, start, search),
+        }
+    }
+
+    fn linear(&mut self, criterion: Criterion, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+        let groups = self.space.map.shape.groups;
+        for g in (start..groups).chain(0..start) {
+            self.visit(criterion, g, search)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Through the lists from an order on.
+    fn listed(&mut self, criterion: Criterion, order: usize, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+        let parts: &[RangeInclusive<(u64, u32)>] = match self.lists {
+            Lists::Arrays if start > 0 => &[(0, start)..=(0, u32::MAX), (0, 0)..=(0, start - 1)],
+            _ => &[(0, 0)..=(u64::MAX, u32::MAX)],
+        };
+        for part in parts {
+            for index in order.min(ORDERS - 1)..ORDERS {
+                let mut from = *part.start();
+                while let Some(next) = self.next_listed(criterion, index, from..=*part.end()) {
+                    self.visit(criterion, next.1, search)?;
+                    from = if next.1 == u32::MAX { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
+                    if from > *part.end() {
+                        break;
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn next_listed(
+        &self,
+        criterion: Criterion,
+        index: usize,
+        within: RangeInclusive<(u64, u32)>,
+    ) -> Option<(u64, u32)> {
+        let lists = if criterion == Criterion::PowerOfTwo { &self.by_largest } else { &self.by_average };
+        lists[index].range(within).next().copied()
+    }
+
+    /// For less and less, as long as that is what was asked for.
+    fn shrunk(&mut self, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+        let whole = search.want.len.ilog2();
+        for order in (whole.saturating_sub(SHRINK)..=whole).rev() {
+            let goal = 1 << order;
+            if goal < search.want.least || goal >= search.want.len {
+                continue;
+            }
+            search.goal = goal;
+            self.listed(Criterion::Average, order as usize, start, search)?;
+        }
+        search.goal = search.want.len;
+        ControlFlow::Continue(())
+    }
+
+    fn visit(&mut self, criterion: Criterion, g: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+        self.space.cost.looked += 1;
+        if search.want.busy.is_some_and(|busy| busy.contains(&g)) {
+            if self.lists == Lists::Arrays && criterion != Criterion::Any {
+                self.space.cost.passed += 1;
+                return ControlFlow::Continue(());
+            }
+            self.space.cost.blocked += 1;
+        }
+        self.look(g);
+        let is_first = self.space.map.shape.is_first(g);
+        let group = self.space.group(g);
+        if !is_good(criterion, group, search.goal, is_first) {
+            return ControlFlow::Continue(());
+        }
+        let (looks, flow) = scan(criterion, g, group, search);
+        self.space.cost.runs += looks;
+        flow
+    }
+}
+
+fn is_good(criterion: Criterion, group: &Group, goal: u32, is_first: bool) -> bool {
+    let orders = &group.orders;
+    match criterion {
+        // Data leave the first group of a flexible group alone.
+        Criterion::PowerOfTwo => !is_first && orders.largest().is_some_and(|largest| 1 << largest >= goal),
+        Criterion::Average | Criterion::Shrunk => orders.average() >= goal,
+        Criterion::Free => orders.free >= goal,
+        Criterion::Any => orders.free > 0,
+    }
+}
+
+/// Looks through a group. Gives how many runs that were.
+fn scan(criterion: Criterion, g: u32, group: &Group, search: &mut Search<'_>) -> (u64, ControlFlow<()>) {
+    if criterion == Criterion::PowerOfTwo {
+        let found = group.runs.by_length().find_map(|run| buddy_in(run, search.goal.ilog2()));
+        let flow = found.map_or(ControlFlow::Continue(()), |start| {
+            search.best = Some((g, Run { start, len: search.goal }));
+            ControlFlow::Break(())
+        });
+        return (1, flow);
+    }
+    let mut looks = 0;
+    for run in group.runs.within(0..u32::MAX) {
+        looks += 1;
+        if criterion == Criterion::Average && run.len < search.goal {
+            continue;
+        }
+        if search.measure(g, run).is_break() {
+            return (looks, ControlFlow::Break(()));
+        }
+    }
+    let fits = search.best.is_some_and(|(_, best)| best.len >= search.goal);
+    (looks, if fits { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+}
+
+impl Policy for Buddy<'_> {
+    fn allocate(&mut self, want: &Want<'_>) -> Option<Taken> {
+        if let Some(taken) = self.at_goal(want) {
+            return Some(taken);
+        }
+        let near = self.space.map.shape.place(want.goal).0.min(self.space.map.shape.groups - 1);
+        let large = want.len > STREAM;
+        let start = if large { *self.stream(want.file) } else { near };
+        let criteria = [Criterion::PowerOfTwo, Criterion::Average, Criterion::Shrunk, Criterion::Free, Criterion::Any];
+        let mut search = Search { want, goal: want.len, found: 0, best: None };
+        let linear = self.lists == Lists::None;
+        for criterion in criteria.iter().filter(|criterion| !linear || **criterion != Criterion::Shrunk) {
+            if self.pass(*criterion, start, &mut search).is_break() {
+                break;
+            }
+        }
+        let (g, run) = search.best?;
+        if large {
+            *self.stream(want.file) = g;
+        }
+        self.take(g, Run { start: run.start, len: run.len.min(want.len) })
+    }
+
+    fn free(&mut self, taken: Taken) {
+        let g = self.space.give(taken);
+        self.link(g);
+    }
+
+    /// Two pages a group: its bitmap and its buddies.
+    fn cost(&self) -> Cost {
+        let group = u64::from(self.space.map.shape.group_len) / 8 * 2;
+        let bytes = self.space.cost.bitmaps * group;
+        Cost { bytes, cached: self.space.cost.bitmaps, ..self.space.cost }
+    }
+
+    fn prefetch(&mut self) {
+        for tree in 0..self.space.map.shape.trees() {
+            self.space.look_all(tree);
+            self.space.map.shape.groups_of(tree).for_each(|g| self.link(g));
+        }
+    }
+}

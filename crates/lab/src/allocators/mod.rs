@@ -1,0 +1,90 @@
+//! Designs of block allocators beside each other: those that were used or proposed before the engine's, and the engine's rules,
+//! behind one small trait. No file system, no memory of gigabytes: a design plays on a [`Map`] of free runs, and what
+//! it would read, keep and look at is counted.
+//!
+//! # What the copies keep
+//! The rules by which groups and runs are chosen, when bitmaps are read, and what is kept of them. Locks are not taken: groups that others
+//! work on are named in the wish, and a design says whether it waits for them or passes them over.
+
+mod buddy;
+mod engine;
+mod map;
+mod order;
+mod posted;
+mod space;
+#[cfg(test)]
+mod tests;
+
+pub use buddy::{Buddy, Lists};
+pub use engine::Engine;
+pub use map::{Map, Shape};
+pub use posted::{Defects, Posted};
+pub use space::{Reading, Space};
+
+use std::collections::HashSet;
+
+/// Blocks in a row, by their number on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The first.
+    pub start: u64,
+    /// How many; not 0.
+    pub len: u32,
+}
+
+impl Taken {
+    /// The block behind the last.
+    pub fn end(self) -> u64 {
+        self.start + u64::from(self.len)
+    }
+}
+
+/// A wish for blocks in a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Want<'a> {
+    /// Behind what the file has, or where its first block should be.
+    pub goal: u64,
+    /// Blocks that would be best, and those that were asked for: not more.
+    pub len: u32,
+    /// See `len`.
+    pub least: u32,
+    /// Who asks: a number of the file, from which some designs choose a place.
+    pub file: u32,
+    /// Groups that others work on just now.
+    pub busy: Option<&'a HashSet<u32>>,
+}
+
+/// What a design has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Groups or trees that were looked at, and free runs of them.
+    pub looked: u64,
+    /// See `looked`.
+    pub runs: u64,
+    /// Bitmaps read.
+    pub bitmaps: u64,
+    /// Nanoseconds of the disk, virtual.
+    pub waited: u64,
+    /// Groups in use by others that were waited for, and that were passed over.
+    pub blocked: u64,
+    /// See `blocked`.
+    pub passed: u64,
+    /// Bytes of what is kept in memory now, and groups or trees that ever were there.
+    pub bytes: u64,
+    /// See `bytes`.
+    pub cached: u64,
+    /// Times that a tree left memory.
+    pub evicted: u64,
+}
+
+/// A way to choose free blocks.
+pub trait Policy {
+    /// Takes up to `want.len` blocks in a row; `None` if nothing is free.
+    fn allocate(&mut self, want: &Want<'_>) -> Option<Taken>;
+    /// Gives blocks back.
+    fn free(&mut self, taken: Taken);
+    /// What was done so far.
+    fn cost(&self) -> Cost;
+    /// Gets to know all groups, as the design does in the background after a mount.
+    fn prefetch(&mut self);
+}

@@ -1,0 +1,189 @@
+//! `extant-lab space-claims`: what the postings of free-space trees say of them besides their table.
+//!
+//! - A disk of 100 GB that is nearly new needs about 10 KB of trees, and less than buddies do.
+//! - Writing in parallel to a new disk is as fast as with buddies.
+//! - With a limit of memory it is still faster than buddies on the fragmented disk.
+
+use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
+use crate::measure::{Limit, run_threads};
+use crate::pairs::{Interval, Standing};
+use crate::report::say;
+use crate::scratch;
+use crate::side::{Running, Side};
+use crate::space60t;
+use crate::target::{How, io_error};
+use clap::Args as ClapArgs;
+use extant::mkfs::{self, Zeroing};
+use extant::{Caller, Fs, FsStats, New, OpenFlags, OpenOptions};
+use extant_blocks::{BlockDevice, SparseDevice};
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What `extant-lab space-claims` takes.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Less of everything.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON document in place of a table.
+    #[arg(long)]
+    json: bool,
+    /// End with 1 if a claim does not hold.
+    #[arg(long)]
+    strict: bool,
+    /// Leave out the claim that needs the kernel's ext4, and so root.
+    #[arg(long)]
+    no_kernel: bool,
+}
+
+/// A claim and what was found.
+#[derive(Debug, Serialize)]
+struct Claim {
+    what: &'static str,
+    found: String,
+    standing: Standing,
+}
+
+fn standing(holds: bool) -> Standing {
+    if holds { Standing::Reached } else { Standing::Missed }
+}
+
+/// Runs the command; whether all claims hold, if that was asked.
+pub fn run(args: &Args) -> io::Result<bool> {
+    scratch::catch_signals()?;
+    let mut claims = vec![memory()?, limited(args.quick)?];
+    if !args.no_kernel {
+        claims.push(parallel(args.quick)?);
+    }
+    match args.json {
+        true => println!("{}", serde_json::to_string(&claims)?),
+        false => {
+            for Claim { what, found, standing } in &claims {
+                let word = match standing {
+                    Standing::Reached => "holds",
+                    Standing::Open => "open: more runs, or a quieter machine, decide",
+                    Standing::Missed => "DOES NOT HOLD",
+                };
+                say(&format!("{what}: {found}: {word}\n"))?;
+            }
+        }
+    }
+    Ok(!args.strict || claims.iter().all(|claim| claim.standing == Standing::Reached))
+}
+
+/// The disk of the first claim, and what the postings say that it needs.
+const NEW_DISK: u64 = 100_000_000_000;
+const LITTLE: u64 = 10_000;
+/// Files on it, and bytes of each.
+const FILES: u32 = 64;
+const FILE_BYTES: usize = 1 << 20;
+
+fn memory() -> io::Result<Claim> {
+    let device = SparseDevice::new(NEW_DISK);
+    mkfs::make(&device, &mkfs::Options { zeroing: Zeroing::Known, ..Default::default() })
+        .map_err(|e| io::Error::other(e.to_string()))?;
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    let fs = Fs::open_device(device, &OpenOptions::new()).map_err(io_error)?;
+    write_files(&fs).map_err(io_error)?;
+    let space = FsStats::of(&fs).space;
+    fs.unmount().map_err(io_error)?;
+    let shape = Shape { group_len: 32_768, groups: (NEW_DISK >> 27) as u32, flex_bits: 4 };
+    let map = Map::empty(shape, 8192);
+    let buddy = cost(Buddy::new(&map, Lists::None, Reading::Single, false), shape, false);
+    let prefetched = cost(Buddy::new(&map, Lists::Arrays, Reading::Ahead, false), shape, true);
+    let posted = cost(Posted::new(&map, 1, 0, Defects::default(), false), shape, false);
+    let kilobytes = |bytes: u64| format!("{:.1} KB", bytes as f64 / 1e3);
+    let found = format!(
+        "trees {} and the index {}; posted {}; buddies {}, and {} when all are read",
+        kilobytes(space.frsp_tree_usage),
+        kilobytes(space.index_bytes),
+        kilobytes(posted.bytes),
+        kilobytes(buddy.bytes),
+        kilobytes(prefetched.bytes),
+    );
+    let holds = space.frsp_tree_usage <= LITTLE && space.frsp_tree_usage + space.index_bytes < buddy.bytes;
+    Ok(Claim { what: "memory for a disk of 100 GB that is nearly new", found, standing: standing(holds) })
+}
+
+fn write_files(fs: &Fs) -> extant::Result<()> {
+    let data = vec![0; FILE_BYTES];
+    for file in 0..FILES {
+        let node = fs.create(&Caller::default(), &fs.root()?, format!("d{file}").as_bytes(), 0o755, New::Dir)?;
+        let node = fs.create(&Caller::default(), &node, b"f", 0o644, New::File)?;
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+        let mut done = 0;
+        while done < data.len() {
+            done += file.write_at(done as u64, &data[done..])?;
+        }
+    }
+    fs.sync()
+}
+
+/// The same files by a design, each in a group of its own as far as there are such.
+fn cost(mut policy: impl Policy, shape: Shape, prefetch: bool) -> Cost {
+    if prefetch {
+        policy.prefetch();
+    }
+    for file in 0..FILES {
+        let goal = shape.block(file * 11 % shape.groups, 0);
+        policy.allocate(&Want { goal, len: (FILE_BYTES >> 12) as u32, least: 1, file, busy: None });
+    }
+    policy.cost()
+}
+
+fn limited(quick: bool) -> io::Result<Claim> {
+    let [engine, ahead, single] = space60t::limited(quick)?;
+    let found = format!("{engine:.1} s, buddies {single:.1} s, and {ahead:.1} s reading ahead");
+    Ok(Claim {
+        what: "two writes on the fragmented disk with the least memory",
+        found,
+        standing: standing(engine < ahead.min(single)),
+    })
+}
+
+/// Threads that write, and bytes of each write.
+const WRITERS: usize = 16;
+const WRITE: usize = 1 << 20;
+
+fn parallel(quick: bool) -> io::Result<Claim> {
+    let (runs, writes) = if quick { (3, 4) } else { (9, 16) };
+    let sides: Vec<Box<dyn Running>> =
+        [Side::Engine, Side::Ext4].iter().map(|side| side.start()).collect::<io::Result<_>>()?;
+    let mut rates = [Vec::new(), Vec::new()];
+    for run in 0..runs {
+        let order = if run % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            rates[side].push(writers(&*sides[side], writes)?);
+        }
+    }
+    sides.into_iter().try_for_each(|side| side.stop())?;
+    let ratio = Interval::of_pairs(&rates[0], &rates[1]).ok_or_else(|| io::Error::other("no pairs"))?;
+    let mean = rates.map(|rates| rates.iter().sum::<f64>() / f64::from(runs) / 1e6);
+    let found = format!(
+        "{:.0} MB/s, the kernel's ext4 {:.0}, ratio {:.2} ({:.2} to {:.2})",
+        mean[0], mean[1], ratio.mean, ratio.low, ratio.high
+    );
+    Ok(Claim { what: "16 threads that write to a new disk, to the end of fsync", found, standing: ratio.beside(EQUAL) })
+}
+
+/// What counts as equally fast.
+const EQUAL: f64 = 0.95;
+
+/// Bytes per second of threads that each write a new file; the files are gone then.
+fn writers(side: &dyn Running, writes: u64) -> io::Result<f64> {
+    let data = vec![7; WRITE];
+    let target = side.target();
+    let name = |thread: usize| format!("w{thread}").into_bytes();
+    (0..WRITERS).try_for_each(|thread| target.create(&name(thread)))?;
+    let limit = Limit { ops: 1, time: Duration::MAX };
+    let done = run_threads(WRITERS, limit, |thread, _| {
+        let file = target.open(&name(thread), How::Write)?;
+        (0..writes).try_for_each(|write| file.write_at(write * WRITE as u64, &data))?;
+        file.fsync()
+    })?;
+    (0..WRITERS).try_for_each(|thread| target.unlink(&name(thread)))?;
+    target.sync()?;
+    Ok(WRITERS as f64 * writes as f64 * WRITE as f64 / done.elapsed.as_secs_f64())
+}
