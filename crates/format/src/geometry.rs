@@ -16,6 +16,9 @@ mod tests;
 
 pub use layout::{BaseMeta, SuperGroups};
 
+/// The flag of an encoding that says that names have to be text.
+const STRICT_NAMES: u16 = 1;
+
 /// The immutable facts of a file system; cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -69,6 +72,10 @@ pub struct Geometry {
     pub hash_version: u8,
     /// Hashes take the bytes of names as unsigned; they are signed where the superblock says neither.
     pub hash_unsigned: bool,
+    /// Encoding of names, for `casefold`.
+    pub encoding: u16,
+    /// Names that are no text of that encoding are refused in case-folded directories.
+    pub strict_names: bool,
     /// All metadata has CRC-32C checksums.
     pub metadata_csum: bool,
     /// Group descriptors have CRC-16 checksums (never together with `metadata_csum`).
@@ -124,6 +131,8 @@ impl Geometry {
             csum_seed: sb.fs_seed(),
             hash_seed: sb.hash_seed(),
             hash_version: sb.def_hash_version(),
+            encoding: sb.encoding(),
+            strict_names: sb.encoding_flags() & STRICT_NAMES != 0,
             hash_unsigned: sb.flags().contains(SuperFlags::UNSIGNED_HASH),
             metadata_csum,
             gdt_csum: !metadata_csum && features.ro_compat.contains(RoCompat::GDT_CSUM),

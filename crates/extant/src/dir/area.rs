@@ -1,7 +1,9 @@
 //! A name to be put into a directory, and where one was found.
 
 use super::Found;
-use extant_format::dir::{DirFormat, entries, entry_len};
+use super::blocks::Dir;
+use super::fold::Sought;
+use extant_format::dir::{DirEntry, DirFormat, entries, entry_len};
 use extant_format::error::Corrupt;
 use extant_format::types::{FileType, InodeNr};
 
@@ -35,9 +37,22 @@ pub(super) struct Hit {
 }
 
 /// Finds a name.
-pub(super) fn find(area: &[u8], format: &DirFormat, name: &[u8]) -> Result<Option<Hit>, Corrupt> {
-    let entry = extant_format::dir::find(area, format, name)?;
+pub(super) fn find(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Option<Hit>, Corrupt> {
+    let entry = match d.folds {
+        false => extant_format::dir::find(area, &d.format, name)?,
+        true => find_folded(area, &d.format, &Sought::new(name))?,
+    };
     Ok(entry.map(|e| Hit { offset: e.offset, found: Found { ino: e.ino, ftype: e.file_type } }))
+}
+
+fn find_folded<'a>(area: &'a [u8], format: &DirFormat, name: &Sought<'_>) -> Result<Option<DirEntry<'a>>, Corrupt> {
+    for entry in entries(area, format) {
+        let entry = entry?;
+        if entry.is_used() && name.is(entry.name) {
+            return Ok(Some(entry));
+        }
+    }
+    Ok(None)
 }
 
 /// The used entries of an area but `.` and `..`.

@@ -32,6 +32,8 @@ pub(super) struct Dir<'a> {
     pub count: u32,
     pub kind: Kind,
     pub format: DirFormat,
+    /// Names are folded before they are compared and hashed.
+    pub folds: bool,
 }
 
 /// What a block of a directory is.
@@ -55,7 +57,7 @@ impl<'a> Dir<'a> {
             Kind::Inline => 0,
             _ => block_count(st, inode, size)?,
         };
-        Ok(Dir { st, inode, count, kind, format: DirFormat::new(&st.geo) })
+        Ok(Dir { st, inode, count, kind, format: DirFormat::new(&st.geo), folds: super::folds(st, flags) })
     }
 
     /// Blocks that a directory of this file system may have.

@@ -55,7 +55,7 @@ pub(super) struct Root {
 pub(super) fn root(d: &Dir<'_>) -> Result<Root> {
     let buf = d.load(0)?;
     let info = RootInfo::parse(&buf.read(), &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
-    Ok(Root { buf, hasher: Hasher::new(d.st, info.hash_version), info })
+    Ok(Root { buf, hasher: Hasher::new(d, info.hash_version), info })
 }
 
 /// Goes down to the first leaf that may hold `hash`.
@@ -85,8 +85,8 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
     let mut path = probe(d, &root, hash)?;
     for _ in 0..d.count {
         let buf = load_leaf(d, path.leaf)?;
-        let hit = area::find(d.format.area(&buf.read()), &d.format, name)
-            .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+        let hit =
+            area::find(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
         if let Some(hit) = hit {
             return Ok(Some(Spot { buf: Some(buf), lblk: path.leaf, hit }));
         }

@@ -98,7 +98,7 @@ pub(super) fn set_parent(d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, in
 pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
     let areas = Areas::read(d)?;
     for (nr, _, area) in areas.each() {
-        if let Some(hit) = area::find(area, &d.format, name).map_err(|e| e.at_inode(d.inode.ino))? {
+        if let Some(hit) = area::find(area, d, name).map_err(|e| e.at_inode(d.inode.ino))? {
             return Ok(Some(Spot { buf: None, lblk: nr, hit }));
         }
     }

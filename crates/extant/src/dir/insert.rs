@@ -65,7 +65,7 @@ fn index(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<()> 
     let (lblk, buf) = d.grow(h, owner)?;
     overwrite(h, &buf, d.leaf_seal(), &leaf)?;
     let mut root = vec![0; d.format.block_size as usize];
-    let info = RootInfo { hash_version: Hasher::default_of(d.st).version, levels: 0 };
+    let info = RootInfo { hash_version: Hasher::default_of(d).version, levels: 0 };
     NodeMut::init_root(&mut root, &d.format, info, d.inode.ino, parent, lblk);
     owner.edit(d.st, h)?.flags.insert(InodeFlags::INDEX);
     d.kind = Kind::Indexed;

@@ -25,7 +25,7 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
             let bytes = buf.read();
             match d.shape(lblk, &bytes) {
                 Shape::Index => None,
-                Shape::Leaf => area::find(d.format.area(&bytes), &d.format, name)
+                Shape::Leaf => area::find(d.format.area(&bytes), d, name)
                     .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?,
             }
         };

@@ -12,6 +12,7 @@
 
 mod area;
 mod blocks;
+mod fold;
 mod hash;
 mod htree;
 mod inline;
@@ -30,11 +31,22 @@ use blocks::Dir;
 use extant_blocks::Buffer;
 use extant_format::dir::{DirFormat, remove as remove_entry, set_target};
 use extant_format::error::Corrupt;
-use extant_format::features::Compat;
+use extant_format::features::{Compat, Incompat};
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
+
+/// Whether a file system's names can be folded, where they are to be.
+pub fn can_fold(encoding: u16) -> bool {
+    encoding == fold::UTF8_12_1
+}
+
+/// Whether names of a directory are equal if they differ in case only. What is remembered of one name would have to be of all of
+/// them, so nothing is.
+pub fn folds(st: &Store, flags: InodeFlags) -> bool {
+    flags.contains(InodeFlags::CASEFOLD) && st.geo.incompat(Incompat::CASEFOLD)
+}
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;
@@ -136,6 +148,9 @@ pub fn insert(
 ) -> Result<()> {
     check_name(name)?;
     let mut d = Dir::open_for_change(st, dir)?;
+    if d.folds && st.geo.strict_names && fold::fold(name).is_none() {
+        return Err(Errno::Inval.into());
+    }
     insert::insert(&mut d, h, dir, &New { name, ino, ftype })
 }
 
@@ -294,8 +309,8 @@ impl<'a> Dir<'a> {
     /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
     fn open_for_change(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
         let flags = inode.body().flags;
-        if flags.intersects(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD) {
-            return Err(Error::Unsupported("changing an encrypted or case-folded directory".into()));
+        if flags.contains(InodeFlags::ENCRYPT) {
+            return Err(Error::Unsupported("changing an encrypted directory".into()));
         }
         if flags.contains(InodeFlags::INDEX) && !st.geo.compat(Compat::DIR_INDEX) && st.geo.metadata_csum {
             return Err(Corrupt::new("directory").field("index flag").at_inode(inode.ino).into());

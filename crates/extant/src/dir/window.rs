@@ -95,7 +95,7 @@ fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
 
 /// The next [`MANY`] or more entries of a directory without order.
 fn of_all(d: &Dir<'_>, pos: u64) -> Result<Window> {
-    let hasher = Hasher::default_of(d.st);
+    let hasher = Hasher::default_of(d);
     let start = start_of(major_of(pos));
     let mut out = Window { start, end: Window::END, ..Window::default() };
     let mut next_cut = 2 * MANY;

@@ -23,6 +23,9 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     dev.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
     let sb = Superblock::parse(&bytes)?;
     super::features::access(&sb.features())?;
+    if sb.incompat().contains(Incompat::CASEFOLD) && !crate::dir::can_fold(sb.encoding()) {
+        return Err(Error::Unsupported(format!("casefold with names in encoding {}", sb.encoding())));
+    }
     let geo = Geometry::new(&sb)?;
     let bytes = geo.blocks_count.checked_mul(u64::from(geo.block_size));
     match bytes {

@@ -22,7 +22,8 @@ const READ: Incompat = Incompat::FILETYPE
     .union(Incompat::EA_INODE)
     .union(Incompat::CSUM_SEED)
     .union(Incompat::LARGEDIR)
-    .union(Incompat::INLINE_DATA);
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::CASEFOLD);
 
 const WRITE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::LARGE_FILE)

@@ -49,7 +49,8 @@ const INCOMPAT: Incompat = Incompat::FILETYPE
     .union(Incompat::EA_INODE)
     .union(Incompat::CSUM_SEED)
     .union(Incompat::LARGEDIR)
-    .union(Incompat::INLINE_DATA);
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::CASEFOLD);
 
 /// Read-only compatible features that can be made.
 const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn states_and_unknown_features_are_refused() {
-        for list in ["needs_recovery", "journal_dev", "casefold", "shared_blocks", "orphan_present", "FEATURE_I30"] {
+        for list in ["needs_recovery", "journal_dev", "shared_blocks", "orphan_present", "FEATURE_I30"] {
             assert!(matches!(chosen(list), Err(Error::Unsupported(_))), "{list}");
         }
         assert!(chosen("bigalloc,^extent").is_err());

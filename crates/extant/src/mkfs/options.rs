@@ -95,6 +95,8 @@ pub struct Options {
     pub mmp_interval: u16,
     /// The quota files that `quota` makes; those of users and groups if unset, and that of projects with `project`.
     pub quota_kinds: Option<Vec<QuotaKind>>,
+    /// Whether names that are no UTF-8 are refused in directories that fold case.
+    pub strict_names: bool,
     /// Owner of the root directory.
     pub root_owner: (u32, u32),
     /// Permission bits of the root directory.
@@ -138,6 +140,7 @@ impl Default for Options {
             backup_superblocks: 2,
             mmp_interval: 5,
             quota_kinds: None,
+            strict_names: false,
             root_owner: (0, 0),
             root_mode: 0o755,
             time: None,
@@ -174,7 +177,7 @@ impl Options {
     }
 
     /// Applies a list as `mke2fs -E` takes it: `stride=`, `stripe_width=`, `resize=`, `num_backup_sb=`,
-    /// `mmp_update_interval=`, `root_owner=`, `quotatype=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
+    /// `mmp_update_interval=`, `root_owner=`, `quotatype=`, `encoding=`, `encoding_flags=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
     /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init` and `packed_meta_blocks`
     /// change nothing.
     ///
@@ -195,6 +198,8 @@ impl Options {
             "num_backup_sb" => self.backup_superblocks = number(name, value)?,
             "mmp_update_interval" => self.mmp_interval = number(name, value)?,
             "root_owner" => self.root_owner = owner(value)?,
+            "encoding" if matches!(value, "utf8" | "utf8-12.1") => {}
+            "encoding_flags" if matches!(value, "strict" | "nostrict") => self.strict_names = value == "strict",
             "quotatype" => self.quota_kinds = Some(quota_kinds(value)?),
             "root_perms" => self.root_mode = octal(name, value)?,
             "hash_seed" => self.hash_seed = Some(parse_uuid(value)?),

@@ -76,6 +76,9 @@ fn mix(mut z: u64) -> u64 {
 /// Hash version of new directories: half MD4.
 const HALF_MD4: u8 = 1;
 
+/// The one encoding of names that there is.
+const UTF8_12_1: u16 = 1;
+
 /// Mount counts are not checked.
 const NO_MAX_MOUNTS: u16 = u16::MAX;
 
@@ -92,6 +95,10 @@ pub(super) fn build(options: &Options, sizes: &Sizes, identity: &Identity) -> Re
     inodes(&mut sb, sizes);
     layout(&mut sb, options, sizes);
     policy(&mut sb, options, identity);
+    if sizes.features.incompat.contains(Incompat::CASEFOLD) {
+        sb.set_encoding(UTF8_12_1);
+        sb.set_encoding_flags(u16::from(options.strict_names));
+    }
     checksums(&mut sb, sizes.features, &identity.uuid);
     Ok(sb)
 }

@@ -4,7 +4,8 @@ use super::quota::Ownership;
 use super::{Caller, Node, Operations};
 use crate::error::{Errno, Result};
 use crate::inode::{Body, Inode};
-use crate::{file, xattr};
+use crate::{dir, file, xattr};
+use extant_format::features::Incompat;
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, MODE_SETGID, MODE_SETUID, Timestamp};
 use std::sync::Arc;
@@ -117,10 +118,12 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::NOTAIL)
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::CASEFOLD)
     .union(InodeFlags::PROJINHERIT);
 
 /// Of these, what only directories have.
-const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::PROJINHERIT);
+const OF_DIRECTORIES: InodeFlags =
+    InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::CASEFOLD).union(InodeFlags::PROJINHERIT);
 
 /// Where file capabilities are kept.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -194,6 +197,9 @@ impl Operations {
         if !inode.is_dir() && wanted.intersects(OF_DIRECTORIES) {
             return Err(Errno::OpNotSupp.into());
         }
+        if (old ^ wanted).contains(InodeFlags::CASEFOLD) {
+            self.check_folding(inode)?;
+        }
         let log_data = InodeFlags::JOURNAL_DATA;
         if inode.ftype == FileType::Regular && (old ^ wanted).contains(log_data) {
             file::log_data(st, inode, wanted.contains(log_data))?;
@@ -202,6 +208,20 @@ impl Operations {
         let mut body = inode.edit(st, &mut h)?;
         body.flags = (old & !SETTABLE) | (wanted & SETTABLE);
         body.ctime = st.now();
+        Ok(())
+    }
+
+    /// Names of a directory begin or end to be folded only while it has none. The directory is locked for writing.
+    fn check_folding(&self, dir: &Inode) -> Result<()> {
+        let st = self.st();
+        if !st.geo.incompat(Incompat::CASEFOLD) {
+            return Err(Errno::OpNotSupp.into());
+        }
+        if !dir::is_empty(st, dir)? {
+            return Err(Errno::NotEmpty.into());
+        }
+        // Names that were looked for in vain.
+        self.vfs.dentries.forget_all(dir.ino, dir.generation);
         Ok(())
     }
 

@@ -61,6 +61,7 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::JOURNAL_DATA)
     .union(InodeFlags::NOTAIL)
     .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::CASEFOLD)
     .union(InodeFlags::PROJINHERIT);
 
 /// Of these, what makes sense for a type.
@@ -68,7 +69,7 @@ fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
     let flags = dir & INHERITED;
     match ftype {
         FileType::Directory => flags,
-        FileType::Regular => flags & !(InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT),
+        FileType::Regular => flags & !(InodeFlags::DIRSYNC | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT),
         _ => flags & (InodeFlags::NODUMP | InodeFlags::NOATIME),
     }
 }
@@ -148,7 +149,7 @@ impl Operations {
         }
         let node = Node(self.vfs.inodes.insert(inode));
         let target = Target { ino: node.0.ino, generation: node.0.generation, ftype };
-        self.vfs.dentries.set(dir.ino, dir.generation, name, Some(target));
+        self.vfs.remember(dir, name, Some(target));
         Ok(node)
     }
 

@@ -53,7 +53,7 @@ impl Operations {
             self.touch_dir(h, dir, 0)
         })?;
         let target = Target { ino: inode.ino, generation: inode.generation, ftype: inode.ftype };
-        self.vfs.dentries.set(dir.ino, dir.generation, name, Some(target));
+        self.vfs.remember(dir, name, Some(target));
         Ok(())
     }
 

@@ -37,6 +37,7 @@ use crate::inode::Inode;
 use crate::store::Store;
 use crate::vfs::{Follow, InodeRef, Vfs, alive};
 use anchor::Anchors;
+use extant_format::features::Incompat;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::Ordering;
@@ -191,6 +192,11 @@ impl Operations {
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
     pub fn set_tunable(&self, name: &str, value: u64) -> Result<u64> {
         self.st().alloc.set(name, value)
+    }
+
+    /// Whether there may be directories whose names are equal if they differ in case only.
+    pub fn folds_names(&self) -> bool {
+        self.st().geo.incompat(Incompat::CASEFOLD)
     }
 
     /// Bytes of a block.

@@ -278,7 +278,7 @@ impl Operations {
 
     fn remember(&self, side: &Side<'_>, inode: Option<&Arc<Inode>>) {
         let target = inode.map(|i| Target { ino: i.ino, generation: i.generation, ftype: i.ftype });
-        self.vfs.dentries.set(side.dir.ino, side.dir.generation, side.name, target);
+        self.vfs.remember(side.dir, side.name, target);
     }
 
     /// The inode that hides a name from lower layers: a character device 0:0.

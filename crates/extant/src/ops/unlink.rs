@@ -74,7 +74,7 @@ impl Operations {
         st.whole(&mut h, |h| {
             dir::remove(st, h, dir, name)?;
             self.touch_dir(h, dir, -i32::from(child.is_dir()))?;
-            self.vfs.dentries.set(dir.ino, dir.generation, name, None);
+            self.vfs.remember(dir, name, None);
             self.drop_link(h, child)
         })
     }

@@ -262,6 +262,22 @@ impl Dentries {
         self.remove(&mut shard, key.hash, |e| e.is(&key) && e.target() == Some(Some(target)));
     }
 
+    /// Forgets all names of a directory. The caller holds its lock for writing, so that none comes meanwhile.
+    pub fn forget_all(&self, dir: InodeNr, generation: u32) {
+        let of_dir = |e: &Entry| e.dir == dir && e.generation == generation;
+        for index in 0..self.table.shard_count() {
+            let mut hashes = Vec::new();
+            self.table.each_in_shard(index, |e| {
+                if of_dir(e) {
+                    hashes.push(e.hash);
+                }
+            });
+            for hash in hashes {
+                self.remove(&mut self.table.lock(hash), hash, of_dir);
+            }
+        }
+    }
+
     fn remove(&self, shard: &mut TableShard<'_, Entry>, hash: u32, is: impl Fn(&Entry) -> bool) -> bool {
         let Some(entry) = shard.find(hash, &is) else { return false };
         self.lru.del(&entry.link);

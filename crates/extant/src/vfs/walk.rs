@@ -85,9 +85,17 @@ impl Vfs {
             None => None,
         };
         if name != b"." && name != b".." {
-            self.dentries.set(dir.ino, dir.generation, name, target);
+            self.remember(dir, name, target);
         }
         Ok(target)
+    }
+
+    /// Remembers where a name leads (or that it is absent), but in directories that fold case: there it is not the only spelling.
+    /// The caller holds the directory's lock.
+    pub fn remember(&self, dir: &Inode, name: &[u8], target: Option<Target>) {
+        if !dir::folds(&self.st, dir.vitals().flags) {
+            self.dentries.set(dir.ino, dir.generation, name, target);
+        }
     }
 
     /// The inode that `name` leads to in `dir`; None if there is no such name. Takes the directory's lock for reading on a miss.

@@ -9,6 +9,7 @@ mod external_journal;
 mod fast_commit;
 mod features;
 mod file;
+mod fold;
 mod freeze;
 mod fuzz;
 mod halfway;

@@ -326,7 +326,7 @@ fn bad_options_are_refused_and_nothing_is_written() {
     let refused = |options: Options| make(&device, &options).unwrap_err();
     assert!(matches!(refused(Options { label: vec![b'x'; 17], ..Options::default() }), Error::Invalid(_)));
     assert!(matches!(refused(Options { size: Some(65 * MIB), ..Options::default() }), Error::TooSmall(_)));
-    assert!(matches!(refused(ext4(4096, "casefold")), Error::Unsupported(_)));
+    assert!(matches!(refused(ext4(4096, "shared_blocks")), Error::Unsupported(_)));
     assert!(matches!(refused(Options { journal_size: Some(1), ..Options::default() }), Error::Invalid(_)));
     assert!(device.next_data(0).unwrap().is_none());
     for bytes in (0..300).map(|n| n * 1024) {

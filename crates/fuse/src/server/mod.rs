@@ -72,11 +72,12 @@ impl Server {
             ops: fs.operations().clone(),
             block_size: fs.superblock().block_size(),
             writeback: options.writeback_cache && !fs.is_read_only(),
+            // The kernel knows of one spelling of a name; what it remembers of that is not to outlive another's removal.
+            ttl: if fs.folds_names() { Duration::ZERO } else { options.time_to_live },
             fs: Some(fs),
             pool: Pool::start(WAITERS, options.thread_count() / 2)?,
             writers: Writers::default(),
             notices: Notices::start()?,
-            ttl: options.time_to_live,
             acl: options.acl,
             access_times: options.access_times,
             directory_access_times: options.directory_access_times,

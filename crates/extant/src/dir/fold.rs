@@ -1,0 +1,126 @@
+//! Names without case: two names of a case-folded directory are one if they are equal after folding.
+//!
+//! Folding is what Linux calls `utf8-12.1`: full case folding, canonical decomposition, and what is to be ignored by default left
+//! out. Code points that Unicode 12.1 does not know stay as they are and are letters of their own; whatever later versions say of the
+//! others is what 12.1 says, since Unicode changes neither foldings nor decompositions. A name that is no UTF-8 is equal to itself only.
+
+use regex_syntax::hir::{Class, HirKind};
+use std::borrow::Cow;
+use std::sync::LazyLock;
+use unicode_normalization::char::{canonical_combining_class, decompose_canonical};
+
+/// The encoding of the superblock that says so.
+pub(super) const UTF8_12_1: u16 = 1;
+
+/// Code points that are left out: `Default_Ignorable_Code_Point`, those that are not assigned too.
+const IGNORED: [(u32, u32); 17] = [
+    (0x00AD, 0x00AD),
+    (0x034F, 0x034F),
+    (0x061C, 0x061C),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180E),
+    (0x200B, 0x200F),
+    (0x202A, 0x202E),
+    (0x2060, 0x206F),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFF8),
+    (0x1_BCA0, 0x1_BCA3),
+    (0x1_D173, 0x1_D17A),
+    (0xE_0000, 0xE_0FFF),
+];
+
+/// Code points of Unicode 12.1, in order.
+static KNOWN: LazyLock<Vec<(u32, u32)>> =
+    LazyLock::new(|| match regex_syntax::parse(r"\p{Age=12.1}").map(|hir| hir.into_kind()) {
+        Ok(HirKind::Class(Class::Unicode(class))) => {
+            class.ranges().iter().map(|range| (range.start().into(), range.end().into())).collect()
+        }
+        _ => Vec::new(),
+    });
+
+fn is_in(ranges: &[(u32, u32)], c: char) -> bool {
+    let at = ranges.partition_point(|(_, end)| *end < u32::from(c));
+    ranges.get(at).is_some_and(|(start, _)| *start <= u32::from(c))
+}
+
+/// The name as it is compared and hashed; `None` if it is no UTF-8.
+pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
+    if name.is_ascii() {
+        return Some(name.to_ascii_lowercase());
+    }
+    let text = std::str::from_utf8(name).ok()?;
+    let mut folded: Vec<(u8, char)> = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        match is_in(&KNOWN, c) {
+            true => caseless::default_case_fold_str(c.encode_utf8(&mut [0; 4]))
+                .chars()
+                .for_each(|c| decompose_canonical(c, |c| folded.push((canonical_combining_class(c), c)))),
+            false => folded.push((0, c)),
+        }
+    }
+    folded.retain(|(_, c)| !is_in(&IGNORED, *c));
+    // Marks between two letters are in the order of their classes.
+    folded.chunk_by_mut(|a, b| (a.0 == 0) == (b.0 == 0)).for_each(|run| run.sort_by_key(|(class, _)| *class));
+    Some(folded.into_iter().map(|(_, c)| c).collect::<String>().into_bytes())
+}
+
+/// As [`fold`]; a name that cannot be folded is taken as it is.
+pub(super) fn or_raw(name: &[u8]) -> Cow<'_, [u8]> {
+    fold(name).map_or(Cow::Borrowed(name), Cow::Owned)
+}
+
+/// A name that is looked for among others.
+pub(super) struct Sought<'a> {
+    name: &'a [u8],
+    folded: Option<Vec<u8>>,
+}
+
+impl<'a> Sought<'a> {
+    pub fn new(name: &'a [u8]) -> Self {
+        Sought { name, folded: fold(name) }
+    }
+
+    /// Whether this is the name of an entry.
+    pub fn is(&self, entry: &[u8]) -> bool {
+        match &self.folded {
+            _ if self.name == entry => true,
+            Some(folded) if entry.is_ascii() => folded.eq_ignore_ascii_case(entry),
+            Some(folded) => fold(entry).is_some_and(|entry| entry == *folded),
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn same(a: &str, b: &str) -> bool {
+        let (one, other) = (Sought::new(a.as_bytes()).is(b.as_bytes()), Sought::new(b.as_bytes()).is(a.as_bytes()));
+        assert_eq!(one, other, "{a} {b}");
+        one
+    }
+
+    #[test]
+    fn names_are_equal_but_for_case_and_composition() {
+        assert!(same("README", "readme") && same("Straße", "STRASSE") && same("Ä", "a\u{308}"));
+        // Marks of two classes in either order, and what is ignored.
+        assert!(same("q\u{307}\u{323}", "Q\u{323}\u{307}") && same("a\u{AD}b\u{2065}", "AB"));
+        assert!(same("ﬃ", "FFI") && same("ǰ", "J\u{30C}") && same("한", "\u{1112}\u{1161}\u{11AB}"));
+        assert!(!same("a", "b") && !same("ı", "i") && !same("a", "ä"));
+        // Later than 12.1: U+A7C7 and U+A7C8 are a pair of 13.0.
+        assert!(!same("\u{A7C7}", "\u{A7C8}") && same("A\u{A7C7}", "a\u{A7C7}"));
+    }
+
+    #[test]
+    fn what_is_no_text_is_itself() {
+        assert!(Sought::new(b"A\xFF").is(b"A\xFF"));
+        assert!(!Sought::new(b"A\xFF").is(b"a\xFF"));
+        assert_eq!(&*or_raw(b"A\xFF"), b"A\xFF");
+        assert!(KNOWN.len() > 600);
+    }
+}
