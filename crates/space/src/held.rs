@@ -23,17 +23,18 @@ impl Held {
 
     /// Holds a run. False, with nothing changed, if it is empty or a part of it is held already.
     pub fn add(&mut self, run: Run) -> bool {
-        if run.len == 0 || run.start.checked_add(run.len).is_none() || self.overlaps(run) {
+        if run.len == 0 || run.start.checked_add(run.len).is_none() {
             return false;
         }
-        let mut whole = run;
-        if let Some(before) = self.last_before(run.start).filter(|before| before.end() == run.start) {
-            whole = Run { start: before.start, len: before.len + run.len };
+        let before = self.last_before(run.end());
+        if before.is_some_and(|held| held.end() > run.start) {
+            return false;
         }
-        if let Some(len) = self.runs.remove(&run.end()) {
-            whole.len += len;
-        }
-        self.runs.insert(whole.start, whole.len);
+        let len = run.len + self.runs.remove(&run.end()).unwrap_or(0);
+        match before.filter(|held| held.end() == run.start) {
+            Some(held) => self.runs.insert(held.start, held.len + len),
+            None => self.runs.insert(run.start, len),
+        };
         true
     }
 

@@ -86,25 +86,33 @@ impl FreeTree {
     /// Makes a run free. False, with nothing changed, if it is empty, spans groups, or a part of it is free already.
     pub fn add(&mut self, run: Run) -> bool {
         let Some(last) = run.start.checked_add(run.len).and_then(|end| end.checked_sub(1)) else { return false };
-        if run.len == 0 || self.group_of(run.start) != self.group_of(last) || self.overlaps(run) {
+        if run.len == 0 || self.group_of(run.start) != self.group_of(last) {
             return false;
         }
-        let mut whole = run;
-        if let Some(before) = self.before(run.start)
-            && before.end() == run.start
-            && self.group_of(before.start) == self.group_of(run.start)
-        {
-            self.remove(before);
-            whole = Run { start: before.start, len: before.len + whole.len };
+        let (before, after) = (self.before(run.end()), self.starting_at(run.end()));
+        if before.is_some_and(|free| free.end() > run.start) {
+            return false;
         }
-        if let Some(after) = self.at(run.end())
-            && self.group_of(after.start) == self.group_of(run.start)
-        {
+        let joins = |other: &Run| self.group_of(other.start) == self.group_of(run.start);
+        let before = before.filter(|before| before.end() == run.start && joins(before));
+        let after = after.filter(joins);
+        if let Some(after) = after {
             self.remove(after);
-            whole.len += after.len;
         }
-        self.insert(whole);
+        let len = run.len + after.map_or(0, |after| after.len);
+        match before {
+            Some(before) => self.lengthen(before, len),
+            None => self.insert(Run { start: run.start, len }),
+        }
         true
+    }
+
+    /// Makes a run longer by `more`.
+    fn lengthen(&mut self, run: Run, more: u32) {
+        self.by_place.insert(run.start, run.len + more);
+        self.by_len.remove(&(Reverse(run.len), run.start));
+        self.by_len.insert((Reverse(run.len + more), run.start));
+        self.free += more;
     }
 
     /// Takes a run out. False, with nothing changed, if it is empty or not wholly free.
@@ -128,6 +136,11 @@ impl FreeTree {
     /// The last run that starts before `unit`.
     fn before(&self, unit: u32) -> Option<Run> {
         self.by_place.range(..unit).next_back().map(|(start, len)| Run { start: *start, len: *len })
+    }
+
+    /// The free run that begins with the unit.
+    fn starting_at(&self, unit: u32) -> Option<Run> {
+        self.by_place.get(&unit).map(|len| Run { start: unit, len: *len })
     }
 
     /// The free run that has the unit.

@@ -147,8 +147,10 @@ impl Blocks {
         self.budget.give(self.let_go(self.shape.tree_of(g), &[(g, run)]));
     }
 
-    /// Makes held clusters free again that lie in order. A tree's lock is taken for many at a time.
-    fn release_all(&self, runs: &[(GroupNr, Run)]) {
+    /// Makes held clusters free again, in order. A tree's lock is taken for many at a time.
+    pub(super) fn release_all(&self, mut runs: Vec<(GroupNr, Run)>) {
+        runs.sort_unstable_by_key(|(group, run)| (*group, run.start));
+        merge(&mut runs);
         for of_tree in runs.chunk_by(|a, b| self.shape.tree_of(a.0) == self.shape.tree_of(b.0)) {
             for some in of_tree.chunks(MAX_RELEASE) {
                 let Some((g, _)) = some.first() else { continue };
@@ -158,9 +160,9 @@ impl Blocks {
     }
 
     /// Notes clusters that `tid` frees; they are held.
-    pub(super) fn defer(&self, tid: Tid, group: GroupNr, run: Run) {
-        self.pending.fetch_add(i64::from(run.len), Ordering::SeqCst);
-        self.freed.local().lock().push(Freed { tid, group, run });
+    pub(super) fn defer(&self, tid: Tid, group: GroupNr, runs: impl Iterator<Item = Run> + Clone) {
+        self.pending.fetch_add(runs.clone().map(|run| i64::from(run.len)).sum(), Ordering::SeqCst);
+        self.freed.local().lock().extend(runs.map(|run| Freed { tid, group, run }));
     }
 
     /// What `tid` and its predecessors freed may be allocated again.
@@ -169,27 +171,27 @@ impl Blocks {
         for list in self.freed.iter() {
             durable.extend(list.lock().extract_if(.., |freed| freed.tid <= tid));
         }
-        durable.sort_unstable_by_key(|freed| (freed.group, freed.run.start));
-        let runs = merged(&durable);
+        let mut runs: Vec<(GroupNr, Run)> = durable.iter().map(|freed| (freed.group, freed.run)).collect();
         if self.discard.load(Ordering::Relaxed) {
+            runs.sort_unstable_by_key(|(group, run)| (*group, run.start));
+            merge(&mut runs);
             runs.iter().for_each(|(group, run)| self.discard_freed(*group, *run));
         }
-        self.release_all(&runs);
+        self.release_all(runs);
         let freed: i64 = durable.iter().map(|freed| i64::from(freed.run.len)).sum();
         self.pending.fetch_sub(freed, Ordering::SeqCst);
     }
 }
 
-/// Runs that touch in a group as one.
-fn merged(freed: &[Freed]) -> Vec<(GroupNr, Run)> {
-    let mut runs: Vec<(GroupNr, Run)> = Vec::with_capacity(freed.len());
-    for Freed { group, run, .. } in freed {
-        match runs.last_mut() {
-            Some((last, whole)) if last == group && whole.end() == run.start => whole.len += run.len,
-            _ => runs.push((*group, *run)),
+/// Makes runs that touch in a group one; they are in order.
+fn merge(runs: &mut Vec<(GroupNr, Run)>) {
+    runs.dedup_by(|next, whole| {
+        let touch = next.0 == whole.0 && whole.1.end() == next.1.start;
+        if touch {
+            whole.1.len += next.1.len;
         }
-    }
-    runs
+        touch
+    });
 }
 
 /// Groups whose bitmap was never written are known without being read: what is free there lies behind their metadata.

@@ -13,8 +13,20 @@ use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::{Handle, Seal, Tid};
 use extant_space::Run;
 use extant_sync::MutexGuard;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Blocks within one group.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    group: GroupNr,
+    /// The first block, and how many.
+    start: u64,
+    len: u32,
+    /// Their clusters.
+    run: Run,
+}
 
 fn bits(run: Run) -> Range<usize> {
     run.start as usize..run.end() as usize
@@ -75,18 +87,40 @@ impl Alloc {
     /// # Errors
     /// `Corrupt` if a block is free already, belongs to the file system's own metadata, or does not exist; `Io`.
     pub fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
+        self.free_all(h, &[(start, len)], purpose)
+    }
+
+    /// Frees several runs of blocks, as [`Alloc::free`] does each. After an error about one the others are freed all the same.
+    ///
+    /// # Errors
+    /// The first of theirs.
+    pub fn free_all(&self, h: &mut Handle<'_>, runs: &[(BlockNr, u32)], purpose: Purpose) -> Result<()> {
+        let mut parts: SmallVec<[Part; 8]> = SmallVec::new();
+        let mut result = Ok(());
+        for (start, len) in runs {
+            result = result.and(self.parts(*start, *len, &mut parts));
+        }
+        for of_group in parts.chunk_by(|a, b| a.group == b.group) {
+            result = result.and(self.blocks.free(h, of_group, purpose));
+        }
+        result
+    }
+
+    /// The parts of a run that is to be freed by the groups in which they lie.
+    fn parts(&self, start: BlockNr, len: u32, parts: &mut SmallVec<[Part; 8]>) -> Result<()> {
         if !self.vol.geo.data_range_valid(start, len.into()) {
             return Err(Corrupt::new("freed blocks").found(start.0).expected(self.vol.geo.blocks_count).into());
         }
-        let mut at = start.0;
-        let end = start.0 + u64::from(len);
+        let (mut at, end) = (start.0, start.0 + u64::from(len));
         if self.withheld.keep(at..end) {
             return Ok(());
         }
         while at < end {
-            let part = self.part_in_group(at, end)?;
-            self.blocks.free(h, BlockNr(at), part, purpose)?;
-            at += u64::from(part);
+            let len = self.part_in_group(at, end)?;
+            let nowhere = || Corrupt::new("freed block").found(at);
+            let (group, run) = self.blocks.place(BlockNr(at), len).ok_or_else(nowhere)?;
+            parts.push(Part { group, start: at, len, run });
+            at += u64::from(len);
         }
         Ok(())
     }
@@ -118,33 +152,57 @@ impl Blocks {
         self.groups.bitmap_changed(h, g, Kind::Blocks)?;
         self.groups.edit(h, g, |desc| less(&mut desc.free_clusters, run.len, "free clusters", g))?;
         bitmap::set_range(&mut h.write(&buffer, Seal::NONE)?, bits(run));
-        self.with_tree_of(g, |tree, place| tree.held.remove(place(run)));
+        self.with_tree_of(g, |tree, place| _ = tree.held.remove(place(run)));
         Ok(())
     }
 
-    /// Frees blocks within one group.
-    pub(super) fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
-        let nowhere = || Corrupt::new("freed block").found(start.0);
-        let (g, run) = self.place(start, len).ok_or_else(nowhere)?;
-        if is_metadata(&self.vol.geo, &self.groups, g, start.0, len.into()) {
-            return Err(nowhere().field("belongs to the file system").at_group(g).into());
-        }
+    /// Frees data clusters of a group.
+    pub(super) fn free_clusters(&self, h: &mut Handle<'_>, group: GroupNr, run: Run) -> Result<()> {
+        let start = self.vol.geo.block_of_bit(group, run.start).0;
+        let len = run.len.saturating_mul(self.cluster_ratio());
+        self.free(h, &[Part { group, start, len, run }], Purpose::Data)
+    }
+
+    /// Frees blocks of one group.
+    fn free(&self, h: &mut Handle<'_>, parts: &[Part], purpose: Purpose) -> Result<()> {
+        let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
         let _bitmap = self.lock_bitmap(g)?;
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
-        let used = bitmap::all_ones(&buffer.read(), bits(run));
-        // Held before it looks free: while the bitmap is locked nobody makes free space of it. What is used and free at once is so only
-        // if the image lets two groups share a bitmap.
-        if !used || !self.with_tree_of(g, |tree, place| !tree.free.overlaps(place(run)) && tree.held.add(place(run))) {
-            return Err(nowhere().field("is free already").at_group(g).into());
-        }
-        let freed = self.clear(h, g, start, (len, run), purpose, &buffer);
+        let (held, wrong) = self.hold(g, parts, &buffer);
+        let freed = if held.is_empty() { Ok(()) } else { self.clear(h, g, &held, purpose, &buffer) };
+        let runs = held.iter().map(|part| part.run);
         match freed {
-            Ok(()) => self.defer(h.tid(), g, run),
-            Err(_) => {
-                self.with_tree_of(g, |tree, place| tree.held.remove(place(run)));
-            }
+            Ok(()) => self.defer(h.tid(), g, runs),
+            Err(_) => self.with_tree_of(g, |tree, place| runs.for_each(|run| _ = tree.held.remove(place(run)))),
         }
-        freed
+        freed.and(wrong)
+    }
+
+    /// Holds those of the blocks that may be freed, and tells what is wrong with the first of the others. They are held before they
+    /// look free: while the bitmap is locked nobody makes free space of them. What is used and free at once is so only if the image
+    /// lets two groups share a bitmap.
+    fn hold(&self, g: GroupNr, parts: &[Part], buffer: &Buffer) -> (SmallVec<[Part; 8]>, Result<()>) {
+        let (mut held, mut wrong) = (SmallVec::new(), None);
+        let geo = &self.vol.geo;
+        let own = |part: &Part| is_metadata(geo, &self.groups, g, part.start, part.len.into());
+        let used: SmallVec<[bool; 8]> = {
+            let bytes = buffer.read();
+            parts.iter().map(|part| bitmap::all_ones(&bytes, bits(part.run))).collect()
+        };
+        let own: SmallVec<[bool; 8]> = parts.iter().map(own).collect();
+        self.with_tree_of(g, |tree, place| {
+            for ((part, used), own) in parts.iter().zip(used).zip(own) {
+                let unit = place(part.run);
+                if !own && used && !tree.free.overlaps(unit) && tree.held.add(unit) {
+                    held.push(*part);
+                } else {
+                    wrong.get_or_insert((part.start, own));
+                }
+            }
+        });
+        let field = |own| if own { "belongs to the file system" } else { "is free already" };
+        let wrong = wrong.map(|(start, own)| Corrupt::new("freed block").found(start).field(field(own)).at_group(g));
+        (held, wrong.map_or(Ok(()), |wrong| Err(wrong.into())))
     }
 
     /// Clears the bits of blocks that are freed.
@@ -152,17 +210,18 @@ impl Blocks {
         &self,
         h: &mut Handle<'_>,
         g: GroupNr,
-        start: BlockNr,
-        (len, run): (u32, Run),
+        parts: &[Part],
         purpose: Purpose,
         buffer: &Arc<Buffer>,
     ) -> Result<()> {
-        self.groups.bitmap_changed(h, g, Kind::Blocks)?;
+        let sum = parts.iter().map(|part| part.run.len).sum();
+        self.groups.join(h, g)?;
         if purpose == Purpose::Metadata {
-            h.revoke(start.0, len.into())?;
+            parts.iter().try_for_each(|part| h.revoke(part.start, part.len.into()))?;
         }
-        self.groups.edit(h, g, |desc| self.more(&mut desc.free_clusters, run.len, g))?;
-        bitmap::clear_range(&mut h.write(buffer, Seal::NONE)?, bits(run));
+        self.groups.edit_with_bitmap(h, g, Kind::Blocks, |desc| self.more(&mut desc.free_clusters, sum, g))?;
+        let mut bytes = h.write(buffer, Seal::NONE)?;
+        parts.iter().for_each(|part| bitmap::clear_range(&mut bytes, bits(part.run)));
         Ok(())
     }
 
@@ -176,11 +235,11 @@ impl Blocks {
         if bitmap.bad { Err(bad().into()) } else { Ok(bitmap) }
     }
 
-    /// Runs `f` on the group's tree, with what makes units of the tree from clusters of the group. False if there is no such
-    /// group.
-    fn with_tree_of(&self, g: GroupNr, f: impl FnOnce(&mut Tree, &dyn Fn(Run) -> Run) -> bool) -> bool {
-        let slot = self.trees.get(self.shape.tree_of(g) as usize);
-        slot.is_some_and(|slot| f(&mut slot.lock(), &|run| self.shape.place(g, run)))
+    /// Runs `f` on the group's tree, with what makes units of the tree from clusters of the group; not if there is no such group.
+    fn with_tree_of(&self, g: GroupNr, f: impl FnOnce(&mut Tree, &dyn Fn(Run) -> Run)) {
+        if let Some(slot) = self.trees.get(self.shape.tree_of(g) as usize) {
+            f(&mut slot.lock(), &|run| self.shape.place(g, run));
+        }
     }
 
     fn more(&self, count: &mut u32, by: u32, g: GroupNr) -> Result<()> {

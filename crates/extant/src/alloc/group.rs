@@ -62,9 +62,12 @@ fn marked(geo: &Geometry, g: GroupNr, start: u64, count: u64, bits: &[u8]) -> bo
 pub(super) fn is_metadata(geo: &Geometry, groups: &Groups, g: GroupNr, start: u64, count: u64) -> bool {
     let end = start.saturating_add(count);
     let hits = |from: u64, len: u64| start < from.saturating_add(len) && end > from;
-    let base = u64::from(geo.base_meta_blocks(g));
-    if hits(geo.first_block_of_group(g).0, base) {
+    let first = geo.first_block_of_group(g).0;
+    if start - first.min(start) < geo.most_base_meta_blocks() && hits(first, geo.base_meta_blocks(g).into()) {
         return true;
+    }
+    if !groups.near_metadata(g, start, end) {
+        return false;
     }
     let table = u64::from(geo.inode_table_blocks());
     let first = geo.flex_group_of(g) << geo.flex_bits;

@@ -188,7 +188,10 @@ impl Blocks {
         self.change(t, &mut tree, |tree| {
             let free =
                 runs.iter().filter(|(g, run)| self.let_one_go(tree, *g, *run)).map(|(_, run)| u64::from(run.len)).sum();
-            self.renew_outside(t, tree);
+            // What is not in memory has its summaries, which may tell of more now.
+            if runs.iter().any(|(g, _)| tree.is_absent(self.shape.mask(*g))) {
+                self.renew_outside(t, tree);
+            }
             free
         })
     }

@@ -9,6 +9,7 @@ use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::types::BlockNr;
 use extant_journal::Handle;
+use extant_space::Run;
 use extant_sync::{Level, Mutex};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -53,8 +54,7 @@ impl Alloc {
                 used_runs(bits, within)
             });
             for used in used {
-                let first = self.vol.geo.block_of_bit(g, used.start as u32);
-                self.blocks.free(h, first, used.len() as u32, super::Purpose::Data)?;
+                self.blocks.free_clusters(h, g, Run { start: used.start as u32, len: used.len() as u32 })?;
             }
             at += u64::from(part);
         }

@@ -18,6 +18,7 @@ use extant_format::extent::{Node, NodeMut, seal_extent_block};
 use extant_format::inode::I_BLOCK_SIZE;
 use extant_format::types::BlockNr;
 use extant_journal::{Handle, Seal};
+use extant_sync::atomic::Ordering;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -37,6 +38,17 @@ impl<'a> Reader<'a> {
         Owner { geo: &self.st.geo, ino: self.inode.ino, seed: self.inode.seed }
     }
 
+    /// The root is verified once: what memory has afterwards is its own work.
+    fn open_root<'b>(&self, bytes: &'b [u8]) -> Result<Node<'b>> {
+        // Relaxed: the bytes come from under the body's lock, and who finds the mark unset verifies them again.
+        if self.inode.root_verified.load(Ordering::Relaxed) {
+            return Ok(Node::open(bytes).map_err(|e| e.at_inode(self.inode.ino))?);
+        }
+        let node = self.owner().open_root(bytes)?;
+        self.inode.root_verified.store(true, Ordering::Relaxed);
+        Ok(node)
+    }
+
     pub(super) fn root(&self) -> [u8; I_BLOCK_SIZE] {
         self.inode.body().i_block
     }
@@ -52,7 +64,7 @@ impl<'a> Reader<'a> {
 impl Nodes for Reader<'_> {
     fn view<R>(&self, at: At, expect: Expect, f: impl FnOnce(Node<'_>) -> R) -> Result<R> {
         match at {
-            At::Root => Ok(f(self.owner().open_root(&self.root())?)),
+            At::Root => Ok(f(self.open_root(&self.root())?)),
             At::Block(nr) => {
                 let buffer = self.block(nr, expect)?;
                 let bytes = buffer.read();

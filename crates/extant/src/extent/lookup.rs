@@ -48,27 +48,52 @@ pub(super) fn lookup_locked(st: &Store, inode: &Inode, map: &MapCache, lblk: u32
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn pieces(st: &Store, inode: &Inode, from: u32, most: usize) -> Result<Vec<Run>> {
-    let _map = inode.map.read();
+pub fn pieces(st: &Store, inode: &Inode, from: u32, most: usize) -> Result<Pieces> {
+    let map = inode.map.read();
+    if map.get(from, u32::MAX).is_some_and(|run| !run.is_mapped() && run.end() >= LOGICAL_END) {
+        return Ok(Pieces::new());
+    }
     let nodes = Reader::new(st, inode);
-    let mut found = Vec::new();
-    let mut at = u64::from(from);
+    let found = match Kind::of(inode) {
+        Kind::Tree => tree_pieces(&nodes, from, most)?,
+        Kind::Indirect => pointer_pieces(st, &nodes, from, most)?,
+        Kind::Inline => Pieces::new(),
+    };
+    let epoch = map.epoch();
+    drop(map);
+    if found.is_empty() && most > 0 {
+        remember(inode, epoch, &smallvec![hole(from, LOGICAL_END)]);
+    }
+    Ok(found)
+}
+
+/// Some extents of a map.
+pub type Pieces = SmallVec<[Run; 8]>;
+
+fn tree_pieces(nodes: &Reader<'_>, from: u32, most: usize) -> Result<Pieces> {
+    let (mut found, mut at) = (Pieces::new(), u64::from(from));
+    while found.len() < most && at < LOGICAL_END {
+        let path = tree::find(nodes, at as u32)?;
+        let (leaves, end) = tree::leaves_from(nodes, &path, most - found.len())?;
+        found.extend(leaves.iter().map(run_of));
+        if end <= at {
+            break;
+        }
+        at = end;
+    }
+    Ok(found)
+}
+
+fn pointer_pieces(st: &Store, nodes: &Reader<'_>, from: u32, most: usize) -> Result<Pieces> {
+    let (mut found, mut at) = (Pieces::new(), u64::from(from));
     while found.len() < most
-        && let Some(lblk) = u32::try_from(at).ok().filter(|_| at < max_blocks(st, inode))
-        && let Some(piece) = next_piece(st, &nodes, lblk)?
+        && let Some(lblk) = u32::try_from(at).ok().filter(|_| at < max_blocks(st, nodes.inode))
+        && let Some(piece) = next_pointers(st, nodes, lblk)?
     {
         at = u64::from(piece.lblk) + u64::from(piece.len);
         found.push(piece);
     }
     Ok(found)
-}
-
-fn next_piece(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run>> {
-    match Kind::of(nodes.inode) {
-        Kind::Tree => Ok(tree::first_from(nodes, lblk)?.map(|leaf| run_of(&leaf))),
-        Kind::Indirect => next_pointers(st, nodes, lblk),
-        Kind::Inline => Ok(None),
-    }
 }
 
 fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run>> {
@@ -110,7 +135,8 @@ fn walk(st: &Store, inode: &Inode, lblk: u32) -> Result<Runs> {
     }
 }
 
-fn hole(lblk: u32, end: u64) -> Run {
+/// A hole up to `end`.
+pub(super) fn hole(lblk: u32, end: u64) -> Run {
     let len = end.saturating_sub(lblk.into()).min(u32::MAX.into()) as u32;
     Run { lblk, len, pblk: BlockNr(0), state: State::Hole }
 }

@@ -4,6 +4,7 @@ use super::budget;
 use super::indirect::{self, Removal};
 use super::insert::changing;
 use super::io::Writer;
+use super::lookup;
 use super::owner::{Kind, charge, purpose};
 use super::tree;
 use crate::alloc::Purpose;
@@ -14,6 +15,7 @@ use crate::store::Store;
 use extant_format::extent::Leaf;
 use extant_format::types::BlockNr;
 use extant_journal::Handle;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,57 +35,75 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
         Kind::Indirect => remove_pointers(st, h, inode, range.clone()),
         Kind::Inline => Ok(range.start),
     })?;
+    let all = reached == range.start && range.end >= tree::LOGICAL_END && Kind::of(inode) == Kind::Tree;
     map.forget(range);
+    if all {
+        map.put(lookup::hole(reached as u32, tree::LOGICAL_END));
+    }
     Ok(reached)
 }
 
 /// Most logged blocks freed at once.
 const MOST_REVOKED: u64 = 1000;
 
+/// Most extents unmapped at once.
+const MOST_PARTS: usize = 64;
+
 fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
     let mut end = range.end;
     let mut first = true;
     // Records of blocks that were logged cost credits, too: at least a hundred fit in a block.
     let logged = purpose(st, inode) == Purpose::Metadata;
-    let (most, revokes) = if logged { (MOST_REVOKED, MOST_REVOKED as u32 / 100 + 1) } else { (u64::MAX, 0) };
+    let (long, revokes) = if logged { (MOST_REVOKED, MOST_REVOKED as u32 / 100 + 1) } else { (u64::MAX, 0) };
+    // On bigalloc what is free depends on what is left.
+    let most = if st.geo.cluster_ratio() > 1 { 1 } else { MOST_PARTS };
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
     while let Some(path) = tree::last_before(&nodes, end)? {
-        let part = path.left.and_then(|e| tree::cut(&e, range.start..end));
-        let Some(part) = part.and_then(|part| tree::cut(&part, part.end().saturating_sub(most)..end)) else { break };
-        let needed = budget::edit(st, path.depth() as u32) + st.alloc.credits(part.len.into()) + revokes;
-        if !budget::may_go_on(nodes.h, needed, first)? {
-            return Ok(part.end());
+        let mut gone = tree::tail(&nodes, &path, range.start..end, most, long)?;
+        let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last()) else { break };
+        let (low, high) = (u64::from(low.lblk), high.end());
+        let fixed = budget::edit(st, path.depth() as u32);
+        let cost = |part: &Leaf| st.alloc.credits(part.len.into()) + revokes;
+        let needed = gone.parts.iter().fold(fixed, |sum, part| sum.saturating_add(cost(part)));
+        let (mut needed, mut low) = (needed, low);
+        if !budget::may_go_on(nodes.h, needed, false)? {
+            // As many as there are credits for, from the end.
+            let one = fixed + gone.parts.last().map_or(0, cost);
+            if !budget::may_go_on(nodes.h, one, first)? {
+                return Ok(high);
+            }
+            gone = tree::tail(&nodes, &path, range.start..end, 1, long)?;
+            (needed, low) = (one, gone.parts.first().map_or(low, |part| part.lblk.into()));
         }
         let before = nodes.h.credits_left();
-        remove_part(&mut nodes, part)?;
+        remove_parts(&mut nodes, &path, &gone)?;
         budget::assert_used(before, nodes.h, needed);
-        end = part.lblk.into();
+        end = low;
         first = false;
     }
     Ok(range.start)
 }
 
-/// Unmaps a part of one extent and frees its blocks.
-fn remove_part(nodes: &mut Writer<'_, '_, '_>, part: Leaf) -> Result<()> {
+/// Unmaps parts of extents and frees their blocks.
+fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: &tree::Path, gone: &tree::Tail) -> Result<()> {
     let (st, inode) = (nodes.st, nodes.inode);
-    let freed = freed_blocks(nodes, &part)?;
-    check_bitmaps(st, freed)?;
-    charge(st, nodes.h, inode, -i64::from(freed.1))?;
-    if let Err(error) = tree::remove(nodes, part.lblk, part.lblk.into()..part.end()) {
+    let mut freed = gone.parts.iter().map(|part| freed_blocks(nodes, part)).collect::<Result<SmallVec<[_; 8]>>>()?;
+    freed.retain(|(_, len)| *len > 0);
+    check_bitmaps(st, &freed)?;
+    let sum: i64 = freed.iter().map(|(_, len)| i64::from(*len)).sum();
+    charge(st, nodes.h, inode, -sum)?;
+    if let Err(error) = tree::remove_tail(nodes, path, gone) {
         // For lack of space, say: the tree is as it was.
-        charge(st, nodes.h, inode, freed.1.into())?;
+        charge(st, nodes.h, inode, sum)?;
         return Err(error);
     }
-    match freed {
-        (_, 0) => Ok(()),
-        (start, len) => free(st, nodes.h, inode, start, len),
-    }
+    free(st, nodes.h, inode, &freed)
 }
 
 /// Frees blocks that are unmapped already. What a damaged bitmap does not take stays marked as used; but a device that
 /// fails must not leave blocks that nobody owns.
-fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, start: BlockNr, len: u32) -> Result<()> {
-    let freed = st.alloc.free(h, start, len, purpose(st, inode));
+fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
+    let freed = st.alloc.free_all(h, runs, purpose(st, inode));
     if let Err(e @ Error::Io(_)) = &freed {
         st.give_up(e);
     }
@@ -91,14 +111,18 @@ fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, start: BlockNr, len: u32)
 }
 
 /// Before blocks are unmapped: the bitmaps that they are to be freed in can be read.
-fn check_bitmaps(st: &Store, (start, len): (BlockNr, u32)) -> Result<()> {
-    let end = start.0.saturating_add(len.into());
-    let mut at = start;
-    while at.0 < end
-        && let Some(g) = st.geo.group_of_block(at)
-    {
-        st.groups.bitmap(g, Bits::Blocks)?;
-        at = BlockNr(st.geo.first_block_of_group(g).0.saturating_add(st.geo.blocks_in_group(g).into()));
+fn check_bitmaps(st: &Store, runs: &[(BlockNr, u32)]) -> Result<()> {
+    let mut seen = None;
+    for (start, len) in runs {
+        let (mut at, end) = (*start, start.0.saturating_add((*len).into()));
+        while at.0 < end
+            && let Some(g) = st.geo.group_of_block(at)
+        {
+            if seen.replace(g) != Some(g) {
+                st.groups.bitmap(g, Bits::Blocks)?;
+            }
+            at = BlockNr(st.geo.first_block_of_group(g).0.saturating_add(st.geo.blocks_in_group(g).into()));
+        }
     }
     Ok(())
 }
@@ -159,8 +183,8 @@ impl Removal<Writer<'_, '_, '_>> for Freeing {
 
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
         let first = BlockNr(first.into());
-        check_bitmaps(nodes.st, (first, len))?;
+        check_bitmaps(nodes.st, &[(first, len)])?;
         charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))?;
-        free(nodes.st, nodes.h, nodes.inode, first, len)
+        free(nodes.st, nodes.h, nodes.inode, &[(first, len)])
     }
 }

@@ -91,6 +91,9 @@ impl Owner<'_> {
     fn touches_base(&self, pblk: u64, len: u64) -> bool {
         let group = |block| self.geo.group_of_block(BlockNr(block));
         let (Some(first), Some(last)) = (group(pblk), group(pblk + len.saturating_sub(1))) else { return false };
+        if first == last && pblk - self.geo.first_block_of_group(first).0 >= self.geo.most_base_meta_blocks() {
+            return false;
+        }
         (first.0..=last.0).any(|g| {
             let base = self.geo.base_meta(g.into());
             let overlaps = |r: &std::ops::Range<u64>| !r.is_empty() && r.start < pblk + len && pblk < r.end;

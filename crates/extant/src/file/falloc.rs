@@ -1,6 +1,6 @@
 //! fallocate(2): allocating, punching, zeroing; taking out and pushing apart are in `shift`.
 
-use super::{ahead, inline, limits, map, shift, space, times, truncate, writeback, zero};
+use super::{ahead, inline, limits, map, shift, space, tail, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, State};
 use crate::inode::{Inode, Work};
@@ -57,6 +57,7 @@ fn allocate(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);
+    tail::settle(st, inode, &mut work)?;
     prepare_growth(st, inode, end, grow)?;
     fill_holes(st, inode, map::blocks(st, offset, end), grow.then_some(end))?;
     finish(st, inode, end, grow)
@@ -153,6 +154,7 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     };
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);
+    tail::settle(st, inode, &mut work)?;
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);
     write_neighbours(st, inode, &mut work, &whole)?;
@@ -183,6 +185,7 @@ fn zero_range(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool)
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);
+    tail::settle(st, inode, &mut work)?;
     prepare_growth(st, inode, end, grow)?;
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);

@@ -47,17 +47,22 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
         }
         Ok(true)
     })?;
-    zero_behind(st, inode, blocks.start, &mut bytes);
+    let last = map::block_of(st, inode.pages.size());
+    if zero_behind(st, inode, blocks.start, &mut bytes) {
+        // A page would hide that the device has something else there: who lets the file grow looks at the device then.
+        kept.iter_mut().for_each(|run| run.end = run.end.min(last.max(run.start)));
+    }
     keep(st, inode, blocks.start, &bytes, &kept, generation);
     Ok(Stretch { lblk: blocks.start, bytes })
 }
 
-/// Zeroes what lies behind the end of the file.
-fn zero_behind(st: &Store, inode: &Inode, lblk: u32, bytes: &mut [u8]) {
+/// Zeroes what lies behind the end of the file. True if something else was there.
+fn zero_behind(st: &Store, inode: &Inode, lblk: u32, bytes: &mut [u8]) -> bool {
     let valid = inode.pages.size().saturating_sub(map::byte(st, lblk));
-    if let Some(behind) = usize::try_from(valid).ok().and_then(|valid| bytes.get_mut(valid..)) {
-        behind.fill(0);
-    }
+    let Some(behind) = usize::try_from(valid).ok().and_then(|valid| bytes.get_mut(valid..)) else { return false };
+    let dirty = behind.iter().any(|byte| *byte != 0);
+    behind.fill(0);
+    dirty
 }
 
 fn keep(st: &Store, inode: &Arc<Inode>, lblk: u32, bytes: &[u8], kept: &[Range<u32>], generation: u64) {

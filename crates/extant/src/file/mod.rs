@@ -30,6 +30,7 @@ mod read;
 mod seek;
 mod shift;
 mod space;
+mod tail;
 mod times;
 mod truncate;
 mod write;

@@ -98,8 +98,7 @@ fn part(st: &Store, inode: &Inode) -> u32 {
 
 fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     truncate::with_credits(h, times::CREDITS)?;
-    times::set_disk_size(st, h, inode, size)?;
-    times::stamp(st, &mut *inode.edit(st, h)?, false);
+    times::resize(st, h, inode, size)?;
     inode.pages.set_size(size);
     Ok(())
 }

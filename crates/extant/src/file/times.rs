@@ -77,6 +77,19 @@ pub(super) fn set_disk_size(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, 
     Ok(())
 }
 
+/// Sets the size on disk, and notes a change of content made now.
+pub(super) fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    if size > LARGE && !st.geo.ro_compat(RoCompat::LARGE_FILE) {
+        note_large_file(st, h)?;
+    }
+    let mut body = inode.edit(st, h)?;
+    body.size = size;
+    stamp(st, &mut body, false);
+    drop(body);
+    inode.note_datasync(h);
+    Ok(())
+}
+
 /// The first large file turns the feature on.
 fn note_large_file(st: &Store, h: &mut Handle<'_>) -> Result<()> {
     let mut features = st.groups.superblock().features();

@@ -3,9 +3,11 @@
 //! # Invariants
 //! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing takes several
 //!   transactions, an orphan record stands from the first to the last.
-//! - What a file's last block has behind the end is zero once the operation returns.
+//! - What a file's last block has behind the end is zero in memory once the operation returns; on the device too before the
+//!   file grows, see `tail`.
 
-use super::{ahead, inline, limits, map, space, times, writeback, zero};
+use super::zero::{self, InPage};
+use super::{ahead, inline, limits, map, space, tail, times, writeback};
 use crate::error::{Errno, Result};
 use crate::extent;
 use crate::inode::{Inode, OrphanAt, Work};
@@ -32,7 +34,7 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);
     let result = match size > inode.pages.size() {
-        true => grow(st, inode, size),
+        true => grow(st, inode, &mut work, size),
         false => shrink(st, inode, &mut work, size),
     };
     drop(work);
@@ -45,64 +47,81 @@ pub fn can_truncate(inode: &Inode) -> bool {
     matches!(inode.ftype, FileType::Regular | FileType::Directory | FileType::Symlink)
 }
 
-fn grow(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
+fn grow(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
     zero::within_block(st, inode, times::tail(st, inode.pages.size()))?;
+    tail::settle(st, inode, work)?;
     let mut h = st.start(times::CREDITS)?;
-    times::set_disk_size(st, &mut h, inode, size)?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    times::resize(st, &mut h, inode, size)?;
     inode.pages.set_size(size);
     Ok(())
 }
 
 fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
-    drop_pages(st, inode, work, size)?;
-    inode.pages.set_size(size);
     let from = map::block_up(st, size);
+    write_cluster(st, inode, work, from)?;
     let few = credits_of_few(st, inode, from)?;
+    let tail = cut_pages(st, inode, size);
+    inode.pages.set_size(size);
     let mut h = st.start(times::CREDITS + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
-    times::set_disk_size(st, &mut h, inode, size)?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
-    if few.is_none() {
-        st.orphans.add(st, &mut h, inode)?;
+    times::resize(st, &mut h, inode, size)?;
+    if few != Some(0) {
+        cut_blocks(st, &mut h, inode, from, few.is_none())?;
     }
-    if let Err(e) = cut(st, &mut h, inode, from) {
+    drop(h);
+    match tail {
+        InPage::Zeroed => st.pool.note(inode, true),
+        InPage::Clean => {}
+        InPage::Elsewhere => zero::within_block(st, inode, times::tail(st, size))?,
+    }
+    Ok(())
+}
+
+/// Frees what lies behind the size, under an orphan record if that may take several transactions.
+fn cut_blocks(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32, long: bool) -> Result<()> {
+    if long {
+        st.orphans.add(st, h, inode)?;
+    }
+    if let Err(e) = cut(st, h, inode, from) {
         // What lies behind the size is freed by the next one to open the file system.
-        st.orphans.add(st, &mut h, inode).inspect_err(|e| st.give_up(e))?;
+        st.orphans.add(st, h, inode).inspect_err(|e| st.give_up(e))?;
         return Err(e);
     }
     if inode.orphan.get() != OrphanAt::None {
-        with_credits(&mut h, Orphans::CREDITS)?;
-        st.orphans.remove(st, &mut h, inode)?;
+        with_credits(h, Orphans::CREDITS)?;
+        st.orphans.remove(st, h, inode)?;
     }
-    drop(h);
-    zero::within_block(st, inode, times::tail(st, size))?;
-    write_tail(st, inode, work, size)
+    Ok(())
 }
 
-/// What a mapped last block had behind the end must not come back when the file grows, and the power fails before its
-/// page is written: the zeroes are on the device before anybody can let it grow.
-fn write_tail(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
-    let last = map::block_of(st, size)..map::block_up(st, size);
-    if last.is_empty() || !inode.pages.read().has_dirty(last.clone()) {
+/// On bigalloc pages that stay may rely on a cluster that goes: they are written first.
+fn write_cluster(st: &Store, inode: &Arc<Inode>, work: &mut Work, from: u32) -> Result<()> {
+    if st.geo.cluster_bits == 0 {
         return Ok(());
     }
-    match map::lookup(st, inode, last.clone())?.state {
-        extent::State::Written => writeback::within(st, inode, work, last),
-        extent::State::Hole | extent::State::Unwritten => Ok(()),
-    }
+    let cluster = map::clusters(st, from.saturating_sub(1)..from);
+    writeback::within(st, inode, work, cluster.start..from)
 }
 
-/// Drops the pages behind `size` and gives their reservations back.
-fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
-    let from = map::block_up(st, size);
-    if st.geo.cluster_bits > 0 {
-        // Pages that stay may rely on a cluster that goes.
-        let cluster = map::clusters(st, from.saturating_sub(1)..from);
-        writeback::within(st, inode, work, cluster.start..from)?;
+/// Drops the pages behind `size`, gives their reservations back, and zeroes what the last page that stays has there.
+fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) -> InPage {
+    if inode.pages.never_used() {
+        return InPage::Elsewhere;
     }
-    let removed = inode.pages.change(&st.pool, |pages| pages.remove(from..map::END, st.geo.cluster_bits));
+    let (from, bits) = (map::block_up(st, size), st.geo.cluster_bits);
+    // Behind the old end pages have zeroes already.
+    let (last, old) = (times::tail(st, size), inode.pages.size());
+    let first = size - map::byte(st, map::block_of(st, size)).min(size);
+    let within = first as usize..(first + last.end.min(old).saturating_sub(last.start)) as usize;
+    let (removed, tail) = inode.pages.change(&st.pool, |pages| {
+        let removed = pages.remove(from..map::END, bits);
+        let tail = match last.is_empty() {
+            true => InPage::Clean,
+            false => zero::in_page(pages, map::block_of(st, size), within, bits),
+        };
+        (removed, tail)
+    });
     space::unreserve(st, inode, removed.reserved);
-    Ok(())
+    tail
 }
 
 /// Credits to free everything from block `from` on, if those are a few extents that one handle can free.
@@ -172,7 +191,8 @@ pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);
     if inode.ftype == FileType::Regular {
-        drop_pages(st, inode, &mut work, from)?;
+        write_cluster(st, inode, &mut work, map::block_up(st, from))?;
+        cut_pages(st, inode, from);
     }
     if map::has_map(st, inode) {
         let mut h = start_removal(st, inode)?;

@@ -10,7 +10,7 @@
 use super::ahead::{self, Growth, Pack};
 use super::map;
 use super::plan::{self, After, How, Need, Piece};
-use super::{space, times};
+use super::{space, tail, times};
 use crate::error::Result;
 use crate::inode::{Inode, Taken, Work};
 use crate::store::Store;
@@ -40,8 +40,19 @@ pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result
     result
 }
 
-/// Writes the dirty pages of some blocks back, under `work`.
+/// Writes the dirty pages of some blocks back, under `work`; before them the one in which the size on disk ends, over which
+/// they may raise it.
 pub(super) fn within(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
+    // A map that cannot be read stops the pages themselves.
+    let last = if blocks.start == 0 { None } else { tail::waiting(st, inode).ok().flatten() };
+    let before = match last.filter(|last| *last < blocks.start) {
+        Some(last) => pages(st, inode, work, last..last + 1),
+        None => Ok(()),
+    };
+    before.and(pages(st, inode, work, blocks))
+}
+
+fn pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
     let most = (BATCH_BYTES / st.block_size()).max(1);
     let bits = st.geo.cluster_bits;
     let mut result = Ok(());

@@ -4,7 +4,7 @@ use super::logged;
 use super::map;
 use crate::error::Result;
 use crate::extent::State;
-use crate::inode::{Cover, Inode};
+use crate::inode::{Cover, Inode, PageMap};
 use crate::store::Store;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,19 +40,37 @@ fn zero_page(st: &Store, inode: &Arc<Inode>, lblk: u32, within: Range<usize>) ->
     if !inode.pages.any() {
         return false;
     }
-    let zeroed = inode.pages.change(&st.pool, |pages| {
-        let Some(page) = pages.get(lblk) else { return false };
-        let clean = page.bytes().get(within.clone()).is_none_or(|b| b.iter().all(|b| *b == 0));
-        if clean {
-            return pages.cover(lblk, st.geo.cluster_bits) == Cover::Covered;
-        }
-        if let Some(bytes) = pages.dirty(lblk).and_then(|b| b.get_mut(within)) {
-            bytes.fill(0);
-        }
-        true
-    });
+    let bits = st.geo.cluster_bits;
+    let zeroed = inode.pages.change(&st.pool, |pages| in_page(pages, lblk, within, bits)) != InPage::Elsewhere;
     if zeroed && inode.pages.busy() {
         st.pool.note(inode, true);
     }
     zeroed
+}
+
+/// Where bytes are that become zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InPage {
+    /// In a page, which waits for being written now.
+    Zeroed,
+    /// In a page that has zeroes there already.
+    Clean,
+    /// Not in a page, or in a clean one that may lie over a hole.
+    Elsewhere,
+}
+
+/// Zeroes bytes of a block in its page, if it is cached.
+pub(super) fn in_page(pages: &mut PageMap, lblk: u32, within: Range<usize>, cluster_bits: u32) -> InPage {
+    let Some(page) = pages.get(lblk) else { return InPage::Elsewhere };
+    let clean = page.bytes().get(within.clone()).is_none_or(|b| b.iter().all(|b| *b == 0));
+    if clean {
+        return match pages.cover(lblk, cluster_bits) {
+            Cover::Covered => InPage::Clean,
+            Cover::Unknown | Cover::Absent => InPage::Elsewhere,
+        };
+    }
+    if let Some(bytes) = pages.dirty(lblk).and_then(|b| b.get_mut(within)) {
+        bytes.fill(0);
+    }
+    InPage::Zeroed
 }

@@ -26,12 +26,13 @@ use counts::Totals;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
-use extant_format::superblock::Superblock;
+use extant_format::superblock::{Geometry, Superblock};
 use extant_format::types::GroupNr;
 use extant_journal::Handle;
 use extant_sync::atomic::{AtomicU64, Ordering};
 use extant_sync::{CachePadded, Level, Mutex, Sharded};
 use sb::SuperState;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// All groups of a file system.
@@ -41,6 +42,8 @@ pub struct Groups {
     slots: Box<[CachePadded<Group>]>,
     /// First block of each group's inode table, which does not move: read by all, and away from what is written.
     tables: Box<[u64]>,
+    /// All bitmaps and inode tables of each flexible group lie within these blocks.
+    metadata: Box<[Range<u64>]>,
     totals: Totals,
     /// Groups that are dirty in the running transaction.
     dirty: Sharded<Mutex<Vec<GroupNr>>>,
@@ -68,6 +71,15 @@ struct Changed {
     inodes: bool,
 }
 
+impl Changed {
+    fn note(&mut self, kind: Kind) {
+        match kind {
+            Kind::Blocks => self.blocks = true,
+            Kind::Inodes => self.inodes = true,
+        }
+    }
+}
+
 /// The two bitmaps of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -86,6 +98,7 @@ impl Groups {
     pub fn open(vol: Arc<Volume>, sb: Superblock) -> Result<Groups> {
         let descs = load::descriptors(&vol)?;
         let totals = Totals::new(&vol.geo, &descs);
+        let metadata = hulls(&vol.geo, &descs);
         let tables = descs.iter().map(|desc| desc.inode_table).collect();
         let slot = |desc| {
             let slot = Mutex::new(Level::GroupDesc, Slot { desc, changed: Changed::default() });
@@ -93,7 +106,7 @@ impl Groups {
         };
         let slots = descs.into_iter().map(slot).collect();
         let dirty = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
-        Ok(Groups { vol, slots, tables, totals, dirty, sb: SuperState::new(sb) })
+        Ok(Groups { vol, slots, tables, metadata, totals, dirty, sb: SuperState::new(sb) })
     }
 
     /// Number of groups.
@@ -114,6 +127,13 @@ impl Groups {
     #[inline]
     pub fn inode_table(&self, g: GroupNr) -> u64 {
         self.tables.get(g.index()).copied().unwrap_or(0)
+    }
+
+    /// Whether bitmaps or inode tables of the group's flexible group may lie in these blocks. Looks at two words that do not change.
+    #[inline]
+    pub fn near_metadata(&self, g: GroupNr, start: u64, end: u64) -> bool {
+        let hull = self.metadata.get(self.vol.geo.flex_group_of(g) as usize);
+        hull.is_none_or(|hull| start < hull.end && hull.start < end)
     }
 
     /// Runs `f` on the group's descriptor under its lock. A group that does not exist has an all-zero descriptor.
@@ -150,22 +170,46 @@ impl Groups {
         result
     }
 
+    /// As [`Self::edit`], for who changes a bitmap along with it: see [`Self::bitmap_changed`].
+    ///
+    /// # Errors
+    /// As [`Self::edit`].
+    pub fn edit_with_bitmap(
+        &self,
+        h: &mut Handle<'_>,
+        g: GroupNr,
+        kind: Kind,
+        f: impl FnOnce(&mut GroupDesc) -> Result<()>,
+    ) -> Result<()> {
+        self.join(h, g)?;
+        let mut slot = self.slot(g)?.lock();
+        let before = slot.desc;
+        let result = f(&mut slot.desc);
+        match result {
+            Ok(()) => {
+                slot.changed.note(kind);
+                self.totals.moved(&self.vol.geo, g, &before, &slot.desc);
+            }
+            Err(_) => slot.desc = before,
+        }
+        result
+    }
+
     /// Tells that a bitmap was changed in `h`, so that its checksum in the descriptor is renewed at freeze.
     ///
     /// # Errors
     /// As [`Self::edit`].
     pub fn bitmap_changed(&self, h: &mut Handle<'_>, g: GroupNr, kind: Kind) -> Result<()> {
         self.join(h, g)?;
-        let changed = &mut self.slot(g)?.lock().changed;
-        match kind {
-            Kind::Blocks => changed.blocks = true,
-            Kind::Inodes => changed.inodes = true,
-        }
+        self.slot(g)?.lock().changed.note(kind);
         Ok(())
     }
 
     /// Makes the group dirty in the handle's transaction.
-    fn join(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Self::edit`].
+    pub fn join(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<()> {
         let tid = h.tid().0;
         let group = self.group(g)?;
         if group.tid.load(Ordering::Acquire) == tid {
@@ -214,6 +258,21 @@ impl Groups {
     pub fn flex_count(&self) -> u32 {
         self.totals.flex_count()
     }
+}
+
+/// From the first to the last block of bitmaps and inode tables, for each flexible group.
+fn hulls(geo: &Geometry, descs: &[GroupDesc]) -> Box<[Range<u64>]> {
+    let table = u64::from(geo.inode_table_blocks());
+    let size = 1usize.checked_shl(geo.flex_bits.into()).unwrap_or(usize::MAX);
+    let hull = |descs: &[GroupDesc]| {
+        let of = |d: &GroupDesc| [(d.block_bitmap, 1), (d.inode_bitmap, 1), (d.inode_table, table)];
+        let whole = u64::MAX..0;
+        descs
+            .iter()
+            .flat_map(of)
+            .fold(whole, |hull, (start, len)| hull.start.min(start)..hull.end.max(start.saturating_add(len)))
+    };
+    descs.chunks(size).map(hull).collect()
 }
 
 #[cfg(test)]

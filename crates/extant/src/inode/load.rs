@@ -9,7 +9,7 @@ use extant_blocks::Buffer;
 use extant_format::checksum;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
-use extant_sync::atomic::AtomicU64;
+use extant_sync::atomic::{AtomicBool, AtomicU64};
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex};
 use std::sync::Arc;
@@ -74,6 +74,7 @@ impl Inode {
             dirty_tid: AtomicU64::new(0),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
+            root_verified: AtomicBool::new(false),
             counts: Counts { refs: Lockref::new(0), life: AtomicU64::new(0) },
         }
     }

@@ -33,7 +33,7 @@ use crate::store::Store;
 use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
-use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lazy::{Lazy, Make};
@@ -79,6 +79,8 @@ pub struct Inode {
     pub seed: u32,
     /// Type, immutable.
     pub ftype: FileType,
+    /// The root of the extent tree was verified since it was read.
+    pub root_verified: AtomicBool,
     published: Published,
     /// Pages of a regular file.
     pub pages: Pages,
@@ -208,7 +210,11 @@ impl Inode {
 
     /// Whether data and map changes of this transaction matter to fdatasync.
     pub fn note_datasync(&self, h: &Handle<'_>) {
-        self.datasync_tid.fetch_max(h.tid().0, Ordering::AcqRel);
+        let tid = h.tid().0;
+        // Only grows, so who reads it large enough has nothing to add.
+        if self.datasync_tid.load(Ordering::Acquire) < tid {
+            self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
+        }
     }
 
     /// Locks the content for reading. ESTALE if the inode is being freed or was: who frees it locks it afterwards, so that nothing

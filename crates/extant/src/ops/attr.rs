@@ -134,11 +134,16 @@ const INODE_CREDITS: u32 = 2;
 impl Operations {
     /// Changes attributes. A size change comes first and is an operation of its own.
     pub fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<Attr> {
-        self.st().writable()?;
-        self.with_space(|| self.set_attr_once(&node.0, set))
+        self.change_attr(node, set, Attr::of)
     }
 
-    fn set_attr_once(&self, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr> {
+    /// As [`Operations::set_attr`]; `look` sees the inode before anybody else changes it.
+    pub(super) fn change_attr<R>(&self, node: &Node, set: &SetAttr, look: fn(&Arc<Inode>) -> R) -> Result<R> {
+        self.st().writable()?;
+        self.with_space(|| self.set_attr_once(&node.0, set, look))
+    }
+
+    fn set_attr_once<R>(&self, inode: &Arc<Inode>, set: &SetAttr, look: fn(&Arc<Inode>) -> R) -> Result<R> {
         let _lock = inode.write_lock()?;
         check_changeable(inode, set)?;
         if let Some(size) = set.size {
@@ -153,7 +158,7 @@ impl Operations {
         if others.changes_something() {
             self.set_body(inode, &others)?;
         }
-        Ok(Attr::of(inode))
+        Ok(look(inode))
     }
 
     fn set_size(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {

@@ -175,7 +175,7 @@ impl File {
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.check_mode()?;
         let set = super::SetAttr { size: Some(size), ..Default::default() };
-        self.ops.set_attr(&self.node, &set).map(|_| ())
+        self.ops.change_attr(&self.node, &set, |_| ())
     }
 
     /// Length in bytes.

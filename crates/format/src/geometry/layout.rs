@@ -250,6 +250,12 @@ impl Geometry {
         blocks.min(u64::from(self.blocks_in_group(group))) as u32
     }
 
+    /// At least what [`Self::base_meta_blocks`] is for any group.
+    pub const fn most_base_meta_blocks(&self) -> u64 {
+        // The primary superblock may be in the group's second block.
+        2 + self.desc_blocks as u64 + self.reserved_gdt_blocks as u64
+    }
+
     /// Where descriptor block `index` (0 to `desc_blocks` - 1) is.
     pub fn gdt_block(&self, index: u32) -> BlockNr {
         if !self.has_meta_bg() || index < self.first_meta_bg {

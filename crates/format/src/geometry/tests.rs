@@ -96,4 +96,6 @@ fn meta_groups_hold_their_own_descriptors() {
     assert_eq!(backups, expected);
     assert_eq!(geo.base_meta_blocks(GroupNr(34)), 0);
     assert_eq!(geo.base_meta_blocks(GroupNr(49)), 1);
+    let most = (0..geo.groups_count).map(|g| geo.base_meta_blocks(GroupNr(g))).max().unwrap();
+    assert!(u64::from(most) <= geo.most_base_meta_blocks());
 }

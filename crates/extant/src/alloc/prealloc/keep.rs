@@ -7,8 +7,8 @@
 use super::small::Shared;
 use super::stats::Counters;
 use super::{MAX_BYTES, Prealloc, PreallocStats, SHARE};
+use crate::alloc::Purpose;
 use crate::alloc::blocks::Blocks;
-use crate::alloc::{Purpose, claim::Claim};
 use extant_format::types::BlockNr;
 use extant_space::prealloc::{Piece, Visits};
 use extant_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -171,9 +171,8 @@ impl Keep {
     /// Frees space whose owners have let it go. No lock of the allocator is held.
     pub(super) fn give_back(&self, runs: impl IntoIterator<Item = Piece>) {
         let bits = self.cluster_bits();
-        for run in runs {
-            drop(Claim::new(self.blocks.clone(), BlockNr(run.physical << bits), run.len << bits));
-        }
+        let place = |run: Piece| self.blocks.place(BlockNr(run.physical << bits), run.len << bits);
+        self.blocks.release_all(runs.into_iter().filter_map(place).collect());
     }
 
     /// Gives preallocations of files back by their order until `enough`; if that does not do, and `recent` ones may go, those

@@ -17,8 +17,7 @@ mod split;
 mod tests;
 
 pub(super) use nodes::{At, Expect, LOGICAL_END, Nodes, NodesMut};
-pub(super) use path::{Path, find, first_from, last_before, leaves_from};
-pub(super) use plan::cut;
+pub(super) use path::{Path, Tail, find, first_from, last_before, leaves_from, tail};
 
 use crate::error::Result;
 use extant_format::error::Corrupt;
@@ -68,8 +67,22 @@ pub(super) fn convert(nodes: &mut impl NodesMut, range: Range<u32>, unwritten: b
 }
 
 /// Unmaps the part of an extent within `range`; `at` is a block of that extent.
-pub(super) fn remove(nodes: &mut impl NodesMut, at: u32, range: Range<u64>) -> Result<bool> {
+fn remove(nodes: &mut impl NodesMut, at: u32, range: Range<u64>) -> Result<bool> {
     edit(nodes, at, |path| plan::remove(path, range.clone()))
+}
+
+/// Unmaps the parts of a tail that was just found on `path`.
+pub(super) fn remove_tail(nodes: &mut impl NodesMut, path: &Path, tail: &Tail) -> Result<()> {
+    let remove = path.leaf().1.index.saturating_sub(tail.first);
+    let edit = Edit { first: tail.first, remove, new: tail.kept.clone() };
+    if splice::apply(nodes, path, &edit)? {
+        return Ok(());
+    }
+    // The middle of one extent goes, and the leaf had to be split for what is left of it.
+    match tail.parts.first() {
+        Some(part) => self::remove(nodes, part.lblk, part.lblk.into()..part.end()).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Moves the part at or behind `from` of the extent that holds `at`, by `by` blocks.

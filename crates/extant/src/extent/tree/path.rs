@@ -1,10 +1,12 @@
 //! The way from the root to a leaf.
 
 use super::nodes::{At, Expect, LOGICAL_END, Nodes};
+use super::plan::cut;
 use crate::error::Result;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Leaf, Node};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// One node on the way.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +23,7 @@ pub(super) struct Step {
 #[derive(Clone, Debug)]
 pub(in crate::extent) struct Path {
     /// From the root to the leaf; never empty.
-    pub(super) steps: SmallVec<[Step; 6]>,
+    pub(super) steps: SmallVec<[Step; 2]>,
     /// The leaf's last extent that begins at or before the block.
     pub left: Option<Leaf>,
     /// The extent before that one in the leaf.
@@ -145,8 +147,49 @@ pub(in crate::extent) fn leaves_from(
     let (_, step) = path.leaf();
     let first = step.index - usize::from(path.hit().is_some()).min(step.index);
     nodes.view(step.at, step.expect, |node| {
-        let leaves = node.leaves().skip(first).take(max).collect();
+        let leaves = (first..).map_while(|i| node.leaf(i)).take(max).collect();
         let end = node.leaf(first + max).map_or(step.expect.end, |e| u64::from(e.lblk));
         (leaves, end)
+    })
+}
+
+/// The last extents of a leaf, as far as they lie in a range.
+#[derive(Clone, Debug)]
+pub(in crate::extent) struct Tail {
+    /// What of each lies in the range, in order.
+    pub parts: SmallVec<[Leaf; 8]>,
+    /// Index of the first of them in the leaf.
+    pub(super) first: usize,
+    /// What the first one has before the range, and the last one behind it.
+    pub(super) kept: SmallVec<[Leaf; 5]>,
+}
+
+/// The extents that begin before the path's block and reach into `range`, which ends with that block: the last ones of the
+/// leaf, `most` at most, `long` blocks of each at most.
+pub(in crate::extent) fn tail(
+    nodes: &impl Nodes,
+    path: &Path,
+    range: Range<u64>,
+    most: usize,
+    long: u64,
+) -> Result<Tail> {
+    let (_, step) = path.leaf();
+    nodes.view(step.at, step.expect, |node| {
+        let mut found = Tail { parts: SmallVec::new(), first: step.index, kept: SmallVec::new() };
+        while found.parts.len() < most
+            && let Some(e) = found.first.checked_sub(1).and_then(|before| node.leaf(before))
+            && let Some(part) = cut(&e, range.clone())
+            && let Some(part) = cut(&part, part.end().saturating_sub(long)..range.end)
+        {
+            // Only the last one may reach beyond the range, and only the first one begin before it.
+            found.kept.insert_many(0, cut(&e, 0..part.lblk.into()).into_iter().chain(cut(&e, range.end..u64::MAX)));
+            found.parts.push(part);
+            found.first -= 1;
+            if u64::from(part.lblk) > u64::from(e.lblk) {
+                break;
+            }
+        }
+        found.parts.reverse();
+        found
     })
 }

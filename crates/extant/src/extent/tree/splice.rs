@@ -24,13 +24,15 @@ pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
     let left = (leaf.entries + edit.new.len()).saturating_sub(edit.remove);
     if left == 0 {
         prune(nodes, path)?;
-    } else if edit.first == 0 {
+    } else if edit.first == 0 && level > 0 {
         rekey(nodes, path, level)?;
     }
     if left > 0 && edit.new.len() < edit.remove {
         merge::merge_up(nodes, path, left)?;
     }
-    merge::pull_up(nodes)?;
+    if level > 0 {
+        merge::pull_up(nodes)?;
+    }
     Ok(true)
 }
 

@@ -136,11 +136,15 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Several extents of a leaf at a time, and parts of long ones.
 fn remove_range(mem: &mut Mem, start: u32, end: u32) {
-    while let Some(left) = last_before(mem, end.into()).unwrap().and_then(|path| path.left) {
-        if left.end() <= start.into() || !remove(mem, left.lblk, start.into()..end.into()).unwrap() {
-            break;
-        }
+    let (most, long) = (1 + start as usize % 4, if start.is_multiple_of(3) { 2 } else { u64::MAX });
+    let mut end = u64::from(end);
+    while let Some(path) = last_before(mem, end).unwrap() {
+        let gone = tail(mem, &path, start.into()..end, most, long).unwrap();
+        let Some(first) = gone.parts.first() else { break };
+        end = first.lblk.into();
+        remove_tail(mem, &path, &gone).unwrap();
     }
 }
 

@@ -322,18 +322,35 @@ impl PageMap {
         if range.is_empty() {
             return Removed::default();
         }
-        let lblks: Vec<u32> = self.pages.range(range).map(|(l, _)| *l).collect();
         let mut removed = Removed::default();
+        if range.end == u32::MAX {
+            // A cut: from the end, without looking for each.
+            while let Some(last) = self.pages.last_entry().filter(|last| *last.key() >= range.start) {
+                let (lblk, page) = last.remove_entry();
+                removed.reserved += self.gone(lblk, &page, cluster_bits);
+            }
+            return removed;
+        }
+        let lblks: Vec<u32> = self.pages.range(range).map(|(l, _)| *l).collect();
         for lblk in lblks {
-            self.dirty.remove(&lblk);
-            let Some(page) = self.pages.remove(&lblk) else { continue };
-            self.writing -= usize::from(page.writing);
-            if page.reserved {
-                self.reserved -= 1;
-                removed.reserved += self.undelay(lblk, cluster_bits);
+            if let Some(page) = self.pages.remove(&lblk) {
+                removed.reserved += self.gone(lblk, &page, cluster_bits);
             }
         }
         removed
+    }
+
+    /// A page was taken out; what it gives back of the reservation, in blocks.
+    fn gone(&mut self, lblk: u32, page: &Page, cluster_bits: u32) -> u32 {
+        if !self.dirty.is_empty() {
+            self.dirty.remove(&lblk);
+        }
+        self.writing -= usize::from(page.writing);
+        if !page.reserved {
+            return 0;
+        }
+        self.reserved -= 1;
+        self.undelay(lblk, cluster_bits)
     }
 
     /// One page less waits for its cluster; the reservation, in blocks, that the last one gives back.

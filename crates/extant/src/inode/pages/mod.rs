@@ -164,6 +164,11 @@ impl Pages {
         self.dirty_link.is_linked() || self.writeback_link.is_linked()
     }
 
+    /// Whether no page was ever cached: there is nothing to drop.
+    pub fn never_used(&self) -> bool {
+        self.counts.get().is_none()
+    }
+
     /// Whether any page is cached. Cheap enough for every direct access.
     pub fn any(&self) -> bool {
         self.counts.get().is_some() && !self.map.read().is_empty()

@@ -7,4 +7,5 @@ mod full;
 mod model;
 mod moved;
 mod parallel;
+mod tail;
 mod walk;

@@ -1,0 +1,38 @@
+//! What the last block of a file has behind the end.
+//!
+//! # Invariants
+//! - In memory it is zero. On the device it may be anything until the file grows: a cut zeroes it in the page, if there is
+//!   one, and leaves the writing to whoever writes the page back.
+//! - The size on disk does not grow over bytes that are older on the device than in memory. Whoever raises it has written
+//!   the page of the block in which it ended: writeback goes from the first page to the last and writes that one before
+//!   any behind it; all others call [`settle`]. The commit flushes before its record, so a power cut shows the zeroes with the size.
+
+use super::{map, writeback};
+use crate::error::Result;
+use crate::extent::State;
+use crate::inode::{Inode, Work};
+use crate::store::Store;
+use std::sync::Arc;
+
+/// Before the size on disk grows: writes the page of the block in which it ends, if that waits.
+pub(super) fn settle(st: &Store, inode: &Arc<Inode>, work: &mut Work) -> Result<()> {
+    match waiting(st, inode)? {
+        Some(last) => writeback::within(st, inode, work, last..last + 1),
+        None => Ok(()),
+    }
+}
+
+/// The block in which the size on disk ends, if its page waits for being written and the device has old bytes in its place.
+pub(super) fn waiting(st: &Store, inode: &Inode) -> Result<Option<u32>> {
+    if inode.pages.never_used() {
+        return Ok(None);
+    }
+    let size = inode.body().size;
+    let last = map::block_of(st, size)..map::block_up(st, size);
+    if last.is_empty() || !inode.pages.read().has_dirty(last.clone()) {
+        return Ok(None);
+    }
+    // What has no block yet is not written before its time.
+    let written = map::lookup(st, inode, last.clone())?.state == State::Written;
+    Ok(written.then_some(last.start))
+}

@@ -1,0 +1,124 @@
+//! What a cut leaves behind the end of a file, and what somebody else left there.
+
+use extant::{Caller, Falloc, Follow, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_testkit::Image;
+use std::sync::Arc;
+
+const BYTES: u64 = 8 << 20;
+const OLD: usize = 3000;
+const CUT: usize = 1000;
+
+/// How a file comes to be longer than it was before the cut, on disk too.
+const WAYS: [(&str, fn(&Fs, &Node)); 7] = [
+    ("set_len", |fs, node| open(fs, node, false).set_len(5000).unwrap()),
+    ("a direct write", |fs, node| {
+        open(fs, node, true).write_at(8192, &[9; 4096]).unwrap();
+    }),
+    ("pages far behind that are written back", |fs, node| {
+        open(fs, node, false).write_at(40_960, &[9; 4096]).unwrap();
+        open(fs, node, true).read_at(40_960, &mut [0; 4096]).unwrap();
+    }),
+    ("a direct write behind pages", |fs, node| {
+        open(fs, node, false).write_at(4096, &[9; 4096]).unwrap();
+        open(fs, node, true).write_at(8192, &[9; 4096]).unwrap();
+    }),
+    ("allocation", |fs, node| open(fs, node, false).allocate(Falloc::Allocate, 4096, 5000).unwrap()),
+    ("zeroes", |fs, node| open(fs, node, false).allocate(Falloc::Zero, 8192, 5000).unwrap()),
+    ("a hole after a write", |fs, node| {
+        open(fs, node, false).write_at(4096, &[9; 4096]).unwrap();
+        open(fs, node, false).allocate(Falloc::Punch, 5000, 100).unwrap();
+    }),
+];
+
+fn open(fs: &Fs, node: &Node, direct: bool) -> extant::File {
+    fs.open_file(node, OpenFlags { write: true, direct, ..Default::default() }).unwrap()
+}
+
+/// Commits what was done so far, and writes no data of other files.
+fn commit(fs: &Fs, name: &str) {
+    let root = fs.root().unwrap();
+    let other = fs.create(&Caller::default(), &root, name.as_bytes(), 0o600, New::File).unwrap();
+    fs.sync_node(&other, false).unwrap();
+}
+
+fn content(device: MemDevice) -> Vec<u8> {
+    let fs = Fs::open_device(Arc::new(device), &OpenOptions::new()).unwrap();
+    let file = fs.open("/f", Follow::Yes, OpenFlags::default()).unwrap();
+    let mut bytes = vec![0; file.len() as usize];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+    drop(file);
+    fs.crash();
+    bytes
+}
+
+/// Cuts the power at each write while the file is cut and grows again.
+fn grow_again(way: fn(&Fs, &Node), between: bool, what: &str) {
+    let base = Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes();
+    let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base))));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+    let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
+    open(&fs, &node, false).write_at(0, &[7; OLD]).unwrap();
+    fs.sync().unwrap();
+    let begin = device.log().len();
+    open(&fs, &node, false).set_len(CUT as u64).unwrap();
+    if between {
+        commit(&fs, "a");
+    }
+    way(&fs, &node);
+    commit(&fs, "b");
+    fs.crash();
+    let events = device.log();
+    let grown = (begin..=events.len()).filter(|cut| {
+        let device = MemDevice::from_bytes(&base);
+        events[..*cut].iter().for_each(|event| event.apply(&device).unwrap());
+        let bytes = content(device);
+        assert!(bytes[..CUT].iter().all(|byte| *byte == 7), "{what}, cut {cut}");
+        let tail = &bytes[CUT..bytes.len().min(OLD)];
+        let (old, zero) = (tail.iter().all(|byte| *byte == 7), tail.iter().all(|byte| *byte == 0));
+        assert!(zero || old && bytes.len() == OLD, "{what}, cut {cut}: {} bytes", bytes.len());
+        bytes.len() > OLD
+    });
+    assert!(grown.count() > 0, "{what}: the longer file is durable in the end");
+    assert!(events.iter().any(|event| matches!(event, Event::Flush)));
+}
+
+#[test]
+fn what_was_cut_does_not_come_back_when_the_file_grows() {
+    for (what, way) in WAYS {
+        grow_again(way, true, what);
+        grow_again(way, false, what);
+    }
+}
+
+/// A kernel may leave what a program wrote into a mapping behind the end of a file.
+#[test]
+fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
+    for (what, way) in WAYS {
+        let device = Arc::new(MemDevice::from_bytes(&Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes()));
+        let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+        let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
+        let file = open(&fs, &node, false);
+        file.write_at(0, &[7; CUT]).unwrap();
+        file.sync().unwrap();
+        let mut place = 0;
+        file.extents(0, 1, |extent| {
+            place = extent.physical;
+            true
+        })
+        .unwrap();
+        drop((file, node));
+        fs.unmount().unwrap();
+        device.write_at(&[0xEE; 2000], place + CUT as u64).unwrap();
+        let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+        let node = fs.resolve("/f", Follow::Yes).unwrap();
+        let mut bytes = [0; 4096];
+        assert_eq!(open(&fs, &node, false).read_at(0, &mut bytes).unwrap(), CUT);
+        way(&fs, &node);
+        drop(node);
+        fs.unmount().unwrap();
+        let bytes = content(MemDevice::from_bytes(&device.to_vec()));
+        assert!(bytes.len() > CUT && bytes[..CUT].iter().all(|byte| *byte == 7), "{what}");
+        assert!(bytes[CUT..bytes.len().min(OLD)].iter().all(|byte| *byte == 0), "{what}");
+    }
+}
