@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
 CRASH_SEED ?= 1000
 
-.PHONY: all run test bench space contention fuzz real crash lint loom setup clean
+.PHONY: all run test bench space contention fuzz real crash conformance xfstests lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -49,6 +49,20 @@ fuzz: setup
 # Power cuts in random mixes of operations, from a seed on, until the time is over.
 crash: setup
 	EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_SEED=$(CRASH_SEED) $(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
+
+# Suites that others wrote, for longer than `make test` runs them; with XFSTESTS=DIR fsstress, too.
+SUITE_SECONDS ?= 30
+conformance: setup
+	$(CARGO) build --release -p extant-cli
+	EXTANT_FSX_OPERATIONS=100000 EXTANT_FSX_SEEDS="1 2 3 4" scripts/conformance.sh target/release/extant
+	EXTANT_SUITE_SECONDS=$(SUITE_SECONDS) XFSTESTS=$(XFSTESTS) scripts/suites.sh target/release/extant
+
+# xfstests, from a built tree of it (docs/testing.md): AS=ext4, fuse, or kernel for the kernel's own ext4; TESTS as its `check` takes them.
+AS ?= ext4
+TESTS ?= -g generic/quick
+xfstests: setup
+	$(CARGO) build --release -p extant-cli
+	scripts/xfstests.sh $(XFSTESTS) --as $(AS) $(TESTS)
 
 # Races of the lock-free parts, through all interleavings with at most LOOM_SWITCHES switches of threads.
 LOOM_SWITCHES ?= 4

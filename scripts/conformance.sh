@@ -13,7 +13,6 @@ tools=$(realpath -m .cache/tools/bin)
 expected=$(realpath tests/pjdfstest-expected.txt)
 operations=${EXTANT_FSX_OPERATIONS:-3000}
 seeds=${EXTANT_FSX_SEEDS:-"1 2"}
-failures=0
 
 if [ "$(id -u)" -ne 0 ]; then
     echo "conformance: root is needed: pjdfstest takes on the roles of several users" >&2
@@ -21,49 +20,8 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 scripts/tools.sh
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/extant-conformance.XXXXXX")
-dir=$work/mnt
-image=$work/disk.img
-mkdir "$dir" "$work/bin" "$work/elsewhere"
-# Other users have to get through.
-chmod 755 "$work"
-server=
-
-cleanup() {
-    mountpoint -q "$dir" && umount --lazy "$dir"
-    [ -z "$server" ] || wait "$server" || true
-    rm -rf "$work"
-}
-trap cleanup EXIT
-
-say() { printf '\n== %s\n' "$*"; }
-
-fail() {
-    printf 'FAILED: %s\n' "$*" >&2
-    failures=$((failures + 1))
-}
-
-start() {
-    "$extant" mount --foreground "$image" "$dir" 2>"$work/log" &
-    server=$!
-    until mountpoint -q "$dir"; do
-        kill -0 "$server" || { cat "$work/log" >&2; exit 1; }
-        sleep 0.05
-    done
-}
-
-# Unmounts, waits until the server has written everything, and reads what it and e2fsck have to say.
-stop() {
-    umount "$dir"
-    wait "$server" || fail "$1: the server ended with an error"
-    server=
-    [ ! -s "$work/log" ] || { cat "$work/log"; fail "$1: the server complained"; }
-    e2fsck -fn "$image" >"$work/verdict" 2>&1 || fail "$1: e2fsck ended with $?"
-    if grep -vE '^(e2fsck |Pass [1-5]|[^ ]+: [0-9]+/[0-9]+ files )' "$work/verdict"; then
-        fail "$1: e2fsck's report above is not clean"
-    fi
-    rm -f "$image"
-}
+. scripts/mounted.sh
+mkdir "$work/bin" "$work/elsewhere"
 
 # pjdfstest's configuration: two users with groups of their own, the tests that may fail, all features that Linux has.
 configuration() { # whether tests may remount

@@ -15,6 +15,12 @@ need fuse2fs fuse2fs
 need getfattr attr
 need getfacl acl
 need losetup util-linux
+need fio fio
+need dbench dbench
+need stress-ng stress-ng
+need fs_mark fsmark
+need postmark postmark
+need bonnie++ bonnie++
 need cc gcc
 
 if ! command -v cargo >/dev/null 2>&1; then

@@ -9,3 +9,4 @@ cargo test --workspace
 cargo test -p extant-sync --features contention
 scripts/loom.sh
 scripts/conformance.sh
+scripts/suites.sh

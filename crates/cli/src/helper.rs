@@ -10,8 +10,10 @@ use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
 use crate::mounting::{Patience, Plan, directory, remount, serve, spawn, table};
 use extant::device::{FileOptions, image_spec};
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -163,8 +165,22 @@ fn is_alive(mount: &table::Mount) -> bool {
 
 /// Shows a file system that is mounted at a second place, as the kernel does for a device that is mounted twice.
 fn mount_again(plan: &Plan, there: &Path) -> Result {
-    rustix::mount::mount_bind(there, &plan.dir).at(plan.dir.display())?;
+    show_again(there, &plan.dir).at(plan.dir.display())?;
     serve::change_flags(plan).at(plan.dir.display())
+}
+
+/// What is mounted at one of the two places later does not show at the other: so the second is no copy of the first, which may be shared,
+/// but of a copy that is not.
+fn show_again(there: &Path, dir: &Path) -> std::io::Result<()> {
+    let between = std::env::temp_dir().join(format!("extant-mount-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&between)?;
+    let shown = rustix::mount::mount_bind(there, &between).and_then(|()| {
+        let shown = rustix::mount::mount_change(&between, MountPropagationFlags::PRIVATE)
+            .and_then(|()| rustix::mount::mount_bind(&between, dir));
+        shown.and(rustix::mount::unmount(&between, UnmountFlags::DETACH))
+    });
+    std::fs::remove_dir(&between)?;
+    Ok(shown?)
 }
 
 fn unmount(call: &Call) -> Result {

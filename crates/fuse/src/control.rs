@@ -34,6 +34,9 @@ const NUMBER: u8 = 1;
 pub(crate) const SET: u32 = 3 << 30 | (SETTING as u32) << 16 | (GROUP as u32) << 8 | SET_NUMBER as u32;
 const SET_NUMBER: u8 = 2;
 
+/// The name by which is asked whether a mount can be read-only (1) or written to (0).
+pub const READ_ONLY: &str = "read_only";
+
 /// Bytes of a setting, and of the value before its name.
 const SETTING: usize = 64;
 const VALUE: usize = 8;

@@ -151,7 +151,7 @@ impl OpenOptions {
             start: extent.start,
             len: AtomicU64::new(len),
             resizable: kind == Kind::Regular && extent.len.is_none(),
-            read_only: self.read_only,
+            read_only: self.read_only || is_protected(&metadata),
             deallocator: Deallocator::default(),
         })
     }
@@ -283,14 +283,23 @@ fn length(file: &File, path: &Path, extent: Extent) -> io::Result<u64> {
 
 /// The size of a disk's sectors if the path is one.
 fn sector_size(metadata: &Metadata) -> Option<u64> {
+    property(metadata, "queue/logical_block_size")
+}
+
+/// Whether it is a disk that can be opened for writing, but not written.
+fn is_protected(metadata: &Metadata) -> bool {
+    property(metadata, "ro") == Some(1)
+}
+
+/// A number that the kernel shows of a disk; None for other files.
+fn property(metadata: &Metadata, name: &str) -> Option<u64> {
     use nix::sys::stat::{major, minor};
     use std::os::unix::fs::MetadataExt;
     if !metadata.file_type().is_block_device() {
         return None;
     }
     let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
-    let path = format!("/sys/dev/block/{major}:{minor}/queue/logical_block_size");
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+    fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{name}")).ok()?.trim().parse().ok()
 }
 
 /// Makes a new file's name durable, as far as the directory allows.

@@ -7,7 +7,9 @@ pub mod spawn;
 pub mod table;
 
 use crate::failure::{At, Failure, Result};
+use extant_fuse::control::READ_ONLY;
 use options::Options;
+use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -42,9 +44,15 @@ pub struct Plan {
 }
 
 /// Changes the options of a mount that is there. The server is not told: what the kernel refuses does not reach it, and before a
-/// mount becomes read-only everything is made durable.
+/// mount becomes read-only everything is made durable. An image that was opened for reading stays so.
 pub fn remount(plan: &Plan) -> Result {
     let dir = plan.dir.display();
+    if !plan.options.read_only
+        && let Err(e) = extant_fuse::control::set(&plan.dir, READ_ONLY, 0)
+        && e.raw_os_error() == Some(Errno::ROFS.raw_os_error())
+    {
+        return Err(Failure::new(format_args!("{dir}: cannot remount it read-write: unmount it, and mount it again")));
+    }
     rustix::mount::mount_remount(&plan.dir, plan.options.mount_flags(), "").at(dir)?;
     if plan.options.read_only {
         let root = std::fs::File::open(&plan.dir).at(plan.dir.display())?;

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::program::{EXTANT, is_mount};
 use extant_testkit::tool::{Printed, run};
-use extant_testkit::{FeatureSet, Scratch, e2fsck};
+use extant_testkit::{FeatureSet, Scratch, e2fsck, kernel};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -99,6 +99,54 @@ fn an_image_shows_at_two_places() {
     names.call("umount.fuse.extant", &args![&first]).must_succeed();
     assert_eq!(std::fs::read(second.join("f")).unwrap(), b"x");
     names.call("umount.fuse.extant", &args![&second]).must_succeed();
+    image.assert_clean();
+}
+
+#[test]
+fn what_is_mounted_below_one_of_two_places_does_not_show_at_the_other() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let (first, second) = (names.0.dir("first"), names.0.dir("second"));
+    names.call("mount.fuse.extant", &args![image.path(), &first, "-o", "rw"]).must_succeed();
+    run("mount", &["--make-shared".as_ref(), first.as_os_str()]).must_succeed();
+    names.call("mount.fuse.extant", &args![image.path(), &second, "-o", "rw"]).must_succeed();
+    std::fs::create_dir(first.join("sub")).unwrap();
+    run("mount", &["-t", "tmpfs", "none", first.join("sub").to_str().unwrap()]).must_succeed();
+    let shows = is_mount(&second.join("sub"));
+    run("umount", &[first.join("sub").as_os_str()]).must_succeed();
+    assert!(!shows);
+    names.call("umount.fuse.extant", &args![&second]).must_succeed();
+    names.call("umount.fuse.extant", &args![&first]).must_succeed();
+    image.assert_clean();
+}
+
+#[test]
+fn what_was_opened_for_reading_does_not_become_writable() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro"]).must_succeed();
+    let printed = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw,remount"]);
+    assert_eq!(printed.code, 32, "{printed}");
+    assert!(printed.errors().contains("read-write"), "{printed}");
+    names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro,noexec,remount"]).must_succeed();
+    names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+    image.assert_clean();
+}
+
+#[test]
+fn a_protected_disk_is_mounted_for_reading() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    let disk = kernel::Loop::attach(image.path(), true);
+    let mounted = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "rw"]);
+    let refused = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
+    let unmounted = names.call("umount.fuse.extant", &args![&dir]);
+    drop(disk);
+    mounted.must_succeed();
+    assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem));
+    unmounted.must_succeed();
     image.assert_clean();
 }
 

@@ -36,9 +36,8 @@ const WAITERS: usize = 16;
 /// The largest request.
 const MAX_REQUEST: u32 = 1 << 20;
 
-/// O_ACCMODE, O_WRONLY, O_EXCL, O_TRUNC, O_APPEND, O_NOATIME on Linux.
+/// O_ACCMODE, O_EXCL, O_TRUNC, O_APPEND, O_NOATIME on Linux.
 const ACCESS_MODE: i32 = 3;
-const WRITE_ONLY: i32 = 1;
 const EXCLUSIVE: i32 = 0o200;
 const TRUNCATE: i32 = 0o1000;
 const APPEND: i32 = 0o2000;
@@ -62,16 +61,19 @@ pub struct Server {
     stats: Pages,
     /// Who mounted it.
     owner: u32,
+    /// The image was opened for reading only.
+    read_only: bool,
 }
 
 impl Server {
     /// A server, and where the result of the final unmount will arrive.
     pub fn new(fs: Fs, options: &MountOptions) -> io::Result<(Server, Receiver<Result<(), Error>>)> {
         let (done, outcome) = channel();
+        let read_only = fs.is_read_only();
         let server = Server {
             ops: fs.operations().clone(),
             block_size: fs.superblock().block_size(),
-            writeback: options.writeback_cache && !fs.is_read_only(),
+            writeback: options.writeback_cache && !read_only,
             // The kernel knows of one spelling of a name; what it remembers of that is not to outlive another's removal.
             ttl: if fs.folds_names() { Duration::ZERO } else { options.time_to_live },
             fs: Some(fs),
@@ -84,6 +86,7 @@ impl Server {
             done,
             stats: Pages::default(),
             owner: nix::unistd::geteuid().as_raw(),
+            read_only,
         };
         Ok((server, outcome))
     }
@@ -328,7 +331,8 @@ impl Filesystem for Server {
                 self.writers.open(ino);
                 self.ops.open_hint(&n);
             }
-            if flags.0 & ACCESS_MODE != WRITE_ONLY && flags.0 & NO_ACCESS_TIME == 0 && self.note_access(ino, &n) {
+            // Whoever opens to read and write need not read.
+            if !writes(flags.0) && flags.0 & NO_ACCESS_TIME == 0 && self.note_access(ino, &n) {
                 // The file is open, so that this waits for nobody.
                 self.notices.settle(ino);
             }

@@ -220,7 +220,12 @@ impl Server {
     pub(super) fn set_tunable(&self, req: &Request, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.may_control(req, ino)?;
         let (name, value) = control::setting(input).ok_or(Errno::Inval)?;
-        let holds = self.ops.set_tunable(name, value)?;
+        let holds = match name {
+            // What was opened for reading stays so.
+            control::READ_ONLY if self.read_only && value == 0 => return Err(Errno::RoFs.into()),
+            control::READ_ONLY => value,
+            _ => self.ops.set_tunable(name, value)?,
+        };
         Ok(control::encode_setting(name, holds).ok_or(Errno::Inval)?.to_vec())
     }
 

@@ -1,0 +1,250 @@
+#!/usr/bin/env bash
+# xfstests (fstests), the suite of the kernel's file systems, against Extant: as type `fuse`, as type `ext4` with Extant behind its mount
+# helpers, or against the kernel's own ext4, to compare with. docs/testing.md says how to get and build the suite.
+#
+#     scripts/xfstests.sh SUITE [OPTION…] [TEST…]      SUITE: its built tree; TEST: as its program `check` takes them; -g generic/quick
+#         --as ext4|fuse|kernel     ext4 if not told
+#         --program PROGRAM         the program extant; target/release/extant if not told
+#         --results DIR             where results go; a new directory in the temporary one if not told
+#         --limit SECONDS           a test that takes longer is killed, and counts as hung; 240 if not told
+#         --expected FILE           results of an earlier run (of the kernel, say) to compare with; tests/xfstests-kernel.txt if not told
+#
+# Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the run, images are in /dev/shm. Ends with
+# 1 if a test failed or hung that passes in FILE.
+set -euo pipefail
+
+usage() { sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2; exit 2; }
+die() { echo "xfstests: $*" >&2; exit 1; }
+
+# The part inside the namespaces ----------------------------------------------------------------------------------------------------
+
+# Lays a copy of a directory over it, made of links to its entries: what is added to the copy is seen here only.
+shadow_directory() { # directory, where the copy and the original go
+    mkdir -p "$2/own" "$2/original"
+    mount --bind "$1" "$2/original"
+    cp -rs "$2/original/." "$2/own/"
+    mount --bind "$2/own" "$1"
+}
+
+shadow_file() { # file, lines to add
+    cp "$1" "$work/$(basename "$1")"
+    printf '%s\n' "${@:2}" >>"$work/$(basename "$1")"
+    mount --bind "$work/$(basename "$1")" "$1"
+}
+
+add_users() {
+    local user number=31415
+    local users=() groups=() shadows=()
+    for user in fsgqa fsgqa2 123456-fsgqa; do
+        users+=("$user:*:$number:$number::/tmp:/bin/bash")
+        groups+=("$user:*:$number:")
+        shadows+=("$user:*:19000:0:99999:7:::")
+        number=$((number + 1))
+    done
+    shadow_file /etc/passwd "${users[@]}"
+    shadow_file /etc/group "${groups[@]}"
+    shadow_file /etc/shadow "${shadows[@]}"
+}
+
+# Programs that tell the type of a mount: what Extant mounts in ext4's name counts as ext4.
+add_wrappers() {
+    local name
+    mkdir -p "$work/bin"
+    for name in df findmnt mount; do
+        cat >"$work/bin/$name" <<END
+#!/bin/bash
+set -o pipefail
+[ "$name" != mount ] || [ \$# -eq 0 ] || exec $(type -P $name) "\$@"
+arguments=("\$@")
+[ "$name" != findmnt ] || for i in "\${!arguments[@]}"; do [ "\${arguments[i]}" != ext4 ] || arguments[i]=fuse.ext4; done
+$(type -P $name) "\${arguments[@]}" | sed 's/\bfuse\.ext4\b/ext4/'
+END
+        chmod +x "$work/bin/$name"
+    done
+    PATH=$work/bin:$PATH
+}
+
+add_helpers() {
+    shadow_directory /usr/sbin "$work/sbin"
+    local name
+    for name in "$@"; do
+        ln -s "$program" "/usr/sbin/$name"
+    done
+}
+
+make_image() { # device
+    mke2fs -q -F -t ext4 "$1" || die "mke2fs failed on $1"
+}
+
+configure() {
+    export TEST_DEV=$1 SCRATCH_DEV=$2 TEST_DIR=$work/test SCRATCH_MNT=$work/scratch RESULT_BASE=$results FSTYP=ext4
+    export LOGWRITES_DEV= DIFF_LENGTH=40
+    mkdir -p "$TEST_DIR" "$SCRATCH_MNT"
+    case $as in
+    kernel) ;;
+    ext4)
+        add_helpers mount.ext4 mount.fuse.ext4 umount.ext4 umount.fuse.ext4
+        add_wrappers
+        ;;
+    fuse)
+        add_helpers mount.fuse.extant umount.fuse.extant
+        export FSTYP=fuse FUSE_SUBTYP=.extant
+        export MOUNT_OPTIONS="-o allow_other,default_permissions" TEST_FS_MOUNT_OPTS="-o allow_other,default_permissions"
+        # The suite takes the type of a mount from df, and compares it with `fuse`.
+        add_wrappers
+        sed -i 's/fuse\\.ext4\\b\/ext4/fuse\\.extant\\b\/fuse/; s/!= ext4 \]/!= fuse ]/; s/=fuse.ext4/=fuse.extant/' "$work"/bin/*
+        ;;
+    esac
+    make_image "$TEST_DEV"
+    make_image "$SCRATCH_DEV"
+}
+
+# Ends what has gone on for longer than the limit: the test with all that it started; and where that does not help, its mounts.
+watch_tests() {
+    local pid seconds command name last= since=0
+    while sleep 2; do
+        read -r pid seconds command < <(ps -eo pid,etimes,args --no-headers | grep -E '/bash [^ ]*tests/[a-z0-9]+/[0-9]+$' |
+            sort -k2,2nr | head -n 1) || continue
+        [ "${seconds:-0}" -ge "$limit" ] || continue
+        name=${command##*tests/}
+        [ "$name" = "$last" ] || { echo "$name" >>"$results/hung"; last=$name since=$seconds; }
+        kill_tree "$pid"
+        [ $((seconds - since)) -lt 20 ] || abort_mounts
+    done
+}
+
+kill_tree() {
+    local child
+    kill -STOP "$1" 2>/dev/null || true
+    for child in $(ps -o pid= --ppid "$1"); do
+        kill_tree "$child"
+    done
+    kill -KILL "$1" 2>/dev/null || true
+}
+
+abort_mounts() {
+    local number
+    mountpoint -q /sys/fs/fuse/connections || mount -t fusectl none /sys/fs/fuse/connections
+    grep -E " $work/" /proc/self/mountinfo | grep -- '- fuse' | cut -d' ' -f3 | cut -d: -f2 | while read -r number; do
+        echo 1 >"/sys/fs/fuse/connections/$number/abort" || true
+    done
+}
+
+# Mounts of others, which may end meanwhile, would show in what tests print of all mounts.
+hide_other_mounts() {
+    awk '$0 ~ / - (fuse[.a-z]*|ext4) / && $5 != "/" {print $5}' /proc/self/mountinfo | while read -r place; do
+        umount -l "$place" || true
+    done
+}
+
+inside() { # the two devices
+    mount --make-rprivate /
+    hide_other_mounts 2>/dev/null
+    configure "$@"
+    add_users
+    watch_tests 2>/dev/null &
+    local watcher=$!
+    cd "$suite"
+    rm -f "$results"/check.* "$results/hung"
+    ./check "${tests[@]}" 2>&1 | tee "$results/output" || true
+    kill "$watcher"
+    umount -q "$TEST_DIR" "$SCRATCH_MNT" || true
+}
+
+# The part outside -------------------------------------------------------------------------------------------------------------------
+
+# A line for each test: its name and `pass`, `fail`, `hung`, or `notrun` and why.
+collect() {
+    local log=$results/check.log
+    [ -e "$log" ] || die "the suite did not start; $results/output says why"
+    words() { sed -n "s/^$1: //p" "$log" | tr ' ' '\n' | sort -u; }
+    words Failures >"$work/failed"
+    words "Not run" >"$work/absent"
+    sort -u "$results/hung" >"$work/hung" 2>/dev/null || : >"$work/hung"
+    words Ran | while read -r name; do
+        if grep -qx "$name" "$work/hung"; then
+            echo "$name hung"
+        elif grep -qx "$name" "$work/failed"; then
+            echo "$name fail"
+        elif grep -qx "$name" "$work/absent"; then
+            echo "$name notrun $(head -n 1 "$results/$name.notrun" 2>/dev/null || true)"
+        else
+            echo "$name pass"
+        fi
+    done >"$results/results.txt"
+}
+
+summarize() {
+    local verdict
+    echo
+    for verdict in pass fail hung notrun; do
+        printf '%-7s %s\n' "$verdict" "$(awk -v v=$verdict '$2 == v' "$results/results.txt" | wc -l)"
+    done
+    for verdict in fail hung; do
+        awk -v v=$verdict '$2 == v {print $1}' "$results/results.txt" | xargs -r echo "$verdict:"
+    done
+    echo "details: $results"
+    [ -e "$expected" ] || return 0
+    awk 'NR == FNR {was[$1] = $2; next} was[$1] == "pass" && $2 != "pass" {print $2, $1}' "$expected" "$results/results.txt" |
+        sort >"$results/worse.txt"
+    awk 'NR == FNR {was[$1] = $2; next} was[$1] != "pass" && $2 == "pass" {print $1}' "$expected" "$results/results.txt" |
+        xargs -r echo "pass here, and not in $(basename "$expected"):"
+    echo "pass in $(basename "$expected"), and not here:"
+    cat "$results/worse.txt"
+    ! grep -qE '^(fail|hung) ' "$results/worse.txt"
+}
+
+clean_up() {
+    for device in $devices; do
+        losetup -d "$device" || true
+    done
+    rm -rf "$work"
+}
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+as=ext4 program=$here/target/release/extant results= limit=240 expected=$here/tests/xfstests-kernel.txt tests=()
+[ $# -ge 1 ] || usage
+suite=$1
+shift
+while [ $# -gt 0 ]; do
+    case $1 in
+    --as) as=$2 && shift ;;
+    --program) program=$2 && shift ;;
+    --results) results=$2 && shift ;;
+    --limit) limit=$2 && shift ;;
+    --expected) expected=$2 && shift ;;
+    --inside) devices=$2 work=$3 && shift 2 ;;
+    --help) usage ;;
+    *) break ;;
+    esac
+    shift
+done
+tests=("$@")
+[ ${#tests[@]} -gt 0 ] || tests=(-g generic/quick)
+case $as in ext4 | fuse | kernel) ;; *) usage ;; esac
+
+[ "$(id -u)" -eq 0 ] || die "root is needed"
+suite=$(realpath "$suite")
+[ -x "$suite/check" ] && [ -x "$suite/ltp/fsstress" ] || die "$suite is no built tree of xfstests; docs/testing.md says how to build one"
+[ "$as" = kernel ] || program=$(realpath -e "$program") || die "the program extant is not there: make all"
+
+if [ -n "${devices:-}" ]; then
+    # shellcheck disable=SC2086
+    inside $devices
+    exit
+fi
+
+results=$(realpath -m "${results:-$(mktemp -d "${TMPDIR:-/tmp}/extant-xfstests.XXXXXX")}")
+mkdir -p "$results"
+work=$(mktemp -d /dev/shm/extant-xfstests.XXXXXX)
+chmod 755 "$work" "$results"
+devices=
+trap clean_up EXIT
+for size in 4G 8G; do
+    truncate -s $size "$work/$size.img"
+    devices="$devices $(losetup --find --show "$work/$size.img")"
+done
+unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --program "$program" --results "$results" --limit "$limit" \
+    --inside "${devices# }" "$work" "${tests[@]}"
+collect
+summarize
