@@ -71,6 +71,7 @@ errnos! {
     Stale = 116, "stale file handle";
     Uclean = 117, "structure needs cleaning";
     DQuot = 122, "disk quota exceeded";
+    NoKey = 126, "required key not available";
 }
 
 impl Error {

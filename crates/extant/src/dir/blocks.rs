@@ -14,6 +14,7 @@ use extant_format::dir::{DirFormat, entries, seal_dir_leaf, verify_leaf};
 use extant_format::error::Corrupt;
 use extant_format::features::{Compat, Incompat};
 use extant_format::htree::{self, seal_htree};
+use extant_format::inode::InodeFlags;
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub(super) struct Dir<'a> {
     pub format: DirFormat,
     /// Names are folded before they are compared and hashed.
     pub folds: bool,
+    /// Names are encrypted; there is no key.
+    pub encrypted: bool,
 }
 
 /// What a block of a directory is.
@@ -57,7 +60,12 @@ impl<'a> Dir<'a> {
             Kind::Inline => 0,
             _ => block_count(st, inode, size)?,
         };
-        Ok(Dir { st, inode, count, kind, format: DirFormat::new(&st.geo), folds: super::folds(st, flags) })
+        let encrypted = flags.contains(InodeFlags::ENCRYPT);
+        let folds = super::folds(st, flags);
+        if encrypted && folds {
+            return Err(Error::Unsupported("encrypted directories that fold case".into()));
+        }
+        Ok(Dir { st, inode, count, kind, format: DirFormat::new(&st.geo), folds, encrypted })
     }
 
     /// Blocks that a directory of this file system may have.

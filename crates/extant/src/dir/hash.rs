@@ -3,7 +3,7 @@
 use super::blocks::Dir;
 use super::fold;
 use extant_format::checksum::{CRC32C_INIT, crc32c_raw};
-use extant_format::htree::{HashVersion, dirhash};
+use extant_format::htree::{HashVersion, dirhash, hash_bytes};
 
 /// Which hash, and its seed.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,11 @@ impl Hasher {
     fn both(&self, name: &[u8]) -> (u32, u32) {
         let hash = |name: &[u8]| dirhash(self.version, self.unsigned, &self.seed, name);
         if self.folds { hash(&fold::or_raw(name)) } else { hash(name) }
+    }
+
+    /// Both hashes as encrypted names show them.
+    pub fn bytes(&self, name: &[u8]) -> [u8; 8] {
+        hash_bytes(self.both(name))
     }
 
     /// The hash that a tree is ordered by; bit 0 is clear.

@@ -18,6 +18,7 @@ mod htree;
 mod inline;
 mod insert;
 mod linear;
+mod nokey;
 mod read;
 mod split;
 mod window;
@@ -113,7 +114,18 @@ pub fn lookup(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
         b"." => Ok(Some(Found { ino: dir.ino, ftype: FileType::Directory })),
         b".." => Ok(Some(Found { ino: parent(st, dir)?, ftype: FileType::Directory })),
         _ if name.len() > NAME_MAX => Err(Errno::NameTooLong.into()),
-        _ => Ok(locate(&Dir::open(st, dir)?, name)?.map(|spot| spot.hit.found)),
+        _ => Ok(locate_shown(&Dir::open(st, dir)?, name)?.map(|spot| spot.hit.found)),
+    }
+}
+
+/// As [`locate`], by the name that readers see.
+fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+    if !d.encrypted {
+        return locate(d, name);
+    }
+    match nokey::stored(d, name)? {
+        Some(stored) => locate(d, &stored),
+        None => Ok(None),
     }
 }
 
@@ -147,6 +159,7 @@ pub fn insert(
     ftype: FileType,
 ) -> Result<()> {
     check_name(name)?;
+    check_key(dir)?;
     let mut d = Dir::open_for_change(st, dir)?;
     if d.folds && st.geo.strict_names && fold::fold(name).is_none() {
         return Err(Errno::Inval.into());
@@ -161,7 +174,7 @@ pub fn insert(
 pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
     check_name(name)?;
     let d = Dir::open_for_change(st, dir)?;
-    let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
+    let spot = locate_shown(&d, name)?.ok_or(Errno::NoEnt)?;
     let format = d.format;
     match &spot.buf {
         None => inline::change(&d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset))?,
@@ -192,6 +205,7 @@ pub fn replace(
         return set_parent(st, h, dir, ino);
     }
     check_name(name)?;
+    check_key(dir)?;
     let d = Dir::open_for_change(st, dir)?;
     let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
     let (format, at) = (d.format, spot.hit.offset);
@@ -249,7 +263,34 @@ pub fn parent(st: &Store, dir: &Inode) -> Result<InodeNr> {
 /// # Errors
 /// `Corrupt`, `Io`.
 pub fn read(st: &Store, dir: &Inode, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
-    read::read(&Dir::open(st, dir)?, cookie, each)
+    let d = Dir::open(st, dir)?;
+    if !d.encrypted {
+        return read::read(&d, cookie, each);
+    }
+    let names = nokey::Names::of(&d)?;
+    let mut wrong = Ok(());
+    read::read(&d, cookie, &mut |entry| match entry.name {
+        b"." | b".." => each(entry),
+        stored => match names.show(stored) {
+            Ok(shown) => each(Entry { name: &shown, ..entry }),
+            Err(e) => {
+                wrong = Err(e.at_inode(dir.ino));
+                false
+            }
+        },
+    })?;
+    Ok(wrong?)
+}
+
+/// ENOKEY for a directory whose names are encrypted: no name can be put into it.
+///
+/// # Errors
+/// That one.
+pub fn check_key(dir: &Inode) -> Result<()> {
+    match dir.vitals().flags.contains(InodeFlags::ENCRYPT) {
+        true => Err(Errno::NoKey.into()),
+        false => Ok(()),
+    }
 }
 
 /// Credits that one [`insert`] may cost (splits at every level, growth, conversion).
@@ -309,9 +350,6 @@ impl<'a> Dir<'a> {
     /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
     fn open_for_change(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
         let flags = inode.body().flags;
-        if flags.contains(InodeFlags::ENCRYPT) {
-            return Err(Error::Unsupported("changing an encrypted directory".into()));
-        }
         if flags.contains(InodeFlags::INDEX) && !st.geo.compat(Compat::DIR_INDEX) && st.geo.metadata_csum {
             return Err(Corrupt::new("directory").field("index flag").at_inode(inode.ino).into());
         }

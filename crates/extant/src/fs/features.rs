@@ -23,7 +23,8 @@ const READ: Incompat = Incompat::FILETYPE
     .union(Incompat::CSUM_SEED)
     .union(Incompat::LARGEDIR)
     .union(Incompat::INLINE_DATA)
-    .union(Incompat::CASEFOLD);
+    .union(Incompat::CASEFOLD)
+    .union(Incompat::ENCRYPT);
 
 const WRITE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::LARGE_FILE)

@@ -170,6 +170,7 @@ impl Operations {
         if inode.body().flags.contains(InodeFlags::APPEND) {
             return Err(Errno::Perm.into());
         }
+        dir::check_key(inode)?;
         file::truncate(self.st(), inode, size)
     }
 

@@ -87,6 +87,7 @@ impl Operations {
         self.for_caller(who, || {
             let dir = &dir.0;
             check_dir(dir)?;
+            dir::check_key(dir)?;
             let _lock = dir.read_lock()?;
             dir.check_live()?;
             let st = self.st();
@@ -159,6 +160,7 @@ impl Operations {
         }
         dir.check_live().map_err(|_| Errno::NoEnt)?;
         check_dir_writable(dir)?;
+        dir::check_key(dir)?;
         let links = dir.body().links;
         match ftype == FileType::Directory && links >= MAX_DIR_LINKS && !self.st().geo.has_dir_nlink() {
             true => Err(Errno::Mlink.into()),

@@ -33,6 +33,14 @@ pub struct File {
     errors: Mutex<ErrorCursor>,
 }
 
+/// ENOKEY for content that is encrypted.
+pub(super) fn check_key(node: &Node) -> Result<()> {
+    match node.0.vitals().flags.contains(InodeFlags::ENCRYPT) {
+        true => Err(Errno::NoKey.into()),
+        false => Ok(()),
+    }
+}
+
 impl Operations {
     /// Opens the regular file at a path.
     pub fn open(self: &Arc<Self>, path: impl AsRef<[u8]>, follow: Follow, flags: OpenFlags) -> Result<File> {
@@ -50,6 +58,7 @@ impl Operations {
             FileType::Directory => return Err(Errno::IsDir.into()),
             _ => return Err(Errno::Nxio.into()),
         }
+        check_key(&node)?;
         if flags.write {
             self.check_open(&node, flags)?;
         }
@@ -68,6 +77,7 @@ impl Operations {
     /// Whether `node` may be opened for writing: EPERM where its flags forbid that.
     pub fn check_open(&self, node: &Node, flags: OpenFlags) -> Result<()> {
         self.st().writable()?;
+        check_key(node)?;
         let own = node.0.body().flags;
         let denied = own.contains(InodeFlags::IMMUTABLE)
             || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
@@ -79,6 +89,7 @@ impl Operations {
 
     /// Reads past the page cache, for callers with a cache of their own. Fewer bytes than asked for at the end of the file.
     pub fn read_direct(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        check_key(node)?;
         self.noticed(file::read_direct(self.st(), &node.0, offset, buf))
     }
 
@@ -95,6 +106,7 @@ impl Operations {
     /// Does not ask [`Operations::check_write`]: a cache may write back what it took before.
     pub fn write_direct(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
         self.st().writable()?;
+        check_key(node)?;
         self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, strip))
     }
 
@@ -124,6 +136,7 @@ impl Operations {
     pub fn allocate(&self, node: &Node, how: Falloc, offset: u64, len: u64) -> Result<()> {
         self.st().writable()?;
         let inode = &node.0;
+        check_key(node)?;
         let own = inode.body().flags;
         let keeps = matches!(how, Falloc::Allocate | Falloc::KeepSize);
         if own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && !keeps {

@@ -35,6 +35,7 @@ impl Operations {
         }
         dir.check_live().map_err(|_| Errno::NoEnt)?;
         check_dir_writable(dir)?;
+        dir::check_key(dir)?;
         let nameless = self.check_linkable(inode, dir)?;
         let mut h = st.start(dir::insert_credits(st, dir) + 2 + Orphans::CREDITS)?;
         // Before anything is changed: their slots can be read.

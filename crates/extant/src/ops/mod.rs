@@ -164,6 +164,7 @@ impl Operations {
         if node.0.ftype != extant_format::types::FileType::Symlink {
             return Err(Errno::Inval.into());
         }
+        handle::check_key(node)?;
         let _lock = node.0.rw.read();
         crate::file::read_link(self.st(), &node.0)
     }

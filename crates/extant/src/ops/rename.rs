@@ -297,6 +297,7 @@ fn check_sides(
 ) -> Result<()> {
     for side in [from, to] {
         check_dir_writable(side.dir)?;
+        dir::check_key(side.dir)?;
         side.dir.check_live().map_err(|_| Errno::NoEnt)?;
     }
     if flags.contains(RenameFlags::NOREPLACE) && target.is_some() {

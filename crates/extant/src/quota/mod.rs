@@ -96,6 +96,9 @@ pub fn unlimited<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Owners of the running transaction, with their kinds.
+type DirtyOwners = Vec<(QuotaKind, Arc<Dquot>)>;
+
 /// The quota files of a file system; it may have none.
 #[derive(Debug)]
 pub struct Quotas {
@@ -107,7 +110,7 @@ pub struct Quotas {
     hidden: [InodeNr; 2],
     kept: Kept,
     /// Owners whose records are older than memory.
-    dirty: Sharded<Mutex<Vec<(QuotaKind, Arc<Dquot>)>>>,
+    dirty: Sharded<Mutex<DirtyOwners>>,
     /// Limits bind nobody.
     ignore_limits: AtomicBool,
 }

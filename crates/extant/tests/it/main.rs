@@ -17,6 +17,7 @@ mod hostile;
 mod life;
 mod mkfs;
 mod names;
+mod nokey;
 mod orphans;
 mod prealloc;
 mod quota;

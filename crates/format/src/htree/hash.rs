@@ -53,6 +53,11 @@ pub fn dirhash(version: HashVersion, unsigned: bool, seed: &[u32; 4], name: &[u8
     (if hash == END_HASH { END_HASH - 2 } else { hash }, minor)
 }
 
+/// Major and minor hash, one behind the other, as names of encrypted directories show them.
+pub fn hash_bytes((major, minor): (u32, u32)) -> [u8; 8] {
+    (u64::from(minor) << 32 | u64::from(major)).to_le_bytes()
+}
+
 /// The initial state of MD4, used where the file system has no seed of its own.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 

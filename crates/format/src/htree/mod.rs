@@ -12,7 +12,7 @@ mod node;
 #[cfg(test)]
 mod tests;
 
-pub use hash::{HashVersion, dirhash};
+pub use hash::{HashVersion, dirhash, hash_bytes};
 pub use node::{Node, NodeMut, RootInfo};
 
 use crate::bytes::{le16, le32, part, put_le32};

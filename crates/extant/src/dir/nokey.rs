@@ -1,0 +1,127 @@
+//! Names of encrypted directories for those who have no key, as Linux shows them: the hash and the bytes of the stored name, and a digest
+//! of what is too long, in base64url.
+
+use super::blocks::Dir;
+use super::hash::Hasher;
+use super::{Kind, htree, read};
+use crate::error::Result;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use extant_format::error::Corrupt;
+use sha2::{Digest, Sha256};
+
+/// Shortest stored name: one block of the cipher.
+const LEAST: usize = 16;
+
+/// Bytes of the major and minor hash.
+const HASHES: usize = 8;
+
+/// Bytes of a stored name that are shown as they are.
+const SHOWN: usize = 149;
+
+/// Bytes of the digest of the others.
+const DIGEST: usize = 32;
+
+/// What a shown name says.
+enum Shown {
+    /// All of the stored name.
+    Whole(Vec<u8>),
+    /// How it begins, and the digest of the rest.
+    Start(Vec<u8>),
+}
+
+/// How the stored names of a directory are shown.
+pub(super) struct Names {
+    hasher: Option<Hasher>,
+}
+
+impl Names {
+    /// Hashes are shown where readers go by them.
+    pub fn of(d: &Dir<'_>) -> Result<Names> {
+        let hasher = match d.kind {
+            _ if !d.hashed() => None,
+            Kind::Indexed => Some(htree::root(d)?.hasher),
+            Kind::Linear if d.count > 1 => None,
+            Kind::Linear | Kind::Inline => Some(Hasher::default_of(d)),
+        };
+        Ok(Names { hasher })
+    }
+
+    /// The name that is shown for a stored one. Errors: `Corrupt` for one that is too short.
+    pub fn show(&self, stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
+        if stored.len() < LEAST {
+            return Err(Corrupt::new("encrypted name").field("length").found(stored.len() as u64));
+        }
+        let mut bytes = self.hasher.map_or([0; HASHES], |hasher| hasher.bytes(stored)).to_vec();
+        bytes.extend_from_slice(&start_of(stored));
+        Ok(URL_SAFE_NO_PAD.encode(bytes).into_bytes())
+    }
+}
+
+/// A stored name, its end replaced by a digest where it is too long.
+fn start_of(stored: &[u8]) -> Vec<u8> {
+    match stored.split_at_checked(SHOWN) {
+        Some((start, rest)) if !rest.is_empty() => [start, &Sha256::digest(rest)].concat(),
+        _ => stored.to_vec(),
+    }
+}
+
+/// What a shown name says; `None` if none could be shown like this.
+fn parse(shown: &[u8]) -> Option<Shown> {
+    let bytes = URL_SAFE_NO_PAD.decode(shown).ok()?;
+    let rest = bytes.get(HASHES..).filter(|rest| rest.len() >= LEAST)?.to_vec();
+    match rest.len() {
+        n if n <= SHOWN => Some(Shown::Whole(rest)),
+        n if n == SHOWN + DIGEST => Some(Shown::Start(rest)),
+        _ => None,
+    }
+}
+
+/// The stored name that is shown as `shown`; `None` if the directory cannot have it.
+pub(super) fn stored(d: &Dir<'_>, shown: &[u8]) -> Result<Option<Vec<u8>>> {
+    match parse(shown) {
+        None => Ok(None),
+        Some(Shown::Whole(name)) => Ok(Some(name)),
+        // The longest names are looked for one by one.
+        Some(Shown::Start(start)) => {
+            let mut found = None;
+            read::for_each_name(d, |entry| {
+                if entry.name.len() > SHOWN && start_of(entry.name) == start {
+                    found = Some(entry.name.to_vec());
+                }
+                Ok(())
+            })?;
+            Ok(found)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_names_say_what_is_stored() {
+        let names = Names { hasher: None };
+        for len in [16, 32, 149, 150, 255] {
+            let name: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let shown = names.show(&name).unwrap();
+            assert!(shown.len() <= 255 && !shown.contains(&b'/'));
+            match parse(&shown).unwrap() {
+                Shown::Whole(stored) => assert!(stored == name && len <= SHOWN),
+                Shown::Start(start) => assert!(start == start_of(&name) && len > SHOWN),
+            }
+        }
+        assert!(names.show(&[0; 15]).is_err());
+        for wrong in [&b"name"[..], b"", b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", &[b'A'; 240]] {
+            assert!(parse(wrong).is_none());
+        }
+    }
+
+    /// `AAAAAAAAAAD` are eight bytes of zeros and the beginning of the next: as `fscrypt` documents it.
+    #[test]
+    fn the_text_is_that_of_base64url() {
+        let shown = Names { hasher: None }.show(&[0xFF; 16]).unwrap();
+        assert_eq!(shown, b"AAAAAAAAAAD_____________________");
+    }
+}
