@@ -4,6 +4,8 @@
 //! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes blocks, so the
 //!    copies taken in between hold all of the transaction and nothing else.
 //! 2. The commit record is written after a flush that covers everything before it, and all file data noted before.
+//! 3. Where the record has a checksum, a flushed block of zeroes lies in its place before it. So it is there with its first
+//!    sector, or not at all: nobody takes a part of it for damage, as the kernel and e2fsck would.
 
 use crate::checkpoint::FrozenBlock;
 use crate::client::Freezer;
@@ -152,10 +154,13 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     count(&core.counters.local().blocks_logged, copies.len() as u64);
     count(&core.counters.local().log_blocks, record.body.len() as u64 + 1);
     count(&core.counters.local().escapes, record.escapes);
-    let commit_at = write_pieces(core, logged, start, record.body)?;
+    let log = logged.space.log();
+    let commit_at = record.body.iter().fold(start, |at, _| log.after(at));
+    let blank = record.blank.into_iter().map(Piece::from);
+    write_pieces(core, logged, start, record.body.into_iter().chain(blank))?;
     core.flush_home()?;
     logged.space.flusher().flush()?;
-    write_pieces(core, logged, commit_at, vec![record.commit.into()])?;
+    write_pieces(core, logged, commit_at, [record.commit.into()])?;
     logged.space.flusher().flush()?;
     let much = logged.checkpoint.add(tid, blocks, &revoked);
     if much || logged.space.is_crowded() {
@@ -164,8 +169,8 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     Ok(())
 }
 
-/// Writes blocks to the log from `at` on, and gives the block that follows them.
-fn write_pieces(core: &Core, logged: &Logged, at: u32, pieces: Vec<Piece<'static>>) -> Result<u32> {
+/// Writes blocks to the log from `at` on.
+fn write_pieces(core: &Core, logged: &Logged, at: u32, pieces: impl IntoIterator<Item = Piece<'static>>) -> Result<()> {
     core.check_crash()?;
     core.check_abort()?;
     let log = logged.space.log();
@@ -177,7 +182,7 @@ fn write_pieces(core: &Core, logged: &Logged, at: u32, pieces: Vec<Piece<'static
     }
     plug.finish()?;
     logged.space.flusher().note_write();
-    Ok(at)
+    Ok(())
 }
 
 fn now() -> Timestamp {

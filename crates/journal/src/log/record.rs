@@ -1,7 +1,9 @@
 //! A transaction as blocks of the log.
 
 use extant_blocks::Piece;
-use extant_format::jbd2::{self, CommitBlock, DescriptorBuilder, JournalFormat, RevokeBuilder, Tag, TagFlags};
+use extant_format::jbd2::{
+    self, ChecksumMode, CommitBlock, DescriptorBuilder, JournalFormat, RevokeBuilder, Tag, TagFlags,
+};
 use extant_format::types::{BlockNr, Timestamp};
 use extant_sync::Arc;
 
@@ -9,6 +11,9 @@ use extant_sync::Arc;
 pub(crate) struct Record {
     /// Revoke blocks, descriptors and copies.
     pub body: Vec<Piece<'static>>,
+    /// What lies in the commit record's place before it is written, if a part of the record would be taken for damage: where
+    /// checksums cover the whole block, and all that differs from zeroes is in its first sector, a torn record is none.
+    pub blank: Option<Vec<u8>>,
     /// The commit record.
     pub commit: Vec<u8>,
     /// How many copies had to be escaped.
@@ -31,7 +36,7 @@ impl Record {
         revoked: &[u64],
         time: Timestamp,
     ) -> Record {
-        let mut record = Record { body: Vec::new(), commit: new_block(format), escapes: 0 };
+        let mut record = Record { body: Vec::new(), blank: None, commit: new_block(format), escapes: 0 };
         for revoked in revoked.chunks(format.revokes_per_block().max(1)) {
             record.add_revokes(format, sequence, revoked);
         }
@@ -39,6 +44,7 @@ impl Record {
             record.add_copies(format, sequence, copies);
         }
         CommitBlock { sequence, time }.encode(&mut record.commit, format, 0);
+        record.blank = (format.checksums != ChecksumMode::None).then(|| new_block(format));
         record
     }
 
@@ -89,7 +95,7 @@ fn new_block(format: &JournalFormat) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extant_format::jbd2::{BlockHeader, BlockType, ChecksumMode, RevokeRecords, Tags};
+    use extant_format::jbd2::{BlockHeader, BlockType, RevokeRecords, Tags};
 
     const MODES: [ChecksumMode; 3] = [ChecksumMode::None, ChecksumMode::V2, ChecksumMode::V3];
 
@@ -132,6 +138,19 @@ mod tests {
             }
         }
         (copied, revoked)
+    }
+
+    /// Sectors of 512 bytes are written at once.
+    #[test]
+    fn a_torn_commit_record_over_its_blank_is_a_whole_one_or_none() {
+        for checksums in MODES {
+            let format = JournalFormat::new(4096, checksums, true, [3; 16]);
+            let record =
+                Record::build(&format, 9, &[(7, block(1))], &[], Timestamp { sec: 1 << 33, nsec: 999_999_999 });
+            assert_eq!(record.blank.is_some(), checksums != ChecksumMode::None);
+            assert!(record.commit[..512].iter().any(|byte| *byte != 0));
+            assert!(record.commit[512..].iter().chain(record.blank.iter().flatten()).all(|byte| *byte == 0));
+        }
     }
 
     #[test]

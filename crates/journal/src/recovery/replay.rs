@@ -115,6 +115,9 @@ impl Replay {
             device.write_at(piece, log.offset(at)?)?;
             at = log.after(at);
         }
+        if let Some(blank) = &record.blank {
+            device.write_at(blank, log.offset(at)?)?;
+        }
         device.flush()?;
         device.write_at(&record.commit, log.offset(at)?)?;
         device.flush()?;
