@@ -5,7 +5,8 @@ BENCH_RUNS ?= 5
 PAIR_RUNS ?= 15
 FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
-CRASH_SEED ?= 1000
+CRASH_WORKERS ?= 2
+FIGURES ?= docs/figures.tsv
 
 .PHONY: all run test bench space contention fuzz real crash conformance xfstests lint loom setup clean
 
@@ -46,9 +47,10 @@ contention:
 fuzz: setup
 	EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --release -p extant --test it -- --ignored fuzz --nocapture
 
-# Power cuts in random mixes of operations, from a seed on, until the time is over.
+# Power cuts in random mixes of operations, until the time is over: goes on with the seed after the last one in FIGURES.
 crash: setup
-	EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_SEED=$(CRASH_SEED) $(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
+	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_WORKERS=$(CRASH_WORKERS) \
+		$(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
 
 # Suites that others wrote, for longer than `make test` runs them; with XFSTESTS=DIR fsstress, too.
 SUITE_SECONDS ?= 30

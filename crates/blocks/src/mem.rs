@@ -50,7 +50,9 @@ impl MemDevice {
     /// A copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let body = self.body.read();
-        body.chunks.iter().flat_map(|chunk| chunk.read_nested().clone()).collect()
+        let mut bytes = Vec::with_capacity(body.len as usize);
+        body.chunks.iter().for_each(|chunk| bytes.extend_from_slice(&chunk.read_nested()));
+        bytes
     }
 
     fn check(&self, body: &Body, op: Op, offset: u64, len: u64) -> io::Result<()> {

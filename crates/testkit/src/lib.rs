@@ -3,6 +3,7 @@
 //! - [`image`] makes file systems with `mke2fs`, one for each named feature set;
 //! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse what they print;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
+//! - [`figures`] keeps what long runs have counted;
 //! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests.
 //!
 //! Nothing here is skipped: a tool or a privilege that is missing fails the test and says what to install.
@@ -12,6 +13,7 @@
 pub mod debugfs;
 pub mod dumpe2fs;
 pub mod e2fsck;
+pub mod figures;
 pub mod image;
 pub mod kernel;
 pub mod rng;

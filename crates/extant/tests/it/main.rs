@@ -1,7 +1,6 @@
 //! Integration tests of the engine.
 
 mod crash;
-mod crash_mix;
 mod devices;
 mod dir;
 mod extents;

@@ -1,6 +1,6 @@
 //! Orphans: many at once, more than the orphan file holds, recorded wrongly; recovered by Extant, e2fsck and the kernel.
 
-use crate::crash::{Stage, record, sweep};
+use crate::crash::{Setup, Stage, record, setup, sweep};
 use crate::fuzz::atlas::{Atlas, Kind, change_superblock};
 use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_blocks::MemDevice;
@@ -11,9 +11,12 @@ use extant_testkit::{FeatureSet, e2fsck};
 use std::sync::Arc;
 
 /// An orphan file of a single block, with 254 slots. `mke2fs` takes a size without a unit in blocks.
-const ONE_BLOCK: &[&str] =
-    &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "orphan_file", "-E", "orphan_file_size=1", "-J", "size=1"];
-const LIST: &[&str] = &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "^orphan_file", "-J", "size=1"];
+const ONE_BLOCK: Setup = setup(
+    "orphans in a small file",
+    &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "orphan_file", "-E", "orphan_file_size=1", "-J", "size=1"],
+);
+const LIST: Setup =
+    setup("orphans in the list", &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "^orphan_file", "-J", "size=1"]);
 const SLOTS: u64 = 254;
 
 fn new_file(fs: &Fs, dir: &Node, name: &str) -> Node {
@@ -54,10 +57,9 @@ fn many(stage: &mut Stage) {
 
 #[test]
 fn power_cuts_among_many_orphans_in_the_file_and_the_list() {
-    let scene = record(ONE_BLOCK, many);
-    sweep("orphans in a small file", &scene, 30);
-    let scene = record(LIST, many);
-    sweep("orphans in the list", &scene, 30);
+    for setup in [ONE_BLOCK, LIST] {
+        sweep(setup.name, &record(setup, false, many), 120, 1);
+    }
 }
 
 /// An image with so many orphans, copied from a frozen file system: its journal is empty.
@@ -83,7 +85,7 @@ fn save(bytes: &[u8]) -> Image {
 
 #[test]
 fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
-    let image = Image::mke2fs(8 << 20, ONE_BLOCK);
+    let image = Image::mke2fs(8 << 20, ONE_BLOCK.args);
     let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");
@@ -117,7 +119,7 @@ fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
 
 #[test]
 fn wrong_records_are_dropped_and_right_ones_kept() {
-    let mut image = left(ONE_BLOCK, 3);
+    let mut image = left(ONE_BLOCK.args, 3);
     let atlas = Atlas::of(&image);
     let piece = atlas.of_kind(Kind::OrphanBlock).next().expect("an orphan block").clone();
     let block = &mut image[piece.bytes.clone()];
@@ -139,7 +141,7 @@ fn wrong_records_are_dropped_and_right_ones_kept() {
 
 #[test]
 fn a_damaged_orphan_block_of_a_closed_file_system_is_left_alone() {
-    let image = Image::mke2fs(8 << 20, ONE_BLOCK);
+    let image = Image::mke2fs(8 << 20, ONE_BLOCK.args);
     let mut bytes = image.bytes();
     let atlas = Atlas::of(&bytes);
     let place = atlas.of_kind(Kind::OrphanBlock).next().expect("an orphan block").bytes.clone();
@@ -189,7 +191,7 @@ fn a_record_is_written_only_where_a_crash_would_leave_work() {
 
 #[test]
 fn a_list_that_comes_back_to_itself_is_cut() {
-    let mut image = left(LIST, 4);
+    let mut image = left(LIST.args, 4);
     let atlas = Atlas::of(&image);
     let head = crate::fuzz::atlas::superblock(&image).last_orphan();
     let mut chain = vec![head];

@@ -1,35 +1,49 @@
-//! Power cuts in random mixes of all operations, by seed. `make crash` goes on with new seeds for as long as it is told to.
+//! Random mixes of all operations, by seed, of one thread or of some at once. A file's bytes tell whose they are: their upper half
+//! is the file's, their lower half the write's.
 
-use crate::crash::{EXT3, EXT4, INLINE, Scene, Stage, record, sweep_from};
-use extant::{Caller, Errno, Falloc, File, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
+use super::scene::{Content, Promise, Scene, Setup, Stage, record};
+use extant::{Caller, Errno, Falloc, File, Follow, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
 use extant_testkit::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
-
-const BIGALLOC: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "4096", "-J", "size=1"];
-const POINTERS: &[&str] = &["-t", "ext3", "-b", "2048", "-O", "^dir_index", "-J", "size=2"];
-
-const QUOTA: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "quota,project,orphan_file", "-J", "size=1"];
-
-const KINDS: [(&str, &[&str]); 6] = [
-    ("ext4", EXT4),
-    ("inline", INLINE),
-    ("ext3", EXT3),
-    ("bigalloc", BIGALLOC),
-    ("pointers", POINTERS),
-    ("quota", QUOTA),
-];
+use std::sync::Arc;
 
 /// Operations of one mix.
 const STEPS: u64 = 90;
 
+/// Files that are held without a name.
+const HELD: usize = 3;
+
+/// What a mix knows of a file.
+#[derive(Clone, Default)]
+struct Known {
+    data: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The upper half of its bytes.
+    owner: u8,
+    writes: u8,
+    /// Writes go past the pages.
+    direct: bool,
+}
+
+impl Known {
+    /// The bytes of the next write.
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        self.writes = self.writes.wrapping_add(7);
+        (0..len).map(|at| self.owner | 1 + (usize::from(self.writes) + at / 64) as u8 % 15).collect()
+    }
+}
+
 /// What a mix believes: names of files, and the files' bytes.
 struct Mix<'a> {
-    stage: &'a mut Stage,
+    stage: &'a Stage,
     rng: Rng,
     dirs: Vec<(String, Node)>,
     names: BTreeMap<String, u64>,
-    files: BTreeMap<u64, Vec<u8>>,
+    files: BTreeMap<u64, Known>,
+    /// Names that were taken away and not given again.
+    gone: BTreeSet<String>,
+    held: Vec<File>,
+    made: u8,
     /// Files whose names have changed since their last fsync: fdatasync promises nothing of names.
     renamed: BTreeSet<u64>,
 }
@@ -57,7 +71,7 @@ impl Mix<'_> {
 
     fn open(&mut self, path: &str) -> Option<(u64, File)> {
         let ino = *self.names.get(path)?;
-        let node = self.stage.fs.resolve(path, extant::Follow::No).expect(path);
+        let node = self.stage.fs.resolve(path, Follow::No).expect(path);
         assert_eq!(node.ino(), ino, "{path}");
         let file = self.stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(path);
         self.forget_file(ino);
@@ -65,7 +79,7 @@ impl Mix<'_> {
     }
 
     fn step(&mut self) {
-        match self.rng.below(16) {
+        match self.rng.below(18) {
             0..=4 => self.write(),
             5 => self.truncate(),
             6 | 7 => self.allocate(),
@@ -73,30 +87,70 @@ impl Mix<'_> {
             9 => self.link(),
             10 => self.unlink(),
             11 => self.special(),
-            12 if self.rng.below(2) == 0 => self.attribute(),
+            12 if self.rng.one_in(2) => self.attribute(),
             12 => self.own(),
+            13 => self.sync_dir(),
+            14 => self.hold(),
             _ => self.sync(),
         }
+    }
+
+    fn create(&mut self, dir: &Node, name: &str, path: &str) {
+        self.stage.forget(path);
+        self.gone.remove(path);
+        let node = self.stage.fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(path);
+        self.names.insert(path.into(), node.ino());
+        self.renamed.insert(node.ino());
+        // Not the half that garbage has.
+        self.made = self.made % 9 + 1;
+        let known = Known { owner: self.made << 4, direct: self.rng.one_in(3), ..Known::default() };
+        self.files.insert(node.ino(), known);
     }
 
     fn write(&mut self) {
         let (dir, name, path) = self.pick();
         if !self.names.contains_key(&path) {
-            self.stage.forget(&path);
-            let node = self.stage.fs.create(&Caller::default(), &dir, name.as_bytes(), 0o644, New::File).expect(&path);
-            self.names.insert(path.clone(), node.ino());
-            self.renamed.insert(node.ino());
-            self.files.insert(node.ino(), Vec::new());
+            self.create(&dir, &name, &path);
         }
         let (ino, file) = self.open(&path).expect("just made");
         let at = self.rng.below(30_000) as usize;
         let len = self.rng.between(1, 9000) as usize;
-        let data = self.rng.bytes(len);
-        file.write_at(at as u64, &data).expect(&path);
-        let bytes = self.files.get_mut(&ino).expect("a file");
-        let end = bytes.len().max(at + len);
-        bytes.resize(end, 0);
-        bytes[at..at + len].copy_from_slice(&data);
+        let known = self.files.get_mut(&ino).expect("a file");
+        let bytes = known.bytes(len);
+        match known.direct {
+            true => self.stage.fs.write_direct(file.node(), at as u64, &bytes, false).expect(&path),
+            false => file.write_at(at as u64, &bytes).expect(&path),
+        };
+        let end = known.data.len().max(at + len);
+        known.data.resize(end, 0);
+        known.data[at..at + len].copy_from_slice(&bytes);
+    }
+
+    /// Opens a file and takes its name away: it is an orphan until it is closed.
+    fn hold(&mut self) {
+        if self.held.len() >= HELD {
+            drop(self.held.remove(0));
+            return;
+        }
+        let (dir, name, path) = self.pick();
+        let Some((_, file)) = self.open(&path) else { return };
+        self.stage.fs.unlink(&dir, name.as_bytes()).expect("unlink");
+        self.drop_name(&path);
+        self.gone.insert(path);
+        self.held.push(file);
+    }
+
+    /// What a directory's names are is durable with it.
+    fn sync_dir(&mut self) {
+        let (dir, _, path) = self.pick();
+        let prefix = path.rsplit_once('/').map_or("", |(prefix, _)| prefix).to_owned() + "/";
+        self.stage.fs.sync_node(&dir, false).expect("fsync");
+        let here = |name: &&String| name.starts_with(&prefix) && !name[prefix.len()..].contains('/');
+        let there: Vec<String> = self.names.keys().filter(here).cloned().collect();
+        for name in self.gone.iter().filter(here) {
+            self.stage.promise(name, Promise::Gone);
+        }
+        there.iter().for_each(|name| self.stage.promise_there(name));
     }
 
     fn truncate(&mut self) {
@@ -104,13 +158,13 @@ impl Mix<'_> {
         let Some((ino, file)) = self.open(&path) else { return };
         let size = self.rng.below(40_000) as usize;
         file.set_len(size as u64).expect(&path);
-        self.files.get_mut(&ino).expect("a file").resize(size, 0);
+        self.files.get_mut(&ino).expect("a file").data.resize(size, 0);
     }
 
     fn allocate(&mut self) {
         let (_, _, path) = self.pick();
         let Some((ino, file)) = self.open(&path) else { return };
-        let bytes = self.files.get_mut(&ino).expect("a file");
+        let bytes = &mut self.files.get_mut(&ino).expect("a file").data;
         // A whole number of blocks and of clusters, as collapse and insert want.
         let unit = 4096;
         let at = self.rng.below(6) as usize * unit;
@@ -150,9 +204,11 @@ impl Mix<'_> {
         if !exchange {
             self.drop_name(&to_path);
             self.names.remove(&from_path);
+            self.gone.insert(from_path);
         } else if let Some(target) = target {
             self.names.insert(from_path, target);
         }
+        self.gone.remove(&to_path);
         self.names.insert(to_path, moved);
     }
 
@@ -161,8 +217,9 @@ impl Mix<'_> {
         let (dir, name, to) = self.pick();
         let Some(ino) = self.names.get(&from).copied().filter(|_| !self.names.contains_key(&to)) else { return };
         self.stage.forget(&to);
-        let node = self.stage.fs.resolve(&from, extant::Follow::No).expect("resolve");
+        let node = self.stage.fs.resolve(&from, Follow::No).expect("resolve");
         self.stage.fs.link(&node, &dir, name.as_bytes()).expect("link");
+        self.gone.remove(&to);
         self.names.insert(to, ino);
         self.renamed.insert(ino);
     }
@@ -173,6 +230,7 @@ impl Mix<'_> {
             self.stage.forget(&path);
             self.stage.fs.unlink(&dir, name.as_bytes()).expect("unlink");
             self.drop_name(&path);
+            self.gone.insert(path);
         }
     }
 
@@ -197,15 +255,16 @@ impl Mix<'_> {
 
     fn attribute(&mut self) {
         let (_, _, path) = self.pick();
-        if !self.names.contains_key(&path) {
-            return;
-        }
-        let node = self.stage.fs.resolve(&path, extant::Follow::No).expect("resolve");
+        let Some(ino) = self.names.get(&path).copied() else { return };
+        self.forget_file(ino);
+        // fdatasync promises nothing of attributes.
+        self.renamed.insert(ino);
+        let node = self.stage.fs.resolve(&path, Follow::No).expect("resolve");
         let len = *self.rng.pick(&[3usize, 90, 600]);
         let value = self.rng.bytes(len);
         let name = format!("user.a{}", self.rng.below(3));
         match self.stage.fs.set_xattr(&node, name.as_bytes(), &value, XattrMode::Any) {
-            Ok(()) => {}
+            Ok(()) => drop(self.files.get_mut(&ino).expect("a file").xattrs.insert(name.into(), value)),
             Err(e) if e.is(Errno::NoSpc) => {}
             Err(e) => panic!("{name}: {e}"),
         }
@@ -217,7 +276,7 @@ impl Mix<'_> {
         if !self.names.contains_key(&path) {
             return;
         }
-        let node = self.stage.fs.resolve(&path, extant::Follow::No).expect("resolve");
+        let node = self.stage.fs.resolve(&path, Follow::No).expect("resolve");
         let (uid, gid) = (Some(self.rng.below(40) as u32), Some(self.rng.below(3) as u32));
         self.stage.fs.set_attr(&node, &SetAttr { uid, gid, ..SetAttr::default() }).expect("chown");
         match self.stage.fs.set_project(&node, self.rng.below(3) as u32) {
@@ -229,61 +288,57 @@ impl Mix<'_> {
     fn sync(&mut self) {
         let (_, _, path) = self.pick();
         let Some(ino) = self.names.get(&path).copied() else { return };
-        let node = self.stage.fs.resolve(&path, extant::Follow::No).expect("resolve");
+        let node = self.stage.fs.resolve(&path, Follow::No).expect("resolve");
         let datasync = self.rng.one_in(3) && !self.renamed.contains(&ino);
         self.stage.fs.sync_node(&node, datasync).expect("fsync");
         self.renamed.remove(&ino);
-        let bytes = self.files[&ino].clone();
+        let known = self.files[&ino].clone();
+        let content = Arc::new(Content { data: known.data, xattrs: Some(known.xattrs) });
         let names: Vec<String> = self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
-        names.iter().for_each(|n| self.stage.promise(n, Some(bytes.clone())));
+        names.iter().for_each(|n| self.stage.promise(n, Promise::Holds(content.clone())));
     }
 }
 
-fn mix(args: &[&str], seed: u64) -> Scene {
-    record(args, |stage| {
-        let root = stage.root();
-        let mut dirs = vec![(String::new(), root.clone())];
-        for name in ["a", "b"] {
-            let dir = stage.fs.create(&Caller::default(), &root, name.as_bytes(), 0o755, New::Dir).expect("mkdir");
-            dirs.push((format!("/{name}"), dir));
+/// A mix in directories of its own.
+fn run(stage: &Stage, top: &str, seed: u64) {
+    let mut dirs = Vec::new();
+    let mut parent = stage.root();
+    let mut prefix = String::new();
+    for name in [top, "a", "b"] {
+        let dir = stage.fs.create(&Caller::default(), &parent, name.as_bytes(), 0o755, New::Dir).expect("mkdir");
+        let path = format!("{prefix}/{name}");
+        dirs.push((path.clone(), dir.clone()));
+        if name == top {
+            (parent, prefix) = (dir, path);
         }
-        let mut mix = Mix {
-            stage,
-            rng: Rng::new(seed),
-            dirs,
-            names: BTreeMap::new(),
-            files: BTreeMap::new(),
-            renamed: BTreeSet::new(),
-        };
-        for _ in 0..STEPS {
-            mix.step();
+    }
+    let mut mix = Mix {
+        stage,
+        rng: Rng::new(seed),
+        dirs,
+        names: BTreeMap::new(),
+        files: BTreeMap::new(),
+        gone: BTreeSet::new(),
+        held: Vec::new(),
+        made: 0,
+        renamed: BTreeSet::new(),
+    };
+    for _ in 0..STEPS {
+        mix.step();
+    }
+}
+
+/// What a mix does to a new file system.
+pub(crate) fn scene(setup: Setup, threads: usize, seed: u64) -> Scene {
+    record(setup, true, |stage| {
+        let stage = &*stage;
+        match threads {
+            1 => run(stage, "t", seed),
+            _ => std::thread::scope(|scope| {
+                for nr in 0..threads {
+                    scope.spawn(move || run(stage, &format!("t{nr}"), seed * 100 + nr as u64));
+                }
+            }),
         }
     })
-}
-
-fn survive(kind: (&str, &[&str]), seed: u64, states: usize) -> usize {
-    sweep_from(&format!("mix on {}, seed {seed}", kind.0), &mix(kind.1, seed), states, seed)
-}
-
-#[test]
-fn mixes_survive_power_cuts() {
-    for (i, kind) in KINDS.into_iter().enumerate() {
-        survive(kind, i as u64 + 1, 24);
-    }
-}
-
-/// Goes on for `EXTANT_CRASH_SECONDS` (600 unless told), from the seed `EXTANT_CRASH_SEED`.
-#[test]
-#[ignore = "runs for as long as it is told to"]
-fn crash_campaign() {
-    let number = |name: &str, default| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let end = Instant::now() + Duration::from_secs(number("EXTANT_CRASH_SECONDS", 600));
-    let mut seed = number("EXTANT_CRASH_SEED", 1000);
-    let (first, mut states) = (seed, 0);
-    while Instant::now() < end {
-        let kind = KINDS[(seed % KINDS.len() as u64) as usize];
-        states += survive(kind, seed, 60);
-        seed += 1;
-    }
-    println!("{states} states, seeds {first} to {}", seed - 1);
 }

@@ -1,0 +1,232 @@
+//! Power cuts: every operation family over a recording device, cut at writes, with parts of the writes since the last flush, torn at
+//! sectors. Each state is recovered by Extant, some on copies by e2fsck and by the kernel, too, which come to the same tree; what
+//! had been made durable is there; then it is written to again and checked again, and some recoveries are cut themselves.
+
+mod campaign;
+mod examine;
+mod mix;
+mod recovery;
+mod scene;
+mod seen;
+mod states;
+
+use campaign::KINDS;
+pub(crate) use campaign::sweep;
+use extant::{Caller, New, Node, OpenFlags, RenameFlags, XattrMode};
+use extant_testkit::rng::Rng;
+use scene::{EXT3, LOGGED};
+pub(crate) use scene::{EXT4, INLINE, Promise, Setup, Stage, record, setup};
+
+/// States tried for one workload in `make test`.
+const STATES: usize = 240;
+
+fn files(stage: &mut Stage) {
+    let root = stage.root();
+    for i in 0..12u64 {
+        let name = format!("f{i}");
+        let data = Rng::new(i).bytes((i * 1700 + 10) as usize);
+        let node = stage.write(&root, &name, 0, &data);
+        if i % 2 == 0 {
+            stage.sync_file(&node, &format!("/{name}"), &data);
+        }
+    }
+    for i in (0..12).step_by(4) {
+        stage.forget(&format!("/f{i}"));
+        stage.fs.unlink(&root, format!("f{i}").as_bytes()).expect("unlink");
+        let other = stage.fs.lookup(&root, b"f2").expect("f2");
+        stage.fs.sync_node(&other, false).expect("fsync");
+    }
+}
+
+fn names(stage: &mut Stage) {
+    let root = stage.root();
+    let who = Caller::default();
+    let a = stage.fs.create(&who, &root, b"a", 0o755, New::Dir).expect("a");
+    let b = stage.fs.create(&who, &root, b"b", 0o755, New::Dir).expect("b");
+    for i in 0..40 {
+        let data = format!("file {i}").into_bytes();
+        let name = format!("a-rather-long-name-that-fills-blocks-{i}");
+        let node = stage.write(&a, &name, 0, &data);
+        if i % 8 == 0 {
+            stage.sync_file(&node, &format!("/a/{name}"), &data);
+            stage.forget(&format!("/a/{name}"));
+            stage.fs.rename(&a, name.as_bytes(), &b, name.as_bytes(), RenameFlags::empty()).expect("rename");
+            stage.sync_file(&node, &format!("/b/{name}"), &data);
+        }
+    }
+    stage.fs.rename(&root, b"b", &a, b"inner", RenameFlags::empty()).map_err(|e| panic!("{e}")).ok();
+    stage.forget_all();
+    stage.fs.sync().expect("sync");
+}
+
+fn sizes(stage: &mut Stage) {
+    let root = stage.root();
+    let data = Rng::new(9).bytes(200_000);
+    let node = stage.write(&root, "big", 0, &data);
+    stage.sync_file(&node, "/big", &data);
+    stage.forget("/big");
+    let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    file.set_len(70_001).expect("truncate");
+    stage.sync_file(&node, "/big", &data[..70_001]);
+    stage.forget("/big");
+    file.write_at(500_000, &data[..3000]).expect("sparse write");
+    let mut whole = data[..70_001].to_vec();
+    whole.resize(500_000, 0);
+    whole.extend_from_slice(&data[..3000]);
+    stage.sync_file(&node, "/big", &whole);
+    stage.forget("/big");
+    file.allocate(extant::Falloc::Punch, 10_000, 30_000).expect("punch");
+    whole[10_000..40_000].fill(0);
+    stage.sync_file(&node, "/big", &whole);
+    drop(file);
+    stage.forget("/big");
+    stage.fs.unlink(&root, b"big").expect("unlink");
+    stage.fs.sync().expect("sync");
+    stage.promise("/big", Promise::Gone);
+}
+
+/// A file of hundreds of extents: its tree splits, loses parts, is shifted and shrinks.
+fn maps(stage: &mut Stage) {
+    const BLOCK: usize = 1024;
+    let root = stage.root();
+    let mut whole = vec![0; 1200 * BLOCK];
+    let node = stage.write(&root, "map", 0, &[]);
+    let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    for part in 0..3usize {
+        for n in (0..400usize).rev().map(|n| (n * 3 + part) * BLOCK).filter(|at| at / BLOCK % 2 == part % 2) {
+            let data = Rng::new(n as u64).bytes(BLOCK);
+            file.write_at(n as u64, &data).expect("write");
+            whole[n..n + BLOCK].copy_from_slice(&data);
+        }
+        whole.truncate(file.len() as usize);
+        stage.sync_file(&node, "/map", &whole);
+        stage.forget("/map");
+        whole.resize(1200 * BLOCK, 0);
+    }
+    whole.truncate(file.len() as usize);
+    for (how, at, len) in
+        [(extant::Falloc::Punch, 100, 300), (extant::Falloc::Collapse, 50, 60), (extant::Falloc::Insert, 7, 90)]
+    {
+        file.allocate(how, (at * BLOCK) as u64, (len * BLOCK) as u64).expect("fallocate");
+        match how {
+            extant::Falloc::Punch => whole[at * BLOCK..(at + len) * BLOCK].fill(0),
+            extant::Falloc::Collapse => drop(whole.drain(at * BLOCK..(at + len) * BLOCK)),
+            _ => drop(whole.splice(at * BLOCK..at * BLOCK, vec![0; len * BLOCK])),
+        }
+        stage.sync_file(&node, "/map", &whole);
+        stage.forget("/map");
+    }
+    file.set_len(30 * BLOCK as u64).expect("truncate");
+    stage.sync_file(&node, "/map", &whole[..30 * BLOCK]);
+}
+
+/// A directory grows from one kind into the next and is emptied again; others come and go.
+fn directories(stage: &mut Stage) {
+    let root = stage.root();
+    let who = Caller::default();
+    let dir = stage.fs.create(&who, &root, b"d", 0o755, New::Dir).expect("d");
+    let file = stage.write(&root, "f", 0, b"linked");
+    let name = |n: u32| format!("{}-{n}", "x".repeat(40 + n as usize % 150)).into_bytes();
+    for n in 0..300 {
+        stage.fs.link(&file, &dir, &name(n)).expect("link");
+        if n % 3 == 0 {
+            stage.fs.unlink(&dir, &name(n / 2)).expect("unlink");
+        }
+        let other = format!("sub{}", n % 7).into_bytes();
+        match n % 14 < 7 {
+            true => drop(stage.fs.create(&who, &root, &other, 0o755, New::Dir).expect("mkdir")),
+            false => stage.fs.rmdir(&root, &other).expect("rmdir"),
+        }
+        if n % 16 == 0 {
+            stage.fs.sync().expect("sync");
+        }
+    }
+}
+
+/// Attributes move between inode, block and inodes of their own, and blocks come to be shared and copied.
+fn attributes(stage: &mut Stage) {
+    let root = stage.root();
+    let nodes: Vec<Node> = (0..6).map(|n| stage.write(&root, &format!("f{n}"), 0, b"content")).collect();
+    let mut rng = Rng::new(3);
+    for round in 0..120 {
+        let node = rng.pick(&nodes);
+        let name = *rng.pick(&[&b"user.a"[..], b"user.b", b"trusted.c"]);
+        let len = *rng.pick(&[10, 70, 400, 900, 3000]);
+        let value = vec![rng.below(2) as u8; len];
+        match rng.one_in(4) {
+            true => drop(stage.fs.remove_xattr(node, name)),
+            false => stage.fs.set_xattr(node, name, &value, XattrMode::Any).expect("set"),
+        }
+        if round % 10 == 0 {
+            stage.fs.sync_node(node, false).expect("fsync");
+        }
+    }
+    for n in 0..6 {
+        stage.fs.unlink(&root, format!("f{n}").as_bytes()).expect("unlink");
+    }
+}
+
+#[test]
+fn directories_survive_power_cuts() {
+    sweep("directories", &record(EXT4, false, directories), STATES, 1);
+    sweep("directories that begin inline", &record(INLINE, false, directories), STATES / 2, 1);
+    sweep("directories on ext3", &record(EXT3, false, directories), STATES / 2, 1);
+}
+
+#[test]
+fn attributes_survive_power_cuts() {
+    sweep("attributes", &record(INLINE, false, attributes), STATES, 1);
+}
+
+#[test]
+fn maps_survive_power_cuts() {
+    sweep("maps", &record(EXT4, false, maps), STATES, 1);
+}
+
+#[test]
+fn files_survive_power_cuts() {
+    sweep("files", &record(EXT4, false, files), STATES, 1);
+}
+
+#[test]
+fn files_survive_power_cuts_on_ext3() {
+    sweep("files on ext3", &record(EXT3, false, files), STATES, 1);
+}
+
+#[test]
+fn names_survive_power_cuts() {
+    sweep("names", &record(EXT4, false, names), STATES, 1);
+}
+
+#[test]
+fn sizes_survive_power_cuts() {
+    sweep("sizes", &record(EXT4, false, sizes), STATES, 1);
+}
+
+#[test]
+fn open_unlinked_files_are_freed_after_a_cut() {
+    let scene = record(EXT4, false, |stage| {
+        let root = stage.root();
+        let node = stage.write(&root, "gone", 0, &[1; 50_000]);
+        let held = stage.fs.open_file(&node, OpenFlags::default()).expect("open");
+        stage.fs.unlink(&root, b"gone").expect("unlink");
+        stage.fs.sync().expect("sync");
+        stage.promise("/gone", Promise::Gone);
+        std::mem::forget(held);
+    });
+    sweep("open unlinked", &scene, STATES / 2, 1);
+}
+
+#[test]
+fn logged_data_survives_power_cuts() {
+    sweep("sizes, data logged", &record(LOGGED, false, sizes), STATES, 1);
+    sweep("files, data logged", &record(LOGGED, false, files), STATES, 1);
+}
+
+#[test]
+fn mixes_survive_power_cuts() {
+    for (i, (setup, threads)) in KINDS.into_iter().enumerate() {
+        let name = format!("mix of {threads} on {}", setup.name);
+        sweep(&name, &mix::scene(setup, threads, i as u64 + 1), STATES + 80, i as u64);
+    }
+}

@@ -1,0 +1,111 @@
+//! Figures of long runs, in a file that each run adds to: what was tried, how often, since when. Reports are made from it, and a
+//! run finds there where the one before ended.
+//!
+//! A line has a campaign, a seed and the numbers of what was done for it, with tabs between them: `name=number`. Lines of a
+//! campaign with the same numbers' names are summed up; the file is made shorter that way when it is opened.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The sums of a campaign.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// The seed after the last one.
+    pub next: u64,
+    /// What was counted.
+    pub numbers: BTreeMap<String, u64>,
+}
+
+impl Sums {
+    fn add(&mut self, seed: u64, numbers: impl Iterator<Item = (String, u64)>) {
+        self.next = self.next.max(seed + 1);
+        numbers.for_each(|(name, number)| *self.numbers.entry(name).or_default() += number);
+    }
+}
+
+impl std::fmt::Display for Sums {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let told: Vec<String> = self.numbers.iter().map(|(name, number)| format!("{number} {name}")).collect();
+        f.write_str(&told.join(", "))
+    }
+}
+
+/// The file of figures: what `EXTANT_FIGURES` names, or none, and then the figures last as long as the run.
+#[derive(Debug)]
+pub struct Figures {
+    path: Option<PathBuf>,
+    sums: BTreeMap<String, Sums>,
+}
+
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+impl Figures {
+    /// Reads the file, and writes it anew with a line for each campaign.
+    pub fn open() -> Figures {
+        let path = std::env::var_os("EXTANT_FIGURES").map(PathBuf::from);
+        let text = path.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        let mut figures = Figures { path, sums: BTreeMap::new() };
+        text.lines().for_each(|line| figures.read(line));
+        if let Some(path) = &figures.path {
+            let lines: String =
+                figures.sums.iter().map(|(name, sums)| line(name, sums.next - 1, &sums.numbers)).collect();
+            std::fs::write(path, lines).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
+        figures
+    }
+
+    fn read(&mut self, line: &str) {
+        let mut words = line.split('\t');
+        let (Some(campaign), Some(Ok(seed))) = (words.next(), words.next().map(str::parse)) else { return };
+        let number = |word: &str| word.split_once('=').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)));
+        self.sums.entry(campaign.into()).or_default().add(seed, words.filter_map(number));
+    }
+
+    /// The first seed that the campaign has not tried.
+    pub fn next_seed(&self, campaign: &str) -> u64 {
+        self.sums.get(campaign).map_or(0, |sums| sums.next)
+    }
+
+    /// What the campaign has counted so far, earlier runs included.
+    pub fn told(&self, campaign: &str) -> String {
+        self.sums.get(campaign).map_or_else(String::new, Sums::to_string)
+    }
+
+    /// Adds what was counted for a seed.
+    pub fn add(&mut self, campaign: &str, seed: u64, numbers: &[(&str, u64)]) {
+        let numbers = BTreeMap::from_iter(numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)));
+        if let Some(path) = &self.path {
+            let file = std::fs::File::options().append(true).create(true).open(path);
+            let written = file.and_then(|mut file| file.write_all(line(campaign, seed, &numbers).as_bytes()));
+            written.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
+        self.sums.entry(campaign.into()).or_default().add(seed, numbers.into_iter());
+    }
+}
+
+fn line(campaign: &str, seed: u64, numbers: &BTreeMap<String, u64>) -> String {
+    let told: String = numbers.iter().map(|(name, number)| format!("\t{name}={number}")).collect();
+    format!("{campaign}\t{seed}{told}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_summed_up() {
+        let mut figures = Figures { path: None, sums: BTreeMap::new() };
+        figures.read("cuts\t7\tstates=10\tfailures=0");
+        figures.read("cuts\t9\tstates=5\tfailures=1");
+        figures.read("mutants\t3\ttried=1");
+        figures.read("not a line");
+        figures.add("cuts", 8, &[("states", 2)]);
+        assert_eq!(figures.next_seed("cuts"), 10);
+        assert_eq!(figures.told("cuts"), "1 failures, 17 states");
+        assert_eq!(figures.next_seed("mutants"), 4);
+    }
+}
