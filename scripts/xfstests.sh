@@ -7,10 +7,10 @@
 #         --program PROGRAM         the program extant; target/release/extant if not told
 #         --results DIR             where results go; a new directory in the temporary one if not told
 #         --limit SECONDS           a test that takes longer is killed, and counts as hung; 240 if not told
-#         --expected FILE           results of an earlier run (of the kernel, say) to compare with; tests/xfstests-kernel.txt if not told
+#         --expected FILE           results of an earlier run (of the kernel, say: its results.txt) to compare with
 #
 # Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the run, images are in /dev/shm. Ends with
-# 1 if a test failed or hung that passes in FILE.
+# 1 if a test failed or hung; with FILE, if one did that passes there.
 set -euo pipefail
 
 usage() { sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2; exit 2; }
@@ -137,9 +137,25 @@ hide_other_mounts() {
     done
 }
 
+# The suite names its files in /tmp by numbers of processes, which others in a namespace of their own have, too.
+own_temporary_directory() {
+    mkdir -m 1777 "$work/tmp"
+    mkdir "$work/suite" "$work/results"
+    mount --bind "$suite" "$work/suite"
+    mount --bind "$results" "$work/results"
+    suite=$work/suite results=$work/results
+    if [ "$as" != kernel ]; then
+        cp "$program" "$work/extant"
+        program=$work/extant
+    fi
+    mount --bind "$work/tmp" /tmp
+    cd "$work"
+}
+
 inside() { # the two devices
     mount --make-rprivate /
     hide_other_mounts 2>/dev/null
+    own_temporary_directory
     configure "$@"
     add_users
     watch_tests 2>/dev/null &
@@ -184,7 +200,7 @@ summarize() {
         awk -v v=$verdict '$2 == v {print $1}' "$results/results.txt" | xargs -r echo "$verdict:"
     done
     echo "details: $results"
-    [ -e "$expected" ] || return 0
+    [ -n "$expected" ] || { ! grep -qE '^[^ ]+ (fail|hung)' "$results/results.txt"; return; }
     awk 'NR == FNR {was[$1] = $2; next} was[$1] == "pass" && $2 != "pass" {print $2, $1}' "$expected" "$results/results.txt" |
         sort >"$results/worse.txt"
     awk 'NR == FNR {was[$1] = $2; next} was[$1] != "pass" && $2 == "pass" {print $1}' "$expected" "$results/results.txt" |
@@ -202,7 +218,7 @@ clean_up() {
 }
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-as=ext4 program=$here/target/release/extant results= limit=240 expected=$here/tests/xfstests-kernel.txt tests=()
+as=ext4 program=$here/target/release/extant results= limit=240 expected= tests=()
 [ $# -ge 1 ] || usage
 suite=$1
 shift
