@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
 
-.PHONY: all run test bench space contention fuzz real crash conformance xfstests lint loom setup clean
+.PHONY: all run test bench space contention fuzz real crash reliability conformance xfstests lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -65,6 +65,10 @@ TESTS ?= -g generic/quick
 xfstests: setup
 	$(CARGO) build --release -p extant-cli
 	scripts/xfstests.sh $(XFSTESTS) --as $(AS) $(TESTS)
+
+# The sums of all runs so far, on the page about reliability.
+reliability:
+	scripts/reliability.sh $(FIGURES)
 
 # Races of the lock-free parts, through all interleavings with at most LOOM_SWITCHES switches of threads.
 LOOM_SWITCHES ?= 4
