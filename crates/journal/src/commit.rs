@@ -5,7 +5,7 @@
 //!    copies taken in between hold all of the transaction and nothing else.
 //! 2. The commit record is written after a flush that covers everything before it, and all file data noted before.
 //! 3. Where the record has a checksum, a flushed block of zeroes lies in its place before it. So it is there with its first
-//!    sector, or not at all: nobody takes a part of it for damage, as the kernel and e2fsck would.
+//!    sector, or not at all: of a part of it e2fsck says that it is damaged, while the kernel takes it for whole.
 
 use crate::checkpoint::FrozenBlock;
 use crate::client::Freezer;
