@@ -23,10 +23,6 @@ pub(super) fn in_memory(
     options: &OpenOptions,
 ) -> Result<Arc<OverlayDevice>> {
     let (sb, geo) = boot::superblock(&*dev)?;
-    if sb.ro_compat().contains(RoCompat::QUOTA) {
-        // They say what became of inodes, and nothing of what their owners use.
-        return Err(Error::Unsupported("fast commits of a file system that counts quotas".into()));
-    }
     let overlay = Arc::new(OverlayDevice::new(dev, geo.block_size as usize, MAX_BYTES));
     // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));
@@ -41,6 +37,11 @@ pub(super) fn in_memory(
 
 /// Brings all commits to `dev`, the fast ones as a full one, which is left in the log that this gives.
 pub(super) fn commit(replay: Replay, dev: &Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Log> {
+    let (sb, _) = boot::superblock(&**dev)?;
+    if sb.ro_compat().contains(RoCompat::QUOTA) {
+        // They say what became of inodes, and nothing of what their owners use.
+        return Err(Error::Unsupported("fast commits of a file system that counts quotas".into()));
+    }
     replay.apply_full(&**dev)?;
     let replayed = in_memory(dev.clone(), replay.fast_commits(), options)?;
     Ok(replay.append(&replayed.written(), options.clock.now())?)
