@@ -127,6 +127,10 @@ impl<'a> Plug<'a> {
 
     /// Sorts by offset unless writes overlap.
     fn sort(&mut self) -> Order {
+        let end = |(at, piece): &(u64, Piece<'_>)| at.saturating_add(piece.len() as u64);
+        if self.pieces.windows(2).all(|pair| end(&pair[0]) <= pair[1].0) {
+            return Order::Sorted;
+        }
         let mut sorted: Vec<(u64, u64)> = self.pieces.iter().map(|(at, piece)| (*at, piece.len() as u64)).collect();
         sorted.sort_unstable();
         if sorted.windows(2).any(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0) {

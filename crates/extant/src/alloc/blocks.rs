@@ -142,6 +142,13 @@ impl Blocks {
         }
     }
 
+    /// A claim gives up its place and not its space. Gives the blocks that whoever had it has still taken from the budget.
+    pub(super) fn unplace(&self, start: BlockNr, len: u32) -> u32 {
+        let let_go = |(g, run)| self.let_go(self.shape.tree_of(g), &[(g, run)]);
+        let clusters = self.place(start, len).map_or(0, let_go);
+        u32::try_from(clusters << self.vol.geo.cluster_bits).unwrap_or(u32::MAX)
+    }
+
     /// Makes held clusters free again.
     pub(super) fn release(&self, g: GroupNr, run: Run) {
         self.budget.give(self.let_go(self.shape.tree_of(g), &[(g, run)]));

@@ -32,6 +32,13 @@ impl Claim {
         (self.start, std::mem::take(&mut self.len))
     }
 
+    /// Lets the place go and keeps the space: gives how many blocks are reserved instead, as by
+    /// [`reserve`](super::Alloc::reserve).
+    pub fn into_reservation(mut self) -> u32 {
+        let len = std::mem::take(&mut self.len);
+        if len > 0 { self.blocks.unplace(self.start, len) } else { 0 }
+    }
+
     /// Takes the first `len` blocks, rounded up to whole clusters, off the claim as a claim of their own; all of them if
     /// there are not more.
     pub fn split(&mut self, len: u32) -> Claim {

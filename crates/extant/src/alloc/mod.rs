@@ -129,14 +129,21 @@ impl Alloc {
         self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
     }
 
-    /// Runs `f`; as long as it lacks space and something is preallocated, gives that back and runs it again.
+    /// Runs `f`; if it lacks space, gives back what is preallocated, waits for others who do that, and runs it again, as long as
+    /// anything came back.
     fn unless_preallocated<R>(&self, mut f: impl FnMut() -> Result<R>) -> Result<R> {
-        loop {
-            match f() {
-                Err(e) if e.is(Errno::NoSpc) && self.keep.shed_all() > 0 => {}
-                other => return other,
+        let mut result = f();
+        while let Err(e) = &result
+            && e.is(Errno::NoSpc)
+        {
+            let given = self.keep.given();
+            self.keep.shed_all();
+            result = f();
+            if self.keep.given() == given {
+                break;
             }
         }
+        result
     }
 
     /// The preallocations of a file: none yet.

@@ -159,8 +159,7 @@ fn insert_each(
     let (before, booked) = (h.credits_left(), claim.len);
     let bound = parts.iter().fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(st, inode, *len)));
     let mut nodes = Writer::new(st, h, inode, claim.start);
-    let start = st.alloc.book(nodes.h, claim, booked)?;
-    charge(st, nodes.h, inode, booked.into())?;
+    let start = book(&mut nodes, claim, booked)?;
     let mut done = 0;
     for (lblk, len) in parts {
         let pblk = BlockNr(start.0 + u64::from(done));
@@ -226,9 +225,8 @@ fn insert_claimed(
         tree::prepare_insert(&mut nodes, run.lblk)?;
     }
     let claimed = claim.len;
-    let start = st.alloc.book(nodes.h, claim, offset + run.len)?;
+    let start = book(&mut nodes, claim, offset + run.len)?;
     let booked = claimed - claim.len;
-    charge(st, nodes.h, inode, booked.into())?;
     let (done, result) = insert_parts(&mut nodes, inode, run);
     budget::assert_used(before, nodes.h, bound);
     match result {
@@ -238,6 +236,19 @@ fn insert_claimed(
             Err(error)
         }
     }
+}
+
+/// Charges the file for the first `len` blocks of a claim, in whole clusters, and books them. After an error nothing is booked,
+/// and the claim is as it was.
+fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
+    let (st, inode) = (nodes.st, nodes.inode);
+    let blocks = i64::from(len.next_multiple_of(st.geo.cluster_ratio()));
+    charge(st, nodes.h, inode, blocks)?;
+    let booked = st.alloc.book(nodes.h, claim, len);
+    if booked.is_err() {
+        charge(st, nodes.h, inode, -blocks)?;
+    }
+    booked
 }
 
 /// Frees the booked blocks of which no cluster is mapped: only the first `used` are.

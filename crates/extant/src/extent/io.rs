@@ -122,9 +122,13 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         self.claim_blocks(1, low)?;
         let mut claim = self.claims.pop().ok_or(Errno::NoSpc)?;
         let ratio = self.st.geo.cluster_ratio();
-        let block = self.st.alloc.book(self.h, &mut claim, ratio)?;
+        // First, since it may be refused: what is booked could only be freed again.
         charge(self.st, self.h, self.inode, ratio.into())?;
-        Ok(block)
+        let block = self.st.alloc.book(self.h, &mut claim, ratio);
+        if block.is_err() {
+            charge(self.st, self.h, self.inode, -i64::from(ratio))?;
+        }
+        block
     }
 
     /// Frees a block of the map, with its cluster.

@@ -64,6 +64,14 @@ pub(super) fn discard_of_closed(inode: &Inode, work: &mut Work) {
     }
 }
 
+/// Blocks from `lblk` on that the file has preallocated, if it has.
+pub(super) fn kept(inode: &Inode, work: &Work, lblk: u32, blocks: u32) -> Option<Claim> {
+    match work.as_ref()?.take(lblk, blocks, !extent::has_unwritten(inode)) {
+        Taken::Claim(claim) => Some(claim),
+        Taken::Spent(_) | Taken::Nothing => None,
+    }
+}
+
 /// Blocks for `want`, from what the file has preallocated, or preallocates now.
 pub(super) fn take(st: &Store, inode: &Inode, work: &mut Work, want: Want, growth: Growth) -> Result<Ahead> {
     let low = !extent::has_unwritten(inode);

@@ -13,8 +13,9 @@
 //! The `work` of each file is held from taking its pages until they are mapped. Only the first of a batch is waited for,
 //! while none is held; the others are tried, and files whose `work` is taken are written alone afterwards.
 
-use super::plan::{self, Piece, Written};
-use super::{ahead, map, writeback};
+use super::plan::{self, Pieces, Written};
+use super::writeback::{self, Placing};
+use super::{ahead, map};
 use crate::error::Result;
 use crate::inode::{Inode, PlugPolicy, Taken, Work};
 use crate::store::Store;
@@ -45,7 +46,7 @@ struct Job<'a> {
 /// How far a file of a batch is.
 enum Stage {
     /// Its pages have places, which cover them exactly.
-    Placed(Vec<Piece>),
+    Placed(Pieces),
     /// Its pages are written and mapped.
     Mapped,
     /// It has to be written alone.
@@ -153,8 +154,16 @@ impl<'a> Job<'a> {
         let mut groups = writeback::groups(st, &self.taken);
         let (Some(group), None) = (groups.next(), groups.next()) else { return };
         // What could not be placed is tried again alone, which tells why.
-        if let Ok(pieces) = writeback::place(st, self.inode, &mut self.work, group, &mut self.reserved, false) {
-            self.stage = Stage::Placed(pieces);
+        let how = Placing { reserved: &mut self.reserved, patient: false };
+        if let Ok(pieces) = writeback::place(st, self.inode, &mut self.work, group, how) {
+            self.stage = Stage::Placed(pieces.into());
+        }
+    }
+
+    /// It has to be written alone: its places go back, and their space stays set aside for it.
+    fn unplace(&mut self) {
+        if let Stage::Placed(pieces) = std::mem::replace(&mut self.stage, Stage::Alone) {
+            self.reserved += plan::unplace(pieces);
         }
     }
 
@@ -175,8 +184,7 @@ impl<'a> Job<'a> {
                 writeback::settle(st, self.inode, &self.taken, Ok(()))
             }
             Stage::Placed(_) | Stage::Alone => {
-                // Its places go back first.
-                self.stage = Stage::Alone;
+                self.unplace();
                 writeback::alone(st, self.inode, &mut self.work, &self.taken, self.reserved)
             }
         };
@@ -204,7 +212,7 @@ fn submit(st: &Store, jobs: &mut [Job<'_>]) {
         }
     }
     if plug.is_empty() || st.writable().is_err() {
-        jobs.iter_mut().for_each(|job| job.stage = Stage::Alone);
+        jobs.iter_mut().for_each(Job::unplace);
         return;
     }
     let mut failed = Vec::new();
@@ -218,25 +226,28 @@ fn submit(st: &Store, jobs: &mut [Job<'_>]) {
     for job in jobs {
         job.inode.pages.note_written(stamp);
         if job.touches(st, &failed) {
-            job.stage = Stage::Alone;
+            job.unplace();
         }
     }
 }
 
 /// Maps what is written, many files in a handle.
 fn map_all(st: &Store, jobs: &mut [Job<'_>]) {
-    let mut mapped: Vec<&mut Stage> = Vec::new();
     let mut files = Vec::new();
-    for job in jobs {
-        if let Stage::Placed(pieces) = std::mem::replace(&mut job.stage, Stage::Alone) {
+    for job in jobs.iter_mut() {
+        if let Stage::Placed(pieces) = &mut job.stage {
             files.push(Written { inode: job.inode, pieces, size: job.inode.pages.size() });
-            mapped.push(&mut job.stage);
         }
     }
-    for (stage, result) in mapped.into_iter().zip(plan::apply_all(st, files)) {
+    let results = plan::apply_all(st, files);
+    let placed = jobs.iter_mut().filter(|job| matches!(job.stage, Stage::Placed(_)));
+    for (job, result) in placed.zip(results) {
         match result {
-            Ok(()) => *stage = Stage::Mapped,
-            Err(e) => tracing::debug!("a file of several could not be mapped: {e}"),
+            Ok(()) => job.stage = Stage::Mapped,
+            Err(e) => {
+                tracing::debug!("a file of several could not be mapped: {e}");
+                job.unplace();
+            }
         }
     }
 }

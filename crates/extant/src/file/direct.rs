@@ -111,7 +111,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
     let stamp = times::due(st, inode, strip).then_some(strip);
     {
         let _work = inode.pages.work.lock();
-        plan::apply(st, inode, pieces, After { size: covered, stamp }).inspect_err(forgo)?;
+        plan::apply(st, inode, &mut pieces.into(), After { size: covered, stamp }).inspect_err(forgo)?;
     }
     inode.pages.grow_size(covered);
     inode.pages.change(&st.pool, |pages| pages.invalidate(blocks));

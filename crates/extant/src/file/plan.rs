@@ -8,7 +8,7 @@
 //! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes others from its blocks
 //! (and their clusters) in between by a range lock.
 
-use super::ahead::{Growth, Pack};
+use super::ahead::{self, Growth, Pack};
 use super::space::{self, Want};
 use super::{map, times};
 use crate::alloc::Claim;
@@ -19,6 +19,7 @@ use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::types::BlockNr;
 use extant_journal::Handle;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -137,7 +138,9 @@ fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, need: &mut Ne
     let offset = run.lblk & (ratio - 1);
     let first = run.lblk - offset;
     let blocks = (offset + len).checked_next_multiple_of(ratio).unwrap_or(offset + len);
-    let packed = need.pack.as_deref_mut().and_then(|pack| pack.take(st, blocks));
+    // What was preallocated for the place comes first: its neighbours are there.
+    let own = need.pack.as_ref().and_then(|_| ahead::kept(inode, work, first, blocks));
+    let packed = own.or_else(|| need.pack.as_deref_mut().and_then(|pack| pack.take(st, blocks)));
     let claim = match packed {
         Some(claim) => {
             space::settle(st, &claim, need.reserved);
@@ -169,6 +172,15 @@ fn owned(st: &Store, inode: &Inode, run: Run) -> Result<Piece> {
     Ok(Piece { lblk: run.lblk, len, pblk, how: How::Owned })
 }
 
+/// Places that nothing was mapped to are given up. Their space stays set aside: gives the blocks.
+pub(super) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
+    let blocks = |piece: Piece| match piece.how {
+        How::Map { claim, .. } => claim.into_reservation(),
+        How::InPlace | How::Convert | How::Owned => 0,
+    };
+    pieces.into_iter().map(blocks).sum()
+}
+
 /// What else the handle that maps has to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct After {
@@ -178,19 +190,24 @@ pub(super) struct After {
     pub stamp: Option<bool>,
 }
 
+/// Pieces in the order of the file. Those that are mapped leave; after an error those that are not are left.
+pub(super) type Pieces = VecDeque<Piece>;
+
 /// Maps pieces whose data are written, in as few handles as their credits allow.
-pub(super) fn apply(st: &Store, inode: &Arc<Inode>, pieces: Vec<Piece>, after: After) -> Result<()> {
+pub(super) fn apply(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, after: After) -> Result<()> {
     let most = st.journal.max_credits() / 4;
     let mut after = after;
-    let mut pieces = pieces.into_iter().peekable();
-    while pieces.peek().is_some() {
-        let mut credits = times::CREDITS;
-        let mut batch = Vec::new();
-        while let Some(piece) = pieces.next_if(|p| batch.is_empty() || credits + cost(st, inode, p) <= most) {
-            credits += cost(st, inode, &piece);
-            batch.push(piece);
+    while !pieces.is_empty() {
+        let (mut credits, mut many) = (times::CREDITS, 0);
+        while let Some(piece) = pieces.get(many) {
+            let cost = cost(st, inode, piece);
+            if many > 0 && credits + cost > most {
+                break;
+            }
+            credits += cost;
+            many += 1;
         }
-        apply_batch(st, inode, batch, credits, &mut after)?;
+        apply_batch(st, inode, (pieces, many), credits, &mut after)?;
     }
     Ok(())
 }
@@ -202,14 +219,22 @@ fn cost(st: &Store, inode: &Inode, piece: &Piece) -> u32 {
     }
 }
 
-fn apply_batch(st: &Store, inode: &Arc<Inode>, batch: Vec<Piece>, credits: u32, after: &mut After) -> Result<()> {
-    let end = batch.last().map_or(0, |p| map::byte(st, p.end()));
-    let size = end.min(after.size);
-    let maps = batch.iter().any(Piece::is_mapped_later);
-    if !maps && after.stamp.is_none() && inode.body().size >= size {
+/// The first so many pieces.
+type First<'a> = (&'a mut Pieces, usize);
+
+/// The byte of the file that pieces end with, and whether the map changes with them.
+fn extent_of((pieces, many): &First<'_>, st: &Store) -> (u64, bool) {
+    let last = many.checked_sub(1).and_then(|last| pieces.get(last));
+    (last.map_or(0, |p| map::byte(st, p.end())), pieces.iter().take(*many).any(Piece::is_mapped_later))
+}
+
+fn apply_batch(st: &Store, inode: &Arc<Inode>, first: First<'_>, credits: u32, after: &mut After) -> Result<()> {
+    let (end, maps) = extent_of(&first, st);
+    if !maps && after.stamp.is_none() && inode.body().size >= end.min(after.size) {
+        first.0.drain(..first.1);
         return Ok(());
     }
-    apply_in(st, &mut st.start(credits)?, inode, batch, credits, after)
+    apply_in(st, &mut st.start(credits)?, inode, first, credits, after)
 }
 
 /// Maps pieces within a handle, which goes on in others with as many credits if it has to.
@@ -217,13 +242,12 @@ fn apply_in(
     st: &Store,
     h: &mut Handle<'_>,
     inode: &Arc<Inode>,
-    pieces: Vec<Piece>,
+    first: First<'_>,
     credits: u32,
     after: &mut After,
 ) -> Result<()> {
-    let end = pieces.last().map_or(0, |p| map::byte(st, p.end()));
-    let maps = pieces.iter().any(Piece::is_mapped_later);
-    map_pieces(st, h, inode, pieces, Restart { credits, size: after.size })?;
+    let (end, maps) = extent_of(&first, st);
+    map_pieces(st, h, inode, first, Restart { credits, size: after.size })?;
     let grew = times::grow_disk_size(st, h, inode, end.min(after.size))?;
     if let Some(strip) = after.stamp.take() {
         times::stamp(st, &mut *inode.edit(st, h)?, strip);
@@ -238,7 +262,7 @@ fn apply_in(
 #[derive(Debug)]
 pub(super) struct Written<'a> {
     pub inode: &'a Arc<Inode>,
-    pub pieces: Vec<Piece>,
+    pub pieces: &'a mut Pieces,
     /// The file's size, as in [`After`].
     pub size: u64,
 }
@@ -246,7 +270,7 @@ pub(super) struct Written<'a> {
 impl Written<'_> {
     /// What mapping costs, in credits; 0 if nothing is to be done.
     fn cost(&self, st: &Store) -> u32 {
-        let end = self.pieces.last().map_or(0, |p| map::byte(st, p.end()));
+        let end = self.pieces.back().map_or(0, |p| map::byte(st, p.end()));
         let pieces = self.pieces.iter().fold(0u32, |sum, p| sum.saturating_add(cost(st, self.inode, p)));
         match pieces == 0 && self.inode.body().size >= end.min(self.size) {
             true => 0,
@@ -284,8 +308,9 @@ fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Resu
         Ok(h) => h,
         Err(e) => return files.iter().map(|_| Err(e.to_another())).collect(),
     };
-    let each = |Written { inode, pieces, size }| {
-        apply_in(st, &mut h, inode, pieces, credits, &mut After { size, stamp: None })
+    let each = |Written { inode, pieces, size }: Written<'_>| {
+        let many = pieces.len();
+        apply_in(st, &mut h, inode, (pieces, many), credits, &mut After { size, stamp: None })
     };
     files.into_iter().map(each).collect()
 }
@@ -299,25 +324,39 @@ struct Restart {
 }
 
 /// Maps pieces. Those whose claims follow each other on the device, though not in the file, are booked at once.
-fn map_pieces(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, pieces: Vec<Piece>, restart: Restart) -> Result<()> {
+fn map_pieces(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, first: First<'_>, restart: Restart) -> Result<()> {
     let joins = st.geo.cluster_bits == 0 && extent::has_unwritten(inode);
-    let mut pieces = pieces.into_iter().peekable();
-    while let Some(piece) = pieces.next() {
+    let (pieces, mut left) = first;
+    while left > 0
+        && let Some(piece) = pieces.pop_front()
+    {
+        left -= 1;
         match piece {
-            Piece { lblk, len, how: How::Map { mut claim, offset: 0 }, .. } if joins && claim.len == len => {
+            Piece { lblk, len, pblk, how: How::Map { mut claim, offset: 0 } } if joins && claim.len == len => {
                 let mut parts = vec![(lblk, len)];
-                while let Some(Piece { lblk, len, how: How::Map { claim: more, .. }, .. }) =
-                    pieces.next_if(|next| follows(&claim, next))
+                while left > 0
+                    && let Some(Piece { lblk, len, how: How::Map { claim: more, .. }, .. }) =
+                        pieces.pop_front_if(|next| follows(&claim, next))
                 {
+                    left -= 1;
                     claim.join(more);
                     parts.push((lblk, len));
                 }
-                extent::insert_scattered(st, h, inode, &mut claim, &parts)?;
+                let result = extent::insert_scattered(st, h, inode, &mut claim, &parts);
+                keep_unless(result, pieces, Piece { lblk, len, pblk, how: How::Map { claim, offset: 0 } })?;
             }
-            piece => map_piece(st, h, inode, piece, restart)?,
+            piece => map_piece(st, h, inode, pieces, piece, restart)?,
         }
     }
     Ok(())
+}
+
+/// After an error what is left of a piece's claim stays with the others.
+fn keep_unless(result: Result<()>, pieces: &mut Pieces, piece: Piece) -> Result<()> {
+    if result.is_err() {
+        pieces.push_front(piece);
+    }
+    result
 }
 
 /// Whether a piece's claim, all of it, follows another claim.
@@ -325,15 +364,23 @@ fn follows(claim: &Claim, next: &Piece) -> bool {
     matches!(&next.how, How::Map { claim: more, offset: 0 } if more.len == next.len && claim.is_followed_by(more))
 }
 
-fn map_piece(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, piece: Piece, restart: Restart) -> Result<()> {
-    let Piece { lblk, len, how, .. } = piece;
+fn map_piece(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    pieces: &mut Pieces,
+    piece: Piece,
+    restart: Restart,
+) -> Result<()> {
+    let Piece { lblk, len, pblk, how } = piece;
     match how {
         How::InPlace => Ok(()),
         How::Convert => convert(st, h, inode, lblk..lblk + len, restart),
         How::Map { mut claim, offset } => {
-            extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written)
+            let result = extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written);
+            keep_unless(result, pieces, Piece { lblk, len, pblk, how: How::Map { claim, offset } })
         }
-        How::Owned => map_owned(st, h, inode, lblk, len, piece.pblk),
+        How::Owned => map_owned(st, h, inode, lblk, len, pblk),
     }
 }
 

@@ -46,7 +46,7 @@ fn cached(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> usize {
         let lblk = map::block_of(st, at);
         let Some(page) = pages.get(lblk) else { break };
         let from = (at - map::byte(st, lblk)) as usize;
-        done += copy(page.bytes().get(from..).unwrap_or_default(), rest);
+        done += page.copy_to(from, rest);
     }
     done
 }

@@ -5,10 +5,10 @@
 //!   write.
 //! - The visible size is raised before the pages behind it can be written back, under the same lock.
 
-use super::{batch, inline, limits, logged, map, read, space, times, zero};
+use super::{batch, inline, limits, logged, map, space, times, zero};
 use crate::error::Result;
 use crate::extent::{self, State};
-use crate::inode::{Cover, Inode};
+use crate::inode::{Content, Cover, Inode};
 use crate::store::Store;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -77,15 +77,18 @@ pub(super) fn fill_gap(st: &Store, inode: &Arc<Inode>, offset: u64) -> Result<()
 #[derive(Debug)]
 struct Missing {
     lblk: u32,
-    /// What to start from; `None` if the page is cached or overwritten whole.
-    bytes: Option<Arc<[u8]>>,
+    /// What the block holds; `None` if the page is cached or overwritten whole, or if that is zeroes.
+    old: Option<Arc<[u8]>>,
     /// It has a block, or its cluster has.
     mapped: bool,
 }
 
 fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
-    if blocks.end - blocks.start == 1 && st.geo.cluster_bits == 0 && overwrite(st, inode, blocks.start, offset, data) {
+    if blocks.end - blocks.start == 1
+        && st.geo.cluster_bits == 0
+        && (overwrite(st, inode, blocks.start, offset, data) || add_page(st, inode, blocks.start, offset, data)?)
+    {
         return Ok(data.len());
     }
     // On bigalloc no writeback may take a cluster's reservation while its pages are counted.
@@ -127,6 +130,35 @@ fn overwrite(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]
     done
 }
 
+/// Writes into a block that is not cached, in one page; false if it is.
+fn add_page(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]) -> Result<bool> {
+    let crowded = {
+        let pages = inode.pages.read();
+        if pages.has(lblk) {
+            return Ok(false);
+        }
+        pages.is_crowded(lblk)
+    };
+    let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
+    let whole = data.len() == st.block_size();
+    let old = match run.state {
+        State::Written if !whole => old_bytes(st, inode, lblk, run.pblk.0)?,
+        State::Written | State::Unwritten | State::Hole => None,
+    };
+    let hole = run.state == State::Hole;
+    if hole {
+        space::reserve(st, inode, 1)?;
+    }
+    let page = new_page(old, (offset - map::byte(st, lblk)) as usize, data, (st.block_size(), crowded));
+    // Nobody else adds pages: that takes `rw`.
+    inode.pages.change(&st.pool, |pages| {
+        inode.pages.grow_size(offset + data.len() as u64);
+        pages.add_dirty(lblk, page, !hole, 0);
+    });
+    st.pool.note(inode, true);
+    Ok(true)
+}
+
 /// Finds what is not cached or has no space, and gets both.
 fn prepare(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], blocks: Range<u32>) -> Result<Vec<Missing>> {
     let bits = st.geo.cluster_bits;
@@ -142,14 +174,14 @@ fn prepare(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], blocks: Ran
     map::runs(st, inode, first.0..last.0 + 1, |run| {
         while let Some((lblk, cover)) = open_blocks.next_if(|(lblk, _)| *lblk - run.lblk < run.len) {
             let partial = !covers_block(st, offset, data.len(), *lblk);
-            let bytes = match *cover == Cover::Absent && partial {
-                true => Some(old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk), run.state)?),
+            let old = match *cover == Cover::Absent && partial && run.state == State::Written {
+                true => old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk))?,
                 false => None,
             };
             if run.state == State::Hole {
                 holes.push(*lblk);
             }
-            missing.push(Missing { lblk: *lblk, bytes, mapped: run.state != State::Hole });
+            missing.push(Missing { lblk: *lblk, old, mapped: run.state != State::Hole });
         }
         Ok(true)
     })?;
@@ -163,17 +195,19 @@ fn covers_block(st: &Store, offset: u64, len: usize, lblk: u32) -> bool {
     offset <= start && offset + len as u64 >= start + u64::from(st.geo.block_size)
 }
 
-/// A block's bytes before a write to a part of it.
-fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64, state: State) -> Result<Arc<[u8]>> {
-    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, st.block_size()).collect();
+/// The bytes of a written block before a write to a part of it. `None` if they all lie behind the end of the file, and
+/// count as zero.
+fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64) -> Result<Option<Arc<[u8]>>> {
     let valid = inode.pages.size().saturating_sub(map::byte(st, lblk));
-    let valid = usize::try_from(valid).map_or(bytes.len(), |v| v.min(bytes.len()));
-    if state == State::Written && valid > 0 {
-        let bytes = Arc::make_mut(&mut bytes);
-        st.dev.read_at(bytes, map::at(st, pblk))?;
-        bytes.get_mut(valid..).unwrap_or_default().fill(0);
+    if valid == 0 {
+        return Ok(None);
     }
-    Ok(bytes)
+    let mut shared: Arc<[u8]> = std::iter::repeat_n(0, st.block_size()).collect();
+    let bytes = Arc::make_mut(&mut shared);
+    st.dev.read_at(bytes, map::at(st, pblk))?;
+    let valid = usize::try_from(valid).unwrap_or(usize::MAX);
+    bytes.get_mut(valid..).unwrap_or_default().fill(0);
+    Ok(Some(shared))
 }
 
 /// Sets space aside for the clusters of `holes` that have none; blocks whose cluster the file owns count as mapped.
@@ -215,20 +249,19 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
             let from = (at - map::byte(st, lblk)) as usize;
             let part = rest.get(..rest.len().min(size - from)).unwrap_or(rest);
             let new = missing.next_if(|m| m.lblk == lblk);
-            match (pages.get(lblk).is_none(), new) {
-                (true, Some(Missing { bytes, mapped, .. })) => {
-                    let bytes = bytes.map_or_else(|| whole_page(part, size), |old| patched(old, from, part));
-                    pages.add_dirty(lblk, bytes, mapped, bits);
+            match (pages.has(lblk), new) {
+                (false, Some(Missing { old, mapped, .. })) => {
+                    pages.add_dirty(lblk, new_page(old, from, part, (size, false)), mapped, bits);
                 }
-                (absent, new) => {
-                    if absent {
+                (cached, new) => {
+                    if !cached {
                         // Pinned pages do not go; if one did, the rest of its block would be zero.
-                        pages.add(lblk, vec![0; size].into(), false);
+                        pages.add(lblk, Content::part(0, &[], size, true), false);
                     }
                     if let Some(m) = new {
                         if m.mapped { pages.set_mapped(lblk) } else { pages.set_reserved(lblk, bits) }
                     }
-                    read::copy(part, pages.dirty(lblk).and_then(|b| b.get_mut(from..)).unwrap_or_default());
+                    pages.dirty(lblk, |page| page.write(from, part));
                 }
             }
             done += part.len();
@@ -237,20 +270,14 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
     });
 }
 
-/// A page's old bytes with new ones in their place.
-fn patched(mut bytes: Arc<[u8]>, from: usize, part: &[u8]) -> Arc<[u8]> {
-    read::copy(part, Arc::make_mut(&mut bytes).get_mut(from..).unwrap_or_default());
-    bytes
-}
-
-/// A page of bytes that overwrite a block whole.
-fn whole_page(part: &[u8], size: usize) -> Arc<[u8]> {
-    match part.len() == size {
-        true => part.into(),
-        false => {
-            let mut bytes = vec![0; size];
-            read::copy(part, &mut bytes);
-            bytes.into()
+/// A page of `size` old bytes, or zeroes, with new ones in their place; perhaps `more` will come.
+fn new_page(old: Option<Arc<[u8]>>, from: usize, part: &[u8], (size, more): (usize, bool)) -> Content {
+    match old {
+        None => Content::part(from, part, size, more),
+        Some(old) => {
+            let mut page = Content::whole(old);
+            page.write(from, part);
+            page
         }
     }
 }

@@ -9,10 +9,10 @@
 
 use super::ahead::{self, Growth, Pack};
 use super::map;
-use super::plan::{self, After, How, Need, Piece};
+use super::plan::{self, After, How, Need, Piece, Pieces};
 use super::{space, tail, times};
 use crate::error::Result;
-use crate::inode::{Inode, Taken, Work};
+use crate::inode::{Content, Inode, Taken, Work};
 use crate::store::Store;
 use extant_blocks::Plug;
 use std::ops::Range;
@@ -120,21 +120,26 @@ pub(super) fn groups<'a>(st: &Store, taken: &'a [Taken]) -> impl Iterator<Item =
 
 /// Writes pages and maps them.
 fn write(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
-    groups(st, taken).try_for_each(|group| write_group(st, inode, work, group, reserved))
+    groups(st, taken).try_for_each(|group| {
+        let how = Placing { reserved: &mut *reserved, patient: true };
+        let mut pieces = place(st, inode, work, group, how)?.into();
+        let result = write_group(st, inode, &mut pieces, group);
+        // What could not be written or mapped is tried again: its space stays its own.
+        *reserved += plan::unplace(pieces);
+        result
+    })
 }
 
-fn write_group(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
+fn write_group(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, taken: &[Taken]) -> Result<()> {
     let size = inode.pages.size();
-    let pieces = place(st, inode, work, taken, reserved, true)?;
     let mut plug = Plug::new(&*st.dev);
-    add_data(st, &mut plug, &pieces, taken);
+    add_data(st, &mut plug, pieces, taken);
     plug.finish()?;
     inode.pages.note_written(st.journal.note_data_write());
     plan::apply(st, inode, pieces, After { size, stamp: None })
 }
 
-/// One run for pages that lie far from each other: where most of a stretch of the file is not written, keeping its place
-/// free would scatter what is.
+/// One run for pages that lie far from each other.
 fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<Pack> {
     let (first, last) = (taken.first()?.lblk, taken.last()?.lblk);
     let pages = taken.len() as u32;
@@ -142,23 +147,39 @@ fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<Pack> {
     if sparse && st.geo.cluster_bits == 0 { Pack::new(st, inode, first, pages) } else { None }
 }
 
-/// Places for the pages of a group; may wait for freed space if `patient`.
+/// How places are found.
+#[derive(Debug)]
+pub(super) struct Placing<'a> {
+    /// Blocks set aside before; what is claimed is taken off.
+    pub reserved: &'a mut u32,
+    /// May wait for freed space.
+    pub patient: bool,
+}
+
+/// Places for the pages of a group.
 pub(super) fn place(
     st: &Store,
     inode: &Arc<Inode>,
     work: &mut Work,
     taken: &[Taken],
-    reserved: &mut u32,
-    patient: bool,
+    how: Placing<'_>,
 ) -> Result<Vec<Piece>> {
+    let Placing { reserved, patient } = how;
     let growth = Growth { size: inode.pages.size(), grows: false };
-    let (mut pieces, mut pack): (Vec<Piece>, _) = (Vec::new(), pack(st, inode, taken));
+    let mut pack = pack(st, inode, taken);
+    let mut pieces: Vec<Piece> = Vec::new();
     for run in taken.chunk_by(|a, b| a.lblk + 1 == b.lblk) {
         let first = run.first().map_or(0, |page| page.lblk);
         let mut blocks = first..first + run.len() as u32;
         while blocks.start < blocks.end {
             let need = Need { blocks: blocks.clone(), reserved, growth, pack: pack.as_mut(), patient, bound: false };
-            let part = plan::make(st, inode, work, need)?;
+            let part = match plan::make(st, inode, work, need) {
+                Ok(part) => part,
+                Err(e) => {
+                    *reserved += plan::unplace(pieces);
+                    return Err(e);
+                }
+            };
             blocks.start = part.last().map_or(blocks.end, Piece::end);
             pieces.extend(part);
         }
@@ -167,13 +188,21 @@ pub(super) fn place(
 }
 
 /// Adds the pages to a plug. Both are in the order of blocks, and the pieces cover the pages exactly.
-pub(super) fn add_data(st: &Store, plug: &mut Plug<'_>, pieces: &[Piece], taken: &[Taken]) {
+pub(super) fn add_data(st: &Store, plug: &mut Plug<'_>, pieces: &Pieces, taken: &[Taken]) {
     let mut pages = taken.iter();
     for piece in pieces {
         debug_assert!(!matches!(piece.how, How::Map { ref claim, .. } if claim.len < piece.len));
         for (i, page) in (0..piece.len).zip(&mut pages) {
             debug_assert_eq!(piece.lblk + i, page.lblk);
-            plug.add(map::at(st, piece.pblk.0.saturating_add(i.into())), page.bytes.clone());
+            add_page(plug, map::at(st, piece.pblk.0.saturating_add(i.into())), &page.content);
         }
     }
+}
+
+fn add_page(plug: &mut Plug<'_>, at: u64, content: &Content) {
+    let (first, stored) = content.stored();
+    let (before, behind) = content.around();
+    plug.add(at, before);
+    plug.add(at.saturating_add(first as u64), stored.clone());
+    plug.add(at.saturating_add((first + stored.len()) as u64), behind);
 }

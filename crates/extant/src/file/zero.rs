@@ -62,15 +62,12 @@ pub(super) enum InPage {
 /// Zeroes bytes of a block in its page, if it is cached.
 pub(super) fn in_page(pages: &mut PageMap, lblk: u32, within: Range<usize>, cluster_bits: u32) -> InPage {
     let Some(page) = pages.get(lblk) else { return InPage::Elsewhere };
-    let clean = page.bytes().get(within.clone()).is_none_or(|b| b.iter().all(|b| *b == 0));
-    if clean {
+    if page.is_zero(within.clone()) {
         return match pages.cover(lblk, cluster_bits) {
             Cover::Covered => InPage::Clean,
             Cover::Unknown | Cover::Absent => InPage::Elsewhere,
         };
     }
-    if let Some(bytes) = pages.dirty(lblk).and_then(|b| b.get_mut(within)) {
-        bytes.fill(0);
-    }
+    pages.dirty(lblk, |page| page.bytes_mut().get_mut(within).unwrap_or_default().fill(0));
     InPage::Zeroed
 }

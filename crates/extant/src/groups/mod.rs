@@ -263,14 +263,14 @@ impl Groups {
 /// From the first to the last block of bitmaps and inode tables, for each flexible group.
 fn hulls(geo: &Geometry, descs: &[GroupDesc]) -> Box<[Range<u64>]> {
     let table = u64::from(geo.inode_table_blocks());
-    let size = 1usize.checked_shl(geo.flex_bits.into()).unwrap_or(usize::MAX);
+    let size = 1usize.checked_shl(geo.flex_bits).unwrap_or(usize::MAX);
     let hull = |descs: &[GroupDesc]| {
         let of = |d: &GroupDesc| [(d.block_bitmap, 1), (d.inode_bitmap, 1), (d.inode_table, table)];
-        let whole = u64::MAX..0;
-        descs
+        let (start, end) = descs
             .iter()
             .flat_map(of)
-            .fold(whole, |hull, (start, len)| hull.start.min(start)..hull.end.max(start.saturating_add(len)))
+            .fold((u64::MAX, 0), |(first, end), (start, len)| (start.min(first), end.max(start.saturating_add(len))));
+        start..end
     };
     descs.chunks(size).map(hull).collect()
 }

@@ -24,7 +24,7 @@ pub use dir_state::{DirState, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use map_cache::{MapCache, Run, State};
 pub use orphan_at::{OrphanAt, OrphanCell};
-pub use pages::{Cover, ErrorCursor, PageMap, PagePool, Pages, PlugPolicy, PoolStats, Taken, Work};
+pub use pages::{Content, Cover, ErrorCursor, PageMap, PagePool, Pages, PlugPolicy, PoolStats, Taken, Work};
 pub use tail::Tail;
 pub use vitals::Vitals;
 

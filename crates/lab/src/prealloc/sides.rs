@@ -4,7 +4,8 @@ use super::tests::Outcome;
 use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::{OpenFile, io_error};
 use crate::tool;
-use extant::{Caller, File, Fs, New, OpenFlags, OpenOptions};
+use extant::{Caller, Falloc, File, Fs, New, OpenFlags, OpenOptions};
+use nix::fcntl::FallocateFlags;
 use nix::mount::{MsFlags, mount};
 use std::fs::{self, OpenOptions as Options};
 use std::io;
@@ -24,7 +25,7 @@ pub enum Side {
 }
 
 /// When blocks are allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// When pages are written back.
     Delayed,
@@ -42,12 +43,24 @@ impl Mode {
     }
 }
 
+/// A file that can be given space before it is written.
+pub trait Container: OpenFile {
+    /// fallocate(2).
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+}
+
+impl Container for File {
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        File::allocate(self, Falloc::Allocate, offset, len).map_err(io_error)
+    }
+}
+
 /// Files that a test makes.
 pub trait Files: Sync {
     /// Makes a directory at the root.
     fn mkdir(&self, name: &str) -> io::Result<()>;
     /// Makes a file and opens it for writing.
-    fn create(&self, path: &str) -> io::Result<Box<dyn OpenFile>>;
+    fn create(&self, path: &str) -> io::Result<Box<dyn Container>>;
     /// Everything is on the device.
     fn sync(&self) -> io::Result<()>;
 }
@@ -75,7 +88,7 @@ impl Files for Engine {
         self.make(name, New::Dir).map(drop).map_err(io_error)
     }
 
-    fn create(&self, path: &str) -> io::Result<Box<dyn OpenFile>> {
+    fn create(&self, path: &str) -> io::Result<Box<dyn Container>> {
         Ok(Box::new(self.open(path).map_err(io_error)?))
     }
 
@@ -108,12 +121,19 @@ impl OpenFile for KernelFile {
     }
 }
 
+impl Container for KernelFile {
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let signed = |n: u64| i64::try_from(n).map_err(io::Error::other);
+        Ok(nix::fcntl::fallocate(&self.0, FallocateFlags::empty(), signed(offset)?, signed(len)?)?)
+    }
+}
+
 impl Files for Ext4 {
     fn mkdir(&self, name: &str) -> io::Result<()> {
         fs::create_dir(self.root.join(name))
     }
 
-    fn create(&self, path: &str) -> io::Result<Box<dyn OpenFile>> {
+    fn create(&self, path: &str) -> io::Result<Box<dyn Container>> {
         let file = Options::new().write(true).create_new(true).open(self.root.join(path))?;
         Ok(Box::new(KernelFile(file)))
     }
@@ -123,7 +143,7 @@ impl Files for Ext4 {
     }
 }
 
-/// Runs `work` on a fresh file system; the file `pieces`, if it made one, is looked at afterwards.
+/// Runs `work` on a fresh file system; the files `pieces*`, if it made some, are looked at afterwards.
 pub fn measure(side: Side, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Result<Outcome>) -> io::Result<Outcome> {
     let scratch = Scratch::new()?;
     let image = scratch.join("image");
@@ -159,13 +179,20 @@ fn mounted<R>(image: &Path, dir: &Path, mode: Mode, work: impl FnOnce(&Path) -> 
     Ok(result)
 }
 
-/// Physically discontiguous pieces of the file, as `filefrag` counts them.
+/// Physically discontiguous pieces of the files, as `filefrag` counts them.
 fn pieces(root: &Path) -> io::Result<Option<u64>> {
-    let file = root.join(super::tests::FILE);
-    if !file.exists() {
-        return Ok(None);
+    let mut sum = None;
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(super::tests::FILE) {
+            sum = Some(sum.unwrap_or(0) + pieces_of(&entry.path())?);
+        }
     }
+    Ok(sum)
+}
+
+fn pieces_of(file: &Path) -> io::Result<u64> {
     let printed = tool::run("filefrag", &[file.as_os_str()])?;
     let count = printed.rsplit(": ").next().and_then(|rest| rest.split(' ').next()?.parse().ok());
-    count.map(Some).ok_or_else(|| io::Error::other(format!("filefrag said `{}`", printed.trim())))
+    count.ok_or_else(|| io::Error::other(format!("filefrag said `{}`", printed.trim())))
 }

@@ -1,12 +1,11 @@
-//! The four published tests.
+//! The four tests that the tree of preallocations was published with, and two of many files that grow at once.
 
-use super::sides::Files;
-use crate::target::OpenFile;
+use super::sides::{Container, Files};
 use extant::PreallocStats;
 use std::io;
 use std::time::Instant;
 
-/// The file whose pieces are counted.
+/// What the names of files begin with whose pieces are counted.
 pub const FILE: &str = "pieces";
 
 /// How much is done.
@@ -15,16 +14,28 @@ pub struct Scale {
     pub sparse_bytes: u64,
     fill_bytes: u64,
     files: u64,
+    /// Of each of the files that grow at once.
+    grown_bytes: u64,
 }
 
 impl Scale {
     /// As published where the machine allows: 200,000 sparse writes; 1 GiB filled in place of 5; 200,000 small files in
     /// place of 8 GB.
-    pub const FULL: Scale =
-        Scale { sparse_writes: 200_000, sparse_bytes: 100 << 30, fill_bytes: 1 << 30, files: 200_000 };
+    pub const FULL: Scale = Scale {
+        sparse_writes: 200_000,
+        sparse_bytes: 100 << 30,
+        fill_bytes: 1 << 30,
+        files: 200_000,
+        grown_bytes: 16 << 20,
+    };
     /// A quick look.
-    pub const QUICK: Scale =
-        Scale { sparse_writes: 40_000, sparse_bytes: 20 << 30, fill_bytes: 128 << 20, files: 40_000 };
+    pub const QUICK: Scale = Scale {
+        sparse_writes: 40_000,
+        sparse_bytes: 20 << 30,
+        fill_bytes: 128 << 20,
+        files: 40_000,
+        grown_bytes: 4 << 20,
+    };
 }
 
 /// What a test measured.
@@ -32,7 +43,7 @@ impl Scale {
 pub struct Outcome {
     /// MB/s or files/s.
     pub rate: f64,
-    /// Pieces of [`FILE`].
+    /// Pieces of the files [`FILE`].
     pub pieces: Option<u64>,
     /// The engine's counters.
     pub prealloc: Option<PreallocStats>,
@@ -51,7 +62,7 @@ pub struct Test {
 }
 
 /// The tests in order.
-pub const TESTS: [Test; 4] = [
+pub const TESTS: [Test; 6] = [
     Test { name: "T1", what: "sparse random 1 KiB", unit: "MB/s", rate_bar: 10.0, pieces_bar: Some(20.0), run: sparse },
     Test { name: "T2", what: "random fill", unit: "MB/s", rate_bar: 3.0, pieces_bar: None, run: |f, s| fill(f, s, 1) },
     Test {
@@ -63,9 +74,24 @@ pub const TESTS: [Test; 4] = [
         run: |f, s| fill(f, s, 4),
     },
     Test { name: "T4", what: "2 KiB files, 64 threads", unit: "k/s", rate_bar: 3.0, pieces_bar: None, run: files },
+    Test { name: "T5", what: "64 appenders", unit: "MB/s", rate_bar: 1.0, pieces_bar: Some(1.0), run: append },
+    Test {
+        name: "T6",
+        what: "64 fallocate containers",
+        unit: "k/s",
+        rate_bar: 1.0,
+        pieces_bar: Some(1.0),
+        run: allocate,
+    },
 ];
 
 const WRITE: u64 = 1024;
+
+/// What an appender writes and a container is given at a time, and how often each container is emptied.
+const APPENDED: u64 = 4096;
+const ALLOCATED: u64 = 64 << 10;
+const ROUNDS: u64 = 4;
+
 const THREADS: u64 = 64;
 
 /// A permutation of `0..count`, which is a power of two.
@@ -115,19 +141,51 @@ fn files(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
     }
     let each = scale.files / THREADS;
     let start = Instant::now();
-    let made: io::Result<()> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || make(files, thread, each))).collect();
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
-    });
-    made?;
+    in_threads(|thread| make(files, thread, each))?;
     files.sync()?;
     let rate = (each * THREADS) as f64 / 1e3 / start.elapsed().as_secs_f64();
     Ok(Outcome { rate, pieces: None, prealloc: None })
 }
 
+/// Runs `work` in all threads, with the number of each.
+fn in_threads(work: impl Fn(u64) -> io::Result<()> + Sync) -> io::Result<()> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+    })
+}
+
+/// Each thread appends 4 KiB at a time to a file of its own, to the end of a sync.
+fn append(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
+    let start = Instant::now();
+    in_threads(|thread| {
+        let file = files.create(&format!("{FILE}{thread}"))?;
+        (0..scale.grown_bytes / APPENDED).try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
+    })?;
+    files.sync()?;
+    Ok(outcome(scale.grown_bytes * THREADS, start))
+}
+
+/// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last time; to the end of a sync.
+fn allocate(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
+    let start = Instant::now();
+    let calls = scale.grown_bytes / ALLOCATED;
+    in_threads(|thread| {
+        let file = files.create(&format!("{FILE}{thread}"))?;
+        (0..ROUNDS).try_for_each(|_| {
+            file.set_len(0)?;
+            (0..calls).try_for_each(|i| file.allocate(i * ALLOCATED, ALLOCATED))
+        })
+    })?;
+    files.sync()?;
+    let rate = (ROUNDS * calls * THREADS) as f64 / 1e3 / start.elapsed().as_secs_f64();
+    Ok(Outcome { rate, pieces: None, prealloc: None })
+}
+
 fn make(files: &dyn Files, thread: u64, count: u64) -> io::Result<()> {
     for i in 0..count {
-        let file: Box<dyn OpenFile> = files.create(&format!("d{thread}/f{i}"))?;
+        let file: Box<dyn Container> = files.create(&format!("d{thread}/f{i}"))?;
         file.write_at(0, &[3; 2048])?;
     }
     Ok(())

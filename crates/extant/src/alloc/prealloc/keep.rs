@@ -39,6 +39,8 @@ pub struct Keep {
     counters: Counters,
     ages: Sharded<Mutex<Ages>>,
     next_age: AtomicU64,
+    /// Held by who gives everything back, until it can be had. No group's lock is held then or taken inside.
+    shedding: Mutex<()>,
     scarce: u64,
     /// Whether files have preallocations; who shares runs for small ones: nobody, all, or those of a thread.
     files: AtomicBool,
@@ -53,6 +55,7 @@ impl Keep {
             counters: Counters::default(),
             ages: Sharded::new(|_| Mutex::new(Level::Lru, Ages::new())),
             next_age: AtomicU64::new(1),
+            shedding: Mutex::new(Level::Group, ()),
             scarce: clusters / SCARCE,
             files: AtomicBool::new(true),
             sharing: AtomicU8::new(PER_THREAD),
@@ -172,7 +175,10 @@ impl Keep {
     pub(super) fn give_back(&self, runs: impl IntoIterator<Item = Piece>) {
         let bits = self.cluster_bits();
         let place = |run: Piece| self.blocks.place(BlockNr(run.physical << bits), run.len << bits);
-        self.blocks.release_all(runs.into_iter().filter_map(place).collect());
+        let runs: Vec<_> = runs.into_iter().filter_map(place).collect();
+        let clusters = runs.iter().map(|(_, run)| i64::from(run.len)).sum();
+        self.blocks.release_all(runs);
+        self.counters.given.add(clusters);
     }
 
     /// Gives preallocations of files back by their order until `enough`; if that does not do, and `recent` ones may go, those
@@ -193,10 +199,18 @@ impl Keep {
         if !recent || enough(self) { clusters } else { clusters + self.drain_shared() }
     }
 
-    /// Gives everything back.
-    pub fn shed_all(&self) -> u64 {
-        let files: u64 = self.by_age().iter().map(|file| file.discard_where(|_| true)).sum();
-        files + self.drain_shared()
+    /// Gives everything back, and waits for others who do.
+    pub fn shed_all(&self) {
+        let _shedding = self.shedding.lock();
+        self.by_age().iter().for_each(|file| {
+            file.discard_where(|_| true);
+        });
+        self.drain_shared();
+    }
+
+    /// Clusters that were given back so far, all of which could be had by then.
+    pub fn given(&self) -> i64 {
+        self.counters.given.sum()
     }
 
     /// Files with preallocations, the oldest first.

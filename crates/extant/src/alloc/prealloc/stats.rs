@@ -36,6 +36,8 @@ pub(super) struct Counters {
     bytes: ShardedCounter,
     /// Unused clusters.
     pub held: ShardedCounter,
+    /// Clusters that were given back.
+    pub given: ShardedCounter,
     pub created: ShardedCounter,
     pub discarded: ShardedCounter,
     searches: ShardedCounter,

@@ -1,7 +1,7 @@
 //! How much is preallocated, and who gives up first.
 
 use super::harness::House;
-use super::{Taken, want};
+use super::{Taken, all, want};
 use crate::alloc::{Prealloc, Small};
 use extant_testkit::FeatureSet;
 use std::sync::Arc;
@@ -154,4 +154,32 @@ fn what_is_switched_off_is_given_back() {
     assert!(house.alloc.prealloc_room() > 0);
     house.alloc.set("lg", 2).unwrap();
     assert_eq!(house.alloc.usage().free, free);
+}
+
+#[test]
+fn whoever_lacks_space_waits_for_what_another_gives_back() {
+    let house = house();
+    let mut claims = Vec::new();
+    while let Ok(claim) = house.alloc.claim(&all(0, 5000)) {
+        claims.push(claim);
+    }
+    let last = claims.pop().unwrap().split(8);
+    let mut held = Some(last);
+    for round in 0..300 {
+        let file = house.alloc.prealloc();
+        assert!(file.add(0, held.take().unwrap()));
+        let meet = std::sync::Barrier::new(4);
+        let got = std::thread::scope(|scope| {
+            let claim = || {
+                meet.wait();
+                house.alloc.claim(&all(0, 1))
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(claim)).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).count()
+        });
+        assert_eq!(got, 4, "in round {round}");
+        let more = house.alloc.claim(&all(0, 8)).unwrap();
+        assert_eq!(more.len, 8);
+        held = Some(more);
+    }
 }

@@ -13,12 +13,15 @@
 //! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... > page map
 //! (CacheShard). Nothing is called while the page map is locked.
 
+mod chunk;
+mod content;
 mod errors;
 mod map;
 mod pool;
 mod range;
 mod readahead;
 
+pub use content::Content;
 pub use errors::{ErrorCursor, ErrorSeq};
 pub use map::{Cover, PageMap, Taken};
 pub use pool::{PagePool, PlugPolicy, PoolStats};

@@ -2,9 +2,11 @@
 
 use super::model::read_all;
 use extant::{Caller, Fs, New, OpenFlags, OpenOptions};
-use extant_blocks::{Fault, FaultDevice, MemDevice, Op};
-use extant_testkit::FeatureSet;
-use std::sync::Arc;
+use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op};
+use extant_testkit::{FeatureSet, debugfs};
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 
 #[test]
 fn an_error_of_writeback_is_told_once_to_each() {
@@ -59,5 +61,135 @@ fn a_failed_direct_write_maps_nothing() {
     assert_eq!(fs.write_direct(&node, 0, &[1; 10_000], false).unwrap(), 10_000);
     fs.close_hint(&node);
     assert_eq!(fs.usage().free, free - 3);
+    fs.unmount().unwrap();
+}
+
+/// The most sectors that an inode can count.
+const MOST_SECTORS: u64 = (1 << 48) - 1;
+
+#[test]
+fn blocks_that_cannot_be_counted_stay_free() {
+    // No block more can be counted, for one page and for many; one more, which leaves none for the map.
+    for (room, pages) in [(0, 1), (0, 40), (8, 1)] {
+        let image = FeatureSet::named("default").make_sized(16 << 20);
+        let write = |fs: &Fs, blocks: std::ops::Range<u64>| {
+            let root = fs.root().unwrap();
+            let node = match fs.lookup(&root, b"f") {
+                Ok(node) => node,
+                Err(_) => fs.create(&Caller::default(), &root, b"f", 0o644, New::File).unwrap(),
+            };
+            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+            blocks.for_each(|block| assert_eq!(file.write_at(block * 40_960, &[1; 4096]).unwrap(), 4096));
+            file.sync()
+        };
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        write(&fs, 0..4).unwrap();
+        fs.unmount().unwrap();
+        debugfs::write(image.path(), &format!("set_inode_field f blocks {}", MOST_SECTORS - room));
+
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let free = fs.usage().free;
+        assert!(write(&fs, 4..4 + pages).is_err(), "{room} {pages}");
+        let _ = fs.sync();
+        assert_eq!(fs.usage().free, free, "with room for {room} sectors and {pages} pages");
+        let _ = fs.unmount();
+        let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
+        assert_eq!(fs.usage().free, free, "on the device, with room for {room} sectors and {pages} pages");
+        fs.unmount().unwrap();
+    }
+}
+
+/// A device whose first write fails once it is armed, and which lets somebody else work before the second one.
+#[derive(Debug)]
+struct Staged {
+    inner: MemDevice,
+    writes: AtomicU32,
+    turn: Barrier,
+}
+
+/// Not armed.
+const IDLE: u32 = 1000;
+
+impl BlockDevice for Staged {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        match self.writes.load(SeqCst) {
+            IDLE => {}
+            0 => {
+                self.writes.store(1, SeqCst);
+                return Err(io::ErrorKind::Other.into());
+            }
+            _ => {
+                self.writes.store(IDLE, SeqCst);
+                self.turn.wait();
+                self.turn.wait();
+            }
+        }
+        self.inner.write_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+#[test]
+fn space_of_a_failed_write_of_several_files_stays_theirs() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let inner = MemDevice::from_bytes(&image.bytes());
+    let device = Arc::new(Staged { inner, writes: AtomicU32::new(IDLE), turn: Barrier::new(2) });
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+    let create = |name: &str| {
+        let node = fs.create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+        fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
+    };
+    let files = [create("a"), create("b"), create("c")];
+    let filler = create("filler");
+    fs.sync().unwrap();
+    files.iter().for_each(|file| assert_eq!(file.write_at(0, &[7; 40_960]).unwrap(), 40_960));
+    device.writes.store(0, SeqCst);
+    let filled = std::thread::scope(|scope| {
+        let filling = scope.spawn(|| {
+            device.turn.wait();
+            let mut filled = 0;
+            while let Ok(more) = filler.write_at(filled, &[8; 40_960]) {
+                filled += more as u64;
+            }
+            device.turn.wait();
+            filled
+        });
+        fs.sync().unwrap();
+        filling.join().unwrap()
+    });
+    assert!(filled > 1 << 20, "{filled}");
+    fs.sync().unwrap();
+    files.iter().for_each(|file| file.take_error().unwrap());
+    drop((files, filler));
+    fs.unmount().unwrap();
+
+    let mut bytes = vec![0; device.len() as usize];
+    device.read_at(&mut bytes, 0).unwrap();
+    let fs = Fs::open_device(Arc::new(MemDevice::from_bytes(&bytes)), &OpenOptions::new().read_only(true)).unwrap();
+    for (name, byte, len) in [("a", 7, 40_960), ("b", 7, 40_960), ("c", 7, 40_960), ("filler", 8, filled)] {
+        let node = fs.lookup(&fs.root().unwrap(), name.as_bytes()).unwrap();
+        let content = read_all(&fs.open_file(&node, OpenFlags::default()).unwrap());
+        assert_eq!(content.len() as u64, len, "{name}");
+        assert!(content.iter().all(|b| *b == byte), "{name}");
+    }
     fs.unmount().unwrap();
 }
