@@ -19,11 +19,20 @@ fn clip(bits: &[u8], range: Range<usize>) -> Range<usize> {
 }
 
 /// The word that holds bits `index * 64` on; bits past the end are zero.
-fn word(bits: &[u8], index: usize) -> u64 {
+pub fn word(bits: &[u8], index: usize) -> u64 {
     let tail = bits.get(index * 8..).unwrap_or(&[]);
     match tail.first_chunk::<8>() {
         Some(chunk) => u64::from_le_bytes(*chunk),
         None => u64::from_le_bytes(crate::bytes::array(tail, 0)),
+    }
+}
+
+/// Sets those bits of the word that holds bits `index * 64` on that `mask` has, as `value` has them.
+pub fn put_word(bits: &mut [u8], index: usize, value: u64, mask: u64) {
+    let new = (word(bits, index) & !mask) | (value & mask);
+    let start = index.saturating_mul(8).min(bits.len());
+    for (byte, new) in bits[start..].iter_mut().zip(new.to_le_bytes()) {
+        *byte = new;
     }
 }
 
@@ -181,6 +190,16 @@ mod tests {
             prop_assert_eq!(&ranged, &single);
             prop_assert!(all_zeros(&ranged, range));
         }
+    }
+
+    #[test]
+    fn words_are_put_where_they_were_found() {
+        let mut bits = [0xFFu8; 11];
+        put_word(&mut bits, 0, 0x0123_4567_89AB_CDEF, u64::MAX);
+        put_word(&mut bits, 1, 0, 0xFF00_00F0);
+        assert_eq!((word(&bits, 0), word(&bits, 1)), (0x0123_4567_89AB_CDEF, 0x00FF_FF0F));
+        put_word(&mut bits, 2, 0, u64::MAX);
+        assert_eq!(bits[8..], [0x0F, 0xFF, 0xFF]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Index {
 
     /// The item's value; 0 if it does not exist.
     pub fn get(&self, item: u32) -> u32 {
-        self.items.get(item as usize).map_or(0, |value| value.load(Relaxed))
+        self.items.get(item as usize).map_or(0, |value| value.load(SeqCst))
     }
 
     /// Sets the item's value. Concurrent calls for one item are the caller's to order.

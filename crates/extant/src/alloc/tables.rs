@@ -6,6 +6,7 @@
 //! record, so a table that is marked is zero. A crash before that leaves a table that is zeroed again.
 
 use super::Alloc;
+use super::inodes::Group;
 use crate::error::Result;
 use crate::groups::Kind;
 use extant_format::bitmap;
@@ -38,10 +39,10 @@ impl Alloc {
     fn zero_table(&self, g: GroupNr) -> Result<()> {
         let mut h = self.vol.start(Self::ZERO_CREDITS)?;
         // Nobody takes an inode of the group meanwhile, so nobody makes a block of what is being zeroed.
-        let _inodes = self.inodes.lock(g)?;
+        let inodes = self.inodes.lock(g)?;
         let desc = self.groups.desc(g)?;
         self.check_unused(g, &desc)?;
-        let (start, blocks) = self.unused_blocks(&desc);
+        let (start, blocks) = self.unused_blocks(&inodes, &desc);
         let bits = self.vol.geo.block_bits;
         if blocks > 0 {
             self.vol.dev.write_zeroes(start << bits, blocks << bits)?;
@@ -68,10 +69,10 @@ impl Alloc {
     /// Credits of zeroing: descriptor and superblock.
     const ZERO_CREDITS: u32 = 2;
 
-    /// Blocks of the table none of whose slots was ever used: a block is zeroed when its first slot is.
-    fn unused_blocks(&self, desc: &GroupDesc) -> (u64, u64) {
+    /// Blocks of the table none of whose slots was ever used: a block is zeroed before its first slot is.
+    fn unused_blocks(&self, group: &Group, desc: &GroupDesc) -> (u64, u64) {
         let geo = &self.vol.geo;
-        let used = self.inodes.used_part(desc).div_ceil(geo.inodes_per_block());
+        let used = self.inodes.open_slots(group, desc).div_ceil(geo.inodes_per_block());
         let blocks = geo.inode_table_blocks().saturating_sub(used);
         (desc.inode_table + u64::from(used), blocks.into())
     }

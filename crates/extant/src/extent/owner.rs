@@ -7,10 +7,10 @@ use crate::inode::{Body, Inode};
 use crate::quota::Outcome;
 use crate::store::Store;
 use extant_format::error::Corrupt;
-use extant_format::extent::NodeMut;
+use extant_format::extent::{Node, NodeMut};
 use extant_format::features::{Incompat, RoCompat};
 use extant_format::indirect;
-use extant_format::inode::InodeFlags;
+use extant_format::inode::{self as disk, InodeFlags};
 use extant_format::types::FileType;
 use extant_journal::Handle;
 use extant_sync::atomic::Ordering;
@@ -96,7 +96,12 @@ pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
     let mut map = inode.map.write();
     map.changing();
     map.clear();
-    let mut body = inode.edit(st, h)?;
+    init_body(st, &mut inode.edit(st, h)?.disk);
+    Ok(())
+}
+
+/// As [`init`], for a body that no inode has yet.
+pub fn init_body(st: &Store, body: &mut disk::Inode) {
     body.flags.remove(InodeFlags::INLINE_DATA);
     if st.geo.incompat(Incompat::EXTENTS) {
         NodeMut::init(&mut body.i_block, 0);
@@ -105,7 +110,17 @@ pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         body.i_block.fill(0);
         body.flags.remove(InodeFlags::EXTENTS);
     }
-    Ok(())
+}
+
+/// Whether a look at the inode tells that it owns no block: neither for data nor for its map.
+pub fn owns_nothing(inode: &Inode) -> bool {
+    let body = inode.body();
+    let empty = || match body.flags.contains(InodeFlags::EXTENTS) {
+        true => Node::parse(&body.i_block, Some(0)).is_ok_and(|root| root.leaves().len() == 0),
+        false => body.i_block.iter().all(|byte| *byte == 0),
+    };
+    let mapped = matches!(inode.ftype, FileType::Regular | FileType::Directory);
+    body.blocks == 0 && !body.flags.contains(InodeFlags::INLINE_DATA) && (!mapped || empty())
 }
 
 /// Logical blocks that the inode's kind of map can hold.

@@ -51,21 +51,28 @@ pub use truncate::{can_truncate, free_blocks, truncate};
 pub use write::write;
 pub use writeback::writeback;
 
-use crate::error::Result;
 use crate::inode::Inode;
 use crate::store::Store;
-use extant_journal::Handle;
-use std::sync::Arc;
+use crate::{extent, xattr};
+use extant_format::inode as disk;
 
 /// The size that users see, in bytes.
 pub fn size(inode: &Inode) -> u64 {
     inode.size()
 }
 
-/// Gives a new regular file an empty map within `h`. (Where inline data is on, its first small write moves into the
+/// Gives a new regular file's body an empty map. (Where inline data is on, its first small write moves into the
 /// inode.)
-pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-    crate::extent::init(st, h, inode)
+pub fn init(st: &Store, body: &mut disk::Inode) {
+    extent::init_body(st, body);
+}
+
+/// Whether a look at an inode without links tells that nothing but its number is to be freed: neither blocks nor attributes, pages
+/// nor preallocations.
+pub fn owns_nothing(inode: &Inode) -> bool {
+    let pages = &inode.pages;
+    let ahead = || pages.work.get().is_some_and(|work| work.try_lock().is_none_or(|work| work.is_some()));
+    !pages.any() && !pages.maybe_busy() && !ahead() && extent::owns_nothing(inode) && xattr::has_none(inode)
 }
 
 /// Somebody opens the file for writing: as long as it is open, space may be preallocated for it. To be paired with
@@ -76,8 +83,11 @@ pub fn open_writer(inode: &Inode) {
 
 /// Somebody who wrote has closed the file. With the last one its preallocations go, unless pages still wait for theirs.
 pub fn close_writer(inode: &Inode) {
-    if inode.pages.close_writer() && !inode.pages.busy() {
-        ahead::discard(&mut inode.pages.work.lock());
+    if inode.pages.close_writer()
+        && !inode.pages.busy()
+        && let Some(work) = inode.pages.work.get()
+    {
+        ahead::discard(&mut work.lock());
     }
 }
 

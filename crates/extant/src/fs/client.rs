@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub struct StoreClient(pub Arc<Store>);
 
 impl Client for StoreClient {
-    /// Orphan records first, then what owners use, then inodes, then descriptors with the checksums of bitmaps, then the superblock: each may
-    /// change those behind it.
+    /// Orphan records first, then what owners use, then inodes, their bitmaps, then descriptors with the checksums of bitmaps, then the
+    /// superblock: each may change those behind it.
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<(), Error> {
         let st = &*self.0;
         let frozen = st
@@ -19,6 +19,7 @@ impl Client for StoreClient {
             .freeze(st, out)
             .and_then(|()| st.quota.freeze(out))
             .and_then(|()| st.dirty.freeze(st, out))
+            .and_then(|()| st.alloc.freeze(out))
             .and_then(|()| st.groups.freeze(tid, out));
         frozen.map_err(|e| Error::Client { errno: e.errno(), message: e.to_string() })
     }

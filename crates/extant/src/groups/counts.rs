@@ -73,6 +73,18 @@ impl Totals {
         add(&self.directories, &flex.directories, delta(before.used_dirs, after.used_dirs));
     }
 
+    /// A number was taken or freed in memory; the flexible group learns of it with the descriptor.
+    pub fn count_inode(&self, taken: bool) {
+        self.free_inodes.add(if taken { -1 } else { 1 });
+    }
+
+    /// A descriptor learned of numbers that were counted before.
+    pub fn booked_inodes(&self, geo: &Geometry, g: GroupNr, by: i64) {
+        if let Some(flex) = self.flex.get(geo.flex_group_of(g) as usize) {
+            flex.free_inodes.fetch_add(by, Relaxed);
+        }
+    }
+
     pub fn free_clusters(&self) -> u64 {
         positive(self.free_clusters.sum())
     }

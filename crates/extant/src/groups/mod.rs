@@ -195,6 +195,25 @@ impl Groups {
         result
     }
 
+    /// Counts an inode that was taken or freed in memory, in a group that has joined the transaction: its descriptor learns of
+    /// it at freeze.
+    #[inline]
+    pub fn count_inode(&self, taken: bool) {
+        self.totals.count_inode(taken);
+    }
+
+    /// Books in a descriptor of the transaction that is being frozen how many more inodes are free, and that so many slots at
+    /// the end of the table may be unused. Gives how many are free.
+    pub fn book_inodes(&self, g: GroupNr, freed: i64, behind: u32) -> u32 {
+        let Ok(slot) = self.slot(g) else { return 0 };
+        let desc = &mut slot.lock().desc;
+        let free = i64::from(desc.free_inodes).saturating_add(freed).clamp(0, self.vol.geo.inodes_per_group.into());
+        self.totals.booked_inodes(&self.vol.geo, g, free - i64::from(desc.free_inodes));
+        desc.free_inodes = free as u32;
+        desc.itable_unused = desc.itable_unused.min(behind);
+        desc.free_inodes
+    }
+
     /// Tells that a bitmap was changed in `h`, so that its checksum in the descriptor is renewed at freeze.
     ///
     /// # Errors

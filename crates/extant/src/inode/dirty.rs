@@ -5,6 +5,8 @@
 //! - An inode on a list has its table block joined to that transaction, so freeze needs no credits.
 //! - A number that was freed and taken again within the transaction is listed once for each life; the slot is that of the
 //!   one that is not gone, or if all are, of any: a freed slot has no content. A freed inode is never listed again.
+//! - An inode that was made and freed in one transaction leaves its list again: its slot was free before, and says so. Only
+//!   numbers whose slots on disk say that they are free are given to new inodes.
 //! - A frozen inode stays in memory until its transaction is durable, and with it the number of the transaction that an
 //!   fsync has to wait for.
 
@@ -15,22 +17,39 @@ use crate::store::Store;
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal, Tid};
 use extant_sync::atomic::Ordering;
-use extant_sync::{Level, Mutex, Sharded};
+use extant_sync::{Level, Mutex, Sharded, shard_count, shard_index};
 use std::sync::Arc;
+
+/// A list of inodes; what was taken out left a gap.
+type List = Mutex<Vec<Option<Arc<Inode>>>>;
 
 /// Dirty inodes of the running transaction.
 #[derive(Debug)]
 pub struct DirtyInodes {
-    lists: Sharded<Mutex<Vec<Arc<Inode>>>>,
+    lists: Sharded<List>,
     /// Inodes of the transaction that is being committed.
     frozen: Mutex<Vec<Arc<Inode>>>,
 }
 
 impl Default for DirtyInodes {
     fn default() -> Self {
-        let list = || Mutex::new(Level::Leaf, Vec::new());
-        DirtyInodes { lists: Sharded::new(|_| list()), frozen: list() }
+        let lists = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
+        DirtyInodes { lists, frozen: Mutex::new(Level::Leaf, Vec::new()) }
     }
+}
+
+/// Bits of a place that name the list: there are at most 128.
+const LIST_BITS: u32 = 7;
+
+/// A place on a list in one word, not 0; 0 if it does not fit.
+fn pack(list: usize, at: usize) -> u32 {
+    let at = u32::try_from(at + 1).ok().filter(|at| at.leading_zeros() >= LIST_BITS);
+    at.map_or(0, |at| at << LIST_BITS | list as u32)
+}
+
+fn unpack(place: u32) -> Option<(usize, usize)> {
+    let at = (place >> LIST_BITS).checked_sub(1)?;
+    Some(((place & ((1 << LIST_BITS) - 1)) as usize, at as usize))
 }
 
 impl DirtyInodes {
@@ -44,17 +63,44 @@ impl DirtyInodes {
             h.note_change();
             return Ok(());
         }
-        let (buf, _) = slot(st, inode.ino)?;
-        h.join(&buf)?;
-        inode.sync_tid.fetch_max(tid, Ordering::AcqRel);
+        join(st, h, inode)?;
         self.list(inode, tid);
         Ok(())
+    }
+
+    /// As [`Self::mark`], an inode that was made in the handle's transaction and that nobody else knows yet.
+    pub fn mark_new(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        join(st, h, inode)?;
+        inode.dirty_tid.store(h.tid().0, Ordering::Release);
+        let index = shard_index() & (shard_count() - 1);
+        let mut list = self.lists.at(index).lock();
+        inode.made_at.store(pack(index, list.len()), Ordering::Release);
+        list.push(Some(inode.clone()));
+        Ok(())
+    }
+
+    /// Takes an inode that has just been freed off its list, if it was made in the handle's transaction: nothing of it needs to
+    /// be written. True if so; nobody else calls this for the same inode.
+    pub fn forget_new(&self, h: &Handle<'_>, inode: &Arc<Inode>) -> bool {
+        if inode.dirty_tid.load(Ordering::Acquire) != h.tid().0 {
+            return false;
+        }
+        let Some((index, at)) = unpack(inode.made_at.load(Ordering::Acquire)) else { return false };
+        let mut list = self.lists.at(index).lock();
+        let listed = list.get_mut(at).and_then(Option::take);
+        while let Some(None) = list.last() {
+            list.pop();
+        }
+        drop(list);
+        debug_assert!(listed.as_ref().is_some_and(|listed| Arc::ptr_eq(listed, inode)), "another inode's place");
+        listed.is_some()
     }
 
     fn list(&self, inode: &Arc<Inode>, tid: u64) {
         // Both racers hold a handle of `tid`, so freeze cannot run between the swap and the push.
         if inode.dirty_tid.swap(tid, Ordering::AcqRel) != tid {
-            self.lists.local().lock().push(inode.clone());
+            inode.made_at.store(0, Ordering::Release);
+            self.lists.local().lock().push(Some(inode.clone()));
         }
     }
 
@@ -66,7 +112,8 @@ impl DirtyInodes {
 
     /// Writes all dirty inodes into their table blocks. No handle is open.
     pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
-        let mut list: Vec<Arc<Inode>> = self.lists.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        let listed = self.lists.iter().flat_map(|list| std::mem::take(&mut *list.lock()));
+        let mut list: Vec<Arc<Inode>> = listed.flatten().collect();
         list.sort_unstable_by_key(|inode| (inode.ino, !inode.gone()));
         for (at, inode) in list.iter().enumerate() {
             let superseded = list.get(at + 1).is_some_and(|next| next.ino == inode.ino);
@@ -84,6 +131,14 @@ impl DirtyInodes {
         // Outside of the lock: an inode's last reference gives back what it has claimed.
         drop(durable);
     }
+}
+
+/// Makes the inode's slot part of the handle's transaction.
+fn join(st: &Store, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    let (buf, _) = slot(st, inode.ino)?;
+    h.join(&buf)?;
+    inode.sync_tid.fetch_max(h.tid().0, Ordering::AcqRel);
+    Ok(())
 }
 
 fn write_slot(st: &Store, out: &mut Freezer<'_>, inode: &Inode) -> Result<()> {

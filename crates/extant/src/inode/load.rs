@@ -9,7 +9,7 @@ use extant_blocks::Buffer;
 use extant_format::checksum;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
-use extant_sync::atomic::{AtomicBool, AtomicU64};
+use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex};
 use std::sync::Arc;
@@ -72,6 +72,7 @@ impl Inode {
             body: Mutex::new(Level::InodeBody, body),
             promised: AtomicU64::new(0),
             dirty_tid: AtomicU64::new(0),
+            made_at: AtomicU32::new(0),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             root_verified: AtomicBool::new(false),

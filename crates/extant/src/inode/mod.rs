@@ -33,7 +33,7 @@ use crate::store::Store;
 use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
-use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lazy::{Lazy, Make};
@@ -97,6 +97,8 @@ pub struct Inode {
     pub promised: AtomicU64,
     /// Transaction in which the body was last marked dirty (0: never).
     dirty_tid: AtomicU64,
+    /// Where it is listed in that transaction, if it was made there.
+    made_at: AtomicU32,
     /// Last transaction that an fsync must wait for.
     pub sync_tid: AtomicU64,
     /// Last transaction that an fdatasync must wait for (size and map, not times).

@@ -94,7 +94,7 @@ impl Operations {
             let plan = self.plan(who, dir, mode, FileType::Regular)?;
             plan.owners(self)?;
             let mut h = st.start(self.new_credits(&plan))?;
-            let inode = self.new_inode(&mut h, dir, &plan, FileType::Regular)?;
+            let inode = self.new_inode(&mut h, dir, &plan, &New::File)?;
             self.fill_or_undo(&mut h, &inode, dir.ino, &plan, &New::File)?;
             if let Err(e) = st.orphans.add(st, &mut h, &inode) {
                 self.drop_new(&mut h, &inode);
@@ -138,7 +138,7 @@ impl Operations {
         let mut h = st.start(credits)?;
         // Before anything is changed: its slot can be read.
         dir.touch(st, &mut h)?;
-        let inode = self.new_inode(&mut h, dir, &plan, ftype)?;
+        let inode = self.new_inode(&mut h, dir, &plan, what)?;
         self.fill_or_undo(&mut h, &inode, dir.ino, &plan, what)?;
         let named = st.whole(&mut h, |h| {
             dir::insert(st, h, dir, name, inode.ino, ftype)?;
@@ -155,13 +155,13 @@ impl Operations {
     }
 
     fn check_free_name(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<()> {
-        if self.vfs.child_locked(dir, name)?.is_some() {
+        if !self.vfs.is_free_locked(dir, name)? {
             return Err(Errno::Exist.into());
         }
         dir.check_live().map_err(|_| Errno::NoEnt)?;
         check_dir_writable(dir)?;
         dir::check_key(dir)?;
-        let links = dir.body().links;
+        let links = dir.vitals().links;
         match ftype == FileType::Directory && links >= MAX_DIR_LINKS && !self.st().geo.has_dir_nlink() {
             true => Err(Errno::Mlink.into()),
             false => Ok(()),
@@ -196,13 +196,13 @@ impl Operations {
         crate::alloc::Alloc::INODE_CREDITS + crate::orphan::Orphans::CREDITS + 2 + acl + st.owner_credits()
     }
 
-    fn new_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, ftype: FileType) -> Result<Arc<Inode>> {
+    fn new_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, what: &New<'_>) -> Result<Arc<Inode>> {
         let st = self.st();
         // Before anything is changed: limits may forbid it.
         let owners = Owners::new(&st.quota, plan.ids());
         let one = Change { inodes: 1, ..Change::default() };
         st.quota.charge_within(h, owners, one, true)?;
-        let made = self.make_inode(h, dir, plan, ftype);
+        let made = self.make_inode(h, dir, plan, what);
         if made.is_err()
             && let Err(e) = st.quota.charge_within(h, owners, one.reversed(), false)
         {
@@ -211,8 +211,8 @@ impl Operations {
         made
     }
 
-    fn make_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, ftype: FileType) -> Result<Arc<Inode>> {
-        let st = self.st();
+    fn make_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, what: &New<'_>) -> Result<Arc<Inode>> {
+        let (st, ftype) = (self.st(), what.ftype());
         let ino = st.alloc.new_inode(h, dir, ftype)?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
             // The number stays marked as in use, which it is.
@@ -226,10 +226,15 @@ impl Operations {
         body.projid = plan.projid;
         body.links = if ftype == FileType::Directory { 2 } else { 1 };
         body.generation = st.rng.next_u32();
+        match what {
+            New::File => file::init(st, &mut body),
+            New::Special(_, rdev) => body.set_rdev(*rdev),
+            New::Dir | New::Symlink(_) => {}
+        }
         let inode = Inode::fresh(st, ino, body);
-        if let Err(e) = inode.touch(st, h) {
+        if let Err(e) = st.dirty.mark_new(st, h, &inode) {
             // Nothing knows of the inode yet: only its number is to be given back.
-            if let Err(why) = st.alloc.free_inode(h, ino, ftype) {
+            if let Err(why) = st.alloc.free_inode(h, ino, ftype, true) {
                 st.give_up(&why);
             }
             return Err(e);
@@ -256,7 +261,7 @@ impl Operations {
             projid: 0,
             acl: Vec::new(),
         };
-        let inode = self.new_inode(h, dir, &plan, ftype)?;
+        let inode = self.new_inode(h, dir, &plan, what)?;
         self.fill_or_undo(h, &inode, dir.ino, &plan, what)?;
         self.vfs.inodes.insert(inode.clone());
         Ok(inode)
@@ -280,13 +285,12 @@ impl Operations {
     fn fill(&self, h: &mut Handle<'_>, inode: &Arc<Inode>, parent: InodeNr, plan: &Plan, what: &New<'_>) -> Result<()> {
         let st = self.st();
         match what {
-            New::File => file::init(st, h, inode)?,
+            New::File | New::Special(..) => {}
             New::Dir => {
                 extent::init(st, h, inode)?;
                 dir::init(st, h, inode, parent)?;
             }
             New::Symlink(target) => file::set_link(st, h, inode, target)?,
-            New::Special(_, rdev) => inode.edit(st, h)?.set_rdev(*rdev),
         }
         for (name, value) in &plan.acl {
             st.whole(h, |h| xattr::set(st, h, inode, name, Some(value), xattr::Mode::Any))?;

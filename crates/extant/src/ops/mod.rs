@@ -208,7 +208,7 @@ impl Operations {
     /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         // What was pending before may have become free since, too late for the first try.
-        let pending = self.st().alloc.pending() > 0;
+        let pending = self.pending();
         let first = op();
         let done = match first {
             Err(ref e) if e.is(Errno::NoSpc) && (self.reclaim() || pending) => op(),
@@ -231,10 +231,15 @@ impl Operations {
         done
     }
 
+    /// Whether blocks or numbers were freed that nobody gets before the next commit.
+    fn pending(&self) -> bool {
+        self.st().alloc.pending() > 0 || self.st().alloc.inodes_pending()
+    }
+
     /// Makes freed space allocatable; false if there was none.
     fn reclaim(&self) -> bool {
         let reaped = self.reap();
-        if self.st().alloc.pending() == 0 && reaped == 0 {
+        if !self.pending() && reaped == 0 {
             return false;
         }
         self.st().journal.sync().map_err(Error::from).is_ok()

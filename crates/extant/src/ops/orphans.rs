@@ -3,6 +3,7 @@
 //! An inode is freed when it has no link and no holder; [`Inode::begin_free`] lets exactly one thread do it.
 
 use super::Operations;
+use super::unlink::Left;
 use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, OrphanAt};
@@ -11,8 +12,9 @@ use crate::quota::Change;
 use crate::{file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::types::InodeNr;
-use extant_journal::Handle;
+use extant_journal::{Handle, Tid};
 use extant_sync::{Level, Mutex, Sharded};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Inodes, in a list for each shard of threads.
@@ -35,12 +37,24 @@ impl Default for Queue {
     }
 }
 
+/// Freed inodes of transactions, those of older ones first in each list.
+type Departed = Sharded<Mutex<VecDeque<(Tid, Arc<Inode>)>>>;
+
 /// Inodes that wait to be freed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reaper {
     queue: Queue,
-    /// Freed inodes that the inode table still knows, since their slots do not say so yet.
-    departed: Queue,
+    /// Freed inodes that the inode table still knows, since their slots do not say so before their transactions are durable.
+    departed: Departed,
+    /// Freed inodes that the inode table still knows, since somebody else does.
+    lingering: Queue,
+}
+
+impl Default for Reaper {
+    fn default() -> Self {
+        let departed = Sharded::new(|_| Mutex::new(Level::Leaf, VecDeque::new()));
+        Reaper { queue: Queue::default(), departed, lingering: Queue::default() }
+    }
 }
 
 /// What opening found on the orphan records.
@@ -93,9 +107,26 @@ impl Operations {
 
     /// Takes freed inodes out of the table once their slots were written.
     fn retire_departed(&self) {
-        let departed = self.reaper.departed.take();
-        let waiting = departed.into_iter().filter_map(|inode| self.vfs.inodes.retire(inode));
-        waiting.for_each(|inode| self.reaper.departed.push(inode));
+        let durable = self.st().journal.durable();
+        let mut departed = self.reaper.lingering.take();
+        for list in self.reaper.departed.iter() {
+            let mut list = list.lock();
+            let count = list.partition_point(|(tid, _)| *tid <= durable);
+            departed.extend(list.drain(..count).map(|(_, inode)| inode));
+        }
+        departed.into_iter().for_each(|inode| self.retire(inode));
+    }
+
+    /// Takes a freed inode out of the table, now or when nobody knows it any more.
+    fn retire(&self, inode: Arc<Inode>) {
+        if let Some(busy) = self.vfs.inodes.retire(inode) {
+            self.reaper.lingering.push(busy);
+        }
+    }
+
+    /// An inode was freed in the transaction that made it: its slot needs nothing to be said. Nothing is locked.
+    pub(super) fn forget_unmade(&self, inode: Arc<Inode>) {
+        self.retire(inode);
     }
 
     /// Frees every inode without a name, whoever held it: the last act before the file system is closed.
@@ -128,10 +159,15 @@ impl Operations {
             return Err(Corrupt::new("inode bitmap").field("freed inode is free").at_inode(inode.ino).into());
         }
         inode.touch(st, &mut h)?;
-        st.whole(&mut h, |h| self.free_number(h, inode))
+        let left = st.whole(&mut h, |h| self.free_number(h, inode))?;
+        if left == Left::Unmade {
+            self.reaper.lingering.push(inode.clone());
+        }
+        Ok(())
     }
 
-    fn free_number(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    /// The last step of freeing: record, slot and number. The inode is locked, freeing has begun, and it has nothing else.
+    pub(super) fn free_number(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<Left> {
         let st = self.st();
         st.orphans.remove(st, h, inode)?;
         self.discharge(h, inode)?;
@@ -144,8 +180,12 @@ impl Operations {
         }
         // Before the number is free: whoever still refers to this inode must not write over the next one's slot.
         inode.end_free();
-        self.reaper.departed.push(inode.clone());
-        st.alloc.free_inode(h, inode.ino, inode.ftype)
+        let unmade = st.dirty.forget_new(h, inode);
+        if !unmade {
+            self.reaper.departed.local().lock().push_back((h.tid(), inode.clone()));
+        }
+        st.alloc.free_inode(h, inode.ino, inode.ftype, unmade)?;
+        Ok(if unmade { Left::Unmade } else { Left::Freed })
     }
 
     /// The owners of an inode that goes are no longer charged for it.

@@ -1,7 +1,7 @@
 //! rename, with RENAME_NOREPLACE, RENAME_EXCHANGE and RENAME_WHITEOUT.
 
 use super::create::{Caller, MAX_DIR_LINKS, New, check_dir, check_dir_writable};
-use super::unlink::{check_removable, check_removable_name};
+use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
@@ -213,7 +213,7 @@ impl Operations {
         match target {
             Some(target) => {
                 dir::replace(self.st(), h, to.dir, to.name, moved.ino, moved.ftype)?;
-                self.drop_link(h, target)
+                Ok(self.drop_link(h, target)? == Left::Orphan)
             }
             None => dir::insert(self.st(), h, to.dir, to.name, moved.ino, moved.ftype).map(|_| false),
         }

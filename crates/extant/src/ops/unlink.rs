@@ -1,15 +1,29 @@
 //! unlink and rmdir.
 
 use super::create::{check_dir, check_dir_writable};
-use super::{Node, Operations, lock_dirs, lock_inodes};
-use crate::dir;
+use super::{Node, Operations, lock_dirs};
+use crate::alloc::Alloc;
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::orphan::Orphans;
 use crate::vfs::check_name;
+use crate::{dir, file};
 use extant_format::inode::InodeFlags;
 use extant_journal::Handle;
 use std::sync::Arc;
+
+/// What is left of an inode that lost a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It has other names.
+    Named,
+    /// An orphan record: it is to be freed when nobody holds it.
+    Orphan,
+    /// Nothing: it was freed.
+    Freed,
+    /// Nothing, not even something to be written.
+    Unmade,
+}
 
 impl Operations {
     /// Removes a name that is not a directory's.
@@ -34,17 +48,29 @@ impl Operations {
         loop {
             let child = self.child_inode(dir, name)?;
             check_kind(&child, is_dir)?;
-            let _dirs = lock_dirs([dir, &child]);
-            let _files = lock_inodes([&child]);
-            if !self.still_leads(dir, name, &child)? {
-                continue;
-            }
-            let last = self.remove_locked(dir, name, &child)?;
-            drop((_dirs, _files));
-            if last {
-                self.bury_or_free(&child);
+            let removed = if is_dir {
+                let _dirs = lock_dirs([dir, &child]);
+                self.remove_if_same(dir, name, &child)?
+            } else {
+                let _dir = dir.rw.write();
+                let _file = child.rw.write();
+                self.remove_if_same(dir, name, &child)?
+            };
+            match removed {
+                None => continue,
+                Some(Left::Orphan) => self.bury_or_free(&child),
+                Some(Left::Unmade) => self.forget_unmade(child),
+                Some(Left::Named | Left::Freed) => {}
             }
             return Ok(());
+        }
+    }
+
+    /// Both are locked. None if `name` leads elsewhere by now.
+    fn remove_if_same(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>) -> Result<Option<Left>> {
+        match self.still_leads(dir, name, child)? {
+            true => self.remove_locked(dir, name, child).map(Some),
+            false => Ok(None),
         }
     }
 
@@ -59,15 +85,17 @@ impl Operations {
         Ok(target.is_some_and(|t| t.ino == child.ino && t.generation == child.generation))
     }
 
-    /// Both are locked. True if that was the last name.
-    fn remove_locked(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>) -> Result<bool> {
+    /// Both are locked.
+    fn remove_locked(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>) -> Result<Left> {
         let st = self.st();
         check_dir_writable(dir)?;
         check_removable(dir, child)?;
         if child.is_dir() && !dir::is_empty(st, child)? {
             return Err(Errno::NotEmpty.into());
         }
-        let mut h = st.start(dir::CHANGE_CREDITS + 2 + Orphans::CREDITS)?;
+        let bare = self.is_bare(child);
+        let freeing = if bare { Alloc::INODE_CREDITS + st.owner_credits() } else { 0 };
+        let mut h = st.start(dir::CHANGE_CREDITS + 2 + Orphans::CREDITS + freeing)?;
         // Before anything is changed: their slots can be read.
         dir.touch(st, &mut h)?;
         child.touch(st, &mut h)?;
@@ -75,12 +103,24 @@ impl Operations {
             dir::remove(st, h, dir, name)?;
             self.touch_dir(h, dir, -i32::from(child.is_dir()))?;
             self.vfs.remember(dir, name, None);
-            self.drop_link(h, child)
+            // From here on nobody opens it any more.
+            match bare && child.begin_free() {
+                true => self.free_number(h, child),
+                false => self.drop_link(h, child),
+            }
         })
     }
 
+    /// Whether this is a file's last name, and nothing but its number will be to be freed, which can be: then it is freed with its
+    /// name, unless somebody holds it, and needs no orphan record.
+    fn is_bare(&self, child: &Inode) -> bool {
+        let last = !child.is_dir() && child.vitals().links <= 1 && !child.held();
+        // Where the bitmap cannot be trusted, its error comes when the orphan is to be freed.
+        last && file::owns_nothing(child) && self.st().alloc.inode_in_use(child.ino).unwrap_or(false)
+    }
+
     /// Takes one link (a directory's all) from a locked inode; records an orphan when none is left.
-    pub(super) fn drop_link(&self, h: &mut Handle<'_>, child: &Arc<Inode>) -> Result<bool> {
+    pub(super) fn drop_link(&self, h: &mut Handle<'_>, child: &Arc<Inode>) -> Result<Left> {
         let st = self.st();
         let left = {
             let now = st.now();
@@ -89,10 +129,11 @@ impl Operations {
             body.ctime = now;
             body.links
         };
-        if left == 0 {
-            st.orphans.add(st, h, child)?;
+        if left > 0 {
+            return Ok(Left::Named);
         }
-        Ok(left == 0)
+        st.orphans.add(st, h, child)?;
+        Ok(Left::Orphan)
     }
 }
 

@@ -98,6 +98,19 @@ impl Vfs {
         }
     }
 
+    /// Whether `dir`, whose lock the caller holds, has no such name. That there is none is not remembered: the caller makes it.
+    pub fn is_free_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<bool> {
+        dir.check_not_freed()?;
+        if let Some(known) = self.dentries.get(dir.ino, dir.generation, name) {
+            return Ok(known.is_none());
+        }
+        match check_name(name).and_then(|()| dir::lookup(&self.st, dir, name))? {
+            // Remembered: who was refused once may ask again.
+            Some(_) => self.child_locked(dir, name).map(|child| child.is_none()),
+            None => Ok(true),
+        }
+    }
+
     /// The inode that `name` leads to in `dir`; None if there is no such name. Takes the directory's lock for reading on a miss.
     pub fn child_inode(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
         Ok(self.child_node(dir, name)?.map(|node| Arc::clone(&node)))

@@ -61,7 +61,7 @@ fn get_stored(st: &Store, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<u8>
 }
 
 /// Whether a look at the inode tells that it has no attributes.
-fn has_none(inode: &Inode) -> bool {
+pub fn has_none(inode: &Inode) -> bool {
     let body = inode.body();
     // An area in use starts with a magic number.
     body.file_acl == 0 && body.tail.iter().take(4).all(|&byte| byte == 0)

@@ -242,7 +242,7 @@ fn destroy(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
     bury(st, h, ea)?;
     ea.end_free();
     st.attrs.inodes.lock().remove(&ea.ino);
-    st.alloc.free_inode(h, ea.ino, FileType::Regular)
+    st.alloc.free_inode(h, ea.ino, FileType::Regular, false)
 }
 
 fn bury(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {

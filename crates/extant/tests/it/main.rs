@@ -17,6 +17,7 @@ mod life;
 mod mkfs;
 mod names;
 mod nokey;
+mod numbers;
 mod orphans;
 mod prealloc;
 mod quota;

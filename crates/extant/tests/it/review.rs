@@ -55,6 +55,8 @@ fn a_freed_inode_cannot_be_changed() {
     let old = create(&fs, &root, "old").unwrap();
     fs.sync().unwrap();
     fs.unlink(&root, b"old").unwrap();
+    // A freed number rests until the transaction has frozen.
+    fs.sync().unwrap();
     let new = create(&fs, &root, "new").unwrap();
     assert_eq!(new.ino(), old.ino(), "the number is used again");
     fs.sync().unwrap();
@@ -92,6 +94,7 @@ fn a_name_whose_inode_became_another_is_looked_up_again() {
     fs.unlink(&root, b"a").unwrap();
     assert!(fs.lookup(&root, b"b").is_err());
     assert!(fs.resolve("/b", Follow::Yes).is_err());
+    fs.sync().unwrap();
     assert_eq!(create(&fs, &root, "c").unwrap().ino(), number);
     // Whatever they give, they end.
     let _ = fs.rename(&root, b"b", &root, b"d", RenameFlags::empty());

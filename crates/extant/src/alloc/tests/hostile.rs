@@ -29,7 +29,7 @@ fn use_all(house: &House, rng: &mut Rng) {
         let ino = ino.unwrap_or(InodeNr(rng.below(5000) as u32));
         let _ = house.alloc.inode_in_use(ino);
         if rng.below(2) == 0 {
-            let _ = house.alloc.free_inode(&mut h, ino, FileType::Directory);
+            let _ = house.alloc.free_inode(&mut h, ino, FileType::Directory, rng.below(2) == 0);
         }
     }
     runs.push((BlockNr(rng.below(10_000)), 1 + rng.below(100) as u32));

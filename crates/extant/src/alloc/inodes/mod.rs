@@ -1,0 +1,466 @@
+//! Inode numbers: found, booked and freed.
+//!
+//! Numbers are taken and freed in memory, without a lock ([`bits`]); their bitmaps and counts are made from it once for each
+//! transaction, at freeze.
+//!
+//! # Invariants
+//! - A group is in memory from its first change in a transaction until that freezes, at least. Whoever changes it joins its bitmap
+//!   and its descriptor to the transaction first, and holds a handle meanwhile. So freeze sees all changes of its transaction, and
+//!   none of the next.
+//! - What was never used of a table is its tail. It is opened lot by lot, in order, with the group locked: the blocks of a
+//!   lot are zeroed before a number of it is taken.
+//! - A group's value in `free` is exact after each freeze that changed the group. In between it is 0 only if none was free at some
+//!   moment: who finds none stores 0 and looks again, who frees one looks for a 0 afterwards; all four are sequentially consistent,
+//!   so one of them sees the other.
+
+mod bits;
+mod freeze;
+
+use super::Alloc;
+use super::orlov;
+use crate::error::{Errno, Error, Result};
+use crate::groups::{Bitmap, Groups, Kind, less};
+use crate::inode::Inode;
+use crate::volume::Volume;
+use bits::Bits;
+use extant_format::bitmap;
+use extant_format::error::Corrupt;
+use extant_format::group_desc::{GroupDesc, GroupFlags};
+use extant_format::types::{FileType, GroupNr, InodeNr};
+use extant_journal::{Handle, Seal};
+use extant_space::Index;
+use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::{Level, Mutex, MutexGuard, Sharded, ShardedCounter, Swap, SwapRead, shard_index};
+use std::sync::Arc;
+
+/// How often all groups are looked at while some inode is free: others may free and take them meanwhile.
+const SWEEPS: u32 = 4;
+
+/// Groups whose lots a shard of threads remembers.
+const REMEMBERED: usize = 8;
+
+/// The inodes of all groups.
+#[derive(Debug)]
+pub(super) struct Inodes {
+    vol: Arc<Volume>,
+    groups: Arc<Groups>,
+    places: Box<[Place]>,
+    /// Free inodes of each group; 0 for a group that is not used any more.
+    pub free: Index,
+    /// The lots that each shard of threads has: a group's number, and one more than the lot's.
+    mine: Sharded<[AtomicU64; REMEMBERED]>,
+    /// Groups that the running transaction changed, more than once perhaps.
+    changed: Sharded<Mutex<Vec<GroupNr>>>,
+    /// Groups in memory.
+    loaded: Mutex<Vec<GroupNr>>,
+    /// Numbers that were freed in the running transaction and may be taken in the next.
+    going: ShardedCounter,
+}
+
+/// A group's numbers.
+#[derive(Debug)]
+struct Place {
+    lock: Mutex<Group>,
+    bits: Swap<Bits>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// Whose the lots are: one more than a shard of threads, 0 for nobody's. Empty as long as nobody has one.
+    owners: Vec<u8>,
+    /// Slots of the table that were opened since the file system was.
+    opened: u32,
+    /// The bitmap cannot be trusted.
+    bad: bool,
+}
+
+impl Alloc {
+    /// Credits of [`Self::new_inode`] and [`Self::free_inode`]: bitmap, descriptor, superblock, a block of the table.
+    pub const INODE_CREDITS: u32 = 4;
+
+    /// Takes an inode number: Orlov for directories, the parent's group for the rest. Initialises the group's bitmap or table
+    /// part if it was uninitialised. The slot is the caller's to fill.
+    ///
+    /// # Errors
+    /// ENOSPC if no inode is free; `Io`.
+    pub fn new_inode(&self, h: &mut Handle<'_>, parent: &Inode, ftype: FileType) -> Result<InodeNr> {
+        let (home, _) = self.vol.geo.inode_location(parent.ino)?;
+        let dir = ftype == FileType::Directory;
+        if dir
+            && let Some(g) = self.directory_group(parent, home)
+            && let Some(ino) = self.inodes.take(h, g, dir)?
+        {
+            return Ok(ino);
+        }
+        if let Some(ino) = self.inodes.take(h, home, dir)? {
+            return Ok(ino);
+        }
+        self.inodes.take_elsewhere(h, home, dir)
+    }
+
+    /// Where a new directory should go.
+    fn directory_group(&self, parent: &Inode, home: GroupNr) -> Option<GroupNr> {
+        let top = parent.ino == InodeNr::ROOT || parent.body().flags.contains(orlov::TOPDIR);
+        let view = orlov::View { geo: &self.vol.geo, groups: &self.groups, free: &self.inodes.free };
+        if top { view.spread(self.vol.rng.next_u32()) } else { view.near(home) }
+    }
+
+    /// Takes this inode number, if it is free: replay finds it named. The slot is the caller's to fill.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such number, or the group's bitmap is wrong; `Io`.
+    pub fn take_inode(&self, h: &mut Handle<'_>, ino: InodeNr, ftype: FileType) -> Result<()> {
+        self.inodes.take_this(h, ino, ftype == FileType::Directory)
+    }
+
+    /// Credits of [`Self::take_inode`]: the table may have to be initialised up to the number.
+    pub fn take_inode_credits(&self, ino: InodeNr) -> u32 {
+        let Ok((g, index)) = self.vol.geo.inode_location(ino) else { return 0 };
+        let used = self.groups.with(g, |desc| self.inodes.used_part(desc));
+        let (first, last) = (self.vol.geo.inode_slot(used.min(index)).0, self.vol.geo.inode_slot(index).0);
+        Self::INODE_CREDITS + (last - first)
+    }
+
+    /// Frees an inode number; somebody else may take it when the running transaction has frozen. `unwritten`: its slot on disk
+    /// never said that it is in use, so it may be taken at once.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is free already, or the group's bitmap or counts are wrong; `Io`.
+    pub fn free_inode(&self, h: &mut Handle<'_>, ino: InodeNr, ftype: FileType, unwritten: bool) -> Result<()> {
+        self.inodes.free(h, ino, ftype == FileType::Directory, unwritten)
+    }
+
+    /// Whether the number is in use; false for numbers that do not exist.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bitmap is wrong; `Io`.
+    pub fn inode_in_use(&self, ino: InodeNr) -> Result<bool> {
+        self.inodes.in_use(ino)
+    }
+
+    /// Whether numbers were freed that nobody may take before the next commit.
+    pub fn inodes_pending(&self) -> bool {
+        self.inodes.going.sum() > 0
+    }
+}
+
+impl Inodes {
+    pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> Inodes {
+        let place = |_| Place { lock: Mutex::new(Level::Group, Group::default()), bits: Swap::default() };
+        let places = (0..groups.count()).map(place).collect();
+        let free = Index::new((0..groups.count()).map(|g| groups.with(GroupNr(g), |desc| desc.free_inodes)));
+        Inodes {
+            vol,
+            groups,
+            places,
+            free,
+            mine: Sharded::default(),
+            changed: Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())),
+            loaded: Mutex::new(Level::Leaf, Vec::new()),
+            going: ShardedCounter::default(),
+        }
+    }
+
+    fn place(&self, g: GroupNr) -> Result<&Place> {
+        let none = || Corrupt::new("group number").found(g.0);
+        self.places.get(g.index()).ok_or_else(|| none().into())
+    }
+
+    pub fn lock(&self, g: GroupNr) -> Result<MutexGuard<'_, Group>> {
+        Ok(self.place(g)?.lock.lock())
+    }
+
+    /// Takes a number in any group but `home`: in its flexible group, then at growing distances, then anywhere.
+    pub fn take_elsewhere(&self, h: &mut Handle<'_>, home: GroupNr, dir: bool) -> Result<InodeNr> {
+        let count = self.groups.count();
+        for g in orlov::probes(&self.vol.geo, home, count) {
+            if let Some(ino) = self.take(h, g, dir)? {
+                return Ok(ino);
+            }
+        }
+        for _ in 0..SWEEPS {
+            if let Some(ino) = self.sweep(h, home, dir)? {
+                return Ok(ino);
+            }
+            if self.groups.free_inodes() == 0 {
+                break;
+            }
+        }
+        Err(Errno::NoSpc.into())
+    }
+
+    /// Takes a number in the first group from `home` on that has one.
+    fn sweep(&self, h: &mut Handle<'_>, home: GroupNr, dir: bool) -> Result<Option<InodeNr>> {
+        for range in [home.0..self.groups.count(), 0..home.0] {
+            let mut at = range.start;
+            while let Some(g) = self.free.find(at..range.end, 1) {
+                if let Some(ino) = self.take(h, GroupNr(g), dir)? {
+                    return Ok(Some(ino));
+                }
+                at = g + 1;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a number in the group; `None` if it has none, or is not usable.
+    pub fn take(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool) -> Result<Option<InodeNr>> {
+        if self.free.get(g.0) == 0 {
+            return Ok(None);
+        }
+        match self.take_in(h, g, dir) {
+            Err(Error::Corrupt(error)) => {
+                self.disable(g, error)?;
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    /// Gives a group up.
+    fn disable(&self, g: GroupNr, error: Corrupt) -> Result<()> {
+        tracing::error!("group {g} gives no inodes any more: {error}");
+        let mut group = self.lock(g)?;
+        group.bad = true;
+        self.free.set(g.0, 0);
+        drop(group);
+        self.groups.note(&error.into());
+        Ok(())
+    }
+
+    fn take_in(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool) -> Result<Option<InodeNr>> {
+        let memory = self.memory(h, g)?;
+        let Some(bits) = memory.get() else { return Ok(None) };
+        if bits.lies {
+            let found = self.groups.with(g, |desc| desc.free_inodes);
+            return Err(Corrupt::new("inode bitmap").field("free inodes").found(found).at_group(g).into());
+        }
+        self.join(h, g, bits)?;
+        let mine = self.lot_of(g).and_then(|lot| bits.claim(lot));
+        let taken = mine.map_or_else(|| self.claim_elsewhere(h, g, bits), |index| Ok(Some(index)))?;
+        let Some(index) = taken else { return Ok(None) };
+        self.count(h, g, dir, true)?;
+        Ok(Some(self.vol.geo.inode_at(g, index)))
+    }
+
+    /// A number was taken or freed. Its group has joined the transaction, so only lying counts are an error.
+    fn count(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool, taken: bool) -> Result<()> {
+        if dir {
+            self.groups.edit(h, g, |desc| match taken {
+                true => Ok(desc.used_dirs += 1),
+                false => less(&mut desc.used_dirs, 1, "directories", g),
+            })?;
+        }
+        self.groups.count_inode(taken);
+        Ok(())
+    }
+
+    /// The group's numbers, loaded if need be.
+    fn memory(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<SwapRead<Bits>> {
+        let place = self.place(g)?;
+        let memory = place.bits.load();
+        if memory.get().is_some() {
+            return Ok(memory);
+        }
+        let _group = place.lock.lock();
+        if place.bits.load().get().is_none() {
+            let buffer = self.groups.bitmap_block(h, g, Kind::Inodes)?;
+            let geo = &self.vol.geo;
+            let reserved = if g.0 == 0 { geo.first_ino.saturating_sub(1) } else { 0 };
+            let free = self.groups.with(g, |desc| desc.free_inodes);
+            let size = bits::lot_size(geo.inodes_per_block());
+            place.bits.store(Some(Arc::new(Bits::new(buffer, size, geo.inodes_per_group, reserved, free))));
+            self.loaded.lock().push(g);
+        }
+        Ok(place.bits.load())
+    }
+
+    /// Makes the group part of the handle's transaction.
+    fn join(&self, h: &mut Handle<'_>, g: GroupNr, bits: &Bits) -> Result<()> {
+        let tid = h.tid().0;
+        if bits.tid.load(Ordering::Acquire) == tid {
+            h.note_change();
+            return Ok(());
+        }
+        self.groups.bitmap_changed(h, g, Kind::Inodes)?;
+        h.join(&bits.buffer)?;
+        // Of two that race to here both hold a handle of `tid`, so freeze waits for the push.
+        if bits.tid.swap(tid, Ordering::AcqRel) != tid {
+            self.changed.local().lock().push(g);
+        }
+        Ok(())
+    }
+
+    fn remembered(&self, g: GroupNr) -> &AtomicU64 {
+        &self.mine.local()[g.0 as usize % REMEMBERED]
+    }
+
+    /// The lot of the group that this thread's shard has.
+    fn lot_of(&self, g: GroupNr) -> Option<u32> {
+        let word = self.remembered(g).load(Ordering::Relaxed);
+        (word >> 32 == u64::from(g.0)).then_some(word as u32)?.checked_sub(1)
+    }
+
+    fn remember(&self, g: GroupNr, lot: u32) {
+        self.remembered(g).store(u64::from(g.0) << 32 | u64::from(lot + 1), Ordering::Relaxed);
+    }
+
+    /// Takes a number from another lot than this thread's, which becomes this thread's.
+    fn claim_elsewhere(&self, h: &mut Handle<'_>, g: GroupNr, bits: &Bits) -> Result<Option<u32>> {
+        let mut group = self.lock(g)?;
+        if group.bad {
+            return Ok(None);
+        }
+        if let Some(index) = self.claim_in(h, g, &mut group, bits)? {
+            return Ok(Some(index));
+        }
+        self.free.set(g.0, 0);
+        let found = self.claim_in(h, g, &mut group, bits)?;
+        if found.is_some() {
+            self.free.set(g.0, 1);
+        }
+        Ok(found)
+    }
+
+    /// Takes a number from the first lot that is nobody's, or else from the first of all that have one.
+    fn claim_in(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, bits: &Bits) -> Result<Option<u32>> {
+        // There are at most 128 shards.
+        let me = shard_index() as u8 + 1;
+        group.owners.resize(bits.lots() as usize, 0);
+        for owned_too in [false, true] {
+            for lot in (bits.next()..bits.lots()).filter(|lot| bits.has_room(*lot)) {
+                let owner = group.owners.get(lot as usize).copied().unwrap_or(0);
+                if !owned_too && owner != 0 && owner != me {
+                    continue;
+                }
+                self.open_lot(h, g, group, bits.first_of(lot))?;
+                if let Some(index) = bits.claim(lot) {
+                    self.change_owner(g, group, lot, me);
+                    return Ok(Some(index));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn change_owner(&self, g: GroupNr, group: &mut Group, lot: u32, me: u8) {
+        if let Some(before) = self.lot_of(g).and_then(|lot| group.owners.get_mut(lot as usize))
+            && *before == me
+        {
+            *before = 0;
+        }
+        if let Some(owner) = group.owners.get_mut(lot as usize) {
+            *owner = me;
+        }
+        self.remember(g, lot);
+    }
+
+    /// Zeroes the blocks of the table that a lot lies in, if it begins with the first slot that was never used.
+    fn open_lot(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, first: u32) -> Result<()> {
+        let open = self.open_slots(group, &self.groups.desc(g)?);
+        if first < open {
+            return Ok(());
+        }
+        if first > open {
+            let error = Corrupt::new("inode bitmap").field("inodes in the part never used").found(first);
+            return Err(error.expected(open).at_group(g).into());
+        }
+        self.open_block(h, g, group, first)
+    }
+
+    fn open_block(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, first: u32) -> Result<()> {
+        let (block, _) = self.vol.geo.inode_slot(first);
+        let buffer = self.vol.cache.fresh(self.groups.inode_table(g) + u64::from(block));
+        h.write(&buffer, Seal::NONE)?.fill(0);
+        group.opened = first.saturating_add(self.vol.geo.inodes_per_block());
+        Ok(())
+    }
+
+    /// Slots at the table's start that hold inodes or zeroes, in whole blocks.
+    pub fn open_slots(&self, group: &Group, desc: &GroupDesc) -> u32 {
+        self.used_part(desc).next_multiple_of(self.vol.geo.inodes_per_block().max(1)).max(group.opened)
+    }
+
+    fn take_this(&self, h: &mut Handle<'_>, ino: InodeNr, dir: bool) -> Result<()> {
+        let (g, index) = self.vol.geo.inode_location(ino)?;
+        let memory = self.memory(h, g)?;
+        let Some(bits) = memory.get() else { return Ok(()) };
+        if bits.in_use(index) {
+            return Ok(());
+        }
+        self.join(h, g, bits)?;
+        let mut group = self.lock(g)?;
+        let desc = self.groups.desc(g)?;
+        while self.open_slots(&group, &desc) <= index {
+            let first = self.open_slots(&group, &desc);
+            self.open_block(h, g, &mut group, first)?;
+        }
+        match bits.claim_this(index) {
+            true => self.count(h, g, dir, true),
+            false => Ok(()),
+        }
+    }
+
+    /// Slots at the table's start that were used before.
+    pub fn used_part(&self, desc: &GroupDesc) -> u32 {
+        let geo = &self.vol.geo;
+        if !geo.has_group_checksums() {
+            geo.inodes_per_group
+        } else if desc.has_flag(geo, GroupFlags::INODE_UNINIT) {
+            0
+        } else {
+            geo.inodes_per_group.saturating_sub(desc.itable_unused)
+        }
+    }
+
+    fn free(&self, h: &mut Handle<'_>, ino: InodeNr, dir: bool, at_once: bool) -> Result<()> {
+        let (g, index) = self.vol.geo.inode_location(ino)?;
+        let memory = self.memory(h, g)?;
+        let bits = memory.get().filter(|bits| bits.in_use(index) && ino.0 >= self.vol.geo.first_ino);
+        let Some(bits) = bits else { return Err(not_in_use(g, ino)) };
+        self.join(h, g, bits)?;
+        self.count(h, g, dir, false)?;
+        let was_used = if at_once { bits.release(index) } else { bits.release_later(index) };
+        if !was_used {
+            // Somebody else frees it, too: this transaction is not to be committed.
+            return Err(not_in_use(g, ino));
+        }
+        if !at_once {
+            self.going.add(1);
+        } else if self.free.get(g.0) == 0 {
+            self.found_free(g)?;
+        }
+        Ok(())
+    }
+
+    /// A group that was full has a free number.
+    fn found_free(&self, g: GroupNr) -> Result<()> {
+        let group = self.lock(g)?;
+        if !group.bad {
+            self.free.set(g.0, 1);
+        }
+        Ok(())
+    }
+
+    fn in_use(&self, ino: InodeNr) -> Result<bool> {
+        let Ok((g, index)) = self.vol.geo.inode_location(ino) else { return Ok(false) };
+        let place = self.place(g)?;
+        if let Some(bits) = place.bits.load().get() {
+            return Ok(bits.in_use(index));
+        }
+        let _group = place.lock.lock();
+        if let Some(bits) = place.bits.load().get() {
+            return Ok(bits.in_use(index));
+        }
+        if self.groups.with(g, |desc| desc.has_flag(&self.vol.geo, GroupFlags::INODE_UNINIT)) {
+            return Ok(false);
+        }
+        let bitmap: Bitmap = self.groups.bitmap(g, Kind::Inodes)?;
+        Ok(bitmap.with(|bits| bitmap::test(bits, index as usize)))
+    }
+}
+
+fn not_in_use(g: GroupNr, ino: InodeNr) -> Error {
+    let error = Corrupt::new("inode bitmap").field("freed inode is free or reserved");
+    error.at_inode(ino).at_group(g).into()
+}
