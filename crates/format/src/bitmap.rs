@@ -19,6 +19,7 @@ fn clip(bits: &[u8], range: Range<usize>) -> Range<usize> {
 }
 
 /// The word that holds bits `index * 64` on; bits past the end are zero.
+#[inline]
 pub fn word(bits: &[u8], index: usize) -> u64 {
     let tail = bits.get(index * 8..).unwrap_or(&[]);
     match tail.first_chunk::<8>() {
@@ -37,11 +38,13 @@ pub fn put_word(bits: &mut [u8], index: usize, value: u64, mask: u64) {
 }
 
 /// Whether bit `n` is set; `false` past the end.
+#[inline]
 pub fn test(bits: &[u8], n: usize) -> bool {
     bits.get(n / 8).is_some_and(|byte| byte & (1 << (n % 8)) != 0)
 }
 
 /// Sets bit `n`, and tells whether it was set before.
+#[inline]
 pub fn set(bits: &mut [u8], n: usize) -> bool {
     let was = test(bits, n);
     if let Some(byte) = bits.get_mut(n / 8) {
@@ -51,6 +54,7 @@ pub fn set(bits: &mut [u8], n: usize) -> bool {
 }
 
 /// Clears bit `n`, and tells whether it was set before.
+#[inline]
 pub fn clear(bits: &mut [u8], n: usize) -> bool {
     let was = test(bits, n);
     if let Some(byte) = bits.get_mut(n / 8) {

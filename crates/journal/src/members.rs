@@ -85,6 +85,7 @@ impl Default for Members {
 
 impl Members {
     /// Blocks of one kind lie at regular distances; multiplied they do not meet in one shard.
+    #[inline]
     fn shard(&self, nr: u64) -> &Mutex<Shard> {
         &self.shards[(nr.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARD_BITS)) as usize]
     }

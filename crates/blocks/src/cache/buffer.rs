@@ -44,58 +44,69 @@ impl Buffer {
     }
 
     /// The block's number.
+    #[inline]
     pub fn nr(&self) -> u64 {
         self.nr
     }
 
     /// Locks the bytes for reading.
+    #[inline]
     pub fn read(&self) -> BufferRead<'_> {
         BufferRead(self.data.read())
     }
 
     /// The bytes as they are now, frozen; cheap.
+    #[inline]
     pub fn snapshot(&self) -> Arc<[u8]> {
         Arc::clone(&self.data.read())
     }
 
     /// Locks the bytes for writing. Only the journal calls this, since it must know of every change first.
     #[doc(hidden)]
+    #[inline]
     pub fn write_unlogged(&self) -> BufferWrite<'_> {
         BufferWrite(self.data.write())
     }
 
     /// Keeps the block cached until [`Buffer::unpin`].
+    #[inline]
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes one pin back.
+    #[inline]
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "block {} unpinned more often than pinned", self.nr);
     }
 
     /// Whether the block is pinned.
+    #[inline]
     pub fn pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
 
     /// The transaction that the block last joined; 0 if none.
+    #[inline]
     pub fn tid(&self) -> u64 {
         self.tid.load(Ordering::Acquire)
     }
 
     /// Notes the transaction that the block joins.
+    #[inline]
     pub fn set_tid(&self, tid: u64) {
         self.tid.store(tid, Ordering::Release);
     }
 
     /// What [`Buffer::set_seal_tag`] noted.
+    #[inline]
     pub fn seal_tag(&self) -> u64 {
         self.seal_tag.load(Ordering::Acquire)
     }
 
     /// Notes how the block is sealed. The journal does so before it notes the transaction.
+    #[inline]
     pub fn set_seal_tag(&self, tag: u64) {
         self.seal_tag.store(tag, Ordering::Release);
     }

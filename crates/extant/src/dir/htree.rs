@@ -78,21 +78,23 @@ pub(super) fn probe(d: &Dir<'_>, root: &Root, hash: u32) -> Result<Path> {
     Err(d.corrupt("hash tree", 0).into())
 }
 
-/// Finds the entry of a name.
-pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+/// Finds the entry of a name, or else the first leaf that it may go to.
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, Arc<Buffer>>> {
     let root = root(d)?;
     let hash = root.hasher.major(name);
     let mut path = probe(d, &root, hash)?;
+    let mut first = None;
     for _ in 0..d.count {
         let buf = load_leaf(d, path.leaf)?;
+        let first = first.get_or_insert_with(|| buf.clone());
         let hit =
             area::find(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
         if let Some(hit) = hit {
-            return Ok(Some(Spot { buf: Some(buf), lblk: path.leaf, hit }));
+            return Ok(Ok(Spot { buf: Some(buf), lblk: path.leaf, hit }));
         }
         match path.next_key(d)? {
             Some(key) if key == hash | 1 => path.advance(d)?,
-            _ => return Ok(None),
+            _ => return Ok(Err(first.clone())),
         }
     }
     Err(d.corrupt("hash tree chain", path.leaf).into())

@@ -6,7 +6,7 @@ use super::{Kind, Spot};
 use crate::error::Result;
 use crate::inode::Inode;
 use extant_blocks::Buffer;
-use extant_format::dir::{dot_dot, entries, fill, largest_gap, put_entry, set_rec_len};
+use extant_format::dir::{dot_dot, fill, largest_gap, put_entry, set_rec_len};
 use extant_format::types::InodeNr;
 use extant_journal::Handle;
 use std::sync::Arc;
@@ -100,13 +100,9 @@ struct Room {
 }
 
 fn find_room(d: &Dir<'_>, bytes: &[u8], wanted: usize) -> Result<Option<Room>> {
-    for entry in entries(d.format.area(bytes), &d.format) {
-        let e = entry.map_err(|e| e.at_inode(d.inode.ino))?;
-        if e.gap() >= wanted {
-            return Ok(Some(Room { offset: e.offset, used: e.needed(), rec_len: e.rec_len }));
-        }
-    }
-    Ok(None)
+    let found = extant_format::dir::find_room(d.format.area(bytes), &d.format, wanted);
+    let entry = found.map_err(|e| e.at_inode(d.inode.ino))?;
+    Ok(entry.map(|e| Room { offset: e.offset, used: e.needed(), rec_len: e.rec_len }))
 }
 
 /// A leaf with these entries; `None` if they do not fit.

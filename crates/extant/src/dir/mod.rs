@@ -97,6 +97,10 @@ impl Kind {
     }
 }
 
+/// Where a name that a lookup did not find would go, as far as that is known. Good as long as the directory is locked.
+#[derive(Debug, Default)]
+pub struct Seat(Option<Arc<Buffer>>);
+
 /// Where an entry was found: in a block, or (`None`) in an area of the inode.
 struct Spot {
     buf: Option<Arc<Buffer>>,
@@ -129,18 +133,64 @@ fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
     }
 }
 
-/// Finds the entry of an ordinary name. A hash tree that cannot be walked leaves its leaves: they are scanned.
+/// As [`lookup`], of an ordinary name; if it is absent, where it would go.
+///
+/// # Errors
+/// As [`lookup`].
+pub fn lookup_seat(st: &Store, dir: &Inode, name: &[u8]) -> Result<Result<Found, Seat>> {
+    if matches!(name, b"." | b"..") || name.len() > NAME_MAX {
+        return lookup(st, dir, name).map(|found| found.ok_or_else(Seat::default));
+    }
+    let d = Dir::open(st, dir)?;
+    let found = match d.kind {
+        Kind::Indexed if !d.encrypted => look_in_tree(&d, name)?,
+        _ => locate_shown(&d, name)?.ok_or_else(Seat::default),
+    };
+    Ok(found.map(|spot| spot.hit.found))
+}
+
+/// Finds the entry of an ordinary name.
 fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
     match d.kind {
         Kind::Inline => inline::find(d, name),
         Kind::Linear => linear::find(d, name),
-        Kind::Indexed => match htree::find(d, name) {
-            Err(Error::Corrupt(e)) => {
-                tracing::warn!(%e, "hash tree is corrupt, scanning the directory");
-                linear::find(d, name)
-            }
-            other => other,
-        },
+        Kind::Indexed => Ok(look_in_tree(d, name)?.ok()),
+    }
+}
+
+/// A hash tree that cannot be walked leaves its leaves: they are scanned.
+fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, Seat>> {
+    match htree::find(d, name) {
+        Err(Error::Corrupt(e)) => {
+            tracing::warn!(%e, "hash tree is corrupt, scanning the directory");
+            Ok(linear::find(d, name)?.ok_or_else(Seat::default))
+        }
+        other => Ok(other?.map_err(|leaf| Seat(Some(leaf)))),
+    }
+}
+
+/// As [`insert`], a name that [`lookup_seat`] did not find under the same lock.
+///
+/// # Errors
+/// As [`insert`].
+pub fn insert_seated(
+    st: &Store,
+    h: &mut Handle<'_>,
+    dir: &Arc<Inode>,
+    seat: &Seat,
+    name: &[u8],
+    (ino, ftype): (InodeNr, FileType),
+) -> Result<()> {
+    check_name(name)?;
+    check_key(dir)?;
+    let mut d = Dir::open_for_change(st, dir)?;
+    if d.folds && st.geo.strict_names && fold::fold(name).is_none() {
+        return Err(Errno::Inval.into());
+    }
+    let new = New { name, ino, ftype };
+    match &seat.0 {
+        Some(leaf) if d.kind == Kind::Indexed && linear::insert_at(&d, h, leaf, &new)? => Ok(()),
+        _ => insert::insert(&mut d, h, dir, &new),
     }
 }
 
@@ -158,13 +208,7 @@ pub fn insert(
     ino: InodeNr,
     ftype: FileType,
 ) -> Result<()> {
-    check_name(name)?;
-    check_key(dir)?;
-    let mut d = Dir::open_for_change(st, dir)?;
-    if d.folds && st.geo.strict_names && fold::fold(name).is_none() {
-        return Err(Errno::Inval.into());
-    }
-    insert::insert(&mut d, h, dir, &New { name, ino, ftype })
+    insert_seated(st, h, dir, &Seat::default(), name, (ino, ftype))
 }
 
 /// Removes a name; ENOENT if it is not there.

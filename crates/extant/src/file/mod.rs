@@ -70,9 +70,14 @@ pub fn init(st: &Store, body: &mut disk::Inode) {
 /// Whether a look at an inode without links tells that nothing but its number is to be freed: neither blocks nor attributes, pages
 /// nor preallocations.
 pub fn owns_nothing(inode: &Inode) -> bool {
+    has_no_content(inode) && xattr::has_none(inode)
+}
+
+/// Whether a look at an inode tells that there is no content: neither blocks, nor pages, nor preallocations.
+fn has_no_content(inode: &Inode) -> bool {
     let pages = &inode.pages;
     let ahead = || pages.work.get().is_some_and(|work| work.try_lock().is_none_or(|work| work.is_some()));
-    !pages.any() && !pages.maybe_busy() && !ahead() && extent::owns_nothing(inode) && xattr::has_none(inode)
+    !pages.any() && !pages.maybe_busy() && !ahead() && extent::owns_nothing(inode)
 }
 
 /// Somebody opens the file for writing: as long as it is open, space may be preallocated for it. To be paired with

@@ -49,6 +49,14 @@ pub(super) fn stamp(st: &Store, body: &mut Body, strip: bool) {
     }
 }
 
+/// Notes that a file was emptied that was empty.
+pub(super) fn note_emptied(st: &Store, inode: &Arc<Inode>) -> Result<()> {
+    let mut h = st.start(CREDITS)?;
+    stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    inode.note_datasync(&h);
+    Ok(())
+}
+
 /// Notes a change of content in a handle of its own, unless it was noted just before.
 pub(super) fn note_change(st: &Store, inode: &Arc<Inode>, strip: bool) -> Result<()> {
     if due(st, inode, strip) {

@@ -31,6 +31,9 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if inline::truncate(st, inode, size)? {
         return Ok(());
     }
+    if size == 0 && inode.pages.size() == 0 && super::has_no_content(inode) {
+        return times::note_emptied(st, inode);
+    }
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);
     let result = match size > inode.pages.size() {

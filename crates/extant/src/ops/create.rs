@@ -8,7 +8,7 @@ use crate::vfs::{Target, check_name};
 use crate::{dir, extent, file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags};
-use extant_format::types::{FileType, InodeNr};
+use extant_format::types::{FileType, InodeNr, Timestamp};
 use extant_journal::Handle;
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl Operations {
         st.writable()?;
         let ftype = what.ftype();
         let _lock = dir.write_lock()?;
-        self.check_free_name(dir, name, ftype)?;
+        let seat = self.free_seat(dir, name, ftype)?;
         let plan = self.plan(who, dir, mode, ftype)?;
         plan.owners(self)?;
         let credits = self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
@@ -141,8 +141,8 @@ impl Operations {
         let inode = self.new_inode(&mut h, dir, &plan, what)?;
         self.fill_or_undo(&mut h, &inode, dir.ino, &plan, what)?;
         let named = st.whole(&mut h, |h| {
-            dir::insert(st, h, dir, name, inode.ino, ftype)?;
-            self.touch_dir(h, dir, i32::from(ftype == FileType::Directory))
+            dir::insert_seated(st, h, dir, &seat, name, (inode.ino, ftype))?;
+            self.touch_dir_at(h, dir, i32::from(ftype == FileType::Directory), inode.vitals().ctime)
         });
         if let Err(e) = named {
             self.drop_new(&mut h, &inode);
@@ -154,17 +154,15 @@ impl Operations {
         Ok(node)
     }
 
-    fn check_free_name(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<()> {
-        if !self.vfs.is_free_locked(dir, name)? {
-            return Err(Errno::Exist.into());
-        }
+    fn free_seat(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<dir::Seat> {
+        let seat = self.vfs.seat_locked(dir, name)?;
         dir.check_live().map_err(|_| Errno::NoEnt)?;
         check_dir_writable(dir)?;
         dir::check_key(dir)?;
         let links = dir.vitals().links;
         match ftype == FileType::Directory && links >= MAX_DIR_LINKS && !self.st().geo.has_dir_nlink() {
             true => Err(Errno::Mlink.into()),
-            false => Ok(()),
+            false => Ok(seat),
         }
     }
 
@@ -311,8 +309,12 @@ impl Operations {
 
     /// A name came into or left `dir`: times, and `links` more subdirectories.
     pub(super) fn touch_dir(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, links: i32) -> Result<()> {
+        self.touch_dir_at(h, dir, links, self.st().now())
+    }
+
+    /// As [`Self::touch_dir`], at a time that was looked up before.
+    pub(super) fn touch_dir_at(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, links: i32, now: Timestamp) -> Result<()> {
         let st = self.st();
-        let now = st.now();
         let mut body = dir.edit(st, h)?;
         body.mtime = now;
         body.ctime = now;

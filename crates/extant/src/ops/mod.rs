@@ -40,6 +40,7 @@ use anchor::Anchors;
 use extant_format::features::Incompat;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
+use extant_journal::Tid;
 use extant_sync::atomic::Ordering;
 use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, write_all_arc};
 use orphans::Reaper;
@@ -207,11 +208,10 @@ impl Operations {
 
     /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        // What was pending before may have become free since, too late for the first try.
-        let pending = self.pending();
+        let before = self.commits();
         let first = op();
         let done = match first {
-            Err(ref e) if e.is(Errno::NoSpc) && (self.reclaim() || pending) => op(),
+            Err(ref e) if e.is(Errno::NoSpc) && (self.reclaim() || self.became_free(before)) => op(),
             other => other,
         };
         self.noticed(done)
@@ -229,6 +229,21 @@ impl Operations {
             }
         }
         done
+    }
+
+    /// What changes when transactions freeze and become durable: only words that commits write.
+    fn commits(&self) -> (Tid, Tid) {
+        let journal = &self.st().journal;
+        (journal.running_tid(), journal.durable())
+    }
+
+    /// Whether what was pending may have become free since, too late for somebody who looked then; waits for a commit that is
+    /// under way.
+    fn became_free(&self, before: (Tid, Tid)) -> bool {
+        let (running, durable) = self.commits();
+        let frozen = running.previous();
+        let waited = durable < frozen && self.st().journal.wait(frozen).is_ok();
+        waited || (running, durable) != before
     }
 
     /// Whether blocks or numbers were freed that nobody gets before the next commit.

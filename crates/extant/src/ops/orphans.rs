@@ -11,7 +11,7 @@ use crate::orphan::{Orphans, SlotAt};
 use crate::quota::Change;
 use crate::{file, xattr};
 use extant_format::error::Corrupt;
-use extant_format::types::InodeNr;
+use extant_format::types::{InodeNr, Timestamp};
 use extant_journal::{Handle, Tid};
 use extant_sync::{Level, Mutex, Sharded};
 use std::collections::VecDeque;
@@ -159,7 +159,7 @@ impl Operations {
             return Err(Corrupt::new("inode bitmap").field("freed inode is free").at_inode(inode.ino).into());
         }
         inode.touch(st, &mut h)?;
-        let left = st.whole(&mut h, |h| self.free_number(h, inode))?;
+        let left = st.whole(&mut h, |h| self.free_number(h, inode, st.now()))?;
         if left == Left::Unmade {
             self.reaper.lingering.push(inode.clone());
         }
@@ -167,12 +167,11 @@ impl Operations {
     }
 
     /// The last step of freeing: record, slot and number. The inode is locked, freeing has begun, and it has nothing else.
-    pub(super) fn free_number(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<Left> {
+    pub(super) fn free_number(&self, h: &mut Handle<'_>, inode: &Arc<Inode>, now: Timestamp) -> Result<Left> {
         let st = self.st();
         st.orphans.remove(st, h, inode)?;
         self.discharge(h, inode)?;
         {
-            let now = st.now();
             let mut body = inode.edit(st, h)?;
             body.links = 0;
             body.size = 0;

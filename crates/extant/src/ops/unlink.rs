@@ -101,11 +101,12 @@ impl Operations {
         child.touch(st, &mut h)?;
         st.whole(&mut h, |h| {
             dir::remove(st, h, dir, name)?;
-            self.touch_dir(h, dir, -i32::from(child.is_dir()))?;
+            let now = st.now();
+            self.touch_dir_at(h, dir, -i32::from(child.is_dir()), now)?;
             self.vfs.remember(dir, name, None);
             // From here on nobody opens it any more.
             match bare && child.begin_free() {
-                true => self.free_number(h, child),
+                true => self.free_number(h, child, now),
                 false => self.drop_link(h, child),
             }
         })

@@ -98,16 +98,22 @@ impl Vfs {
         }
     }
 
-    /// Whether `dir`, whose lock the caller holds, has no such name. That there is none is not remembered: the caller makes it.
-    pub fn is_free_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<bool> {
+    /// Where `name` would go in `dir`, whose lock the caller holds; EEXIST if it is there. That it is not is not remembered: the caller
+    /// makes it.
+    pub fn seat_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::Seat> {
         dir.check_not_freed()?;
-        if let Some(known) = self.dentries.get(dir.ino, dir.generation, name) {
-            return Ok(known.is_none());
+        match self.dentries.get(dir.ino, dir.generation, name) {
+            Some(None) => return Ok(dir::Seat::default()),
+            Some(Some(_)) => return Err(Errno::Exist.into()),
+            None => check_name(name)?,
         }
-        match check_name(name).and_then(|()| dir::lookup(&self.st, dir, name))? {
+        match dir::lookup_seat(&self.st, dir, name)? {
+            Err(seat) => Ok(seat),
             // Remembered: who was refused once may ask again.
-            Some(_) => self.child_locked(dir, name).map(|child| child.is_none()),
-            None => Ok(true),
+            Ok(_) => match self.child_locked(dir, name)? {
+                Some(_) => Err(Errno::Exist.into()),
+                None => Ok(dir::Seat::default()),
+            },
         }
     }
 

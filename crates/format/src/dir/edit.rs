@@ -1,6 +1,6 @@
 //! Changing entries.
 
-use super::read::entries;
+use super::read::{entries, find_room};
 use super::{DirFormat, HEADER_SIZE, NAME_MAX, entry_len};
 use crate::bytes::{part_mut, put_bytes, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
@@ -63,9 +63,7 @@ pub fn insert(
     if name.is_empty() || name.len() > NAME_MAX {
         return Ok(None);
     }
-    let wanted = entry_len(name.len());
-    let place = entries(area, format).find(|entry| entry.as_ref().map_or(true, |entry| entry.gap() >= wanted));
-    let Some(entry) = place.transpose()? else { return Ok(None) };
+    let Some(entry) = find_room(area, format, entry_len(name.len()))? else { return Ok(None) };
     let (offset, needed, rec_len) = (entry.offset, entry.needed(), entry.rec_len);
     if needed > 0 {
         set_rec_len(area, format, offset, needed);
@@ -74,26 +72,23 @@ pub fn insert(
     Ok(Some(offset + needed))
 }
 
-/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. Its bytes are zeroed.
+/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. What it said is zeroed.
 ///
 /// # Errors
 /// A bad record before it, or no record at the offset.
 pub fn remove(area: &mut [u8], format: &DirFormat, offset: usize) -> Result<()> {
-    let mut before = None;
-    for entry in entries(area, format) {
-        let entry = entry?;
-        let (start, rec_len) = (entry.offset, entry.rec_len);
-        if start == offset {
-            part_mut(area, start, start + rec_len).fill(0);
-            match before {
-                Some((previous, len)) => set_rec_len(area, format, previous, len + rec_len),
-                None => set_rec_len(area, format, start, rec_len),
-            }
-            return Ok(());
-        }
-        before = Some((start, rec_len));
+    let mut records = entries(area, format);
+    let before = records.skip_to(offset);
+    let none = || Corrupt::new("directory entry").field("offset").found(offset as u64);
+    let entry = records.next().transpose()?.filter(|entry| entry.offset == offset).ok_or_else(none)?;
+    // What lies behind the name belongs to nobody: entries that were there were zeroed when they went.
+    let (rec_len, end) = (entry.rec_len, offset + entry.needed().max(HEADER_SIZE));
+    part_mut(area, offset, end).fill(0);
+    match before {
+        Some((previous, len)) => set_rec_len(area, format, previous, len + rec_len),
+        None => set_rec_len(area, format, offset, rec_len),
     }
-    Err(Corrupt::new("directory entry").field("offset").found(offset as u64))
+    Ok(())
 }
 
 /// Makes the area hold exactly these entries, without gaps; the last record takes the rest. `false` if they have no room, and

@@ -13,7 +13,7 @@ mod tail;
 mod tests;
 
 pub use edit::{fill, init_area, insert, put_entry, remove, set_rec_len, set_target};
-pub use read::{DirEntry, Entries, dot_dot, entries, find, largest_gap};
+pub use read::{DirEntry, Entries, dot_dot, entries, find, find_room, largest_gap};
 pub use tail::{DIR_TAIL_SIZE, has_tail, init_tail, seal_dir_leaf, verify_leaf};
 
 use crate::features::Incompat;
@@ -57,17 +57,20 @@ impl DirFormat {
     }
 
     /// Bytes of a block that entries may take.
+    #[inline]
     pub const fn usable(&self) -> usize {
         let tail = if self.metadata_csum { DIR_TAIL_SIZE } else { 0 };
         (self.block_size as usize).saturating_sub(tail)
     }
 
     /// The part of a block that holds entries.
+    #[inline]
     pub fn area<'a>(&self, block: &'a [u8]) -> &'a [u8] {
         crate::bytes::part(block, 0, self.usable())
     }
 
     /// The part of a block that holds entries, to be changed.
+    #[inline]
     pub fn area_mut<'a>(&self, block: &'a mut [u8]) -> &'a mut [u8] {
         crate::bytes::part_mut(block, 0, self.usable())
     }
@@ -92,6 +95,7 @@ impl DirFormat {
     }
 
     /// A record length from its two bytes. Blocks of 64 KiB need lengths that 16 bits do not hold.
+    #[inline]
     fn decode_rec_len(&self, raw: u16) -> usize {
         let len = usize::from(raw);
         if self.block_size < 65536 {
@@ -100,6 +104,7 @@ impl DirFormat {
         if raw == 0xFFFF || raw == 0 { self.block_size as usize } else { len & 0xFFFC | (len & 3) << 16 }
     }
 
+    #[inline]
     pub(crate) fn encode_rec_len(&self, len: usize) -> u16 {
         match len {
             0..65536 => len as u16,

@@ -81,6 +81,44 @@ impl<'a> Entries<'a> {
         self.next < self.area.len()
     }
 
+    /// The header of the next record, where a record stands there that can be right: its length, its name's, whether it is used.
+    #[inline]
+    fn peek(&self) -> Option<(usize, usize, bool)> {
+        let rest = self.area.get(self.next..)?;
+        let header = rest.first_chunk::<HEADER_SIZE>()?;
+        let (len, used) = (usize::from(header[6]), le32(header, 0) != 0);
+        let rec_len = self.format.decode_rec_len(le16(header, 4));
+        let good = rec_len >= MIN_REC_LEN.max(HEADER_SIZE + len)
+            && rec_len.is_multiple_of(4)
+            && rec_len <= rest.len()
+            && (len != 0 || !used);
+        good.then_some((rec_len, len, used))
+    }
+
+    /// Passes good records whose ends have no room for `wanted` bytes. What it stops at may be bad.
+    fn skip_full(&mut self, wanted: usize) {
+        while let Some((rec_len, len, used)) = self.peek() {
+            let needed = if used { entry_len(len) } else { 0 };
+            if rec_len - needed.min(rec_len) >= wanted {
+                return;
+            }
+            self.next += rec_len;
+        }
+    }
+
+    /// Passes good records before `offset`, and gives the last one's place and length. What it stops at may be bad.
+    pub(super) fn skip_to(&mut self, offset: usize) -> Option<(usize, usize)> {
+        let mut before = None;
+        while self.next < offset
+            && let Some((rec_len, ..)) = self.peek()
+        {
+            before = Some((self.next, rec_len));
+            self.next += rec_len;
+        }
+        before
+    }
+
+    #[inline]
     fn read(&self) -> Result<DirEntry<'a>> {
         let rest = self.area.get(self.next..).unwrap_or(&[]);
         if rest.len() < MIN_REC_LEN {
@@ -106,6 +144,7 @@ impl<'a> Entries<'a> {
 impl<'a> Iterator for Entries<'a> {
     type Item = Result<DirEntry<'a>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Result<DirEntry<'a>>> {
         if self.next >= self.area.len() {
             return None;
@@ -133,6 +172,22 @@ pub fn find<'a>(area: &'a [u8], format: &DirFormat, name: &[u8]) -> Result<Optio
         }
     }
     Ok(None)
+}
+
+/// The first record whose end has room for `wanted` bytes, if any has.
+///
+/// # Errors
+/// A bad record before it.
+pub fn find_room<'a>(area: &'a [u8], format: &DirFormat, wanted: usize) -> Result<Option<DirEntry<'a>>> {
+    let mut records = entries(area, format);
+    loop {
+        records.skip_full(wanted);
+        match records.next().transpose()? {
+            Some(entry) if entry.gap() >= wanted => return Ok(Some(entry)),
+            Some(_) => {}
+            None => return Ok(None),
+        }
+    }
 }
 
 /// The entry `..` of a directory's first block; it is the second record, in linear directories and hash trees.

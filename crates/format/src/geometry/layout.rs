@@ -62,6 +62,7 @@ fn power_above(base: u32, number: u32) -> Option<u32> {
 
 impl Geometry {
     /// Inode slots of a block.
+    #[inline]
     pub const fn inodes_per_block(&self) -> u32 {
         self.block_size / self.inode_size as u32
     }
@@ -146,6 +147,7 @@ impl Geometry {
     ///
     /// # Errors
     /// A number that no inode has.
+    #[inline]
     pub fn inode_location(&self, ino: InodeNr) -> Result<(GroupNr, u32)> {
         if !self.inode_in_range(ino) {
             let error = Corrupt::new("inode number").found(ino.0).expected(self.inodes_count);
@@ -156,6 +158,7 @@ impl Geometry {
     }
 
     /// The inode of this index in a group.
+    #[inline]
     pub const fn inode_at(&self, group: GroupNr, index: u32) -> InodeNr {
         InodeNr(group.0.wrapping_mul(self.inodes_per_group).wrapping_add(index).wrapping_add(1))
     }

@@ -47,8 +47,9 @@ impl Engine {
         match self.fs.lookup(&dir, name) {
             Ok(node) => self.fs.open_file(&node, flags),
             Err(Error::Posix(Errno::NoEnt)) => {
+                // A kernel empties none that it has just made.
                 let node = self.fs.create(&Caller::default(), &dir, name, FILE_MODE, New::File)?;
-                self.fs.open_file(&node, flags)
+                self.fs.open_file(&node, OpenFlags { truncate: false, ..flags })
             }
             Err(e) => Err(e),
         }

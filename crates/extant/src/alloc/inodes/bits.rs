@@ -182,9 +182,8 @@ impl Bits {
 
     /// Whether the number is in use: taken, and not freed.
     pub fn in_use(&self, index: u32) -> bool {
-        self.place(index).is_some_and(|(lot, bit)| {
-            lot.used.load(Ordering::Acquire) & !lot.going.load(Ordering::Acquire) & bit != 0
-        })
+        self.place(index)
+            .is_some_and(|(lot, bit)| lot.used.load(Ordering::Acquire) & !lot.going.load(Ordering::Acquire) & bit != 0)
     }
 
     /// Frees a number at once. False if it was free.

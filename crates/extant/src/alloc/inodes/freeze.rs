@@ -54,9 +54,9 @@ impl Inodes {
         }
         let mut idle = Vec::new();
         loaded.retain(|g| {
-            let stays = self.place(*g).is_ok_and(|place| {
-                place.bits.load().get().is_some_and(|bits| bits.tid.load(Ordering::Acquire) == tid)
-            });
+            let stays = self
+                .place(*g)
+                .is_ok_and(|place| place.bits.load().get().is_some_and(|bits| bits.tid.load(Ordering::Acquire) == tid));
             if !stays {
                 idle.push(*g);
             }

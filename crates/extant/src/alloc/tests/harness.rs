@@ -31,7 +31,10 @@ struct Rooms {
 
 impl Client for Rooms {
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<(), Error> {
-        self.alloc.freeze(out).and_then(|()| self.groups.freeze(tid, out)).map_err(|error| Error::Client { errno: 5, message: error.to_string() })
+        self.alloc
+            .freeze(out)
+            .and_then(|()| self.groups.freeze(tid, out))
+            .map_err(|error| Error::Client { errno: 5, message: error.to_string() })
     }
 
     fn committed(&self, tid: Tid) {
