@@ -247,7 +247,10 @@ impl Inodes {
     fn count(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool, taken: bool) -> Result<()> {
         if dir {
             self.groups.edit(h, g, |desc| match taken {
-                true => Ok(desc.used_dirs += 1),
+                true => {
+                    desc.used_dirs += 1;
+                    Ok(())
+                }
                 false => less(&mut desc.used_dirs, 1, "directories", g),
             })?;
         }

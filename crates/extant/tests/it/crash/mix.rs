@@ -29,7 +29,7 @@ impl Known {
     /// The bytes of the next write.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         self.writes = self.writes.wrapping_add(7);
-        (0..len).map(|at| self.owner | 1 + (usize::from(self.writes) + at / 64) as u8 % 15).collect()
+        (0..len).map(|at| self.owner | (1 + (usize::from(self.writes) + at / 64) as u8 % 15)).collect()
     }
 }
 

@@ -9,8 +9,11 @@ const BYTES: u64 = 8 << 20;
 const OLD: usize = 3000;
 const CUT: usize = 1000;
 
+/// A way to make a file longer, and what to call it.
+type Way = (&'static str, fn(&Fs, &Node));
+
 /// How a file comes to be longer than it was before the cut, on disk too.
-const WAYS: [(&str, fn(&Fs, &Node)); 7] = [
+const WAYS: [Way; 7] = [
     ("set_len", |fs, node| open(fs, node, false).set_len(5000).unwrap()),
     ("a direct write", |fs, node| {
         open(fs, node, true).write_at(8192, &[9; 4096]).unwrap();
