@@ -125,7 +125,7 @@ impl Kind {
 }
 
 /// All kinds, in the order of tables.
-pub const KINDS: [Kind; 13] = [
+pub const KINDS: [Kind; 14] = [
     Kind { name: "stress-orphan, byte by byte", word: "stress-orphan", bar: Some(3.0), prepare: orphans::by_byte },
     Kind {
         name: "stress-orphan, block by block",
@@ -146,6 +146,7 @@ pub const KINDS: [Kind; 13] = [
         bar: Some(3.0),
         prepare: orphans::creat_clo_unlink,
     },
+    Kind { name: "creat_clo, unlink while open", word: "creat-clo-held", bar: None, prepare: orphans::creat_clo_held },
     Kind { name: "create empty files", word: "create", bar: Some(2.0), prepare: make::create },
     Kind { name: "unlink", word: "unlink", bar: Some(2.0), prepare: make::unlink },
     Kind { name: "stat one path of depth 6", word: "stat-path", bar: Some(4.0), prepare: look::stat_path },

@@ -73,3 +73,16 @@ pub fn creat_clo_unlink<'a>(target: &'a dyn Target, threads: usize, size: &Size)
         target.unlink(&paths[t])
     }))
 }
+
+/// The same with the file held open while its name goes, as programs do with temporary files.
+pub fn creat_clo_held<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    let paths = own(target, "creat-held", threads)?;
+    let limit = Limit { ops: size.rounds, ..times(size.rounds) };
+    Ok(Job::new(limit, move |t, _| {
+        target.creat(&paths[t])?;
+        let held = target.open(&paths[t], How::Write)?;
+        target.unlink(&paths[t])?;
+        drop(held);
+        Ok(())
+    }))
+}

@@ -11,6 +11,8 @@ use extant::{Fs, OpenOptions};
 use extant_blocks::SparseDevice;
 use std::io;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Threads of stress-orphan, as its author had them.
 const STRESS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
@@ -19,13 +21,17 @@ const STRESS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 const CLIENTS: [usize; 16] = [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31];
 
 /// Workloads and their threads.
-const WORKLOADS: [(&str, &[usize]); 5] = [
+const WORKLOADS: [(&str, &[usize]); 6] = [
     ("stress-orphan", &STRESS),
     ("stress-orphan-blocks", &STRESS),
     ("stress-orphan-pieces", &STRESS),
     ("creat-clo", &CLIENTS),
     ("creat-clo-unlink", &CLIENTS),
+    ("creat-clo-held", &CLIENTS),
 ];
+
+/// How long the engine may take to free what was closed last.
+const REAPED: Duration = Duration::from_secs(30);
 
 /// What the engine's design has to reach of none at all.
 const OF_OFF: f64 = 0.97;
@@ -109,9 +115,18 @@ fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result
 fn finish(engines: Vec<Engine>) -> io::Result<()> {
     for (engine, name) in engines.into_iter().zip(NAMES) {
         engine.fs().sync().map_err(io_error)?;
-        let stats = engine.fs().stats().orphans;
+        // Files that were closed last may still be with the reaper.
+        let until = Instant::now() + REAPED;
+        let left = || {
+            let stats = engine.fs().stats().orphans;
+            stats.added != stats.removed
+        };
+        while left() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let left = left();
         engine.unmount()?;
-        if stats.added != stats.removed {
+        if left {
             return Err(broken(name, "records were left"));
         }
     }
@@ -135,8 +150,8 @@ mod tests {
             let (_, cells) = added.rows.iter().find(|(name, _)| name.starts_with(word)).expect("a row");
             cells.iter().map(|cell| cell[0]).fold(f64::INFINITY, f64::min)
         };
-        // An operation that frees much needs a record in every design, and so does an unlink.
+        // An operation that frees much needs a record in every design, and so does the unlink of a file that is open.
         assert!(records("stress-orphan, pieces") >= 0.9, "{added:?}");
-        assert!(records("creat_clo, unlink each time") >= 0.9, "{added:?}");
+        assert!(records("creat_clo, unlink while open") >= 0.9, "{added:?}");
     }
 }
