@@ -1,7 +1,7 @@
 //! `extant-lab age`: a file system is filled to 90% and then used for a long time; how many pieces have files, and free space?
 //!
-//! The engine and the kernel's ext4 do the same ([`trace`]) to images made by the same call; then both images are looked at by the same
-//! code ([`look`]). The designs of allocators play the same trace, without preallocation and delayed allocation.
+//! The engine and the kernel's ext4 do the same (`trace`) to images made by the same call; then both images are looked at by the same
+//! code (`look`). The designs of allocators play the same trace, without preallocation and delayed allocation.
 
 mod designs;
 mod look;
