@@ -150,6 +150,7 @@ impl Quotas {
 
     /// Limits bind nobody from now on, or again.
     pub fn ignore_limits(&self, yes: bool) {
+        // Relaxed: a switch that guards nothing; a write that is under way may still meet limits.
         self.ignore_limits.store(yes, Ordering::Relaxed);
     }
 
@@ -281,6 +282,7 @@ impl Quotas {
                 let body = inode.body();
                 let owners = self.owners(inode.ino, &body);
                 if self.charge(None, owners, change, true)? == Outcome::Done {
+                    // Relaxed: the body is locked, as at each place that changes or reads it.
                     inode.promised.fetch_add(blocks.into(), Ordering::Relaxed);
                     return Ok(());
                 }

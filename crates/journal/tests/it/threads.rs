@@ -235,31 +235,13 @@ struct Held {
 }
 
 impl BlockDevice for Held {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    extant_blocks::forward_device!(self => self.inner; len, name, read_at, flush, discard);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if offset >= HOME * BLOCK as u64 {
             drop(self.released.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
         }
         self.inner.write_at(data, offset)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 

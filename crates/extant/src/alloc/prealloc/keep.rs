@@ -111,6 +111,8 @@ impl Keep {
 
     /// Switches preallocations of files on or off, and gives those back that there are.
     pub fn set_files(&self, on: bool) {
+        // Relaxed, here and for `sharing`: a switch for what comes next; who sees it late keeps one preallocation more, which
+        // counts as free.
         self.files.store(on, Ordering::Relaxed);
         if !on {
             self.shed_all();

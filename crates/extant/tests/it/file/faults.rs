@@ -111,17 +111,7 @@ struct Staged {
 const IDLE: u32 = 1000;
 
 impl BlockDevice for Staged {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    extant_blocks::forward_device!(self => self.inner; len, name, read_at, flush, discard);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         match self.writes.load(SeqCst) {
@@ -137,14 +127,6 @@ impl BlockDevice for Staged {
             }
         }
         self.inner.write_at(data, offset)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 
