@@ -19,6 +19,8 @@ use core::marker::PhantomData;
 pub enum Level {
     /// Freeze, remount and unmount: held for reading by each operation as a whole.
     FsState,
+    /// Freeing of inodes that nobody holds any more: one thread at a time, with all locks that it needs.
+    Reaper,
     /// The rename lock: a directory moves to another parent.
     Rename,
     /// A directory's inode lock.
@@ -311,6 +313,7 @@ mod tracking {
 /// All levels in their order.
 pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::FsState,
+    Level::Reaper,
     Level::Rename,
     Level::Directory,
     Level::Inode,

@@ -3,7 +3,8 @@
 //! A sync walks the inodes with dirty pages, waits for those under writeback, and commits: it visits no clean inode. Who
 //! asks while one runs shares the next one with all others who do. Where nothing has to be done, a look at a few words
 //! says so: the data that an operation left behind waits on the first list, then on the second, then in the running
-//! transaction or for a flush, and each is looked at before the next.
+//! transaction or for a flush, and each is looked at before the next. Before all of them come files without a name whose
+//! last holder has let go: what they own is free when a sync returns.
 
 use crate::error::{Result, lost};
 use crate::ops::Operations;
@@ -29,12 +30,13 @@ impl Operations {
     /// Whether there is nothing that a sync would have to do.
     fn is_durable(&self) -> bool {
         let st = self.st();
-        st.pool.is_clean() && st.journal.is_clean()
+        self.is_all_freed() && st.pool.is_clean() && st.journal.is_clean()
     }
 
-    /// Writes all dirty pages back and commits, whatever could not be written. Errors are this writing's and those that
-    /// nobody was told of.
+    /// Frees what nobody holds, writes all dirty pages back and commits, whatever could not be written. Errors are this writing's
+    /// and those that nobody was told of.
     fn write_and_commit(&self) -> Result<()> {
+        self.reap();
         let written = self.write_back_all();
         let untold = self.st().pool.untold_loss();
         let synced = self.st().journal.sync().map_err(lost);

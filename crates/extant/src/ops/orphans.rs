@@ -16,6 +16,7 @@ use extant_journal::{Handle, Tid};
 use extant_sync::{Level, Mutex, Sharded};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Inodes, in a list for each shard of threads.
 #[derive(Debug)]
@@ -28,6 +29,10 @@ impl Queue {
 
     fn take(&self) -> Vec<Arc<Inode>> {
         self.0.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|list| list.lock().is_empty())
     }
 }
 
@@ -43,6 +48,10 @@ type Departed = Sharded<Mutex<VecDeque<(Tid, Arc<Inode>)>>>;
 /// Inodes that wait to be freed.
 #[derive(Debug)]
 pub(super) struct Reaper {
+    /// Held while what is queued is freed, so that who needs the space waits for it.
+    turn: Mutex<()>,
+    /// Whether somebody has taken what was queued and may not have freed all of it.
+    at_work: AtomicBool,
     queue: Queue,
     /// Freed inodes that the inode table still knows, since their slots do not say so before their transactions are durable.
     departed: Departed,
@@ -53,7 +62,23 @@ pub(super) struct Reaper {
 impl Default for Reaper {
     fn default() -> Self {
         let departed = Sharded::new(|_| Mutex::new(Level::Leaf, VecDeque::new()));
-        Reaper { queue: Queue::default(), departed, lingering: Queue::default() }
+        Reaper {
+            turn: Mutex::new(Level::Reaper, ()),
+            at_work: AtomicBool::new(false),
+            queue: Queue::default(),
+            departed,
+            lingering: Queue::default(),
+        }
+    }
+}
+
+impl Reaper {
+    /// Whether all that was queued before this call has been freed.
+    ///
+    /// Whoever takes a list has said before that he is at work, and the list's lock carries that to whoever finds it empty: so it is
+    /// enough to look at the lists first. That the work is done is published by a release and read by an acquire.
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && !self.at_work.load(Ordering::Acquire)
     }
 }
 
@@ -92,8 +117,16 @@ impl Operations {
         }
     }
 
-    /// Frees what is queued; returns how many inodes.
+    /// Whether nothing that somebody let go before this call still has to be freed.
+    pub(crate) fn is_all_freed(&self) -> bool {
+        self.reaper.is_idle()
+    }
+
+    /// Frees what is queued, after what another thread frees; returns how many inodes.
     pub(crate) fn reap(&self) -> usize {
+        let _turn = self.reaper.turn.lock();
+        // Relaxed: the locks of the lists publish it.
+        self.reaper.at_work.store(true, Ordering::Relaxed);
         let batch = self.reaper.queue.take();
         let count = batch.len();
         for inode in batch {
@@ -101,6 +134,7 @@ impl Operations {
                 self.bury_or_free(&inode);
             }
         }
+        self.reaper.at_work.store(false, Ordering::Release);
         self.retire_departed();
         count
     }

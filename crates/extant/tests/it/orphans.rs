@@ -206,3 +206,27 @@ fn a_list_that_comes_back_to_itself_is_cut() {
     fs.unmount().expect("unmount");
     save(&device.to_vec()).assert_clean();
 }
+
+/// Whoever lets go of a file without a name, and syncs, has its space back, although another thread frees it.
+#[test]
+fn a_sync_waits_until_what_nobody_holds_is_freed() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    fs.sync().expect("sync");
+    let free = fs.usage().free;
+    for round in 0..40 {
+        let node = new_file(&fs, &root, "file");
+        let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
+        file.write_at(0, &vec![1; 2 << 20]).expect("write");
+        fs.unlink(&root, b"file").expect("unlink");
+        if round % 2 == 0 {
+            fs.sync().expect("sync");
+        }
+        drop(file);
+        fs.sync().expect("sync");
+        assert_eq!(fs.usage().free, free, "round {round}");
+    }
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
