@@ -18,10 +18,12 @@ die() { echo "xfstests: $*" >&2; exit 1; }
 
 # The part inside the namespaces ----------------------------------------------------------------------------------------------------
 
-# Lays a copy of a directory over it, made of links to its entries: what is added to the copy is seen here only.
+# Lays a copy of a directory over it, made of links to its entries: what is added to the copy is seen here only. Nothing that runs here, and
+# removes what it should not, reaches the directory itself.
 shadow_directory() { # directory, where the copy and the original go
     mkdir -p "$2/own" "$2/original"
     mount --bind "$1" "$2/original"
+    mount -o remount,bind,ro "$2/original"
     cp -rs "$2/original/." "$2/own/"
     mount --bind "$2/own" "$1"
 }
@@ -83,11 +85,11 @@ configure() {
     case $as in
     kernel) ;;
     ext4)
-        add_helpers mount.ext4 mount.fuse.ext4 umount.ext4 umount.fuse.ext4
+        add_helpers mount.ext4 mount.fuse.ext4 umount.ext4 umount.fuse umount.fuse.ext4
         add_wrappers
         ;;
     fuse)
-        add_helpers mount.fuse.extant umount.fuse.extant
+        add_helpers mount.fuse.extant umount.fuse umount.fuse.extant
         export FSTYP=fuse FUSE_SUBTYP=.extant
         export MOUNT_OPTIONS="-o allow_other,default_permissions" TEST_FS_MOUNT_OPTS="-o allow_other,default_permissions"
         # The suite takes the type of a mount from df, and compares it with `fuse`.

@@ -2,7 +2,8 @@
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`. Silent on success; 32 if it
 //!   could not be mounted, 1 for wrong usage. It waits for an image whose last server is about to finish.
-//! - `umount.TYPE`, `umount.fuse.TYPE`: `DIR [-flnrv]`. Returns when the server has written everything.
+//! - `umount.TYPE`, `umount.fuse.TYPE`, `umount.fuse`: `DIR [-flnrv]`. Returns when the server has written everything. Under the last name,
+//!   which umount(8) looks for where it is told a directory, mounts of other servers are unmounted without a wait.
 //! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
 
 use crate::context::{Context, complain};
@@ -24,6 +25,9 @@ const NOT_MOUNTED: u8 = 32;
 /// Exit code of wrong usage.
 const USAGE: u8 = 1;
 
+/// The types by which mounts of this program show.
+const OWN_TYPES: [&[u8]; 4] = [b"extant", b"ext4", b"ext3", b"ext2"];
+
 /// How long an unmount waits for its server to finish.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
@@ -32,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 pub enum Helper {
     /// Mounts; the type shows as `fuse.` and this.
     Mount(String),
-    /// Unmounts.
-    Unmount,
+    /// Unmounts; the type that it was called for.
+    Unmount(String),
     /// Makes file systems.
     Mkfs,
 }
@@ -43,11 +47,15 @@ pub fn named(program: Option<&OsString>) -> Option<Helper> {
     let name = Path::new(program?).file_name()?.to_str()?;
     let (what, of) = name.split_once('.')?;
     match what {
-        "mount" => Some(Helper::Mount(of.strip_prefix("fuse.").unwrap_or(of).into())),
-        "umount" => Some(Helper::Unmount),
+        "mount" => Some(Helper::Mount(subtype(of).into())),
+        "umount" => Some(Helper::Unmount(subtype(of).into())),
         "mkfs" => Some(Helper::Mkfs),
         _ => None,
     }
+}
+
+fn subtype(name: &str) -> &str {
+    name.strip_prefix("fuse.").unwrap_or(name)
 }
 
 impl Helper {
@@ -55,7 +63,7 @@ impl Helper {
     pub fn run(self, args: Vec<OsString>) -> ExitCode {
         match self {
             Helper::Mount(subtype) => exit(Call::parse(&args).map(|call| mount(&call, subtype))),
-            Helper::Unmount => exit(Call::parse(&args).map(|call| unmount(&call))),
+            Helper::Unmount(subtype) => exit(Call::parse(&args).map(|call| unmount(&call, &subtype))),
             Helper::Mkfs => {
                 let own = ["extant", "mkfs", "--size-in-blocks"].map(OsString::from);
                 crate::cli::run(own.into_iter().chain(args.into_iter().skip(1)).collect())
@@ -183,11 +191,11 @@ fn show_again(there: &Path, dir: &Path) -> std::io::Result<()> {
     Ok(shown?)
 }
 
-fn unmount(call: &Call) -> Result {
+fn unmount(call: &Call, subtype: &str) -> Result {
     let [place] = call.places.as_slice() else {
         return Err(Failure::new("an unmount helper takes a directory"));
     };
-    let source = source_of(place);
+    let source = mount_at(place).filter(|mount| is_own(&mount.fstype, subtype)).map(|mount| mount.source);
     let status = Command::new("umount").arg("-i").args(&call.flags).arg(place).status().at("umount")?;
     if !status.success() {
         return Err(Failure::new(format_args!("{}: umount failed", place.display())));
@@ -198,11 +206,18 @@ fn unmount(call: &Call) -> Result {
     }
 }
 
-/// The image that is mounted at a place, the newest mount there; a place that is an image stands for itself.
-fn source_of(place: &Path) -> Option<PathBuf> {
+/// The newest mount at a place, or of an image.
+fn mount_at(place: &Path) -> Option<table::Mount> {
     let dir = place.canonicalize().unwrap_or_else(|_| place.into());
-    let here = table::mounts().into_iter().rev().find(|mount| mount.dir == dir || mount.source == place);
-    here.map(|mount| mount.source)
+    table::mounts().into_iter().rev().find(|mount| mount.dir == dir || mount.source == place)
+}
+
+/// Whether a mount of this type is one of this program's, for a helper that was called for `subtype`.
+fn is_own(fstype: &[u8], subtype: &str) -> bool {
+    match fstype.strip_prefix(b"fuse.") {
+        Some(shown) => shown == subtype.as_bytes() || OWN_TYPES.contains(&shown),
+        None => false,
+    }
 }
 
 /// Waits until the server has let go of the image: then everything is written.
@@ -224,10 +239,19 @@ mod tests {
         let of = |name: &str| named(Some(&OsString::from(name)));
         assert_eq!(of("/sbin/mount.fuse.extant"), Some(Helper::Mount("extant".into())));
         assert_eq!(of("mount.ext4"), Some(Helper::Mount("ext4".into())));
-        assert_eq!(of("/sbin/umount.fuse.ext4"), Some(Helper::Unmount));
+        assert_eq!(of("/sbin/umount.fuse.ext4"), Some(Helper::Unmount("ext4".into())));
+        assert_eq!(of("/sbin/umount.fuse"), Some(Helper::Unmount("fuse".into())));
         assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
         assert_eq!(of("/usr/bin/extant"), None);
         assert_eq!(of("extant.old"), None);
+    }
+
+    #[test]
+    fn mounts_of_other_servers_are_not_waited_for() {
+        assert!(is_own(b"fuse.extant", "extant") && is_own(b"fuse.extant", "fuse") && is_own(b"fuse.ext4", "fuse"));
+        assert!(is_own(b"fuse.other", "other"));
+        assert!(!is_own(b"fuse.sshfs", "fuse") && !is_own(b"fuse.other", "extant"));
+        assert!(!is_own(b"fuse", "fuse") && !is_own(b"ext4", "ext4"));
     }
 
     #[test]

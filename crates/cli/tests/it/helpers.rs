@@ -13,7 +13,7 @@ struct Names(Scratch);
 impl Names {
     fn new() -> Names {
         let scratch = Scratch::new();
-        for name in ["mount.fuse.extant", "mount.ext4", "umount.fuse.extant", "mkfs.extant"] {
+        for name in ["mount.fuse.extant", "mount.ext4", "umount.fuse.extant", "umount.fuse", "mkfs.extant"] {
             std::os::unix::fs::symlink(EXTANT, scratch.join(name)).unwrap();
         }
         Names(scratch)
@@ -47,6 +47,18 @@ fn mount_and_unmount_as_mount8_calls_them() {
         // The server is gone by now: nobody else is asked to wait.
         image.assert_clean();
     }
+}
+
+/// What umount(8) runs when it is told a directory: then it has not looked for more of the type than `fuse`.
+#[test]
+fn an_unmount_by_directory_waits_for_the_server() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    names.call("mount.ext4", &args![image.path(), &dir, "-o", "rw"]).must_succeed();
+    std::fs::write(dir.join("f"), vec![1; 8 << 20]).unwrap();
+    names.call("umount.fuse", &args![&dir]).must_succeed();
+    image.assert_clean();
 }
 
 #[test]
