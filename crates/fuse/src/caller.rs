@@ -1,10 +1,10 @@
 //! Who sent a request, beyond what it says itself.
 
-use fuser::Request;
+use crate::service::Who;
 
 /// Whether the caller belongs to a group. A request names his main one only; the others are looked up where it matters.
-pub fn is_member(req: &Request, gid: u32) -> bool {
-    req.gid() == gid || further_groups(req.pid()).is_some_and(|groups| groups.contains(&gid))
+pub fn is_member(who: Who, gid: u32) -> bool {
+    who.gid == gid || further_groups(who.pid).is_some_and(|groups| groups.contains(&gid))
 }
 
 /// The supplementary groups of a thread, which waits for its request meanwhile. None if it is not seen from here.

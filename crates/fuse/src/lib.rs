@@ -8,6 +8,8 @@ mod cached;
 mod caller;
 pub mod control;
 mod convert;
+mod device;
+mod flags;
 mod ioctl;
 mod kernel;
 mod mount;
@@ -15,6 +17,7 @@ mod notices;
 mod pool;
 mod reply;
 mod server;
+mod service;
 mod stats;
 mod tune;
 

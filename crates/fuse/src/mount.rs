@@ -1,12 +1,14 @@
 //! Mounting, and the life of a mount.
 
-use crate::kernel;
+use crate::device::Device;
 use crate::server::Server;
-use crate::tune;
+use crate::service::Service;
+use crate::{kernel, tune};
 use extant::{AccessTimes, Fs};
-use fuser::{Config, Filesystem, MountOption, Notifier, Session, SessionACL};
+use fuser::{Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -104,29 +106,39 @@ fn kernel_option(name: &str) -> MountOption {
 pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
-    let notices = server.notices();
-    let thread = start(server, dir, options, read_only, |notifier| notices.connect(notifier))?;
+    let thread = start(&Arc::new(server), dir, options, read_only)?;
     Ok(Mounted { dir: dir.into(), thread, outcome })
 }
 
-/// Mounts any server on `dir` and starts the threads that serve it; joined, they tell how the mount ended. `connect` gets what notifies the
-/// kernel, before the first request comes.
+type Serving = JoinHandle<io::Result<()>>;
+
+/// Mounts a service on `dir` and starts the threads that serve it; joined, they tell how the mount ended.
 pub(crate) fn start(
-    server: impl Filesystem,
+    service: &Arc<impl Service>,
     dir: &Path,
     options: &MountOptions,
     read_only: bool,
-    connect: impl FnOnce(Notifier),
-) -> io::Result<JoinHandle<io::Result<()>>> {
-    let config = options.config(read_only);
-    let session = match nix::unistd::geteuid().is_root() {
-        true => Session::from_fd(server, kernel::mount(dir, options, read_only)?, config.acl, config)?,
-        false => Session::new(server, dir, &config)?,
-    };
-    connect(session.notifier());
-    let thread = std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())?;
+) -> io::Result<Serving> {
+    let serving = start_device(service, dir, options, read_only)?;
     tune::raise_limits(dir);
-    Ok(thread)
+    Ok(serving)
+}
+
+fn start_device(
+    service: &Arc<impl Service>,
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> io::Result<Serving> {
+    let config = options.config(read_only);
+    let device = Device::new(service.clone(), options.thread_count())?;
+    let session = match nix::unistd::geteuid().is_root() {
+        true => Session::from_fd(device, kernel::mount(dir, options, read_only)?, config.acl, config)?,
+        false => Session::new(device, dir, &config)?,
+    };
+    let notifier = session.notifier();
+    service.connect(Box::new(move |ino, off, len| notifier.inval_inode(ino, off, len)));
+    std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())
 }
 
 impl Mounted {

@@ -7,8 +7,10 @@
 //! Notifications may wait for an inode that the kernel is evicting, thus for requests; so they come from a thread of their own. Handlers send
 //! them only for a file that is open, since that cannot be evicted.
 
-use fuser::{INodeNo, Notifier};
+use crate::service::Tell;
+use fuser::INodeNo;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -66,12 +68,18 @@ impl Queue {
 }
 
 /// The notices of a mount, and the thread that sends them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Notices {
-    notifier: OnceLock<Notifier>,
+    tell: OnceLock<Tell>,
     queue: Mutex<Queue>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notices").field("queue", &self.queue).finish_non_exhaustive()
+    }
 }
 
 impl Notices {
@@ -85,9 +93,9 @@ impl Notices {
     }
 
     /// From now on notices arrive.
-    pub fn connect(&self, notifier: Notifier) {
-        // There is one session, so it is set once.
-        let _ = self.notifier.set(notifier);
+    pub fn connect(&self, tell: Tell) {
+        // There is one connection, so it is set once.
+        let _ = self.tell.set(tell);
     }
 
     /// The inode's attributes changed.
@@ -126,9 +134,9 @@ impl Notices {
 
     /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests: for threads that do not receive only.
     pub fn write_back(&self, ino: INodeNo) {
-        if let Some(notifier) = self.notifier.get() {
+        if let Some(tell) = self.tell.get() {
             // The kernel does not know the inode: then it keeps nothing of it.
-            let _ = notifier.inval_inode(ino, 0, 0);
+            let _ = tell(ino, 0, 0);
         }
     }
 
@@ -176,8 +184,8 @@ impl Notices {
 
     fn tell(&self, ino: INodeNo) {
         // Behind a negative offset there are attributes only. An inode that the kernel has forgotten needs no notice.
-        if let Some(notifier) = self.notifier.get() {
-            let _ = notifier.inval_inode(ino, -1, 0);
+        if let Some(tell) = self.tell.get() {
+            let _ = tell(ino, -1, 0);
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Answers: every request is answered exactly once, whatever happens in its handler.
+//! Handlers do not take their thread with them.
 
 use crate::convert::errno;
+use crate::service::Answer;
 use extant::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a handler; a panic becomes EIO instead of the loss of the thread that serves.
-pub fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, fuser::Errno> {
+pub fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Answer<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|e| errno(&e)),
         Err(_) => {
@@ -14,18 +15,3 @@ pub fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, fuser::E
         }
     }
 }
-
-/// Runs a handler and sends its result through `$ok`, or its error.
-macro_rules! answer {
-    ($reply:expr, $work:expr, |$r:ident, $value:pat_param| $ok:expr) => {{
-        let $r = $reply;
-        match $crate::reply::guarded(|| $work) {
-            Ok($value) => $ok,
-            Err(e) => $r.error(e),
-        }
-    }};
-    ($reply:expr, $work:expr) => {
-        answer!($reply, $work, |r, _done| r.ok())
-    };
-}
-pub(crate) use answer;

@@ -7,34 +7,25 @@ mod work;
 
 use crate::cached::Writers;
 use crate::control::{self, Pages};
-use crate::convert::{
-    decode_rdev, disk_ino, file_attr, kind, name_only, negative, protocol_ino, timestamp, type_of_mode,
-};
+use crate::convert::{disk_ino, file_attr, kind, protocol_ino};
 use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
-use crate::pool::Pool;
-use crate::reply::{answer, guarded};
+use crate::reply::guarded;
+use crate::service::{Answer, Data, Entry, Listed, Service, Tell, Usage, Wants, Who};
 use crate::stats;
 use extant::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
-    RenameFlags as Rename, SetAttr, TimeSet, XattrMode,
+    RenameFlags as Rename, SetAttr, XattrMode,
 };
-use fuser::*;
-use std::cell::RefCell;
-use std::ffi::OsStr;
+use fuser::{FileAttr, INodeNo, WriteFlags};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-/// Threads for those who wait for commits.
-const WAITERS: usize = 16;
-
-/// The largest request.
-const MAX_REQUEST: u32 = 1 << 20;
+/// The most that is copied at once.
+const COPY: u64 = 1 << 20;
 
 /// O_ACCMODE, O_EXCL, O_TRUNC, O_APPEND, O_NOATIME on Linux.
 const ACCESS_MODE: i32 = 3;
@@ -46,9 +37,8 @@ const NO_ACCESS_TIME: i32 = 0o1_000_000;
 /// A served file system.
 #[derive(Debug)]
 pub struct Server {
-    fs: Option<Fs>,
+    fs: Mutex<Option<Fs>>,
     ops: Arc<Operations>,
-    pool: Pool,
     writers: Writers,
     notices: Arc<Notices>,
     ttl: Duration,
@@ -76,8 +66,7 @@ impl Server {
             writeback: options.writeback_cache && !read_only,
             // The kernel knows of one spelling of a name; what it remembers of that is not to outlive another's removal.
             ttl: if fs.folds_names() { Duration::ZERO } else { options.time_to_live },
-            fs: Some(fs),
-            pool: Pool::start(WAITERS, options.thread_count() / 2)?,
+            fs: Mutex::new(Some(fs)),
             writers: Writers::default(),
             notices: Notices::start()?,
             acl: options.acl,
@@ -90,91 +79,29 @@ impl Server {
         };
         Ok((server, outcome))
     }
-
-    /// What has to be connected to the session.
-    pub fn notices(&self) -> Arc<Notices> {
-        self.notices.clone()
-    }
-}
-
-fn seek(ops: &Operations, ino: INodeNo, offset: i64, whence: i32) -> Result<u64, Error> {
-    const SEEK_DATA: i32 = 3;
-    const SEEK_HOLE: i32 = 4;
-    let node = ops.node(disk_ino(ino))?;
-    let from = u64::try_from(offset).map_err(|_| Errno::Nxio)?;
-    match whence {
-        SEEK_DATA => ops.seek(&node, from, true),
-        SEEK_HOLE => ops.seek(&node, from, false),
-        _ => Err(Errno::Inval.into()),
-    }
-}
-
-/// Runs `work` on `len` bytes that belong to this thread, of any content: a fresh buffer for each request would cost a good part of a read.
-fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
-    thread_local! {
-        static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    BUFFER.with_borrow_mut(|buf| {
-        if buf.len() < len {
-            buf.resize(len, 0);
-        }
-        work(&mut buf[..len])
-    })
 }
 
 fn writes(flags: i32) -> bool {
     flags & ACCESS_MODE != 0
 }
 
-/// What every open file is answered with.
-pub fn open_flags() -> FopenFlags {
-    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-}
-
-/// Asks the kernel for everything that saves requests.
-pub fn negotiate(config: &mut KernelConfig, writeback: bool, acl: bool) {
-    let mut wanted = vec![
-        InitFlags::FUSE_PARALLEL_DIROPS,
-        InitFlags::FUSE_ASYNC_DIO,
-        InitFlags::FUSE_DO_READDIRPLUS,
-        InitFlags::FUSE_READDIRPLUS_AUTO,
-        InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        InitFlags::FUSE_CACHE_SYMLINKS,
-        InitFlags::FUSE_EXPORT_SUPPORT,
-        InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-        InitFlags::FUSE_HAS_IOCTL_DIR,
-        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        InitFlags::FUSE_DONT_MASK,
-    ];
-    if writeback {
-        wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
-    }
-    if acl {
-        wanted.push(InitFlags::FUSE_POSIX_ACL);
-    }
-    for flag in wanted {
-        if config.add_capabilities(flag).is_err() {
-            tracing::debug!("the kernel does not offer {flag:?}");
-        }
-    }
-    // What the kernel does not take it answers with its own bound, which then holds.
-    let _ = config.set_max_write(MAX_REQUEST);
-    let _ = config.set_max_readahead(MAX_REQUEST);
-    let _ = config.set_max_background(64);
-    let _ = config.set_time_granularity(Duration::from_nanos(1));
-}
-
-impl Filesystem for Server {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, self.writeback, self.acl);
-        Ok(())
+impl Service for Server {
+    fn wants(&self) -> Wants {
+        Wants { writeback: self.writeback, acl: self.acl }
     }
 
-    fn destroy(&mut self) {
-        self.pool.stop();
+    fn time_to_live(&self) -> Duration {
+        self.ttl
+    }
+
+    fn connect(&self, tell: Tell) {
+        self.notices.connect(tell);
+    }
+
+    fn end(&self) {
         self.notices.stop();
-        if let Some(fs) = self.fs.take() {
+        let fs = self.fs.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(fs) = fs {
             let closed = fs.unmount();
             if let Err(e) = &closed {
                 tracing::error!("unmounting failed: {e}");
@@ -184,11 +111,11 @@ impl Filesystem for Server {
         }
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = guarded(|| {
+    fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>> {
+        guarded(|| {
             let dir = self.node(parent)?;
             // By the dots the kernel asks for what a handle names, which may be no directory, and for what that is in.
-            let found = match name.as_bytes() {
+            let found = match name {
                 b"." => Ok(dir),
                 b".." => self.ops.parent(&dir),
                 name => self.ops.lookup(&dir, name),
@@ -198,17 +125,12 @@ impl Filesystem for Server {
                 Err(e) if e.is(Errno::NoEnt) => Ok(None),
                 Err(e) => Err(e),
             }
-        });
-        match found {
-            Ok(Some((attr, generation))) => reply.entry(&self.ttl, &attr, generation),
-            Ok(None) => reply.entry(&self.ttl, &negative(), Generation(0)),
-            Err(e) => reply.error(e),
-        }
+        })
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+    fn forget(&self, ino: INodeNo, lookups: u64) {
         let forgotten = guarded(|| {
-            self.ops.release(&self.node(ino)?, nlookup);
+            self.ops.release(&self.node(ino)?, lookups);
             Ok(())
         });
         if forgotten.is_err() {
@@ -217,395 +139,238 @@ impl Filesystem for Server {
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let asked = || {
+    fn attr(&self, ino: INodeNo, open: bool) -> Answer<FileAttr> {
+        guarded(|| {
             // Of an open file the kernel asks before it accepts a write.
-            if fh.is_some() && self.writeback {
+            if open && self.writeback {
                 self.check_room(ino)?;
             }
-            self.node(ino).map(|n| self.attr(&n.attr()))
-        };
-        answer!(reply, asked(), |r, attr| r.attr(&self.ttl, &attr));
+            Ok(self.file_attr(&self.node(ino)?.attr()))
+        })
     }
 
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let time = |t: TimeOrNow| match t {
-            TimeOrNow::Now => TimeSet::Now,
-            TimeOrNow::SpecificTime(t) => TimeSet::At(timestamp(t)),
-        };
-        let set = SetAttr {
-            mode: mode.map(|m| (m & 0o7777) as u16),
-            uid,
-            gid,
-            size,
-            atime: atime.map(time),
-            mtime: mtime.map(time),
-            ctime: ctime.map(timestamp),
-            ..SetAttr::default()
-        };
-        answer!(reply, self.change(req, ino, set), |r, attr| r.attr(&self.ttl, &attr));
+    fn set_attr(&self, who: Who, ino: INodeNo, set: SetAttr) -> Answer<FileAttr> {
+        guarded(|| self.change(who, ino, set))
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        let target = self.node(ino).and_then(|n| {
-            self.note_access(ino, &n);
-            self.ops.read_link(&n)
-        });
-        answer!(reply, target, |r, target| r.data(&target));
-    }
-
-    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let made = || match type_of_mode(mode)? {
-            extant::FileType::Regular => self.make(req, parent, name, mode, umask, New::File),
-            special => self.make(req, parent, name, mode, umask, New::Special(special, decode_rdev(rdev))),
-        };
-        answer!(reply, made(), |r, (attr, generation)| r.entry(&self.ttl, &attr, generation));
-    }
-
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let made = self.make(req, parent, name, mode, umask, New::Dir);
-        answer!(reply, made, |r, (attr, generation)| r.entry(&self.ttl, &attr, generation));
-    }
-
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer!(reply, self.node(parent).and_then(|dir| self.ops.unlink(&dir, name.as_bytes())));
-    }
-
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer!(reply, self.node(parent).and_then(|dir| self.ops.rmdir(&dir, name.as_bytes())));
-    }
-
-    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let what = New::Symlink(target.as_os_str().as_bytes());
-        let made = self.make(req, parent, name, 0o777, 0, what);
-        answer!(reply, made, |r, (attr, generation)| r.entry(&self.ttl, &attr, generation));
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: fuser::RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        answer!(reply, {
-            let flags = Rename::from_bits(flags.bits()).ok_or(Errno::Inval)?;
-            let (from, to) = (self.node(parent)?, self.node(newparent)?);
-            self.ops.rename(&from, name.as_bytes(), &to, newname.as_bytes(), flags)
-        });
-    }
-
-    fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let linked = || {
+    fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>> {
+        guarded(|| {
             let node = self.node(ino)?;
-            self.ops.link(&node, &self.node(newparent)?, newname.as_bytes())?;
-            self.entry(&node)
-        };
-        answer!(reply, linked(), |r, (attr, generation)| r.entry(&self.ttl, &attr, generation));
+            self.note_access(ino, &node);
+            self.ops.read_link(&node)
+        })
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let checked = self.node(ino).and_then(|n| {
-            self.check_open(&n, flags.0)?;
-            if writes(flags.0) {
+    fn make(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, what: New<'_>) -> Answer<Entry> {
+        guarded(|| self.make_node(who, at, mode, umask, what))
+    }
+
+    fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
+        guarded(|| {
+            let (node, made) = self.create_or_open(who, at, mode, umask, flags)?;
+            if writes(flags) {
+                self.writers.open(made.attr.ino);
+                self.ops.open_hint(&node);
+            }
+            Ok(made)
+        })
+    }
+
+    fn unlink(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
+        guarded(|| self.ops.unlink(&self.node(parent)?, name))
+    }
+
+    fn rmdir(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
+        guarded(|| self.ops.rmdir(&self.node(parent)?, name))
+    }
+
+    fn rename(&self, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()> {
+        guarded(|| {
+            let flags = Rename::from_bits(flags).ok_or(Errno::Inval)?;
+            self.ops.rename(&self.node(from.0)?, from.1, &self.node(to.0)?, to.1, flags)
+        })
+    }
+
+    fn link(&self, ino: INodeNo, parent: INodeNo, name: &[u8]) -> Answer<Entry> {
+        guarded(|| {
+            let node = self.node(ino)?;
+            self.ops.link(&node, &self.node(parent)?, name)?;
+            self.entry(&node)
+        })
+    }
+
+    fn open(&self, ino: INodeNo, flags: i32) -> Answer<()> {
+        guarded(|| {
+            let node = self.node(ino)?;
+            self.check_open(&node, flags)?;
+            if writes(flags) {
                 self.writers.open(ino);
-                self.ops.open_hint(&n);
+                self.ops.open_hint(&node);
             }
             // Whoever opens to read and write need not read.
-            if !writes(flags.0) && flags.0 & NO_ACCESS_TIME == 0 && self.note_access(ino, &n) {
+            if !writes(flags) && flags & NO_ACCESS_TIME == 0 && self.note_access(ino, &node) {
                 // The file is open, so that this waits for nobody.
                 self.notices.settle(ino);
             }
             Ok(())
-        });
-        answer!(reply, checked, |r, ()| r.opened(FileHandle(0), open_flags()));
+        })
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        with_buffer(size.min(MAX_REQUEST * 4) as usize, |buf| {
-            let read = self.node(ino).and_then(|node| self.ops.read_direct(&node, offset, buf));
-            answer!(reply, read, |r, len| r.data(&buf[..len]));
-        });
-    }
-
-    fn write(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let written = || {
-            let written = self.write_to(req, ino, offset, data, write_flags);
-            if let (Err(e), true) = (&written, write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
-                self.stop_writers(ino, e);
-            }
-            written
-        };
-        answer!(reply, written(), |r, len| r.written(len as u32));
-    }
-
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock: LockOwner, reply: ReplyEmpty) {
-        // The kernel then stops asking.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        flags: OpenFlags,
-        _lock: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        answer!(reply, {
-            if writes(flags.0) {
+    fn release(&self, ino: INodeNo, flags: i32) -> Answer<()> {
+        guarded(|| {
+            if writes(flags) {
                 if self.writers.close(ino) {
                     self.notices.closed(ino);
                 }
                 self.ops.close_hint(&self.node(ino)?);
             }
             Ok(())
-        });
+        })
     }
 
-    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.fsync_node(ino, datasync, reply);
+    fn read(&self, ino: INodeNo, offset: u64, buf: &mut [u8]) -> Answer<Data> {
+        guarded(|| self.ops.read_direct(&self.node(ino)?, offset, buf).map(Data::Filled))
     }
 
-    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.fsync_node(ino, datasync, reply);
+    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: WriteFlags) -> Answer<usize> {
+        guarded(|| {
+            let written = self.write_to(who, ino, offset, data, how);
+            if let (Err(e), true) = (&written, how.contains(WriteFlags::FUSE_WRITE_CACHE)) {
+                self.stop_writers(ino, e);
+            }
+            written
+        })
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // The kernel then stops asking, and caches directories.
-        reply.error(fuser::Errno::ENOSYS);
+    fn fsync(&self, ino: INodeNo, datasync: bool) -> Answer<()> {
+        guarded(|| {
+            self.ops.sync_node(&self.node(ino)?, datasync)?;
+            self.notices.settle(ino);
+            Ok(())
+        })
     }
 
-    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = guarded(|| {
+    fn list(&self, ino: INodeNo, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
+        guarded(|| {
             let dir = self.node(ino)?;
-            self.note_listing(ino, &dir, offset);
-            self.ops.read_dir_from(&dir, offset, |e| {
-                let number = protocol_ino(u64::from(e.ino.0));
-                !reply.add(number, e.next, kind(e.ftype), OsStr::from_bytes(e.name))
+            self.note_listing(ino, &dir, from);
+            self.ops.read_dir_from(&dir, from, |e| {
+                let ino = protocol_ino(u64::from(e.ino.0));
+                each(Listed { ino, next: e.next, kind: kind(e.ftype), name: e.name })
             })
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
-        }
+        })
     }
 
-    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let listed = guarded(|| {
+    fn list_plus(
+        &self,
+        ino: INodeNo,
+        from: u64,
+        each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
+    ) -> Answer<()> {
+        guarded(|| {
             let dir = self.node(ino)?;
-            self.note_listing(ino, &dir, offset);
-            self.ops.read_dir_plus(&dir, offset, |e, node| {
-                let name = OsStr::from_bytes(e.name);
+            self.note_listing(ino, &dir, from);
+            self.ops.read_dir_plus(&dir, from, |e, node| {
+                let ino = protocol_ino(u64::from(e.ino.0));
+                let listed = Listed { ino, next: e.next, kind: kind(e.ftype), name: e.name };
                 let dots = e.name == b"." || e.name == b"..";
                 let Some(node) = node.filter(|node| dots || node.hold(1).is_ok()) else {
-                    let attr = name_only(protocol_ino(e.ino.0.into()), e.ftype);
-                    return !reply.add(attr.ino, e.next, name, &Duration::ZERO, &attr, Generation(0));
+                    return each(listed, None);
                 };
-                let attr = self.attr(&node.attr());
-                let full =
-                    reply.add(attr.ino, e.next, name, &self.ttl, &attr, Generation(u64::from(node.generation())));
+                let taken = each(listed, Some(&self.entry_of(node)));
                 // The dots count no lookup.
-                if full && !dots {
+                if !taken && !dots {
                     self.ops.release(node, 1);
                 }
-                !full
+                taken
             })
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
+        })
+    }
+
+    fn usage(&self) -> Usage {
+        let u = self.ops.usage();
+        Usage {
+            blocks: u.blocks,
+            free: u.free,
+            available: u.available,
+            inodes: u.inodes,
+            inodes_free: u.inodes_free,
+            block_size: self.block_size,
         }
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let u = self.ops.usage();
-        reply.statfs(u.blocks, u.free, u.available, u.inodes, u.inodes_free, self.block_size, 255, self.block_size);
-    }
-
-    fn setxattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
+    fn set_xattr(&self, who: Who, ino: INodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
         let mode = match flags & 3 {
             1 => XattrMode::Create,
             2 => XattrMode::Replace,
             _ => XattrMode::Any,
         };
-        answer!(reply, self.set_xattr(req, ino, name.as_bytes(), value, mode));
+        guarded(|| self.set_attribute(who, ino, name, value, mode))
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let value = self.node(ino).and_then(|n| self.ops.get_xattr(&n, name.as_bytes()));
-        answer!(reply, value, |r, value| self.xattr(value, size, r));
+    fn xattr(&self, ino: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        guarded(|| self.ops.get_xattr(&self.node(ino)?, name))
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = || {
+    fn list_xattrs(&self, ino: INodeNo) -> Answer<Vec<u8>> {
+        guarded(|| {
             let names = self.ops.list_xattrs(&self.node(ino)?)?;
             Ok(names.into_iter().flat_map(|n| n.into_iter().chain([0])).collect())
-        };
-        answer!(reply, names(), |r, list| self.xattr(list, size, r));
+        })
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer!(reply, self.node(ino).and_then(|n| self.ops.remove_xattr(&n, name.as_bytes())));
+    fn remove_xattr(&self, ino: INodeNo, name: &[u8]) -> Answer<()> {
+        guarded(|| self.ops.remove_xattr(&self.node(ino)?, name))
     }
 
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let made = self.create_or_open(req, parent, name, mode, umask, flags);
-        if let (Ok((attr, _)), true) = (&made, writes(flags)) {
-            self.writers.open(attr.ino);
-            if let Ok(node) = self.node(attr.ino) {
-                self.ops.open_hint(&node);
+    fn ioctl(&self, who: Who, ino: INodeNo, cmd: u32, input: &[u8]) -> Answer<Vec<u8>> {
+        guarded(|| match cmd {
+            control::STATS => self.stats_page(who, ino, input),
+            control::SET => self.set_tunable(who, ino, input),
+            _ => {
+                let out = ioctl::answer(&self.ops, who.uid, &self.node(ino)?, cmd, input)?;
+                if ioctl::changes_flags(cmd) {
+                    self.flags_changed(ino);
+                }
+                Ok(out)
             }
-        }
-        answer!(reply, made, |r, (attr, generation)| r.created(
-            &self.ttl,
-            &attr,
-            generation,
-            FileHandle(0),
-            open_flags()
-        ));
+        })
     }
 
-    fn ioctl(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        cmd: u32,
-        in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        let done = match cmd {
-            control::STATS => self.stats_page(req, ino, in_data),
-            control::SET => self.set_tunable(req, ino, in_data),
-            _ => self.node(ino).and_then(|n| ioctl::answer(&self.ops, req.uid(), &n, cmd, in_data)),
-        };
-        if done.is_ok() && ioctl::changes_flags(cmd) {
-            self.flags_changed(ino);
-        }
-        answer!(reply, done, |r, out| r.ioctl(0, &out));
-    }
-
-    fn fallocate(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        answer!(reply, {
+    fn allocate(&self, who: Who, ino: INodeNo, offset: u64, length: u64, mode: i32) -> Answer<()> {
+        guarded(|| {
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
             self.ops.allocate(&node, Self::falloc(mode)?, offset, length)?;
-            match req.uid() {
+            match who.uid {
                 0 => Ok(()),
-                _ => self.drop_privileges(req, &node),
+                _ => self.drop_privileges(who, &node),
             }
-        });
+        })
     }
 
-    fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let ops = self.ops.clone();
-        let sought = move || seek(&ops, ino, offset, whence);
-        if !self.writers.any(ino) {
-            return answer!(reply, sought(), |r, at| r.offset(at as i64));
-        }
-        let notices = self.notices.clone();
-        self.pool.run(move || {
-            notices.write_back(ino);
-            answer!(reply, sought(), |r, at| r.offset(at as i64));
-        });
+    fn seek(&self, ino: INodeNo, offset: i64, whence: i32) -> Answer<u64> {
+        guarded(|| self.seek_node(ino, offset, whence))
     }
 
-    fn copy_file_range(
-        &self,
-        req: &Request,
-        ino_in: INodeNo,
-        _fh_in: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _fh_out: FileHandle,
-        offset_out: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let kill = if req.uid() == 0 { WriteFlags::empty() } else { WriteFlags::FUSE_WRITE_KILL_SUIDGID };
-        let copied = || {
-            let from = self.node(ino_in)?;
-            let mut data = vec![0; len.min(u64::from(MAX_REQUEST)) as usize];
-            let len = self.ops.read_direct(&from, offset_in, &mut data)?;
+    fn is_written_to(&self, ino: INodeNo) -> bool {
+        self.writers.any(ino)
+    }
+
+    fn write_back(&self, ino: INodeNo) {
+        self.notices.write_back(ino);
+    }
+
+    fn copy(&self, who: Who, from: (INodeNo, u64), to: (INodeNo, u64), len: u64) -> Answer<usize> {
+        let kill = if who.uid == 0 { WriteFlags::empty() } else { WriteFlags::FUSE_WRITE_KILL_SUIDGID };
+        guarded(|| {
+            let source = self.node(from.0)?;
+            let mut data = vec![0; len.min(COPY) as usize];
+            let len = self.ops.read_direct(&source, from.1, &mut data)?;
             match len {
                 0 => Ok(0),
-                _ => self.write_to(req, ino_out, offset_out, &data[..len], kill),
+                _ => self.write_to(who, to.0, to.1, &data[..len], kill),
             }
-        };
-        answer!(reply, copied(), |r, len| r.written(len as u32));
+        })
     }
 }

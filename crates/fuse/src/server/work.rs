@@ -14,57 +14,71 @@ impl Server {
         self.ops.node(disk_ino(ino))
     }
 
-    pub(super) fn attr(&self, a: &Attr) -> FileAttr {
+    pub(super) fn file_attr(&self, a: &Attr) -> FileAttr {
         file_attr(a, self.block_size)
     }
 
-    /// An entry for a reply: counts a lookup.
-    pub(super) fn entry(&self, node: &Node) -> Result<(FileAttr, Generation), Error> {
-        node.hold(1).map_err(|_| Errno::NoEnt)?;
-        Ok((self.attr(&node.attr()), Generation(u64::from(node.generation()))))
+    /// What a reply tells of an inode.
+    pub(super) fn entry_of(&self, node: &Node) -> Entry {
+        Entry { attr: self.file_attr(&node.attr()), generation: u64::from(node.generation()) }
     }
 
-    pub(super) fn make(
+    /// An entry for a reply: counts a lookup.
+    pub(super) fn entry(&self, node: &Node) -> Result<Entry, Error> {
+        node.hold(1).map_err(|_| Errno::NoEnt)?;
+        Ok(self.entry_of(node))
+    }
+
+    fn new_node(
         &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
+        who: Who,
+        (parent, name): (INodeNo, &[u8]),
         mode: u32,
         umask: u32,
         what: New<'_>,
-    ) -> Result<(FileAttr, Generation), Error> {
+    ) -> Result<Node, Error> {
         let dir = self.node(parent)?;
-        let who = Caller { uid: req.uid(), gid: req.gid(), umask: umask as u16 };
-        let node = self.ops.create(&who, &dir, name.as_bytes(), (mode & 0o7777) as u16, what)?;
-        self.entry(&node)
+        let who = Caller { uid: who.uid, gid: who.gid, umask: umask as u16 };
+        self.ops.create(&who, &dir, name, (mode & 0o7777) as u16, what)
     }
 
-    pub(super) fn change(&self, req: &Request, ino: INodeNo, mut set: SetAttr) -> Result<FileAttr, Error> {
+    pub(super) fn make_node(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        mode: u32,
+        umask: u32,
+        what: New<'_>,
+    ) -> Result<Entry, Error> {
+        self.entry(&self.new_node(who, at, mode, umask, what)?)
+    }
+
+    pub(super) fn change(&self, who: Who, ino: INodeNo, mut set: SetAttr) -> Result<FileAttr, Error> {
         let node = self.node(ino)?;
         let times = set.atime.is_some() || set.mtime.is_some();
         let others = set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
         // So the times arrive that the kernel kept; and a chown that changes neither owner nor group names nothing.
         set.kept = times && !others && set.atime.is_none();
         let owner = set.uid.is_some() || set.gid.is_some() || !times && !others;
-        let cut_by_user = set.size.is_some() && req.uid() != 0;
+        let cut_by_user = set.size.is_some() && who.uid != 0;
         if owner || cut_by_user {
-            self.drop_privileges(req, &node)?;
+            self.drop_privileges(who, &node)?;
         }
         self.writers.blocks_unknown(ino);
-        Ok(self.attr(&self.ops.set_attr(&node, &set)?))
+        Ok(self.file_attr(&self.ops.set_attr(&node, &set)?))
     }
 
-    pub(super) fn drop_privileges(&self, req: &Request, node: &Node) -> Result<(), Error> {
+    pub(super) fn drop_privileges(&self, who: Who, node: &Node) -> Result<(), Error> {
         let attr = node.attr();
         // Only there the groups matter.
-        let member = attr.mode & SET_GROUP == 0 || req.uid() == 0 || is_member(req, attr.gid);
+        let member = attr.mode & SET_GROUP == 0 || who.uid == 0 || is_member(who, attr.gid);
         self.ops.drop_privileges(node, member)
     }
 
     /// An ACL stands for a mode: set by somebody outside the file's group, it takes set-group-id away.
-    pub(super) fn set_xattr(
+    pub(super) fn set_attribute(
         &self,
-        req: &Request,
+        who: Who,
         ino: INodeNo,
         name: &[u8],
         value: &[u8],
@@ -72,9 +86,9 @@ impl Server {
     ) -> Result<(), Error> {
         let node = self.node(ino)?;
         self.ops.set_xattr(&node, name, value, mode)?;
-        if name == ACCESS_ACL && req.uid() != 0 {
+        if name == ACCESS_ACL && who.uid != 0 {
             let attr = node.attr();
-            if attr.mode & SET_GROUP != 0 && !is_member(req, attr.gid) {
+            if attr.mode & SET_GROUP != 0 && !is_member(who, attr.gid) {
                 let mode = Some(attr.mode & 0o7777 & !SET_GROUP);
                 self.ops.set_attr(&node, &SetAttr { mode, ..SetAttr::default() })?;
             }
@@ -91,7 +105,7 @@ impl Server {
     /// A write of the kernel's cache was accepted before, whatever the file's flags are now.
     pub(super) fn write_to(
         &self,
-        req: &Request,
+        who: Who,
         ino: INodeNo,
         offset: u64,
         data: &[u8],
@@ -104,10 +118,10 @@ impl Server {
         }
         let strip = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if strip {
-            self.drop_privileges(req, &node)?;
+            self.drop_privileges(who, &node)?;
         }
         // Who wrote what the kernel's cache held is not known, so limits hold for it.
-        let bound = from_cache || req.uid() != 0;
+        let bound = from_cache || who.uid != 0;
         let write = |offset, data| match bound {
             true => self.ops.write_direct(&node, offset, data, strip),
             false => self.ops.without_limits(|| self.ops.write_direct(&node, offset, data, strip)),
@@ -172,28 +186,33 @@ impl Server {
 
     pub(super) fn create_or_open(
         &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
+        who: Who,
+        at: (INodeNo, &[u8]),
         mode: u32,
         umask: u32,
         flags: i32,
-    ) -> Result<(FileAttr, Generation), Error> {
-        match self.make(req, parent, name, mode, umask, New::File) {
+    ) -> Result<(Node, Entry), Error> {
+        let node = match self.new_node(who, at, mode, umask, New::File) {
             Err(e) if e.is(Errno::Exist) && flags & EXCLUSIVE == 0 => {
-                let node = self.ops.lookup(&self.node(parent)?, name.as_bytes())?;
+                let node = self.ops.lookup(&self.node(at.0)?, at.1)?;
                 self.check_open(&node, flags)?;
-                self.entry(&node)
+                node
             }
-            other => other,
-        }
+            other => other?,
+        };
+        let entry = self.entry(&node)?;
+        Ok((node, entry))
     }
 
-    pub(super) fn xattr(&self, value: Vec<u8>, size: u32, reply: ReplyXattr) {
-        match size as usize {
-            0 => reply.size(value.len() as u32),
-            room if value.len() > room => reply.error(fuser::Errno::ERANGE),
-            _ => reply.data(&value),
+    pub(super) fn seek_node(&self, ino: INodeNo, offset: i64, whence: i32) -> Result<u64, Error> {
+        const SEEK_DATA: i32 = 3;
+        const SEEK_HOLE: i32 = 4;
+        let node = self.node(ino)?;
+        let from = u64::try_from(offset).map_err(|_| Errno::Nxio)?;
+        match whence {
+            SEEK_DATA => self.ops.seek(&node, from, true),
+            SEEK_HOLE => self.ops.seek(&node, from, false),
+            _ => Err(Errno::Inval.into()),
         }
     }
 
@@ -211,14 +230,14 @@ impl Server {
     }
 
     /// A page of the counters, on the root directory, for root and for the one who mounted it.
-    pub(super) fn stats_page(&self, req: &Request, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
-        self.may_control(req, ino)?;
+    pub(super) fn stats_page(&self, who: Who, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+        self.may_control(who, ino)?;
         self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
     }
 
     /// Sets a tunable, on the root directory, for root and for the one who mounted it.
-    pub(super) fn set_tunable(&self, req: &Request, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
-        self.may_control(req, ino)?;
+    pub(super) fn set_tunable(&self, who: Who, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+        self.may_control(who, ino)?;
         let (name, value) = control::setting(input).ok_or(Errno::Inval)?;
         let holds = match name {
             // What was opened for reading stays so.
@@ -229,25 +248,13 @@ impl Server {
         Ok(control::encode_setting(name, holds).ok_or(Errno::Inval)?.to_vec())
     }
 
-    fn may_control(&self, req: &Request, ino: INodeNo) -> Result<(), Error> {
+    fn may_control(&self, who: Who, ino: INodeNo) -> Result<(), Error> {
         if ino != INodeNo::ROOT {
             return Err(Errno::NotTy.into());
         }
-        if req.uid() != 0 && req.uid() != self.owner {
+        if who.uid != 0 && who.uid != self.owner {
             return Err(Errno::Acces.into());
         }
         Ok(())
-    }
-
-    pub(super) fn fsync_node(&self, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
-        let (ops, notices) = (self.ops.clone(), self.notices.clone());
-        self.pool.run_waiting(move || {
-            answer!(reply, {
-                let node = ops.node(disk_ino(ino))?;
-                ops.sync_node(&node, datasync)?;
-                notices.settle(ino);
-                Ok(())
-            });
-        });
     }
 }

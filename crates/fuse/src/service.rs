@@ -1,0 +1,217 @@
+//! What a transport asks of a file system: requests without the protocol's bytes, answers without its replies.
+//!
+//! Transports call from many threads at once. A call may wait; what a transport has to know of that, it asks beforehand.
+
+use extant::{New, SetAttr};
+use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
+use std::io;
+use std::time::Duration;
+
+/// A request's outcome.
+pub type Answer<T> = Result<T, Errno>;
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Thread, as seen from the server; 0 if it is not seen.
+    pub pid: u32,
+}
+
+/// A name's inode; the kernel remembers it until it tells that it forgot it.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Attributes, the number among them.
+    pub attr: FileAttr,
+    /// Tells inodes of one number apart.
+    pub generation: u64,
+}
+
+/// A name in a listing.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a> {
+    /// The inode's number.
+    pub ino: INodeNo,
+    /// Where the listing goes on behind it.
+    pub next: u64,
+    /// Type.
+    pub kind: FileType,
+    /// Name.
+    pub name: &'a [u8],
+}
+
+/// Content that was read.
+#[derive(Clone, Copy, Debug)]
+pub enum Data {
+    /// So many bytes of the buffer.
+    Filled(usize),
+    /// Lies elsewhere, for ever.
+    Elsewhere(&'static [u8]),
+}
+
+/// Room of a file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// All blocks.
+    pub blocks: u64,
+    /// Free ones.
+    pub free: u64,
+    /// Free ones that anybody may have.
+    pub available: u64,
+    /// All inodes.
+    pub inodes: u64,
+    /// Free ones.
+    pub inodes_free: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+}
+
+/// What is asked of the kernel at the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Wants {
+    /// It collects writes.
+    pub writeback: bool,
+    /// It honours ACLs.
+    pub acl: bool,
+}
+
+/// Tells the kernel to drop what it keeps of an inode: number, first byte (negative: attributes only), length.
+pub type Tell = Box<dyn Fn(INodeNo, i64, i64) -> io::Result<()> + Send + Sync>;
+
+/// A file system, as a kernel's FUSE sees it. What a method leaves out is answered with ENOSYS.
+pub trait Service: Send + Sync + 'static {
+    /// What is asked of the kernel.
+    fn wants(&self) -> Wants;
+
+    /// How long the kernel may keep names and attributes.
+    fn time_to_live(&self) -> Duration;
+
+    /// From now on the kernel can be told what is old. Called once, before the first request.
+    fn connect(&self, _tell: Tell) {}
+
+    /// The mount has ended. Called once, after the last request.
+    fn end(&self) {}
+
+    /// The inode of a name; none if there is no such name. Counts one lookup.
+    fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>>;
+
+    /// The kernel forgets so many lookups.
+    fn forget(&self, ino: INodeNo, lookups: u64);
+
+    /// Attributes; of an open file, or by name.
+    fn attr(&self, ino: INodeNo, open: bool) -> Answer<FileAttr>;
+
+    /// Changes attributes; gives them all.
+    fn set_attr(&self, who: Who, ino: INodeNo, set: SetAttr) -> Answer<FileAttr>;
+
+    /// Where a symlink leads.
+    fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>>;
+
+    /// A new inode with a name. Counts one lookup.
+    fn make(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, what: New<'_>) -> Answer<Entry>;
+
+    /// Makes and opens a file. Counts one lookup.
+    fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, flags: i32) -> Answer<Entry>;
+
+    /// Removes a name, not of a directory.
+    fn unlink(&self, parent: INodeNo, name: &[u8]) -> Answer<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, parent: INodeNo, name: &[u8]) -> Answer<()>;
+
+    /// Moves a name; flags as renameat2(2) has them.
+    fn rename(&self, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()>;
+
+    /// Another name. Counts one lookup.
+    fn link(&self, _ino: INodeNo, _parent: INodeNo, _name: &[u8]) -> Answer<Entry> {
+        Err(Errno::EPERM)
+    }
+
+    /// Opens; flags as open(2) has them.
+    fn open(&self, ino: INodeNo, flags: i32) -> Answer<()>;
+
+    /// The last close of what was opened with these flags.
+    fn release(&self, ino: INodeNo, flags: i32) -> Answer<()>;
+
+    /// Reads.
+    fn read(&self, ino: INodeNo, offset: u64, buf: &mut [u8]) -> Answer<Data>;
+
+    /// Writes.
+    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: WriteFlags) -> Answer<usize>;
+
+    /// Makes durable.
+    fn fsync(&self, ino: INodeNo, datasync: bool) -> Answer<()>;
+
+    /// Whether [`Service::fsync`] waits for a device.
+    fn fsync_waits(&self) -> bool {
+        true
+    }
+
+    /// Hands out names from a place in a directory, until `each` refuses one.
+    fn list(&self, ino: INodeNo, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()>;
+
+    /// The same with attributes, as far as they can be had. Each but the dots counts one lookup; one that was refused, or is
+    /// handed out without an entry, counts none.
+    fn list_plus(
+        &self,
+        ino: INodeNo,
+        from: u64,
+        each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
+    ) -> Answer<()>;
+
+    /// Room.
+    fn usage(&self) -> Usage {
+        Usage { blocks: 0, free: 0, available: 0, inodes: 0, inodes_free: 0, block_size: 512 }
+    }
+
+    /// Sets an attribute; flags as setxattr(2) has them.
+    fn set_xattr(&self, _who: Who, _ino: INodeNo, _name: &[u8], _value: &[u8], _flags: i32) -> Answer<()> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// An attribute's value.
+    fn xattr(&self, _ino: INodeNo, _name: &[u8]) -> Answer<Vec<u8>> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// The names of all attributes, each with a zero behind.
+    fn list_xattrs(&self, _ino: INodeNo) -> Answer<Vec<u8>> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// Removes an attribute.
+    fn remove_xattr(&self, _ino: INodeNo, _name: &[u8]) -> Answer<()> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// An ioctl.
+    fn ioctl(&self, _who: Who, _ino: INodeNo, _cmd: u32, _input: &[u8]) -> Answer<Vec<u8>> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// fallocate(2).
+    fn allocate(&self, _who: Who, _ino: INodeNo, _offset: u64, _length: u64, _mode: i32) -> Answer<()> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// lseek(2) to data or holes, as far as the kernel has written what it keeps.
+    fn seek(&self, _ino: INodeNo, _offset: i64, _whence: i32) -> Answer<u64> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// Whether the kernel may keep data of this file that it has not written: [`Service::write_back`] comes before a seek then.
+    fn is_written_to(&self, _ino: INodeNo) -> bool {
+        false
+    }
+
+    /// Has the kernel write what it keeps of an open file. Its writes are requests: for threads that do not receive them.
+    fn write_back(&self, _ino: INodeNo) {}
+
+    /// copy_file_range(2).
+    fn copy(&self, _who: Who, _from: (INodeNo, u64), _to: (INodeNo, u64), _len: u64) -> Answer<usize> {
+        Err(Errno::ENOSYS)
+    }
+}
