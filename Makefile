@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
 
-.PHONY: all run test bench space contention fuzz real crash reliability conformance xfstests lint loom setup clean
+.PHONY: all run test bench space contention fuzz real rings crash reliability conformance xfstests lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -46,6 +46,10 @@ contention:
 # Random operations against a model, and damaged images, until the time is over.
 fuzz: setup
 	EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --release -p extant --test it -- --ignored fuzz --nocapture
+
+# All tests of mounts, the long ones too, served through io_uring.
+rings: setup
+	EXTANT_TRANSPORT=uring $(CARGO) test --release -p extant-fuse --test it -- --include-ignored
 
 # Power cuts in random mixes of operations, until the time is over: goes on with the seed after the last one in FIGURES.
 crash: setup

@@ -11,12 +11,16 @@ use std::thread::JoinHandle;
 /// Mounts any service on `dir` and serves it from threads of its own; joined, they tell how the mount ended.
 ///
 /// # Errors
-/// Those of mount(2).
+/// Those of mount(2); Unsupported if the transport that the options name cannot be had.
 pub fn mount(
     service: impl Service,
     dir: &Path,
     options: &MountOptions,
     read_only: bool,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    mount::start(&Arc::new(service), dir, options, read_only)
+    let (thread, instead) = mount::start(&Arc::new(service), dir, options, read_only)?;
+    match instead {
+        None => Ok(thread),
+        Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+    }
 }

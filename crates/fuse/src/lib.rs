@@ -16,9 +16,11 @@ mod mount;
 mod notices;
 mod pool;
 mod reply;
+mod ring;
 mod server;
 mod service;
 mod stats;
 mod tune;
+mod wire;
 
-pub use mount::{MountOptions, Mounted, Unmounter, mount};
+pub use mount::{MountOptions, Mounted, Transport, Unmounter, mount};

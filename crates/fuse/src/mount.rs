@@ -3,14 +3,51 @@
 use crate::device::Device;
 use crate::server::Server;
 use crate::service::Service;
-use crate::{kernel, tune};
+use crate::{kernel, ring, tune};
 use extant::{AccessTimes, Fs};
 use fuser::{Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// By reading `/dev/fuse`: everywhere.
+    #[default]
+    Device,
+    /// Through io_uring: fewer system calls and switches of threads. Linux 6.14, enabled by its administrator. Where it cannot be had, the
+    /// other one serves, and [`Mounted::instead`] says why.
+    IoUring,
+    /// Through io_uring where that can be had.
+    Auto,
+}
+
+impl Transport {
+    /// Why it cannot be had here, if it cannot.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Transport::IoUring => ring::missing(),
+            Transport::Device | Transport::Auto => None,
+        }
+    }
+}
+
+impl FromStr for Transport {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Transport, ()> {
+        match name {
+            "dev" => Ok(Transport::Device),
+            "uring" => Ok(Transport::IoUring),
+            "auto" => Ok(Transport::Auto),
+            _ => Err(()),
+        }
+    }
+}
 
 /// How a file system is served.
 #[derive(Clone, Debug)]
@@ -36,6 +73,8 @@ pub struct MountOptions {
     pub directory_access_times: bool,
     /// The type shows as `fuse.SUBTYPE`.
     pub subtype: String,
+    /// How requests come.
+    pub transport: Transport,
 }
 
 impl Default for MountOptions {
@@ -51,6 +90,7 @@ impl Default for MountOptions {
             access_times: None,
             directory_access_times: true,
             subtype: "extant".into(),
+            transport: Transport::default(),
         }
     }
 }
@@ -61,6 +101,7 @@ pub struct Mounted {
     dir: PathBuf,
     thread: JoinHandle<io::Result<()>>,
     outcome: std::sync::mpsc::Receiver<Result<(), extant::Error>>,
+    instead: Option<String>,
 }
 
 impl MountOptions {
@@ -106,22 +147,32 @@ fn kernel_option(name: &str) -> MountOption {
 pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
-    let thread = start(&Arc::new(server), dir, options, read_only)?;
-    Ok(Mounted { dir: dir.into(), thread, outcome })
+    let (thread, instead) = start(&Arc::new(server), dir, options, read_only)?;
+    Ok(Mounted { dir: dir.into(), thread, outcome, instead })
 }
 
 type Serving = JoinHandle<io::Result<()>>;
 
-/// Mounts a service on `dir` and starts the threads that serve it; joined, they tell how the mount ended.
+/// Mounts a service on `dir` and starts the threads that serve it; joined, they tell how the mount ended. The text says why it is not
+/// the transport that was asked for.
 pub(crate) fn start(
     service: &Arc<impl Service>,
     dir: &Path,
     options: &MountOptions,
     read_only: bool,
-) -> io::Result<Serving> {
-    let serving = start_device(service, dir, options, read_only)?;
+) -> io::Result<(Serving, Option<String>)> {
+    let (thread, instead) = match options.transport {
+        Transport::Device => (start_device(service, dir, options, read_only)?, None),
+        wanted => match start_rings(service, dir, options, read_only)? {
+            Ok(thread) => (thread, None),
+            Err(why) => {
+                let told = (wanted == Transport::IoUring).then_some(why);
+                (start_device(service, dir, options, read_only)?, told)
+            }
+        },
+    };
     tune::raise_limits(dir);
-    Ok(serving)
+    Ok((thread, instead))
 }
 
 fn start_device(
@@ -141,10 +192,35 @@ fn start_device(
     std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())
 }
 
+/// The text says why there are none.
+fn start_rings(
+    service: &Arc<impl Service>,
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> io::Result<Result<Serving, String>> {
+    if let Some(why) = Transport::IoUring.missing() {
+        return Ok(Err(why));
+    }
+    let started = ring::start(service.clone(), kernel::mount(dir, options, read_only)?, dir);
+    if started.is_err() {
+        unmount_dir(dir, true)?;
+    }
+    match started {
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(Err(e.to_string())),
+        other => other.map(Ok),
+    }
+}
+
 impl Mounted {
     /// Where it is mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Why it is not served through the transport that was asked for, if it is not.
+    pub fn instead(&self) -> Option<&str> {
+        self.instead.as_deref()
     }
 
     /// What unmounts it from another thread.

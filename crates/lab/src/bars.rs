@@ -45,7 +45,10 @@ const HUGE_BYTES: u64 = 200_000_000;
 
 /// All bars for which there are figures.
 pub fn judge(record: &Record, huge: Option<&Huge>) -> Vec<Verdict> {
-    let mut verdicts: Vec<Verdict> = record.rows().iter().filter_map(|(row, _)| through_fuse(record, row)).collect();
+    let mut verdicts = Vec::new();
+    for (ours, null) in [(Side::ExtantFuse, Side::Null), (Side::ExtantRings, Side::NullRings)] {
+        verdicts.extend(record.rows().iter().filter_map(|(row, _)| through_fuse(record, row, ours, null)));
+    }
     for (row, _) in record.rows() {
         verdicts.extend(like_kernel(record, row));
     }
@@ -60,11 +63,11 @@ fn name(row: &Row) -> String {
 }
 
 /// Beside fuse2fs and the null server; where both say something, the lower of the two counts.
-fn through_fuse(record: &Record, row: &Row) -> Option<Verdict> {
-    let ours = Side::ExtantFuse.name();
+fn through_fuse(record: &Record, row: &Row, side: Side, null: Side) -> Option<Verdict> {
+    let ours = side.name();
     let times = TIMES_FUSE2FS.iter().find(|(workload, _)| *workload == row.workload).map(|(_, times)| *times);
     let beside_fuse2fs = times.and_then(|t| Some((t, record.ratio(row, ours, Side::Fuse2fs.name())?)));
-    let beside_null = record.ratio(row, ours, Side::Null.name());
+    let beside_null = record.ratio(row, ours, null.name());
     let mut bar = Vec::new();
     let mut found = Vec::new();
     let mut reached = false;
@@ -82,8 +85,9 @@ fn through_fuse(record: &Record, row: &Row) -> Option<Verdict> {
         return None;
     }
     let lower = if bar.len() > 1 { " (the lower)" } else { "" };
+    let way = if side == Side::ExtantRings { "io_uring" } else { "FUSE" };
     Some(Verdict {
-        bar: format!("through FUSE, {}, {}{lower}", name(row), bar.join(" or ")),
+        bar: format!("through {way}, {}, {}{lower}", name(row), bar.join(" or ")),
         reached,
         found: found.join("; "),
     })

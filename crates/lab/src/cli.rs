@@ -6,7 +6,7 @@ use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
 use crate::{age, bars, claims, contention, huge, pairs, prealloc, report, scratch, serve, space60t};
 use clap::{Args, Parser, Subcommand};
-use extant_fuse::MountOptions;
+use extant_fuse::{MountOptions, Transport};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +55,9 @@ enum Command {
         /// The kernel hands on each write at once.
         #[arg(long)]
         write_through: bool,
+        /// Requests come through io_uring.
+        #[arg(long)]
+        rings: bool,
         /// Where to mount.
         dir: PathBuf,
     },
@@ -106,8 +109,10 @@ pub fn main() -> ExitCode {
         Command::Space60t(args) => space60t::run(&args),
         Command::SpaceClaims(args) => claims::run(&args),
         Command::Age(args) => age::run(&args),
-        Command::Serve { image, threads, write_through, dir } => {
-            let options = MountOptions { threads, writeback_cache: !write_through, ..MountOptions::default() };
+        Command::Serve { image, threads, write_through, rings, dir } => {
+            let transport = if rings { Transport::IoUring } else { Transport::Device };
+            let writeback_cache = !write_through;
+            let options = MountOptions { threads, writeback_cache, transport, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)
         }
         Command::Open { image } => open(&image).map(|()| true),
@@ -146,7 +151,7 @@ fn bench(args: &BenchArgs) -> io::Result<bool> {
 
 fn plan(args: &BenchArgs) -> io::Result<Plan> {
     let sides = match args.sides.is_empty() {
-        true => USUAL.to_vec(),
+        true => usual(),
         false => args.sides.iter().map(|name| side(name)).collect::<io::Result<_>>()?,
     };
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
@@ -156,6 +161,15 @@ fn plan(args: &BenchArgs) -> io::Result<Plan> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no scenario"));
     }
     Ok(plan)
+}
+
+/// The usual sides; through io_uring, too, where the kernel has that on.
+fn usual() -> Vec<Side> {
+    let rings = match Transport::IoUring.missing() {
+        None => vec![Side::ExtantRings, Side::NullRings],
+        Some(_) => Vec::new(),
+    };
+    [USUAL.to_vec(), rings].concat()
 }
 
 fn side(name: &str) -> io::Result<Side> {

@@ -16,6 +16,8 @@ pub fn text(record: &Record, huge: Option<&Huge>, all: &[Verdict], plan: &Plan) 
         parts.push(medians(record, &plan.sides));
         parts.push(ratios(record, Side::Engine, &theirs[..1]));
         parts.push(ratios(record, Side::ExtantFuse, &theirs));
+        parts.push(ratios(record, Side::ExtantRings, &[Side::ExtantFuse, Side::Fuse2fs, Side::NullRings]));
+        parts.push(ratios(record, Side::NullRings, &[Side::Null]));
     }
     parts.extend(huge.map(large));
     parts.push(verdicts(all));

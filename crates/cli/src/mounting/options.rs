@@ -1,6 +1,7 @@
 //! Options of a mount, as `-o` has them.
 
 use extant::AccessTimes;
+use extant_fuse::Transport;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub struct Options {
     pub writeback_cache: bool,
     /// Threads that serve; 0: by the number of CPUs.
     pub threads: usize,
+    /// How requests come from the kernel.
+    pub transport: Transport,
     /// Where the external journal is, for a file system that has one.
     pub journal: Option<PathBuf>,
     /// What free-space trees may take, in bytes.
@@ -62,6 +65,7 @@ impl Default for Options {
             direct_io: false,
             writeback_cache: true,
             threads: 0,
+            transport: Transport::default(),
             journal: None,
             tree_memory: None,
             aggression: None,
@@ -192,6 +196,7 @@ impl Options {
             }
             ("prefetch_block_bitmaps", "0" | "1") => self.prefetch = value == "1",
             ("threads", number) => self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?,
+            ("transport", name) => self.transport = name.parse().map_err(|()| wrong())?,
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
             ("errors", "continue" | "remount-ro" | "panic") => {}
             // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is changed.
@@ -288,6 +293,7 @@ mod tests {
             "data=what",
             "commit=soon",
             "threads=-1",
+            "transport=pigeon",
             "ro,dax=always",
         ] {
             let message = Options::parse([bad]).unwrap_err();

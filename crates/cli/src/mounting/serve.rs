@@ -36,6 +36,9 @@ fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::L
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     let mounted = extant_fuse::mount(fs, &plan.dir, &fuse_options(plan)).at(plan.dir.display())?;
+    if let Some(why) = mounted.instead() {
+        audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
+    }
     if plan.options.needs_more_flags()
         && let Err(error) = change_flags(plan)
     {
@@ -146,6 +149,7 @@ fn fuse_options(plan: &Plan) -> MountOptions {
         source: plan.image.to_string_lossy().into_owned(),
         kernel: own.by_name(),
         threads: own.threads,
+        transport: own.transport,
         writeback_cache: own.writeback_cache,
         acl: own.acl,
         access_times: own.access_times(),

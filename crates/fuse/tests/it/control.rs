@@ -61,7 +61,7 @@ fn shut_down(dir: &Path) -> io::Result<i32> {
 }
 
 #[test]
-fn labels() {
+pub fn labels() {
     same_as_kernel("default", |dir, notes| {
         let root = File::open(dir).expect("open");
         let long = "seventeen bytes!!";
@@ -73,7 +73,7 @@ fn labels() {
 }
 
 #[test]
-fn trimming_knows_its_limits() {
+pub fn trimming_knows_its_limits() {
     same_as_kernel("default", |dir, notes: &mut Notes| {
         let root = File::open(dir).expect("open");
         let whole = u64::MAX;
@@ -95,7 +95,7 @@ fn trimming_knows_its_limits() {
 }
 
 #[test]
-fn a_mount_that_is_shut_down_is_recovered() {
+pub fn a_mount_that_is_shut_down_is_recovered() {
     let mut served = Served::new("default");
     fs::write(served.path("kept"), b"kept").expect("write");
     File::open(served.path("kept")).expect("open").sync_all().expect("fsync");
@@ -148,14 +148,14 @@ fn changes(which: Option<AccessTimes>) -> [bool; 2] {
 }
 
 #[test]
-fn access_times_are_kept_as_the_mount_was_asked_to() {
+pub fn access_times_are_kept_as_the_mount_was_asked_to() {
     assert_eq!(changes(None), [false, false]);
     assert_eq!(changes(Some(AccessTimes::Relative)), [true, false]);
     assert_eq!(changes(Some(AccessTimes::Always)), [true, true]);
 }
 
 #[test]
-fn a_change_of_flags_shows_at_once() {
+pub fn a_change_of_flags_shows_at_once() {
     same_as_kernel("default", |dir, notes| {
         // Of files the kernel keeps the times itself.
         let path = dir.join("sub");

@@ -23,7 +23,7 @@ fn fill(dir: &Path, count: usize) {
 }
 
 #[test]
-fn numbers_in_entries_are_those_of_stat() {
+pub fn numbers_in_entries_are_those_of_stat() {
     for set in SETS {
         let mut served = Served::new(set);
         fs::create_dir(served.path("d")).expect("mkdir");
@@ -57,7 +57,7 @@ fn numbers_in_entries_are_those_of_stat() {
 }
 
 #[test]
-fn every_place_can_be_sought() {
+pub fn every_place_can_be_sought() {
     for set in SETS {
         let mut served = Served::new(set);
         let top = served.path("d");
@@ -85,7 +85,7 @@ fn every_place_can_be_sought() {
 }
 
 #[test]
-fn names_that_stay_are_read_exactly_once() {
+pub fn names_that_stay_are_read_exactly_once() {
     for set in SETS {
         let mut served = Served::new(set);
         let top = served.path("d");
@@ -114,7 +114,7 @@ fn names_that_stay_are_read_exactly_once() {
 }
 
 #[test]
-fn rewinding_shows_what_is_new() {
+pub fn rewinding_shows_what_is_new() {
     same_as_kernel("default", |dir, notes| {
         fill(dir, 10);
         let mut reader = open(dir);
@@ -135,7 +135,7 @@ fn rewinding_shows_what_is_new() {
 }
 
 #[test]
-fn a_directory_without_a_name() {
+pub fn a_directory_without_a_name() {
     same_as_kernel("orphan_file", |dir, notes| {
         for how in ["rmdir", "rename"] {
             let (gone, other) = (dir.join("gone"), dir.join("other"));
@@ -168,7 +168,7 @@ fn a_directory_without_a_name() {
 }
 
 #[test]
-fn links_and_sizes_of_directories() {
+pub fn links_and_sizes_of_directories() {
     same_as_kernel("default", |dir, notes| {
         let stat = |path: &Path| fs::metadata(path).map(|m| (m.nlink(), m.len(), m.blocks(), m.mode()));
         let top = dir.join("d");

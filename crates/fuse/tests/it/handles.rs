@@ -56,7 +56,7 @@ fn read(mut file: File) -> Vec<u8> {
 }
 
 #[test]
-fn a_handle_outlives_the_mount_but_not_the_file() {
+pub fn a_handle_outlives_the_mount_but_not_the_file() {
     let mut served = Served::new("orphan_file");
     std::fs::create_dir_all(served.path("dir/sub")).expect("mkdir");
     std::fs::write(served.path("dir/sub/file"), b"content").expect("write");
@@ -85,7 +85,7 @@ fn a_handle_outlives_the_mount_but_not_the_file() {
 }
 
 #[test]
-fn a_listing_names_inodes_that_cannot_be_had() {
+pub fn a_listing_names_inodes_that_cannot_be_had() {
     let mut served = Served::new("default");
     for name in ["one", "two", "three"] {
         std::fs::write(served.path(name), name).expect("write");
@@ -109,7 +109,7 @@ fn a_listing_names_inodes_that_cannot_be_had() {
 }
 
 #[test]
-fn an_image_is_mounted_once() {
+pub fn an_image_is_mounted_once() {
     let mut served = Served::of(make("default"));
     let second = Fs::open(served.image(), &OpenOptions::new()).map(drop).expect_err("it is in use");
     assert_eq!(second.errno(), libc::EBUSY, "{second}");

@@ -9,5 +9,7 @@ mod oracle;
 mod permissions;
 mod ranges;
 mod real;
+mod rings;
 mod served;
 mod times;
+mod watchdog;

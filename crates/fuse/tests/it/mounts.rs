@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 #[test]
-fn a_tree_survives_a_mount() {
+pub fn a_tree_survives_a_mount() {
     let mut served = Served::new("orphan_file");
     let plan = Plan::random(1, &Shape::small());
     let top = served.path("tree");
@@ -29,7 +29,7 @@ fn a_tree_survives_a_mount() {
 }
 
 #[test]
-fn many_writers_at_once() {
+pub fn many_writers_at_once() {
     let mut served = Served::new("default");
     std::thread::scope(|s| {
         for t in 0..4u8 {
@@ -56,7 +56,7 @@ fn write_and_read(dir: &Path, t: u8) {
 }
 
 #[test]
-fn an_open_file_outlives_its_name() {
+pub fn an_open_file_outlives_its_name() {
     let mut served = Served::new("default");
     let path = served.path("gone");
     let mut file = fs::File::options().create(true).read(true).write(true).truncate(true).open(&path).expect("create");
@@ -72,7 +72,7 @@ fn an_open_file_outlives_its_name() {
 }
 
 #[test]
-fn attributes_and_links() {
+pub fn attributes_and_links() {
     let mut served = Served::new("orphan_file");
     let file = served.path("file");
     fs::write(&file, b"x").expect("write");
@@ -92,7 +92,7 @@ fn attributes_and_links() {
 }
 
 #[test]
-fn holes_and_random_writes() {
+pub fn holes_and_random_writes() {
     let mut served = Served::new("1k");
     let path = served.path("sparse");
     let file = fs::File::options().create(true).read(true).write(true).truncate(true).open(&path).expect("create");
@@ -116,7 +116,7 @@ fn holes_and_random_writes() {
 }
 
 #[test]
-fn free_space_is_given_back_to_the_device() {
+pub fn free_space_is_given_back_to_the_device() {
     let mut served = Served::new("default");
     let path = served.path("big");
     fs::write(&path, vec![1; 64 << 20]).expect("write");

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 #[test]
-fn limits_of_names() {
+pub fn limits_of_names() {
     same_as_kernel("default", |dir, notes| {
         for len in [1, 254, 255, 256, 300] {
             let name = "n".repeat(len);
@@ -61,7 +61,7 @@ fn listing(top: &Path) -> io::Result<Vec<String>> {
 }
 
 #[test]
-fn renames_with_all_flags() {
+pub fn renames_with_all_flags() {
     let names = ["f", "g", "hard", "l", "d", "d/sub", "d/f", "e", "e/full", "missing", "d/sub/new", "f/below"];
     let flags = [
         RenameFlags::empty(),
@@ -89,7 +89,7 @@ fn renames_with_all_flags() {
 }
 
 #[test]
-fn special_files() {
+pub fn special_files() {
     same_as_kernel("default", |dir, notes| {
         let devices = [(1, 3), (8, 0), (0, 0), (259, 1_000_000), (4095, 0xf_ffff), (255, 255), (256, 1), (1, 256)];
         for (major, minor) in devices {
@@ -125,7 +125,7 @@ fn attribute(notes: &mut Notes, path: &Path, name: &str, sizes: &[usize]) {
 }
 
 #[test]
-fn attributes_by_name() {
+pub fn attributes_by_name() {
     same_as_kernel("default", |dir, notes| {
         fs::write(dir.join("f"), b"x").expect("write");
         fs::create_dir(dir.join("d")).expect("mkdir");
@@ -172,7 +172,7 @@ fn attributes_by_name() {
 }
 
 #[test]
-fn what_open_says() {
+pub fn what_open_says() {
     use rustix::fs::OFlags;
     same_as_kernel("default", |dir, notes| {
         fs::create_dir(dir.join("d")).expect("mkdir");
@@ -213,7 +213,7 @@ fn what_open_says() {
 }
 
 #[test]
-fn links() {
+pub fn links() {
     same_as_kernel("default", |dir, notes| {
         fs::write(dir.join("f"), b"x").expect("write");
         fs::create_dir(dir.join("d")).expect("mkdir");

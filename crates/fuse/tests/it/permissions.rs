@@ -48,7 +48,7 @@ fn privileged(path: &Path, bits: u32) -> File {
 }
 
 #[test]
-fn set_id_bits_go_with_changes_by_others() {
+pub fn set_id_bits_go_with_changes_by_others() {
     same_as_kernel("default", |dir, notes| {
         for bits in [0o6777, 0o6767, 0o4755, 0o2777, 0o2766] {
             let path = dir.join(format!("f{bits:o}"));
@@ -83,7 +83,7 @@ fn set_id_bits_go_with_changes_by_others() {
 }
 
 #[test]
-fn changes_of_owner_take_set_id_bits() {
+pub fn changes_of_owner_take_set_id_bits() {
     same_as_kernel("default", |dir, notes| {
         for bits in [0o6755, 0o6745, 0o2711] {
             let path = dir.join(format!("f{bits:o}"));
@@ -117,7 +117,7 @@ fn changes_of_owner_take_set_id_bits() {
 }
 
 #[test]
-fn set_group_id_directories_hand_their_group_down() {
+pub fn set_group_id_directories_hand_their_group_down() {
     same_as_kernel("orphan_file", |dir, notes| {
         let top = dir.join("top");
         mkdir(&top, 0o777).expect("mkdir");
@@ -147,7 +147,7 @@ fn acl_names(dir: &Path, notes: &mut Notes, name: &str) {
 }
 
 #[test]
-fn acls_are_inherited_and_tied_to_the_mode() {
+pub fn acls_are_inherited_and_tied_to_the_mode() {
     same_as_kernel("default", |dir, notes| {
         mkdir(&dir.join("d"), 0o755).expect("mkdir");
         notes.program(dir, "setfacl", &["-d", "-m", "u::rwx,u:1000:rwx,g::r-x,g:2000:rw,m::rwx,o::---", "d"]);
@@ -180,7 +180,7 @@ fn acls_are_inherited_and_tied_to_the_mode() {
 }
 
 #[test]
-fn acls_decide() {
+pub fn acls_decide() {
     same_as_kernel("default", |dir, notes| {
         fs::write(dir.join("f"), b"content").expect("write");
         set_mode(&dir.join("f"), 0o600).expect("chmod");
@@ -217,7 +217,7 @@ fn acls_decide() {
 
 /// Members by their main group, members by another, and strangers.
 #[test]
-fn set_group_id_and_who_belongs_to_the_group() {
+pub fn set_group_id_and_who_belongs_to_the_group() {
     same_as_kernel("default", |dir, notes| {
         fs::set_permissions(dir, Permissions::from_mode(0o777)).expect("chmod");
         let path = dir.join("g");
@@ -323,7 +323,7 @@ fn try_changes(dir: &Path, notes: &mut Notes, label: &str, open: &File) {
 }
 
 #[test]
-fn immutable_and_append_only_files() {
+pub fn immutable_and_append_only_files() {
     same_as_kernel("default", |dir, notes| {
         for (label, flags) in
             [("immutable", IFlags::IMMUTABLE), ("append", IFlags::APPEND), ("both", IFlags::IMMUTABLE | IFlags::APPEND)]
@@ -342,7 +342,7 @@ fn immutable_and_append_only_files() {
 }
 
 #[test]
-fn immutable_and_append_only_directories() {
+pub fn immutable_and_append_only_directories() {
     same_as_kernel("default", |dir, notes| {
         for (label, flags) in [("immutable", IFlags::IMMUTABLE), ("append", IFlags::APPEND)] {
             let sub = dir.join("d");
@@ -374,7 +374,7 @@ fn immutable_and_append_only_directories() {
 }
 
 #[test]
-fn flags_are_kept_and_inherited() {
+pub fn flags_are_kept_and_inherited() {
     same_as_kernel("default", |dir, notes| {
         let top = dir.join("top");
         mkdir(&top, 0o777).expect("mkdir");

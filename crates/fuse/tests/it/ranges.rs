@@ -13,7 +13,7 @@ fn file(path: &Path) -> File {
 }
 
 #[test]
-fn allocation_and_holes() {
+pub fn allocation_and_holes() {
     same_as_kernel("default", |dir, notes| {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let zero = FallocateFlags::ZERO_RANGE;
@@ -57,7 +57,7 @@ fn allocation_and_holes() {
 
 /// What FUSE's kernel side refuses, it refuses with the error that tells programs to do without.
 #[test]
-fn what_cannot_arrive_is_not_supported() {
+pub fn what_cannot_arrive_is_not_supported() {
     let mut served = Served::new("default");
     let f = file(&served.path("f"));
     f.write_all_at(&[1; 65536], 0).expect("write");
@@ -69,7 +69,7 @@ fn what_cannot_arrive_is_not_supported() {
 }
 
 #[test]
-fn data_and_holes_are_found() {
+pub fn data_and_holes_are_found() {
     for set in ["default", "ext2", "bigalloc"] {
         same_as_kernel(set, |dir, notes| {
             let f = file(&dir.join("f"));
@@ -95,7 +95,7 @@ fn data_and_holes_are_found() {
 
 /// Unwritten data in the kernel's cache count as data.
 #[test]
-fn data_not_yet_written_are_found() {
+pub fn data_not_yet_written_are_found() {
     let mut served = Served::new("default");
     let f = file(&served.path("f"));
     f.set_len(10 << 20).expect("truncate");
@@ -107,7 +107,7 @@ fn data_not_yet_written_are_found() {
 }
 
 #[test]
-fn limits_of_sizes() {
+pub fn limits_of_sizes() {
     for set in ["default", "ext2_1k", "1k"] {
         same_as_kernel(set, |dir, notes| {
             let f = file(&dir.join("f"));
@@ -129,7 +129,7 @@ fn limits_of_sizes() {
 }
 
 #[test]
-fn ranges_are_copied() {
+pub fn ranges_are_copied() {
     same_as_kernel("default", |dir, notes| {
         let (from, to) = (file(&dir.join("from")), file(&dir.join("to")));
         let data: Vec<_> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
@@ -152,7 +152,7 @@ fn ranges_are_copied() {
 }
 
 #[test]
-fn usage_is_what_the_kernel_says() {
+pub fn usage_is_what_the_kernel_says() {
     for set in ["default", "orphan_file", "1k", "bigalloc", "ext2", "no_journal"] {
         same_as_kernel(set, |dir, notes| {
             // Where files are mapped by pointers, too, a margin is kept here for what maps them; the kernel keeps one for extents only.
@@ -196,7 +196,7 @@ fn write_until_refused(f: &File, from: u64, most: u64) -> (u64, Option<i32>) {
 }
 
 #[test]
-fn writers_of_a_full_disk_are_stopped() {
+pub fn writers_of_a_full_disk_are_stopped() {
     const BYTES: u64 = 32 << 20;
     let mut served = Served::of(FeatureSet::named("default").make_sized(BYTES));
     let first = served.path("first");

@@ -1,16 +1,51 @@
 //! An image that is mounted through FUSE in this process.
 
+use crate::watchdog::Watchdog;
 use extant::{Fs, OpenOptions};
-use extant_fuse::{MountOptions, Mounted, mount};
+use extant_fuse::{MountOptions, Mounted, Transport, mount};
 use extant_testkit::image::{FeatureSet, Image};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 const BYTES: u64 = 512 << 20;
 
+thread_local! {
+    /// How the mounts of this thread's test are served.
+    static TRANSPORT: Cell<Transport> = Cell::new(everywhere());
+}
+
+/// The transport of all tests: `EXTANT_TRANSPORT=uring` has them all go through rings (`make rings`).
+fn everywhere() -> Transport {
+    let name = std::env::var("EXTANT_TRANSPORT").unwrap_or("dev".into());
+    let transport = name.parse().expect("EXTANT_TRANSPORT is dev, uring or auto");
+    if transport == Transport::IoUring {
+        enable_rings();
+    }
+    transport
+}
+
+/// Has the kernel offer FUSE over io_uring, which is off at first.
+fn enable_rings() {
+    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+    if let Err(e) = std::fs::write(SWITCH, "1") {
+        panic!(
+            "FUSE over io_uring cannot be tested here: {SWITCH}: {e} (Linux 6.14 with CONFIG_FUSE_IO_URING, and root)"
+        );
+    }
+}
+
+/// Runs a test with mounts that are served through io_uring.
+pub fn over_rings(test: impl FnOnce()) {
+    enable_rings();
+    TRANSPORT.set(Transport::IoUring);
+    test();
+    TRANSPORT.set(everywhere());
+}
+
 pub struct Served {
     image: Image,
     dir: PathBuf,
-    mounted: Option<Mounted>,
+    mounted: Option<(Mounted, Watchdog)>,
     /// How it is mounted the next time.
     pub options: MountOptions,
 }
@@ -36,7 +71,10 @@ impl Served {
 
     pub fn mount(&mut self) {
         let fs = Fs::open(self.image.path(), &OpenOptions::new()).expect("the image opens");
-        self.mounted = Some(mount(fs, &self.dir, &self.options).expect("mount"));
+        let options = MountOptions { transport: TRANSPORT.get(), ..self.options.clone() };
+        let mounted = mount(fs, &self.dir, &options).expect("mount");
+        assert_eq!(mounted.instead(), None, "the transport that is tested can be had");
+        self.mounted = Some((mounted, Watchdog::over(&self.dir)));
     }
 
     /// Unmounts; e2fsck has to find nothing.
@@ -47,7 +85,7 @@ impl Served {
 
     /// Unmounts.
     pub fn let_go(&mut self) {
-        let mounted = self.mounted.take().expect("mounted");
+        let (mounted, watchdog) = self.mounted.take().expect("mounted");
         let unmounter = mounted.unmounter();
         // Programs that other tests start hold our descriptors between fork and exec.
         let mut tries = 200;
@@ -56,7 +94,9 @@ impl Served {
             assert!(tries > 0 && e.raw_os_error() == Some(nix::libc::EBUSY), "unmount: {e}");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        mounted.wait().expect("everything is written");
+        let ended = mounted.wait();
+        watchdog.rest();
+        ended.expect("everything is written");
     }
 
     pub fn image(&self) -> &Path {

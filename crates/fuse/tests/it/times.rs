@@ -47,7 +47,7 @@ fn each_time(mut f: impl FnMut(&str, Timespec)) {
 
 /// After a remount: the kernel shows an mtime as it was set, until it forgets the inode, with FUSE's writeback cache.
 #[test]
-fn times_are_kept_as_they_were_set() {
+pub fn times_are_kept_as_they_were_set() {
     for set in ["default", "inode_128"] {
         let make = |dir: &Path, notes: &mut Notes| {
             each_time(|name, time| {
@@ -86,7 +86,7 @@ fn moved<T: std::fmt::Debug>(notes: &mut Notes, what: &str, paths: &[&Path], cha
 }
 
 #[test]
-fn changes_move_times() {
+pub fn changes_move_times() {
     same_as_kernel("default", |dir, notes| {
         let (f, d, e) = (dir.join("f"), dir.join("d"), dir.join("e"));
         fs::write(&f, [1; 5000]).expect("write");

@@ -10,14 +10,24 @@ mod kernel;
 mod served;
 
 use crate::target::Target;
+use extant_fuse::Transport;
 use std::io;
 
 pub use engine::make_device;
 pub use image::{Medium, Setup};
 
 /// The sides, in the order in which tables show them.
-pub const SIDES: [Side; 7] =
-    [Side::Engine, Side::EngineMemory, Side::Ext4, Side::ExtantFuse, Side::Fuse2fs, Side::Null, Side::Tmpfs];
+pub const SIDES: [Side; 9] = [
+    Side::Engine,
+    Side::EngineMemory,
+    Side::Ext4,
+    Side::ExtantFuse,
+    Side::ExtantRings,
+    Side::Fuse2fs,
+    Side::Null,
+    Side::NullRings,
+    Side::Tmpfs,
+];
 
 /// Who serves a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,10 +40,14 @@ pub enum Side {
     Ext4,
     /// The engine behind our FUSE server, over a file on tmpfs.
     ExtantFuse,
+    /// The same through io_uring.
+    ExtantRings,
     /// e2fsprogs' fuse2fs, over a file on tmpfs.
     Fuse2fs,
     /// A FUSE server on the same transport that keeps names in memory and no data.
     Null,
+    /// The same through io_uring.
+    NullRings,
     /// The kernel's tmpfs.
     Tmpfs,
 }
@@ -46,8 +60,10 @@ impl Side {
             Side::EngineMemory => "engine-mem",
             Side::Ext4 => "ext4",
             Side::ExtantFuse => "extant-fuse",
+            Side::ExtantRings => "extant-rings",
             Side::Fuse2fs => "fuse2fs",
             Side::Null => "null",
+            Side::NullRings => "null-rings",
             Side::Tmpfs => "tmpfs",
         }
     }
@@ -68,12 +84,18 @@ impl Side {
             Side::Engine => Box::new(engine::Running::start(Medium::File, setup)?),
             Side::EngineMemory => Box::new(engine::Running::start(Medium::Memory, setup)?),
             Side::Ext4 => Box::new(kernel::Running::start(setup)?),
-            Side::ExtantFuse => Box::new(served::Running::start(served::Server::Extant)?),
-            Side::Null => Box::new(served::Running::start(served::Server::Null)?),
+            Side::ExtantFuse => served(served::Server::Extant, Transport::Device)?,
+            Side::ExtantRings => served(served::Server::Extant, Transport::IoUring)?,
+            Side::Null => served(served::Server::Null, Transport::Device)?,
+            Side::NullRings => served(served::Server::Null, Transport::IoUring)?,
             Side::Fuse2fs => Box::new(fuse2fs::Running::start()?),
             Side::Tmpfs => Box::new(directory::Running::start()?),
         })
     }
+}
+
+fn served(which: served::Server, transport: Transport) -> io::Result<Box<dyn Running>> {
+    Ok(Box::new(served::Running::start(which, transport)?))
 }
 
 /// A served file system. Dropped, it is gone with everything in it.

@@ -7,6 +7,7 @@ use super::directory::Mounted;
 use super::image;
 use crate::scratch::{self, MountGuard, Scratch};
 use crate::target::Target;
+use extant_fuse::Transport;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ pub struct Running {
 
 impl Running {
     /// Makes an image where one is needed, and starts the server.
-    pub fn start(which: Server) -> io::Result<Running> {
+    pub fn start(which: Server, transport: Transport) -> io::Result<Running> {
         let scratch = Scratch::new()?;
         let dir = scratch.dir("mnt")?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -41,6 +42,9 @@ impl Running {
             Server::Extant => command.arg("serve").arg("--image").arg(image::make(&scratch)?).arg(&dir),
             Server::Null => command.arg("serve").arg(&dir),
         };
+        if transport == Transport::IoUring {
+            command.arg("--rings");
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?);

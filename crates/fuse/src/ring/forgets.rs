@@ -1,0 +1,55 @@
+//! What comes through `/dev/fuse` also when requests come through rings: that inodes are forgotten.
+
+use crate::flags;
+use crate::service::Service;
+use crate::wire::structs::{BatchForgetIn, ForgetOne, InHeader, OutHeader, op};
+use fuser::INodeNo;
+use nix::libc;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Behind the largest request there is room for its headers.
+const BUFFER: usize = flags::MAX_REQUEST as usize + 4096;
+
+/// Reads until the mount ends.
+pub fn read(mut fuse: &File, service: &impl Service) -> io::Result<()> {
+    let mut buf = vec![0; BUFFER];
+    loop {
+        match fuse.read(&mut buf) {
+            Ok(len) => handle(fuse, service, &buf[..len])?,
+            Err(e) => match e.raw_os_error() {
+                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                Some(libc::ENODEV) => return Ok(()),
+                _ => return Err(e),
+            },
+        }
+    }
+}
+
+fn handle(mut fuse: &File, service: &impl Service, request: &[u8]) -> io::Result<()> {
+    let Ok((head, rest)) = InHeader::read_from_prefix(request) else { return Ok(()) };
+    match head.opcode {
+        op::FORGET => {
+            if let Ok((lookups, _)) = u64::read_from_prefix(rest) {
+                service.forget(INodeNo(head.node), lookups);
+            }
+        }
+        op::BATCH_FORGET => {
+            let Ok((batch, rest)) = BatchForgetIn::read_from_prefix(rest) else { return Ok(()) };
+            for bytes in rest.chunks_exact(size_of::<ForgetOne>()).take(batch.count as usize) {
+                if let Ok(one) = ForgetOne::read_from_bytes(bytes) {
+                    service.forget(INodeNo(one.node), one.lookups);
+                }
+            }
+        }
+        // Interruptions, among others: the kernel then sends no more of them.
+        _ => {
+            let reply = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::ENOSYS, unique: head.unique };
+            if let Err(e) = fuse.write_all(reply.as_bytes()) {
+                tracing::debug!("the kernel did not take a reply: {e}");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! The first request: what the kernel and the server agree on.
+
+use crate::flags;
+use crate::service::Service;
+use crate::wire::structs::{InHeader, InitIn, InitOut, OutHeader, op};
+use fuser::InitFlags;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The protocol's version that is spoken.
+const MAJOR: u32 = 7;
+const MINOR: u32 = 45;
+
+/// The least that may be read at once.
+const LEAST_BUFFER: usize = 8192;
+
+/// Bytes of a page, in which the kernel counts a request's size.
+const PAGE: u32 = 4096;
+
+/// Reads the first request and answers it. Unsupported if the kernel does not offer this transport; nothing is answered then.
+pub fn agree(mut fuse: &File, service: &impl Service) -> io::Result<()> {
+    let mut buf = vec![0; LEAST_BUFFER];
+    let len = fuse.read(&mut buf)?;
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's first FUSE request is not understood");
+    let (head, rest) = InHeader::read_from_prefix(&buf[..len]).map_err(|_| wrong())?;
+    let (init, _) = InitIn::read_from_prefix(rest).map_err(|_| wrong())?;
+    if head.opcode != op::INIT || init.major != MAJOR {
+        return Err(wrong());
+    }
+    let reply = answer(&init, service)?;
+    let len = size_of::<OutHeader>() + size_of::<InitOut>();
+    let head = OutHeader { len: len as u32, error: 0, unique: head.unique };
+    fuse.write_all(&[head.as_bytes(), reply.as_bytes()].concat())
+}
+
+fn answer(init: &InitIn, service: &impl Service) -> io::Result<InitOut> {
+    let offered = InitFlags::from_bits_retain(u64::from(init.flags) | u64::from(init.flags2) << 32);
+    if !offered.contains(InitFlags::FUSE_OVER_IO_URING) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel does not offer FUSE over io_uring"));
+    }
+    let own = InitFlags::FUSE_OVER_IO_URING
+        | InitFlags::FUSE_INIT_EXT
+        | InitFlags::FUSE_MAX_PAGES
+        | InitFlags::FUSE_ASYNC_READ
+        | InitFlags::FUSE_BIG_WRITES;
+    let taken = flags::wanted(service.wants()).into_iter().fold(own, InitFlags::union) & offered;
+    Ok(InitOut {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead: init.max_readahead.min(flags::MAX_REQUEST),
+        flags: taken.bits() as u32,
+        max_background: flags::MAX_BACKGROUND,
+        congestion_threshold: flags::MAX_BACKGROUND / 4 * 3,
+        max_write: flags::MAX_REQUEST,
+        time_gran: 1,
+        max_pages: (flags::MAX_REQUEST / PAGE) as u16,
+        map_alignment: 0,
+        flags2: (taken.bits() >> 32) as u32,
+        max_stack_depth: 0,
+        request_timeout: 0,
+        unused: [0; 11],
+    })
+}

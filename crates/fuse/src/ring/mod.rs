@@ -1,0 +1,167 @@
+//! FUSE over io_uring: requests come through rings, one queue for each processor.
+//!
+//! A queue's requests come from its processor, and the thread that serves them stays there: a caller and its server do not meet in two
+//! caches. Each thread has a ring of its own, and in it slots for requests. The kernel fills a slot when somebody asks; one system call
+//! sends the replies and takes what came meanwhile.
+
+mod forgets;
+mod hello;
+mod queue;
+mod slot;
+
+use crate::flags::MAX_REQUEST;
+use crate::service::{Service, Tell};
+use crate::wire::structs::{InvalInode, NOTIFY_INVAL_INODE, OutHeader};
+use nix::mount::{MntFlags, umount2};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use queue::{Others, Pace, Queue, Staff};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle, ScopedJoinHandle};
+use zerocopy::IntoBytes;
+
+/// Whether the kernel may be asked.
+const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The processors that there may ever be: the kernel has a queue for each.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// Why this transport cannot be used here, if it cannot.
+pub fn missing() -> Option<String> {
+    missing_of(fs::read_to_string(ENABLED), nix::unistd::geteuid().is_root())
+}
+
+fn missing_of(switch: io::Result<String>, root: bool) -> Option<String> {
+    match switch {
+        Err(_) => Some("this kernel has no FUSE over io_uring (Linux 6.14 has, with CONFIG_FUSE_IO_URING)".into()),
+        Ok(value) if value.trim() != "Y" => Some(format!("FUSE over io_uring is off (write 1 to {ENABLED})")),
+        Ok(_) if !root => Some("FUSE over io_uring needs root here".into()),
+        Ok(_) => None,
+    }
+}
+
+/// How many processors a list like `0-3,7` names.
+fn count(list: &str) -> Option<u16> {
+    list.trim().split(',').try_fold(0u16, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+fn processors() -> io::Result<u16> {
+    let list = fs::read_to_string(POSSIBLE)?;
+    count(&list).filter(|n| *n > 0).ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))
+}
+
+/// Tells the kernel through the connection what is old.
+fn teller(fuse: Arc<File>) -> Tell {
+    Box::new(move |ino, off, len| {
+        let body = InvalInode { ino: ino.0, off, len };
+        let bytes = size_of::<OutHeader>() + size_of::<InvalInode>();
+        let head = OutHeader { len: bytes as u32, error: NOTIFY_INVAL_INODE, unique: 0 };
+        (&*fuse).write_all(&[head.as_bytes(), body.as_bytes()].concat())
+    })
+}
+
+/// Agrees with the kernel and starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount
+/// ended.
+///
+/// # Errors
+/// Unsupported if the kernel does not offer this transport.
+pub fn start(service: Arc<impl Service>, fuse: OwnedFd, dir: &Path) -> io::Result<JoinHandle<io::Result<()>>> {
+    let fuse = Arc::new(File::from(fuse));
+    let queues = processors()?;
+    hello::agree(&fuse, &*service)?;
+    service.connect(teller(fuse.clone()));
+    let dir = dir.to_path_buf();
+    Builder::new().name("extant-fuse".into()).spawn(move || serve(&service, &fuse, &dir, queues))
+}
+
+/// Ends the connection when one of its threads ends early: nobody would serve that thread's requests.
+struct Abort<'a>(&'a Path);
+
+impl Drop for Abort<'_> {
+    fn drop(&mut self) {
+        tracing::error!("a thread that serves {} ended early; the mount ends", self.0.display());
+        if let Err(e) = umount2(self.0, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH) {
+            tracing::error!("it cannot be unmounted: {e}");
+        }
+    }
+}
+
+/// Runs a thread's work; the mount ends if that fails.
+fn needed(dir: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let abort = Abort(dir);
+    work()?;
+    std::mem::forget(abort);
+    Ok(())
+}
+
+fn serve(service: &Arc<impl Service>, fuse: &Arc<File>, dir: &Path, queues: u16) -> io::Result<()> {
+    let others = Arc::new(Others::start()?);
+    let staff = Arc::new(Staff { service: service.clone(), pace: Pace::default() });
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
+    let served = std::thread::scope(|scope| {
+        let spawn = |name: String, work: Box<dyn FnOnce() -> io::Result<()> + Send>| {
+            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, work))
+        };
+        let mut running = Vec::new();
+        for first in 0..threads {
+            let own: Vec<u16> = (0..queues).skip(first).step_by(threads).collect();
+            let (fuse, staff, others) = (fuse.clone(), staff.clone(), others.clone());
+            running.push(spawn(
+                format!("extant-ring-{first}"),
+                Box::new(move || {
+                    stay_on(first);
+                    Queue::new(&*fuse, &own, MAX_REQUEST as usize, staff, others)?.run()
+                }),
+            ));
+        }
+        let (dev, reader) = (fuse.clone(), service.clone());
+        running.push(spawn("extant-forget".into(), Box::new(move || forgets::read(&dev, &*reader))));
+        running.into_iter().map(|thread| join(thread?)).fold(Ok(()), io::Result::and)
+    });
+    if let Some(mut others) = Arc::into_inner(others) {
+        others.stop();
+    }
+    service.end();
+    served
+}
+
+fn join(thread: ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
+    thread.join().map_err(|_| io::Error::other("a serving thread panicked"))?
+}
+
+/// The processor may be another one, where some are left out: that costs time only.
+fn stay_on(processor: usize) {
+    let mut set = CpuSet::new();
+    let _ = set.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let told = |switch: io::Result<&str>, root| missing_of(switch.map(Into::into), root).unwrap_or_default();
+        assert!(told(Err(io::ErrorKind::NotFound.into()), true).contains("has no FUSE over io_uring"));
+        assert!(told(Ok("N\n"), true).contains(ENABLED));
+        assert!(told(Ok("Y\n"), false).contains("root"));
+        assert_eq!(missing_of(Ok("Y\n".into()), true), None);
+    }
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(count("0-1\n"), Some(2));
+        assert_eq!(count("0"), Some(1));
+        assert_eq!(count("0-3,7-11"), Some(9));
+        assert_eq!(count(""), None);
+        assert_eq!(count("3-1"), None);
+    }
+}

@@ -1,0 +1,311 @@
+//! A thread that serves the requests of some processors.
+//!
+//! It takes all requests that wait, answers them one after the other, and sends all replies at once: under load many requests cost one
+//! switch of threads. So what takes long would keep the others waiting, and goes to other threads: what has to wait for requests of its
+//! own, always; the rest by what requests of its kind took lately.
+//!
+//! # Invariants
+//! A request keeps its slot until it is answered, and the kernel has no other place for the next one. A request that makes requests
+//! (to look for data, the kernel first has to write what it keeps) therefore may wait only while others have slots to come by:
+//!
+//! - Of each queue at least one slot is not kept by a request that waits for requests. The one that would take the last is told that
+//!   the server does not know such requests; the kernel then takes all of a file for data, now and later.
+//! - No other request waits for requests: not on the threads of the rings, not on those for what takes long.
+//!
+//! So whatever waits in a queue's line is taken as soon as that slot is free, and it becomes free.
+
+use super::slot::{Event, Ring, Slot};
+use crate::pool::Pool;
+use crate::service::Service;
+use crate::wire::structs::{InHeader, op};
+use crate::wire::{Call, answer};
+use fuser::INodeNo;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Slots of each processor.
+pub const DEPTH: usize = 16;
+
+/// Requests whose kind takes longer than this do not keep others waiting.
+const LONG: Duration = Duration::from_micros(300);
+
+/// Threads for what takes long: as many callers of fsync share a commit.
+const LONG_ONES: usize = 16;
+
+/// Threads for what makes requests of its own.
+const ASKING: usize = 2;
+
+/// How long slots are waited for once the mount has ended.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A request's share in what its kind takes: one part of so many.
+const WEIGHT: u64 = 16;
+
+/// How long requests take, by kind, in nanoseconds. Only hints: threads may overwrite each other's.
+#[derive(Debug)]
+pub struct Pace([AtomicU64; 64]);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Pace {
+    fn of(&self, opcode: u32) -> &AtomicU64 {
+        &self.0[opcode as usize % self.0.len()]
+    }
+
+    fn is_long(&self, opcode: u32) -> bool {
+        // Relaxed, here and below: nothing else hangs on the number.
+        self.of(opcode).load(Ordering::Relaxed) > LONG.as_nanos() as u64
+    }
+
+    fn took(&self, opcode: u32, time: Duration) {
+        let mean = self.of(opcode);
+        let old = mean.load(Ordering::Relaxed);
+        // A moment without the processor says nothing of the request: one alone does not make its kind long.
+        let time = (time.as_nanos() as u64).min(4 * WEIGHT * LONG.as_nanos() as u64 / 5);
+        mean.store(old - old / WEIGHT + time / WEIGHT, Ordering::Relaxed);
+    }
+}
+
+/// Slots that other threads have answered, whether they waited for requests, and what tells of them.
+#[derive(Debug)]
+struct Inbox {
+    done: Mutex<Vec<(Slot, bool)>>,
+    bell: EventFd,
+}
+
+impl Inbox {
+    fn put(&self, slot: Slot, asked: bool) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((slot, asked));
+        if let Err(e) = self.bell.write(1) {
+            tracing::error!("a reply is late: {e}");
+        }
+    }
+
+    fn take(&self) -> Vec<(Slot, bool)> {
+        // Read first: a slot that comes after that rings again.
+        let _ = self.bell.read();
+        std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Threads beside those of the rings. Only the first may wait for requests: else those would wait for threads that wait for them.
+#[derive(Debug)]
+pub struct Others {
+    /// For what makes requests of its own.
+    pub asking: Pool,
+    /// For what takes long.
+    pub long: Pool,
+}
+
+impl Others {
+    /// Starts the threads.
+    pub fn start() -> io::Result<Others> {
+        Ok(Others { asking: Pool::start(ASKING, 0)?, long: Pool::start(LONG_ONES, 0)? })
+    }
+
+    /// Waits until nothing is left to be done.
+    pub fn stop(&mut self) {
+        self.asking.stop();
+        self.long.stop();
+    }
+}
+
+/// Who has to serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The thread that took it.
+    Here,
+    /// One that may wait for requests.
+    Asking,
+    /// One of those for what takes long.
+    Long,
+}
+
+/// What serves.
+#[derive(Debug)]
+pub struct Staff<S: Service> {
+    /// The file system.
+    pub service: Arc<S>,
+    /// What takes long.
+    pub pace: Pace,
+}
+
+impl<S: Service> Staff<S> {
+    fn way(&self, head: &InHeader) -> Way {
+        match head.opcode {
+            op::LSEEK if self.service.is_written_to(INodeNo(head.node)) => Way::Asking,
+            other if self.pace.is_long(other) => Way::Long,
+            _ => Way::Here,
+        }
+    }
+
+    fn serve(&self, slot: &mut Slot) {
+        let Some((head, arg, payload, len)) = slot.request() else { return };
+        let begin = Instant::now();
+        let result = answer(&*self.service, Call { head, arg, payload, len });
+        self.pace.took(head.opcode, begin.elapsed());
+        match result {
+            Ok(len) => slot.answer(head.unique, 0, len),
+            Err(e) => slot.answer(head.unique, -e.code(), 0),
+        }
+    }
+}
+
+/// The thread's side.
+pub struct Queue<S: Service> {
+    ring: Ring,
+    staff: Arc<Staff<S>>,
+    others: Arc<Others>,
+    inbox: Arc<Inbox>,
+    slots: usize,
+    asking: Asking,
+}
+
+/// How many slots of each queue requests keep that wait for requests.
+#[derive(Debug, Default)]
+struct Asking(HashMap<u16, usize>);
+
+impl Asking {
+    /// One more, if a slot is left then.
+    fn begin(&mut self, queue: u16) -> bool {
+        let kept = self.0.entry(queue).or_default();
+        let may = *kept + 1 < DEPTH;
+        *kept += usize::from(may);
+        may
+    }
+
+    fn end(&mut self, queue: u16) {
+        if let Some(kept) = self.0.get_mut(&queue) {
+            *kept = kept.saturating_sub(1);
+        }
+    }
+}
+
+impl<S: Service> Queue<S> {
+    /// Registers slots of these processors. The connection has to live longer.
+    pub fn new(
+        fuse: impl AsFd,
+        queues: &[u16],
+        payload: usize,
+        staff: Arc<Staff<S>>,
+        others: Arc<Others>,
+    ) -> io::Result<Queue<S>> {
+        let slots = queues.len() * DEPTH;
+        let mut ring = Ring::new(fuse.as_fd(), slots)?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        for (number, queue) in queues.iter().flat_map(|queue| [*queue; DEPTH]).enumerate() {
+            ring.lend(number, queue, payload)?;
+        }
+        ring.listen(bell.as_fd())?;
+        let inbox = Arc::new(Inbox { done: Mutex::default(), bell });
+        Ok(Queue { ring, staff, others, inbox, slots, asking: Asking::default() })
+    }
+
+    /// Serves until the mount ends.
+    pub fn run(mut self) -> io::Result<()> {
+        let (mut gone, mut events) = (0, Vec::new());
+        while gone < self.slots {
+            let ending = gone > 0;
+            self.ring.wait(ending.then_some(FAREWELL))?;
+            self.ring.taken(&mut events);
+            if events.is_empty() && ending {
+                tracing::warn!("the kernel keeps {} of {} slots", self.slots - gone, self.slots);
+                return Ok(());
+            }
+            for event in events.drain(..) {
+                match event {
+                    Event::Request(slot) => self.request(slot)?,
+                    Event::Gone(error) => {
+                        log_end(error);
+                        gone += 1;
+                    }
+                    Event::Wake => self.woken()?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, mut slot: Slot) -> io::Result<()> {
+        let head = slot.request().map(|(head, ..)| head);
+        match head.map_or(Way::Here, |head| self.staff.way(&head)) {
+            Way::Here => {
+                self.staff.serve(&mut slot);
+                return self.ring.give_back(slot);
+            }
+            Way::Long => self.hand_over(slot, false),
+            Way::Asking if self.asking.begin(slot.queue()) => self.hand_over(slot, true),
+            Way::Asking => {
+                slot.answer(head.map_or(0, |head| head.unique), -nix::libc::ENOSYS, 0);
+                return self.ring.give_back(slot);
+            }
+        }
+        Ok(())
+    }
+
+    fn hand_over(&self, mut slot: Slot, asks: bool) {
+        let (staff, inbox) = (self.staff.clone(), self.inbox.clone());
+        let pool = if asks { &self.others.asking } else { &self.others.long };
+        pool.run(move || {
+            if asks && let Some((head, ..)) = slot.request() {
+                staff.service.write_back(INodeNo(head.node));
+            }
+            staff.serve(&mut slot);
+            inbox.put(slot, asks);
+        });
+    }
+
+    fn woken(&mut self) -> io::Result<()> {
+        for (slot, asked) in self.inbox.take() {
+            if asked {
+                self.asking.end(slot.queue());
+            }
+            self.ring.give_back(slot)?;
+        }
+        self.ring.listen(self.inbox.bell.as_fd())
+    }
+}
+
+/// The connection's end is no error.
+fn log_end(error: i32) {
+    if error != -nix::libc::ENOTCONN && error != -nix::libc::ECANCELED {
+        tracing::error!("a slot is served no more: {}", io::Error::from_raw_os_error(-error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_left_to_requests_that_others_wait_for() {
+        let mut asking = Asking::default();
+        assert!((1..DEPTH).all(|_| asking.begin(0)));
+        assert!(!asking.begin(0));
+        assert!(asking.begin(1), "each queue has its own");
+        asking.end(0);
+        assert!(asking.begin(0));
+        assert!(!asking.begin(0));
+    }
+
+    #[test]
+    fn a_kind_is_long_when_it_was_so_for_a_while() {
+        let pace = Pace::default();
+        pace.took(op::FSYNC, Duration::from_secs(1));
+        assert!(!pace.is_long(op::FSYNC), "one alone says nothing");
+        (0..20).for_each(|_| pace.took(op::FSYNC, Duration::from_millis(5)));
+        assert!(pace.is_long(op::FSYNC));
+        assert!(!pace.is_long(op::READ));
+        (0..200).for_each(|_| pace.took(op::FSYNC, Duration::from_micros(20)));
+        assert!(!pace.is_long(op::FSYNC));
+    }
+}

@@ -1,0 +1,77 @@
+//! Listings as bytes.
+
+use super::reply::{entry_out, listed_type};
+use super::structs::Dirent;
+use crate::convert::name_only;
+use crate::service::{Answer, Listed, Service};
+use fuser::INodeNo;
+use std::time::Duration;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Every entry of a listing starts at a multiple of this.
+const ALIGN: usize = 8;
+
+/// A listing that grows in a reply's place.
+struct Listing<'a> {
+    buf: &'a mut [u8],
+    len: usize,
+}
+
+impl Listing<'_> {
+    /// Adds an entry: what precedes it, and its name. False if it finds no room.
+    fn add(&mut self, before: &[u8], e: Listed<'_>) -> bool {
+        let dirent = Dirent { ino: e.ino.0, off: e.next, namelen: e.name.len() as u32, kind: listed_type(e.kind) };
+        let bytes = before.len() + size_of::<Dirent>() + e.name.len();
+        let end = self.len + bytes.next_multiple_of(ALIGN);
+        let Some(place) = self.buf.get_mut(self.len..end) else { return false };
+        let mut rest = place;
+        for part in [before, dirent.as_bytes(), e.name] {
+            let (here, behind) = rest.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            rest = behind;
+        }
+        rest.zero();
+        self.len = end;
+        true
+    }
+}
+
+/// Names alone; how many bytes.
+pub fn plain(service: &impl Service, ino: INodeNo, from: u64, buf: &mut [u8]) -> Answer<usize> {
+    let mut listing = Listing { buf, len: 0 };
+    service.list(ino, from, &mut |e| listing.add(&[], e))?;
+    Ok(listing.len)
+}
+
+/// Names with attributes.
+pub fn plus(service: &impl Service, ino: INodeNo, from: u64, ttl: Duration, buf: &mut [u8]) -> Answer<usize> {
+    let mut listing = Listing { buf, len: 0 };
+    service.list_plus(ino, from, &mut |e, entry| {
+        let before = match entry {
+            Some(found) => entry_out(&found.attr, found.generation, ttl),
+            None => entry_out(&name_only(e.ino, e.kind), 0, Duration::ZERO),
+        };
+        listing.add(before.as_bytes(), e)
+    })?;
+    Ok(listing.len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuser::FileType;
+
+    #[test]
+    fn entries_are_padded_and_stop_at_the_end() {
+        let mut buf = [0xff; 64];
+        let mut listing = Listing { buf: &mut buf, len: 0 };
+        let name = |name| Listed { ino: INodeNo(5), next: 7, kind: FileType::Directory, name };
+        assert!(listing.add(&[], name(b"abc")));
+        assert_eq!(listing.len, 32);
+        assert!(!listing.add(&[], name(b"a long name")));
+        assert!(listing.add(&[], name(b"12345678")));
+        assert_eq!(listing.len, 64);
+        assert_eq!(&buf[24..32], b"abc\0\0\0\0\0");
+        assert_eq!(buf[20], 4, "the type of a directory");
+    }
+}

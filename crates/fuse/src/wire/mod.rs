@@ -1,0 +1,8 @@
+//! The protocol itself, for transports that have no crate to speak it: a request's bytes in, a reply's bytes out.
+
+mod list;
+mod reply;
+mod request;
+pub mod structs;
+
+pub use request::{Call, answer};

@@ -1,0 +1,247 @@
+//! Requests from bytes.
+
+use super::structs::*;
+use super::{list, reply};
+use crate::convert::{decode_rdev, errno, type_of_mode};
+use crate::flags::LONGEST_NAME;
+use crate::service::{Answer, Data, Service, Who};
+use extant::{FileType, New, SetAttr, TimeSet, Timestamp};
+use fuser::{Errno, INodeNo, WriteFlags};
+use zerocopy::FromBytes;
+
+/// A request: its header, its structure (if it has one, from the start of `arg`), and what follows.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Header.
+    pub head: InHeader,
+    /// Holds the structure; may be longer.
+    pub arg: &'a [u8],
+    /// The first `len` bytes are names or data; the reply comes here.
+    pub payload: &'a mut [u8],
+    /// Bytes of names or data.
+    pub len: usize,
+}
+
+/// A name with a zero behind it, and what follows that.
+fn name(bytes: &[u8]) -> Answer<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|b| *b == 0).ok_or(Errno::EINVAL)?;
+    Ok((&bytes[..end], &bytes[end + 1..]))
+}
+
+/// Of [`GetAttrIn::flags`]: the file is open.
+const GETATTR_FH: u32 = 1;
+
+fn time(now: bool, sec: i64, nsec: u32) -> TimeSet {
+    if now { TimeSet::Now } else { TimeSet::At(Timestamp { sec, nsec }) }
+}
+
+fn changes(a: &SetAttrIn) -> SetAttr {
+    let valid = |bit: u32| a.valid & bit != 0;
+    SetAttr {
+        mode: valid(set::MODE).then_some((a.mode & 0o7777) as u16),
+        uid: valid(set::UID).then_some(a.uid),
+        gid: valid(set::GID).then_some(a.gid),
+        size: valid(set::SIZE).then_some(a.size),
+        atime: valid(set::ATIME).then(|| time(valid(set::ATIME_NOW), a.atime, a.atime_nsec)),
+        mtime: valid(set::MTIME).then(|| time(valid(set::MTIME_NOW), a.mtime, a.mtime_nsec)),
+        ctime: valid(set::CTIME).then_some(Timestamp { sec: a.ctime, nsec: a.ctime_nsec }),
+        ..SetAttr::default()
+    }
+}
+
+impl Call<'_> {
+    fn arg<T: FromBytes>(&self) -> Answer<T> {
+        T::read_from_prefix(self.arg).map(|(value, _)| value).map_err(|_| Errno::EINVAL)
+    }
+
+    fn rest(&self) -> Answer<&[u8]> {
+        self.payload.get(..self.len).ok_or(Errno::EINVAL)
+    }
+
+    fn name(&self) -> Answer<&[u8]> {
+        Ok(name(self.rest()?)?.0)
+    }
+
+    fn names(&self) -> Answer<(&[u8], &[u8])> {
+        let (first, rest) = name(self.rest()?)?;
+        Ok((first, name(rest)?.0))
+    }
+
+    fn who(&self) -> Who {
+        Who { uid: self.head.uid, gid: self.head.gid, pid: self.head.pid }
+    }
+
+    /// The first bytes of the reply's place, as many as are asked for.
+    fn place(&mut self, size: u32) -> &mut [u8] {
+        let size = self.payload.len().min(size as usize);
+        &mut self.payload[..size]
+    }
+}
+
+/// Answers a request; how many bytes of its payload are the reply. ENOSYS for those that are not known: the kernel then stops asking, for
+/// OPENDIR and FLUSH among others.
+pub fn answer(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
+    let node = INodeNo(call.head.node);
+    match call.head.opcode {
+        op::LOOKUP | op::SYMLINK | op::MKNOD | op::MKDIR | op::LINK | op::CREATE => named(service, node, call),
+        op::GETATTR | op::SETATTR => attributes(service, node, call),
+        op::UNLINK => service.unlink(node, call.name()?).map(|()| 0),
+        op::RMDIR => service.rmdir(node, call.name()?).map(|()| 0),
+        op::RENAME => rename(service, node, call.arg::<RenameIn>()?.new_dir, 0, &call),
+        op::RENAME2 => {
+            let arg: Rename2In = call.arg()?;
+            rename(service, node, arg.new_dir, arg.flags, &call)
+        }
+        op::READLINK => reply::only(call.payload, &*service.read_link(node)?),
+        op::OPEN => {
+            service.open(node, call.arg::<OpenIn>()?.flags)?;
+            reply::only(call.payload, &reply::opened())
+        }
+        op::RELEASE => service.release(node, call.arg::<ReleaseIn>()?.flags).map(|()| 0),
+        op::READ => read(service, node, call),
+        op::WRITE => write(service, node, call),
+        op::FSYNC | op::FSYNCDIR => service.fsync(node, call.arg::<FsyncIn>()?.flags & 1 != 0).map(|()| 0),
+        op::READDIR => {
+            let arg: ReadIn = call.arg()?;
+            list::plain(service, node, arg.offset, call.place(arg.size))
+        }
+        op::READDIRPLUS => {
+            let arg: ReadIn = call.arg()?;
+            list::plus(service, node, arg.offset, service.time_to_live(), call.place(arg.size))
+        }
+        op::STATFS => reply::only(call.payload, &statfs(service)),
+        op::SETXATTR | op::GETXATTR | op::LISTXATTR | op::REMOVEXATTR => xattr(service, node, call),
+        op::IOCTL => ioctl(service, node, call),
+        op::FALLOCATE => {
+            let arg: FallocateIn = call.arg()?;
+            service.allocate(call.who(), node, arg.offset, arg.length, arg.mode).map(|()| 0)
+        }
+        op::LSEEK => {
+            let arg: LseekIn = call.arg()?;
+            let offset = service.seek(node, arg.offset, arg.whence)?;
+            reply::only(call.payload, &LseekOut { offset })
+        }
+        op::COPY_FILE_RANGE => copy(service, node, call),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// Requests that are answered with an entry.
+fn named(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
+    let ttl = service.time_to_live();
+    let who = call.who();
+    let entry = match call.head.opcode {
+        op::LOOKUP => match service.lookup(node, call.name()?)? {
+            Some(entry) => entry,
+            None => return reply::only(call.payload, &reply::no_entry(ttl)),
+        },
+        op::LINK => service.link(INodeNo(call.arg::<LinkIn>()?.node), node, call.name()?)?,
+        op::SYMLINK => {
+            let (name, target) = call.names()?;
+            service.make(who, (node, name), 0o777, 0, New::Symlink(target))?
+        }
+        op::MKDIR => {
+            let arg: MkdirIn = call.arg()?;
+            service.make(who, (node, call.name()?), arg.mode, arg.umask, New::Dir)?
+        }
+        op::MKNOD => {
+            let arg: MknodIn = call.arg()?;
+            let what = match type_of_mode(arg.mode).map_err(|e| errno(&e))? {
+                FileType::Regular => New::File,
+                special => New::Special(special, decode_rdev(arg.rdev)),
+            };
+            service.make(who, (node, call.name()?), arg.mode, arg.umask, what)?
+        }
+        _ => {
+            let arg: CreateIn = call.arg()?;
+            let made = service.create(who, (node, call.name()?), arg.mode, arg.umask, arg.flags)?;
+            let mut out = reply::Out::new(call.payload);
+            out.put(&reply::entry(&made, ttl))?;
+            out.put(&reply::opened())?;
+            return Ok(out.len());
+        }
+    };
+    reply::only(call.payload, &reply::entry(&entry, ttl))
+}
+
+fn attributes(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
+    let attr = match call.head.opcode {
+        op::GETATTR => service.attr(node, call.arg::<GetAttrIn>()?.flags & GETATTR_FH != 0)?,
+        _ => service.set_attr(call.who(), node, changes(&call.arg()?))?,
+    };
+    reply::only(call.payload, &reply::attr_out(&attr, service.time_to_live()))
+}
+
+fn rename(service: &impl Service, from: INodeNo, to: u64, flags: u32, call: &Call<'_>) -> Answer<usize> {
+    let (old, new) = call.names()?;
+    service.rename((from, old), (INodeNo(to), new), flags).map(|()| 0)
+}
+
+fn read(service: &impl Service, node: INodeNo, mut call: Call<'_>) -> Answer<usize> {
+    let arg: ReadIn = call.arg()?;
+    let place = call.place(arg.size);
+    match service.read(node, arg.offset, place)? {
+        Data::Filled(len) => Ok(len),
+        Data::Elsewhere(data) => reply::only(place, data),
+    }
+}
+
+fn write(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
+    let arg: WriteIn = call.arg()?;
+    let data = call.rest()?.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
+    let how = WriteFlags::from_bits_retain(arg.write_flags);
+    let size = service.write(call.who(), node, arg.offset, data, how)? as u32;
+    reply::only(call.payload, &WriteOut { size, padding: 0 })
+}
+
+fn statfs(service: &impl Service) -> StatfsOut {
+    let u = service.usage();
+    StatfsOut {
+        blocks: u.blocks,
+        bfree: u.free,
+        bavail: u.available,
+        files: u.inodes,
+        ffree: u.inodes_free,
+        bsize: u.block_size,
+        namelen: LONGEST_NAME,
+        frsize: u.block_size,
+        padding: 0,
+        spare: [0; 6],
+    }
+}
+
+fn xattr(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
+    let value = match call.head.opcode {
+        op::SETXATTR => {
+            let arg: SetXattrIn = call.arg()?;
+            let (name, value) = name(call.rest()?)?;
+            let value = value.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
+            return service.set_xattr(call.who(), node, name, value, arg.flags).map(|()| 0);
+        }
+        op::REMOVEXATTR => return service.remove_xattr(node, call.name()?).map(|()| 0),
+        op::GETXATTR => service.xattr(node, call.name()?)?,
+        _ => service.list_xattrs(node)?,
+    };
+    match call.arg::<GetXattrIn>()?.size as usize {
+        0 => reply::only(call.payload, &GetXattrOut { size: value.len() as u32, padding: 0 }),
+        room if value.len() > room => Err(Errno::ERANGE),
+        _ => reply::only(call.payload, &*value),
+    }
+}
+
+fn ioctl(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
+    let arg: IoctlIn = call.arg()?;
+    let input = call.rest()?.get(..arg.in_size as usize).ok_or(Errno::EINVAL)?;
+    let found = service.ioctl(call.who(), node, arg.cmd, input)?;
+    let mut out = reply::Out::new(call.payload);
+    out.put(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 })?;
+    out.bytes(&found)?;
+    Ok(out.len())
+}
+
+fn copy(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
+    let arg: CopyIn = call.arg()?;
+    let to = (INodeNo(arg.node_out), arg.offset_out);
+    let size = service.copy(call.who(), (node, arg.offset_in), to, arg.len)? as u32;
+    reply::only(call.payload, &WriteOut { size, padding: 0 })
+}

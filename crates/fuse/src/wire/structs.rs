@@ -1,0 +1,163 @@
+//! The protocol's structures, as `linux/fuse.h` defines them (version 7.45): in the machine's own byte order.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Requests, by number.
+pub mod op {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const INIT: u32 = 26;
+    pub const READDIR: u32 = 28;
+    pub const FSYNCDIR: u32 = 30;
+    pub const CREATE: u32 = 35;
+    pub const IOCTL: u32 = 39;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+}
+
+/// Defines structures and asserts their sizes.
+macro_rules! structures {
+    ($($(#[$doc:meta])* $name:ident = $bytes:literal { $($field:ident: $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub struct $name { $(pub $field: $type,)* }
+        const _: () = assert!(size_of::<$name>() == $bytes);
+    )*};
+}
+
+structures! {
+    /// Stands before every request.
+    InHeader = 40 { len: u32, opcode: u32, unique: u64, node: u64, uid: u32, gid: u32, pid: u32, extra: u32 }
+    /// The first request.
+    InitIn = 64 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11] }
+    /// One inode that is forgotten.
+    ForgetOne = 16 { node: u64, lookups: u64 }
+    /// How many are forgotten.
+    BatchForgetIn = 8 { count: u32, dummy: u32 }
+    /// Whose attributes.
+    GetAttrIn = 16 { flags: u32, dummy: u32, fh: u64 }
+    /// Changes of attributes; `valid` says which.
+    SetAttrIn = 88 {
+        valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64,
+        atime: i64, mtime: i64, ctime: i64, atime_nsec: u32, mtime_nsec: u32, ctime_nsec: u32,
+        mode: u32, unused: u32, uid: u32, gid: u32, unused2: u32,
+    }
+    /// A special file.
+    MknodIn = 16 { mode: u32, rdev: u32, umask: u32, padding: u32 }
+    /// A directory.
+    MkdirIn = 8 { mode: u32, umask: u32 }
+    /// Where a name goes.
+    RenameIn = 8 { new_dir: u64 }
+    /// Where a name goes, and how.
+    Rename2In = 16 { new_dir: u64, flags: u32, padding: u32 }
+    /// What gets another name.
+    LinkIn = 8 { node: u64 }
+    /// Opening.
+    OpenIn = 8 { flags: i32, open_flags: u32 }
+    /// A new file.
+    CreateIn = 16 { flags: i32, mode: u32, umask: u32, open_flags: u32 }
+    /// Closing.
+    ReleaseIn = 24 { fh: u64, flags: i32, release_flags: u32, lock_owner: u64 }
+    /// Reading, and listing.
+    ReadIn = 40 { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: i32, padding: u32 }
+    /// Writing.
+    WriteIn = 40 { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: i32, padding: u32 }
+    /// Making durable.
+    FsyncIn = 16 { fh: u64, flags: u32, padding: u32 }
+    /// An attribute's new value; the form without FUSE_SETXATTR_EXT.
+    SetXattrIn = 8 { size: u32, flags: i32 }
+    /// Room for a value or for names.
+    GetXattrIn = 8 { size: u32, padding: u32 }
+    /// An ioctl.
+    IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
+    /// Space for a file.
+    FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: i32, padding: u32 }
+    /// Looking for data or holes.
+    LseekIn = 24 { fh: u64, offset: i64, whence: i32, padding: u32 }
+    /// Copying.
+    CopyIn = 56 { fh_in: u64, offset_in: u64, node_out: u64, fh_out: u64, offset_out: u64, len: u64, flags: u64 }
+}
+
+structures! {
+    /// Stands before every reply.
+    OutHeader = 16 { len: u32, error: i32, unique: u64 }
+    /// What is agreed on.
+    InitOut = 64 {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
+        max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
+        request_timeout: u16, unused: [u16; 11],
+    }
+    /// Attributes.
+    Attributes = 88 {
+        ino: u64, size: u64, blocks: u64, atime: i64, mtime: i64, ctime: i64,
+        atime_nsec: u32, mtime_nsec: u32, ctime_nsec: u32,
+        mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
+    }
+    /// A name's inode.
+    EntryOut = 128 {
+        node: u64, generation: u64, entry_valid: u64, attr_valid: u64,
+        entry_valid_nsec: u32, attr_valid_nsec: u32, attr: Attributes,
+    }
+    /// Attributes, and how long they hold.
+    AttrOut = 104 { valid: u64, valid_nsec: u32, dummy: u32, attr: Attributes }
+    /// An open file.
+    OpenOut = 16 { fh: u64, flags: u32, backing: i32 }
+    /// How much was written.
+    WriteOut = 8 { size: u32, padding: u32 }
+    /// Room of the file system.
+    StatfsOut = 80 {
+        blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64,
+        bsize: u32, namelen: u32, frsize: u32, padding: u32, spare: [u32; 6],
+    }
+    /// How much room a value needs.
+    GetXattrOut = 8 { size: u32, padding: u32 }
+    /// An ioctl's result.
+    IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
+    /// Where something was found.
+    LseekOut = 8 { offset: u64 }
+    /// A name in a listing; the name follows, padded to 8 bytes.
+    Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
+    /// Tells the kernel to drop what it keeps of an inode.
+    InvalInode = 24 { ino: u64, off: i64, len: i64 }
+}
+
+/// The code of [`InvalInode`], in the place of an error.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// Bits of [`SetAttrIn::valid`].
+pub mod set {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
+}

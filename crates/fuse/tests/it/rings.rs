@@ -1,0 +1,123 @@
+//! Through io_uring everything is as through `/dev/fuse`: all tests but the long ones again, and what is told of rings alone.
+
+use crate::served::{Served, over_rings};
+use rustix::fs::{SeekFrom, seek};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Barrier;
+
+macro_rules! again {
+    ($($module:ident { $($test:ident),* $(,)? })*) => {
+        $(mod $module {
+            $(#[test]
+            fn $test() {
+                crate::rings::over_rings(crate::$module::$test);
+            })*
+        })*
+    };
+}
+
+again! {
+    control { labels, trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered, access_times_are_kept_as_the_mount_was_asked_to, a_change_of_flags_shows_at_once }
+    directories { numbers_in_entries_are_those_of_stat, every_place_can_be_sought, names_that_stay_are_read_exactly_once, rewinding_shows_what_is_new, a_directory_without_a_name, links_and_sizes_of_directories }
+    handles { a_handle_outlives_the_mount_but_not_the_file, a_listing_names_inodes_that_cannot_be_had, an_image_is_mounted_once }
+    mounts { a_tree_survives_a_mount, many_writers_at_once, an_open_file_outlives_its_name, attributes_and_links, holes_and_random_writes, free_space_is_given_back_to_the_device }
+    names { limits_of_names, renames_with_all_flags, special_files, attributes_by_name, what_open_says, links }
+    permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_and_who_belongs_to_the_group, immutable_and_append_only_files, immutable_and_append_only_directories, flags_are_kept_and_inherited }
+    ranges { allocation_and_holes, what_cannot_arrive_is_not_supported, data_and_holes_are_found, data_not_yet_written_are_found, limits_of_sizes, ranges_are_copied, usage_is_what_the_kernel_says, writers_of_a_full_disk_are_stopped }
+    times { times_are_kept_as_they_were_set, changes_move_times }
+}
+
+/// One of many callers: looks for data that is not written yet, syncs, and reads. All callers meet before they seek: for each seek the
+/// kernel writes first, so that it needs a slot while the seeks keep theirs. Whoever failed goes on meeting the others.
+fn call(path: &Path, caller: usize, together: &Barrier) -> io::Result<()> {
+    let file = File::options().read(true).write(true).create_new(true).open(path)?;
+    let round = |round: u64| {
+        let (at, data) = (round * 8192, vec![caller as u8 ^ round as u8; 3000]);
+        let written = file.write_all_at(&data, at);
+        together.wait();
+        written?;
+        assert_eq!(seek(&file, SeekFrom::Data(at))?, at);
+        if round.is_multiple_of(4) {
+            file.sync_all()?;
+        }
+        let mut back = vec![0; 3000];
+        file.read_exact_at(&mut back, at)?;
+        assert!(back == data, "round {round} of caller {caller}");
+        Ok(())
+    };
+    (0..12).map(round).fold(Ok(()), io::Result::and)
+}
+
+/// More callers than there are slots and threads.
+fn many_callers() {
+    const CALLERS: usize = 100;
+    let together = Barrier::new(CALLERS);
+    let mut served = Served::new("default");
+    let failed: Vec<io::Error> = std::thread::scope(|scope| {
+        let spawn = |caller| {
+            let (path, together) = (served.path(&format!("file {caller}")), &together);
+            scope.spawn(move || call(&path, caller, together))
+        };
+        let callers: Vec<_> = (0..CALLERS).map(spawn).collect();
+        callers.into_iter().filter_map(|caller| caller.join().expect("a caller").err()).collect()
+    });
+    assert!(failed.is_empty(), "{} callers failed: {:?}", failed.len(), failed.first());
+    served.unmount();
+}
+
+#[test]
+fn more_callers_than_slots() {
+    over_rings(many_callers);
+}
+
+/// What is forgotten comes another way than requests: without it no removed file would ever be freed.
+fn files_go() {
+    const FILES: u64 = 500;
+    let mut served = Served::new("default");
+    let free = || rustix::fs::statvfs(served.dir()).expect("statvfs").f_ffree;
+    let before = free();
+    for i in 0..FILES {
+        fs::write(served.path(&format!("f{i}")), b"short").expect("write");
+    }
+    assert_eq!(free(), before - FILES);
+    (0..FILES).for_each(|i| fs::remove_file(served.path(&format!("f{i}"))).expect("unlink"));
+    let freed = (0..2000).any(|_| {
+        let done = free() == before;
+        if !done {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        done
+    });
+    assert!(freed, "{} of {before} inodes are free", free());
+    served.unmount();
+}
+
+#[test]
+fn removed_files_are_freed_while_mounted() {
+    over_rings(files_go);
+}
+
+/// Requests of the largest size fill a slot's payload.
+fn largest() {
+    let mut served = Served::new("default");
+    let data: Vec<u8> = (0..9u32 << 20).map(|i| (i ^ i >> 11) as u8).collect();
+    fs::write(served.path("large"), &data).expect("write");
+    fs::create_dir(served.path("dir")).expect("mkdir");
+    for i in 0..1500 {
+        File::create(served.path(&format!("dir/{i:0200}"))).expect("create");
+    }
+    served.unmount();
+    served.mount();
+    assert!(fs::read(served.path("large")).expect("read") == data);
+    assert_eq!(fs::read_dir(served.path("dir")).expect("readdir").count(), 1500);
+    assert_eq!(fs::metadata(served.path("dir")).expect("stat").nlink(), 2);
+    served.unmount();
+}
+
+#[test]
+fn the_largest_requests_arrive() {
+    over_rings(largest);
+}
