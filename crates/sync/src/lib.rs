@@ -21,6 +21,7 @@ pub mod epoch;
 mod gate;
 mod hints;
 pub mod levels;
+pub mod life;
 pub mod list_lru;
 pub mod lockref;
 #[cfg(loom)]

@@ -9,6 +9,7 @@ use crate::table::{Hashed, Table};
 use crate::{Arc, ArrivalList, Level, Link as Arrival, Mutex, thread};
 
 mod gate;
+mod life;
 mod slots;
 
 /// All interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary switches of threads.

@@ -10,6 +10,7 @@ use extant_format::checksum;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use extant_sync::life::Life;
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex};
 use std::sync::Arc;
@@ -76,7 +77,7 @@ impl Inode {
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             root_verified: AtomicBool::new(false),
-            counts: Counts { refs: Lockref::new(0), life: AtomicU64::new(0) },
+            counts: Counts { refs: Lockref::new(0), life: Life::default() },
         }
     }
 }

@@ -34,6 +34,7 @@ use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use extant_sync::life::Life;
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lazy::{Lazy, Make};
@@ -112,15 +113,10 @@ pub struct Inode {
 struct Counts {
     /// References that keep the inode in memory; the table's.
     refs: Lockref,
-    /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive, or [`FREEING`].
-    life: AtomicU64,
+    /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive. Its end is that it is freed: its number
+    /// may be another's then, and nothing of it is written any more.
+    life: Life,
 }
-
-/// Bit of `life`: the inode is being freed; no new holder.
-const FREEING: u64 = 1 << 63;
-
-/// Bit of `life`: the inode has been freed; its number may be another's, and nothing of it is written any more.
-const GONE: u64 = 1 << 62;
 
 /// Exclusive access to a body, already marked dirty in the handle's transaction.
 #[derive(Debug)]
@@ -249,53 +245,52 @@ impl Inode {
 
     /// Keeps the inode alive even without links; fails once its freeing has begun.
     pub fn hold(&self, n: u64) -> Result<()> {
-        let step = |v: u64| if v & FREEING == 0 { v.checked_add(n) } else { None };
-        // AcqRel: pairs with `begin_free`, so that who holds sees the inode alive and who frees sees no holder.
-        match self.counts.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Errno::Stale.into()),
+        match self.counts.life.hold(n) {
+            true => Ok(()),
+            false => Err(Errno::Stale.into()),
         }
     }
 
     /// Gives `n` holds back; true if none is left.
     pub fn release(&self, n: u64) -> bool {
-        let step = |v: u64| if v & FREEING == 0 { Some(v.saturating_sub(n)) } else { None };
-        matches!(self.counts.life.fetch_update(Ordering::AcqRel, Ordering::Acquire, step), Ok(v) if v <= n)
+        self.counts.life.release(n)
     }
 
     /// Forgets all holders: the mount that they came through is gone.
     pub fn drop_holds(&self) {
-        let _ = self.counts.life.fetch_and(FREEING | GONE, Ordering::AcqRel);
+        self.counts.life.drop_holds();
     }
 
-    /// Begins to free the inode if nobody holds it; true for exactly one caller.
+    /// Begins to free the inode if nobody holds it; true for exactly one caller. Who takes its last name away does that afterwards:
+    /// then either nobody holds it, or its last holder sees that the name is gone.
     pub fn begin_free(&self) -> bool {
-        self.counts.life.compare_exchange(0, FREEING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.counts.life.begin_end()
     }
 
     /// Takes [`Self::begin_free`] back: the inode got a name meanwhile.
     pub fn cancel_free(&self) {
-        let _ = self.counts.life.fetch_and(!FREEING, Ordering::AcqRel);
+        self.counts.life.cancel_end();
     }
 
     /// The inode has been freed: whoever still refers to it cannot change it any more. The caller holds `rw` for writing.
     pub fn end_free(&self) {
-        let _ = self.counts.life.fetch_or(FREEING | GONE, Ordering::AcqRel);
+        self.counts.life.end();
     }
 
     /// Whether the inode has been freed.
     pub fn gone(&self) -> bool {
-        self.counts.life.load(Ordering::Acquire) & GONE != 0
+        self.counts.life.ended()
     }
 
     /// Whether somebody holds the inode.
     pub fn held(&self) -> bool {
-        self.counts.life.load(Ordering::Acquire) & !(FREEING | GONE) != 0
+        self.counts.life.held()
     }
 
     /// Whether freeing has begun.
+    #[inline]
     pub fn freeing(&self) -> bool {
-        self.counts.life.load(Ordering::Acquire) & FREEING != 0
+        self.counts.life.ending()
     }
 
     fn level(ftype: FileType) -> Level {

@@ -1,0 +1,60 @@
+//! An object's last name against its last holder.
+
+use super::model;
+use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::{Arc, life::Life, thread};
+
+#[derive(Default)]
+struct Object {
+    life: Life,
+    nameless: AtomicBool,
+    ends: AtomicUsize,
+}
+
+impl Object {
+    fn try_end(&self) {
+        if self.life.begin_end() {
+            self.ends.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn unname(&self) {
+        // Relaxed: the word alone orders it.
+        self.nameless.store(true, Ordering::Relaxed);
+        self.try_end();
+    }
+
+    fn let_go(&self) {
+        if self.life.release(1) && self.nameless.load(Ordering::Relaxed) {
+            self.try_end();
+        }
+    }
+}
+
+#[test]
+fn one_of_the_last_name_and_the_last_holder_ends_it() {
+    model(|| {
+        let object = Arc::new(Object::default());
+        assert!(object.life.hold(1));
+        let other = object.clone();
+        let holder = thread::spawn(move || other.let_go());
+        object.unname();
+        holder.join().unwrap();
+        assert_eq!(object.ends.load(Ordering::Relaxed), 1, "nobody, or two, ended it");
+    });
+}
+
+#[test]
+fn two_holders_and_the_last_name() {
+    model(|| {
+        let object = Arc::new(Object::default());
+        assert!(object.life.hold(2));
+        let threads = [0, 1].map(|_| {
+            let other = object.clone();
+            thread::spawn(move || other.let_go())
+        });
+        object.unname();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(object.ends.load(Ordering::Relaxed), 1, "nobody, or two, ended it");
+    });
+}
