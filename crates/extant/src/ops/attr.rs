@@ -46,6 +46,7 @@ pub struct Attr {
 }
 
 impl Attr {
+    #[inline(always)]
     pub(crate) fn of(inode: &Arc<Inode>) -> Attr {
         let size = file::size(inode);
         let delayed = file::delayed_sectors(inode);

@@ -18,7 +18,8 @@ use extant_sync::epoch::{Guard, pin};
 use extant_sync::list_lru::{Answer, Cursor, Link, ListLru};
 use extant_sync::table::{Hashed, Table, TableShard};
 use extant_sync::{Level, ShardedCounter, shard_index};
-use rustc_hash::FxHasher;
+use foldhash::SharedSeed;
+use foldhash::fast::FoldHasher;
 use std::hash::Hasher;
 
 const SHARDS: usize = 64;
@@ -191,8 +192,10 @@ impl Entry {
 pub struct Dentries {
     table: Table<Entry>,
     lru: ListLru<u32>,
-    /// Of the process's life, so that nobody who makes names knows which of them meet.
-    seed: usize,
+    /// Of the table's life, so that nobody who makes names knows which of them meet.
+    seed: u64,
+    /// Made from the same.
+    seeds: SharedSeed,
     limit: i64,
     bytes: ShardedCounter,
     len: ShardedCounter,
@@ -206,7 +209,8 @@ impl Dentries {
         Dentries {
             table: Table::new(Level::DentryShard, SHARDS),
             lru: ListLru::new(),
-            seed: seed as usize,
+            seed,
+            seeds: SharedSeed::from_u64(seed.rotate_left(32)),
             limit: i64::try_from(memory.max(least)).unwrap_or(i64::MAX),
             bytes: ShardedCounter::default(),
             len: ShardedCounter::default(),
@@ -216,9 +220,10 @@ impl Dentries {
 
     #[inline]
     fn key<'a>(&self, dir: InodeNr, generation: u32, name: &'a [u8]) -> Key<'a> {
-        let mut h = FxHasher::with_seed(self.seed);
-        h.write_u64(u64::from(dir.0) << 32 | u64::from(generation));
+        let mut h = FoldHasher::with_seed(self.seed, &self.seeds);
+        // The directory last: on a walk it is what is known last.
         h.write(name);
+        h.write_u64(u64::from(dir.0) << 32 | u64::from(generation));
         let hash = h.finish();
         Key { hash: (hash >> 32) as u32 ^ hash as u32, dir, generation, name }
     }
@@ -229,7 +234,7 @@ impl Dentries {
     }
 
     /// As [`Dentries::get`], for walks that have pinned the epoch.
-    #[inline]
+    #[inline(always)]
     pub fn get_pinned(&self, pinned: &Guard, dir: InodeNr, generation: u32, name: &[u8]) -> Option<Option<Target>> {
         let key = self.key(dir, generation, name);
         let entry = self.table.find(pinned, key.hash, |e| e.is(&key))?;

@@ -34,7 +34,7 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
     }
 
     /// The value of this hash that `is` accepts.
-    #[inline]
+    #[inline(always)]
     pub fn find<'g>(&'g self, pinned: &'g Guard, hash: u32, is: impl FnMut(&T) -> bool) -> Option<&'g T> {
         self.raw.find(pinned, hash, is).map(|node| &node.value)
     }

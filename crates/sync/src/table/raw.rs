@@ -101,7 +101,7 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
     }
 
     /// The first node of this hash that `is` accepts.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find<'g>(
         &'g self,
         _pinned: &'g Guard,
@@ -160,7 +160,7 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
 impl<T: Hashed> Shard<T> {
     /// # Safety
     /// The thread is pinned for `'g`, or holds the shard's lock for `'g`.
-    #[inline]
+    #[inline(always)]
     unsafe fn look<'g>(&self, hash: u32, is: &mut impl FnMut(&T) -> bool) -> Option<&'g Node<T>> {
         // SAFETY: buckets are never null and are retired by epoch.
         let buckets = unsafe { &*self.buckets.load(Ordering::Acquire) };

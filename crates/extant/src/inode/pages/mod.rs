@@ -85,6 +85,10 @@ impl Make for RangeLock {
 }
 
 impl Pages {
+    /// Bytes at the beginning that stat(2) reads.
+    #[cfg(test)]
+    pub const LOOKED_AT: usize = std::mem::offset_of!(Pages, counts);
+
     /// No pages; `size` is the size on disk.
     pub fn new(size: u64) -> Pages {
         Pages {
@@ -104,6 +108,7 @@ impl Pages {
     }
 
     /// The size that users see, in bytes.
+    #[inline]
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
@@ -163,6 +168,7 @@ impl Pages {
 
     /// Whether a page may wait for being written or be under writeback, from the lists alone: what an operation has left
     /// waiting is on them when it ends.
+    #[inline]
     pub fn maybe_busy(&self) -> bool {
         self.dirty_link.is_linked() || self.writeback_link.is_linked()
     }
