@@ -102,7 +102,7 @@ pub use ops::{
     TimeSet,
 };
 pub use orphan::OrphanStats;
-pub use vfs::Follow;
+pub use vfs::{Follow, Identity};
 pub use volume::{Clock, SystemClock};
 pub use xattr::Mode as XattrMode;
 

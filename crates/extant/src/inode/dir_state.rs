@@ -1,11 +1,35 @@
-//! What memory knows of one directory beyond its blocks: plain data; `dir` keeps it.
+//! What memory knows of one directory beyond its blocks: plain data; `dir` keeps it, and `xattr` the ACL.
 //!
 //! # Locking
-//! The directory's `rw` lock decides who may change the directory; this mutex only protects the fields themselves. It is
-//! innermost.
+//! The directory's `rw` lock decides who may change the directory; the mutex only protects the fields themselves. It is
+//! innermost. The ACL is read without a lock, filled in under `rw` for reading and forgotten under `rw` for writing.
 
+use super::lazy::Make;
+use extant_format::acl::Acl;
 use extant_format::types::FileType;
+use extant_sync::{Level, Mutex, MutexGuard, Swap};
 use std::sync::Arc;
+
+/// What memory knows of one directory.
+#[derive(Debug)]
+pub struct DirCaches {
+    state: Mutex<DirState>,
+    /// Its access ACL, or that it has none; empty if that is not known.
+    pub acl: Swap<Option<Acl>>,
+}
+
+impl DirCaches {
+    /// Of its entries.
+    pub fn lock(&self) -> MutexGuard<'_, DirState> {
+        self.state.lock()
+    }
+}
+
+impl Make for DirCaches {
+    fn make() -> Self {
+        DirCaches { state: Mutex::new(Level::Leaf, DirState::default()), acl: Swap::default() }
+    }
+}
 
 /// Caches of one directory. All of them can be made again from the blocks.
 #[derive(Debug, Default)]

@@ -69,7 +69,7 @@ impl Inode {
             pages: Pages::new(size),
             dir: Lazy::new(),
             orphan: OrphanCell::default(),
-            published: Published::new(&body.disk),
+            published: Published::new(&body),
             body: Mutex::new(Level::InodeBody, body),
             promised: AtomicU64::new(0),
             dirty_tid: AtomicU64::new(0),

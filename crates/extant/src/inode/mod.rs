@@ -20,7 +20,7 @@ mod tail;
 mod vitals;
 
 pub use attr_cache::AttrCache;
-pub use dir_state::{DirState, Window, WindowEntry};
+pub use dir_state::{DirCaches, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use map_cache::{MapCache, Run, State};
 pub use orphan_at::{OrphanAt, OrphanCell};
@@ -49,6 +49,13 @@ pub struct Body {
     pub disk: disk::Inode,
     /// Bytes of the slot behind `128 + extra_isize` (the in-inode xattr area); empty for 128-byte inodes.
     pub tail: Tail,
+}
+
+impl Body {
+    /// Whether it may have extended attributes: a block of them, or an area in use, which starts with a magic number.
+    pub fn has_attributes(&self) -> bool {
+        self.disk.file_acl != 0 || self.tail.iter().take(4).any(|&byte| byte != 0)
+    }
 }
 
 impl Deref for Body {
@@ -90,7 +97,7 @@ pub struct Inode {
     /// Logical to physical map: guards the extent tree (or indirect blocks) and caches it.
     pub map: Lazy<RwLock<MapCache>>,
     /// Caches of a directory.
-    pub dir: Lazy<Mutex<DirState>>,
+    pub dir: Lazy<DirCaches>,
     /// Orphan record.
     pub orphan: OrphanCell,
     /// Blocks that were promised to the inode and that its owners' limits count, though they are not booked yet. Changed under the
@@ -127,7 +134,7 @@ pub struct BodyMut<'a> {
 
 impl Drop for BodyMut<'_> {
     fn drop(&mut self) {
-        self.published.publish(&self.body.disk);
+        self.published.publish(&self.body);
     }
 }
 
@@ -150,12 +157,6 @@ impl Make for RwLock<MapCache> {
     }
 }
 
-impl Make for Mutex<DirState> {
-    fn make() -> Self {
-        Mutex::new(Level::Leaf, DirState::default())
-    }
-}
-
 impl Inode {
     /// What an inode in memory costs that has neither pages nor attributes: itself, its lock's allocation, its place in the
     /// table and on a list, and what the allocator adds to each.
@@ -166,9 +167,9 @@ impl Inode {
     };
 
     /// What stat(2) needs of the body, without its lock.
-    #[inline]
+    #[inline(always)]
     pub fn vitals(&self) -> Vitals {
-        self.published.read().unwrap_or_else(|| Vitals::from(&self.body().disk))
+        self.published.read().unwrap_or_else(|| Vitals::from(&*self.body()))
     }
 
     /// The count that the inode table keeps.
@@ -193,6 +194,7 @@ impl Inode {
     }
 
     /// File size in bytes as users see it. For a regular file it may be ahead of the body's, which is the size on disk.
+    #[inline]
     pub fn size(&self) -> u64 {
         match self.ftype {
             FileType::Regular => self.pages.size(),
@@ -304,6 +306,13 @@ impl Inode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a look at an inode reads lies at its beginning.
+    #[test]
+    fn what_stat_reads_lies_together() {
+        let end = std::mem::offset_of!(Inode, pages) + Pages::LOOKED_AT;
+        assert!(end <= if cfg!(debug_assertions) { 136 } else { 128 }, "{end} bytes");
+    }
 
     /// Less than the kernel's 1.1 KB. Builds that check the order of locks have a byte or a word more in each.
     #[test]

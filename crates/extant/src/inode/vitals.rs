@@ -4,7 +4,8 @@
 //! Each change of a body ends with a publication, before the body's lock is given back. So whoever reads the vitals sees what a
 //! body was at some moment, and no older one than it was when the last change ended.
 
-use extant_format::inode::{Inode as Disk, InodeFlags};
+use super::Body;
+use extant_format::inode::InodeFlags;
 use extant_format::types::Timestamp;
 use extant_sync::seqcell::SeqCell;
 
@@ -12,6 +13,9 @@ const WORDS: usize = 8;
 
 /// Bit of the word of blocks: the slot keeps a time of creation.
 const HAS_CRTIME: u64 = 1 << 63;
+
+/// Bit of the word of blocks: there may be extended attributes.
+const HAS_ATTRIBUTES: u64 = 1 << 62;
 
 /// Seconds of the earliest time that a slot can hold; a packed time counts from there, in 34 bits.
 const FIRST_SECOND: i64 = i32::MIN as i64;
@@ -43,6 +47,8 @@ pub struct Vitals {
     pub ctime: Timestamp,
     /// Birth.
     pub crtime: Option<Timestamp>,
+    /// There may be extended attributes.
+    pub has_attributes: bool,
 }
 
 /// The published copy.
@@ -59,8 +65,8 @@ fn unpack_time(word: u64) -> Timestamp {
     Timestamp { sec: (word >> NSEC_BITS) as i64 + FIRST_SECOND, nsec }
 }
 
-impl From<&Disk> for Vitals {
-    fn from(body: &Disk) -> Vitals {
+impl From<&Body> for Vitals {
+    fn from(body: &Body) -> Vitals {
         Vitals {
             mode: body.mode,
             links: body.links,
@@ -73,6 +79,7 @@ impl From<&Disk> for Vitals {
             mtime: body.mtime,
             ctime: body.ctime,
             crtime: body.crtime,
+            has_attributes: body.has_attributes(),
         }
     }
 }
@@ -81,7 +88,9 @@ impl Vitals {
     fn words(&self) -> [u64; WORDS] {
         let kind = u64::from(self.mode) | u64::from(self.links) << 16 | u64::from(self.flags.bits()) << 32;
         let owner = u64::from(self.uid) | u64::from(self.gid) << 32;
-        let blocks = self.blocks & !HAS_CRTIME | if self.crtime.is_some() { HAS_CRTIME } else { 0 };
+        let bit = |set, bit| if set { bit } else { 0 };
+        let bits = bit(self.crtime.is_some(), HAS_CRTIME) | bit(self.has_attributes, HAS_ATTRIBUTES);
+        let blocks = self.blocks & !(HAS_CRTIME | HAS_ATTRIBUTES) | bits;
         let times = [self.atime, self.mtime, self.ctime, self.crtime.unwrap_or_default()].map(pack_time);
         [kind, owner, self.size, blocks, times[0], times[1], times[2], times[3]]
     }
@@ -95,18 +104,19 @@ impl Vitals {
             uid: owner as u32,
             gid: (owner >> 32) as u32,
             size,
-            blocks: blocks & !HAS_CRTIME,
+            blocks: blocks & !(HAS_CRTIME | HAS_ATTRIBUTES),
             atime: unpack_time(atime),
             mtime: unpack_time(mtime),
             ctime: unpack_time(ctime),
             crtime: (blocks & HAS_CRTIME != 0).then(|| unpack_time(crtime)),
+            has_attributes: blocks & HAS_ATTRIBUTES != 0,
         }
     }
 }
 
 impl Published {
     /// Of a body that nobody else has yet.
-    pub fn new(body: &Disk) -> Self {
+    pub fn new(body: &Body) -> Self {
         Published(SeqCell::new(Vitals::from(body).words()))
     }
 
@@ -117,7 +127,7 @@ impl Published {
     }
 
     /// Publishes what the body is now. The caller has it locked.
-    pub fn publish(&self, body: &Disk) {
+    pub fn publish(&self, body: &Body) {
         self.0.write(Vitals::from(body).words());
     }
 }
@@ -130,7 +140,7 @@ mod tests {
     fn words_hold_every_field() {
         let times = [(FIRST_SECOND, 0), (-1, 999_999_999), (0, 1), (LAST_SECOND, 999_999_999)];
         let times = times.map(|(sec, nsec)| Timestamp { sec, nsec });
-        for crtime in [None, Some(times[0]), Some(times[3])] {
+        for (crtime, has_attributes) in [(None, true), (Some(times[0]), false), (Some(times[3]), true)] {
             let vitals = Vitals {
                 mode: 0o170_777,
                 links: u16::MAX,
@@ -138,11 +148,12 @@ mod tests {
                 uid: u32::MAX,
                 gid: u32::MAX - 1,
                 size: u64::MAX,
-                blocks: u64::MAX >> 1,
+                blocks: u64::MAX >> 2,
                 atime: times[1],
                 mtime: times[2],
                 ctime: times[3],
                 crtime,
+                has_attributes,
             };
             assert_eq!(Vitals::of(vitals.words()), vitals);
         }

@@ -18,6 +18,7 @@ mod quota;
 mod readdir;
 mod rename;
 mod replay;
+mod search;
 mod trim;
 mod unlink;
 mod xattrs;
@@ -35,13 +36,14 @@ use crate::alloc::{Fragmentation, Usage};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
-use crate::vfs::{Follow, InodeRef, Vfs, alive};
+use crate::vfs::{Follow, Identity, InodeRef, Vfs, alive};
 use anchor::Anchors;
 use extant_format::features::Incompat;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_journal::Tid;
 use extant_sync::atomic::Ordering;
+use extant_sync::epoch::pin;
 use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, write_all_arc};
 use orphans::Reaper;
 use std::sync::Arc;
@@ -122,21 +124,35 @@ impl Operations {
 
     /// Resolves an absolute path (bytes).
     pub fn resolve(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Node> {
-        self.noticed(self.vfs.resolve(path.as_ref(), follow).map(Node))
+        self.resolve_by(None, path.as_ref(), follow)
     }
 
     /// What stat(2) says of a path. Where memory knows all of it, this takes no lock and writes nothing that is shared.
     pub fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
-        match self.vfs.look(path.as_ref(), follow, |inode| Some(Attr::of(inode))) {
-            Some(attr) => Ok(attr),
-            None => self.resolve(path, follow).map(|node| node.attr()),
+        self.stat_by(None, path.as_ref(), follow)
+    }
+
+    pub(super) fn stat_by(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<Attr> {
+        let pinned = pin();
+        if let Some(inode) = self.vfs.look(&pinned, who, path, follow) {
+            return Ok(Attr::of(inode));
         }
+        drop(pinned);
+        self.resolve_by(who, path, follow).map(|node| node.attr())
+    }
+
+    pub(super) fn resolve_by(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<Node> {
+        self.noticed(self.vfs.resolve(who, path, follow).map(Node))
+    }
+
+    pub(super) fn parent_by<'p>(&self, who: Option<&Identity<'_>>, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
+        let (dir, name) = self.vfs.resolve_parent(who, path)?;
+        Ok((Node(dir), name))
     }
 
     /// The directory that holds the last component of a path, and that component.
     pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
-        let (dir, name) = self.vfs.resolve_parent(path)?;
-        Ok((Node(dir), name))
+        self.parent_by(None, path)
     }
 
     /// The child `name` of a directory. ENOENT if there is none.

@@ -2,10 +2,12 @@
 
 mod dentries;
 mod moves;
+mod search;
 mod table;
 mod walk;
 
 pub use dentries::Target;
+pub use search::Identity;
 pub use table::{InodeRef, alive};
 pub use walk::{Follow, check_name};
 

@@ -1,7 +1,7 @@
 //! From paths to inodes.
 
 use super::table::InodeRef;
-use super::{Target, Vfs};
+use super::{Identity, Target, Vfs};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::{dir, file};
@@ -33,8 +33,8 @@ pub enum Follow {
 /// A directory on the way: what the dentry table needs to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    ino: InodeNr,
-    generation: u32,
+    pub ino: InodeNr,
+    pub generation: u32,
 }
 
 /// What the dentry table alone knows of a path.
@@ -43,8 +43,18 @@ enum Known {
     At(Place),
     /// A component is absent.
     Absent,
+    /// A directory on the way may not be searched.
+    Denied,
     /// Something is not in the table, or a symlink is to be followed.
     Unknown,
+}
+
+/// A walk through directories and symlinks.
+struct Walk<'a> {
+    who: Option<&'a Identity<'a>>,
+    root: Place,
+    /// Symlinks that may still be followed.
+    budget: u32,
 }
 
 impl From<Target> for Place {
@@ -138,7 +148,7 @@ impl Vfs {
     }
 
     /// The inode at a place; None if that is gone.
-    fn current(&self, place: Place) -> Result<Option<InodeRef>> {
+    pub(super) fn current(&self, place: Place) -> Result<Option<InodeRef>> {
         match self.node(place.ino) {
             Ok(inode) if inode.generation == place.generation => Ok(Some(inode)),
             Err(e) if !e.is(Errno::Stale) => Err(e),
@@ -153,11 +163,12 @@ impl Vfs {
 
     /// Resolves an absolute path (bytes, components divided by `/`). Where the tables know all of it, that costs a look for
     /// each component and one reference at the end.
-    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeRef> {
+    /// EACCES where somebody may not search a directory on the way; `None` may search all.
+    pub fn resolve(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<InodeRef> {
         {
             let pinned = pin();
             let moves = self.moves.now();
-            match self.known(&pinned, path, follow) {
+            match self.known(&pinned, who, path, follow) {
                 Known::At(place) => {
                     if let Some(inode) = self.inodes.peek_pinned(&pinned, place.ino)
                         && inode.generation == place.generation
@@ -167,37 +178,43 @@ impl Vfs {
                     }
                 }
                 Known::Absent if self.moves.still(moves) => return Err(Errno::NoEnt.into()),
+                Known::Denied => return Err(Errno::Acces.into()),
                 _ => {}
             }
         }
-        self.resolve_slowly(path, follow)
+        self.resolve_slowly(who, path, follow)
     }
 
-    /// What `f` says of the inode at a path, without a reference, if the tables know all of the path. None if not.
-    pub fn look<R>(&self, path: &[u8], follow: Follow, f: impl FnOnce(&Arc<Inode>) -> Option<R>) -> Option<R> {
-        let pinned = pin();
-        let Known::At(place) = self.known(&pinned, path, follow) else { return None };
-        let inode = self.inodes.look(&pinned, place.ino)?;
-        match inode.generation == place.generation && !inode.freeing() {
-            true => f(inode),
-            false => None,
-        }
+    /// The inode at a path, without a reference, if the tables know all of the path. None if not.
+    #[inline]
+    pub fn look<'g>(
+        &'g self,
+        pinned: &'g Guard,
+        who: Option<&Identity<'_>>,
+        path: &[u8],
+        follow: Follow,
+    ) -> Option<&'g Arc<Inode>> {
+        let Known::At(place) = self.known(pinned, who, path, follow) else { return None };
+        let inode = self.inodes.look(pinned, place.ino)?;
+        (inode.generation == place.generation && !inode.freeing()).then_some(inode)
     }
 
     /// Follows a path through the dentry table alone.
-    #[inline]
-    fn known(&self, pinned: &Guard, path: &[u8], follow: Follow) -> Known {
+    #[inline(always)]
+    fn known(&self, pinned: &Guard, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Known {
         let Some(&root) = self.root.get() else { return Known::Unknown };
         if path.len() > MAX_PATH {
             return Known::Unknown;
         }
         let (mut at, mut rest) = (root, path);
         loop {
-            let Some(start) = rest.iter().position(|&b| b != b'/') else { return Known::At(at) };
-            rest = &rest[start..];
-            let end = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
-            let (name, behind) = rest.split_at(end);
+            let Some((name, behind)) = next_name(rest) else { return Known::At(at) };
             rest = behind;
+            match self.known_to_search(pinned, at, who) {
+                Some(true) => {}
+                Some(false) => return Known::Denied,
+                None => return Known::Unknown,
+            }
             match self.dentries.get_pinned(pinned, at.ino, at.generation, name) {
                 None => return Known::Unknown,
                 Some(None) => return Known::Absent,
@@ -212,13 +229,13 @@ impl Vfs {
     }
 
     #[cold]
-    fn resolve_slowly(&self, path: &[u8], follow: Follow) -> Result<InodeRef> {
+    fn resolve_slowly(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<InodeRef> {
         let root = self.node(InodeNr::ROOT)?;
         let start = *self.root.get_or_init(|| Place { ino: root.ino, generation: root.generation });
         for tries in 1..=MAX_TRIES {
-            let mut budget = MAX_LINKS;
             let moves = self.moves.now();
-            let walked = self.walk(start, start, path, follow, &mut budget);
+            let mut walk = Walk { who, root: start, budget: MAX_LINKS };
+            let walked = self.walk(&mut walk, start, path, follow);
             // What was absent at one moment may have been there at all of them, under a directory that moved. If one moves all
             // the time, what was found counts.
             let again = tries < MAX_TRIES && self.crossed_a_move(path, &walked, moves);
@@ -246,7 +263,7 @@ impl Vfs {
     }
 
     /// Resolves all but the last component; gives the directory and the last name.
-    pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
+    pub fn resolve_parent<'p>(&self, who: Option<&Identity<'_>>, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
         let trimmed = trim_slashes(path);
         let (head, name) = match trimmed.iter().rposition(|&b| b == b'/') {
             Some(at) => (&trimmed[..at], &trimmed[at + 1..]),
@@ -255,26 +272,38 @@ impl Vfs {
         if name.is_empty() {
             return Err(Errno::Exist.into());
         }
-        let dir = self.resolve(head, Follow::Yes)?;
-        match dir.is_dir() {
-            true => Ok((dir, name)),
-            false => Err(Errno::NotDir.into()),
+        let dir = self.resolve(who, head, Follow::Yes)?;
+        match who {
+            Some(who) => self.check_search_of(&dir, who)?,
+            None if !dir.is_dir() => return Err(Errno::NotDir.into()),
+            None => {}
         }
+        Ok((dir, name))
     }
 
-    fn walk(&self, root: Place, from: Place, path: &[u8], follow: Follow, budget: &mut u32) -> Result<Place> {
+    fn walk(&self, walk: &mut Walk<'_>, from: Place, path: &[u8], follow: Follow) -> Result<Place> {
         if path.len() > MAX_PATH {
             return Err(Errno::NameTooLong.into());
         }
         let must_be_dir = path.last() == Some(&b'/');
-        let mut parts = path.split(|&b| b == b'/').filter(|p| !p.is_empty() && *p != b".").peekable();
-        let mut at = if path.first() == Some(&b'/') { root } else { from };
+        let mut parts = path.split(|&b| b == b'/').filter(|p| !p.is_empty()).peekable();
+        let mut at = if path.first() == Some(&b'/') { walk.root } else { from };
         while let Some(name) = parts.next() {
+            self.check_search(at, walk.who)?;
+            if name == b"." {
+                continue;
+            }
             let target = self.step(at, name)?;
             let last = parts.peek().is_none();
             let through = !last || follow == Follow::Yes || must_be_dir;
             at = match target.ftype {
-                FileType::Symlink if through => self.follow(root, at, target, budget)?,
+                FileType::Symlink if through => {
+                    let end = self.follow(walk, at, target)?;
+                    match last && !must_be_dir {
+                        true => end,
+                        false => self.directory(end)?,
+                    }
+                }
                 FileType::Directory => target.into(),
                 _ if last && !must_be_dir => target.into(),
                 _ => return Err(Errno::NotDir.into()),
@@ -295,9 +324,17 @@ impl Vfs {
         Ok(Target { ino: child.ino, generation: child.generation, ftype: child.ftype })
     }
 
+    /// A symlink led here, and more components or a slash follow.
+    fn directory(&self, at: Place) -> Result<Place> {
+        match self.current(at)?.ok_or(Errno::Stale)?.is_dir() {
+            true => Ok(at),
+            false => Err(Errno::NotDir.into()),
+        }
+    }
+
     /// Follows a symlink that stands in directory `at`.
-    fn follow(&self, root: Place, at: Place, link: Target, budget: &mut u32) -> Result<Place> {
-        *budget = budget.checked_sub(1).ok_or(Errno::Loop)?;
+    fn follow(&self, walk: &mut Walk<'_>, at: Place, link: Target) -> Result<Place> {
+        walk.budget = walk.budget.checked_sub(1).ok_or(Errno::Loop)?;
         let inode = self.current(link.into())?.ok_or(Errno::Stale)?;
         let target = {
             let _lock = inode.read_lock()?;
@@ -308,8 +345,40 @@ impl Vfs {
             return Err(Errno::NoEnt.into());
         }
         // Recursion is bounded by the budget.
-        self.walk(root, at, &target, Follow::Yes, budget)
+        self.walk(walk, at, &target, Follow::Yes)
     }
+}
+
+/// The first component of a path, and what is behind it. None if there is none.
+#[inline]
+fn next_name(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut start = 0;
+    while path.get(start) == Some(&b'/') {
+        start += 1;
+    }
+    let path = path.get(start..)?;
+    match path.is_empty() {
+        true => None,
+        false => path.split_at_checked(first_slash(path)),
+    }
+}
+
+/// Where the first slash is, or the end: eight bytes at a time, as names are short.
+#[inline]
+fn first_slash(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xff;
+    let mut at = 0;
+    while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        let differs = u64::from_ne_bytes(*word).to_le() ^ (ONES * b'/' as u64);
+        // The lowest byte of a word that is zero is the first whose high bit this sets.
+        let zero = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
+        if zero != 0 {
+            return at + zero.trailing_zeros() as usize / 8;
+        }
+        at += size_of::<u64>();
+    }
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())
 }
 
 /// Whether a path has a component `..`.
@@ -329,5 +398,25 @@ pub fn check_name(name: &[u8]) -> Result<()> {
         _ if name.len() > MAX_NAME => Err(Errno::NameTooLong.into()),
         _ if name.iter().any(|&b| b == b'/' || b == 0) => Err(Errno::Inval.into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn names_are_what_lies_between_slashes(path in prop::collection::vec(prop::sample::select(&b"//a.\xaf\x2e\x30\xff"[..]), 0..60)) {
+            let mut names = Vec::new();
+            let mut rest = path.as_slice();
+            while let Some((name, behind)) = next_name(rest) {
+                names.push(name);
+                rest = behind;
+            }
+            let expected: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|name| !name.is_empty()).collect();
+            prop_assert_eq!(names, expected);
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::acl::Acl;
 use extant_format::types::FileType;
+use std::sync::Arc;
 
 /// What a new inode gets of its directory's default ACL.
 #[derive(Clone, Debug)]
@@ -57,6 +58,25 @@ pub fn check_acl(value: &[u8]) -> Result<AclCheck> {
     match Acl::from_xattr(value) {
         Ok(Some(acl)) => Ok(AclCheck { mode: acl.mode_bits(), minimal: acl.is_mode() }),
         _ => Err(Errno::Inval.into()),
+    }
+}
+
+/// A directory's access ACL, which memory knows from then on. Takes the directory's lock for reading.
+///
+/// # Errors
+/// ESTALE if the directory is gone; `Corrupt`, `Io`.
+pub fn keep_access_acl(st: &Store, dir: &Inode) -> Result<Arc<Option<Acl>>> {
+    let _lock = dir.read_lock()?;
+    let stored = get_stored(st, dir, &ACCESS)?;
+    let acl = Arc::new(stored.map(|stored| parse_stored(dir, &stored)).transpose()?);
+    dir.dir.acl.store(Some(acl.clone()));
+    Ok(acl)
+}
+
+/// An ACL of the inode is about to change. The caller holds its lock for writing, so that nobody keeps the old one meanwhile.
+pub(super) fn forget(inode: &Inode) {
+    if let Some(caches) = inode.dir.get() {
+        caches.acl.store(None);
     }
 }
 

@@ -15,7 +15,7 @@ mod names;
 mod places;
 mod value;
 
-pub use acl::{Inherited, acl_after_chmod, check_acl, inherit_acl};
+pub use acl::{Inherited, acl_after_chmod, check_acl, inherit_acl, keep_access_acl};
 
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
@@ -62,9 +62,7 @@ fn get_stored(st: &Store, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<u8>
 
 /// Whether a look at the inode tells that it has no attributes.
 pub fn has_none(inode: &Inode) -> bool {
-    let body = inode.body();
-    // An area in use starts with a magic number.
-    body.file_acl == 0 && body.tail.iter().take(4).all(|&byte| byte == 0)
+    !inode.vitals().has_attributes
 }
 
 /// Sets or (value `None`) removes one. Does not touch ctime or the mode.
@@ -88,6 +86,9 @@ pub fn set(
         Some(value) if key.is_acl() => acl::to_disk(value)?,
         other => other.map(<[u8]>::to_vec),
     };
+    if key.is_acl() {
+        acl::forget(inode);
+    }
     let places = Places::read(st, inode)?;
     match (places.find(&key).is_some(), mode, &value) {
         (true, Mode::Create, _) => Err(Errno::Exist.into()),

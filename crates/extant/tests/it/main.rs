@@ -23,6 +23,7 @@ mod prealloc;
 mod quota;
 mod races;
 mod review;
+mod search;
 mod space;
 mod stress;
 mod structures;
