@@ -21,6 +21,7 @@ need stress-ng stress-ng
 need fs_mark fsmark
 need postmark postmark
 need bonnie++ bonnie++
+need fsverity fsverity
 need cc gcc
 
 if ! command -v cargo >/dev/null 2>&1; then

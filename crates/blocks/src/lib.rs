@@ -22,7 +22,7 @@ pub use cache::{Buffer, BufferRead, BufferWrite, Cache, CacheStats};
 pub use device::BlockDevice;
 pub use error::{DeviceError, Op, raw_os_error};
 pub use fault::{Failure, Fault, FaultDevice};
-pub use file::{FileDevice, OpenOptions};
+pub use file::{FileDevice, OpenOptions, is_write_protected};
 pub use latency::{Latency, LatencyDevice};
 pub use mem::MemDevice;
 pub use overlay::{OverlayDevice, ReplaySource};

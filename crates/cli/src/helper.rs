@@ -9,15 +9,14 @@
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
-use crate::mounting::{Patience, Plan, directory, remount, serve, spawn, table};
-use extant::device::{FileOptions, image_spec};
+use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, serve, spawn, table};
+use extant::device::{image_spec, is_write_protected};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 /// Exit code of a mount that failed.
 const NOT_MOUNTED: u8 = 32;
@@ -27,9 +26,6 @@ const USAGE: u8 = 1;
 
 /// The types by which mounts of this program show.
 const OWN_TYPES: [&[u8]; 4] = [b"extant", b"ext4", b"ext3", b"ext2"];
-
-/// How long an unmount waits for its server to finish.
-const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A helper by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,12 +154,26 @@ fn mount(call: &Call, subtype: String) -> Result {
         return Ok(());
     }
     if plan.options.remount {
-        return remount(&plan);
+        return match remount(&plan)? {
+            Remounted::Done => Ok(()),
+            Remounted::OpenedForReading => anew::mount(&plan, &call.options, &Context::helper(call.verbose)),
+        };
     }
     if let Some(there) = table::served(&plan.image).into_iter().find(is_alive) {
         return mount_again(&plan, &there.dir);
     }
-    spawn::start(&plan, &call.options, &Context::helper(call.verbose))
+    spawn::start(&plan, &call.options, &Context::helper(call.verbose))?;
+    if !asks_read_only(&call.options) && is_write_protected(&image_spec(&plan.image).path) {
+        // As mount(8) does for file systems of the kernel.
+        complain(format_args!("mount: {}: WARNING: source write-protected, mounted read-only", plan.dir.display()));
+    }
+    Ok(())
+}
+
+/// Whether the last word on it is `ro`.
+fn asks_read_only(lists: &[String]) -> bool {
+    let mut words = lists.iter().flat_map(|list| list.split(',')).rev();
+    words.find(|word| matches!(*word, "ro" | "rw")) == Some("ro")
 }
 
 /// Whether the whole file system shows there, and its server still answers.
@@ -201,7 +211,7 @@ fn unmount(call: &Call, subtype: &str) -> Result {
         return Err(Failure::new(format_args!("{}: umount failed", place.display())));
     }
     match source {
-        Some(source) if !call.lazy && table::served(&source).is_empty() => await_server(&source),
+        Some(source) if !call.lazy && table::served(&source).is_empty() => anew::await_server(&source),
         _ => Ok(()),
     }
 }
@@ -218,16 +228,6 @@ fn is_own(fstype: &[u8], subtype: &str) -> bool {
         Some(shown) => shown == subtype.as_bytes() || OWN_TYPES.contains(&shown),
         None => false,
     }
-}
-
-/// Waits until the server has let go of the image: then everything is written.
-fn await_server(source: &Path) -> Result {
-    let spec = image_spec(source);
-    if !spec.path.exists() {
-        return Ok(());
-    }
-    let open = FileOptions::from_spec(&spec).read_only(true).wait(Some(PATIENCE)).open();
-    open.map(|_| ()).at(source.display())
 }
 
 #[cfg(test)]

@@ -62,7 +62,9 @@ mod xattr;
 /// Devices that images lie on.
 pub mod device {
     pub use crate::fs::image_spec;
-    pub use extant_blocks::{BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place};
+    pub use extant_blocks::{
+        BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place, is_write_protected,
+    };
 }
 
 /// What an image says of itself.

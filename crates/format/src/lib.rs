@@ -26,6 +26,7 @@ pub mod quota;
 pub mod seal;
 pub mod superblock;
 pub mod types;
+pub mod verity;
 pub mod xattr;
 
 pub use error::{Corrupt, Result};

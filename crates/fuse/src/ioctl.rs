@@ -13,6 +13,9 @@ const SET_XATTR: u32 = 0x401c_5820;
 /// FS_IOC_GETVERSION.
 const GET_VERSION: u32 = 0x8008_7601;
 
+/// FS_IOC_MEASURE_VERITY: the algorithm and the room for the measure, 16 bits each; behind them the measure.
+const MEASURE_VERITY: u32 = 0xc004_6686;
+
 /// FITRIM.
 const TRIM: u32 = 0xc018_5879;
 
@@ -51,6 +54,7 @@ pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) ->
             fs.set_flags(node, flags).map(|()| Vec::new())
         }
         GET_VERSION => Ok(node.generation().to_le_bytes().to_vec()),
+        MEASURE_VERITY => measure(fs, node, input),
         GET_XATTR => {
             let mut out = vec![0; FSXATTR_BYTES];
             out[..4].copy_from_slice(&to_xflags(node.attr().flags).to_le_bytes());
@@ -83,6 +87,16 @@ fn trim(fs: &Operations, input: &[u8]) -> Result<Vec<u8>, Error> {
     let mut out = input.to_vec();
     out[8..16].copy_from_slice(&trimmed.to_le_bytes());
     Ok(out)
+}
+
+fn measure(fs: &Operations, node: &Node, input: &[u8]) -> Result<Vec<u8>, Error> {
+    let room = word(input, 0)? >> 16;
+    let (algorithm, measure) = fs.measure_verity(node)?;
+    if measure.len() > room as usize {
+        return Err(Errno::Overflow.into());
+    }
+    let head = u32::from(algorithm) | (measure.len() as u32) << 16;
+    Ok([&head.to_le_bytes(), measure.as_slice()].concat())
 }
 
 fn padded(label: &[u8]) -> Vec<u8> {

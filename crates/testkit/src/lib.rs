@@ -4,7 +4,8 @@
 //! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse what they print;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
 //! - [`figures`] keeps what long runs have counted;
-//! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests.
+//! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests;
+//! - [`verity`] makes files with hash trees.
 //!
 //! Nothing here is skipped: a tool or a privilege that is missing fails the test and says what to install.
 //! Functions panic with a message instead of returning errors, since their callers are tests.
@@ -20,6 +21,7 @@ pub mod rng;
 pub mod scratch;
 pub mod tool;
 pub mod tree;
+pub mod verity;
 
 pub use image::{FEATURE_SETS, FeatureSet, Image};
 pub use scratch::Scratch;

@@ -14,7 +14,7 @@ mod options;
 mod transfer;
 mod zero;
 
-pub use options::OpenOptions;
+pub use options::{OpenOptions, is_write_protected};
 
 use crate::device::{total_len, write_zeroes_plainly};
 use crate::error::{check_range, read_only};

@@ -291,6 +291,11 @@ fn is_protected(metadata: &Metadata) -> bool {
     property(metadata, "ro") == Some(1)
 }
 
+/// Whether a path leads to a disk that is write-protected.
+pub fn is_write_protected(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| is_protected(&metadata))
+}
+
 /// A number that the kernel shows of a disk; None for other files.
 fn property(metadata: &Metadata, name: &str) -> Option<u64> {
     use nix::sys::stat::{major, minor};

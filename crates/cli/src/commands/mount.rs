@@ -5,7 +5,7 @@ use crate::failure::{At, Failure, Result};
 use crate::mounting::announce::Audience;
 use crate::mounting::directory;
 use crate::mounting::options::Options;
-use crate::mounting::{Patience, Plan, serve, spawn};
+use crate::mounting::{Patience, Plan, Remounted, anew, serve, spawn};
 use std::path::PathBuf;
 
 /// Mount an image through FUSE; returns when it is mounted. umount(8) ends it.
@@ -50,7 +50,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     options.threads = context.threads.unwrap_or(options.threads);
     let plan = args.plan(options)?;
     if plan.options.remount {
-        return crate::mounting::remount(&plan);
+        return match crate::mounting::remount(&plan)? {
+            Remounted::Done => Ok(()),
+            Remounted::OpenedForReading => anew::mount(&plan, &args.options, context),
+        };
     }
     if !args.foreground {
         spawn::start(&plan, &args.options, context)?;

@@ -1,5 +1,6 @@
 //! Mounting: the options, the process that serves, the table of mounts.
 
+pub mod anew;
 pub mod announce;
 pub mod options;
 pub mod serve;
@@ -43,22 +44,32 @@ pub struct Plan {
     pub patience: Patience,
 }
 
+/// What came of a change of a mount's options.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remounted {
+    /// It has them.
+    Done,
+    /// It was to become writable, and cannot: its image was opened for reading.
+    OpenedForReading,
+}
+
 /// Changes the options of a mount that is there. The server is not told: what the kernel refuses does not reach it, and before a
 /// mount becomes read-only everything is made durable. An image that was opened for reading stays so.
-pub fn remount(plan: &Plan) -> Result {
+pub fn remount(plan: &Plan) -> Result<Remounted> {
     let dir = plan.dir.display();
     if !plan.options.read_only
         && let Err(e) = extant_fuse::control::set(&plan.dir, READ_ONLY, 0)
         && e.raw_os_error() == Some(Errno::ROFS.raw_os_error())
     {
-        return Err(Failure::new(format_args!("{dir}: cannot remount it read-write: unmount it, and mount it again")));
+        return Ok(Remounted::OpenedForReading);
     }
     rustix::mount::mount_remount(&plan.dir, plan.options.mount_flags(), "").at(dir)?;
     if plan.options.read_only {
         let root = std::fs::File::open(&plan.dir).at(plan.dir.display())?;
         root.sync_all().at(plan.dir.display())?;
     }
-    Ok(())
+    Ok(Remounted::Done)
 }
 
 /// The directory to mount on, without symlinks on the way.

@@ -4,6 +4,7 @@ use super::announce::Audience;
 use super::{Patience, Plan, table};
 use crate::failure::{At, Failure, Result};
 use crate::text::count;
+use extant::device::{image_spec, is_write_protected};
 use extant::{Error, Fs, OpenOptions, Operations};
 use extant_fuse::{MountOptions, Unmounter};
 use rustix::mount::MountFlags;
@@ -102,9 +103,22 @@ fn open(plan: &Plan) -> Result<Fs> {
         match Fs::open(&plan.image, &options) {
             Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy && may_wait(plan, begin) => thread::sleep(LOOK),
             Err(e) => return Err(refused(plan, &e)),
-            Ok(fs) => return Ok(fs),
+            Ok(fs) => return accepted(plan, fs),
         }
     }
+}
+
+/// mount(8) is refused what the kernel refuses, too: a protected disk whose log cannot be replayed onto it.
+fn accepted(plan: &Plan, fs: Fs) -> Result<Fs> {
+    let protected = is_write_protected(&image_spec(&plan.image).path);
+    if plan.patience == Patience::Helper && fs.recovery().in_memory && protected {
+        let (dir, image) = (plan.dir.display(), plan.image.display());
+        return Err(Failure::new(format_args!(
+            "mount: {dir}: cannot mount {image} read-only: it needs recovery, and is write-protected (with norecovery it is mounted as it \
+             is; `extant mount` recovers in memory)"
+        )));
+    }
+    Ok(fs)
 }
 
 fn may_wait(plan: &Plan, begin: Instant) -> bool {

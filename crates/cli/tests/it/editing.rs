@@ -2,8 +2,7 @@
 
 use crate::args;
 use crate::program::{done, json, refused};
-use extant_testkit::image::Image;
-use extant_testkit::{FEATURE_SETS, FeatureSet, Scratch, e2fsck};
+use extant_testkit::{FEATURE_SETS, FeatureSet, Scratch, debugfs, e2fsck};
 
 #[test]
 fn new_file_systems_are_clean() {
@@ -104,7 +103,8 @@ fn removing_is_careful() {
 
 #[test]
 fn what_can_only_be_read_is_not_changed() {
-    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-O", "verity"]);
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    debugfs::write(image.path(), "feature read-only");
     let before = image.bytes();
     refused(&args!["mkdir", image.path(), "/d"], 1, "cannot be changed");
     assert!(before == image.bytes());

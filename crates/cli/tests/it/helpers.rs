@@ -133,15 +133,26 @@ fn what_is_mounted_below_one_of_two_places_does_not_show_at_the_other() {
 }
 
 #[test]
-fn what_was_opened_for_reading_does_not_become_writable() {
+fn what_was_opened_for_reading_becomes_writable_if_nobody_uses_it() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
-    let dir = names.0.dir("mnt");
+    let (dir, second) = (names.0.dir("mnt"), names.0.dir("second"));
+    let remount = |options: &str| names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", options]);
     names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro"]).must_succeed();
-    let printed = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw,remount"]);
+    remount("ro,noexec,remount").must_succeed();
+    let used = std::fs::File::open(dir.join("lost+found")).unwrap();
+    let printed = remount("rw,remount");
     assert_eq!(printed.code, 32, "{printed}");
-    assert!(printed.errors().contains("read-write"), "{printed}");
-    names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro,noexec,remount"]).must_succeed();
+    assert!(printed.errors().contains("in use"), "{printed}");
+    drop(used);
+    names.call("mount.fuse.extant", &args![image.path(), &second, "-o", "ro"]).must_succeed();
+    let printed = remount("rw,remount");
+    assert!(printed.code == 32 && printed.errors().contains("other places"), "{printed}");
+    names.call("umount.fuse.extant", &args![&second]).must_succeed();
+    assert!(std::fs::write(dir.join("f"), "x").is_err());
+    remount("remount,rw,nosuid").must_succeed();
+    std::fs::write(dir.join("f"), "x").unwrap();
+    assert!(options_of(&dir, "VFS-OPTIONS").split(',').any(|w| w == "nosuid"));
     names.call("umount.fuse.extant", &args![&dir]).must_succeed();
     image.assert_clean();
 }
@@ -156,10 +167,36 @@ fn a_protected_disk_is_mounted_for_reading() {
     let refused = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
     let unmounted = names.call("umount.fuse.extant", &args![&dir]);
     drop(disk);
-    mounted.must_succeed();
+    let mounted = mounted.must_succeed();
+    assert!(mounted.errors().contains("write-protected, mounted read-only"), "{mounted}");
     assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem));
     unmounted.must_succeed();
     image.assert_clean();
+}
+
+/// As the kernel has it; the program itself recovers in memory.
+#[test]
+fn a_protected_disk_that_needs_recovery_is_refused() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let mount = kernel::Mount::new(image.path(), "commit=300");
+    std::fs::write(mount.join("f"), "x").unwrap();
+    std::fs::File::open(mount.join("f")).unwrap().sync_all().unwrap();
+    mount.crash(kernel::Shutdown::NoFlushLog);
+    let dir = names.0.dir("mnt");
+    let disk = kernel::Loop::attach(image.path(), true);
+    let refused = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "rw"]);
+    let mounted = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "norecovery"]);
+    let unmounted = names.call("umount.fuse.extant", &args![&dir]);
+    let own = run(EXTANT, &args!["mount", disk.device(), &dir]);
+    let found = std::fs::read(dir.join("f"));
+    let unmounted_again = names.call("umount.fuse.extant", &args![&dir]);
+    drop(disk);
+    assert!(refused.code == 32 && refused.errors().contains("needs recovery"), "{refused}");
+    for printed in [mounted, unmounted, own, unmounted_again] {
+        printed.must_succeed();
+    }
+    assert_eq!(found.unwrap(), b"x");
 }
 
 #[test]

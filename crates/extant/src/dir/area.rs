@@ -38,7 +38,7 @@ pub(super) struct Hit {
 
 /// Finds a name.
 pub(super) fn find(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Option<Hit>, Corrupt> {
-    let entry = match d.folds {
+    let entry = match d.folds && !d.exact {
         false => extant_format::dir::find(area, &d.format, name)?,
         true => find_folded(area, &d.format, &Sought::new(name))?,
     };

@@ -35,6 +35,8 @@ pub(super) struct Dir<'a> {
     pub format: DirFormat,
     /// Names are folded before they are compared and hashed.
     pub folds: bool,
+    /// Names are compared as they are spelled, even if they fold.
+    pub exact: bool,
     /// Names are encrypted; there is no key.
     pub encrypted: bool,
 }
@@ -65,7 +67,7 @@ impl<'a> Dir<'a> {
         if encrypted && folds {
             return Err(Error::Unsupported("encrypted directories that fold case".into()));
         }
-        Ok(Dir { st, inode, count, kind, format: DirFormat::new(&st.geo), folds, encrypted })
+        Ok(Dir { st, inode, count, kind, format: DirFormat::new(&st.geo), folds, exact: false, encrypted })
     }
 
     /// Blocks that a directory of this file system may have.

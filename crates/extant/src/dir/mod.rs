@@ -20,6 +20,7 @@ mod insert;
 mod linear;
 mod nokey;
 mod read;
+mod respell;
 mod split;
 mod window;
 
@@ -37,6 +38,8 @@ use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
+
+pub use respell::{are_spellings, respell};
 
 /// Whether a file system's names can be folded, where they are to be.
 pub fn can_fold(encoding: u16) -> bool {
@@ -219,18 +222,23 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> 
     check_name(name)?;
     let d = Dir::open_for_change(st, dir)?;
     let spot = locate_shown(&d, name)?.ok_or(Errno::NoEnt)?;
+    remove_from(&d, h, dir, &spot)?;
+    Ok(spot.hit.found)
+}
+
+fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {
     let format = d.format;
     match &spot.buf {
-        None => inline::change(&d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset))?,
+        None => inline::change(d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset)),
         Some(buf) => {
             {
-                let mut bytes = h.write(buf, seal_of(&d, &spot))?;
+                let mut bytes = h.write(buf, seal_of(d, spot))?;
                 remove_entry(format.area_mut(&mut bytes), &format, spot.hit.offset)?;
             }
-            linear::note_gap(&d, spot.lblk, buf);
+            linear::note_gap(d, spot.lblk, buf);
+            Ok(())
         }
     }
-    Ok(spot.hit.found)
 }
 
 /// Points an existing name (also `..`) at another inode.

@@ -1,6 +1,6 @@
 //! Blocks from the device into pages, a stretch at a time.
 
-use super::map;
+use super::{map, verity};
 use crate::error::Result;
 use crate::extent::State;
 use crate::inode::Inode;
@@ -51,6 +51,9 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
     if zero_behind(st, inode, blocks.start, &mut bytes) {
         // A page would hide that the device has something else there: who lets the file grow looks at the device then.
         kept.iter_mut().for_each(|run| run.end = run.end.min(last.max(run.start)));
+    }
+    if verity::applies(inode) {
+        verity::check(st, inode, blocks.start, &bytes)?;
     }
     keep(st, inode, blocks.start, &bytes, &kept, generation);
     Ok(Stretch { lblk: blocks.start, bytes })

@@ -112,12 +112,16 @@ pub(super) enum Kind {
     Logged,
     /// In the inode.
     Inline,
+    /// In blocks that are verified when they come into pages, and never written again.
+    Verified,
 }
 
 /// Where the content is.
 pub(super) fn kind(st: &Store, inode: &Inode) -> Kind {
     let flags = inode.body().flags;
-    if flags.contains(InodeFlags::INLINE_DATA) {
+    if flags.contains(InodeFlags::VERITY) {
+        Kind::Verified
+    } else if flags.contains(InodeFlags::INLINE_DATA) {
         Kind::Inline
     } else if st.pool.log_data || flags.contains(InodeFlags::JOURNAL_DATA) {
         Kind::Logged

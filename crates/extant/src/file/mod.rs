@@ -33,6 +33,7 @@ mod space;
 mod tail;
 mod times;
 mod truncate;
+mod verity;
 mod write;
 mod writeback;
 mod zero;
@@ -48,6 +49,7 @@ pub use read::read;
 pub use seek::seek;
 pub use times::strip_mode;
 pub use truncate::{can_truncate, free_blocks, truncate};
+pub use verity::{applies as is_verified, measure};
 pub use write::write;
 pub use writeback::writeback;
 

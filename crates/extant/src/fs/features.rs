@@ -37,7 +37,8 @@ const WRITE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::METADATA_CSUM)
     .union(RoCompat::ORPHAN_PRESENT)
     .union(RoCompat::QUOTA)
-    .union(RoCompat::PROJECT);
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY);
 
 /// Decides by the feature bits. An unknown or unsupported incompat bit is an error that names it.
 pub fn access(features: &Features) -> Result<Access> {

@@ -19,6 +19,14 @@ impl<T> Lazy<T> {
         Lazy(OnceBox::new())
     }
 
+    /// The part, made by `make` unless that was done before. Where several make it at once, one of theirs stays.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn get_or_try_make<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        self.0.get_or_try_init(|| make().map(Box::new))
+    }
+
     /// The part if it was made.
     #[inline]
     pub fn get(&self) -> Option<&T> {

@@ -17,6 +17,7 @@ mod map_cache;
 mod orphan_at;
 mod pages;
 mod tail;
+mod verity;
 mod vitals;
 
 pub use attr_cache::AttrCache;
@@ -26,6 +27,7 @@ pub use map_cache::{MapCache, Run, State};
 pub use orphan_at::{OrphanAt, OrphanCell};
 pub use pages::{Content, Cover, ErrorCursor, PageMap, PagePool, Pages, PlugPolicy, PoolStats, Taken, Work};
 pub use tail::Tail;
+pub use verity::Verity;
 pub use vitals::Vitals;
 
 use crate::error::{Errno, Result};
@@ -96,6 +98,8 @@ pub struct Inode {
     pub rw: ArcRwLock<()>,
     /// Logical to physical map: guards the extent tree (or indirect blocks) and caches it.
     pub map: Lazy<RwLock<MapCache>>,
+    /// What a file with a hash tree is verified by.
+    pub verity: Lazy<Verity>,
     /// Caches of a directory.
     pub dir: Lazy<DirCaches>,
     /// Orphan record.

@@ -168,7 +168,7 @@ impl Operations {
             FileType::Directory => return Err(Errno::IsDir.into()),
             _ => return Err(Errno::Inval.into()),
         }
-        if inode.body().flags.contains(InodeFlags::APPEND) {
+        if inode.body().flags.intersects(InodeFlags::APPEND | InodeFlags::VERITY) {
             return Err(Errno::Perm.into());
         }
         dir::check_key(inode)?;
@@ -209,6 +209,9 @@ impl Operations {
         }
         let log_data = InodeFlags::JOURNAL_DATA;
         if inode.ftype == FileType::Regular && (old ^ wanted).contains(log_data) {
+            if old.contains(InodeFlags::VERITY) {
+                return Err(Errno::Perm.into());
+            }
             file::log_data(st, inode, wanted.contains(log_data))?;
         }
         let mut h = st.start(INODE_CREDITS)?;

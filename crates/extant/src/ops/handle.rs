@@ -79,7 +79,7 @@ impl Operations {
         self.st().writable()?;
         check_key(node)?;
         let own = node.0.body().flags;
-        let denied = own.contains(InodeFlags::IMMUTABLE)
+        let denied = own.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY)
             || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
         match denied {
             true => Err(Errno::Perm.into()),
@@ -93,10 +93,22 @@ impl Operations {
         self.noticed(file::read_direct(self.st(), &node.0, offset, buf))
     }
 
+    /// The measure of a file that has a hash tree (fs-verity), and the number of the algorithm as FS_IOC_MEASURE_VERITY has it.
+    ///
+    /// # Errors
+    /// ENODATA for other files; `Corrupt`, `Io`.
+    pub fn measure_verity(&self, node: &Node) -> Result<(u8, Vec<u8>)> {
+        if !file::is_verified(&node.0) {
+            return Err(Errno::NoData.into());
+        }
+        let _lock = node.0.read_lock()?;
+        self.noticed(file::measure(self.st(), &node.0))
+    }
+
     /// Whether content may be written now through an open file: EPERM if the inode became immutable meanwhile.
     pub fn check_write(&self, node: &Node) -> Result<()> {
         self.st().writable()?;
-        match node.0.body().flags.contains(InodeFlags::IMMUTABLE) {
+        match node.0.body().flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
             true => Err(Errno::Perm.into()),
             false => Ok(()),
         }
@@ -139,7 +151,8 @@ impl Operations {
         check_key(node)?;
         let own = inode.body().flags;
         let keeps = matches!(how, Falloc::Allocate | Falloc::KeepSize);
-        if own.contains(InodeFlags::IMMUTABLE) || own.contains(InodeFlags::APPEND) && !keeps {
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::VERITY;
+        if own.intersects(fixed) || own.contains(InodeFlags::APPEND) && !keeps {
             return Err(Errno::Perm.into());
         }
         self.with_space(|| {

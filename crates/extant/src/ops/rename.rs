@@ -138,7 +138,7 @@ impl Operations {
             return self.exchange(from, to, moved, target).map(|()| false);
         }
         if target.is_some_and(|t| t.ino == moved.ino) {
-            return Ok(false);
+            return self.respell(from, to, moved, flags).map(|()| false);
         }
         if let Some(target) = target {
             check_replace(moved, target)?;
@@ -166,6 +166,22 @@ impl Operations {
             self.drop_new(&mut h, whiteout);
         }
         done
+    }
+
+    /// Both names lead to one inode: as links of it they stay. Where names fold, the one name of both may get another spelling.
+    fn respell(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, flags: RenameFlags) -> Result<()> {
+        let st = self.st();
+        let one = from.dir.ino == to.dir.ino && dir::are_spellings(st, to.dir, from.name, to.name);
+        if !one || flags.contains(RenameFlags::WHITEOUT) {
+            return Ok(());
+        }
+        let mut h = st.start(self.rename_credits(to))?;
+        [to.dir, moved].into_iter().try_for_each(|inode| inode.touch(st, &mut h))?;
+        st.whole(&mut h, |h| {
+            dir::respell(st, h, to.dir, from.name, to.name)?;
+            self.touch_dir(h, to.dir, 0)?;
+            self.touch_moved(h, moved)
+        })
     }
 
     fn rename_credits(&self, to: &Side<'_>) -> u32 {

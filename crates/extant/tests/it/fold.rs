@@ -79,6 +79,44 @@ fn any_spelling_leads_to_the_name() {
     life(INLINE);
 }
 
+fn rename(fs: &Fs, dir: &Node, old: &str, new: &str) -> extant::Result<()> {
+    fs.rename(dir, old.as_bytes(), dir, new.as_bytes(), RenameFlags::empty())
+}
+
+/// The name of an inode.
+fn spelled(fs: &Fs, dir: &Node, ino: u64) -> Vec<String> {
+    let entries = fs.read_dir(dir).expect("readdir").into_iter().filter(|e| e.ino == ino);
+    entries.map(|e| String::from_utf8(e.name).expect("text")).collect()
+}
+
+/// In leaves without gaps, too, where a longer spelling needs a split.
+#[test]
+fn a_name_gets_another_spelling() {
+    for (args, others) in [(KIND, 0), (INLINE, 0), (INLINE, 30), (KIND, 500)] {
+        let image = Image::mke2fs(24 << 20, args);
+        let fs = open(&image);
+        let dir = folding(&fs, "d");
+        let made: Vec<Node> = (0..=others)
+            .map(|n| make(&fs, &dir, format!("ßtraße-{n:04}").as_bytes(), New::File).expect("create"))
+            .collect();
+        for (n, node) in made.iter().enumerate() {
+            let (shown, long) = (format!("SSTRASSE-{n:04}"), format!("sS\u{AD}\u{AD}\u{AD}\u{AD}traSSe-{n:04}"));
+            rename(&fs, &dir, &format!("SStrasse-{n:04}"), &shown).expect("another spelling");
+            assert_eq!(spelled(&fs, &dir, node.ino()), [shown.as_str()]);
+            is(fs.rename(&dir, shown.as_bytes(), &dir, long.as_bytes(), RenameFlags::NOREPLACE), Errno::Exist);
+            rename(&fs, &dir, &shown, &long).expect("a longer one");
+            rename(&fs, &dir, &long, &long).expect("the same");
+            assert_eq!(spelled(&fs, &dir, node.ino()), [long.as_str()]);
+            assert_eq!(fs.lookup(&dir, shown.as_bytes()).expect("by any").ino(), node.ino());
+        }
+        fs.link(&made[0], &dir, b"Link").expect("link");
+        rename(&fs, &dir, "link", "SSTRASSE-0000").expect("links of one inode");
+        assert_eq!(spelled(&fs, &dir, made[0].ino()).len(), 2, "both stay");
+        fs.unmount().expect("unmount");
+        image.assert_clean();
+    }
+}
+
 #[test]
 fn names_that_are_no_text_are_themselves_or_refused() {
     let raw = b"A\xFFB";

@@ -28,4 +28,5 @@ mod space;
 mod stress;
 mod structures;
 mod sync;
+mod verity;
 mod xattr;

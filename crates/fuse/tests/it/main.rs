@@ -12,4 +12,5 @@ mod real;
 mod rings;
 mod served;
 mod times;
+mod verity;
 mod watchdog;

@@ -1,0 +1,56 @@
+//! A mount that was opened for reading is to become writable: it is unmounted and mounted anew, if nobody uses it.
+
+use super::{Plan, spawn, table};
+use crate::context::Context;
+use crate::failure::{At, Failure, Result};
+use extant::device::{FileOptions, image_spec, is_write_protected};
+use rustix::mount::UnmountFlags;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long is waited for a server to finish.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Mounts the image for writing where it is mounted for reading; `lists` are the options, as the caller gave them. If that fails, it is
+/// mounted for reading again.
+///
+/// # Errors
+/// The mount is in use, or shows at other places, too; those of mounting.
+pub fn mount(plan: &Plan, lists: &[String], context: &Context) -> Result {
+    let refused = |why: &str| {
+        let dir = plan.dir.display();
+        Err(Failure::new(format_args!("{dir}: cannot remount it read-write: it was opened for reading, and {why}")))
+    };
+    if is_write_protected(&image_spec(&plan.image).path) {
+        return refused("is write-protected");
+    }
+    if table::served(&plan.image).len() != 1 {
+        return refused("is mounted at other places, too");
+    }
+    if rustix::mount::unmount(&plan.dir, UnmountFlags::empty()).is_err() {
+        return refused("is in use");
+    }
+    await_server(&plan.image)?;
+    let mut plan = plan.clone();
+    plan.options.remount = false;
+    let mut lists: Vec<String> = lists.iter().map(|list| without_remount(list)).collect();
+    spawn::start(&plan, &lists, context).or_else(|failure| {
+        plan.options.read_only = true;
+        lists.push("ro".into());
+        spawn::start(&plan, &lists, context).and(Err(failure))
+    })
+}
+
+fn without_remount(list: &str) -> String {
+    list.split(',').filter(|word| *word != "remount").collect::<Vec<_>>().join(",")
+}
+
+/// Waits until the server has let go of the image: then everything is written.
+pub fn await_server(source: &Path) -> Result {
+    let spec = image_spec(source);
+    if !spec.path.exists() {
+        return Ok(());
+    }
+    let open = FileOptions::from_spec(&spec).read_only(true).wait(Some(PATIENCE)).open();
+    open.map(|_| ()).at(source.display())
+}
