@@ -153,7 +153,12 @@ impl<D: BlockDevice> RecordingDevice<D> {
     }
 
     fn record(&self, result: io::Result<()>, event: impl FnOnce() -> Event) -> io::Result<()> {
-        result.map(|()| self.log.lock().push(event()))
+        result.map(|()| {
+            let mut log = self.log.lock();
+            if !log.paused {
+                log.push(event());
+            }
+        })
     }
 }
 

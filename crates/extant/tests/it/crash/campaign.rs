@@ -4,7 +4,7 @@ use super::examine::{Bench, Case, Depth, Tally};
 use super::mix;
 use super::scene::{self, Scene, Setup};
 use super::seen::broken;
-use super::states::{Bytes, PARTS, Part, Walk};
+use super::states::{PARTS, Part, State, Walk};
 use extant_testkit::figures::{self, Figures};
 use extant_testkit::rng::Rng;
 use extant_testkit::tree::Manifest;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Kinds of file systems that mixes run on, and how many threads make the mix.
-pub(crate) const KINDS: [(Setup, usize); 10] = [
+pub(crate) const KINDS: [(Setup, usize); 12] = [
     (scene::EXT4, 1),
     (scene::INLINE, 1),
     (scene::EXT3, 1),
@@ -26,78 +26,137 @@ pub(crate) const KINDS: [(Setup, usize); 10] = [
     (scene::LOGGED_EXT3, 1),
     (scene::EXT4, 3),
     (scene::QUOTA, 1),
+    (scene::UNLOGGED, 1),
+    (scene::EXT2, 1),
 ];
 
 /// Failures after which a campaign ends.
 const ENOUGH: u64 = 20;
 
-/// One in so many states is also recovered by e2fsck, by the kernel, and cut again in its recovery.
-const E2FSCK: u64 = 4;
-const KERNEL: u64 = 100;
-const AGAIN: u64 = 8;
+/// Of how many states one is asked more: all are recovered by Extant, and all hold what was promised.
+#[derive(Clone, Copy)]
+struct Rates {
+    /// Of those that come to what another state came to, one is looked at as the first of its kind is.
+    same: u64,
+    /// Of those that come to something new, one is written to and checked by e2fsck.
+    go_on: u64,
+    /// One is recovered by e2fsck, too.
+    e2fsck: u64,
+    /// And by the kernel.
+    kernel: u64,
+    /// And cut again in its recovery.
+    again: u64,
+}
 
-/// What was met of a scene, by the names of states.
-type Met = HashMap<u64, Arc<Manifest>>;
+const SHORT: Rates = Rates { same: 8, go_on: 1, e2fsck: 4, kernel: 100, again: 8 };
 
-/// Examines a state, or only what is promised if an equal one was met.
-fn meet(
-    bench: &mut Bench,
-    scene: &Scene,
-    walk: &Walk<'_>,
-    state: &Bytes,
-    met: &mut Met,
-    rng: &mut Rng,
-) -> Result<(), String> {
-    let durable = walk.promised(scene);
-    if let Some(held) = met.get(&state.name) {
-        bench.tally.equal += 1;
-        let complaints = broken(durable, held);
-        return if complaints.is_empty() { Ok(()) } else { Err(complaints.join("; ")) };
+/// Programs take a hundred times what a recovery takes.
+const LONG: Rates = Rates { same: 200, go_on: 8, e2fsck: 60, kernel: 1000, again: 40 };
+
+/// What was met of a scene.
+struct Met<'a> {
+    scene: &'a Scene,
+    rates: Rates,
+    rng: Rng,
+    /// By the names of states.
+    states: HashMap<u64, Arc<Manifest>>,
+    /// By the names of what states came to.
+    recovered: HashMap<u64, Arc<Manifest>>,
+}
+
+impl Met<'_> {
+    fn new(scene: &Scene, rates: Rates, seed: u64) -> Met<'_> {
+        Met { scene, rates, rng: Rng::new(seed), states: HashMap::new(), recovered: HashMap::new() }
     }
-    let again = usize::from(rng.one_in(AGAIN));
-    let depth = Depth { e2fsck: rng.one_in(E2FSCK), kernel: scene.setup.kernel && rng.one_in(KERNEL), again };
-    let case = Case { setup: scene.setup, durable, tagged: scene.tagged };
-    let held = catch_unwind(AssertUnwindSafe(|| bench.examine(case, state, depth, rng)));
-    let held = held.unwrap_or_else(|_| Err("a panic".into()))?;
-    met.insert(state.name, Arc::new(held));
-    Ok(())
+
+    /// Examines a state, or only what is promised if an equal one was met.
+    fn meet(&mut self, bench: &mut Bench, walk: &Walk<'_>, state: &State) -> Result<(), String> {
+        let durable = walk.promised(self.scene);
+        let held = match self.states.get(&state.name) {
+            Some(held) => {
+                bench.tally.equal += 1;
+                held.clone()
+            }
+            None => {
+                let case = Case { setup: self.scene.setup, durable, tagged: self.scene.tagged };
+                let held = catch_unwind(AssertUnwindSafe(|| self.examine(bench, case, state)));
+                held.unwrap_or_else(|_| Err("a panic".into()))?
+            }
+        };
+        self.states.insert(state.name, held.clone());
+        let complaints = broken(durable, &held);
+        if complaints.is_empty() { Ok(()) } else { Err(complaints.join("; ")) }
+    }
+
+    fn examine(&mut self, bench: &mut Bench, case: Case<'_>, state: &State) -> Result<Arc<Manifest>, String> {
+        let (rates, rng) = (self.rates, &mut self.rng);
+        // Without a journal no recovery can be cut.
+        let again = usize::from(!case.setup.unlogged && rng.one_in(rates.again));
+        let recovered = bench.recover(case.setup, state, again > 0)?;
+        let name = recovered.name(&self.scene.base);
+        if let Some(held) = self.recovered.get(&name).filter(|_| !rng.one_in(rates.same)) {
+            bench.tally.same += 1;
+            recovered.drop();
+            return Ok(held.clone());
+        }
+        let depth = Depth {
+            go_on: again > 0 || rng.one_in(rates.go_on),
+            e2fsck: rng.one_in(rates.e2fsck),
+            kernel: case.setup.kernel && rng.one_in(rates.kernel),
+            again,
+        };
+        let held = Arc::new(bench.look(case, state, recovered, depth, rng)?);
+        match self.recovered.insert(name, held.clone()) {
+            Some(before) if !before.diff(&held).is_empty() => {
+                Err(format!("equal bytes, unequal trees: {:?}", before.diff(&held)))
+            }
+            _ => Ok(held),
+        }
+    }
 }
 
 /// Cuts at a sample of events, each whole and with parts of what was not flushed.
 pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
-    let (mut bench, mut met, mut rng) = (Bench::new(), Met::new(), Rng::new(seed));
+    let (mut bench, mut met, mut rng) = (Bench::new(), Met::new(scene, SHORT, seed), Rng::new(seed));
     let cuts = scene.events.iter().filter(|event| event.changes()).count();
     let step = (cuts * 4).div_ceil(states).max(1) as u64;
-    let mut walk = Walk::new(&scene.base, &scene.events);
+    let mut walk = Walk::new(&scene.base.pages, &scene.events);
     let mut left = rng.below(step);
     while let Some(cut) = walk.step() {
         let end = cut == scene.events.len();
-        if left > 0 && !end {
-            left -= 1;
+        if (left > 0 || scene.setup.unlogged) && !end {
+            left = left.saturating_sub(1);
             continue;
         }
         left = step - 1;
         let parts = [Part::All, *rng.pick(&PARTS[1..]), *rng.pick(&PARTS[2..]), *rng.pick(&PARTS[2..])];
         for part in parts {
             let state = walk.state(part, &mut rng);
-            let result = meet(&mut bench, scene, &walk, &state, &mut met, &mut rng);
+            let result = met.meet(&mut bench, &walk, &state);
             result.unwrap_or_else(|why| panic!("{name}: {part:?} at {cut}: {why}"));
         }
     }
     println!("{name}: {:?}, {} events", bench.tally, scene.events.len());
-    assert!(bench.tally.states > 4, "{name}: too few states to say anything");
+    assert!(bench.tally.states > 4 || scene.setup.unlogged, "{name}: too few states to say anything");
 }
 
-/// All cuts of a mix.
-fn all_cuts(seed: u64, bench: &mut Bench, broken: &mut dyn FnMut(String, &Bytes)) {
+/// Draws of one cut: more where more may be missing, none any more where they have all been met.
+const MOST_DRAWS: usize = 24;
+
+/// All cuts of a mix; of one that was not logged, the end.
+fn all_cuts(seed: u64, bench: &mut Bench, broken: &mut dyn FnMut(String, &State)) {
     let (setup, threads) = KINDS[(seed % KINDS.len() as u64) as usize];
     let scene = mix::scene(setup, threads, seed);
-    let (mut met, mut rng) = (Met::new(), Rng::new(seed));
-    let mut walk = Walk::new(&scene.base, &scene.events);
+    let (mut met, mut rng) = (Met::new(&scene, LONG, seed), Rng::new(seed));
+    let mut walk = Walk::new(&scene.base.pages, &scene.events);
     while let Some(cut) = walk.step() {
-        for part in [Part::All, Part::Nothing, *rng.pick(&PARTS[2..]), *rng.pick(&PARTS[2..])] {
+        if setup.unlogged && cut < scene.events.len() {
+            continue;
+        }
+        for draw in 0..walk.uncertain().clamp(1, MOST_DRAWS) {
+            let part = PARTS.get(draw).copied().unwrap_or_else(|| *rng.pick(&PARTS[2..]));
             let state = walk.state(part, &mut rng);
-            if let Err(why) = meet(bench, &scene, &walk, &state, &mut met, &mut rng) {
+            if let Err(why) = met.meet(bench, &walk, &state) {
                 broken(format!("{} of {threads}, seed {seed}, {part:?} at {cut}: {why}", setup.name), &state);
             }
         }
@@ -113,9 +172,10 @@ struct Campaign {
 
 impl Campaign {
     fn work(&self) {
+        let mut bench = Bench::new();
         while Instant::now() < self.end && self.failures.load(Ordering::SeqCst) < ENOUGH {
             let seed = self.next.fetch_add(1, Ordering::SeqCst);
-            let (mut bench, began) = (Bench::new(), Instant::now());
+            let began = Instant::now();
             let mut failures = 0;
             let made = catch_unwind(AssertUnwindSafe(|| {
                 all_cuts(seed, &mut bench, &mut |why, state| {
@@ -125,7 +185,7 @@ impl Campaign {
             }));
             failures += u64::from(made.is_err());
             self.failures.fetch_add(failures, Ordering::SeqCst);
-            self.note(seed, &bench.tally, failures, began.elapsed());
+            self.note(seed, &std::mem::take(&mut bench.tally), failures, began.elapsed());
         }
     }
 
@@ -133,6 +193,8 @@ impl Campaign {
         let numbers = [
             ("states", tally.states),
             ("equal", tally.equal),
+            ("recovered to the same", tally.same),
+            ("gone on from", tally.gone_on),
             ("recovered by e2fsck too", tally.e2fsck),
             ("recovered by the kernel too", tally.kernel),
             ("cut while recovering", tally.again),
@@ -144,10 +206,10 @@ impl Campaign {
 }
 
 /// Keeps a state that was wrong.
-fn keep(seed: u64, nr: u64, why: &str, state: &Bytes) {
+fn keep(seed: u64, nr: u64, why: &str, state: &State) {
     let dir = std::env::temp_dir().join("extant-crash");
     let path = dir.join(format!("{seed}-{nr}.img"));
-    let kept = std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&path, &state.bytes));
+    let kept = std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&path, state.pages.to_vec()));
     println!("{why}\n    {}: {kept:?}", path.display());
 }
 

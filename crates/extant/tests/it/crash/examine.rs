@@ -1,17 +1,16 @@
 //! What is asked of a state that a power cut left: Extant recovers it, finds what was promised, goes on, and leaves what e2fsck
 //! calls clean; e2fsck's own recovery and the kernel's come to the same tree; and recovery may be cut itself.
 
-use super::scene::{Durable, Setup};
+use super::pages::{Copy, PageDevice};
+use super::scene::{Base, Durable, Setup};
 use super::seen::{broken, comparable, seen};
-use super::states::{Bytes, PARTS, Walk};
+use super::states::{PARTS, State, Walk, name_since};
 use extant::{Caller, Fs, New, Node, OpenFlags, RenameFlags};
-use extant_blocks::{MemDevice, RecordingDevice};
+use extant_blocks::RecordingDevice;
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::tree::Manifest;
 use extant_testkit::{Scratch, e2fsck};
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Differences that a message shows.
@@ -20,20 +19,27 @@ const SHOWN: usize = 5;
 /// How much is asked of a state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
+    /// It is written to, closed, and checked by e2fsck.
+    pub go_on: bool,
     /// e2fsck recovers a copy, and comes to the same tree.
     pub e2fsck: bool,
     /// So does the kernel's mount.
     pub kernel: bool,
-    /// How many states of the recovery itself are examined.
+    /// How many states of the recovery itself are examined; only where it goes on.
     pub again: usize,
 }
 
 /// What was examined.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
+    /// States that Extant recovered.
     pub states: u64,
-    /// States that a state before had been equal to: only what was promised was looked for.
+    /// Of these, states that came to what a state before had come to, but for what the log held: only what was promised was
+    /// looked for.
+    pub same: u64,
+    /// States that a state before had been equal to, not counted above: only what was promised was looked for.
     pub equal: u64,
+    pub gone_on: u64,
     pub e2fsck: u64,
     pub kernel: u64,
     /// States of recoveries that were cut.
@@ -49,44 +55,80 @@ pub(crate) struct Case<'a> {
     pub tagged: bool,
 }
 
-/// A place to put images, and the counts.
+/// A state that was recovered.
+pub(crate) struct Recovered {
+    fs: Fs,
+    device: Arc<RecordingDevice<PageDevice>>,
+}
+
+impl Recovered {
+    /// A name for what it holds, which states share that come to the same, whatever is left in the log.
+    pub fn name(&self, base: &Base) -> u64 {
+        name_since(&base.pages, &self.device.inner().pages(), |nr| base.log.contains(&nr))
+    }
+
+    /// Nothing else is asked of it.
+    pub fn drop(self) {
+        self.fs.crash();
+    }
+}
+
+/// Places to put images, and the counts.
 pub(crate) struct Bench {
-    scratch: Scratch,
+    after: Copy,
+    theirs: Copy,
+    kernel: Copy,
+    _scratch: Scratch,
     pub tally: Tally,
 }
 
 impl Bench {
     pub fn new() -> Bench {
-        Bench { scratch: Scratch::new(), tally: Tally::default() }
+        let scratch = Scratch::new();
+        let [after, theirs, kernel] = ["after", "theirs", "kernel"].map(|name| Copy::new(scratch.join(name)));
+        Bench { after, theirs, kernel, _scratch: scratch, tally: Tally::default() }
     }
 
-    fn put(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.scratch.join(name);
-        // Not truncated first: its memory is used again.
-        let file = std::fs::File::options().write(true).create(true).truncate(false).open(&path);
-        let written = file.and_then(|file| file.set_len(bytes.len() as u64).and_then(|()| file.write_all_at(bytes, 0)));
-        written.expect("room for an image");
-        path
-    }
-
-    /// Examines a state; gives what it held.
-    pub fn examine(&mut self, case: Case<'_>, state: &Bytes, depth: Depth, rng: &mut Rng) -> Result<Manifest, String> {
+    /// Recovers a state; with `record` what that writes, and what comes after it, is recorded.
+    pub fn recover(&mut self, setup: Setup, state: &State, record: bool) -> Result<Recovered, String> {
         self.tally.states += 1;
-        let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&state.bytes))));
-        device.pause(depth.again == 0);
-        let fs = Fs::open_device(device.clone(), &case.setup.options()).map_err(|e| format!("opening: {e}"))?;
+        let device = Arc::new(RecordingDevice::new(PageDevice::new(state.pages.clone())));
+        device.pause(!record);
+        let fs = Fs::open_device(device.clone(), &setup.options()).map_err(|e| format!("opening: {e}"))?;
         device.mark("recovered");
+        Ok(Recovered { fs, device })
+    }
+
+    /// Recovers a state and examines it; gives what it held.
+    pub fn examine(&mut self, case: Case<'_>, state: &State, depth: Depth, rng: &mut Rng) -> Result<Manifest, String> {
+        let recovered = self.recover(case.setup, state, depth.again > 0)?;
+        self.look(case, state, recovered, depth, rng)
+    }
+
+    /// Examines a state that was recovered; gives what it held.
+    pub fn look(
+        &mut self,
+        case: Case<'_>,
+        state: &State,
+        Recovered { fs, device }: Recovered,
+        depth: Depth,
+        rng: &mut Rng,
+    ) -> Result<Manifest, String> {
         let held = seen(&fs, case.tagged)?;
         let complaints = broken(case.durable, &held);
         if !complaints.is_empty() {
             return Err(complaints.join("; "));
         }
-        go_on(&fs, &held, depth.again == 0, rng).map_err(|e| format!("going on: {e}"))?;
-        fs.unmount().map_err(|e| format!("unmounting: {e}"))?;
-        let after = self.put("after", &device.inner().to_vec());
-        let verdict = e2fsck::check(&after);
-        if !verdict.is_clean() {
-            return Err(format!("e2fsck after going on: {verdict:?}"));
+        if depth.go_on {
+            self.tally.gone_on += 1;
+            go_on(&fs, &held, depth.again == 0, rng).map_err(|e| format!("going on: {e}"))?;
+            fs.unmount().map_err(|e| format!("unmounting: {e}"))?;
+            let verdict = e2fsck::check(self.after.put(&device.inner().pages()));
+            if !verdict.is_clean() {
+                return Err(format!("e2fsck after going on: {verdict:?}"));
+            }
+        } else {
+            fs.crash();
         }
         if depth.e2fsck {
             self.by_e2fsck(case, state, &held)?;
@@ -98,22 +140,24 @@ impl Bench {
         Ok(held)
     }
 
-    fn by_e2fsck(&mut self, case: Case<'_>, state: &Bytes, held: &Manifest) -> Result<(), String> {
+    fn by_e2fsck(&mut self, case: Case<'_>, state: &State, held: &Manifest) -> Result<(), String> {
         self.tally.e2fsck += 1;
-        let path = self.put("theirs", &state.bytes);
-        let verdict = e2fsck::recover(&path);
+        let path = self.theirs.put(&state.pages);
+        // What was closed needs no recovery.
+        let verdict = if case.setup.unlogged { e2fsck::check(path) } else { e2fsck::recover(path) };
         if !verdict.is_clean() {
+            self.theirs.forget();
             return Err(format!("e2fsck recovering: {verdict:?}"));
         }
-        let bytes = std::fs::read(&path).map_err(|e| e.to_string())?;
-        let device = Arc::new(MemDevice::from_bytes(&bytes));
+        let device = Arc::new(PageDevice::new(self.theirs.read()));
         let fs = Fs::open_device(device, &case.setup.options().read_only(true)).map_err(|e| e.to_string())?;
         same("e2fsck", held, &seen(&fs, case.tagged)?)
     }
 
-    fn by_kernel(&mut self, state: &Bytes, held: &Manifest) -> Result<(), String> {
+    fn by_kernel(&mut self, state: &State, held: &Manifest) -> Result<(), String> {
         self.tally.kernel += 1;
-        let path = self.put("kernel", &state.bytes);
+        let path = self.kernel.put(&state.pages).to_owned();
+        self.kernel.forget();
         let mount = Mount::try_new(&path, "")?;
         let theirs = comparable(Manifest::walk(mount.path()));
         mount.unmount();
@@ -129,8 +173,8 @@ impl Bench {
     fn again(
         &mut self,
         case: Case<'_>,
-        state: &Bytes,
-        device: &RecordingDevice<Arc<MemDevice>>,
+        state: &State,
+        device: &RecordingDevice<PageDevice>,
         held: &Manifest,
         times: usize,
         rng: &mut Rng,
@@ -138,7 +182,7 @@ impl Bench {
         let events = device.take_log();
         let changes = events.iter().filter(|event| event.changes()).count() as u64;
         for _ in 0..times.min(changes as usize) {
-            let mut walk = Walk::new(&state.bytes, &events);
+            let mut walk = Walk::new(&state.pages, &events);
             let stop = rng.below(changes);
             let mut cut = 0;
             for _ in 0..=stop {
@@ -146,7 +190,7 @@ impl Bench {
             }
             let second = walk.state(*rng.pick(&PARTS), rng);
             self.tally.again += 1;
-            let depth = Depth { e2fsck: rng.one_in(4), kernel: false, again: 0 };
+            let depth = Depth { go_on: true, e2fsck: rng.one_in(4), kernel: false, again: 0 };
             let cut_at = |why| format!("recovery cut at {cut}: {why}");
             let found = self.examine(case, &second, depth, rng).map_err(cut_at)?;
             if !walk.has_passed_mark() {

@@ -285,6 +285,17 @@ impl Mix<'_> {
         }
     }
 
+    /// All is promised, which holds when the file system was closed.
+    fn promise_all(&mut self) {
+        self.held.clear();
+        self.gone.iter().for_each(|name| self.stage.promise(name, Promise::Gone));
+        for (name, ino) in &self.names {
+            let known = self.files[ino].clone();
+            let content = Content { data: known.data, xattrs: Some(known.xattrs) };
+            self.stage.promise(name, Promise::Holds(Arc::new(content)));
+        }
+    }
+
     fn sync(&mut self) {
         let (_, _, path) = self.pick();
         let Some(ino) = self.names.get(&path).copied() else { return };
@@ -325,6 +336,9 @@ fn run(stage: &Stage, top: &str, seed: u64) {
     };
     for _ in 0..STEPS {
         mix.step();
+    }
+    if stage.unlogged {
+        mix.promise_all();
     }
 }
 

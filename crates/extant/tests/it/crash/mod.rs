@@ -5,6 +5,7 @@
 mod campaign;
 mod examine;
 mod mix;
+mod pages;
 mod recovery;
 mod scene;
 mod seen;
@@ -14,8 +15,15 @@ use campaign::KINDS;
 pub(crate) use campaign::sweep;
 use extant::{Caller, New, Node, OpenFlags, RenameFlags, XattrMode};
 use extant_testkit::rng::Rng;
-use scene::{EXT3, LOGGED};
-pub(crate) use scene::{EXT4, INLINE, Promise, Setup, Stage, record, setup};
+pub(crate) use pages::{Copy, PageDevice, Pages};
+use scene::LOGGED;
+pub(crate) use scene::{BIGALLOC, EXT2, EXT3, EXT4, INLINE, Promise, QUOTA, Setup, Stage, record, setup};
+pub(crate) use seen::seen;
+
+/// All kinds of file systems that mixes run on, each once.
+pub(crate) fn kinds() -> std::collections::BTreeSet<Setup> {
+    KINDS.iter().map(|(setup, _)| *setup).collect()
+}
 
 /// States tried for one workload in `make test`.
 const STATES: usize = 240;

@@ -33,13 +33,13 @@ const FEW_SLOTS: Setup = Setup {
 /// Cuts the recovery of what `work` leaves in `times` places.
 fn cut_recovery(setup: Setup, times: usize, work: impl FnOnce(&mut Stage)) {
     let scene = record(setup, false, work);
-    let mut walk = Walk::new(&scene.base, &scene.events);
+    let mut walk = Walk::new(&scene.base.pages, &scene.events);
     while walk.step().is_some() {}
     let mut rng = Rng::new(7);
     let state = walk.state(Part::All, &mut rng);
     let mut bench = Bench::new();
     let case = Case { setup, durable: walk.promised(&scene), tagged: false };
-    let depth = Depth { e2fsck: true, kernel: true, again: times };
+    let depth = Depth { go_on: true, e2fsck: true, kernel: true, again: times };
     bench.examine(case, &state, depth, &mut rng).unwrap_or_else(|why| panic!("{}: {why}", setup.name));
     println!("{}: {:?}", setup.name, bench.tally);
     assert!(bench.tally.again as usize >= times.min(20), "{}: the recovery is too short", setup.name);

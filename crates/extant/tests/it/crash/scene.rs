@@ -1,9 +1,11 @@
 //! File systems that are worked on over a device that records, with what they have promised meanwhile.
 
-use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
-use extant_blocks::{Event, MemDevice, RecordingDevice};
+use super::pages::{PAGE, PageDevice, Pages};
+use extant::{Caller, Clock, Fs, New, Node, OpenFlags, OpenOptions, Timestamp};
+use extant_blocks::{Event, RecordingDevice};
+use extant_testkit::debugfs;
 use extant_testkit::image::Image;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -19,11 +21,13 @@ pub(crate) struct Setup {
     pub log_data: bool,
     /// The kernel mounts it for writing.
     pub kernel: bool,
+    /// There is no journal: what is promised holds once the file system was closed.
+    pub unlogged: bool,
 }
 
 /// A kind of the usual size.
 pub(crate) const fn setup(name: &'static str, args: &'static [&'static str]) -> Setup {
-    Setup { name, bytes: 4 << 20, args, log_data: false, kernel: true }
+    Setup { name, bytes: 4 << 20, args, log_data: false, kernel: true, unlogged: false }
 }
 
 pub(crate) const EXT4: Setup =
@@ -46,25 +50,55 @@ pub(crate) const QUOTA: Setup = Setup {
 pub(crate) const LOGGED: Setup = Setup { name: "data journal", log_data: true, ..EXT4 };
 pub(crate) const LOGGED_EXT3: Setup = Setup { name: "ext3, data journal", log_data: true, ..EXT3 };
 
+pub(crate) const UNLOGGED: Setup =
+    Setup { unlogged: true, ..setup("no journal", &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]) };
+pub(crate) const EXT2: Setup = Setup { unlogged: true, ..setup("ext2", &["-t", "ext2", "-b", "1024"]) };
+
 /// What the blocks of a new image hold that nobody has written to yet.
 pub(crate) const GARBAGE: u8 = 0xA5;
+
+/// A new image whose free blocks hold garbage.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub pages: Pages,
+    /// Pages that hold nothing but parts of the log.
+    pub log: BTreeSet<usize>,
+}
+
+/// Some moment in the past.
+#[derive(Debug)]
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp { sec: 1_750_000_000, nsec: 0 }
+    }
+}
 
 impl Setup {
     /// How the file system is opened. Nothing depends on time, so that a seed gives the same scene again.
     pub fn options(&self) -> OpenOptions {
         let hour = Duration::from_secs(3600);
-        OpenOptions::new().memory(64 << 20).seed(1).commit_interval(hour).log_data(self.log_data)
+        let options = OpenOptions::new().memory(64 << 20).seed(1).commit_interval(hour).log_data(self.log_data);
+        options.clock(Arc::new(Still))
     }
 
     /// An image whose free blocks hold garbage. Made once.
-    pub fn base(&self) -> Arc<[u8]> {
-        static MADE: OnceLock<Mutex<BTreeMap<Setup, Arc<[u8]>>>> = OnceLock::new();
+    pub fn base(&self) -> Arc<Base> {
+        static MADE: OnceLock<Mutex<BTreeMap<Setup, Arc<Base>>>> = OnceLock::new();
         let mut made = MADE.get_or_init(Mutex::default).lock().unwrap_or_else(|e| e.into_inner());
-        made.entry(*self).or_insert_with(|| self.make()).clone()
+        made.entry(*self).or_insert_with(|| Arc::new(self.make())).clone()
     }
 
-    fn make(&self) -> Arc<[u8]> {
-        let device = Arc::new(MemDevice::from_bytes(&Image::mke2fs(self.bytes, self.args).bytes()));
+    /// An image whose free blocks hold garbage.
+    pub fn pages(&self) -> Pages {
+        self.base().pages.clone()
+    }
+
+    fn make(&self) -> Base {
+        let image = Image::mke2fs(self.bytes, self.args);
+        let log = if self.unlogged { BTreeSet::new() } else { log_of(&image) };
+        let device = Arc::new(PageDevice::new(Pages::new(&image.bytes())));
         let fs = Fs::open_device(device.clone(), &self.options()).expect("a new image opens");
         let root = fs.root().expect("root");
         let node = fs.create(&Caller::default(), &root, b"garbage", 0o600, New::File).expect("create");
@@ -75,8 +109,21 @@ impl Setup {
         fs.unlink(&root, b"garbage").expect("unlink");
         drop(root);
         fs.unmount().expect("unmount");
-        device.to_vec().into()
+        Base { pages: device.pages(), log }
     }
+}
+
+/// Pages that hold nothing but blocks of the journal's inode.
+fn log_of(image: &Image) -> BTreeSet<usize> {
+    let block_size =
+        Fs::open(image.path(), &OpenOptions::new().read_only(true)).expect("opens").superblock().block_size();
+    let per_page = (PAGE / block_size as usize).max(1);
+    let mut pages = BTreeMap::<usize, usize>::new();
+    for block in debugfs::read(image.path(), "blocks <8>").split_whitespace() {
+        let at = block.parse::<usize>().expect("a block's number") * block_size as usize;
+        *pages.entry(at / PAGE).or_default() += 1;
+    }
+    pages.into_iter().filter(|(_, blocks)| *blocks >= per_page).map(|(nr, _)| nr).collect()
 }
 
 /// What a path has been promised to be.
@@ -101,7 +148,7 @@ pub(crate) type Durable = BTreeMap<String, Promise>;
 /// What was done to a device, and what was promised meanwhile.
 pub(crate) struct Scene {
     pub setup: Setup,
-    pub base: Arc<[u8]>,
+    pub base: Arc<Base>,
     pub events: Vec<Event>,
     /// What was durable after each mark.
     pub promises: Vec<Durable>,
@@ -112,7 +159,9 @@ pub(crate) struct Scene {
 /// A file system that is being worked on, with what it has promised.
 pub(crate) struct Stage {
     pub fs: Fs,
-    device: Arc<RecordingDevice<Arc<MemDevice>>>,
+    /// See [`Setup::unlogged`].
+    pub unlogged: bool,
+    device: Arc<RecordingDevice<PageDevice>>,
     promised: Mutex<Promised>,
 }
 
@@ -178,15 +227,18 @@ impl Stage {
     }
 }
 
-/// Records what `work` does.
+/// Records what `work` does. The end is as after a power cut, or the file system is closed if there is no journal.
 pub(crate) fn record(setup: Setup, tagged: bool, work: impl FnOnce(&mut Stage)) -> Scene {
     let base = setup.base();
-    let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base))));
+    let device = Arc::new(RecordingDevice::new(PageDevice::new(base.pages.clone())));
     let fs = Fs::open_device(device.clone(), &setup.options()).unwrap_or_else(|e| panic!("{}: {e}", setup.name));
-    let mut stage = Stage { fs, device: device.clone(), promised: Mutex::default() };
+    let mut stage = Stage { fs, unlogged: setup.unlogged, device: device.clone(), promised: Mutex::default() };
     stage.forget_all();
     work(&mut stage);
     let promises = stage.promised.into_inner().expect("no panic").after;
-    stage.fs.crash();
+    match setup.unlogged {
+        true => stage.fs.unmount().expect("unmount"),
+        false => stage.fs.crash(),
+    }
     Scene { setup, base, events: device.take_log(), promises, tagged }
 }

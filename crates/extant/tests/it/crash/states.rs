@@ -1,11 +1,11 @@
 //! The states that a power cut may leave of a scene: everything up to the last flush, and of the writes since then any part, torn
 //! at sectors. Only what the format assumes to be written at once is: the superblock.
 
+use super::pages::{PAGE, Pages};
 use super::scene::{Durable, Scene};
 use extant_blocks::Event;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_testkit::rng::Rng;
-use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -31,40 +31,47 @@ pub(crate) enum Part {
 
 pub(crate) const PARTS: [Part; 6] = [Part::All, Part::Nothing, Part::Writes, Part::Sectors, Part::AllButOne, Part::One];
 
-/// What a device holds, with a name for it that equal bytes share.
+/// What a device holds, with a name for it that equal contents share, if they come from one base.
 #[derive(Clone, Debug)]
-pub(crate) struct Bytes {
-    pub bytes: Vec<u8>,
+pub(crate) struct State {
+    pub pages: Pages,
     pub name: u64,
 }
 
-impl Bytes {
-    pub fn new(bytes: &[u8]) -> Bytes {
-        let sectors = bytes.chunks(SECTOR).enumerate();
-        let name = sectors.fold(0, |name, (nr, sector)| name ^ hash(nr, sector));
-        Bytes { bytes: bytes.to_vec(), name }
+impl State {
+    /// Where a walk begins.
+    pub fn base(pages: &Pages) -> State {
+        State { pages: pages.clone(), name: 0 }
     }
 
     fn put(&mut self, piece: &Piece) {
-        let (first, last) = (piece.at / SECTOR, (piece.at + piece.data().len()).div_ceil(SECTOR));
-        self.toggle(first..last);
-        self.bytes[piece.at..piece.at + piece.data().len()].copy_from_slice(piece.data());
-        self.toggle(first..last);
+        let (start, len) = (piece.at, piece.data().len());
+        let (first, last) = (start / SECTOR * SECTOR, (start + len).next_multiple_of(SECTOR));
+        self.toggle(first, last);
+        self.pages.part_mut(start, len).copy_from_slice(piece.data());
+        self.toggle(first, last);
     }
 
-    fn toggle(&mut self, sectors: Range<usize>) {
-        for nr in sectors {
-            let end = ((nr + 1) * SECTOR).min(self.bytes.len());
-            self.name ^= hash(nr, &self.bytes[nr * SECTOR..end]);
+    fn toggle(&mut self, start: usize, end: usize) {
+        for at in (start..end).step_by(SECTOR) {
+            self.name ^= hash(at, self.pages.part(at, SECTOR));
         }
     }
 }
 
-fn hash(nr: usize, sector: &[u8]) -> u64 {
-    let mut hasher = std::hash::DefaultHasher::new();
-    hasher.write_usize(nr);
-    hasher.write(sector);
-    hasher.finish()
+/// What changed since a base, as a name that equal changes share, but for pages that `ignored` says.
+pub(crate) fn name_since(base: &Pages, now: &Pages, ignored: impl Fn(usize) -> bool) -> u64 {
+    let changed = now.changed(base).filter(|(nr, _)| !ignored(*nr));
+    changed.fold(0, |name, (nr, page)| name ^ hash(nr * PAGE, page) ^ hash(nr * PAGE, base.part(nr * PAGE, PAGE)))
+}
+
+/// A word that tells bytes and their place from others. Nobody makes them collide on purpose.
+fn hash(at: usize, bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (words, _) = bytes.as_chunks::<8>();
+    let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(FACTOR);
+    let hash = words.iter().fold(mix(!0, at as u64), |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    hash ^ hash >> 29
 }
 
 /// A part of a write that is there as a whole or not at all.
@@ -87,7 +94,7 @@ impl Piece {
 pub(crate) struct Walk<'a> {
     events: &'a [Event],
     next: usize,
-    flushed: Bytes,
+    flushed: State,
     pending: Vec<Piece>,
     writes: usize,
     /// How many marks were passed.
@@ -95,8 +102,8 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub fn new(base: &[u8], events: &'a [Event]) -> Walk<'a> {
-        Walk { events, next: 0, flushed: Bytes::new(base), pending: Vec::new(), writes: 0, marks: 0 }
+    pub fn new(base: &Pages, events: &'a [Event]) -> Walk<'a> {
+        Walk { events, next: 0, flushed: State::base(base), pending: Vec::new(), writes: 0, marks: 0 }
     }
 
     /// Goes on behind the next event after which a cut makes a difference: a change, or the end. `None` at the end.
@@ -139,13 +146,18 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// How many pieces of writes may or may not be there.
+    pub fn uncertain(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether a mark was passed.
     pub fn has_passed_mark(&self) -> bool {
         self.marks > 0
     }
 
     /// What the device holds after a cut here.
-    pub fn state(&self, part: Part, rng: &mut Rng) -> Bytes {
+    pub fn state(&self, part: Part, rng: &mut Rng) -> State {
         let mut state = self.flushed.clone();
         let Some(last) = self.pending.len().checked_sub(1) else { return state };
         let one = rng.below(self.pending.len() as u64) as usize;
@@ -181,23 +193,43 @@ mod tests {
 
     #[test]
     fn what_was_flushed_is_always_there() {
-        let (base, events) = (vec![0; 8192], events());
+        let (base, events) = (Pages::new(&[0; 8192]), events());
         let mut walk = Walk::new(&base, &events);
         let mut rng = Rng::new(1);
         while let Some(cut) = walk.step() {
             for part in PARTS {
                 let state = walk.state(part, &mut rng);
-                assert_eq!(state.name, Bytes::new(&state.bytes).name, "{part:?}");
-                assert!(cut == 1 || state.bytes[..512].iter().all(|byte| *byte == 1));
-                let superblock = &state.bytes[SUPERBLOCK];
+                let bytes = state.pages.to_vec();
+                assert_eq!(state.name == 0, bytes == base.to_vec(), "{part:?}");
+                assert!(cut == 1 || bytes[..512].iter().all(|byte| *byte == 1));
+                let superblock = &bytes[SUPERBLOCK];
                 assert!(superblock.iter().all(|byte| *byte == superblock[0]), "{part:?}: a torn superblock");
             }
         }
-        assert_eq!(walk.state(Part::All, &mut rng).bytes[512..5000], {
+        let state = walk.state(Part::All, &mut rng);
+        assert_eq!(state.name, walk.state(Part::All, &mut rng).name);
+        assert_eq!(state.pages.to_vec()[512..5000], {
             let mut whole = vec![2; 4488];
             whole[512..1536].fill(3);
             whole[4096..].fill(0);
             whole
         });
+    }
+
+    #[test]
+    fn equal_changes_share_a_name() {
+        let base = Pages::new(&[0; 8192]);
+        let (mut a, mut b) = (base.clone(), base.clone());
+        a.part_mut(5, 1).fill(1);
+        a.part_mut(5000, 1).fill(1);
+        b.part_mut(5000, 1).fill(1);
+        b.part_mut(5000, 1).fill(2);
+        let all = |pages: &Pages| name_since(&base, pages, |_| false);
+        assert!(all(&a) != all(&b) && all(&a) != 0);
+        b.part_mut(5000, 1).fill(1);
+        assert!(all(&a) != all(&b));
+        assert_eq!(name_since(&base, &a, |nr| nr == 0), all(&b));
+        b.part_mut(5000, 1).fill(0);
+        assert_eq!(all(&b), 0);
     }
 }

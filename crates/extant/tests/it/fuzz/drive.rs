@@ -45,6 +45,11 @@ fn panics() -> &'static Mutex<Vec<String>> {
     })
 }
 
+/// What threads of the engine said when they panicked, since this was asked the last time.
+pub fn panics_since() -> Vec<String> {
+    std::mem::take(&mut *panics().lock().unwrap_or_else(|e| e.into_inner()))
+}
+
 /// Uses an image in every way. An error is a message about a panic, a hang or a change where there must be none.
 pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
     panics();
@@ -71,7 +76,7 @@ pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
         Err(RecvTimeoutError::Timeout) => Err("a hang".into()),
         Err(RecvTimeoutError::Disconnected) => Err("a lost thread".into()),
     };
-    let panicked = std::mem::take(&mut *panics().lock().unwrap_or_else(|e| e.into_inner()));
+    let panicked = panics_since();
     match panicked.is_empty() {
         true => result,
         false => Err(panicked.join("; ")),
