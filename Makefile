@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
 
-.PHONY: all run test bench space contention fuzz real rings crash reliability conformance xfstests lint loom setup clean
+.PHONY: all run test bench space contention fuzz real rings crash devices reliability conformance xfstests lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -55,6 +55,12 @@ rings: setup
 crash: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_WORKERS=$(CRASH_WORKERS) \
 		$(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
+
+# Each request of each workload fails in its turn: some minutes, and no longer than FAULT_SECONDS.
+FAULT_SECONDS ?= 3600
+devices: setup
+	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FAULT_SECONDS=$(FAULT_SECONDS) \
+		$(CARGO) test --release -p extant --test it -- --ignored all_devices_die --nocapture
 
 # Suites that others wrote, for longer than `make test` runs them; with XFSTESTS=DIR fsstress, too.
 SUITE_SECONDS ?= 30

@@ -63,12 +63,17 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
     let from = map::block_up(st, size);
     write_cluster(st, inode, work, from)?;
     let few = credits_of_few(st, inode, from)?;
+    let mut h = st.start(times::CREDITS + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
+    // Before anything is changed: what that takes can be read.
+    inode.touch(st, &mut h)?;
+    if few.is_none() {
+        st.orphans.add(st, &mut h, inode)?;
+    }
     let tail = cut_pages(st, inode, size);
     inode.pages.set_size(size);
-    let mut h = st.start(times::CREDITS + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
     times::resize(st, &mut h, inode, size)?;
     if few != Some(0) {
-        cut_blocks(st, &mut h, inode, from, few.is_none())?;
+        cut_blocks(st, &mut h, inode, from)?;
     }
     drop(h);
     match tail {
@@ -79,11 +84,8 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
     Ok(())
 }
 
-/// Frees what lies behind the size, under an orphan record if that may take several transactions.
-fn cut_blocks(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32, long: bool) -> Result<()> {
-    if long {
-        st.orphans.add(st, h, inode)?;
-    }
+/// Frees what lies behind the size, and takes the orphan record away that is there if that may take several transactions.
+fn cut_blocks(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
     if let Err(e) = cut(st, h, inode, from) {
         // What lies behind the size is freed by the next one to open the file system.
         st.orphans.add(st, h, inode).inspect_err(|e| st.give_up(e))?;

@@ -101,7 +101,9 @@ impl Fs {
 
     /// Whether nothing can be changed: asked for, or after an error.
     pub fn is_read_only(&self) -> bool {
-        self.ops.st().read_only.load(Ordering::Acquire)
+        let st = self.ops.st();
+        // Whoever was told that the log has failed may be here before the file system was.
+        st.read_only.load(Ordering::Acquire) || st.journal.is_aborted()
     }
 
     /// Everything done so far is durable when this returns.

@@ -3,6 +3,7 @@
 mod crash;
 mod devices;
 mod dir;
+mod dying;
 mod extents;
 mod external_journal;
 mod fast_commit;
@@ -23,6 +24,7 @@ mod prealloc;
 mod quota;
 mod races;
 mod review;
+mod scarce;
 mod search;
 mod space;
 mod stress;

@@ -1,0 +1,269 @@
+//! Space runs out at each allocation of each operation: the file system is full but for so many blocks, one more each time, until the
+//! operation succeeds. What fails for lack of space has changed nothing, what was accepted is kept, and all is counted.
+
+use crate::crash::{BIGALLOC, Copy, EXT2, EXT3, EXT4, INLINE, PageDevice, Pages, QUOTA, Setup, seen, setup};
+use extant::{
+    Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr, XattrMode,
+};
+use extant_testkit::tree::Manifest;
+use extant_testkit::{Scratch, e2fsck};
+use std::sync::Arc;
+
+const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+
+/// Files of one block each, which make room when they are removed.
+const SPARE: u32 = 150;
+
+/// Few inodes, so that they end before the blocks.
+const FEW_INODES: Setup =
+    setup("few inodes", &["-t", "ext4", "-b", "1024", "-N", "48", "-O", "orphan_file,ea_inode", "-J", "size=1"]);
+
+/// Does the n-th part of an operation; `None` behind the last.
+type Steps = fn(&Fs, u32) -> Option<Result<()>>;
+
+/// An operation, and whether each part of it is done as a whole or not at all.
+struct Operation {
+    name: &'static str,
+    whole: bool,
+    steps: Steps,
+}
+
+const fn whole(name: &'static str, steps: Steps) -> Operation {
+    Operation { name, whole: true, steps }
+}
+
+/// Operations that may be done in part.
+const fn in_part(name: &'static str, steps: Steps) -> Operation {
+    Operation { name, whole: false, steps }
+}
+
+const OPERATIONS: [Operation; 15] = [
+    whole("create", |fs, n| {
+        (n < 6).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o644, New::File).map(drop))
+    }),
+    whole("mkdir", |fs, n| (n < 3).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o755, New::Dir).map(drop))),
+    whole("symlink", |fs, n| {
+        (n < 2).then(|| fs.create(&WHO, &at(fs, "/d")?, &long(n), 0o777, New::Symlink(&[b't'; 300])).map(drop))
+    }),
+    whole("link", |fs, n| (n < 6).then(|| fs.link(&at(fs, "/d/f")?, &at(fs, "/d/names")?, &long(n)))),
+    whole("rename", |fs, n| {
+        let from = format!("r{n}");
+        (n < 6)
+            .then(|| fs.rename(&at(fs, "/d")?, from.as_bytes(), &at(fs, "/d/names")?, &long(n), RenameFlags::empty()))
+    }),
+    whole("a name for a file without one", |fs, n| (n < 6).then(|| named_late(fs, n))),
+    whole("attributes", |fs, n| {
+        let path = ["/d/f", "/d/g", "/d/tiny"].get(n as usize)?;
+        Some(at(fs, path).and_then(|node| fs.set_xattr(&node, b"user.long", &vec![n as u8; 700], XattrMode::Any)))
+    }),
+    whole("a long attribute", |fs, n| {
+        (n < 1).then(|| fs.set_xattr(&at(fs, "/d/f")?, b"user.longer", &[3; 3000], XattrMode::Any))
+    }),
+    whole("another owner", |fs, n| {
+        let owner = SetAttr { uid: Some(70_000 + n * 3000), gid: Some(90_000 + n), ..Default::default() };
+        (n < 4).then(|| fs.set_attr(&at(fs, "/d/g")?, &owner).map(drop))
+    }),
+    in_part("write", |fs, n| {
+        (n < 4).then(|| open(fs, "/d/f")?.write_at(3000 + u64::from(n) * 7000, &[8; 5000]).map(drop))
+    }),
+    in_part("write past the pages", |fs, n| {
+        (n < 3).then(|| fs.write_direct(&at(fs, "/d/g")?, u64::from(n) * 16_384, &[9; 8192], false).map(drop))
+    }),
+    in_part("write here and there", |fs, n| {
+        (n < 5).then(|| open(fs, "/d/pieces")?.write_at(400_000 + u64::from(n) * 50_000, &[7; 900]).map(drop))
+    }),
+    in_part("content that leaves the inode", |fs, n| {
+        (n < 2).then(|| open(fs, "/d/tiny")?.write_at(u64::from(n) * 3000, &[6; 3000]).map(drop))
+    }),
+    in_part("allocate", |fs, n| {
+        (n < 2).then(|| open(fs, "/d/f")?.allocate(Falloc::KeepSize, 100_000 + u64::from(n) * 50_000, 9000))
+    }),
+    in_part("holes", |fs, n| {
+        let how = [Falloc::Punch, Falloc::ZeroKeepSize, Falloc::Insert].get(n as usize)?;
+        Some(open(fs, "/d/whole").and_then(|file| file.allocate(*how, 8192 + u64::from(n) * 8192, 4096)))
+    }),
+];
+
+/// What takes an inode.
+const TAKES_INODE: [usize; 4] = [0, 1, 2, 5];
+
+/// The reserve for root is no reserve here, so that content and the rest compete for the same blocks.
+fn options(setup: Setup) -> OpenOptions {
+    setup.options().use_reserve(true)
+}
+
+fn at(fs: &Fs, path: &str) -> Result<Node> {
+    fs.resolve(path, Follow::No)
+}
+
+fn open(fs: &Fs, path: &str) -> Result<File> {
+    fs.open_file(&at(fs, path)?, OpenFlags { write: true, ..Default::default() })
+}
+
+/// A name of which four fill a block of 1 KiB.
+fn long(n: u32) -> Vec<u8> {
+    format!("{n}{}", "x".repeat(200)).into_bytes()
+}
+
+fn named_late(fs: &Fs, n: u32) -> Result<()> {
+    let dir = at(fs, "/d/names")?;
+    let node = fs.create_nameless(&WHO, &dir, 0o600)?;
+    let linked = fs.link(&node, &dir, &long(n));
+    fs.release(&node, 1);
+    linked
+}
+
+fn file(fs: &Fs, path: &str, pieces: &[(u64, usize)]) -> Result<()> {
+    let (dir, name) = fs.resolve_parent(path.as_bytes())?;
+    let node = fs.create(&WHO, &dir, name, 0o644, New::File)?;
+    let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+    pieces.iter().try_for_each(|(offset, len)| file.write_at(*offset, &vec![5; *len]).map(drop))
+}
+
+fn is_full(result: &Result<()>) -> bool {
+    result.as_ref().is_err_and(|e| e.is(Errno::NoSpc))
+}
+
+/// What operations work on.
+fn prepare(fs: &Fs) -> Result<()> {
+    let root = fs.root()?;
+    let dir = fs.create(&WHO, &root, b"d", 0o755, New::Dir)?;
+    for name in ["names", "hogs", "spare"] {
+        fs.create(&WHO, &dir, name.as_bytes(), 0o755, New::Dir)?;
+    }
+    file(fs, "/d/f", &[(0, 2500)])?;
+    file(fs, "/d/g", &[(0, 10)])?;
+    file(fs, "/d/tiny", &[(0, 20)])?;
+    // A map that fills the inode.
+    file(fs, "/d/pieces", &[(0, 900), (50_000, 900), (100_000, 900), (150_000, 900)])?;
+    file(fs, "/d/whole", &[(0, 60_000)])?;
+    (0..6).try_for_each(|n| file(fs, &format!("/d/r{n}"), &[]))
+}
+
+/// A file system that is full but for what only writeback may have, and files of a block each.
+fn full(setup: Setup) -> Pages {
+    let device = Arc::new(PageDevice::new(setup.pages()));
+    let fs = Fs::open_device(device.clone(), &options(setup)).expect("opens");
+    prepare(&fs).expect(setup.name);
+    (0..SPARE).for_each(|n| file(&fs, &format!("/d/spare/{n}"), &[(0, 300)]).expect("a small file"));
+    fs.sync().expect("sync");
+    file(&fs, "/d/ballast", &[]).expect("a file");
+    let ballast = open(&fs, "/d/ballast").expect("opens");
+    for len in [1 << 16, 1 << 10] {
+        while ballast.write_at(ballast.len(), &vec![4; len]).is_ok_and(|written| written == len) {}
+    }
+    ballast.sync().expect("what was accepted is kept");
+    drop(ballast);
+    let hogs = at(&fs, "/d/hogs").expect("hogs");
+    let full = (0..)
+        .map(|n| fs.create(&WHO, &hogs, format!("{n}").as_bytes(), 0o755, New::Dir).map(drop))
+        .find(Result::is_err);
+    assert!(is_full(&full.expect("an end")), "{}", setup.name);
+    drop(hogs);
+    fs.unmount().expect("unmount");
+    device.pages()
+}
+
+/// Runs an operation where `room` blocks are free; how many of its parts lacked space.
+fn lacks(base: &Pages, setup: Setup, operation: &Operation, room: u32, copy: &mut Copy) -> u32 {
+    let what = format!("{} on {} with room for {room}", operation.name, setup.name);
+    let device = Arc::new(PageDevice::new(base.clone()));
+    let fs = Fs::open_device(device.clone(), &options(setup)).expect(&what);
+    let spare = at(&fs, "/d/spare").expect(&what);
+    (0..room).for_each(|n| fs.unlink(&spare, format!("{n}").as_bytes()).expect(&what));
+    drop(spare);
+    fs.sync().expect(&what);
+    let (mut undone, mut n) = (0, 0);
+    let mut before = look(&fs, &what);
+    while let Some(result) = (operation.steps)(&fs, n) {
+        n += 1;
+        let after = look(&fs, &what);
+        match result {
+            Ok(()) => {}
+            Err(e) if e.is(Errno::OpNotSupp) => return 0,
+            Err(e) => {
+                assert!(e.is(Errno::NoSpc), "{what}: {e}");
+                undone += 1;
+                assert!(!operation.whole || before.diff(&after).is_empty(), "{what}: {:?}", before.diff(&after));
+            }
+        }
+        before = after;
+    }
+    fs.sync().unwrap_or_else(|e| panic!("{what}: what was accepted is lost: {e}"));
+    assert_kept(fs, &device, setup, &before, copy, undone, &what);
+    undone
+}
+
+fn look(fs: &Fs, what: &str) -> Manifest {
+    seen(fs, false).unwrap_or_else(|e| panic!("{what}: {e}"))
+}
+
+/// What is there stays, nothing is wrong, and as much is free as was said.
+fn assert_kept(fs: Fs, device: &PageDevice, setup: Setup, held: &Manifest, copy: &mut Copy, undone: u32, what: &str) {
+    let usage = fs.usage();
+    fs.unmount().expect(what);
+    let verdict = e2fsck::check(copy.put(&device.pages()));
+    assert!(verdict.is_clean(), "{what}: {verdict:?}");
+    let after = Arc::new(PageDevice::new(device.pages()));
+    let fs = Fs::open_device(after, &setup.options().read_only(true)).expect(what);
+    let found = fs.usage();
+    // What was made and not named is freed by the reaper, at the latest when the file system is closed.
+    let unnamed = found.inodes_free.checked_sub(usage.inodes_free);
+    assert!(unnamed.is_some_and(|count| count <= undone.into()), "{what}: {usage:?}, then {found:?}");
+    assert!(found.free == usage.free || undone > 0 && found.free > usage.free, "{what}: {usage:?}, then {found:?}");
+    let found = look(&fs, what);
+    assert!(held.diff(&found).is_empty(), "{what}: {:?}", held.diff(&found));
+}
+
+/// Gives an operation room for one block more each time, until nothing lacks; where many blocks more change nothing, some of them
+/// are left out. Gives how often it lacked space, or `None` if it did to the end.
+fn each_lack(mut lacks: impl FnMut(u32) -> u32) -> Option<u32> {
+    const FAR: u32 = 9;
+    let (mut room, mut times) = (0, 0);
+    while room < SPARE {
+        match lacks(room) {
+            0 => return Some(times),
+            undone if room + FAR < SPARE && lacks(room + FAR) == undone => room += FAR - 2,
+            _ => room += 1,
+        }
+        times += 1;
+    }
+    None
+}
+
+#[test]
+fn space_runs_out_at_each_allocation() {
+    let scratch = Scratch::new();
+    let mut copy = Copy::new(scratch.join("after"));
+    let mut failures = 0;
+    for setup in [EXT4, EXT3, BIGALLOC, INLINE, QUOTA, EXT2] {
+        let base = full(setup);
+        // A long attribute needs an inode of its own, which some cannot give it.
+        let possible = |operation: &&Operation| setup == INLINE || operation.name != "a long attribute";
+        for operation in OPERATIONS.iter().filter(possible) {
+            let lacking = each_lack(|room| lacks(&base, setup, operation, room, &mut copy));
+            let lacking =
+                lacking.unwrap_or_else(|| panic!("{} on {}: there is never enough", operation.name, setup.name));
+            failures += lacking;
+        }
+    }
+    println!("{failures} times too little");
+    assert!(failures > 100, "{failures} times too little");
+}
+
+#[test]
+fn inodes_run_out_at_each_operation() {
+    let scratch = Scratch::new();
+    let mut copy = Copy::new(scratch.join("after"));
+    let device = Arc::new(PageDevice::new(FEW_INODES.pages()));
+    let fs = Fs::open_device(device.clone(), &options(FEW_INODES)).unwrap();
+    prepare(&fs).unwrap();
+    let last = (0..).find(|n| is_full(&file(&fs, &format!("/d/spare/{n}"), &[]))).unwrap();
+    assert_eq!((fs.usage().inodes_free, last > 6), (0, true));
+    fs.unmount().unwrap();
+    let base = device.pages();
+    for operation in TAKES_INODE.map(|nr| &OPERATIONS[nr]) {
+        let lacking = (0..last).take_while(|room| lacks(&base, FEW_INODES, operation, *room, &mut copy) > 0).count();
+        assert!((1..last as usize).contains(&lacking), "{}: {lacking} times too few inodes", operation.name);
+    }
+}
