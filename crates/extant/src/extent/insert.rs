@@ -6,7 +6,7 @@ use super::io::Writer;
 use super::lookup::{goal_locked, implied_locked, lookup_locked, unowned_locked};
 use super::owner::{Kind, charge, purpose};
 use super::tree;
-use crate::alloc::{Claim, Request, Small};
+use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, MapCache, Run, State};
 use crate::store::Store;
@@ -14,6 +14,7 @@ use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
 use extant_journal::Handle;
+use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks, fallocate).
@@ -85,7 +86,10 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
     let low = Kind::of(inode) == Kind::Indirect;
     let min = offset + 1;
     let len = len.saturating_add(offset);
-    Ok(Request { goal, len, min, purpose: purpose(st, inode), privileged: false, reserved: false, low })
+    let purpose = purpose(st, inode);
+    // Relaxed: a switch that guards nothing.
+    let privileged = purpose == Purpose::Data && st.pool.use_reserve.load(Ordering::Relaxed);
+    Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 
 /// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way

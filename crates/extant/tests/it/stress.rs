@@ -378,13 +378,31 @@ fn remove_tree(fs: &Fs, dir: &Node) {
     }
 }
 
+/// Leaves a twentieth of a file system free.
+fn fill(fs: &Fs) {
+    let root = fs.root().expect("root");
+    let node = fs.create(&Caller::default(), &root, b"ballast", 0o600, New::File).expect("create");
+    let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    let usage = fs.usage();
+    let len = usage.available.saturating_sub(usage.blocks / 20) * u64::from(fs.block_size());
+    // Maps take their part; and maps of pointers cannot be filled this way.
+    if file.allocate(Falloc::KeepSize, 0, len / 100 * 99).is_err() {
+        let whole = vec![1; 1 << 20];
+        (0..len >> 20).for_each(|n| drop(file.write_at(n << 20, &whole)));
+    }
+}
+
 fn stress(set: &str, seed: u64, operations: u64) {
-    // Every third time the space ends.
-    let image = FeatureSet::named(set).make_sized(if seed.is_multiple_of(3) { 12 << 20 } else { 40 << 20 });
+    // Every third time the space ends, soon or at once.
+    let scarce = seed.is_multiple_of(3);
+    let image = FeatureSet::named(set).make_sized(if scarce && seed.is_multiple_of(2) { 12 << 20 } else { 40 << 20 });
     let fs = open(&image);
     let before = free(&fs);
     let root = fs.root().expect("root");
     fs.create(&Caller::default(), &root, b"top", 0o755, New::Dir).expect("mkdir");
+    if scarce && !seed.is_multiple_of(2) {
+        fill(&fs);
+    }
     std::thread::scope(|s| {
         for t in 0..THREADS {
             let worker = Worker { fs: &fs, rng: Rng::new(seed * THREADS + t), open: Vec::new(), done: 0 };
@@ -408,6 +426,7 @@ fn stress(set: &str, seed: u64, operations: u64) {
     assert_eq!(again.len(), there.len(), "{set}, seed {seed}");
     let root = fs.root().expect("root");
     remove_tree(&fs, &root_entry(&fs, &root));
+    let _ = fs.unlink(&root, b"ballast");
     fs.rmdir(&root, b"top").expect("rmdir");
     fs.unmount().expect("unmount");
     image.assert_clean();
