@@ -3,6 +3,7 @@
 use super::Purpose;
 use super::counts::Counts;
 use super::group::Bitmap;
+use super::lots::Lots;
 use super::memory::Memory;
 use super::scan::Scan;
 use super::shape::Shape;
@@ -50,7 +51,10 @@ pub struct Blocks {
     root: u64,
     margin: u64,
     freed: Sharded<Mutex<Vec<Freed>>>,
-    pending: AtomicI64,
+    /// Clusters whose freeing is not durable yet, by shards of threads that noted and released them.
+    pending: Sharded<AtomicI64>,
+    /// What was freed and is not booked yet.
+    pub(super) lots: Lots,
     /// Whether freed space is discarded before it is allocated again.
     pub(super) discard: AtomicBool,
     /// How often a bitmap could not be read.
@@ -90,7 +94,8 @@ impl Blocks {
             root: groups.superblock().r_blocks_count() >> vol.geo.cluster_bits,
             margin: (clusters / MARGIN_SHARE).min(MARGIN),
             freed: Sharded::new(|_| Mutex::new(Level::Alloc, Vec::new())),
-            pending: AtomicI64::new(0),
+            pending: Sharded::default(),
+            lots: Lots::new(groups.count()),
             discard: AtomicBool::new(false),
             unread: AtomicU64::new(0),
             streams: Sharded::default(),
@@ -126,7 +131,12 @@ impl Blocks {
 
     /// Clusters whose freeing is not durable yet.
     pub fn pending(&self) -> u64 {
-        u64::try_from(self.pending.load(Ordering::SeqCst)).unwrap_or(0)
+        u64::try_from(self.pending.iter().map(|part| part.load(Ordering::SeqCst)).sum::<i64>()).unwrap_or(0)
+    }
+
+    pub(super) fn add_pending(&self, clusters: i64) {
+        // SeqCst: who lacks space looks here, and then at the numbers of transactions.
+        self.pending.local().fetch_add(clusters, Ordering::SeqCst);
     }
 
     /// The group and the clusters of blocks within one group.
@@ -168,7 +178,7 @@ impl Blocks {
 
     /// Notes clusters that `tid` frees; they are held.
     pub(super) fn defer(&self, tid: Tid, group: GroupNr, runs: impl Iterator<Item = Run> + Clone) {
-        self.pending.fetch_add(runs.clone().map(|run| i64::from(run.len)).sum(), Ordering::SeqCst);
+        self.add_pending(runs.clone().map(|run| i64::from(run.len)).sum());
         self.freed.local().lock().extend(runs.map(|run| Freed { tid, group, run }));
     }
 
@@ -186,7 +196,7 @@ impl Blocks {
         }
         self.release_all(runs);
         let freed: i64 = durable.iter().map(|freed| i64::from(freed.run.len)).sum();
-        self.pending.fetch_sub(freed, Ordering::SeqCst);
+        self.add_pending(-freed);
     }
 }
 

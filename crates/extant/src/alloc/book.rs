@@ -5,7 +5,7 @@ use super::group::{Bitmap, is_metadata};
 use super::tree::Tree;
 use super::{Alloc, Claim, Purpose};
 use crate::error::{Errno, Result};
-use crate::groups::{Kind, less};
+use crate::groups::{Kind, less, more};
 use extant_blocks::Buffer;
 use extant_format::bitmap;
 use extant_format::error::Corrupt;
@@ -19,16 +19,19 @@ use std::sync::Arc;
 
 /// Blocks within one group.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    group: GroupNr,
+pub(super) struct Part {
+    pub group: GroupNr,
     /// The first block, and how many.
-    start: u64,
-    len: u32,
+    pub start: u64,
+    pub len: u32,
     /// Their clusters.
-    run: Run,
+    pub run: Run,
 }
 
-fn bits(run: Run) -> Range<usize> {
+/// A few of them.
+pub(super) type Parts = SmallVec<[Part; 8]>;
+
+pub(super) fn bits(run: Run) -> Range<usize> {
     run.start as usize..run.end() as usize
 }
 
@@ -95,7 +98,7 @@ impl Alloc {
     /// # Errors
     /// The first of theirs.
     pub fn free_all(&self, h: &mut Handle<'_>, runs: &[(BlockNr, u32)], purpose: Purpose) -> Result<()> {
-        let mut parts: SmallVec<[Part; 8]> = SmallVec::new();
+        let mut parts = Parts::new();
         let mut result = Ok(());
         for (start, len) in runs {
             result = result.and(self.parts(*start, *len, &mut parts));
@@ -107,7 +110,7 @@ impl Alloc {
     }
 
     /// The parts of a run that is to be freed by the groups in which they lie.
-    fn parts(&self, start: BlockNr, len: u32, parts: &mut SmallVec<[Part; 8]>) -> Result<()> {
+    pub(super) fn parts(&self, start: BlockNr, len: u32, parts: &mut Parts) -> Result<()> {
         if !self.vol.geo.data_range_valid(start, len.into()) {
             return Err(Corrupt::new("freed blocks").found(start.0).expected(self.vol.geo.blocks_count).into());
         }
@@ -181,7 +184,7 @@ impl Blocks {
     /// Holds those of the blocks that may be freed, and tells what is wrong with the first of the others. They are held before they
     /// look free: while the bitmap is locked nobody makes free space of them. What is used and free at once is so only if the image
     /// lets two groups share a bitmap.
-    fn hold(&self, g: GroupNr, parts: &[Part], buffer: &Buffer) -> (SmallVec<[Part; 8]>, Result<()>) {
+    pub(super) fn hold(&self, g: GroupNr, parts: &[Part], buffer: &Buffer) -> (Parts, Result<()>) {
         let (mut held, mut wrong) = (SmallVec::new(), None);
         let geo = &self.vol.geo;
         let own = |part: &Part| is_metadata(geo, &self.groups, g, part.start, part.len.into());
@@ -215,11 +218,12 @@ impl Blocks {
         buffer: &Arc<Buffer>,
     ) -> Result<()> {
         let sum = parts.iter().map(|part| part.run.len).sum();
+        let most = self.vol.geo.clusters_in_group(g);
         self.groups.join(h, g)?;
         if purpose == Purpose::Metadata {
             parts.iter().try_for_each(|part| h.revoke(part.start, part.len.into()))?;
         }
-        self.groups.edit_with_bitmap(h, g, Kind::Blocks, |desc| self.more(&mut desc.free_clusters, sum, g))?;
+        self.groups.edit_with_bitmap(h, g, Kind::Blocks, |desc| more(&mut desc.free_clusters, sum, most, g))?;
         let mut bytes = h.write(buffer, Seal::NONE)?;
         parts.iter().for_each(|part| bitmap::clear_range(&mut bytes, bits(part.run)));
         Ok(())
@@ -229,27 +233,16 @@ impl Blocks {
     ///
     /// # Errors
     /// `Corrupt` if there is no such group, or its bitmap cannot be trusted.
-    fn lock_bitmap(&self, g: GroupNr) -> Result<MutexGuard<'_, Bitmap>> {
+    pub(super) fn lock_bitmap(&self, g: GroupNr) -> Result<MutexGuard<'_, Bitmap>> {
         let bad = || Corrupt::new("block bitmap").at_group(g);
         let bitmap = self.bitmaps.get(g.index()).ok_or_else(bad)?.lock();
         if bitmap.bad { Err(bad().into()) } else { Ok(bitmap) }
     }
 
     /// Runs `f` on the group's tree, with what makes units of the tree from clusters of the group; not if there is no such group.
-    fn with_tree_of(&self, g: GroupNr, f: impl FnOnce(&mut Tree, &dyn Fn(Run) -> Run)) {
+    pub(super) fn with_tree_of(&self, g: GroupNr, f: impl FnOnce(&mut Tree, &dyn Fn(Run) -> Run)) {
         if let Some(slot) = self.trees.get(self.shape.tree_of(g) as usize) {
             f(&mut slot.lock(), &|run| self.shape.place(g, run));
         }
-    }
-
-    fn more(&self, count: &mut u32, by: u32, g: GroupNr) -> Result<()> {
-        let most = self.vol.geo.clusters_in_group(g);
-        let sum = count.saturating_add(by);
-        if sum > most {
-            let error = Corrupt::new("group descriptor").field("free clusters").found(sum);
-            return Err(error.expected(most).at_group(g).into());
-        }
-        *count = sum;
-        Ok(())
     }
 }

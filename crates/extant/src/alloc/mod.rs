@@ -1,7 +1,8 @@
 //! Blocks and inodes: goals, claims, booking, freeing, delayed reservations.
 //!
 //! Space has three states in memory: free, *claimed* (taken in memory only, by a writeback, a preallocation or a free
-//! that is not durable yet) and *booked* (bit set in the bitmap within a handle). A claim needs no handle.
+//! that is not durable yet) and *booked* (bit set in the bitmap within a handle). A claim needs no handle. What is freed of files stays
+//! booked until its lot is.
 //!
 //! Free space in memory is a tree for each flexible group, made group by group from bitmaps when needed and dropped when memory
 //! is short. What is known of all groups, in memory or not, is a summary of each and the order of all trees by their longest
@@ -29,6 +30,7 @@ mod counts;
 mod discard;
 mod group;
 mod inodes;
+mod lots;
 mod memory;
 mod orlov;
 mod prealloc;

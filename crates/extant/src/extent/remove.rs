@@ -100,7 +100,7 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: &tree::Path, gone: &tree::
     let (st, inode) = (nodes.st, nodes.inode);
     let mut freed = gone.parts.iter().map(|part| freed_blocks(nodes, part)).collect::<Result<SmallVec<[_; 8]>>>()?;
     freed.retain(|(_, len)| *len > 0);
-    check_bitmaps(st, &freed)?;
+    check_bitmaps(st, nodes.h, &freed)?;
     let sum: i64 = freed.iter().map(|(_, len)| i64::from(*len)).sum();
     charge(st, nodes.h, inode, -sum)?;
     if let Err(error) = tree::remove_tail(nodes, path, gone) {
@@ -114,7 +114,10 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: &tree::Path, gone: &tree::
 /// Frees blocks that are unmapped already. What a damaged bitmap does not take stays marked as used; but a device that
 /// fails must not leave blocks that nobody owns.
 fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
-    let freed = st.alloc.free_all(h, runs, purpose(st, inode));
+    let freed = match purpose(st, inode) {
+        Purpose::Data => st.alloc.free_data(h, runs),
+        purpose => st.alloc.free_all(h, runs, purpose),
+    };
     if let Err(e @ Error::Io(_)) = &freed {
         st.give_up(e);
     }
@@ -122,14 +125,14 @@ fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) 
 }
 
 /// Before blocks are unmapped: the bitmaps that they are to be freed in can be read.
-fn check_bitmaps(st: &Store, runs: &[(BlockNr, u32)]) -> Result<()> {
+fn check_bitmaps(st: &Store, h: &Handle<'_>, runs: &[(BlockNr, u32)]) -> Result<()> {
     let mut seen = None;
     for (start, len) in runs {
         let (mut at, end) = (*start, start.0.saturating_add((*len).into()));
         while at.0 < end
             && let Some(g) = st.geo.group_of_block(at)
         {
-            if seen.replace(g) != Some(g) {
+            if seen.replace(g) != Some(g) && !st.alloc.frees_in(h.tid(), g) {
                 st.groups.bitmap(g, Bits::Blocks)?;
             }
             at = BlockNr(st.geo.first_block_of_group(g).0.saturating_add(st.geo.blocks_in_group(g).into()));
@@ -194,7 +197,7 @@ impl Removal<Writer<'_, '_, '_>> for Freeing {
 
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
         let first = BlockNr(first.into());
-        check_bitmaps(nodes.st, &[(first, len)])?;
+        check_bitmaps(nodes.st, nodes.h, &[(first, len)])?;
         charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))?;
         free(nodes.st, nodes.h, nodes.inode, &[(first, len)])
     }

@@ -97,6 +97,14 @@ impl Groups {
         Ok(buffer)
     }
 
+    /// The block of a bitmap that is part of the transaction, and so in memory.
+    ///
+    /// # Errors
+    /// As [`Self::bitmap`].
+    pub fn bitmap_in_memory(&self, g: GroupNr, kind: Kind) -> Result<Arc<Buffer>> {
+        self.read(g, kind, &self.desc(g)?)
+    }
+
     fn read(&self, g: GroupNr, kind: Kind, desc: &GroupDesc) -> Result<Arc<Buffer>> {
         let geo = &self.vol.geo;
         let check = |bits: &[u8]| kind.verify(bits, geo, desc).map_err(|error| Error::from(error.at_group(g)));

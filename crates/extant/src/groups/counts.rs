@@ -121,6 +121,20 @@ pub fn less(count: &mut u32, by: u32, field: &'static str, g: GroupNr) -> Result
     Ok(())
 }
 
+/// Raises a count of a group's descriptor.
+///
+/// # Errors
+/// `Corrupt` naming the group, if the count would go beyond `most`.
+pub fn more(count: &mut u32, by: u32, most: u32, g: GroupNr) -> Result<()> {
+    let sum = count.saturating_add(by);
+    if sum > most {
+        let error = Corrupt::new("group descriptor").field("free clusters").found(sum);
+        return Err(error.expected(most).at_group(g).into());
+    }
+    *count = sum;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

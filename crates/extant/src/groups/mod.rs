@@ -18,7 +18,7 @@ mod load;
 mod sb;
 
 pub use bitmaps::Bitmap;
-pub use counts::{Flex, less};
+pub use counts::{Flex, less, more};
 
 use crate::error::{Error, Result};
 use crate::volume::Volume;
@@ -212,6 +212,21 @@ impl Groups {
         desc.free_inodes = free as u32;
         desc.itable_unused = desc.itable_unused.min(behind);
         desc.free_inodes
+    }
+
+    /// Books that so many clusters of a group are free which were used, along with its bitmap. The group has joined the transaction that
+    /// runs or is being frozen.
+    ///
+    /// # Errors
+    /// `Corrupt` naming the group, if it has not so many.
+    pub fn book_clusters(&self, g: GroupNr, freed: u32) -> Result<()> {
+        let most = self.vol.geo.clusters_in_group(g);
+        let mut slot = self.slot(g)?.lock();
+        let before = slot.desc;
+        more(&mut slot.desc.free_clusters, freed, most, g)?;
+        slot.changed.note(Kind::Blocks);
+        self.totals.moved(&self.vol.geo, g, &before, &slot.desc);
+        Ok(())
     }
 
     /// Tells that a bitmap was changed in `h`, so that its checksum in the descriptor is renewed at freeze.

@@ -17,7 +17,7 @@ pub fn by_byte<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::R
 
 /// As [`by_byte`], a block at a time: each cut frees one. Who is sure to do that in one transaction needs no record.
 pub fn by_block<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    cut(target, ("blocks", threads), size.cuts.min(256), BLOCK)
+    cut(target, ("blocks", threads), size.cuts, BLOCK)
 }
 
 /// Blocks that a cut of [`by_pieces`] frees, none beside another.
@@ -27,7 +27,7 @@ const PIECES: u64 = 6;
 /// a record from the first to the last.
 pub fn by_pieces<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     const STEP: u64 = 2 * PIECES * BLOCK;
-    let cuts = size.cuts.min(64);
+    let cuts = size.cuts.min(256);
     let make = |path: &Vec<u8>| {
         ensure_file(target, path)?;
         let file = target.open(path, How::Write)?;

@@ -11,12 +11,13 @@ use extant_sync::atomic::Ordering;
 const KEPT: usize = 64;
 
 impl Alloc {
-    /// Writes the inode bitmaps that the transaction changed, and books their counts in the descriptors. Runs before these are
-    /// written; no handle is open.
+    /// Books frees of blocks that were only noted; writes the inode bitmaps that the transaction changed, and books their counts in the
+    /// descriptors. Runs before these are written; no handle is open.
     ///
     /// # Errors
-    /// Those of the journal.
+    /// Those of the journal; `Io`.
     pub fn freeze(&self, out: &mut Freezer<'_>) -> Result<()> {
+        self.blocks.freeze_lots(out)?;
         self.inodes.freeze(out)
     }
 }

@@ -35,6 +35,9 @@ fn use_all(house: &House, rng: &mut Rng) {
     runs.push((BlockNr(rng.below(10_000)), 1 + rng.below(100) as u32));
     for run in runs {
         let _ = give(house, run);
+        if let Ok(mut h) = house.vol.start(house.alloc.credits(run.1)) {
+            let _ = house.alloc.free_data(&mut h, &[run]);
+        }
     }
     let _ = house.alloc.trim(0..u64::MAX, 1);
     let _ = house.vol.journal.sync();

@@ -1,5 +1,6 @@
 mod harness;
 mod hostile;
+mod lots;
 mod model;
 mod preallocs;
 mod threads;

@@ -50,7 +50,10 @@ fn live(house: &House, plain: &Plain, seed: u64) -> Vec<(u64, u32)> {
             let freed = (start + u64::from(part), len - part);
             let mut h = house.vol.start(house.alloc.credits(freed.1)).unwrap();
             plain.set(freed, h.tid().0, |was| was == OWNED);
-            house.alloc.free(&mut h, BlockNr(freed.0), freed.1, Purpose::Data).unwrap();
+            match rng.below(3) {
+                0 => house.alloc.free(&mut h, BlockNr(freed.0), freed.1, Purpose::Data).unwrap(),
+                _ => house.alloc.free_data(&mut h, &[(BlockNr(freed.0), freed.1)]).unwrap(),
+            }
             booked.extend((part > 0).then_some((start, part)));
         }
         match rng.below(40) {

@@ -1,0 +1,187 @@
+//! Frees of file data, booked many at a time.
+//!
+//! Whoever frees blocks of a file notes them in the lot of his shard of threads, and writes nothing that threads of other shards
+//! write. A lot that is full is booked by whoever filled it, and what is left by the freeze of the transaction.
+//!
+//! # Invariants
+//! - A lot holds frees of the running transaction only: freeze, with no handle open, books all.
+//! - A group of which something is noted has joined the transaction with its bitmap and its descriptor. So booking joins nothing, and
+//!   costs no credits.
+//! - What is noted is used by its bitmap, and so nobody's to claim, until it is booked; then it is held until the transaction is durable.
+//!   It counts as pending from the note on.
+//! - What turns out, when it is booked, to be free already stays as it is: the error is noted in the superblock, and the error policy
+//!   obeyed. The one who freed it has long gone on.
+
+use super::Alloc;
+use super::blocks::Blocks;
+use super::book::{Part, Parts, bits};
+use super::group::is_metadata;
+use crate::error::{Error, Result};
+use crate::groups::Kind;
+use extant_blocks::Buffer;
+use extant_format::bitmap;
+use extant_format::error::Corrupt;
+use extant_format::superblock::ErrorPolicy;
+use extant_format::types::{BlockNr, GroupNr};
+use extant_journal::{Freezer, Handle, Seal, Tid};
+use extant_sync::atomic::{AtomicU64, Ordering};
+use extant_sync::{Level, Mutex, Sharded};
+use std::sync::Arc;
+
+/// Runs in a lot that is full.
+const FULL: usize = 64;
+
+/// What threads have freed and not booked.
+#[derive(Debug)]
+pub(super) struct Lots {
+    noted: Sharded<Mutex<Vec<Part>>>,
+    /// The transaction that each group joined last for the sake of notes.
+    joined: Box<[AtomicU64]>,
+}
+
+impl Lots {
+    pub fn new(groups: u32) -> Lots {
+        Lots {
+            noted: Sharded::new(|_| Mutex::new(Level::Alloc, Vec::new())),
+            joined: (0..groups).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn has_joined(&self, tid: Tid, g: GroupNr) -> bool {
+        // Relaxed: who sees this transaction's number has a handle of it open, or freezes it, and nothing else is read by it.
+        self.joined.get(g.index()).is_some_and(|joined| joined.load(Ordering::Relaxed) == tid.0)
+    }
+}
+
+/// Clears bits in a bitmap's block of the transaction.
+type Clear<'a> = dyn FnMut(&Arc<Buffer>, &[Part]) -> Result<()> + 'a;
+
+fn clear(bytes: &mut [u8], parts: &[Part]) {
+    parts.iter().for_each(|part| bitmap::clear_range(bytes, bits(part.run)));
+}
+
+impl Alloc {
+    /// Frees runs of blocks with file data, as [`Alloc::free_all`] does, but that they are booked with others later, when the
+    /// transaction freezes at the latest.
+    ///
+    /// # Errors
+    /// `Corrupt` if a block belongs to the file system's own metadata, does not exist, or lies in a group that cannot be trusted; `Io`.
+    /// That a block is free already is only noted in the superblock, later.
+    pub fn free_data(&self, h: &mut Handle<'_>, runs: &[(BlockNr, u32)]) -> Result<()> {
+        let mut parts = Parts::new();
+        let mut result = Ok(());
+        for (start, len) in runs {
+            result = result.and(self.parts(*start, *len, &mut parts));
+        }
+        for of_group in parts.chunk_by(|a, b| a.group == b.group) {
+            result = result.and(self.blocks.note(h, of_group));
+        }
+        result
+    }
+
+    /// Whether data was freed in the group already in the transaction that runs: then its bitmap is in memory, and can be trusted.
+    pub fn frees_in(&self, tid: Tid, g: GroupNr) -> bool {
+        self.blocks.lots.has_joined(tid, g)
+    }
+}
+
+impl Blocks {
+    /// Notes frees of one group.
+    fn note(&self, h: &mut Handle<'_>, parts: &[Part]) -> Result<()> {
+        let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
+        self.join(h, g)?;
+        let own = |part: &&Part| is_metadata(&self.vol.geo, &self.groups, g, part.start, part.len.into());
+        let wrong = parts.iter().find(own).map(|part| part.start);
+        let good = parts.iter().filter(|part| wrong.is_none() || !own(part));
+        self.add_pending(good.clone().map(|part| i64::from(part.run.len)).sum());
+        let full = {
+            let mut lot = self.lots.noted.local().lock();
+            lot.extend(good);
+            (lot.len() >= FULL).then(|| std::mem::take(&mut *lot))
+        };
+        if let Some(lot) = full {
+            let tid = h.tid();
+            self.book_noted(tid, lot, &mut |buffer, parts| {
+                clear(&mut h.write(buffer, Seal::NONE)?, parts);
+                Ok(())
+            })?;
+        }
+        match wrong {
+            None => Ok(()),
+            Some(start) => {
+                Err(Corrupt::new("freed block").found(start).field("belongs to the file system").at_group(g).into())
+            }
+        }
+    }
+
+    /// Sees to it that the group's bitmap and descriptor are part of the handle's transaction.
+    fn join(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<()> {
+        let tid = h.tid();
+        if self.lots.has_joined(tid, g) {
+            h.note_change();
+            return Ok(());
+        }
+        let _bitmap = self.lock_bitmap(g)?;
+        let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
+        h.join(&buffer)?;
+        self.groups.join(h, g)?;
+        if let Some(joined) = self.lots.joined.get(g.index()) {
+            joined.store(tid.0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Books all that was noted: the transaction is being frozen.
+    ///
+    /// # Errors
+    /// Those of the journal; `Io`.
+    pub(super) fn freeze_lots(&self, out: &mut Freezer<'_>) -> Result<()> {
+        let noted: Vec<Part> = self.lots.noted.iter().flat_map(|lot| std::mem::take(&mut *lot.lock())).collect();
+        let tid = out.tid();
+        self.book_noted(tid, noted, &mut |buffer, parts| {
+            clear(&mut out.write(buffer, Seal::NONE)?, parts);
+            Ok(())
+        })
+    }
+
+    fn book_noted(&self, tid: Tid, mut noted: Vec<Part>, write: &mut Clear<'_>) -> Result<()> {
+        noted.sort_unstable_by_key(|part| (part.group, part.start));
+        for parts in noted.chunk_by(|a, b| a.group == b.group) {
+            let booked = self.book_group(tid, parts, write);
+            // What became of them is counted by itself.
+            self.add_pending(-parts.iter().map(|part| i64::from(part.run.len)).sum::<i64>());
+            match booked {
+                Err(e @ Error::Corrupt(_)) => self.tell(&e),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn book_group(&self, tid: Tid, parts: &[Part], write: &mut Clear<'_>) -> Result<()> {
+        let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
+        let _bitmap = self.lock_bitmap(g)?;
+        let buffer = self.groups.bitmap_in_memory(g, Kind::Blocks)?;
+        let (held, wrong) = self.hold(g, parts, &buffer);
+        let sum = held.iter().map(|part| part.run.len).sum();
+        let booked = match held.is_empty() {
+            true => Ok(()),
+            false => self.groups.book_clusters(g, sum).and_then(|()| write(&buffer, &held)),
+        };
+        let runs = held.iter().map(|part| part.run);
+        match booked {
+            Ok(()) => self.defer(tid, g, runs),
+            Err(_) => self.with_tree_of(g, |tree, place| runs.for_each(|run| _ = tree.held.remove(place(run)))),
+        }
+        booked.and(wrong)
+    }
+
+    /// Records a corruption that nobody is told of, and obeys the error policy.
+    fn tell(&self, error: &Error) {
+        tracing::error!("{error}");
+        self.groups.note(error);
+        if self.groups.superblock().error_policy() != ErrorPolicy::Continue {
+            self.vol.read_only.store(true, Ordering::Release);
+        }
+    }
+}

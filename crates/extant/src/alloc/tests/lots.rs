@@ -1,0 +1,97 @@
+//! Frees that are noted, and booked many at a time.
+
+use super::*;
+use crate::groups::Kind;
+use extant_format::bitmap::count_zeros;
+use extant_format::superblock::State;
+
+/// Runs of which a full lot is made.
+const LOT: usize = 64;
+
+fn note(house: &House, (start, len): (BlockNr, u32)) -> crate::Result<()> {
+    let mut h = house.vol.start(house.alloc.credits(len))?;
+    house.alloc.free_data(&mut h, &[(start, len)])
+}
+
+fn runs(house: &House, count: usize) -> Vec<(BlockNr, u32)> {
+    let some = |n: u64| take(house, &want(n * 40, 1 + n as u32 % 7, 1)).unwrap();
+    let runs = (0..count as u64).map(some).collect();
+    house.sync();
+    runs
+}
+
+/// Clusters that the bitmaps call free.
+fn clear(house: &House) -> u64 {
+    let of = |g: GroupNr| {
+        let clusters = house.vol.geo.clusters_in_group(g) as usize;
+        house.groups.bitmap(g, Kind::Blocks).unwrap().with(|bits| count_zeros(bits, 0..clusters)) as u64
+    };
+    (0..house.groups.count()).map(GroupNr).map(of).sum()
+}
+
+#[test]
+fn what_is_noted_is_pending_until_the_freeze_books_it() {
+    for set in ["default", "1k", "bigalloc_1k", "no_flex_bg", "uninit_bg"] {
+        let house = House::named(set);
+        let total = house.alloc.usage().free;
+        let (runs, before) = (runs(&house, LOT - 1), clear(&house));
+        let blocks: u64 = runs.iter().map(|(_, len)| u64::from(*len)).sum();
+        runs.iter().for_each(|run| note(&house, *run).unwrap());
+        assert_eq!((house.alloc.pending(), house.alloc.usage().free), (blocks, total), "{set}");
+        assert_eq!(clear(&house), before, "{set}: nothing is booked yet");
+        // Trees that are made again from bitmaps find nothing of it.
+        house.evict();
+        house.sync();
+        assert_eq!((house.alloc.pending(), house.alloc.usage().free), (0, total), "{set}");
+        assert_eq!(house.groups.free_clusters(), clear(&house), "{set}");
+        house.check_counts();
+        assert_eq!(house.vol.journal.stats().overdrawn, 0, "{set}");
+        house.reopen().close().assert_clean();
+    }
+}
+
+#[test]
+fn a_full_lot_is_booked_and_not_allocated_before_the_commit() {
+    let house = House::named("1k");
+    let (runs, before) = (runs(&house, LOT), clear(&house));
+    let blocks: u64 = runs.iter().map(|(_, len)| u64::from(*len)).sum();
+    // All by this thread, so in one lot.
+    runs.iter().for_each(|run| note(&house, *run).unwrap());
+    assert_eq!(clear(&house), before + blocks);
+    house.check_counts();
+    let mut rest = Vec::new();
+    while let Ok(run) = take(&house, &all(0, 5000)) {
+        rest.push(run);
+    }
+    assert_eq!(house.alloc.pending(), blocks, "nobody got them");
+    house.sync();
+    assert_eq!(house.alloc.usage().free, blocks);
+    rest.into_iter().for_each(|run| note(&house, run).unwrap());
+    house.close().assert_clean();
+}
+
+#[test]
+fn what_is_free_already_stays_so_and_is_told_by_the_superblock() {
+    let house = House::named("default");
+    let total = house.alloc.usage().free;
+    let runs = runs(&house, 3);
+    let error = || house.groups.superblock().state().contains(State::ERROR);
+    for run in &runs {
+        note(&house, *run).unwrap();
+    }
+    note(&house, runs[1]).unwrap();
+    assert!(!error());
+    house.sync();
+    assert!(error(), "freed twice");
+    assert_eq!((house.alloc.pending(), house.alloc.usage().free), (0, total));
+    house.check_counts();
+    let desc = house.groups.desc(GroupNr(0)).unwrap();
+    for block in
+        [0, 1, desc.block_bitmap, desc.inode_bitmap, desc.inode_table + 3, house.vol.geo.blocks_count, u64::MAX]
+    {
+        assert!(note(&house, (BlockNr(block), 1)).is_err(), "{block}");
+    }
+    assert_eq!(house.alloc.pending(), 0);
+    house.sync();
+    house.check_counts();
+}
