@@ -18,7 +18,7 @@ fn disk(scale: Scale) -> Map {
 }
 
 /// What each design makes of it.
-pub fn rows(scale: Scale) -> Vec<(&'static str, State)> {
+pub fn rows(scale: Scale, seed: u64) -> Vec<(&'static str, State)> {
     let map = disk(scale);
     let mut designs: Vec<(&'static str, Box<dyn Policy + '_>)> = vec![
         ("buddy, linear", Box::new(Buddy::new(&map, Lists::None, Reading::Ahead, false))),
@@ -28,7 +28,7 @@ pub fn rows(scale: Scale) -> Vec<(&'static str, State)> {
         ("frsp, level 3", Box::new(Posted::new(&map, 3, 0, Defects::default(), false))),
         ("Extant's rules", Box::new(Engine::new(&map, false))),
     ];
-    designs.iter_mut().map(|(name, policy)| (*name, age(policy.as_mut(), scale, &map))).collect()
+    designs.iter_mut().map(|(name, policy)| (*name, age(policy.as_mut(), Trace::new(scale, seed), &map))).collect()
 }
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Files {
     }
 }
 
-fn age(policy: &mut dyn Policy, scale: Scale, map: &Map) -> State {
+fn age(policy: &mut dyn Policy, trace: Trace, map: &Map) -> State {
     let mut files = Files::default();
     let shape = map.shape;
     // Directories are spread over groups, but not over those with metadata.
@@ -68,7 +68,7 @@ fn age(policy: &mut dyn Policy, scale: Scale, map: &Map) -> State {
         let group = (id % DIRS) % shape.groups;
         shape.block(if shape.is_first(group) { (group + 1) % shape.groups } else { group }, 0)
     };
-    for event in Trace::new(scale) {
+    for event in trace {
         match event {
             Event::Create(_) | Event::Sync => {}
             Event::Append(id, bytes) => files.append(id, bytes, policy, start(id)),
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn every_design_ends_with_the_same_files_and_as_much_free_space() {
         let scale = Scale { room: 512 << 20, fill: 80, churn: 0.5 };
-        let rows = rows(scale);
+        let rows = rows(scale, 1);
         let (_, first) = rows[0];
         assert!(first.files > 100 && first.free > 0 && first.runs > 0, "{first:?}");
         for (name, state) in &rows {
