@@ -77,13 +77,17 @@ pub struct Row {
 /// Bytes of the two writes.
 type Sizes = [u64; 2];
 
+/// What is written to the whole disk, and to the small one.
+const SIZES: Sizes = [10 << 20, 100 << 20];
+const QUICK_SIZES: Sizes = [1 << 20, 10 << 20];
+
 /// Bytes of the disk.
 const BYTES: u64 = 60 << 40;
 const QUICK_BYTES: u64 = BYTES / 20;
 
 /// Runs everything and prints the table.
 pub fn run(args: &Args) -> io::Result<bool> {
-    let (bytes, sizes) = if args.quick { (QUICK_BYTES, [1 << 20, 10 << 20]) } else { (BYTES, [10 << 20, 100 << 20]) };
+    let (bytes, sizes) = if args.quick { (QUICK_BYTES, QUICK_SIZES) } else { (BYTES, SIZES) };
     let wanted = |profile: &Profile| args.profile.as_ref().is_none_or(|name| name == profile.name);
     let mut rows = Vec::new();
     for profile in [Profile::HARSH, Profile::POSTED].into_iter().filter(wanted) {
@@ -107,7 +111,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
 
 /// Seconds of both writes on a slow fragmented disk: of the engine with the least memory, and of buddies that read ahead and that do not.
 pub(crate) fn limited(quick: bool) -> io::Result<[f64; 3]> {
-    let (bytes, sizes) = if quick { (QUICK_BYTES, [1 << 20, 10 << 20]) } else { (BYTES, [10 << 20, 100 << 20]) };
+    let (bytes, sizes) = if quick { (QUICK_BYTES, QUICK_SIZES) } else { (BYTES, SIZES) };
     let disk = Arc::new(Disk::new(&Profile::POSTED, bytes)?);
     let sum = |row: Row| row.writes.iter().map(|write| write.seconds).sum();
     let [single, ahead] = designs::buddies_of_2020(&disk, sizes);

@@ -51,6 +51,8 @@ fn fields(name: &str, write: &Write, bytes: u64, published: Option<Published>) -
 
 /// One table for each profile and each write.
 pub fn tables(rows: &[Row], sizes: [u64; 2]) -> String {
+    // Others measured the whole disk.
+    let whole = sizes == super::SIZES;
     let mut text = String::new();
     for of_profile in rows.chunk_by(|a, b| a.profile == b.profile) {
         let Some(profile) = of_profile.first().map(|row| row.profile) else { continue };
@@ -61,10 +63,10 @@ pub fn tables(rows: &[Row], sizes: [u64; 2]) -> String {
                 ["", "processor", "with disk", "rate", "memory", "loaded", "bitmaps", "pieces", "looks", "  published"];
             text += &(columns(&heads.map(String::from)) + "\n");
             for row in of_profile {
-                let published = published::of(profile, &row.name).map(|writes| writes[index]);
+                let published = published::of(profile, &row.name).filter(|_| whole).map(|writes| writes[index]);
                 text += &(columns(&fields(&row.name, &row.writes[index], *bytes, published)) + "\n");
             }
-            if profile == "harsh" {
+            if profile == "harsh" && whole {
                 published::KERNEL.iter().for_each(|(name, writes)| text += &quoted(name, writes[index]));
             }
         }
