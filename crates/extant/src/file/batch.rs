@@ -23,6 +23,7 @@ use extant_blocks::Plug;
 use extant_sync::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// Most bytes of a batch. A file that has more is written by itself.
@@ -30,6 +31,10 @@ const MOST_BYTES: usize = 8 << 20;
 
 /// Most files of a batch.
 const MOST_FILES: usize = 1024;
+
+/// Files that a sync deals with before it looks for more, and the most threads that it has for them.
+const ROUND: usize = 16 * MOST_FILES;
+const MOST_THREADS: usize = 4;
 
 /// How long a batch may take to be put together.
 const MOST_TIME: Duration = Duration::from_millis(100);
@@ -56,7 +61,7 @@ enum Stage {
 /// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the first error of its
 /// own writing; each is noted for the files' openers.
 pub fn writeback_all(st: &Store) -> Result<()> {
-    let result = write_back(st, || true);
+    let result = write_back(st, ROUND, || true);
     st.pool.wait_for_writeback();
     result
 }
@@ -66,25 +71,22 @@ pub(super) fn throttle(st: &Store) {
     st.pool.shrink();
     if st.pool.too_dirty() {
         // Errors are noted for fsync.
-        let _ = write_back(st, || st.pool.too_dirty());
+        let _ = write_back(st, MOST_FILES, || st.pool.too_dirty());
         st.pool.shrink();
     }
 }
 
-/// Writes files back that have dirty pages now, as long as `go_on` says.
-fn write_back(st: &Store, go_on: impl Fn() -> bool) -> Result<()> {
+/// Writes files back that have dirty pages now, as long as `go_on` says, `round` of them at a time.
+fn write_back(st: &Store, round: usize, go_on: impl Fn() -> bool + Sync) -> Result<()> {
     let (mut walk, mut busy, mut result) = (st.pool.dirty_inodes(), Vec::new(), Ok(()));
     while go_on() {
-        let inodes = walk.next(MOST_FILES);
+        let inodes = walk.next(round);
         if inodes.is_empty() {
             break;
         }
-        let mut rest = inodes.as_slice();
-        while !rest.is_empty() && go_on() {
-            let (dealt, written) = first_of(st, rest, &mut busy);
-            result = result.and(written);
-            rest = rest.get(dealt..).unwrap_or_default();
-        }
+        let (left, written) = shared(st, &inodes, inodes.len().div_ceil(threads_for(inodes.len())), &go_on);
+        busy.extend(left);
+        result = result.and(written);
     }
     for inode in busy {
         if !go_on() {
@@ -93,6 +95,48 @@ fn write_back(st: &Store, go_on: impl Fn() -> bool) -> Result<()> {
         result = result.and(writeback::writeback(st, &inode, 0, u64::MAX));
     }
     result
+}
+
+/// Threads that are worth their start for so many files; at least one.
+fn threads_for(files: usize) -> usize {
+    (files / MOST_FILES).min(extant_sync::shard_count()).clamp(1, MOST_THREADS)
+}
+
+/// Writes files back, each `share` of them by a thread, the first by this one. Gives those that others work on.
+fn shared(
+    st: &Store,
+    inodes: &[Arc<Inode>],
+    share: usize,
+    go_on: &(impl Fn() -> bool + Sync),
+) -> (Vec<Arc<Inode>>, Result<()>) {
+    let (own, others) = inodes.split_at(share.min(inodes.len()));
+    if others.is_empty() {
+        return one_by_one(st, own, go_on);
+    }
+    std::thread::scope(|scope| {
+        let other = Builder::new().name("extant-sync".into()).spawn_scoped(scope, || shared(st, others, share, go_on));
+        let (mut busy, mut result) = one_by_one(st, own, go_on);
+        // If no thread could be had, or it panicked, what is left is written afterwards.
+        let theirs = other.ok().and_then(|other| other.join().ok());
+        let (theirs, written) = theirs.unwrap_or_else(|| (others.to_vec(), Ok(())));
+        busy.extend(theirs);
+        result = result.and(written);
+        (busy, result)
+    })
+}
+
+/// Writes files back, as many at a time as a batch takes. Gives those that others work on.
+fn one_by_one(st: &Store, inodes: &[Arc<Inode>], go_on: impl Fn() -> bool) -> (Vec<Arc<Inode>>, Result<()>) {
+    let (mut busy, mut result) = (Vec::new(), Ok(()));
+    for lot in inodes.chunks(MOST_FILES) {
+        let mut rest = lot;
+        while !rest.is_empty() && go_on() {
+            let (dealt, written) = first_of(st, rest, &mut busy);
+            result = result.and(written);
+            rest = rest.get(dealt..).unwrap_or_default();
+        }
+    }
+    (busy, result)
 }
 
 /// Writes as many of the first files back as one batch takes, at least one. Gives how many it has dealt with; of these,
