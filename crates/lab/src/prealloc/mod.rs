@@ -63,9 +63,22 @@ pub fn run(args: &Args) -> io::Result<bool> {
             };
             let engine = sides::measure(Side::Engine, mode, |side| (test.run)(side, &scale))?;
             reached &= print_row(test, mode, &engine, kernel.as_ref());
+            print_parts(test, &engine, kernel.as_ref())?;
         }
     }
     Ok(reached)
+}
+
+/// Where the time went, and what would be possible if there was nothing to do but to write the blocks.
+fn print_parts(test: &tests::Test, engine: &Outcome, kernel: Option<&Outcome>) -> io::Result<()> {
+    let percent = |outcome: &Outcome| format!("{:.0}%", outcome.in_calls * 100.0);
+    let kernel = kernel.map_or(String::new(), |kernel| format!(" (ext4: {})", percent(kernel)));
+    let device = match engine.device_bytes {
+        0 => String::new(),
+        bytes => format!("; writing its blocks alone: {:.0} {}", engine.done / sides::plainly(bytes)?, test.unit),
+    };
+    println!("    {} of the time before the sync{kernel}{device}", percent(engine));
+    Ok(())
 }
 
 fn print_row(test: &tests::Test, mode: Mode, engine: &Outcome, kernel: Option<&Outcome>) -> bool {

@@ -11,6 +11,7 @@ use std::fs::{self, OpenOptions as Options};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Bytes of an image; it is sparse.
 const IMAGE_BYTES: u64 = 8 << 30;
@@ -156,6 +157,15 @@ pub fn measure(side: Side, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Resu
     };
     outcome.pieces = mounted(&image, &scratch.dir("look")?, Mode::Delayed, pieces)?;
     Ok(outcome)
+}
+
+/// Seconds that so many bytes take if they are written one after the other into a fresh file, where the images are.
+pub fn plainly(bytes: u64) -> io::Result<f64> {
+    let scratch = Scratch::new()?;
+    let (file, part) = (fs::File::create(scratch.join("plain"))?, vec![1; 1 << 20]);
+    let start = Instant::now();
+    (0..bytes.div_ceil(1 << 20)).try_for_each(|i| file.write_all_at(&part, i << 20))?;
+    Ok(start.elapsed().as_secs_f64())
 }
 
 fn engine(image: &Path, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Result<Outcome>) -> io::Result<Outcome> {

@@ -43,6 +43,11 @@ impl Scale {
 pub struct Outcome {
     /// MB/s or files/s.
     pub rate: f64,
+    /// What was done, in the unit of the rate without its second, and the bytes of data that the device got for it at least.
+    pub done: f64,
+    pub device_bytes: u64,
+    /// The part of the time that passed before the sync at the end.
+    pub in_calls: f64,
     /// Pieces of the files [`FILE`].
     pub pieces: Option<u64>,
     /// The engine's counters.
@@ -101,37 +106,58 @@ fn scattered(i: u64, count: u64) -> u64 {
     mixed & (count - 1)
 }
 
-fn outcome(bytes: u64, start: Instant) -> Outcome {
-    Outcome { rate: bytes as f64 / 1e6 / start.elapsed().as_secs_f64(), pieces: None, prealloc: None }
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+
+/// Runs the calls and then the sync that ends them.
+fn measured(
+    done: f64,
+    device_bytes: u64,
+    calls: impl FnOnce() -> io::Result<()>,
+    sync: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Outcome> {
+    let start = Instant::now();
+    calls()?;
+    let called = start.elapsed().as_secs_f64();
+    sync()?;
+    let seconds = start.elapsed().as_secs_f64();
+    let (rate, in_calls) = (done / seconds, called / seconds);
+    Ok(Outcome { rate, done, device_bytes, in_calls, pieces: None, prealloc: None })
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+fn thousands(calls: u64) -> f64 {
+    calls as f64 / 1e3
 }
 
 /// Writes of 1 KiB anywhere in a large file, to the end of an fsync.
 fn sparse(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
     let file = files.create(FILE)?;
     let mut state = 42u64;
-    let start = Instant::now();
-    for _ in 0..scale.sparse_writes {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let at = (state >> 16) % (scale.sparse_bytes / WRITE) * WRITE;
-        file.write_at(at, &[1; WRITE as usize])?;
-    }
-    file.fsync()?;
-    Ok(outcome(scale.sparse_writes * WRITE, start))
+    let calls = || {
+        (0..scale.sparse_writes).try_for_each(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (state >> 16) % (scale.sparse_bytes / WRITE) * WRITE;
+            file.write_at(at, &[1; WRITE as usize])
+        })
+    };
+    measured(megabytes(scale.sparse_writes * WRITE), scale.sparse_writes * BLOCK, calls, || file.fsync())
 }
 
 /// Fills a file in random order, `together` writes of 1 KiB at a time, to the end of an fsync.
 fn fill(files: &dyn Files, scale: &Scale, together: u64) -> io::Result<Outcome> {
     let file = files.create(FILE)?;
     let jumps = scale.fill_bytes / WRITE / together;
-    let start = Instant::now();
-    for jump in 0..jumps {
-        let first = scattered(jump, jumps) * together;
-        for write in first..first + together {
-            file.write_at(write * WRITE, &[2; WRITE as usize])?;
-        }
-    }
-    file.fsync()?;
-    Ok(outcome(scale.fill_bytes, start))
+    let calls = || {
+        (0..jumps).try_for_each(|jump| {
+            let first = scattered(jump, jumps) * together;
+            (first..first + together).try_for_each(|write| file.write_at(write * WRITE, &[2; WRITE as usize]))
+        })
+    };
+    measured(megabytes(scale.fill_bytes), scale.fill_bytes, calls, || file.fsync())
 }
 
 /// Files of 2 KiB, each thread in its own directory, to the end of a sync.
@@ -140,11 +166,8 @@ fn files(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
         files.mkdir(&format!("d{thread}"))?;
     }
     let each = scale.files / THREADS;
-    let start = Instant::now();
-    in_threads(|thread| make(files, thread, each))?;
-    files.sync()?;
-    let rate = (each * THREADS) as f64 / 1e3 / start.elapsed().as_secs_f64();
-    Ok(Outcome { rate, pieces: None, prealloc: None })
+    let all = each * THREADS;
+    measured(thousands(all), all * BLOCK, || in_threads(|thread| make(files, thread, each)), || files.sync())
 }
 
 /// Runs `work` in all threads, with the number of each.
@@ -158,29 +181,25 @@ fn in_threads(work: impl Fn(u64) -> io::Result<()> + Sync) -> io::Result<()> {
 
 /// Each thread appends 4 KiB at a time to a file of its own, to the end of a sync.
 fn append(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
-    let start = Instant::now();
-    in_threads(|thread| {
+    let bytes = scale.grown_bytes * THREADS;
+    let one = |thread| {
         let file = files.create(&format!("{FILE}{thread}"))?;
         (0..scale.grown_bytes / APPENDED).try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
-    })?;
-    files.sync()?;
-    Ok(outcome(scale.grown_bytes * THREADS, start))
+    };
+    measured(megabytes(bytes), bytes, || in_threads(one), || files.sync())
 }
 
 /// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last time; to the end of a sync.
 fn allocate(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
-    let start = Instant::now();
     let calls = scale.grown_bytes / ALLOCATED;
-    in_threads(|thread| {
+    let one = |thread| {
         let file = files.create(&format!("{FILE}{thread}"))?;
         (0..ROUNDS).try_for_each(|_| {
             file.set_len(0)?;
             (0..calls).try_for_each(|i| file.allocate(i * ALLOCATED, ALLOCATED))
         })
-    })?;
-    files.sync()?;
-    let rate = (ROUNDS * calls * THREADS) as f64 / 1e3 / start.elapsed().as_secs_f64();
-    Ok(Outcome { rate, pieces: None, prealloc: None })
+    };
+    measured(thousands(ROUNDS * calls * THREADS), 0, || in_threads(one), || files.sync())
 }
 
 fn make(files: &dyn Files, thread: u64, count: u64) -> io::Result<()> {
