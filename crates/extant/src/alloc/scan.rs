@@ -6,6 +6,7 @@
 
 use super::Alloc;
 use super::blocks::Blocks;
+use super::search::TRACED;
 use extant_format::types::GroupNr;
 use extant_space::Summary;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -121,6 +122,7 @@ impl Blocks {
         let allowed = few || should_look(level, criterion, consultation) && (level > 2 || !self.scan.is_coming());
         let Some(t) = self.scan.find(near).filter(|_| allowed) else { return false };
         self.counts.explored.add(1);
+        tracing::trace!(target: TRACED, tree = t, criterion, attempt = consultation, level, "cache override");
         self.summarise(t, &mut Vec::new());
         true
     }

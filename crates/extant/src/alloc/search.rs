@@ -19,6 +19,10 @@ use extant_space::{Advice, Run};
 use extant_sync::MutexGuard;
 use extant_sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+use tracing::{trace, trace_span};
+
+/// The target of what is traced.
+pub(super) const TRACED: &str = "extant::frsp";
 
 /// Consultations of the order for a run of the whole length.
 const CONSULTATIONS: u32 = 16;
@@ -62,6 +66,9 @@ enum Criterion {
 impl Blocks {
     /// See [`Alloc::claim`](super::Alloc::claim).
     pub fn claim(this: &Arc<Blocks>, want: &Request) -> Result<Claim> {
+        // What is told of the search belongs to the span of its request.
+        let Request { goal, len, min, purpose, .. } = want;
+        let _request = trace_span!(target: TRACED, "request", goal = goal.0, len, min, ?purpose).entered();
         let most = this.vol.geo.clusters_per_group;
         let len = this.clusters(want.len.max(1)).min(u64::from(most));
         let min = this.clusters(want.min.max(1)).min(len);
@@ -99,6 +106,27 @@ impl Blocks {
         Ok(Some(Claim::new(this.clone(), start, run.len << this.vol.geo.cluster_bits)))
     }
 
+    /// Claims a free run of exactly the wanted length in the goal's flexible group, where little is left. `None` if there is none,
+    /// or if others are busy there.
+    pub(super) fn claim_hole(this: &Arc<Blocks>, want: &Request) -> Option<Claim> {
+        let len = this.clusters(want.len);
+        let wish = this.wish(want, u32::try_from(len).ok()?, 1);
+        let mut tree = this.with_group(wish.group, false)?;
+        let hole = this.hole(&wish, &tree)?;
+        if !this.budget.take(len, this.keep(want.purpose, want.privileged)) {
+            return None;
+        }
+        let taken = this.take(this.shape.tree_of(wish.group), &mut tree, hole);
+        drop(tree);
+        let Some((g, run)) = taken else {
+            this.budget.give(len);
+            return None;
+        };
+        this.counts.goal.add(1);
+        let start = this.vol.geo.block_of_bit(g, run.start);
+        Some(Claim::new(this.clone(), start, run.len << this.vol.geo.cluster_bits))
+    }
+
     /// Why there is no place, if `unread` bitmaps could not be read before.
     fn nothing_found(&self, unread: u64) -> Error {
         match self.unread.load(Relaxed) == unread {
@@ -125,9 +153,9 @@ impl Blocks {
     }
 
     fn find(&self, wish: &Wish) -> Found {
-        if let Some(run) = self.at_goal(wish) {
+        if let Some(found) = self.at_goal(wish) {
             self.counts.goal.add(1);
-            return Some((wish.group, run));
+            return Some(found);
         }
         let found = self.at_stream(wish).or_else(|| self.by_criteria(wish)).or_else(|| self.anywhere(wish));
         if let Some((g, run)) = found {
@@ -137,17 +165,28 @@ impl Blocks {
     }
 
     /// Exactly at the goal if a good part is there, else at full length in the goal's group. A file that grows by much and
-    /// finds its place taken goes where it has room, since whoever took the place grows there too.
-    fn at_goal(&self, wish: &Wish) -> Option<Run> {
+    /// finds its place taken goes where it has room, since whoever took the place grows there too. One that begins where little is
+    /// left fills a hole, if it fits.
+    fn at_goal(&self, wish: &Wish) -> Found {
         // Where to start is not worth waiting for.
         let mut tree = self.with_group(wish.group, wish.grows)?;
         let goal = self.shape.unit(wish.group, wish.bit);
         let here = tree.free.at(goal).map(|run| Run { start: goal, len: (run.end() - goal).min(wish.want) });
         let here = here.filter(|run| run.len >= wish.min.max(wish.want / 4));
         let apart = || if wish.grows && wish.want >= STREAM { self.apart(wish, &tree) } else { None };
-        let run = here.or_else(apart).or_else(|| self.nearest(wish, &tree, goal))?;
-        let (_, run) = self.take(self.shape.tree_of(wish.group), &mut tree, run)?;
-        Some(run)
+        let hole = || if wish.grows { None } else { self.hole(wish, &tree) };
+        let run = here.or_else(hole).or_else(apart).or_else(|| self.nearest(wish, &tree, goal))?;
+        self.take(self.shape.tree_of(wish.group), &mut tree, run)
+    }
+
+    /// A free run of exactly the wanted length, if little of the tree is free. What fits leaves nothing behind, and long runs stay
+    /// whole; where much is free, it is better to be among neighbours.
+    fn hole(&self, wish: &Wish, tree: &Tree) -> Option<Run> {
+        if !tree.is_scarce(self.shape.group_len()) {
+            return None;
+        }
+        let near = self.shape.unit(wish.group, wish.bit);
+        tree.free.best_fit(wish.want, near, 0).filter(|run| run.len == wish.want)
     }
 
     /// From the middle of one of the longest runs of the goal's group, if half of it has room: what grows from there is not soon
@@ -228,12 +267,12 @@ impl Blocks {
     /// Tries the trees that the order of all trees advises.
     fn consult(&self, wish: &Wish, criterion: Criterion) -> Found {
         let advice = self.advice(wish, criterion);
-        tracing::trace!(target: "extant::frsp", ?criterion, want = wish.want, ?advice, "optimiser");
+        trace!(target: TRACED, ?criterion, want = wish.want, ?advice, unknown = self.scan.left(), "optimiser");
         let found = advice.into_iter().find_map(|t| self.in_tree(t, wish, criterion))?;
         if let Some(count) = self.counts.criteria.get(criterion as usize) {
             count.add(1);
         }
-        tracing::trace!(target: "extant::frsp", ?criterion, group = found.0.0, len = found.1.len, "found");
+        trace!(target: TRACED, ?criterion, group = found.0.0, len = found.1.len, "found");
         Some(found)
     }
 
@@ -269,7 +308,8 @@ impl Blocks {
             let outside = self.best_absent(t, wish, &tree, avoid);
             let hoped = outside.map_or(0, |(_, longest)| longest);
             let least = self.least(t, wish, criterion);
-            let enough = least.max(hoped.min(wish.want));
+            let (enough, best) = (least.max(hoped.min(wish.want)), here.map_or(0, |run| run.len));
+            trace!(target: TRACED, tree = t, ?criterion, best, hoped, least, bytes = self.memory.usage(), "allocator step");
             if let Some(run) = here.filter(|run| run.len >= enough) {
                 self.touch(t, &tree);
                 return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });

@@ -7,6 +7,7 @@
 
 use super::blocks::Blocks;
 use super::group;
+use super::search::TRACED;
 use super::shape::Shape;
 use crate::error::{Error, Result};
 use extant_format::error::Corrupt;
@@ -15,6 +16,9 @@ use extant_space::{FreeTree, Held, Run, Summary, free_runs};
 use extant_sync::MutexGuard;
 use extant_sync::atomic::Ordering;
 use std::ops::Range;
+
+/// Less than one part in so many is little free space.
+const SCARCE: u64 = 8;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -47,6 +51,11 @@ impl Tree {
     /// Neither loaded nor bad.
     pub fn is_absent(&self, mask: u64) -> bool {
         (self.loaded | self.bad) & mask == 0
+    }
+
+    /// Whether little is free of what is in memory.
+    pub fn is_scarce(&self, group_len: u32) -> bool {
+        u64::from(self.free.free()) * SCARCE < u64::from(self.loaded.count_ones()) * u64::from(group_len)
     }
 
     fn longest(&self) -> u32 {
@@ -177,7 +186,7 @@ impl Blocks {
             self.renew_outside(t, tree);
         });
         self.counts.evictions.add(1);
-        tracing::debug!(target: "extant::frsp", tree = t, "tree freed");
+        tracing::debug!(target: TRACED, tree = t, "tree freed");
     }
 
     /// Makes held clusters of a tree's groups free again. Gives how many are the budget's now: none of bad groups, or that were

@@ -101,6 +101,7 @@ pub(super) fn claim(
     growth: Growth,
     reserved: &mut u32,
 ) -> Result<Claim> {
+    let _of = tracing::trace_span!(target: "extant::frsp", "data", inode = inode.ino.0, lblk = want.lblk).entered();
     let need = match ahead::take(st, inode, work, want, growth)? {
         Ahead::Claim(claim) => {
             settle(st, &claim, reserved);

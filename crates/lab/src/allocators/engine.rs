@@ -12,6 +12,8 @@ const NEAR_RUNS: usize = 128;
 const STREAM: u32 = 32;
 const ROOM: u32 = 8;
 const LONG_RUNS: usize = 16;
+/// Less than one part in so many is little free space.
+const SCARCE: u64 = 8;
 /// Consultations of the order for a run of the whole length.
 const CONSULTATIONS: u32 = 16;
 
@@ -118,7 +120,9 @@ impl<'a> Engine<'a> {
         let here = runs.at(bit).map(|run| Run { start: bit, len: (run.end() - bit).min(want.len) });
         let here = here.filter(|run| run.len >= want.least.max(want.len / 4));
         let apart = || if bit > 0 && want.len >= STREAM { apart(runs, want.len) } else { None };
-        let run = here.or_else(apart).or_else(|| nearest(runs, bit, want.len))?;
+        let group_len = self.space.map.shape.group_len;
+        let hole = || if bit == 0 { hole(runs, want.len, group_len) } else { None };
+        let run = here.or_else(hole).or_else(apart).or_else(|| nearest(runs, bit, want.len))?;
         self.take(g, run)
     }
 
@@ -223,6 +227,12 @@ impl<'a> Engine<'a> {
         }
         None
     }
+}
+
+/// Where little of a group is free, a run of exactly the length.
+fn hole(runs: &FreeTree, len: u32, group_len: u32) -> Option<Run> {
+    let scarce = u64::from(runs.free()) * SCARCE < u64::from(group_len);
+    if scarce { runs.best_fit(len, 0, 0).filter(|run| run.len == len) } else { None }
 }
 
 /// From the middle of one of the longest runs, if half of it has room.

@@ -2,6 +2,7 @@
 
 use super::keep::Keep;
 use crate::alloc::Request;
+use crate::alloc::blocks::Blocks;
 use crate::alloc::claim::Claim;
 use extant_format::types::BlockNr;
 use extant_space::prealloc::{Chunk, Locality, Piece};
@@ -45,10 +46,15 @@ impl Shared {
 }
 
 impl Keep {
-    /// Claims exactly `want.len` blocks (whole clusters) from the front of a shared run near the goal. `None` if there is
-    /// none, and none can be made.
+    /// Claims exactly `want.len` blocks (whole clusters) from the front of a shared run near the goal; where little is left, a
+    /// hole that a file fits into. `None` if there is none, and none can be made.
     pub fn claim_small(self: &Arc<Self>, who: Small, want: &Request) -> Option<Claim> {
         let shared = self.shared.of(who, self.sharer()?);
+        if who == Small::File
+            && let Some(hole) = Blocks::claim_hole(self.blocks(), want)
+        {
+            return Some(hole);
+        }
         let bits = self.cluster_bits();
         let (goal, len) = (want.goal.0 >> bits, want.len >> bits);
         let reach = self.reach(want);
@@ -65,7 +71,7 @@ impl Keep {
             return None;
         }
         let chunk = Request { len: goal_len << bits, min: want.len, privileged: false, reserved: false, ..*want };
-        let mut claim = crate::alloc::blocks::Blocks::claim(self.blocks(), &chunk).ok()?;
+        let mut claim = Blocks::claim(self.blocks(), &chunk).ok()?;
         let own = claim.split(want.len);
         self.share(shared, claim);
         Some(own)

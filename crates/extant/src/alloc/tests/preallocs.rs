@@ -2,7 +2,8 @@
 
 use super::harness::House;
 use super::{Taken, all, want};
-use crate::alloc::{Prealloc, Small};
+use crate::alloc::{Prealloc, Purpose, Request, Small};
+use extant_format::types::InodeNr;
 use extant_testkit::FeatureSet;
 use std::sync::Arc;
 
@@ -182,4 +183,27 @@ fn whoever_lacks_space_waits_for_what_another_gives_back() {
         assert_eq!(more.len, 8);
         held = Some(more);
     }
+}
+
+#[test]
+fn small_files_fill_holes_where_little_is_left() {
+    let house = house();
+    let mut claims = Vec::new();
+    while let Ok(claim) = house.alloc.claim(&all(0, 64)) {
+        claims.push(claim);
+    }
+    // Back come holes of one to eight blocks far from each other, and one long run.
+    let holes: Vec<_> = (1..9).map(|len| (claims[len as usize * 5].split(len).start, len)).collect();
+    claims.drain(45..60);
+    let small = |len| house.alloc.claim_small(Small::File, &Request { purpose: Purpose::Metadata, ..want(0, len, 1) });
+    for hole in holes {
+        let claim = small(hole.1).unwrap();
+        assert_eq!((claim.start, claim.len), hole);
+        claims.push(claim);
+    }
+    // So does what begins elsewhere, and is larger; what fits nowhere comes from the long run.
+    let (hole, long) = (claims[5].split(20).start, claims[44].start.0 + 64..claims[45].start.0);
+    let begins = house.alloc.inode_goal(InodeNr(11)).0;
+    assert_eq!(house.alloc.claim(&all(begins, 20)).unwrap().start, hole);
+    assert!(long.contains(&house.alloc.claim(&all(begins, 21)).unwrap().start.0));
 }

@@ -2,6 +2,11 @@
 
 use super::*;
 use crate::alloc::Scanned;
+use extant_sync::{Level, Mutex};
+use std::fmt::Debug;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 const FEATURES: &str = "none,extent,flex_bg,filetype,sparse_super,large_file,dir_index,metadata_csum,64bit";
 
@@ -180,4 +185,60 @@ fn first_blocks_and_partial_groups_have_their_places() {
     house.sync();
     house.check_counts();
     house.close();
+}
+
+/// Keeps what is traced, one line each.
+struct Listener(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 += &format!(" {}={value:?}", field.name());
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "extant::frsp"
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut line = Line(span.metadata().name().to_owned());
+        span.record(&mut line);
+        self.0.lock().push(line.0);
+        Id::from_u64(1)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().push(line.0);
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn searches_are_traced() {
+    let house = small_groups();
+    fragment(&house);
+    let heard = Arc::new(Mutex::new(Level::Leaf, Vec::new()));
+    tracing::subscriber::with_default(Listener(heard.clone()), || {
+        house.alloc.claim(&all(0, 16)).unwrap();
+        house.evict();
+    });
+    let heard = heard.lock();
+    for words in [
+        &["request", "goal=0", "len=16", "min=1", "purpose=Metadata"][..],
+        &["optimiser", "criterion=Best", "want=16", "advice=", "unknown="],
+        &["allocator step", "tree=", "best=1", "hoped=", "least=", "bytes="],
+        &["found", "group=", "len=1"],
+        &["tree freed", "tree="],
+    ] {
+        assert!(heard.iter().any(|line| words.iter().all(|word| line.contains(word))), "{words:?} not in {heard:#?}");
+    }
 }
