@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
 
-.PHONY: all run test bench space contention fuzz real rings crash devices reliability conformance xfstests lint loom setup clean
+.PHONY: all run test bench space contention fuzz images real rings crash devices reliability conformance xfstests lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -45,7 +45,14 @@ contention:
 
 # Random operations against a model, and damaged images, until the time is over.
 fuzz: setup
-	EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --release -p extant --test it -- --ignored fuzz --nocapture
+	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) \
+		$(CARGO) test --release -p extant --test it -- --ignored fuzz_images --nocapture
+
+# The damaged images of e2fsprogs' own tests, from Debian's source package.
+images: setup
+	scripts/images.sh target/images
+	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_IMAGES=$(abspath target/images) \
+		$(CARGO) test --release -p extant --test it -- --ignored images_of_others --nocapture
 
 # All tests of mounts, the long ones too, served through io_uring.
 rings: setup

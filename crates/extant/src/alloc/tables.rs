@@ -4,6 +4,9 @@
 //! # Crashes
 //! The device is told to zero a table before the handle that marks it is ended. The commit flushes the device before its commit
 //! record, so a table that is marked is zero. A crash before that leaves a table that is zeroed again.
+//!
+//! # Hostile images
+//! A table that lies over other metadata would cost that. So nothing is zeroed before all places were held against each other, once.
 
 use super::Alloc;
 use super::inodes::Group;
@@ -13,12 +16,14 @@ use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::{GroupDesc, GroupFlags};
 use extant_format::types::GroupNr;
-use extant_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use extant_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// Where zeroing goes on.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     next: AtomicU32,
+    /// No two structures of the file system lie over each other.
+    apart: AtomicBool,
 }
 
 impl Alloc {
@@ -32,6 +37,7 @@ impl Alloc {
         let next = || (self.tables.next.load(Relaxed)..self.groups.count()).find(unzeroed);
         // Without checksums of descriptors nobody looks at the mark.
         let Some(g) = Some(geo).filter(|geo| geo.has_group_checksums()).and_then(|_| next()) else { return Ok(false) };
+        self.check_apart()?;
         self.tables.next.store(g + 1, Relaxed);
         self.zero_table(GroupNr(g)).map(|()| true)
     }
@@ -52,6 +58,29 @@ impl Alloc {
             desc.flags |= GroupFlags::INODE_ZEROED;
             Ok(())
         })
+    }
+
+    /// No group's metadata lies over another's. Looked at once: places do not change.
+    fn check_apart(&self) -> Result<()> {
+        if self.tables.apart.load(Relaxed) {
+            return Ok(());
+        }
+        let geo = &self.vol.geo;
+        let mut places = Vec::new();
+        for g in (0..self.groups.count()).map(GroupNr) {
+            let desc = self.groups.desc(g)?;
+            let base = (geo.first_block_of_group(g).0, u64::from(geo.base_meta_blocks(g)));
+            let table = (desc.inode_table, u64::from(geo.inode_table_blocks()));
+            let own = [base, (desc.block_bitmap, 1), (desc.inode_bitmap, 1), table];
+            places.extend(own.into_iter().filter(|(_, blocks)| *blocks > 0));
+        }
+        places.sort_unstable();
+        let over = places.array_windows().find(|[(start, blocks), (next, _)]| start.saturating_add(*blocks) > *next);
+        if let Some([_, (block, _)]) = over {
+            return Err(Corrupt::new("group descriptor").field("metadata over metadata").found(*block).into());
+        }
+        self.tables.apart.store(true, Relaxed);
+        Ok(())
     }
 
     /// A descriptor that calls slots unused which its bitmap has in use, or the file system's own, would cost them.

@@ -347,6 +347,32 @@ fn a_descriptor_that_calls_used_inodes_unused_costs_none_of_them() {
 }
 
 #[test]
+fn a_table_over_anothers_costs_it_nothing() {
+    let house = House::named("1k");
+    let geo = house.vol.geo;
+    let table = house.groups.desc(GroupNr(0)).unwrap().inode_table;
+    // The unused part of the other table begins where the used part of this one does.
+    let mut h = house.vol.start(2).unwrap();
+    let lie = |desc: &mut extant_format::group_desc::GroupDesc| {
+        desc.flags.remove(GroupFlags::INODE_ZEROED);
+        desc.itable_unused = geo.inodes_per_group;
+        desc.inode_table = table;
+        Ok(())
+    };
+    house.groups.edit(&mut h, GroupNr(1), lie).unwrap();
+    drop(h);
+    let read = || {
+        let mut block = vec![0; geo.block_size as usize];
+        house.dev.read_at(&mut block, table << geo.block_bits).unwrap();
+        block
+    };
+    let before = read();
+    assert!(before.iter().any(|byte| *byte != 0));
+    assert!(matches!(house.alloc.zero_next_table(), Err(crate::error::Error::Corrupt(_))));
+    assert_eq!(read(), before);
+}
+
+#[test]
 fn unused_parts_of_inode_tables_become_zero() {
     for set in ["default", "1k", "uninit_bg"] {
         let house = House::named(set);

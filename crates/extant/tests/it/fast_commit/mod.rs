@@ -150,6 +150,12 @@ fn states_with(
     states
 }
 
+/// An image with fast commits of most kinds, for others to damage.
+pub fn left_by_the_kernel() -> (&'static str, Vec<u8>) {
+    let (step, image) = states(SETS[1].1).swap_remove(13);
+    (step, image.bytes())
+}
+
 /// Open files that the last full commit knows as orphans.
 fn nameless(root: &Path) -> Vec<File> {
     let files = (0..4).map(|n| {

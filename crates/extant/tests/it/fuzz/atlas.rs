@@ -1,5 +1,6 @@
 //! Where the structures of an image are, and how each is sealed again after it was changed.
 
+use crate::fast_commit::records::{self, Record};
 use extant_format::checksum::{
     SealFn, seal_dir_block, seal_extent_block, seal_none, seal_orphan_block, seal_xattr_block,
 };
@@ -36,6 +37,8 @@ pub enum Kind {
     JournalCopy,
     JournalRevoke,
     JournalCommit,
+    /// The area of fast commits, as far as it is used: its first block stands for all.
+    FastCommits,
 }
 
 /// How a piece gets its checksum.
@@ -51,6 +54,7 @@ enum Seal {
     JournalSuperblock,
     JournalTail,
     JournalCommit,
+    FastCommits,
     /// A logged copy: its descriptor is at this byte, and its tag has this index.
     JournalCopy(usize, usize),
 }
@@ -74,6 +78,8 @@ pub struct Atlas {
     journal: Option<JournalFormat>,
     /// The journal's blocks, in its own order.
     journal_map: BTreeMap<u32, u64>,
+    /// Blocks of the area of fast commits.
+    area: Vec<Range<usize>>,
 }
 
 impl Atlas {
@@ -88,6 +94,7 @@ impl Atlas {
             blocks: Vec::new(),
             journal: None,
             journal_map: BTreeMap::new(),
+            area: Vec::new(),
         };
         let at = SUPERBLOCK_OFFSET as usize;
         atlas.add(Kind::Superblock, at..at + SUPERBLOCK_SIZE, Seal::Superblock);
@@ -246,6 +253,13 @@ impl Atlas {
         let format = sb.format();
         self.journal = Some(format);
         self.journal_map = map.clone();
+        if let Some(first) = sb.fast_commit_area().map(|area| self.journal_block(area.start)) {
+            let begun = records::read([&image[first.clone()]].into_iter());
+            if begun.first().is_some_and(|record| record.kind == records::HEAD) {
+                self.area = sb.fast_commit_area().into_iter().flatten().map(|at| self.journal_block(at)).collect();
+                self.add(Kind::FastCommits, first, Seal::FastCommits);
+            }
+        }
         let (mut at, mut sequence) = (sb.start(), sb.sequence());
         let next = |at: u32| if at + 1 >= sb.log_end() { sb.first() } else { at + 1 };
         while at != 0 {
@@ -310,8 +324,19 @@ impl Atlas {
                     commit.encode(&mut image[bytes], &self.log(), 0);
                 }
             }
+            Seal::FastCommits => self.change_records(image, |_| ()),
             Seal::JournalCopy(descriptor, index) => self.seal_copy(image, bytes, *descriptor, *index),
         }
+    }
+
+    /// Changes the records of fast commits and writes them anew, with tails that are right.
+    pub fn change_records(&self, image: &mut [u8], change: impl FnOnce(&mut Vec<Record>)) {
+        let mut found = records::read(self.area.iter().map(|at| &image[at.clone()]));
+        let tid = found.first().and_then(|head| head.value.get(4..8)?.try_into().ok()).map_or(0, u32::from_le_bytes);
+        change(&mut found);
+        let mut blocks: Vec<Vec<u8>> = self.area.iter().map(|at| vec![0; at.len()]).collect();
+        records::write(&found, tid, blocks.iter_mut().map(|block| &mut block[..]));
+        self.area.iter().zip(&blocks).for_each(|(at, block)| image[at.clone()].copy_from_slice(block));
     }
 
     fn log(&self) -> JournalFormat {

@@ -9,13 +9,18 @@ mod mutate;
 pub mod seeds;
 
 use drive::{Depth, survive};
+use extant_testkit::figures;
 use extant_testkit::image::{FEATURE_SETS, FeatureSet};
 use extant_testkit::rng::Rng;
+use extant_testkit::tool::run;
 use seeds::Seed;
 use std::time::{Duration, Instant};
 
 /// Mutants of each image in the short form.
 const SHORT: u64 = 8;
+
+/// Mutants of fast commits in the short form.
+const FAST_COMMITS: u64 = 60;
 
 /// Mutants that broke something once: feature set, crashed, number.
 const KEPT: &[(&str, bool, u64)] = &[("orphan_file", false, 10_407_116_827), ("64k", true, 10_407_116_819)];
@@ -75,6 +80,40 @@ fn mutants_of_every_feature_set() {
     fail_if_any(&broken);
 }
 
+/// An image that the kernel left with fast commits, their records changed.
+#[test]
+fn mutants_of_fast_commits() {
+    let seed = Seed::with_fast_commits();
+    let broken: Vec<String> =
+        (0..FAST_COMMITS).filter_map(|number| try_mutant(&seed, Depth::Write, number).err()).collect();
+    fail_if_any(&broken);
+}
+
+/// Damaged images that others keep, from a folder that `EXTANT_IMAGES` names; some as they are, some compressed.
+#[test]
+#[ignore = "takes images that are not here: `make images` brings them"]
+fn images_of_others() {
+    let folder = std::env::var_os("EXTANT_IMAGES").expect("EXTANT_IMAGES names a folder");
+    let found =
+        run("find", &[folder, "-type".into(), "f".into(), "-name".into(), "image*".into()]).must_succeed().text();
+    let (mut tried, mut broken) = (0, Vec::new());
+    for path in found.lines() {
+        let image = match path.ends_with(".gz") {
+            true => run("gzip", &["-dc", path]).must_succeed().stdout,
+            false => std::fs::read(path).expect("an image"),
+        };
+        tried += 1;
+        if let Err(why) = survive(image, tried, Depth::Write) {
+            println!("{path}: {why}");
+            broken.push(format!("{path}: {why}"));
+        }
+    }
+    println!("{tried} images");
+    assert!(tried > 0, "no images");
+    figures::Figures::open().add("images of e2fsprogs", 0, &[("images", tried), ("failures", broken.len() as u64)]);
+    fail_if_any(&broken);
+}
+
 /// Mutants without end: for `EXTANT_FUZZ_SECONDS`, or a minute. `EXTANT_FUZZ_FROM` is the first number.
 #[test]
 #[ignore = "runs for as long as it is told to"]
@@ -84,7 +123,10 @@ fn fuzz_images() {
     let first = number("EXTANT_FUZZ_FROM").unwrap_or_else(|| u64::from(std::process::id()) << 20);
     let only = std::env::var("EXTANT_FUZZ_SET").ok();
     let sets = FEATURE_SETS.iter().filter(|set| only.as_deref().is_none_or(|only| set.name == only));
-    let seeds: Vec<(Depth, Seed)> = sets.flat_map(|set| both(set).map(|seed| (depth(set), seed))).collect();
+    let mut seeds: Vec<(Depth, Seed)> = sets.flat_map(|set| both(set).map(|seed| (depth(set), seed))).collect();
+    if only.as_deref().is_none_or(|only| only == "fast commits") {
+        seeds.push((Depth::Write, Seed::with_fast_commits()));
+    }
     let (start, mut tried, mut broken) = (Instant::now(), 0, Vec::new());
     for number in first.. {
         for (depth, seed) in &seeds {
@@ -99,5 +141,7 @@ fn fuzz_images() {
         }
     }
     println!("{tried} mutants from number {first}");
+    let numbers = [("mutants", tried), ("failures", broken.len() as u64), ("seconds", start.elapsed().as_secs())];
+    figures::Figures::open().add("damaged images", first, &numbers);
     fail_if_any(&broken);
 }

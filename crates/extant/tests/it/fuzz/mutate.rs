@@ -1,6 +1,7 @@
 //! Damage that knows what it damages: fields of structures get values that break things, and the checksum is mended.
 
 use super::atlas::{Atlas, Kind, Piece};
+use crate::fast_commit::records::Record;
 use extant_testkit::rng::Rng;
 
 /// Damages an image in some places. Gives what was changed, for messages.
@@ -11,6 +12,9 @@ pub fn mutate(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> Vec<String> {
 
 fn mutate_once(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     let piece = pick(atlas, rng).clone();
+    if piece.kind == Kind::FastCommits && !rng.one_in(4) {
+        return records(image, atlas, rng);
+    }
     let what = match rng.below(12) {
         0 => splice(image, atlas, &piece, rng),
         1 => noise(image, &piece, rng),
@@ -22,6 +26,42 @@ fn mutate_once(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
         atlas.seal(image, &piece);
     }
     format!("{:?} at {}: {what}{}", piece.kind, piece.bytes.start, if sealed { "" } else { ", not sealed" })
+}
+
+/// Changes records of fast commits: their fields, which there are, and their order. The tails are right afterwards.
+fn records(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
+    let mut what = Vec::new();
+    atlas.change_records(image, |records| {
+        for _ in 0..rng.between(1, 6) {
+            // The head stays what it is.
+            let Some(count) = (records.len() as u64).checked_sub(1).filter(|count| *count > 0) else { return };
+            let (at, other) = (1 + rng.below(count) as usize, 1 + rng.below(count) as usize);
+            match rng.below(6) {
+                0 => drop(records.remove(at)),
+                1 => records.insert(at, records[other].clone()),
+                2 => records.swap(at, other),
+                3 => records.truncate(at + 1),
+                _ => record_field(&mut records[at].value, atlas, rng),
+            }
+            what.push(format!("{at} {other}"));
+        }
+        records.push(Record::tail());
+    });
+    format!("records of fast commits: {what:?}")
+}
+
+/// Most fields are words; lengths and flags are halves of them.
+fn record_field(bytes: &mut [u8], atlas: &Atlas, rng: &mut Rng) {
+    let width = *rng.pick(&[1, 2, 4, 4]);
+    let Some(places) = (bytes.len().min(64) / width).checked_sub(1) else { return };
+    let at = rng.below(places as u64 + 1) as usize * width;
+    let mut old = [0; 8];
+    old[..width].copy_from_slice(&bytes[at..at + width]);
+    let new = match rng.one_in(3) {
+        true => u64::from(*rng.pick(&atlas.inodes)),
+        false => value(atlas, u64::from_le_bytes(old), rng),
+    };
+    bytes[at..at + width].copy_from_slice(&new.to_le_bytes()[..width]);
 }
 
 /// A kind first, so that the few superblocks are damaged as often as the many inodes.

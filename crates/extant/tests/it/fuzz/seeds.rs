@@ -1,6 +1,7 @@
 //! Images to damage: every feature set, filled with a tree, left clean or as after a power cut.
 
-use super::atlas::Atlas;
+use super::atlas::{Atlas, Kind};
+use crate::fast_commit;
 use extant::{Caller, Falloc, File, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
 use extant_blocks::MemDevice;
 use extant_testkit::image::FeatureSet;
@@ -44,6 +45,16 @@ impl Seed {
         let bytes = device.to_vec();
         let atlas = Atlas::of(&bytes);
         Seed { name: format!("{}{}", set.name, if crashed { " crashed" } else { "" }), bytes, atlas }
+    }
+}
+
+impl Seed {
+    /// An image that the kernel left with fast commits.
+    pub fn with_fast_commits() -> Seed {
+        let (name, bytes) = fast_commit::left_by_the_kernel();
+        let atlas = Atlas::of(&bytes);
+        assert!(atlas.of_kind(Kind::FastCommits).count() == 1, "{name}: no fast commits");
+        Seed { name: name.into(), bytes, atlas }
     }
 }
 
