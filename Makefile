@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
 
-.PHONY: all run test bench space contention fuzz images real rings crash devices reliability conformance xfstests lint loom setup clean
+.PHONY: all run test bench space contention fuzz images real rings crash devices stress reliability conformance xfstests lint loom setup clean
 
 all:
 	$(CARGO) build --release
@@ -68,6 +68,17 @@ FAULT_SECONDS ?= 3600
 devices: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FAULT_SECONDS=$(FAULT_SECONDS) \
 		$(CARGO) test --release -p extant --test it -- --ignored all_devices_die --nocapture
+
+# 33 threads whose answers have to be right in some order; then all operations by STRESS_THREADS at random, STRESS_ROUNDS times on each
+# of nine kinds.
+STRESS_SECONDS ?= 300
+STRESS_THREADS ?= 32
+STRESS_ROUNDS ?= 3
+stress: setup
+	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_ORDER_SECONDS=$(STRESS_SECONDS) \
+		$(CARGO) test --release -p extant --test it -- --ignored many_threads_are_answered --nocapture
+	EXTANT_STRESS_THREADS=$(STRESS_THREADS) EXTANT_STRESS_ROUNDS=$(STRESS_ROUNDS) \
+		$(CARGO) test --release -p extant --test it -- --ignored stress::soak --nocapture
 
 # Suites that others wrote, for longer than `make test` runs them; with XFSTESTS=DIR fsstress, too.
 SUITE_SECONDS ?= 30

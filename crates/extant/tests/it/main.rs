@@ -19,6 +19,7 @@ mod mkfs;
 mod names;
 mod nokey;
 mod numbers;
+mod order;
 mod orphans;
 mod prealloc;
 mod quota;

@@ -12,6 +12,7 @@ use extant_testkit::{FeatureSet, Image};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 
+/// Threads, unless `EXTANT_STRESS_THREADS` tells.
 const THREADS: u64 = 6;
 
 /// Feature sets that differ in maps, directories, attributes and journals.
@@ -403,9 +404,10 @@ fn stress(set: &str, seed: u64, operations: u64) {
     if scarce && !seed.is_multiple_of(2) {
         fill(&fs);
     }
+    let threads = from_env("EXTANT_STRESS_THREADS", THREADS);
     std::thread::scope(|s| {
-        for t in 0..THREADS {
-            let worker = Worker { fs: &fs, rng: Rng::new(seed * THREADS + t), open: Vec::new(), done: 0 };
+        for t in 0..threads {
+            let worker = Worker { fs: &fs, rng: Rng::new(seed * threads + t), open: Vec::new(), done: 0 };
             s.spawn(move || worker.run(operations));
         }
     });
