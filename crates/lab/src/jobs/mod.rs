@@ -14,7 +14,7 @@ use crate::target::Target;
 use std::io;
 use std::time::Duration;
 
-pub use sync::{SYNCERS, fill, keep_creating, sync_crowd};
+pub use sync::{Crowd, SYNCERS, fill, keep_creating, sync_crowd};
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
@@ -188,8 +188,9 @@ mod tests {
         let engine = engine();
         fill(&engine, "clean", 50, 2).expect("files");
         assert_eq!(engine.list(b"clean/d0").expect("a directory").len(), 50);
-        assert_eq!(sync_crowd(&engine, "crowd", 0, &()).expect("no error").1, 0);
-        sync_crowd(&engine, "crowd", 2, &()).expect("no error");
+        let alone = Crowd { calls: 3, creators: 0 };
+        assert_eq!((alone.syncs(), sync_crowd(&engine, "crowd", alone, &()).expect("no error").1), (300, 0));
+        sync_crowd(&engine, "crowd", Crowd { calls: 1, creators: 2 }, &()).expect("no error");
         assert!(engine.list(b"crowd/c0").expect("a directory").is_empty());
         engine.unmount().expect("a clean end");
     }

@@ -23,9 +23,27 @@ pub fn fill(target: &dyn Target, top: &str, files: usize, threads: usize) -> io:
     target.sync()
 }
 
-/// [`SYNCERS`] callers of sync at once, while `creators` threads make files of their own below `top` until the last has returned.
+/// Callers of sync at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd {
+    /// How often each of [`SYNCERS`] callers calls, one time after the other. More than a few times, and it hardly counts how long
+    /// the threads take to begin.
+    pub calls: usize,
+    /// Threads that make files meanwhile.
+    pub creators: usize,
+}
+
+impl Crowd {
+    /// Calls of all.
+    pub fn syncs(&self) -> u64 {
+        (SYNCERS * self.calls) as u64
+    }
+}
+
+/// [`SYNCERS`] callers of sync at once, while others make files of their own below `top` until the last has returned.
 /// How long that took, and how many files were made meanwhile. Threads are there before `watch` looks, and go afterwards.
-pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize, watch: &dyn Watch) -> io::Result<(Duration, u64)> {
+pub fn sync_crowd(target: &dyn Target, top: &str, crowd: Crowd, watch: &dyn Watch) -> io::Result<(Duration, u64)> {
+    let creators = crowd.creators;
     ensure_dir(target, top.as_bytes())?;
     let over = AtomicBool::new(creators == 0);
     let made = AtomicU64::new(0);
@@ -39,7 +57,7 @@ pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize, watch: &dyn W
             std::thread::yield_now();
         }
         let before = count.load(Ordering::Relaxed);
-        let synced = all_at_once(target, watch);
+        let synced = all_at_once(target, crowd.calls, watch);
         let after = count.load(Ordering::Relaxed);
         over.store(true, Ordering::Relaxed);
         let created: io::Result<()> = creating.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())));
@@ -48,14 +66,14 @@ pub fn sync_crowd(target: &dyn Target, top: &str, creators: usize, watch: &dyn W
     })
 }
 
-/// From the moment when all threads may call sync until all have returned from it.
-fn all_at_once(target: &dyn Target, watch: &dyn Watch) -> io::Result<Duration> {
+/// From the moment when all threads may call sync until all have returned from their last call.
+fn all_at_once(target: &dyn Target, calls: usize, watch: &dyn Watch) -> io::Result<Duration> {
     let (begin, end) = (&Barrier::new(SYNCERS + 1), &Barrier::new(SYNCERS + 1));
     let ready = &AtomicUsize::new(0);
     let one = move || {
         ready.fetch_add(1, Ordering::Relaxed);
         begin.wait();
-        let synced = target.sync();
+        let synced = (0..calls).try_for_each(|_| target.sync());
         end.wait();
         synced
     };

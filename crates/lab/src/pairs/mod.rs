@@ -6,7 +6,7 @@ mod interval;
 mod judge;
 mod text;
 
-use crate::jobs::{self, KINDS, Kind, SYNCERS, Size};
+use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
 use crate::measure::Done;
 use crate::report::say;
 use crate::scratch;
@@ -29,9 +29,11 @@ const SIDES: [Side; 2] = [Side::Engine, Side::Ext4];
 /// Threads that create files while others call sync.
 const CREATORS: usize = 2;
 
-/// Rows of callers of sync at once: name, threads that create files meanwhile, and how many times the kernel's rate it has to be.
-const SYNCS: [(&str, usize, f64); 2] =
-    [("100 syncs, clean inodes", 0, 10.0), ("100 syncs, files being made", CREATORS, 20.0)];
+/// Rows of callers of sync at once: name, what each does, and how many times the kernel's rate it has to be.
+const SYNCS: [(&str, Crowd, f64); 2] = [
+    ("100 syncs, clean inodes", Crowd { calls: 200, creators: 0 }, 10.0),
+    ("100 syncs, files being made", Crowd { calls: 10, creators: CREATORS }, 20.0),
+];
 
 /// Arguments of `extant-lab pairs`.
 #[derive(Debug, clap::Args)]
@@ -209,12 +211,12 @@ fn syncs(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()> {
     sides.iter().try_for_each(|side| jobs::fill(side.target(), "clean", plan.clean_inodes, 2))?;
     for run in 0..plan.runs {
         plan.tell(format_args!("pair {} of {}", run + 1, plan.runs));
-        for (name, creators, bar) in &wanted {
+        for (name, crowd, bar) in &wanted {
             let row = rows.row(name, SYNCERS, Some(*bar));
             for side in order(run) {
                 let metered = Metered::new(meter);
-                let (elapsed, _) = jobs::sync_crowd(sides[side].target(), "crowd", *creators, &metered)?;
-                row.sides[side].add(SYNCERS as u64, elapsed, metered.cost());
+                let (elapsed, _) = jobs::sync_crowd(sides[side].target(), "crowd", *crowd, &metered)?;
+                row.sides[side].add(crowd.syncs(), elapsed, metered.cost());
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What a sync of the engine costs while many inodes are in memory.
 
-use crate::jobs::{self, SYNCERS, Watch};
+use crate::jobs::{self, Crowd, SYNCERS, Watch};
 use crate::pairs::{Meter, Metered};
 use crate::side::{Setup, make_device};
 use crate::tables::{Common, Grid};
@@ -51,7 +51,7 @@ fn times(common: &Common, engine: &Engine) -> io::Result<Grid> {
                 metered.stop();
                 wall
             } else {
-                jobs::sync_crowd(engine, "crowd", 0, &metered)?.0
+                jobs::sync_crowd(engine, "crowd", Crowd { calls: 1, creators: 0 }, &metered)?.0
             };
             grid.add(&row(what), 0, wall.as_secs_f64());
             grid.add(&row(what), 1, metered.cost().time.as_secs_f64());
