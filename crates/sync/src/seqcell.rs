@@ -42,6 +42,13 @@ impl<const N: usize> SeqCell<N> {
         None
     }
 
+    /// The first word alone, as some writer left it. Acquire: who sees what a writer stored sees what that one did before, by the
+    /// fence before its stores.
+    #[inline]
+    pub fn first(&self) -> u64 {
+        self.words.first().map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
     /// Writes what differs. The caller holds the lock that all writers take.
     pub fn write(&self, words: [u64; N]) {
         let same = self.words.iter().zip(&words).all(|(old, new)| old.load(Ordering::Relaxed) == *new);
@@ -70,7 +77,7 @@ mod tests {
                     while last < 20_000 {
                         if let Some(words) = cell.read() {
                             assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
-                            assert!(words[0] >= last);
+                            assert!(words[0] >= last && cell.first() >= words[0]);
                             last = words[0];
                         }
                     }

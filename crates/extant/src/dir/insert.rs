@@ -26,7 +26,7 @@ pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ne
 }
 
 fn insert_linear(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
-    if owner.body().flags.contains(InodeFlags::INDEX) {
+    if owner.flags().contains(InodeFlags::INDEX) {
         // The index does not learn of the new name.
         owner.edit(d.st, h)?.flags.remove(InodeFlags::INDEX);
     }

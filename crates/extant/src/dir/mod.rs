@@ -347,7 +347,7 @@ pub fn check_key(dir: &Inode) -> Result<()> {
 
 /// Credits that one [`insert`] may cost (splits at every level, growth, conversion).
 pub fn insert_credits(st: &Store, dir: &Inode) -> u32 {
-    let flags = dir.body().flags;
+    let flags = dir.flags();
     let hashed = st.geo.compat(Compat::DIR_INDEX);
     let levels = 1 + u32::from(extant_format::htree::max_levels(&DirFormat::new(&st.geo)));
     // The inode, new blocks, old ones.
@@ -401,7 +401,7 @@ fn check_name(name: &[u8]) -> Result<()> {
 impl<'a> Dir<'a> {
     /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
     fn open_for_change(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
-        let flags = inode.body().flags;
+        let flags = inode.flags();
         if flags.contains(InodeFlags::INDEX) && !st.geo.compat(Compat::DIR_INDEX) && st.geo.metadata_csum {
             return Err(Corrupt::new("directory").field("index flag").at_inode(inode.ino).into());
         }

@@ -29,7 +29,7 @@ pub(super) enum Kind {
 
 impl Kind {
     pub fn of(inode: &Inode) -> Kind {
-        let flags = inode.body().flags;
+        let flags = inode.flags();
         if flags.contains(InodeFlags::INLINE_DATA) {
             Kind::Inline
         } else if flags.contains(InodeFlags::EXTENTS) {
@@ -44,7 +44,7 @@ impl Kind {
 pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
     let logged = match inode.ftype {
         FileType::Directory | FileType::Symlink => true,
-        _ => inode.logs_data(st) || inode.body().flags.contains(InodeFlags::EA_INODE),
+        _ => inode.logs_data(st) || inode.flags().contains(InodeFlags::EA_INODE),
     };
     if logged { Purpose::Metadata } else { Purpose::Data }
 }

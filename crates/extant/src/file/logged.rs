@@ -113,7 +113,7 @@ pub(super) fn zero(st: &Store, inode: &Arc<Inode>, pblk: u64, within: Range<usiz
 
 /// Sets or clears the flag that sends the file's data through the journal. The caller holds `rw` for writing.
 pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
-    if inode.body().flags.contains(InodeFlags::JOURNAL_DATA) == on {
+    if inode.flags().contains(InodeFlags::JOURNAL_DATA) == on {
         return Ok(());
     }
     writeback::writeback(st, inode, 0, u64::MAX)?;

@@ -118,7 +118,7 @@ pub(super) enum Kind {
 
 /// Where the content is.
 pub(super) fn kind(st: &Store, inode: &Inode) -> Kind {
-    let flags = inode.body().flags;
+    let flags = inode.flags();
     if flags.contains(InodeFlags::VERITY) {
         Kind::Verified
     } else if flags.contains(InodeFlags::INLINE_DATA) {
@@ -132,5 +132,5 @@ pub(super) fn kind(st: &Store, inode: &Inode) -> Kind {
 
 /// Whether the content lies in the inode.
 pub(super) fn is_inline(inode: &Inode) -> bool {
-    inode.body().flags.contains(InodeFlags::INLINE_DATA)
+    inode.flags().contains(InodeFlags::INLINE_DATA)
 }

@@ -49,7 +49,7 @@ impl Inode {
 
     /// ESTALE unless the inode is in use: linked, or held by an orphan record.
     pub fn check_live(&self) -> Result<()> {
-        match self.body().links > 0 && !self.freeing() {
+        match self.links() > 0 && !self.freeing() {
             true => Ok(()),
             false => Err(Errno::Stale.into()),
         }

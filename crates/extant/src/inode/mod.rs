@@ -176,6 +176,24 @@ impl Inode {
         self.published.read().unwrap_or_else(|| Vitals::from(&*self.body()))
     }
 
+    /// Type and permissions, as [`Inode::vitals`] has them.
+    #[inline]
+    pub fn mode(&self) -> u16 {
+        self.published.kind().0
+    }
+
+    /// Links.
+    #[inline]
+    pub fn links(&self) -> u16 {
+        self.published.kind().1
+    }
+
+    /// Flags.
+    #[inline]
+    pub fn flags(&self) -> disk::InodeFlags {
+        self.published.kind().2
+    }
+
     /// The count that the inode table keeps.
     pub fn refs(&self) -> &Lockref {
         &self.counts.refs
@@ -208,8 +226,7 @@ impl Inode {
 
     /// Whether the file's content goes through the journal: freed blocks have to be revoked then.
     pub fn logs_data(&self, st: &Store) -> bool {
-        self.ftype == FileType::Regular
-            && (st.pool.log_data || self.body().flags.contains(disk::InodeFlags::JOURNAL_DATA))
+        self.ftype == FileType::Regular && (st.pool.log_data || self.flags().contains(disk::InodeFlags::JOURNAL_DATA))
     }
 
     /// Whether data and map changes of this transaction matter to fdatasync.

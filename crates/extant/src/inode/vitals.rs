@@ -84,6 +84,12 @@ impl From<&Body> for Vitals {
     }
 }
 
+/// Mode, links and flags.
+#[inline]
+fn of_kind(kind: u64) -> (u16, u16, InodeFlags) {
+    (kind as u16, (kind >> 16) as u16, InodeFlags::from_bits_retain((kind >> 32) as u32))
+}
+
 impl Vitals {
     fn words(&self) -> [u64; WORDS] {
         let kind = u64::from(self.mode) | u64::from(self.links) << 16 | u64::from(self.flags.bits()) << 32;
@@ -97,10 +103,11 @@ impl Vitals {
 
     fn of(words: [u64; WORDS]) -> Vitals {
         let [kind, owner, size, blocks, atime, mtime, ctime, crtime] = words;
+        let (mode, links, flags) = of_kind(kind);
         Vitals {
-            mode: kind as u16,
-            links: (kind >> 16) as u16,
-            flags: InodeFlags::from_bits_retain((kind >> 32) as u32),
+            mode,
+            links,
+            flags,
             uid: owner as u32,
             gid: (owner >> 32) as u32,
             size,
@@ -124,6 +131,12 @@ impl Published {
     #[inline]
     pub fn read(&self) -> Option<Vitals> {
         self.0.read().map(Vitals::of)
+    }
+
+    /// Mode, links and flags of the last publication.
+    #[inline]
+    pub fn kind(&self) -> (u16, u16, InodeFlags) {
+        of_kind(self.0.first())
     }
 
     /// Publishes what the body is now. The caller has it locked.

@@ -168,7 +168,7 @@ impl Operations {
             FileType::Directory => return Err(Errno::IsDir.into()),
             _ => return Err(Errno::Inval.into()),
         }
-        if inode.body().flags.intersects(InodeFlags::APPEND | InodeFlags::VERITY) {
+        if inode.flags().intersects(InodeFlags::APPEND | InodeFlags::VERITY) {
             return Err(Errno::Perm.into());
         }
         dir::check_key(inode)?;
@@ -198,7 +198,7 @@ impl Operations {
             return Err(Errno::OpNotSupp.into());
         }
         let _lock = inode.write_lock()?;
-        let old = inode.body().flags;
+        let old = inode.flags();
         // chattr(1) hands back what it was given, so known flags that cannot be changed are passed over.
         let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;
         if !inode.is_dir() && wanted.intersects(OF_DIRECTORIES) {
@@ -241,7 +241,7 @@ impl Operations {
         if node.0.ftype != FileType::Regular {
             return Ok(());
         }
-        let mode = node.0.body().mode;
+        let mode = node.0.mode();
         let stripped = if member { file::strip_mode(mode) } else { mode & !(MODE_SETUID | MODE_SETGID) };
         if stripped != mode {
             self.set_attr(node, &SetAttr { mode: Some(stripped & 0o7777), ..Default::default() })?;
@@ -262,7 +262,7 @@ fn check_changeable(inode: &Inode, set: &SetAttr) -> Result<()> {
     if set.kept {
         return Ok(());
     }
-    let flags = inode.body().flags;
+    let flags = inode.flags();
     let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     let times = matches!(set.atime.or(set.mtime), Some(TimeSet::At(_)));
     match flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && (owner || times) {

@@ -371,7 +371,7 @@ pub(super) fn check_dir(dir: &Inode) -> Result<()> {
 
 /// EPERM for a directory to which no name may be added.
 pub(super) fn check_dir_writable(dir: &Inode) -> Result<()> {
-    match dir.body().flags.contains(InodeFlags::IMMUTABLE) {
+    match dir.flags().contains(InodeFlags::IMMUTABLE) {
         true => Err(Errno::Perm.into()),
         false => Ok(()),
     }

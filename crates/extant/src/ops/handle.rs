@@ -78,7 +78,7 @@ impl Operations {
     pub fn check_open(&self, node: &Node, flags: OpenFlags) -> Result<()> {
         self.st().writable()?;
         check_key(node)?;
-        let own = node.0.body().flags;
+        let own = node.0.flags();
         let denied = own.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY)
             || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
         match denied {
@@ -108,7 +108,7 @@ impl Operations {
     /// Whether content may be written now through an open file: EPERM if the inode became immutable meanwhile.
     pub fn check_write(&self, node: &Node) -> Result<()> {
         self.st().writable()?;
-        match node.0.body().flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+        match node.0.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
             true => Err(Errno::Perm.into()),
             false => Ok(()),
         }
@@ -149,7 +149,7 @@ impl Operations {
         self.st().writable()?;
         let inode = &node.0;
         check_key(node)?;
-        let own = inode.body().flags;
+        let own = inode.flags();
         let keeps = matches!(how, Falloc::Allocate | Falloc::KeepSize);
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::VERITY;
         if own.intersects(fixed) || own.contains(InodeFlags::APPEND) && !keeps {

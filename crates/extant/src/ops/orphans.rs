@@ -130,7 +130,7 @@ impl Operations {
         let batch = self.reaper.queue.take();
         let count = batch.len();
         for inode in batch {
-            if inode.body().links == 0 {
+            if inode.links() == 0 {
                 self.bury_or_free(&inode);
             }
         }
@@ -175,7 +175,7 @@ impl Operations {
     pub(super) fn free(&self, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();
         let _lock = inode.rw.write();
-        if inode.body().links > 0 {
+        if inode.links() > 0 {
             // A link that had been begun came first.
             inode.cancel_free();
             return Ok(());
@@ -275,7 +275,7 @@ impl Operations {
             }
         };
         st.orphans.adopt(&inode, slot);
-        if inode.body().links > 0 {
+        if inode.links() > 0 {
             report.truncated += 1;
             return self.finish_truncate(&inode);
         }
@@ -304,7 +304,7 @@ impl Operations {
             return Err(bad("orphan record of an inode that is not in use"));
         }
         let inode = Arc::clone(&*self.vfs.inodes.get(st, ino, true)?);
-        let (links, truncatable) = (inode.body().links, file::can_truncate(&inode));
+        let (links, truncatable) = (inode.links(), file::can_truncate(&inode));
         if links > 0 && !truncatable {
             return Err(bad("orphan record of a linked inode without content"));
         }

@@ -113,7 +113,7 @@ impl Operations {
             return Err(Errno::OpNotSupp.into());
         }
         let _lock = inode.write_lock()?;
-        if inode.body().flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Errno::Perm.into());
         }
         self.with_space(|| self.change_owner(inode, Ownership { project: Some(project), ..Ownership::default() }))

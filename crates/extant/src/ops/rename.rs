@@ -328,7 +328,7 @@ fn check_sides(
 
 /// EMLINK where a directory cannot have one more subdirectory.
 fn check_room_for_dir(st: &Store, dir: &Inode, replaced: Option<&Arc<Inode>>) -> Result<()> {
-    let full = replaced.is_none() && dir.body().links >= MAX_DIR_LINKS && !st.geo.has_dir_nlink();
+    let full = replaced.is_none() && dir.links() >= MAX_DIR_LINKS && !st.geo.has_dir_nlink();
     match full {
         true => Err(Errno::Mlink.into()),
         false => Ok(()),

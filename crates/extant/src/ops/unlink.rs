@@ -149,7 +149,7 @@ fn check_kind(child: &Inode, want_dir: bool) -> Result<()> {
 /// EPERM where flags protect the directory's names or the inode.
 pub(super) fn check_removable(dir: &Inode, child: &Inode) -> Result<()> {
     let protect = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-    let denied = dir.body().flags.contains(InodeFlags::APPEND) || child.body().flags.intersects(protect);
+    let denied = dir.flags().contains(InodeFlags::APPEND) || child.flags().intersects(protect);
     match denied {
         true => Err(Errno::Perm.into()),
         false => Ok(()),

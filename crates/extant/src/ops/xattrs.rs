@@ -38,7 +38,7 @@ impl Operations {
         let st = self.st();
         st.writable()?;
         let _lock = inode.write_lock()?;
-        if inode.body().flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Errno::Perm.into());
         }
         let acl = match value {

@@ -136,7 +136,7 @@ impl InodeTable {
     pub fn unlinked(&self) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();
         self.each(|inode| {
-            if inode.body().links == 0 && !inode.freeing() {
+            if inode.links() == 0 && !inode.freeing() {
                 found.push(inode.clone());
             }
         });

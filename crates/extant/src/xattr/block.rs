@@ -191,7 +191,7 @@ fn create(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, image: &[u8]) -> R
         purpose: Purpose::Metadata,
         privileged: false,
         reserved: false,
-        low: !inode.body().flags.contains(InodeFlags::EXTENTS),
+        low: !inode.flags().contains(InodeFlags::EXTENTS),
     };
     // Only a look: the inode is charged when it gets the block, unless it had another.
     let more = if inode.body().file_acl == 0 { st.geo.cluster_ratio() } else { 0 };

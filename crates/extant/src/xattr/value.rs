@@ -91,7 +91,7 @@ fn open(st: &Store, ino: u32) -> Result<Arc<Inode>> {
         return Ok(known.clone());
     }
     let loaded = Inode::load(st, nr)?;
-    if !loaded.body().flags.contains(InodeFlags::EA_INODE) {
+    if !loaded.flags().contains(InodeFlags::EA_INODE) {
         return Err(Corrupt::new("attribute inode").field("flags").at_inode(nr).into());
     }
     let mut table = st.attrs.inodes.lock();

@@ -68,7 +68,7 @@ struct Place {
 pub(super) struct Group {
     /// Whose the lots are: one more than a shard of threads, 0 for nobody's. Empty as long as nobody has one.
     owners: Vec<u8>,
-    /// Slots of the table that were opened since the file system was.
+    /// Slots at the start of the table that hold inodes or zeroes, once that was looked at.
     opened: u32,
     /// The bitmap cannot be trusted.
     bad: bool,
@@ -100,7 +100,7 @@ impl Alloc {
 
     /// Where a new directory should go.
     fn directory_group(&self, parent: &Inode, home: GroupNr) -> Option<GroupNr> {
-        let top = parent.ino == InodeNr::ROOT || parent.body().flags.contains(orlov::TOPDIR);
+        let top = parent.ino == InodeNr::ROOT || parent.flags().contains(orlov::TOPDIR);
         let view = orlov::View { geo: &self.vol.geo, groups: &self.groups, free: &self.inodes.free };
         if top { view.spread(self.vol.rng.next_u32()) } else { view.near(home) }
     }
@@ -360,7 +360,11 @@ impl Inodes {
 
     /// Zeroes the blocks of the table that a lot lies in, if it begins with the first slot that was never used.
     fn open_lot(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, first: u32) -> Result<()> {
-        let open = self.open_slots(group, &self.groups.desc(g)?);
+        // What the descriptor says is looked at once: its part in use grows by what is opened here.
+        if group.opened == 0 {
+            group.opened = self.open_slots(group, &self.groups.desc(g)?);
+        }
+        let open = group.opened;
         if first < open {
             return Ok(());
         }

@@ -83,7 +83,7 @@ impl Operations {
     fn replay_changed(&self, inode: &Arc<Inode>, new: disk::Inode, tail: Option<&[u8]>) -> Result<()> {
         let st = self.st();
         let mut h = st.start(Orphans::CREDITS + 1)?;
-        if new.links > 0 && inode.body().links == 0 {
+        if new.links > 0 && inode.links() == 0 {
             st.orphans.remove(st, &mut h, inode)?;
         }
         let mut body = inode.edit(st, &mut h)?;

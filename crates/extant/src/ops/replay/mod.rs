@@ -175,7 +175,7 @@ impl Operations {
         let mut owned = Vec::new();
         for ino in touched {
             let Some(inode) = self.replayed(*ino)? else { continue };
-            let links = inode.body().links;
+            let links = inode.links();
             match links {
                 0 => self.free_replayed(&inode)?,
                 _ => self.book_mapped(&inode, &mut owned)?,

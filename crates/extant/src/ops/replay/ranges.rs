@@ -93,7 +93,7 @@ impl Operations {
     /// A file whose blocks can be named.
     fn mapped(&self, ino: InodeNr) -> Result<InodeRef> {
         let inode = self.replayed(ino)?.ok_or_else(|| bad("inode", ino))?;
-        let extents = inode.body().flags.contains(InodeFlags::EXTENTS);
+        let extents = inode.flags().contains(InodeFlags::EXTENTS);
         match extents && !inode.is_dir() {
             true => Ok(inode),
             false => Err(bad("inode without extents", ino)),
@@ -103,7 +103,7 @@ impl Operations {
     /// Books all that an inode's extents name, as far as it is free, and adds it to `owned`.
     pub(super) fn book_mapped(&self, inode: &Arc<Inode>, owned: &mut Vec<Range<u64>>) -> Result<()> {
         let st = self.st();
-        if !inode.body().flags.contains(InodeFlags::EXTENTS) {
+        if !inode.flags().contains(InodeFlags::EXTENTS) {
             return Ok(());
         }
         let (mut at, end) = (0, extent::max_blocks(st, inode));
