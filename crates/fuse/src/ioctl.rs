@@ -36,13 +36,14 @@ const FSXATTR_BYTES: usize = 28;
 const PROJECT_AT: usize = 12;
 
 /// Flags of `struct fsxattr` and the inode flags that they stand for.
-const XFLAGS: [(u32, u32); 6] = [
+const XFLAGS: [(u32, u32); 7] = [
     (0x0000_0008, 0x10),        // immutable
     (0x0000_0010, 0x20),        // append
     (0x0000_0020, 0x08),        // sync
     (0x0000_0040, 0x80),        // noatime
     (0x0000_0080, 0x40),        // nodump
     (0x0000_0200, 0x2000_0000), // project inherit
+    (0x0000_8000, 0x0200_0000), // mapped from the device
 ];
 
 /// Answers one; ENOTTY (as the protocol's users expect) for those not known.

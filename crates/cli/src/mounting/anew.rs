@@ -5,11 +5,16 @@ use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use extant::device::{FileOptions, image_spec, is_write_protected};
 use rustix::mount::UnmountFlags;
+use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// How long is waited for a server to finish.
 const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// How often it is looked whether it has.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Mounts the image for writing where it is mounted for reading; `lists` are the options, as the caller gave them. If that fails, it is
 /// mounted for reading again.
@@ -45,12 +50,23 @@ fn without_remount(list: &str) -> String {
     list.split(',').filter(|word| *word != "remount").collect::<Vec<_>>().join(",")
 }
 
-/// Waits until the server has let go of the image: then everything is written.
+/// Waits until the server has let go of the image: then everything is written. If somebody has mounted the image meanwhile, it has.
 pub fn await_server(source: &Path) -> Result {
     let spec = image_spec(source);
     if !spec.path.exists() {
         return Ok(());
     }
-    let open = FileOptions::from_spec(&spec).read_only(true).wait(Some(PATIENCE)).open();
-    open.map(|_| ()).at(source.display())
+    let options = FileOptions::from_spec(&spec).read_only(true);
+    let begin = Instant::now();
+    loop {
+        match options.open() {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy && begin.elapsed() < PATIENCE => {
+                if !table::served(source).is_empty() {
+                    return Ok(());
+                }
+                sleep(LOOK);
+            }
+            opened => return opened.map(|_| ()).at(source.display()),
+        }
+    }
 }

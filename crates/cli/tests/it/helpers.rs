@@ -6,6 +6,8 @@ use extant_testkit::tool::{Printed, run};
 use extant_testkit::{FeatureSet, Scratch, e2fsck, kernel};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 /// A directory with the program under its other names.
 struct Names(Scratch);
@@ -59,6 +61,39 @@ fn an_unmount_by_directory_waits_for_the_server() {
     std::fs::write(dir.join("f"), vec![1; 8 << 20]).unwrap();
     names.call("umount.fuse", &args![&dir]).must_succeed();
     image.assert_clean();
+}
+
+/// An unmount waits for its own server, not for that of a mount that came meanwhile. Each round meets another moment of the unmount.
+#[test]
+fn an_unmount_does_not_wait_for_the_next_mount() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    for round in 0..12 {
+        names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw"]).must_succeed();
+        (0..40).for_each(|n| std::fs::write(dir.join(format!("f{n}")), vec![round; 4096]).unwrap());
+        let unmount = Command::new(names.0.join("umount.fuse.extant")).arg(&dir).spawn();
+        let mut unmount = unmount.expect("the helper starts");
+        std::thread::sleep(Duration::from_millis(2 * u64::from(round)));
+        names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw"]).must_succeed();
+        let mut left = 1000;
+        let ended = loop {
+            match unmount.try_wait().expect("wait") {
+                Some(status) => break status,
+                None if left == 0 => {
+                    unmount.kill().expect("kill");
+                    panic!("round {round}: the unmount waits for the next mount");
+                }
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+            left -= 1;
+        };
+        assert!(ended.success());
+        while is_mount(&dir) {
+            names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+        }
+        image.assert_clean();
+    }
 }
 
 #[test]

@@ -120,7 +120,12 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::CASEFOLD)
+    .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
+
+/// What a file has not that is to be mapped from the device, says the format. Here the flag is kept, and has no effect.
+const NOT_WITH_DAX: InodeFlags =
+    InodeFlags::VERITY.union(InodeFlags::ENCRYPT).union(InodeFlags::JOURNAL_DATA).union(InodeFlags::INLINE_DATA);
 
 /// Of these, what only directories have.
 const OF_DIRECTORIES: InodeFlags =
@@ -204,6 +209,10 @@ impl Operations {
         if !inode.is_dir() && wanted.intersects(OF_DIRECTORIES) {
             return Err(Errno::OpNotSupp.into());
         }
+        let kept = old & !SETTABLE | wanted & SETTABLE;
+        if kept != old && kept.contains(InodeFlags::DAX) && kept.intersects(NOT_WITH_DAX) {
+            return Err(Errno::OpNotSupp.into());
+        }
         if (old ^ wanted).contains(InodeFlags::CASEFOLD) {
             self.check_folding(inode)?;
         }
@@ -216,7 +225,7 @@ impl Operations {
         }
         let mut h = st.start(INODE_CREDITS)?;
         let mut body = inode.edit(st, &mut h)?;
-        body.flags = (old & !SETTABLE) | (wanted & SETTABLE);
+        body.flags = kept;
         body.ctime = st.now();
         Ok(())
     }

@@ -62,6 +62,7 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::NOTAIL)
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::CASEFOLD)
+    .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
 
 /// Of these, what makes sense for a type.

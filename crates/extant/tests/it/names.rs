@@ -252,3 +252,29 @@ fn absent_names_race_with_creation() {
     drop((root, top));
     close(fs, &image);
 }
+
+/// The flag for files that are to be mapped from the device (chattr +x) is kept and handed down, and not beside what excludes it.
+#[test]
+fn the_flag_of_direct_access_is_handed_down() {
+    const DAX: u32 = 0x0200_0000;
+    const JOURNAL_DATA: u32 = 0x4000;
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let (who, root) = (Caller::default(), fs.root().expect("root"));
+    let before = fs.create(&who, &root, b"before", 0o644, New::File).expect("create");
+    let dir = fs.create(&who, &root, b"dir", 0o755, New::Dir).expect("mkdir");
+    fs.set_flags(&dir, dir.attr().flags | DAX).expect("chattr +x");
+    for (name, what) in [(b"sub", New::Dir), (b"new", New::File)] {
+        let made = fs.create(&who, &dir, name, 0o755, what).expect("create");
+        assert_eq!(made.attr().flags & DAX, DAX);
+    }
+    assert_eq!(before.attr().flags & DAX, 0);
+    let both = before.attr().flags | DAX | JOURNAL_DATA;
+    assert!(fs.set_flags(&before, both).expect_err("not both").is(Errno::OpNotSupp));
+    fs.set_flags(&dir, dir.attr().flags & !DAX).expect("chattr -x");
+    let made = fs.create(&who, &dir, b"later", 0o644, New::File).expect("create");
+    assert_eq!(made.attr().flags & DAX, 0);
+    drop((before, dir, root, made));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
