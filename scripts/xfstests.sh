@@ -192,8 +192,22 @@ collect() {
     done >"$results/results.txt"
 }
 
+# The same as a table: the tests of each verdict, and those that did not run by the reason that the suite gave.
+tabulate() {
+    echo "| tests | | which |"
+    echo "| ---: | --- | --- |"
+    sed -e "s#/dev/[^ ]*#DEVICE#" -e 's/|/\\|/g' -e 's/  */ /g' "$results/results.txt" | awk '
+        { name = $1; sub(/^[a-z]+\//, "", name); what = $2; $1 = ""; $2 = ""; sub(/^ +/, "")
+          key = what == "notrun" ? "not run: " $0 : what
+          rank = what == "pass" ? 1 : what == "fail" ? 2 : what == "hung" ? 3 : 4
+          number[key]++; which[key] = which[key] " " name; order[key] = rank }
+        END { for (key in number) printf "%d %06d\t| %d | %s |%s |\n", order[key], 999999 - number[key], number[key], key, which[key] }' |
+        sort | cut -f2-
+}
+
 summarize() {
     local verdict
+    tabulate >"$results/table.md"
     echo
     for verdict in pass fail hung notrun; do
         printf '%-7s %s\n' "$verdict" "$(awk -v v=$verdict '$2 == v' "$results/results.txt" | wc -l)"

@@ -222,12 +222,17 @@ impl Operations {
         self.st().geo.block_size
     }
 
-    /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again.
+    /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again. If it fails at the limit of
+    /// an owner, frees what nobody holds any more, which its owners are charged for until then, and runs it again.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let before = self.commits();
         let first = op();
         let done = match first {
             Err(ref e) if e.is(Errno::NoSpc) && (self.reclaim() || self.became_free(before)) => op(),
+            Err(ref e) if e.is(Errno::DQuot) => {
+                self.reap();
+                op()
+            }
             other => other,
         };
         self.noticed(done)

@@ -545,3 +545,23 @@ fn a_file_without_its_magic_is_told_and_not_counted() {
     e2fsck::repair(image.path());
     image.assert_clean();
 }
+
+/// Who has let go of a file without a name is not charged for it any more when he writes the next one.
+#[test]
+fn what_was_let_go_is_charged_no_more() {
+    let image = small();
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    create(&fs, 5, &root, "first").expect("create");
+    fs.set_quota(QuotaKind::User, 5, block_limits(4096, 0)).expect("limits");
+    for round in 0..30 {
+        let node = create(&fs, 5, &root, "f").expect("create");
+        let file = writer(&fs, &node, round % 2 == 0);
+        file.write_at(0, &vec![1; 3 << 20]).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        file.sync().expect("sync");
+        fs.unlink(&root, b"f").expect("unlink");
+    }
+    drop(root);
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}

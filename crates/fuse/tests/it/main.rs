@@ -7,6 +7,7 @@ mod mounts;
 mod names;
 mod oracle;
 mod permissions;
+mod quota;
 mod ranges;
 mod real;
 mod rings;

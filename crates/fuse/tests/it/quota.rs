@@ -1,0 +1,62 @@
+//! Quotas through a mount: whose limits bind, how the errors arrive, and that e2fsck counts as the files say.
+
+use crate::served::Served;
+use extant::{Caller, Follow, Fs, New, OpenOptions, QuotaKind, QuotaLimits};
+use extant_testkit::image::Image;
+use extant_testkit::tool::{Printed, run};
+use std::os::unix::fs::chown;
+use std::path::Path;
+
+const USER: u32 = 1000;
+
+/// An image in which the user has a directory, 4 MiB and 20 inodes.
+fn limited() -> Image {
+    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-O", "quota,project"]);
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let who = Caller { uid: USER, gid: USER, umask: 0 };
+    fs.create(&who, &fs.root().expect("root"), b"home", 0o755, New::Dir).expect("mkdir");
+    let limits = QuotaLimits { block_hard: 4096, inode_hard: 20, ..QuotaLimits::default() };
+    fs.set_quota(QuotaKind::User, USER, limits).expect("limits");
+    fs.unmount().expect("unmount");
+    image
+}
+
+fn by_user(dir: &Path, script: &str) -> Printed {
+    let id = USER.to_string();
+    let shell = format!("cd {} && {script}", dir.display());
+    run("setpriv", &["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-ec", &shell])
+}
+
+#[track_caller]
+fn is_refused(printed: &Printed) {
+    assert!(printed.code != 0 && printed.errors().contains("Disk quota exceeded"), "{printed}");
+}
+
+#[test]
+fn limits_bind_users_and_e2fsck_counts_the_same() {
+    let mut served = Served::of(limited());
+    let home = served.path("home");
+    by_user(&home, "dd if=/dev/zero of=a bs=1M count=3 conv=fsync status=none").must_succeed();
+    is_refused(&by_user(&home, "dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none"));
+    is_refused(&by_user(&home, "dd if=/dev/zero of=c bs=1M count=3 oflag=direct status=none"));
+    is_refused(&by_user(&home, "rm -f b c; fallocate -l 3M d"));
+    by_user(&home, "rm -f d a; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none").must_succeed();
+    // Root writes for the user, beyond the limit or not: only what the user does is bound, and what is given away is charged.
+    is_refused(&by_user(&home, "for i in $(seq 1 30); do touch f$i; done"));
+    by_user(&home, "rm -f f* b").must_succeed();
+    std::fs::write(home.join("roots"), vec![1; 2 << 20]).expect("write");
+    chown(home.join("roots"), Some(USER), Some(USER)).expect("chown");
+    is_refused(&by_user(&home, "dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none"));
+    chown(home.join("roots"), Some(0), Some(0)).expect("chown");
+    by_user(&home, "rm -f b; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none").must_succeed();
+    // The kernel tells the next syncfs(2), too, what it could not write; and that is none of the unmount's.
+    is_refused(&run("sync", &["-f".as_ref(), home.as_os_str()]));
+    // e2fsck compares the quota files with what it has counted.
+    served.unmount();
+    let fs = Fs::open(served.image(), &OpenOptions::new().read_only(true)).expect("open");
+    let usage = fs.quota(QuotaKind::User, USER).expect("a record");
+    assert_eq!(usage.inodes, 2, "the directory and its file");
+    assert!(usage.space > 3 << 20 && usage.space < 4 << 20, "{usage:?}");
+    assert_eq!(fs.resolve("/home/b", Follow::No).expect("b").attr().size, 3 << 20);
+    fs.unmount().expect("unmount");
+}
