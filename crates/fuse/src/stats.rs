@@ -11,6 +11,7 @@ pub fn document(fs: &Operations) -> Vec<u8> {
         "usage": usage(&stats),
         "memory": {
             "inodes": stats.inodes_cached,
+            "inodes_parked": stats.inodes_parked,
             "names": stats.names_cached,
         },
         "pages": pages(&stats),

@@ -354,12 +354,17 @@ impl<T: Object> Cache<T> {
     /// Looks at up to `budget` objects that nobody uses, the oldest of each list first, starting with this thread's list, and evicts
     /// those that were not looked up since the last time and that `judge` lets go.
     pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<Departed<T>> {
+        self.shrink_with(budget, judge, |_| ())
+    }
+
+    /// As [`Cache::shrink`]. What goes is shown to `leave` before anybody can miss it: while its part of the table is locked.
+    pub fn shrink_with(&self, budget: usize, judge: impl Fn(&T) -> Verdict, leave: impl Fn(&T)) -> Vec<Departed<T>> {
         let lru = &self.core().lru;
         let (mut budget, mut dispose, first) = (budget, Vec::new(), crate::shard_index());
         for shard in 0..lru.shards() {
             lru.walk(first + shard, &mut budget, |key, cursor| self.isolate(key, cursor, &judge, &mut dispose));
         }
-        dispose.into_iter().filter_map(|key| self.evict(key, &judge)).collect()
+        dispose.into_iter().filter_map(|key| self.evict(key, &judge, &leave)).collect()
     }
 
     /// What a walk does with one object.
@@ -394,12 +399,16 @@ impl<T: Object> Cache<T> {
     }
 
     /// Evicts an isolated object if nobody has come for it meanwhile. One in use is put back by its last reference.
-    fn evict(&self, key: u32, judge: &impl Fn(&T) -> Verdict) -> Option<Departed<T>> {
+    fn evict(&self, key: u32, judge: &impl Fn(&T) -> Verdict, leave: &impl Fn(&T)) -> Option<Departed<T>> {
         let mut shard = self.lock(key);
         let spared = Cell::new(false);
         let evicted = shard.remove_if(key, |count, value| {
             spared.set(count == 0 && judge(value) == Verdict::Keep);
-            count == 0 && !spared.get()
+            let goes = count == 0 && !spared.get();
+            if goes {
+                leave(value);
+            }
+            goes
         });
         if spared.get()
             && let Some(held) = shard.get(key)

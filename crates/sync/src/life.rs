@@ -79,9 +79,14 @@ impl Life {
         self.word() & ENDING != 0
     }
 
+    /// How many hold it.
+    pub fn holds(&self) -> u64 {
+        self.word() & !(ENDING | ENDED)
+    }
+
     /// Whether somebody holds it.
     pub fn held(&self) -> bool {
-        self.word() & !(ENDING | ENDED) != 0
+        self.holds() != 0
     }
 }
 
@@ -92,7 +97,7 @@ mod tests {
     #[test]
     fn it_ends_once_and_unheld() {
         let life = Life::default();
-        assert!(life.hold(2) && life.held() && !life.begin_end());
+        assert!(life.hold(2) && life.holds() == 2 && life.held() && !life.begin_end());
         assert!(!life.release(1) && life.release(1) && !life.held());
         assert!(life.begin_end() && !life.begin_end() && !life.hold(1) && !life.release(1));
         life.cancel_end();

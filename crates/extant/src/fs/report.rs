@@ -32,6 +32,8 @@ pub struct FsStats {
     pub space: SpaceStats,
     /// Inodes in memory.
     pub inodes_cached: usize,
+    /// Inodes that are held, by a FUSE kernel for example, without being in memory.
+    pub inodes_parked: usize,
     /// Of these, inodes that nobody uses, about.
     pub inodes_unused: usize,
     /// Inodes that left memory to stay within its bound.
@@ -60,6 +62,7 @@ impl FsStats {
             usage: ops.usage(),
             space: st.alloc.space_stats(),
             inodes_cached: ops.vfs.inodes.len(),
+            inodes_parked: ops.vfs.inodes.parked(),
             inodes_unused: ops.vfs.inodes.unused(),
             inodes_evicted: ops.vfs.inodes.evicted(),
             names_cached: ops.vfs.dentries.len(),

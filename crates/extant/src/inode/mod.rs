@@ -305,6 +305,11 @@ impl Inode {
         self.counts.life.ended()
     }
 
+    /// How many hold the inode.
+    pub fn holds(&self) -> u64 {
+        self.counts.life.holds()
+    }
+
     /// Whether somebody holds the inode.
     pub fn held(&self) -> bool {
         self.counts.life.held()

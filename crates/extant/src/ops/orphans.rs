@@ -5,10 +5,11 @@
 use super::Operations;
 use super::unlink::Left;
 use crate::alloc::Alloc;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::{Inode, OrphanAt};
 use crate::orphan::{Orphans, SlotAt};
 use crate::quota::Change;
+use crate::vfs::alive;
 use crate::{file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::types::{InodeNr, Timestamp};
@@ -115,6 +116,20 @@ impl Operations {
         if inode.release(n) && inode.vitals().links == 0 {
             self.bury(inode);
         }
+    }
+
+    /// As [`Operations::release`], by number: an inode that has left memory is not loaded for it. ESTALE if nobody holds it.
+    pub fn forget(&self, ino: u64, n: u64) -> Result<()> {
+        let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
+        let inode = match self.vfs.inodes.peek(ino) {
+            Some(inode) => inode,
+            None => match self.vfs.inodes.release_parked(ino, n)? {
+                Some(inode) => inode,
+                None => return Ok(()),
+            },
+        };
+        self.release(&super::Node(alive(inode)?), n);
+        Ok(())
     }
 
     /// Whether nothing that somebody let go before this call still has to be freed.

@@ -2,6 +2,7 @@
 
 mod dentries;
 mod moves;
+mod parked;
 mod search;
 mod table;
 mod walk;

@@ -8,6 +8,8 @@
 //!   pages and claims that departure drops anyway is reached). So with no reference, which the cache's lock keeps so, and one
 //!   `Arc`, nobody else has it or can get it.
 //! - A load that overlaps with a removal in its shard is repeated, since it may have read an old slot.
+//! - Holds of an inode that is not in memory are parked: they go there when it leaves, and come back when it is loaded, both
+//!   under its shard's lock. Only an inode with links leaves while somebody holds it: nothing is to be done when it is let go.
 //!
 //! # Locking
 //! A lookup takes no lock. A shard's lock is held for a change only; slots are read outside of it.
@@ -15,6 +17,7 @@
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
+use crate::vfs::parked::Parked;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
@@ -38,6 +41,7 @@ pub struct InodeTable {
     cache: Cache<Arc<Inode>>,
     limit: usize,
     evicted: ShardedCounter,
+    parked: Parked,
 }
 
 impl Depart for Inode {
@@ -54,7 +58,12 @@ impl InodeTable {
     /// A table that tries to stay within `memory` bytes, caches of the inodes' own not counted.
     pub fn new(memory: u64) -> Self {
         let limit = (memory / Inode::BYTES).max(16 * SHARDS as u64) as usize;
-        InodeTable { cache: Cache::new(Level::InodeTableShard, SHARDS), limit, evicted: ShardedCounter::default() }
+        InodeTable {
+            cache: Cache::new(Level::InodeTableShard, SHARDS),
+            limit,
+            evicted: ShardedCounter::default(),
+            parked: Parked::default(),
+        }
     }
 
     /// The inode if it is in memory.
@@ -97,6 +106,10 @@ impl InodeTable {
                 return alive(inode);
             }
             if shard.removals() == before {
+                let holds = self.parked.take(ino);
+                if holds > 0 {
+                    loaded.hold(holds)?;
+                }
                 let (inode, _) = shard.insert(ino.0, loaded);
                 drop(shard);
                 self.bound();
@@ -111,11 +124,27 @@ impl InodeTable {
         if let Some(known) = shard.get(inode.ino.0).filter(|known| Arc::ptr_eq(known, &inode)) {
             return known;
         }
+        // Held by nobody yet: what is parked was of another inode.
+        self.parked.take(inode.ino);
         let (inode, before) = shard.insert(inode.ino.0, inode);
         drop(shard);
         drop(before);
         self.bound();
         inode
+    }
+
+    /// Gives `n` holds of an inode back that is not in memory. The inode if it is, and nothing was done; ESTALE if nobody holds it.
+    pub fn release_parked(&self, ino: InodeNr, n: u64) -> Result<Option<InodeRef>> {
+        let shard = self.cache.lock(ino.0);
+        if let Some(inode) = shard.get(ino.0) {
+            return Ok(Some(inode));
+        }
+        if self.parked.release(ino, n) { Ok(None) } else { Err(Errno::Stale.into()) }
+    }
+
+    /// Inodes that are held and not in memory.
+    pub fn parked(&self) -> usize {
+        self.parked.len()
     }
 
     /// Takes out a freed inode whose slot says so: nobody refers to it but the table and the caller, who gets it back otherwise.
@@ -174,15 +203,18 @@ impl InodeTable {
     /// Looks at up to `budget` inodes that nobody uses, the oldest first, and drops those that were not looked up since the
     /// last time; how many.
     pub fn shrink(&self, budget: usize) -> usize {
-        let gone: Vec<Departed<_>> = self.cache.shrink(budget, verdict);
+        let park = |inode: &Arc<Inode>| self.parked.put(inode.ino, inode.holds());
+        let gone: Vec<Departed<_>> = self.cache.shrink_with(budget, verdict, park);
         self.evicted.add(gone.len() as i64);
         gone.len()
     }
 }
 
-/// Whether an inode without a reference may go: nobody has an `Arc` of it (dirty lists, writeback, freezing), nor holds it.
+/// Whether an inode without a reference may go: nobody has an `Arc` of it (dirty lists, writeback, freezing), and if it is held, then
+/// neither for want of links nor by writers, who keep space with it.
 fn verdict(inode: &Arc<Inode>) -> Verdict {
-    match Arc::strong_count(inode) == 1 && !inode.held() {
+    let may_leave = || !inode.held() || inode.vitals().links > 0 && !inode.pages.has_writers();
+    match Arc::strong_count(inode) == 1 && may_leave() {
         true => Verdict::Evict,
         false => Verdict::Keep,
     }

@@ -13,6 +13,7 @@ mod fold;
 mod freeze;
 mod fuzz;
 mod halfway;
+mod held;
 mod hostile;
 mod life;
 mod mkfs;

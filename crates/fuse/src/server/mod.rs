@@ -129,10 +129,7 @@ impl Service for Server {
     }
 
     fn forget(&self, ino: INodeNo, lookups: u64) {
-        let forgotten = guarded(|| {
-            self.ops.release(&self.node(ino)?, lookups);
-            Ok(())
-        });
+        let forgotten = guarded(|| self.ops.forget(disk_ino(ino), lookups));
         if forgotten.is_err() {
             // Of an entry whose inode could not be had, or one that was lost.
             tracing::warn!(ino = ino.0, "the kernel forgot an inode that is not known");

@@ -10,6 +10,7 @@ mod permissions;
 mod quota;
 mod ranges;
 mod real;
+mod remembered;
 mod rings;
 mod served;
 mod times;
