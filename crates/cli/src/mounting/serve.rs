@@ -36,6 +36,8 @@ fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::L
     let fs = open(plan)?;
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
+    // Before there is a mount: a signal that came between would leave it without a server.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
     let mounted = extant_fuse::mount(fs, &plan.dir, &fuse_options(plan)).at(plan.dir.display())?;
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
@@ -46,7 +48,7 @@ fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::L
         audience.note(format_args!("{}: some options have no effect: {error}", plan.dir.display()));
     }
     let detached = matches!(audience, Audience::Parent);
-    watch_signals(mounted.unmounter(), operations, detached).at("signals")?;
+    watch_signals(signals, mounted.unmounter(), operations, detached).at("signals")?;
     Ok(mounted)
 }
 
@@ -181,8 +183,12 @@ pub fn change_flags(plan: &Plan) -> io::Result<()> {
 }
 
 /// Unmounts at the first signal; commits and ends at the second; ends at the third.
-fn watch_signals(unmounter: Unmounter, operations: Arc<Operations>, detached: bool) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+fn watch_signals(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    operations: Arc<Operations>,
+    detached: bool,
+) -> io::Result<()> {
     let body = move || {
         let mut asked = 0;
         for signal in signals.forever() {
