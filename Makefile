@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
 
-.PHONY: all run test bench space contention fuzz images real rings crash devices stress reliability conformance xfstests lint loom setup clean
+.PHONY: all run test bench space contention fuzz images real rings crash devices stress reliability conformance xfstests lint loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -102,6 +102,10 @@ reliability:
 LOOM_SWITCHES ?= 4
 loom:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_SWITCHES) scripts/loom.sh
+
+# What is unsafe in `sync` under Miri, threads of the engine under ThreadSanitizer: needs a nightly toolchain with miri and rust-src.
+races:
+	scripts/races.sh
 
 lint:
 	$(CARGO) fmt --all --check

@@ -26,7 +26,7 @@ use crate::epoch::{Guard, pin};
 use crate::list_lru::{Answer, Cursor, Link, ListLru};
 use crate::lockref::{Lockref, LockrefGuard};
 use crate::table::Hashed;
-use crate::table::raw::{Locked, Node, RawTable};
+use crate::table::raw::{Found, Locked, Node, RawTable};
 use crate::{Level, ShardedCounter};
 use core::cell::Cell;
 use core::fmt;
@@ -298,7 +298,7 @@ impl<T: Object> Cache<T> {
     /// The object of a number, to be looked at while the epoch is pinned. It may leave the table meanwhile, and die.
     #[inline]
     pub fn look<'g>(&'g self, pinned: &'g Guard, key: u32) -> Option<&'g T> {
-        let slot = &self.core().table.find(pinned, hash(key), |slot| slot.key == key)?.value;
+        let slot = &self.core().table.find(pinned, hash(key), |slot| slot.key == key)?.get().value;
         slot.mark_used();
         Some(&slot.value)
     }
@@ -343,9 +343,10 @@ impl<T: Object> Cache<T> {
     pub fn all_in_shard(&self, shard: usize) -> Vec<Held<T>> {
         let locked = self.core().table.lock_shard(shard);
         let mut all = Vec::with_capacity(locked.totals.len);
-        locked.each(|node| {
-            if node.value.value.refs().get_not_dead() {
-                all.push(Held { node: NonNull::from(node) });
+        locked.each(|found| {
+            let node = found.pointer();
+            if found.get().value.value.refs().get_not_dead() {
+                all.push(Held { node });
             }
         });
         all
@@ -380,7 +381,7 @@ impl<T: Object> Cache<T> {
         let Some(found) = self.core().table.try_find(&pinned, hash(key), |slot| slot.key == key) else {
             return Answer::Skip;
         };
-        let Some(slot) = found.map(|node| &node.value).filter(|slot| cursor.at(&slot.link)) else {
+        let Some(slot) = found.map(|node| &node.get().value).filter(|slot| cursor.at(&slot.link)) else {
             cursor.isolate_lost();
             return Answer::Removed;
         };
@@ -423,13 +424,14 @@ impl<T: Object> Cache<T> {
 
 /// A reference to what a lookup found.
 #[inline]
-fn hold<T: Object>(node: &Node<Slot<T>>) -> Option<Held<T>> {
-    let slot = &node.value;
+fn hold<T: Object>(found: Found<'_, Slot<T>>) -> Option<Held<T>> {
+    let node = found.pointer();
+    let slot = &found.get().value;
     if !slot.value.refs().get_not_dead() {
         return None;
     }
     slot.mark_used();
-    Some(Held { node: NonNull::from(node) })
+    Some(Held { node })
 }
 
 impl<T: Object> CacheShard<'_, T> {
@@ -455,7 +457,7 @@ impl<T: Object> CacheShard<'_, T> {
     /// Takes an object out of the table if `accepts` says so of its references and itself; it comes back if nobody has a
     /// reference.
     pub fn remove_if(&mut self, key: u32, mut accepts: impl FnMut(usize, &T) -> bool) -> Option<Departed<T>> {
-        let node = self.locked.find(hash(key), |slot| slot.key == key).map(NonNull::from)?;
+        let node = self.locked.find(hash(key), |slot| slot.key == key)?.pointer();
         let pinned = pin();
         // SAFETY: it is in the table, and the epoch is pinned.
         let slot = unsafe { &node.as_ref().value };
@@ -496,7 +498,7 @@ impl<T: Object> Drop for Cache<T> {
         let mut values = Vec::new();
         for shard in 0..self.shard_count() {
             let mut keys = Vec::new();
-            self.core().table.lock_shard(shard).each(|node| keys.push(node.value.key));
+            self.core().table.lock_shard(shard).each(|node| keys.push(node.get().value.key));
             values.extend(keys.into_iter().filter_map(|key| self.lock(key).remove_if(key, |_, _| true)));
         }
         // SAFETY: the table is empty: no slot points to the core any more, and nobody else has the cache.
@@ -666,7 +668,7 @@ mod tests {
             for thread in 0..4u32 {
                 let (cache, make) = (&cache, &make);
                 scope.spawn(move || {
-                    for n in 0..30_000u32 {
+                    for n in 0..crate::times(30_000) {
                         let key = (n.wrapping_mul(31) + thread * 7) % KEYS;
                         match n % 16 {
                             0 => drop(cache.shrink(8, |_| Verdict::Evict)),

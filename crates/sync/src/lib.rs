@@ -43,6 +43,12 @@ pub mod table;
 #[cfg(not(loom))]
 mod swap;
 
+/// How often tests do something: seldom where they are interpreted.
+#[cfg(test)]
+pub(crate) const fn times(n: u32) -> u32 {
+    if cfg!(miri) { n / 100 + 1 } else { n }
+}
+
 pub use arrivals::{ArrivalList, Arrived, Link, Walk};
 #[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};

@@ -468,7 +468,7 @@ mod tests {
             for thread in 0..4usize {
                 let (lru, links) = (&lru, &links);
                 scope.spawn(move || {
-                    for n in 0..20_000usize {
+                    for n in 0..crate::times(20_000) as usize {
                         let i = (n * 7 + thread * 13) % links.len();
                         match n % 3 {
                             0 => drop(lru.add_to(thread, &links[i], i)),

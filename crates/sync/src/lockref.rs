@@ -400,7 +400,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    for n in 0..5000 {
+                    for n in 0..crate::times(5000) {
                         let mut guard = of.lock();
                         // Not one read-modify-write: only the lock keeps it whole.
                         cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -36,13 +36,13 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
     /// The value of this hash that `is` accepts.
     #[inline(always)]
     pub fn find<'g>(&'g self, pinned: &'g Guard, hash: u32, is: impl FnMut(&T) -> bool) -> Option<&'g T> {
-        self.raw.find(pinned, hash, is).map(|node| &node.value)
+        self.raw.find(pinned, hash, is).map(|node| &node.get().value)
     }
 
     /// As [`Table::find`], for callers that hold a lock which others take under the table's: it never waits. The outer `None`
     /// if the answer cannot be known now.
     pub fn try_find<'g>(&'g self, pinned: &'g Guard, hash: u32, is: impl FnMut(&T) -> bool) -> Option<Option<&'g T>> {
-        self.raw.try_find(pinned, hash, is).map(|found| found.map(|node| &node.value))
+        self.raw.try_find(pinned, hash, is).map(|found| found.map(|node| &node.get().value))
     }
 
     /// Locks the part that values of this hash are in.
@@ -58,7 +58,7 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
     /// Calls `f` for each value of a shard, which is locked meanwhile. A walk over all shards, one by one, meets every value
     /// that is in the table from its beginning to its end exactly once, whatever changes meanwhile.
     pub fn each_in_shard(&self, shard: usize, mut f: impl FnMut(&T)) {
-        self.raw.lock_shard(shard).each(|node| f(&node.value));
+        self.raw.lock_shard(shard).each(|node| f(&node.get().value));
     }
 
     /// Values in the table; those that come and go meanwhile may or may not be counted.
@@ -75,7 +75,7 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
 impl<T: Hashed + Send + Sync + 'static> TableShard<'_, T> {
     /// The value of this hash that `is` accepts.
     pub fn find(&self, hash: u32, is: impl FnMut(&T) -> bool) -> Option<&T> {
-        self.locked.find(hash, is).map(|node| &node.value)
+        self.locked.find(hash, is).map(|node| &node.get().value)
     }
 
     /// Adds a value; its hash must belong to this shard.
@@ -194,8 +194,10 @@ mod tests {
                 });
             }
             for _ in 0..20 {
-                (100..3000).for_each(|key| assert!(table.lock(hash(key)).insert(counted(key)).1 != 0));
-                (100..3000).for_each(|key| assert!(table.lock(hash(key)).remove(hash(key), |c| c.0 == key)));
+                (100..100 + crate::times(2900))
+                    .for_each(|key| assert!(table.lock(hash(key)).insert(counted(key)).1 != 0));
+                (100..100 + crate::times(2900))
+                    .for_each(|key| assert!(table.lock(hash(key)).remove(hash(key), |c| c.0 == key)));
             }
             stop.store(true, Ordering::Relaxed);
         });

@@ -17,6 +17,7 @@ use super::Hashed;
 use crate::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use crate::epoch::{Guard, pin};
 use crate::{CachePadded, Level, Mutex, MutexGuard};
+use core::marker::PhantomData;
 use core::ptr;
 
 /// A value on a chain.
@@ -29,6 +30,27 @@ pub(crate) struct Node<T> {
 impl<T> Node<T> {
     pub(crate) fn new(value: T) -> Box<Self> {
         Box::new(Node { next: AtomicPtr::new(ptr::null_mut()), value })
+    }
+}
+
+/// A node that a lookup met, by the pointer that its chain has: whoever retires it later may write through that, and not through a
+/// reference that was made of it.
+#[derive(Debug)]
+pub(crate) struct Found<'g, T> {
+    node: ptr::NonNull<Node<T>>,
+    /// As long as the node stays.
+    stays: PhantomData<&'g Node<T>>,
+}
+
+impl<'g, T> Found<'g, T> {
+    pub(crate) fn pointer(&self) -> ptr::NonNull<Node<T>> {
+        self.node
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(self) -> &'g Node<T> {
+        // SAFETY: whoever made this saw to it that the node stays for `'g`.
+        unsafe { self.node.as_ref() }
     }
 }
 
@@ -107,7 +129,7 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         _pinned: &'g Guard,
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
-    ) -> Option<&'g Node<T>> {
+    ) -> Option<Found<'g, T>> {
         let shard = self.shard(hash);
         let moves = shard.moves.load(Ordering::Acquire);
         // SAFETY: buckets and nodes that are reachable while the thread is pinned stay until it unpins.
@@ -128,7 +150,7 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         _pinned: &'g Guard,
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
-    ) -> Option<Option<&'g Node<T>>> {
+    ) -> Option<Option<Found<'g, T>>> {
         let shard = self.shard(hash);
         let moves = shard.moves.load(Ordering::Acquire);
         // SAFETY: as in `find`.
@@ -139,7 +161,7 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
     }
 
     #[cold]
-    fn find_locked(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<&Node<T>> {
+    fn find_locked(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<Found<'_, T>> {
         let shard = self.shard(hash);
         let _locked = shard.totals.lock();
         // SAFETY: the caller is pinned, see `find`.
@@ -161,14 +183,15 @@ impl<T: Hashed> Shard<T> {
     /// # Safety
     /// The thread is pinned for `'g`, or holds the shard's lock for `'g`.
     #[inline(always)]
-    unsafe fn look<'g>(&self, hash: u32, is: &mut impl FnMut(&T) -> bool) -> Option<&'g Node<T>> {
+    unsafe fn look<'g>(&self, hash: u32, is: &mut impl FnMut(&T) -> bool) -> Option<Found<'g, T>> {
         // SAFETY: buckets are never null and are retired by epoch.
         let buckets = unsafe { &*self.buckets.load(Ordering::Acquire) };
         let mut at = buckets.head(hash).load(Ordering::Acquire);
-        // SAFETY: what a chain leads to is alive, see the invariants.
-        while let Some(node) = unsafe { at.as_ref() } {
+        while let Some(found) = ptr::NonNull::new(at) {
+            // SAFETY: what a chain leads to is alive, see the invariants.
+            let node = unsafe { found.as_ref() };
             if node.value.hash() == hash && is(&node.value) {
-                return Some(node);
+                return Some(Found { node: found, stays: PhantomData });
             }
             at = node.next.load(Ordering::Acquire);
         }
@@ -177,7 +200,7 @@ impl<T: Hashed> Shard<T> {
 }
 
 impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
-    pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<&Node<T>> {
+    pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<Found<'_, T>> {
         // SAFETY: the shard is locked, and nodes go only by `&mut self`.
         unsafe { self.shard.look(hash, &mut is) }
     }
@@ -218,13 +241,13 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         Some(found)
     }
 
-    pub(crate) fn each(&self, mut f: impl FnMut(&Node<T>)) {
+    pub(crate) fn each(&self, mut f: impl FnMut(Found<'_, T>)) {
         for head in &self.buckets().heads {
             let mut at = head.load(Ordering::Relaxed);
-            // SAFETY: the shard is locked.
-            while let Some(node) = unsafe { at.as_ref() } {
-                f(node);
-                at = node.next.load(Ordering::Relaxed);
+            while let Some(node) = ptr::NonNull::new(at) {
+                f(Found { node, stays: PhantomData });
+                // SAFETY: the shard is locked.
+                at = unsafe { node.as_ref() }.next.load(Ordering::Relaxed);
             }
         }
     }
