@@ -130,7 +130,7 @@ impl<'a> Engine<'a> {
     fn at_stream(&mut self, want: &Want<'_>) -> Option<Taken> {
         let last = self.streams[want.file as usize % self.streams.len()];
         let (g, bit) = self.space.map.shape.place(last);
-        if last == 0 || self.is_busy(self.tree_of(g), want) {
+        if last == 0 || g >= self.space.map.shape.groups || self.is_busy(self.tree_of(g), want) {
             return None;
         }
         self.load(g);
