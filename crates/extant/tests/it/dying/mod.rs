@@ -195,7 +195,9 @@ fn recovers(subject: &Subject, device: &Device, durable: &Durable, copy: &mut Co
 
 /// A quota file of which a part could not be read counts no more, and a check makes it anew.
 fn is_of_quota(line: &str) -> bool {
-    line.starts_with("Update quota info for quota type ") || line.starts_with("[QUOTA WARNING] Usage inconsistent ")
+    let about =
+        ["Update quota info for quota type ", "[QUOTA WARNING] Usage inconsistent ", "[QUOTA WARNING] Missing "];
+    about.iter().any(|start| line.starts_with(start))
 }
 
 /// One failure of a subject, with panics of any thread caught.

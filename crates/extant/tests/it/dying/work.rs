@@ -120,13 +120,17 @@ impl<'a> Work<'a> {
         self.promise(synced, |_| true);
     }
 
+    /// What a sync that succeeded promises. One that failed has told of losses: later ones promise nothing of those.
     fn promise(&mut self, synced: Result<()>, which: impl Fn(&str) -> bool) {
         match synced {
             Ok(()) => {
                 let held = self.now.iter().filter(|(path, _)| which(path));
                 self.durable.extend(held.map(|(path, what)| (path.clone(), what.clone())));
             }
-            Err(e) => self.errors.push(e),
+            Err(e) => {
+                self.now.retain(|path, _| !which(path));
+                self.errors.push(e);
+            }
         }
     }
 
