@@ -143,7 +143,7 @@ impl Place {
             Ask::Attribute(file) => fs.get_xattr(self.files[file].node(), ATTRIBUTE).map(Answer::Bytes),
             Ask::Stat(file) => {
                 let attr = self.files[file].node().attr();
-                Ok(Answer::Stat { links: attr.nlink.into(), size: attr.size })
+                Ok(Answer::Stat { links: attr.nlink, size: attr.size })
             }
             Ask::Sync(Some(file)) => self.files[file].sync().map(done),
             Ask::Sync(None) => fs.sync().map(done),
@@ -165,7 +165,7 @@ impl Place {
             let mut bytes = vec![0; file.len() as usize];
             file.read_at(0, &mut bytes)?;
             let attribute = fs.get_xattr(file.node(), ATTRIBUTE).ok();
-            files.push(Content { ino: file.node().ino(), links: file.node().attr().nlink.into(), bytes, attribute });
+            files.push(Content { ino: file.node().ino(), links: file.node().attr().nlink, bytes, attribute });
         }
         Ok(Model { names, files })
     }
