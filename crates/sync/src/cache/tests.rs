@@ -1,0 +1,183 @@
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Counts departures.
+type Value = Arc<Departures>;
+
+struct Departures(AtomicU64, Lockref);
+
+impl Default for Departures {
+    fn default() -> Self {
+        Departures(AtomicU64::new(0), Lockref::new(0))
+    }
+}
+
+impl Depart for Departures {
+    fn refs(&self) -> &Lockref {
+        &self.1
+    }
+
+    fn depart(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn gone(value: &Value) -> u64 {
+    value.0.load(Ordering::Relaxed)
+}
+
+fn cache() -> Cache<Value> {
+    Cache::new(Level::InodeTableShard, 4)
+}
+
+fn all(_: &Value) -> Verdict {
+    Verdict::Evict
+}
+
+#[test]
+fn the_unused_are_evicted_and_the_held_are_not() {
+    let cache = cache();
+    let kept = Value::default();
+    let (held, _) = cache.lock(1).insert(1, kept.clone());
+    let (other, _) = cache.lock(2).insert(2, Value::default());
+    assert!(cache.get(2).is_some_and(|found| found.same(&other)));
+    drop(other);
+    assert_eq!((cache.len(), cache.unused()), (2, 1));
+    // The first walk takes the mark of the lookup.
+    assert_eq!(cache.shrink(10, all).len(), 0);
+    assert_eq!(cache.shrink(10, all).len(), 1);
+    assert_eq!((cache.len(), cache.unused()), (1, 0));
+    assert!(cache.get(2).is_none() && cache.look(&pin(), 2).is_none());
+    drop(held);
+    assert_eq!((cache.unused(), gone(&kept)), (1, 0));
+    assert_eq!(cache.shrink(10, |_| Verdict::Keep).len(), 0);
+    assert_eq!(cache.shrink(10, all).len(), 1);
+    assert_eq!((cache.len(), gone(&kept)), (0, 1));
+}
+
+#[test]
+fn one_in_use_leaves_the_lists_and_comes_back() {
+    let cache = cache();
+    drop(cache.lock(1).insert(1, Value::default()));
+    let held = cache.get(1).unwrap();
+    assert_eq!(cache.unused(), 1, "still there from before");
+    assert_eq!(cache.shrink(10, all).len(), 0);
+    assert_eq!(cache.unused(), 0);
+    drop(held);
+    assert_eq!(cache.unused(), 1);
+}
+
+#[test]
+fn a_number_has_one_object() {
+    let cache = cache();
+    let first = Value::default();
+    let (held, _) = cache.lock(7).insert(7, first.clone());
+    let (second, before) = cache.lock(7).insert(7, Value::default());
+    assert!(before.is_none() && !held.same(&second));
+    assert!(cache.get(7).is_some_and(|found| found.same(&second)));
+    assert_eq!((cache.removals(7), cache.len()), (1, 1));
+    // What was displaced goes with its last reference.
+    let again = held.clone();
+    drop(held);
+    assert_eq!(gone(&first), 0);
+    drop(again);
+    assert_eq!(gone(&first), 1);
+    drop(second);
+    let (_third, before) = cache.lock(7).insert(7, Value::default());
+    assert!(before.is_some(), "nobody had it");
+}
+
+#[test]
+fn what_is_held_is_not_taken_out_by_who_looks() {
+    let cache = cache();
+    let (held, _) = cache.lock(7).insert(7, Value::default());
+    assert!(cache.lock(7).remove_if(7, |count, _| count == 0).is_none());
+    drop(held);
+    assert!(cache.lock(7).remove_if(7, |_, _| false).is_none());
+    assert!(cache.exceeds(0) && !cache.exceeds(1));
+    assert!(cache.lock(7).remove_if(7, |count, _| count == 0).is_some());
+    assert!(cache.get(7).is_none() && cache.unused() == 0 && cache.is_empty());
+}
+
+#[test]
+fn references_outlive_the_cache() {
+    let cache = cache();
+    let (first, second, third) = (Value::default(), Value::default(), Value::default());
+    let (held, _) = cache.lock(1).insert(1, first.clone());
+    drop(cache.lock(2).insert(2, second.clone()));
+    let unlisted = Held::unlisted(3, third.clone());
+    drop(cache);
+    assert_eq!((gone(&first), gone(&second), gone(&third)), (0, 1, 0));
+    assert_eq!((held.key(), unlisted.count()), (1, 1));
+    drop((held, unlisted));
+    assert_eq!((gone(&first), gone(&third)), (1, 1));
+}
+
+#[test]
+fn a_walk_meets_all() {
+    let cache = cache();
+    let held: Vec<_> = (0..100).map(|key| cache.lock(key).insert(key, Value::default()).0).collect();
+    let mut seen: Vec<_> =
+        (0..cache.shard_count()).flat_map(|s| cache.all_in_shard(s)).map(|found| found.key()).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    assert!(held.iter().all(|held| held.count() == 1));
+}
+
+/// An object of the next test: its number, and the objects of all numbers that have not departed.
+type Numbered = Arc<(u32, Arc<AtomicU64>, Lockref)>;
+
+impl Depart for (u32, Arc<AtomicU64>, Lockref) {
+    fn refs(&self) -> &Lockref {
+        &self.2
+    }
+
+    fn depart(&self) {
+        assert!(self.1.fetch_sub(1, Ordering::Relaxed) > 0);
+    }
+}
+
+/// Lookups, loads, evictions and displacements at once: a number's object is one, and none is lost.
+#[test]
+fn threads_see_one_object_for_a_number() {
+    const KEYS: u32 = 40;
+    let (cache, alive) = (Cache::<Numbered>::new(Level::InodeTableShard, 2), Arc::new(AtomicU64::new(0)));
+    let make = |key: u32| {
+        alive.fetch_add(1, Ordering::Relaxed);
+        Arc::new((key, alive.clone(), Lockref::new(0)))
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (cache, make) = (&cache, &make);
+            scope.spawn(move || {
+                for n in 0..crate::times(30_000) {
+                    let key = (n.wrapping_mul(31) + thread * 7) % KEYS;
+                    match n % 16 {
+                        0 => drop(cache.shrink(8, |_| Verdict::Evict)),
+                        1 if n % 3 == 0 => drop(cache.lock(key).insert(key, make(key))),
+                        2 => assert!(cache.look(&pin(), key).is_none_or(|found| found.0 == key)),
+                        _ => {
+                            let found = cache.get(key).unwrap_or_else(|| {
+                                let mut shard = cache.lock(key);
+                                let there = shard.get(key);
+                                there.unwrap_or_else(|| shard.insert(key, make(key)).0)
+                            });
+                            assert_eq!((found.0, found.key()), (key, key));
+                            let again = found.clone();
+                            drop(found);
+                            assert_eq!(again.0, key);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert!(cache.len() <= KEYS as usize);
+    assert_eq!(cache.unused(), cache.len(), "who is not in use is on the lists");
+    assert_eq!(alive.load(Ordering::Relaxed), cache.len() as u64);
+    while !cache.is_empty() {
+        cache.shrink(100, |_| Verdict::Evict);
+    }
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+}
