@@ -10,6 +10,9 @@ use crate::Run;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Where there are more than so many times as many runs as go, they are searched for one by one.
+const SPARSE: usize = 4;
+
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Held {
@@ -50,6 +53,32 @@ impl Held {
             self.runs.insert(run.end(), whole.end() - run.end());
         }
         true
+    }
+
+    /// Lets runs go, which are in order, as [`Held::remove`] does each; gives those that it refused. So many that what stays is no
+    /// more than a few times as much cost no search each.
+    pub fn remove_all(&mut self, runs: &[Run]) -> Vec<Run> {
+        if runs.len().saturating_mul(SPARSE) < self.runs.len() {
+            return runs.iter().copied().filter(|run| !self.remove(*run)).collect();
+        }
+        let mut old = std::mem::take(&mut self.runs).into_iter().map(|(start, len)| Run { start, len });
+        let (mut left, mut refused, mut whole) = (Vec::with_capacity(old.len()), Vec::new(), old.next());
+        for run in runs {
+            while let Some(before) = whole.filter(|whole| whole.end() <= run.start) {
+                left.extend((before.len > 0).then_some((before.start, before.len)));
+                whole = old.next();
+            }
+            match whole.filter(|whole| run.len > 0 && whole.start <= run.start && run.end() <= whole.end()) {
+                Some(held) => {
+                    left.extend((held.start < run.start).then(|| (held.start, run.start - held.start)));
+                    whole = Some(Run { start: run.end(), len: held.end() - run.end() });
+                }
+                None => refused.push(*run),
+            }
+        }
+        let rest = whole.into_iter().chain(old).filter(|run| run.len > 0);
+        self.runs = left.into_iter().chain(rest.map(|run| (run.start, run.len))).collect();
+        refused
     }
 
     /// Whether a part of the run is held.
@@ -106,6 +135,21 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn many_go_as_each_does(
+            held in prop::collection::vec((0u32..200, 1u32..20), 0..40), gone in prop::collection::vec((0u32..220, 0u32..6), 0..40),
+        ) {
+            let (mut one, mut many) = (Held::default(), Held::default());
+            for (start, len) in held {
+                prop_assert_eq!(one.add(Run { start, len }), many.add(Run { start, len }));
+            }
+            let mut gone: Vec<Run> = gone.into_iter().map(|(start, len)| Run { start, len }).collect();
+            gone.sort_unstable_by_key(|run| run.start);
+            let refused: Vec<Run> = gone.iter().copied().filter(|run| !one.remove(*run)).collect();
+            prop_assert_eq!(many.remove_all(&gone), refused);
+            prop_assert_eq!(one.runs, many.runs);
+        }
+
         #[test]
         fn behaves_as_single_units_do(
             steps in prop::collection::vec((any::<bool>(), 0u32..200, 0u32..40), 0..80), from in 0u32..220, len in 0u32..220,

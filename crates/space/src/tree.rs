@@ -20,6 +20,9 @@ const RUN_BYTES: usize = 32;
 /// Runs of a length that a search looks at before it gives the next length a try.
 const AVOID_STEPS: usize = 64;
 
+/// Where there are more than so many times as many runs as come, each of these is put in its place by a search.
+const SPARSE: usize = 4;
+
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct FreeTree {
@@ -105,6 +108,49 @@ impl FreeTree {
             None => self.insert(Run { start: run.start, len }),
         }
         true
+    }
+
+    /// Makes runs free, which are in order, as [`FreeTree::add`] does each; gives those that it refused. So many that what was there
+    /// is no more than a few times as much cost no search each.
+    pub fn add_all(&mut self, runs: &[Run]) -> Vec<Run> {
+        if runs.len().saturating_mul(SPARSE) < self.runs() {
+            return runs.iter().copied().filter(|run| !self.add(*run)).collect();
+        }
+        let old: Vec<Run> = self.by_place.iter().map(|(start, len)| Run { start: *start, len: *len }).collect();
+        let (all, refused) = self.merged(&old, runs);
+        self.free = all.iter().map(|run| run.len).sum();
+        self.by_place = all.iter().map(|run| (run.start, run.len)).collect();
+        self.by_len = all.iter().map(|run| (Reverse(run.len), run.start)).collect();
+        refused
+    }
+
+    /// Old and new runs in order, those that touch in a group as one; and the new ones that are no runs of a group, or not wholly new.
+    fn merged(&self, old: &[Run], new: &[Run]) -> (Vec<Run>, Vec<Run>) {
+        let (mut all, mut refused) = (Vec::<Run>::with_capacity(old.len() + new.len()), Vec::new());
+        let mut old = old.iter().copied().peekable();
+        for run in new {
+            while let Some(before) = old.next_if(|old| old.start <= run.start) {
+                self.append(&mut all, before);
+            }
+            let last = run.start.checked_add(run.len).and_then(|end| end.checked_sub(1));
+            let in_group = last.is_some_and(|last| run.len > 0 && self.group_of(run.start) == self.group_of(last));
+            let new = in_group
+                && all.last().is_none_or(|before| before.end() <= run.start)
+                && old.peek().is_none_or(|behind| run.end() <= behind.start);
+            if new { self.append(&mut all, *run) } else { refused.push(*run) }
+        }
+        old.for_each(|run| self.append(&mut all, run));
+        (all, refused)
+    }
+
+    fn append(&self, all: &mut Vec<Run>, run: Run) {
+        match all
+            .last_mut()
+            .filter(|last| last.end() == run.start && self.group_of(last.start) == self.group_of(run.start))
+        {
+            Some(last) => last.len += run.len,
+            None => all.push(run),
+        }
     }
 
     /// Makes a run longer by `more`.

@@ -3,6 +3,7 @@
 use super::Purpose;
 use super::counts::Counts;
 use super::group::Bitmap;
+use super::loose::Loose;
 use super::lots::Lots;
 use super::memory::Memory;
 use super::scan::Scan;
@@ -12,7 +13,6 @@ use crate::groups::Groups;
 use crate::volume::Volume;
 use extant_format::group_desc::GroupFlags;
 use extant_format::types::{BlockNr, GroupNr};
-use extant_journal::Tid;
 use extant_space::{Budget, FreeTree, Meta, Run, Summaries, Summary};
 use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
@@ -21,9 +21,6 @@ use std::sync::Arc;
 /// Clusters that data leave to metadata, at most; and their share of all clusters.
 const MARGIN: u64 = 4096;
 const MARGIN_SHARE: u64 = 50;
-
-/// Runs that are released under one holding of a tree's lock.
-const MAX_RELEASE: usize = 64;
 
 /// How much a request does to know more, at first (`frsp_cache_aggression`).
 const LEVEL: u8 = 1;
@@ -36,6 +33,9 @@ pub struct Blocks {
     pub(super) shape: Shape,
     pub(super) bitmaps: Box<[Mutex<Bitmap>]>,
     pub(super) trees: Box<[Mutex<Tree>]>,
+    /// What is on its way into each tree, and the trees of which something is noted.
+    pub(super) loose: Box<[Loose]>,
+    pub(super) noted_trees: Mutex<Vec<u32>>,
     /// All trees by their longest runs.
     pub(super) meta: Meta,
     /// What is known of groups that are not in memory.
@@ -50,7 +50,6 @@ pub struct Blocks {
     /// Clusters that only root may use, and those that only metadata may use.
     root: u64,
     margin: u64,
-    freed: Sharded<Mutex<Vec<Freed>>>,
     /// Clusters whose freeing is not durable yet, by shards of threads that noted and released them.
     pending: Sharded<AtomicI64>,
     /// What was freed and is not booked yet.
@@ -61,14 +60,6 @@ pub struct Blocks {
     pub(super) unread: AtomicU64,
     /// Where each thread last found space away from its goal.
     pub(super) streams: Sharded<AtomicU64>,
-}
-
-/// Clusters whose freeing is not durable yet.
-#[derive(Debug, Clone, Copy)]
-struct Freed {
-    tid: Tid,
-    group: GroupNr,
-    run: Run,
 }
 
 impl Blocks {
@@ -84,6 +75,8 @@ impl Blocks {
         Blocks {
             bitmaps: (0..groups.count()).map(|_| Mutex::new(Level::Group, Bitmap::default())).collect(),
             trees: longest.iter().map(|len| Mutex::new(Level::FreeSpace, Tree::new(&shape, *len))).collect(),
+            loose: longest.iter().map(|_| Loose::new()).collect(),
+            noted_trees: Mutex::new(Level::Leaf, Vec::new()),
             scan: Scan::new(shape.trees(), unknown),
             meta: Meta::new(longest),
             summaries,
@@ -93,7 +86,6 @@ impl Blocks {
             budget: Budget::new(groups.free_clusters()),
             root: groups.superblock().r_blocks_count() >> vol.geo.cluster_bits,
             margin: (clusters / MARGIN_SHARE).min(MARGIN),
-            freed: Sharded::new(|_| Mutex::new(Level::Alloc, Vec::new())),
             pending: Sharded::default(),
             lots: Lots::new(groups.count()),
             discard: AtomicBool::new(false),
@@ -164,51 +156,15 @@ impl Blocks {
         self.budget.give(self.let_go(self.shape.tree_of(g), &[(g, run)]));
     }
 
-    /// Makes held clusters free again, in order. A tree's lock is taken for many at a time.
+    /// Makes held clusters free again. Each tree's lists are locked once.
     pub(super) fn release_all(&self, mut runs: Vec<(GroupNr, Run)>) {
-        runs.sort_unstable_by_key(|(group, run)| (*group, run.start));
-        merge(&mut runs);
-        for of_tree in runs.chunk_by(|a, b| self.shape.tree_of(a.0) == self.shape.tree_of(b.0)) {
-            for some in of_tree.chunks(MAX_RELEASE) {
-                let Some((g, _)) = some.first() else { continue };
-                self.budget.give(self.let_go(self.shape.tree_of(*g), some));
-            }
+        let tree = |run: &(GroupNr, Run)| self.shape.tree_of(run.0);
+        runs.sort_unstable_by_key(tree);
+        for of_tree in runs.chunk_by(|a, b| tree(a) == tree(b)) {
+            let Some(first) = of_tree.first() else { continue };
+            self.budget.give(self.let_go(tree(first), of_tree));
         }
     }
-
-    /// Notes clusters that `tid` frees; they are held.
-    pub(super) fn defer(&self, tid: Tid, group: GroupNr, runs: impl Iterator<Item = Run> + Clone) {
-        self.add_pending(runs.clone().map(|run| i64::from(run.len)).sum());
-        self.freed.local().lock().extend(runs.map(|run| Freed { tid, group, run }));
-    }
-
-    /// What `tid` and its predecessors freed may be allocated again.
-    pub fn committed(&self, tid: Tid) {
-        let mut durable: Vec<Freed> = Vec::new();
-        for list in self.freed.iter() {
-            durable.extend(list.lock().extract_if(.., |freed| freed.tid <= tid));
-        }
-        let mut runs: Vec<(GroupNr, Run)> = durable.iter().map(|freed| (freed.group, freed.run)).collect();
-        if self.discard.load(Ordering::Relaxed) {
-            runs.sort_unstable_by_key(|(group, run)| (*group, run.start));
-            merge(&mut runs);
-            runs.iter().for_each(|(group, run)| self.discard_freed(*group, *run));
-        }
-        self.release_all(runs);
-        let freed: i64 = durable.iter().map(|freed| i64::from(freed.run.len)).sum();
-        self.add_pending(-freed);
-    }
-}
-
-/// Makes runs that touch in a group one; they are in order.
-fn merge(runs: &mut Vec<(GroupNr, Run)>) {
-    runs.dedup_by(|next, whole| {
-        let touch = next.0 == whole.0 && whole.1.end() == next.1.start;
-        if touch {
-            whole.1.len += next.1.len;
-        }
-        touch
-    });
 }
 
 /// Groups whose bitmap was never written are known without being read: what is free there lies behind their metadata.

@@ -4,7 +4,7 @@ use super::blocks::Blocks;
 use super::group::{Bitmap, is_metadata};
 use super::tree::Tree;
 use super::{Alloc, Claim, Purpose};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::groups::{Kind, less, more};
 use extant_blocks::Buffer;
 use extant_format::bitmap;
@@ -169,43 +169,19 @@ impl Blocks {
     /// Frees blocks of one group.
     fn free(&self, h: &mut Handle<'_>, parts: &[Part], purpose: Purpose) -> Result<()> {
         let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
+        let own = |part: &Part| is_metadata(&self.vol.geo, &self.groups, g, part.start, part.len.into());
+        let (own, others): (Parts, Parts) = parts.iter().copied().partition(own);
         let _bitmap = self.lock_bitmap(g)?;
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
-        let (held, wrong) = self.hold(g, parts, &buffer);
-        let freed = if held.is_empty() { Ok(()) } else { self.clear(h, g, &held, purpose, &buffer) };
-        let runs = held.iter().map(|part| part.run);
-        match freed {
-            Ok(()) => self.defer(h.tid(), g, runs),
-            Err(_) => self.with_tree_of(g, |tree, place| runs.for_each(|run| _ = tree.held.remove(place(run)))),
+        let (used, wrong) = used(g, &others, &buffer);
+        if !used.is_empty() {
+            self.clear(h, g, &used, purpose, &buffer)?;
+            self.defer(h.tid(), g, used.iter().map(|part| part.run));
         }
-        freed.and(wrong)
-    }
-
-    /// Holds those of the blocks that may be freed, and tells what is wrong with the first of the others. They are held before they
-    /// look free: while the bitmap is locked nobody makes free space of them. What is used and free at once is so only if the image
-    /// lets two groups share a bitmap.
-    pub(super) fn hold(&self, g: GroupNr, parts: &[Part], buffer: &Buffer) -> (Parts, Result<()>) {
-        let (mut held, mut wrong) = (SmallVec::new(), None);
-        let geo = &self.vol.geo;
-        let own = |part: &Part| is_metadata(geo, &self.groups, g, part.start, part.len.into());
-        let used: SmallVec<[bool; 8]> = {
-            let bytes = buffer.read();
-            parts.iter().map(|part| bitmap::all_ones(&bytes, bits(part.run))).collect()
-        };
-        let own: SmallVec<[bool; 8]> = parts.iter().map(own).collect();
-        self.with_tree_of(g, |tree, place| {
-            for ((part, used), own) in parts.iter().zip(used).zip(own) {
-                let unit = place(part.run);
-                if !own && used && !tree.free.overlaps(unit) && tree.held.add(unit) {
-                    held.push(*part);
-                } else {
-                    wrong.get_or_insert((part.start, own));
-                }
-            }
-        });
-        let field = |own| if own { "belongs to the file system" } else { "is free already" };
-        let wrong = wrong.map(|(start, own)| Corrupt::new("freed block").found(start).field(field(own)).at_group(g));
-        (held, wrong.map_or(Ok(()), |wrong| Err(wrong.into())))
+        match own.first() {
+            Some(part) => Err(wrong_free(g, part.start, "belongs to the file system")),
+            None => wrong,
+        }
     }
 
     /// Clears the bits of blocks that are freed.
@@ -245,4 +221,27 @@ impl Blocks {
             f(&mut slot.lock(), &|run| self.shape.place(g, run));
         }
     }
+}
+
+/// Those of the blocks that are used, in order and each once, and what is wrong with the first of the others. The caller has the bitmap
+/// locked until what is freed is noted: so nobody makes free space of it before it is durable.
+pub(super) fn used(g: GroupNr, parts: &[Part], buffer: &Buffer) -> (Parts, Result<()>) {
+    let mut used = Parts::from_slice(parts);
+    used.sort_unstable_by_key(|part| part.start);
+    let (mut free, mut end) = (None, 0);
+    let bytes = buffer.read();
+    used.retain(|part| {
+        let is_used = part.run.start >= end && bitmap::all_ones(&bytes, bits(part.run));
+        match is_used {
+            true => end = part.run.end(),
+            false => _ = free.get_or_insert(part.start),
+        }
+        is_used
+    });
+    (used, free.map_or(Ok(()), |start| Err(wrong_free(g, start, "is free already"))))
+}
+
+/// Blocks that cannot be freed.
+pub(super) fn wrong_free(g: GroupNr, start: u64, why: &'static str) -> Error {
+    Corrupt::new("freed block").found(start).field(why).at_group(g).into()
 }

@@ -124,8 +124,7 @@ impl Alloc {
 
 impl Blocks {
     fn fragmentation_of(&self, t: u32) -> Summary {
-        let Some(slot) = self.trees.get(t as usize) else { return Summary::default() };
-        let tree = slot.lock();
+        let Some(tree) = self.tree(t) else { return Summary::default() };
         let mut all = Summary::of(tree.free.by_length());
         let groups = self.shape.groups_of(t);
         let absent = groups.filter(|g| tree.is_absent(self.shape.mask(GroupNr(*g))));

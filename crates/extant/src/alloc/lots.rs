@@ -14,13 +14,12 @@
 
 use super::Alloc;
 use super::blocks::Blocks;
-use super::book::{Part, Parts, bits};
+use super::book::{Part, Parts, bits, used, wrong_free};
 use super::group::is_metadata;
 use crate::error::{Error, Result};
 use crate::groups::Kind;
 use extant_blocks::Buffer;
 use extant_format::bitmap;
-use extant_format::error::Corrupt;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::{Freezer, Handle, Seal, Tid};
@@ -28,13 +27,43 @@ use extant_sync::atomic::{AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
-/// Runs in a lot that is full.
-const FULL: usize = 64;
+/// Runs in a lot that is full, and in one that has waited for others long enough.
+const FULL: usize = if cfg!(test) { 64 } else { 256 };
+const MOST: usize = 4 * FULL;
+
+/// What the threads of a shard have freed and not booked.
+#[derive(Debug)]
+struct Lot {
+    parts: Vec<Part>,
+    /// Booked when there are so many.
+    full: usize,
+}
+
+impl Lot {
+    fn new() -> Lot {
+        Lot { parts: Vec::new(), full: FULL }
+    }
+
+    /// All that was noted, if it is to be booked now.
+    fn due(&mut self) -> Option<Vec<Part>> {
+        (self.parts.len() >= self.full).then(|| self.take())
+    }
+
+    fn take(&mut self) -> Vec<Part> {
+        self.full = FULL;
+        std::mem::take(&mut self.parts)
+    }
+
+    fn put_off(&mut self, mut parts: Vec<Part>) {
+        self.parts.append(&mut parts);
+        self.full = (self.parts.len() + FULL / 2).min(MOST);
+    }
+}
 
 /// What threads have freed and not booked.
 #[derive(Debug)]
 pub(super) struct Lots {
-    noted: Sharded<Mutex<Vec<Part>>>,
+    noted: Sharded<Mutex<Lot>>,
     /// The transaction that each group joined last for the sake of notes.
     joined: Box<[AtomicU64]>,
 }
@@ -42,7 +71,7 @@ pub(super) struct Lots {
 impl Lots {
     pub fn new(groups: u32) -> Lots {
         Lots {
-            noted: Sharded::new(|_| Mutex::new(Level::Alloc, Vec::new())),
+            noted: Sharded::new(|_| Mutex::new(Level::Alloc, Lot::new())),
             joined: (0..groups).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -94,24 +123,35 @@ impl Blocks {
         let wrong = parts.iter().find(own).map(|part| part.start);
         let good = parts.iter().filter(|part| wrong.is_none() || !own(part));
         self.add_pending(good.clone().map(|part| i64::from(part.run.len)).sum());
-        let full = {
+        let due = {
             let mut lot = self.lots.noted.local().lock();
-            lot.extend(good);
-            (lot.len() >= FULL).then(|| std::mem::take(&mut *lot))
+            lot.parts.extend(good);
+            lot.due()
         };
-        if let Some(lot) = full {
-            let tid = h.tid();
-            self.book_noted(tid, lot, &mut |buffer, parts| {
-                clear(&mut h.write(buffer, Seal::NONE)?, parts);
-                Ok(())
-            })?;
+        if let Some(noted) = due {
+            self.book_due(h, noted)?;
         }
         match wrong {
             None => Ok(()),
-            Some(start) => {
-                Err(Corrupt::new("freed block").found(start).field("belongs to the file system").at_group(g).into())
+            Some(start) => Err(wrong_free(g, start, "belongs to the file system")),
+        }
+    }
+
+    /// Books a lot. What lies in groups that somebody else books in just now is left for later, unless it is much.
+    fn book_due(&self, h: &mut Handle<'_>, mut noted: Vec<Part>) -> Result<()> {
+        if noted.len() < MOST {
+            let is_busy =
+                |part: &mut Part| self.bitmaps.get(part.group.index()).is_some_and(|bitmap| bitmap.is_locked());
+            let busy: Vec<Part> = noted.extract_if(.., is_busy).collect();
+            if !busy.is_empty() {
+                self.lots.noted.local().lock().put_off(busy);
             }
         }
+        let tid = h.tid();
+        self.book_noted(tid, noted, &mut |buffer, parts| {
+            clear(&mut h.write(buffer, Seal::NONE)?, parts);
+            Ok(())
+        })
     }
 
     /// Sees to it that the group's bitmap and descriptor are part of the handle's transaction.
@@ -136,7 +176,7 @@ impl Blocks {
     /// # Errors
     /// Those of the journal; `Io`.
     pub(super) fn freeze_lots(&self, out: &mut Freezer<'_>) -> Result<()> {
-        let noted: Vec<Part> = self.lots.noted.iter().flat_map(|lot| std::mem::take(&mut *lot.lock())).collect();
+        let noted: Vec<Part> = self.lots.noted.iter().flat_map(|lot| lot.lock().take()).collect();
         let tid = out.tid();
         self.book_noted(tid, noted, &mut |buffer, parts| {
             clear(&mut out.write(buffer, Seal::NONE)?, parts);
@@ -162,18 +202,13 @@ impl Blocks {
         let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
         let _bitmap = self.lock_bitmap(g)?;
         let buffer = self.groups.bitmap_in_memory(g, Kind::Blocks)?;
-        let (held, wrong) = self.hold(g, parts, &buffer);
-        let sum = held.iter().map(|part| part.run.len).sum();
-        let booked = match held.is_empty() {
-            true => Ok(()),
-            false => self.groups.book_clusters(g, sum).and_then(|()| write(&buffer, &held)),
-        };
-        let runs = held.iter().map(|part| part.run);
-        match booked {
-            Ok(()) => self.defer(tid, g, runs),
-            Err(_) => self.with_tree_of(g, |tree, place| runs.for_each(|run| _ = tree.held.remove(place(run)))),
+        let (used, wrong) = used(g, parts, &buffer);
+        if !used.is_empty() {
+            self.groups.book_clusters(g, used.iter().map(|part| part.run.len).sum())?;
+            write(&buffer, &used)?;
+            self.defer(tid, g, used.iter().map(|part| part.run));
         }
-        booked.and(wrong)
+        wrong
     }
 
     /// Records a corruption that nobody is told of, and obeys the error policy.

@@ -106,8 +106,7 @@ impl Blocks {
                 break;
             }
             let Some(t) = self.memory.lru.lock().victim() else { break };
-            let tree = self.trees.get(t as usize).filter(|_| keep != Some(t)).and_then(|slot| slot.try_lock());
-            match tree {
+            match Some(t).filter(|_| keep != Some(t)).and_then(|t| self.try_tree(t)) {
                 Some(mut tree) => self.forget(t, &mut tree),
                 None => self.memory.pass(t),
             }
@@ -131,8 +130,8 @@ impl Blocks {
                 break;
             }
             let Some(t) = self.memory.lru.lock().victim() else { break };
-            if let Some(slot) = self.trees.get(t as usize) {
-                self.forget(t, &mut slot.lock());
+            if let Some(mut tree) = self.tree(t) {
+                self.forget(t, &mut tree);
             }
         }
         self.memory.limit()

@@ -9,9 +9,10 @@
 //! runs.
 //!
 //! # Invariants
-//! - The free space of a group is its bitmap's clear bits less what is *held*: claimed, or freed and not durable yet. What is
-//!   held is noted apart, whether or not the group's free space is in memory. So it may be dropped, and made again from the
-//!   bitmap, at any time, and uncommitted frees are never handed out.
+//! - The free space of a group is its bitmap's clear bits less what is *held*, by claims, and less what was freed and is not durable yet.
+//!   Both are noted apart, whether or not the group's free space is in memory. So it may be dropped, and made again from the
+//!   bitmap, at any time, and uncommitted frees are never handed out. What comes back is *loose* at first: noted beside its tree, and put
+//!   into it before anybody looks for space there.
 //! - The free clusters of all groups are the budget, plus what is reserved, plus what was taken from the budget by claims
 //!   that have not found their place yet. A claim takes from the budget before it takes from a tree, and space is given
 //!   to its tree before it is given to the budget. So whoever holds a part of the budget finds space.
@@ -30,6 +31,7 @@ mod counts;
 mod discard;
 mod group;
 mod inodes;
+mod loose;
 mod lots;
 mod memory;
 mod orlov;

@@ -141,8 +141,7 @@ impl Blocks {
             run.chunks(most).for_each(|run| self.scan_run(run, scratch, &mut found));
         }
         self.counts.bitmaps_scanned.add(found.len() as i64);
-        let Some(slot) = self.trees.get(t as usize) else { return };
-        let mut tree = slot.lock();
+        let Some(mut tree) = self.tree(t) else { return };
         for (g, summary) in found.into_iter().filter(|(g, _)| tree.is_absent(self.shape.mask(*g))) {
             self.summaries.set(g.0, &summary);
         }

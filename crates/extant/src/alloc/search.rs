@@ -300,10 +300,9 @@ impl Blocks {
 
     /// In a tree: among the groups in memory, else in the group that is said to have the best, which is loaded.
     fn in_tree(&self, t: u32, wish: &Wish, criterion: Criterion) -> Found {
-        let slot = self.trees.get(t as usize)?;
         let avoid = if wish.data && criterion != Criterion::Any { self.shape.behind_first(t) } else { 0 };
         for _ in 0..=self.shape.groups_of(t).len() {
-            let mut tree = if criterion == Criterion::Any { slot.lock() } else { slot.try_lock()? };
+            let mut tree = if criterion == Criterion::Any { self.tree(t)? } else { self.try_tree(t)? };
             let here = self.best_of(t, wish, &tree, avoid);
             let outside = self.best_absent(t, wish, &tree, avoid);
             let hoped = outside.map_or(0, |(_, longest)| longest);
@@ -358,10 +357,9 @@ impl Blocks {
     }
 
     fn in_any_group(&self, t: u32, wish: &Wish) -> Found {
-        let slot = self.trees.get(t as usize)?;
         let mut unreadable = 0;
         for _ in 0..=self.shape.groups_of(t).len() {
-            let mut tree = slot.lock();
+            let mut tree = self.tree(t)?;
             if let Some(run) = self.best_of(t, wish, &tree, 0).filter(|run| run.len >= wish.min) {
                 self.touch(t, &tree);
                 return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });

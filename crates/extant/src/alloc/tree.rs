@@ -1,12 +1,13 @@
 //! The free space of a flexible group in memory: loaded group by group, forgotten as a whole.
 //!
 //! # Invariants
-//! - A loaded group's free runs are its bitmap's clear bits less what is held.
-//! - What is held stays noted whether the group is loaded or not, so forgetting needs no care for claims and for frees that
+//! - A loaded group's free runs are its bitmap's clear bits less what is held, and less what `loose` has.
+//! - Both stay noted whether the group is loaded or not, so forgetting needs no care for claims and for frees that
 //!   are not durable.
 
 use super::blocks::Blocks;
 use super::group;
+use super::loose::Loose;
 use super::search::TRACED;
 use super::shape::Shape;
 use crate::error::{Error, Result};
@@ -25,7 +26,7 @@ const SCARCE: u64 = 8;
 pub(super) struct Tree {
     /// Neither used nor held, in loaded groups.
     pub free: FreeTree,
-    /// Claimed, or freed by a transaction that is not durable yet.
+    /// Claimed, and not booked.
     pub held: Held,
     /// Groups in memory.
     loaded: u64,
@@ -74,7 +75,8 @@ impl Blocks {
         let before = tree.free.runs() as i64;
         let result = change(tree);
         self.memory.count(tree.free.runs() as i64 - before);
-        self.meta.set(t, tree.longest());
+        let noted = self.loose.get(t as usize).map_or(0, Loose::longest);
+        self.meta.set(t, tree.longest().max(noted));
         result
     }
 
@@ -88,10 +90,9 @@ impl Blocks {
     /// or, unless told to wait, if somebody else works on it.
     pub(super) fn with_group(&self, g: GroupNr, wait: bool) -> Option<MutexGuard<'_, Tree>> {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
-        let slot = self.trees.get(t as usize)?;
         // Between loading and locking the tree may be evicted.
         for _ in 0..LOAD_TRIES {
-            let tree = if wait { slot.lock() } else { slot.try_lock()? };
+            let tree = if wait { self.tree(t)? } else { self.try_tree(t)? };
             if tree.is_loaded(mask) {
                 self.counts.hits.add(1);
                 self.touch(t, &tree);
@@ -135,7 +136,9 @@ impl Blocks {
             }
         };
         self.counts.bitmaps_read.add(1);
-        self.insert(t, g, &mut slot.lock(), runs);
+        if let Some(mut tree) = self.tree(t) {
+            self.insert(t, g, &mut tree, runs);
+        }
         drop(bitmap);
         self.evict(Some(t));
         Ok(())
@@ -143,7 +146,7 @@ impl Blocks {
 
     fn insert(&self, t: u32, g: GroupNr, tree: &mut Tree, runs: Vec<Run>) {
         let runs: Vec<Run> = runs.into_iter().map(|run| self.shape.place(g, run)).collect();
-        let runs = tree.held.subtract(runs);
+        let runs = self.leaving(t, g).subtract(tree.held.subtract(runs));
         if tree.loaded == 0 {
             self.counts.loaded.add(1);
         }
@@ -152,6 +155,7 @@ impl Blocks {
             tree.loaded |= self.shape.mask(g);
             self.renew_outside(t, tree);
         });
+        self.set_resident(t, true);
         self.memory.loaded(t);
     }
 
@@ -163,7 +167,9 @@ impl Blocks {
         let mut held = 0;
         if let Some(slot) = self.trees.get(t as usize) {
             let mut tree = slot.lock();
-            held = tree.held.count(self.shape.units(g));
+            self.settle_and_mark(t, &mut tree, self.shape.mask(g));
+            let units = self.shape.units(g);
+            held = tree.held.count(units.clone()) + self.leaving(t, g).count(units);
             self.change(t, &mut tree, |tree| {
                 tree.bad |= self.shape.mask(g);
                 self.renew_outside(t, tree);
@@ -185,37 +191,9 @@ impl Blocks {
             tree.loaded = 0;
             self.renew_outside(t, tree);
         });
+        self.set_resident(t, false);
         self.counts.evictions.add(1);
         tracing::debug!(target: TRACED, tree = t, "tree freed");
-    }
-
-    /// Makes held clusters of a tree's groups free again. Gives how many are the budget's now: none of bad groups, or that were
-    /// not held.
-    pub(super) fn let_go(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
-        let Some(slot) = self.trees.get(t as usize) else { return 0 };
-        let mut tree = slot.lock();
-        self.change(t, &mut tree, |tree| {
-            let free =
-                runs.iter().filter(|(g, run)| self.let_one_go(tree, *g, *run)).map(|(_, run)| u64::from(run.len)).sum();
-            // What is not in memory has its summaries, which may tell of more now.
-            if runs.iter().any(|(g, _)| tree.is_absent(self.shape.mask(*g))) {
-                self.renew_outside(t, tree);
-            }
-            free
-        })
-    }
-
-    fn let_one_go(&self, tree: &mut Tree, g: GroupNr, run: Run) -> bool {
-        let (unit, mask) = (self.shape.place(g, run), self.shape.mask(g));
-        if !tree.held.remove(unit) {
-            tracing::error!("clusters {run:?} of group {g} were given back and not claimed");
-            return false;
-        }
-        if tree.is_loaded(mask) {
-            return tree.free.add(unit);
-        }
-        self.summaries.freed(g.0, run.len);
-        !tree.is_bad(mask)
     }
 
     /// The free runs of a group that is in memory.

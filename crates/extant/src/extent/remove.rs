@@ -89,6 +89,9 @@ fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Ran
         let before = nodes.h.credits_left();
         remove_parts(&mut nodes, &path, &gone)?;
         budget::assert_used(before, nodes.h, needed);
+        if gone.whole {
+            break;
+        }
         end = low;
         first = false;
     }

@@ -138,3 +138,20 @@ fn a_group_of_single_units_is_the_worst() {
     (0..500).for_each(|unit| assert!(tree.add(Run { start: unit * 2, len: 1 })));
     assert_eq!(FreeTree::bytes_of(tree.runs() as u64), FreeTree::worst_bytes(1000));
 }
+
+proptest! {
+    #[test]
+    fn many_come_as_each_does(
+        old in prop::collection::vec((0..UNITS, 0u32..12), 0..40), new in prop::collection::vec((0..UNITS, 0u32..9), 0..40),
+    ) {
+        let (mut one, mut many) = (FreeTree::new(GROUP), FreeTree::new(GROUP));
+        for (start, len) in old {
+            prop_assert_eq!(one.add(Run { start, len }), many.add(Run { start, len }));
+        }
+        let mut new: Vec<Run> = new.into_iter().map(|(start, len)| Run { start, len }).collect();
+        new.sort_unstable_by_key(|run| run.start);
+        let refused: Vec<Run> = new.iter().copied().filter(|run| !one.add(*run)).collect();
+        prop_assert_eq!(many.add_all(&new), refused);
+        prop_assert_eq!((one.by_place, one.by_len, one.free), (many.by_place, many.by_len, many.free));
+    }
+}

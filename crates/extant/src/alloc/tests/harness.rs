@@ -101,7 +101,7 @@ impl House {
     /// Evicts all trees.
     pub fn evict(&self) {
         let blocks = &self.alloc.blocks;
-        (0..).zip(&blocks.trees).for_each(|(t, slot)| blocks.forget(t, &mut slot.lock()));
+        (0..blocks.meta.len()).for_each(|t| blocks.forget(t, &mut blocks.tree(t).unwrap()));
     }
 
     /// Ends the journal and gives the image as it is then.

@@ -6,6 +6,9 @@ use super::splice::{Entries, fits};
 use crate::error::Result;
 use extant_format::extent::{ROOT_SIZE, capacity};
 
+/// Entries that fit into the root.
+pub(super) const ROOM: usize = capacity(ROOT_SIZE) as usize;
+
 /// The leaf has only `left` entries now: joins it with a sibling if both fit well into one node, and then its parent
 /// likewise.
 pub(super) fn merge_up(nodes: &mut impl NodesMut, path: &Path, left: usize) -> Result<()> {
@@ -54,8 +57,7 @@ fn join(nodes: &mut impl NodesMut, parent: &Step, first: usize, low: (At, Expect
 /// While the root has one child whose entries fit into the root, they move there.
 pub(super) fn pull_up(nodes: &mut impl NodesMut) -> Result<()> {
     while let Some((at, expect)) = only_child(nodes)? {
-        let room = usize::from(capacity(ROOT_SIZE));
-        let entries = nodes.view(at, expect, |node| (node.len() <= room).then(|| Entries::of(&node, 0)))?;
+        let entries = nodes.view(at, expect, |node| (node.len() <= ROOM).then(|| Entries::of(&node, 0)))?;
         let Some(entries) = entries else { return Ok(()) };
         fits(nodes.format(At::Root, entries.depth, |mut node| entries.append_to(&mut node))?)?;
         if let At::Block(block) = at {

@@ -162,6 +162,8 @@ pub(in crate::extent) struct Tail {
     pub(super) first: usize,
     /// What the first one has before the range, and the last one behind it.
     pub(super) kept: SmallVec<[Leaf; 5]>,
+    /// The leaf tells that nothing else of the range is mapped.
+    pub whole: bool,
 }
 
 /// The extents that begin before the path's block and reach into `range`, which ends with that block: the last ones of the
@@ -175,7 +177,7 @@ pub(in crate::extent) fn tail(
 ) -> Result<Tail> {
     let (_, step) = path.leaf();
     nodes.view(step.at, step.expect, |node| {
-        let mut found = Tail { parts: SmallVec::new(), first: step.index, kept: SmallVec::new() };
+        let mut found = Tail { parts: SmallVec::new(), first: step.index, kept: SmallVec::new(), whole: false };
         while found.parts.len() < most
             && let Some(e) = found.first.checked_sub(1).and_then(|before| node.leaf(before))
             && let Some(part) = cut(&e, range.clone())
@@ -189,6 +191,13 @@ pub(in crate::extent) fn tail(
                 break;
             }
         }
+        let next = found.first.checked_sub(1).map(|before| node.leaf(before));
+        found.whole = match (next, found.parts.last()) {
+            (_, Some(part)) if u64::from(part.lblk) <= range.start => true,
+            (Some(Some(e)), _) => e.end() <= range.start,
+            (Some(None), _) => false,
+            (None, _) => path.depth() == 0,
+        };
         found.parts.reverse();
         found
     })

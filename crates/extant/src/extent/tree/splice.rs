@@ -30,7 +30,8 @@ pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
     if left > 0 && edit.new.len() < edit.remove {
         merge::merge_up(nodes, path, left)?;
     }
-    if level > 0 {
+    // A level that is not needed has a leaf with few entries, now or before.
+    if level > 0 && left <= (leaf.max / 4).max(merge::ROOM) {
         merge::pull_up(nodes)?;
     }
     Ok(true)

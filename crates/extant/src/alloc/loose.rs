@@ -1,0 +1,281 @@
+//! Space on its way back into a tree: noted beside the tree, and put into it many runs at a time.
+//!
+//! Who gives space back, or learns that a free is durable, notes it and goes on. Whoever looks for space in the tree next, the end of
+//! the next commit, or who finds too much noted *settles*: sorts what is noted, and moves it into the tree. Files are freed in pieces that
+//! are neighbours of each other, so most of them are one run by then; and a tree's lock is not taken for each.
+//!
+//! # Invariants
+//! - What is noted as `ended` is held by the tree, until it is settled. What a commit is waited for, and what is noted as `freed`, is not:
+//!   it is taken out of free space that is made from a bitmap.
+//! - What was freed is noted under its bitmap's lock, and a group is loaded under that lock, too: so a clear bit is free, held or noted.
+//! - Space that may be claimed is noted before it is given to the budget, and noted or in a tree from then on. Whoever locks a tree to
+//!   look for space settles first; so whoever holds a part of the budget finds space.
+//! - The order of trees may know less of a tree than there is, but not nothing: at least the longest run that is noted.
+//!
+//! # Locking
+//! The lists' lock is inward of the tree's, and nothing but the list of trees is taken inside.
+
+use super::blocks::Blocks;
+use super::tree::Tree;
+use extant_format::types::GroupNr;
+use extant_journal::Tid;
+use extant_space::{Held, Run};
+use extant_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use extant_sync::{Level, Mutex, MutexGuard};
+
+/// Runs that are noted of a tree beside what it has, at least, before somebody has to settle them.
+const MOST: usize = if cfg!(test) { 24 } else { 4096 };
+
+/// What is noted of a tree.
+#[derive(Debug)]
+pub(super) struct Loose {
+    lists: Mutex<Lists>,
+    /// Whether `ended` or `freed` has anything, to be read without the lock.
+    any: AtomicBool,
+    /// The longest run of them.
+    longest: AtomicU32,
+    /// Whether the tree has groups in memory: if not, noting saves nothing.
+    resident: AtomicBool,
+    /// Runs that the tree had when it was settled last.
+    known: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Freed by transactions that are not durable yet.
+    leaving: Vec<(Tid, Run)>,
+    /// Freed, and durable.
+    freed: Vec<Run>,
+    /// Claims that ended without being booked.
+    ended: Vec<Run>,
+    /// Groups that are used no more, by their masks: what they have is not the budget's.
+    bad: u64,
+    /// Whether the tree is on the list of those of which something is noted.
+    listed: bool,
+}
+
+impl Lists {
+    fn len(&self) -> usize {
+        self.freed.len() + self.ended.len()
+    }
+}
+
+impl Loose {
+    pub fn new() -> Loose {
+        Loose {
+            lists: Mutex::new(Level::Alloc, Lists::default()),
+            any: AtomicBool::new(false),
+            longest: AtomicU32::new(0),
+            resident: AtomicBool::new(false),
+            known: AtomicU32::new(0),
+        }
+    }
+
+    /// The longest run that is noted and may be claimed.
+    pub fn longest(&self) -> u32 {
+        self.longest.load(Ordering::Relaxed)
+    }
+
+    fn note_any(&self, lists: &Lists, longest: u32) {
+        self.longest.fetch_max(longest, Ordering::Relaxed);
+        // Release: who sees it takes the lock, and finds it all the same.
+        self.any.store(lists.len() > 0, Ordering::Release);
+    }
+}
+
+fn sum(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| u64::from(run.len)).sum()
+}
+
+impl Blocks {
+    /// A tree, locked, with all that may be claimed of its groups in memory.
+    pub(super) fn tree(&self, t: u32) -> Option<MutexGuard<'_, Tree>> {
+        let mut tree = self.trees.get(t as usize)?.lock();
+        self.settle(t, &mut tree);
+        Some(tree)
+    }
+
+    /// As [`Blocks::tree`], if nobody works on it.
+    pub(super) fn try_tree(&self, t: u32) -> Option<MutexGuard<'_, Tree>> {
+        let mut tree = self.trees.get(t as usize)?.try_lock()?;
+        self.settle(t, &mut tree);
+        Some(tree)
+    }
+
+    /// Units of a group that were freed and are not in its tree: not durable yet, or not settled.
+    pub(super) fn leaving(&self, t: u32, g: GroupNr) -> Held {
+        let (mut leaving, units) = (Held::default(), self.shape.units(g));
+        let Some(loose) = self.loose.get(t as usize) else { return leaving };
+        let lists = loose.lists.lock();
+        let all = lists.leaving.iter().map(|(_, run)| run).chain(&lists.freed);
+        all.filter(|run| units.contains(&run.start)).for_each(|run| _ = leaving.add(*run));
+        leaving
+    }
+
+    /// A group of the tree came into memory, or all left it.
+    pub(super) fn set_resident(&self, t: u32, resident: bool) {
+        if let Some(loose) = self.loose.get(t as usize) {
+            // Relaxed, here and for the other hints: who is late settles once more, or once less, than needed.
+            loose.resident.store(resident, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes clusters of a group that `tid` freed. The caller holds the bitmap's lock.
+    pub(super) fn defer(&self, tid: Tid, g: GroupNr, runs: impl Iterator<Item = Run> + Clone) {
+        self.add_pending(runs.clone().map(|run| i64::from(run.len)).sum());
+        let t = self.shape.tree_of(g);
+        let Some(loose) = self.loose.get(t as usize) else { return };
+        let mut lists = loose.lists.lock();
+        lists.leaving.extend(runs.map(|run| (tid, self.shape.place(g, run))));
+        self.list(t, &mut lists);
+    }
+
+    /// Puts the tree onto the list of those of which something is noted.
+    fn list(&self, t: u32, lists: &mut Lists) {
+        if !std::mem::replace(&mut lists.listed, true) {
+            self.noted_trees.lock().push(t);
+        }
+    }
+
+    /// Held clusters of a tree's groups, which are in order, may be claimed again, once they are settled. Gives how many are the
+    /// budget's now: none of bad groups.
+    pub(super) fn let_go(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
+        let Some(loose) = self.loose.get(t as usize) else { return 0 };
+        let mut lists = loose.lists.lock();
+        let bad = lists.bad;
+        lists.ended.extend(runs.iter().map(|(g, run)| self.shape.place(*g, *run)));
+        self.list(t, &mut lists);
+        let good = runs.iter().filter(|(g, _)| bad & self.shape.mask(*g) == 0).map(|(_, run)| run.len);
+        let (clusters, longest) = (good.clone().map(u64::from).sum(), good.max().unwrap_or(0));
+        loose.note_any(&lists, longest);
+        let many = lists.len() > MOST.max(loose.known.load(Ordering::Relaxed) as usize);
+        drop(lists);
+        self.memory.count(runs.len() as i64);
+        self.noted(t, loose, longest, many);
+        clusters
+    }
+
+    /// Something that may be claimed was noted: `many` runs are by now.
+    fn noted(&self, t: u32, loose: &Loose, longest: u32, many: bool) {
+        let settles = many || !loose.resident.load(Ordering::Relaxed);
+        // If somebody works on the tree now, the next one settles.
+        if (!settles || self.try_tree(t).is_none()) && self.meta.get(t) < longest {
+            self.meta.set(t, longest);
+        }
+    }
+
+    /// Moves what is noted of a locked tree into it.
+    fn settle(&self, t: u32, tree: &mut Tree) {
+        let Some(loose) = self.loose.get(t as usize) else { return };
+        if loose.any.load(Ordering::Acquire) {
+            self.settle_and_mark(t, tree, 0);
+        }
+    }
+
+    /// Moves what is noted into the tree. What groups of the mask `bad` get from then on is not the budget's.
+    pub(super) fn settle_and_mark(&self, t: u32, tree: &mut Tree, bad: u64) {
+        let Some(loose) = self.loose.get(t as usize) else { return };
+        let (mut freed, mut ended) = {
+            let mut lists = loose.lists.lock();
+            lists.bad |= bad;
+            loose.longest.store(0, Ordering::Relaxed);
+            loose.any.store(false, Ordering::Relaxed);
+            (std::mem::take(&mut lists.freed), std::mem::take(&mut lists.ended))
+        };
+        self.memory.count(-((freed.len() + ended.len()) as i64));
+        ended.sort_unstable_by_key(|run| run.start);
+        self.merge(&mut ended);
+        let wrong = tree.held.remove_all(&ended);
+        if !wrong.is_empty() {
+            self.refuse(t, tree, &wrong);
+            ended.retain(|run| !wrong.contains(run));
+        }
+        freed.append(&mut ended);
+        freed.sort_unstable_by_key(|run| run.start);
+        self.merge(&mut freed);
+        self.make_free(t, tree, freed);
+        loose.known.store((tree.free.runs() + tree.held.runs()) as u32, Ordering::Relaxed);
+    }
+
+    /// Makes runs of a tree one that touch in a group; they are in order.
+    fn merge(&self, runs: &mut Vec<Run>) {
+        let len = self.shape.group_len();
+        runs.dedup_by(|next, whole| {
+            let touch = whole.end() == next.start && next.start % len != 0;
+            if touch {
+                whole.len += next.len;
+            }
+            touch
+        });
+    }
+
+    /// Puts runs into a tree, as far as their groups are in memory; of others, the summaries hear.
+    fn make_free(&self, t: u32, tree: &mut Tree, mut runs: Vec<Run>) {
+        let mask = |run: &Run| self.shape.mask(self.shape.group_run(t, *run).0);
+        let absent: Vec<Run> = runs.extract_if(.., |run| !tree.is_loaded(mask(run))).collect();
+        let refused = self.change(t, tree, |tree| {
+            for (g, run) in absent.iter().map(|run| self.shape.group_run(t, *run)) {
+                self.summaries.freed(g.0, run.len);
+            }
+            if !absent.is_empty() {
+                self.renew_outside(t, tree);
+            }
+            tree.free.add_all(&runs)
+        });
+        if !refused.is_empty() {
+            self.refuse(t, tree, &refused);
+        }
+    }
+
+    /// Takes space from the budget that was given to it, and turns out to have been free.
+    #[cold]
+    fn refuse(&self, t: u32, tree: &Tree, runs: &[Run]) {
+        for (g, run) in runs.iter().map(|run| self.shape.group_run(t, *run)) {
+            tracing::error!("clusters {run:?} of group {g} were given back and not claimed");
+            if !tree.is_bad(self.shape.mask(g)) {
+                self.budget.correct(run.len.into());
+            }
+        }
+    }
+
+    /// What `tid` and its predecessors freed may be allocated again.
+    pub fn committed(&self, tid: Tid) {
+        let trees = std::mem::take(&mut *self.noted_trees.lock());
+        for t in trees {
+            let Some(loose) = self.loose.get(t as usize) else { continue };
+            if self.discard.load(Ordering::Relaxed) {
+                self.discard_leaving(t, loose, tid);
+            }
+            self.let_leave(t, loose, tid);
+            drop(self.try_tree(t));
+        }
+    }
+
+    /// Tells the device of what is durably free and held still.
+    fn discard_leaving(&self, t: u32, loose: &Loose, tid: Tid) {
+        let leaving =
+            |lists: &Lists| lists.leaving.iter().filter(|freed| freed.0 <= tid).map(|(_, run)| *run).collect();
+        let mut runs: Vec<Run> = leaving(&loose.lists.lock());
+        runs.sort_unstable_by_key(|run| run.start);
+        self.merge(&mut runs);
+        runs.iter().map(|run| self.shape.group_run(t, *run)).for_each(|(g, run)| self.discard_freed(g, run));
+    }
+
+    fn let_leave(&self, t: u32, loose: &Loose, tid: Tid) {
+        let mut lists = loose.lists.lock();
+        lists.listed = false;
+        let left: Vec<Run> = lists.leaving.extract_if(.., |freed| freed.0 <= tid).map(|(_, run)| run).collect();
+        if !lists.leaving.is_empty() {
+            self.list(t, &mut lists);
+        }
+        let good = left.iter().filter(|run| lists.bad & self.shape.mask(self.shape.group_run(t, **run).0) == 0);
+        let (clusters, longest) = (good.clone().map(|run| u64::from(run.len)).sum(), good.map(|run| run.len).max());
+        lists.freed.extend_from_slice(&left);
+        loose.note_any(&lists, longest.unwrap_or(0));
+        drop(lists);
+        self.memory.count(left.len() as i64);
+        self.noted(t, loose, longest.unwrap_or(0), false);
+        self.budget.give(clusters);
+        self.add_pending(-(sum(&left) as i64));
+    }
+}
