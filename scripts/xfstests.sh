@@ -48,8 +48,8 @@ add_users() {
     shadow_file /etc/shadow "${shadows[@]}"
 }
 
-# Programs that tell the type of a mount: what Extant mounts in ext4's name counts as ext4.
-add_wrappers() {
+# Programs that tell the type of a mount: what Extant mounts as a subtype of FUSE counts as the type that the suite expects.
+add_wrappers() { # subtype, type
     local name
     mkdir -p "$work/bin"
     for name in df findmnt mount; do
@@ -58,8 +58,8 @@ add_wrappers() {
 set -o pipefail
 [ "$name" != mount ] || [ \$# -eq 0 ] || exec $(type -P $name) "\$@"
 arguments=("\$@")
-[ "$name" != findmnt ] || for i in "\${!arguments[@]}"; do [ "\${arguments[i]}" != ext4 ] || arguments[i]=fuse.ext4; done
-$(type -P $name) "\${arguments[@]}" | sed 's/\bfuse\.ext4\b/ext4/'
+[ "$name" != findmnt ] || for i in "\${!arguments[@]}"; do [ "\${arguments[i]}" != $2 ] || arguments[i]=fuse.$1,fuseblk.$1; done
+$(type -P $name) "\${arguments[@]}" | sed -E 's/\bfuse(blk)?\.$1\b/$2/'
 END
         chmod +x "$work/bin/$name"
     done
@@ -85,18 +85,17 @@ configure() {
     case $as in
     kernel) ;;
     ext4)
-        add_helpers mount.ext4 mount.fuse.ext4 umount.ext4 umount.fuse umount.fuse.ext4
-        add_wrappers
+        add_helpers mount.ext4 mount.fuse.ext4 mount.fuseblk.ext4 umount.ext4 umount.fuse umount.fuse.ext4 umount.fuseblk umount.fuseblk.ext4
+        add_wrappers ext4 ext4
         ;;
     fuse)
-        add_helpers mount.fuse.extant umount.fuse umount.fuse.extant
+        add_helpers mount.fuse.extant mount.fuseblk.extant umount.fuse umount.fuse.extant umount.fuseblk umount.fuseblk.extant
         # The suite wipes the scratch device before each test, and makes no file system of this type on it again.
         ln -sf "$(type -P true)" "$work/sbin/own/wipefs"
         export FSTYP=fuse FUSE_SUBTYP=.extant
         export MOUNT_OPTIONS="-o allow_other,default_permissions" TEST_FS_MOUNT_OPTS="-o allow_other,default_permissions"
         # The suite takes the type of a mount from df, and compares it with `fuse`.
-        add_wrappers
-        sed -i 's/fuse\\.ext4\\b\/ext4/fuse\\.extant\\b\/fuse/; s/!= ext4 \]/!= fuse ]/; s/=fuse.ext4/=fuse.extant/' "$work"/bin/*
+        add_wrappers extant fuse
         ;;
     esac
     make_image "$TEST_DEV"
@@ -127,16 +126,16 @@ kill_tree() {
 }
 
 abort_mounts() {
-    local number
+    local major minor
     mountpoint -q /sys/fs/fuse/connections || mount -t fusectl none /sys/fs/fuse/connections
-    grep -E " $work/" /proc/self/mountinfo | grep -- '- fuse' | cut -d' ' -f3 | cut -d: -f2 | while read -r number; do
-        echo 1 >"/sys/fs/fuse/connections/$number/abort" || true
+    grep -E " $work/" /proc/self/mountinfo | grep -- '- fuse' | cut -d' ' -f3 | while IFS=: read -r major minor; do
+        echo 1 >"/sys/fs/fuse/connections/$(((major << 20) + minor))/abort" || true
     done
 }
 
 # Mounts of others, which may end meanwhile, would show in what tests print of all mounts.
 hide_other_mounts() {
-    awk '$0 ~ / - (fuse[.a-z]*|ext4) / && $5 != "/" {print $5}' /proc/self/mountinfo | while read -r place; do
+    awk '$0 ~ / - (fuse[.a-z0-9]*|ext4) / && $5 != "/" {print $5}' /proc/self/mountinfo | while read -r place; do
         umount -l "$place" || true
     done
 }

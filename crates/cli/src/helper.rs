@@ -30,7 +30,7 @@ const OWN_TYPES: [&[u8]; 4] = [b"extant", b"ext4", b"ext3", b"ext2"];
 /// A helper by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Helper {
-    /// Mounts; the type shows as `fuse.` and this.
+    /// Mounts; the type shows as `fuse.` (`fuseblk.` of a block device) and this.
     Mount(String),
     /// Unmounts; the type that it was called for.
     Unmount(String),
@@ -51,7 +51,7 @@ pub fn named(program: Option<&OsString>) -> Option<Helper> {
 }
 
 fn subtype(name: &str) -> &str {
-    name.strip_prefix("fuse.").unwrap_or(name)
+    ["fuse.", "fuseblk."].iter().find_map(|class| name.strip_prefix(class)).unwrap_or(name)
 }
 
 impl Helper {
@@ -224,7 +224,8 @@ fn mount_at(place: &Path) -> Option<table::Mount> {
 
 /// Whether a mount of this type is one of this program's, for a helper that was called for `subtype`.
 fn is_own(fstype: &[u8], subtype: &str) -> bool {
-    match fstype.strip_prefix(b"fuse.") {
+    let shown = [&b"fuse."[..], b"fuseblk."].iter().find_map(|class| fstype.strip_prefix(*class));
+    match shown {
         Some(shown) => shown == subtype.as_bytes() || OWN_TYPES.contains(&shown),
         None => false,
     }
@@ -241,6 +242,7 @@ mod tests {
         assert_eq!(of("mount.ext4"), Some(Helper::Mount("ext4".into())));
         assert_eq!(of("/sbin/umount.fuse.ext4"), Some(Helper::Unmount("ext4".into())));
         assert_eq!(of("/sbin/umount.fuse"), Some(Helper::Unmount("fuse".into())));
+        assert_eq!(of("/sbin/umount.fuseblk.ext4"), Some(Helper::Unmount("ext4".into())));
         assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
         assert_eq!(of("/usr/bin/extant"), None);
         assert_eq!(of("extant.old"), None);
@@ -249,7 +251,7 @@ mod tests {
     #[test]
     fn mounts_of_other_servers_are_not_waited_for() {
         assert!(is_own(b"fuse.extant", "extant") && is_own(b"fuse.extant", "fuse") && is_own(b"fuse.ext4", "fuse"));
-        assert!(is_own(b"fuse.other", "other"));
+        assert!(is_own(b"fuse.other", "other") && is_own(b"fuseblk.extant", "extant"));
         assert!(!is_own(b"fuse.sshfs", "fuse") && !is_own(b"fuse.other", "extant"));
         assert!(!is_own(b"fuse", "fuse") && !is_own(b"ext4", "ext4"));
     }

@@ -18,7 +18,7 @@ pub fn mount(
     options: &MountOptions,
     read_only: bool,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    let (thread, instead) = mount::start(&Arc::new(service), dir, options, read_only)?;
+    let (thread, instead) = mount::start(&Arc::new(service), dir, options, read_only, None)?;
     match instead {
         None => Ok(thread),
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),

@@ -1,4 +1,4 @@
-//! The usual transport: requests are read from `/dev/fuse`, by the crate `fuser`.
+//! The transport for users other than root: `fusermount3` mounts for them, and requests are read from `/dev/fuse` by the crate `fuser`.
 
 use crate::convert::{decode_rdev, errno, name_only, negative, timestamp, type_of_mode};
 use crate::flags;

@@ -6,6 +6,8 @@
 pub mod bare;
 mod cached;
 mod caller;
+mod claim;
+mod clone;
 pub mod control;
 mod convert;
 mod device;
@@ -15,6 +17,7 @@ mod kernel;
 mod mount;
 mod notices;
 mod pool;
+mod reader;
 mod reply;
 mod ring;
 mod server;
@@ -23,4 +26,5 @@ mod stats;
 mod tune;
 mod wire;
 
-pub use mount::{MountOptions, Mounted, Transport, Unmounter, mount};
+pub use claim::Claim;
+pub use mount::{MountOptions, Mounted, Transport, Unmounter, mount, mount_claimed};

@@ -1,11 +1,14 @@
 //! Mounting, and the life of a mount.
 
+use crate::claim::Claim;
 use crate::device::Device;
+use crate::ring::{self, hello};
 use crate::server::Server;
 use crate::service::Service;
-use crate::{kernel, ring, tune};
+use crate::{kernel, reader, tune};
 use extant::{AccessTimes, Fs};
 use fuser::{Config, MountOption, Session, SessionACL};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -145,9 +148,17 @@ fn kernel_option(name: &str) -> MountOption {
 /// # Errors
 /// Those of mount(2) or fusermount3(1); the file system is closed then.
 pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
+    mount_claimed(fs, dir, options, None)
+}
+
+/// As [`mount`], of a device that the kernel has been given, if one was.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_claimed(fs: Fs, dir: &Path, options: &MountOptions, claim: Option<Claim>) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
-    let (thread, instead) = start(&Arc::new(server), dir, options, read_only)?;
+    let (thread, instead) = start(&Arc::new(server), dir, options, read_only, claim)?;
     Ok(Mounted { dir: dir.into(), thread, outcome, instead })
 }
 
@@ -160,22 +171,60 @@ pub(crate) fn start(
     dir: &Path,
     options: &MountOptions,
     read_only: bool,
+    claim: Option<Claim>,
 ) -> io::Result<(Serving, Option<String>)> {
-    let (thread, instead) = match options.transport {
-        Transport::Device => (start_device(service, dir, options, read_only)?, None),
-        wanted => match start_rings(service, dir, options, read_only)? {
-            Ok(thread) => (thread, None),
-            Err(why) => {
-                let told = (wanted == Transport::IoUring).then_some(why);
-                (start_device(service, dir, options, read_only)?, told)
-            }
-        },
+    let why_not = match options.transport {
+        Transport::Device => Some(String::new()),
+        Transport::IoUring | Transport::Auto => Transport::IoUring.missing(),
+    };
+    let (thread, over_rings) = match nix::unistd::geteuid().is_root() {
+        true => start_as_root(service, dir, options, read_only, claim, why_not.is_none())?,
+        false => (start_as_user(service, dir, options, read_only)?, false),
     };
     tune::raise_limits(dir);
+    let missed = options.transport == Transport::IoUring && !over_rings;
+    let instead = missed.then(|| why_not.unwrap_or("this kernel does not offer FUSE over io_uring".into()));
     Ok((thread, instead))
 }
 
-fn start_device(
+/// True if requests come through rings.
+fn start_as_root(
+    service: &Arc<impl Service>,
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+    claim: Option<Claim>,
+    rings: bool,
+) -> io::Result<(Serving, bool)> {
+    let fuse = match claim {
+        Some(claim) => claim.mount(dir, options, read_only)?,
+        None => kernel::mount(dir, options, read_only)?,
+    };
+    let started = serve(service, Arc::new(fuse.into()), dir, options, rings);
+    if started.is_err() {
+        unmount_dir(dir, true)?;
+    }
+    started
+}
+
+fn serve(
+    service: &Arc<impl Service>,
+    fuse: Arc<File>,
+    dir: &Path,
+    options: &MountOptions,
+    rings: bool,
+) -> io::Result<(Serving, bool)> {
+    let over_rings = hello::agree(&fuse, &**service, rings)?;
+    service.connect(ring::teller(fuse.clone()));
+    let thread = match over_rings {
+        true => ring::start(service.clone(), fuse, dir)?,
+        false => reader::start(service.clone(), fuse, dir, options.thread_count())?,
+    };
+    Ok((thread, over_rings))
+}
+
+/// fusermount3(1) mounts for them.
+fn start_as_user(
     service: &Arc<impl Service>,
     dir: &Path,
     options: &MountOptions,
@@ -183,33 +232,10 @@ fn start_device(
 ) -> io::Result<Serving> {
     let config = options.config(read_only);
     let device = Device::new(service.clone(), options.thread_count())?;
-    let session = match nix::unistd::geteuid().is_root() {
-        true => Session::from_fd(device, kernel::mount(dir, options, read_only)?, config.acl, config)?,
-        false => Session::new(device, dir, &config)?,
-    };
+    let session = Session::new(device, dir, &config)?;
     let notifier = session.notifier();
     service.connect(Box::new(move |ino, off, len| notifier.inval_inode(ino, off, len)));
     std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())
-}
-
-/// The text says why there are none.
-fn start_rings(
-    service: &Arc<impl Service>,
-    dir: &Path,
-    options: &MountOptions,
-    read_only: bool,
-) -> io::Result<Result<Serving, String>> {
-    if let Some(why) = Transport::IoUring.missing() {
-        return Ok(Err(why));
-    }
-    let started = ring::start(service.clone(), kernel::mount(dir, options, read_only)?, dir);
-    if started.is_err() {
-        unmount_dir(dir, true)?;
-    }
-    match started {
-        Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(Err(e.to_string())),
-        other => other.map(Ok),
-    }
 }
 
 impl Mounted {

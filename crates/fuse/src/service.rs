@@ -2,7 +2,7 @@
 //!
 //! Transports call from many threads at once. A call may wait; what a transport has to know of that, it asks beforehand.
 
-use extant::{New, SetAttr};
+use extant::{New, SetAttr, Timestamp};
 use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
 use std::io;
 use std::time::Duration;
@@ -92,7 +92,7 @@ pub trait Service: Send + Sync + 'static {
     /// From now on the kernel can be told what is old. Called once, before the first request.
     fn connect(&self, _tell: Tell) {}
 
-    /// The mount has ended. Called once, after the last request.
+    /// The mount has ended: called after the last request, maybe twice.
     fn end(&self) {}
 
     /// The inode of a name; none if there is no such name. Counts one lookup.
@@ -103,6 +103,11 @@ pub trait Service: Send + Sync + 'static {
 
     /// Attributes; of an open file, or by name.
     fn attr(&self, ino: INodeNo, open: bool) -> Answer<FileAttr>;
+
+    /// Attributes, and when the inode was made, if that is known.
+    fn attr_and_birth(&self, _ino: INodeNo) -> Answer<(FileAttr, Option<Timestamp>)> {
+        Err(Errno::ENOSYS)
+    }
 
     /// Changes attributes; gives them all.
     fn set_attr(&self, who: Who, ino: INodeNo, set: SetAttr) -> Answer<FileAttr>;
@@ -115,6 +120,11 @@ pub trait Service: Send + Sync + 'static {
 
     /// Makes and opens a file. Counts one lookup.
     fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, flags: i32) -> Answer<Entry>;
+
+    /// Makes and opens a file without a name, in the directory `dir` as far as owners and flags go. Counts one lookup.
+    fn create_nameless(&self, _who: Who, _dir: INodeNo, _mode: u32, _umask: u32, _flags: i32) -> Answer<Entry> {
+        Err(Errno::ENOSYS)
+    }
 
     /// Removes a name, not of a directory.
     fn unlink(&self, parent: INodeNo, name: &[u8]) -> Answer<()>;
@@ -148,6 +158,16 @@ pub trait Service: Send + Sync + 'static {
     /// Whether [`Service::fsync`] waits for a device.
     fn fsync_waits(&self) -> bool {
         true
+    }
+
+    /// Makes everything durable.
+    fn sync(&self) -> Answer<()> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// Where a block of a file lies on the device, in blocks of that size; 0: nowhere. What the kernel keeps of the file it has written.
+    fn place(&self, _ino: INodeNo, _block: u64, _block_size: u32) -> Answer<u64> {
+        Err(Errno::ENOSYS)
     }
 
     /// Hands out names from a place in a directory, until `each` refuses one.
@@ -202,7 +222,7 @@ pub trait Service: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Whether the kernel may keep data of this file that it has not written: [`Service::write_back`] comes before a seek then.
+    /// Whether the kernel may keep data of this file that it has not written: [`Service::write_back`] comes before a seek and before [`Service::place`] then.
     fn is_written_to(&self, _ino: INodeNo) -> bool {
         false
     }

@@ -29,6 +29,7 @@ pub struct OpenOptions {
     create: bool,
     force: bool,
     lock: bool,
+    claimed: bool,
     wait: Option<Duration>,
 }
 
@@ -50,6 +51,7 @@ impl OpenOptions {
             create: false,
             force: false,
             lock: true,
+            claimed: false,
             wait: None,
         }
     }
@@ -106,6 +108,13 @@ impl OpenOptions {
     #[must_use]
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
+        self
+    }
+
+    /// The caller has had the kernel claim the disk for it, so that nobody else can open it exclusively: nor does this.
+    #[must_use]
+    pub fn claimed(mut self, claimed: bool) -> Self {
+        self.claimed = claimed;
         self
     }
 
@@ -167,7 +176,7 @@ impl OpenOptions {
             result => Some(kind_of(&self.path, &result.map_err(|error| self.named(error))?)?),
         };
         let kind = existing.unwrap_or(Kind::Regular);
-        let exclusive = kind == Kind::Disk && self.lock && !self.read_only;
+        let exclusive = kind == Kind::Disk && self.lock && !self.read_only && !self.claimed;
         let flags = nix::libc::O_NONBLOCK | if exclusive { nix::libc::O_EXCL } else { 0 };
         let file = fs::OpenOptions::new()
             .read(true)
@@ -214,7 +223,7 @@ impl OpenOptions {
         }
         match kind {
             // A writer's own exclusive open has shown it to be free.
-            Kind::Disk if self.read_only && kernel_use::is_held(&self.path) => {
+            Kind::Disk if self.read_only && !self.claimed && kernel_use::is_held(&self.path) => {
                 Err(busy(&self.path, "mounted, or held by another program"))
             }
             Kind::Disk => Ok(()),

@@ -35,6 +35,8 @@ pub struct Options {
     pub writeback_cache: bool,
     /// Threads that serve; 0: by the number of CPUs.
     pub threads: usize,
+    /// The kernel holds a block device for the mount, as it does for its own file systems.
+    pub block_device: bool,
     /// How requests come from the kernel.
     pub transport: Transport,
     /// Where the external journal is, for a file system that has one.
@@ -65,6 +67,7 @@ impl Default for Options {
             direct_io: false,
             writeback_cache: true,
             threads: 0,
+            block_device: true,
             transport: Transport::default(),
             journal: None,
             tree_memory: None,
@@ -151,6 +154,8 @@ impl Options {
             "dirsync" => self.flags |= MountFlags::DIRSYNC,
             "prefetch_block_bitmaps" => self.prefetch = true,
             "no_prefetch_block_bitmaps" => self.prefetch = false,
+            "blkdev" => self.block_device = true,
+            "noblkdev" => self.block_device = false,
             "writeback_cache" => self.writeback_cache = true,
             "no_writeback_cache" => self.writeback_cache = false,
             _ if self.apply_flag(word) => {}

@@ -6,7 +6,7 @@ use crate::failure::{At, Failure, Result};
 use crate::text::count;
 use extant::device::{image_spec, is_write_protected};
 use extant::{Error, Fs, OpenOptions, Operations};
-use extant_fuse::{MountOptions, Unmounter};
+use extant_fuse::{Claim, MountOptions, Unmounter};
 use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -33,12 +33,12 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
 
 fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::Level) -> Result<extant_fuse::Mounted> {
     start_log(audience, log, level).at("the log file")?;
-    let fs = open(plan)?;
+    let (fs, claim) = open(plan)?;
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
-    let mounted = extant_fuse::mount(fs, &plan.dir, &fuse_options(plan)).at(plan.dir.display())?;
+    let mounted = extant_fuse::mount_claimed(fs, &plan.dir, &fuse_options(plan), claim).at(plan.dir.display())?;
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
     }
@@ -97,17 +97,28 @@ fn open_options(plan: &Plan) -> OpenOptions {
     options
 }
 
-/// Opens the image. One that is not mounted but in use is waited for: `umount` returns before the server has finished.
-fn open(plan: &Plan) -> Result<Fs> {
+/// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in use is waited for: `umount` returns before
+/// the server has finished.
+fn open(plan: &Plan) -> Result<(Fs, Option<Claim>)> {
     let options = open_options(plan);
     let begin = Instant::now();
     loop {
-        match Fs::open(&plan.image, &options) {
+        match claim_and_open(plan, &options) {
             Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy && may_wait(plan, begin) => thread::sleep(LOOK),
             Err(e) => return Err(refused(plan, &e)),
-            Ok(fs) => return accepted(plan, fs),
+            Ok((fs, claim)) => return Ok((accepted(plan, fs)?, claim)),
         }
     }
+}
+
+fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Claim>), Error> {
+    let spec = image_spec(&plan.image);
+    let claim = match plan.options.block_device && spec.path == plan.image {
+        true => Claim::of(&spec.path, &fuse_options(plan), plan.options.read_only).map_err(Error::Io)?,
+        false => None,
+    };
+    let fs = Fs::open(&plan.image, &options.clone().claimed(claim.is_some()))?;
+    Ok((fs, claim))
 }
 
 /// mount(8) is refused what the kernel refuses, too: a protected disk whose log cannot be replayed onto it.

@@ -107,6 +107,24 @@ fn other_types_show_their_name() {
     image.assert_clean();
 }
 
+/// The kernel holds a disk for its mount, unless that is not wanted: then it is as with images in files.
+#[test]
+fn a_disk_shows_as_one() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    let disk = kernel::Loop::attach(image.path(), false);
+    for (options, shown) in [("rw", "fuseblk.ext4"), ("rw,noblkdev", "fuse.ext4")] {
+        names.call("mount.ext4", &args![disk.device(), &dir, "-o", options]).must_succeed();
+        let found = options_of(&dir, "FSTYPE");
+        let again = run(EXTANT, &args!["mount", disk.device(), names.0.dir("other")]);
+        names.call("umount.fuse", &args![&dir]).must_succeed();
+        assert_eq!(found, shown);
+        assert!(again.code != 0 && again.errors().contains("is mounted at"), "{again}");
+        image.assert_clean();
+    }
+}
+
 #[test]
 fn unknown_options_end_with_32() {
     let names = Names::new();

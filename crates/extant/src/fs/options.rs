@@ -19,6 +19,7 @@ pub struct OpenOptions {
     pub(crate) read_only: bool,
     pub(crate) no_recovery: bool,
     pub(crate) wait: bool,
+    pub(crate) claimed: bool,
     pub(crate) direct_io: bool,
     pub(crate) commit_interval: Duration,
     pub(crate) memory: u64,
@@ -58,6 +59,7 @@ impl Default for OpenOptions {
             discard: false,
             zero_tables: false,
             use_reserve: false,
+            claimed: false,
             orphans: None,
             plug: PlugPolicy::default(),
             tunables: Vec::new(),
@@ -98,6 +100,12 @@ impl OpenOptions {
     /// Wait for another program to let go of the image, instead of failing.
     pub fn wait(mut self, yes: bool) -> Self {
         self.wait = yes;
+        self
+    }
+
+    /// The caller has had the kernel claim the disk: it is not opened exclusively.
+    pub fn claimed(mut self, yes: bool) -> Self {
+        self.claimed = yes;
         self
     }
 
@@ -214,20 +222,20 @@ impl OpenOptions {
         match &self.journal {
             None => Ok(None),
             Some(Journal::Device(device)) => Ok(Some(device.clone())),
-            Some(Journal::Path(path)) => self.open_device(path, read_only).map(Some),
+            Some(Journal::Path(path)) => self.open_device(path, read_only, false).map(Some),
         }
     }
 
     /// Opens the device that a path names, as [`crate::Fs::open`] does.
     pub fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
-        self.open_device(path, self.read_only)
+        self.open_device(path, self.read_only, self.claimed)
     }
 
-    fn open_device(&self, path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+    fn open_device(&self, path: &Path, read_only: bool, claimed: bool) -> Result<Arc<dyn BlockDevice>> {
         let spec = image_spec(path);
         let how = extant_blocks::OpenOptions::from_spec(&spec).read_only(read_only).direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);
-        Ok(Arc::new(how.wait(patience).open().map_err(Error::Io)?))
+        Ok(Arc::new(how.claimed(claimed).wait(patience).open().map_err(Error::Io)?))
     }
 }
 

@@ -134,6 +134,24 @@ impl Operations {
         file::seek(self.st(), &node.0, offset, data)
     }
 
+    /// Where on the device `len` bytes from `offset` on lie together, whether they were written or are only kept for the file; none where
+    /// they do not. It holds until the file is changed. Files whose content goes through the journal have no such place: an older copy may
+    /// go home at any time.
+    pub fn place_of(&self, node: &Node, offset: u64, len: u64) -> Result<Option<u64>> {
+        let _lock = node.0.read_lock()?;
+        if node.0.logs_data(self.st()) {
+            return Ok(None);
+        }
+        let mut found = None;
+        file::fiemap(self.st(), &node.0, offset, len, &mut |extent| {
+            let within = offset.checked_sub(extent.logical).filter(|at| at.saturating_add(len) <= extent.len);
+            let placed = !extent.flags.delayed && !extent.flags.inline;
+            found = within.filter(|_| placed).map(|at| extent.physical + at);
+            false
+        })?;
+        Ok(found)
+    }
+
     /// Somebody who wrote has closed the file: space kept for its growth may go back.
     pub fn close_hint(&self, node: &Node) {
         file::close_writer(&node.0);

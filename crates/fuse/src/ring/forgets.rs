@@ -27,7 +27,8 @@ pub fn read(mut fuse: &File, service: &impl Service) -> io::Result<()> {
     }
 }
 
-fn handle(mut fuse: &File, service: &impl Service, request: &[u8]) -> io::Result<()> {
+/// Takes in what was forgotten; tells the kernel that nothing else is known here.
+pub fn handle(mut fuse: &File, service: &impl Service, request: &[u8]) -> io::Result<()> {
     let Ok((head, rest)) = InHeader::read_from_prefix(request) else { return Ok(()) };
     match head.opcode {
         op::FORGET => {

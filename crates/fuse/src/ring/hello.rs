@@ -18,8 +18,8 @@ const LEAST_BUFFER: usize = 8192;
 /// Bytes of a page, in which the kernel counts a request's size.
 const PAGE: u32 = 4096;
 
-/// Reads the first request and answers it. Unsupported if the kernel does not offer this transport; nothing is answered then.
-pub fn agree(mut fuse: &File, service: &impl Service) -> io::Result<()> {
+/// Reads the first request and answers it. True if requests come through rings: where that is wanted, and the kernel offers it.
+pub fn agree(mut fuse: &File, service: &impl Service, rings: bool) -> io::Result<bool> {
     let mut buf = vec![0; LEAST_BUFFER];
     let len = fuse.read(&mut buf)?;
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's first FUSE request is not understood");
@@ -28,24 +28,23 @@ pub fn agree(mut fuse: &File, service: &impl Service) -> io::Result<()> {
     if head.opcode != op::INIT || init.major != MAJOR {
         return Err(wrong());
     }
-    let reply = answer(&init, service)?;
+    let reply = answer(&init, service, rings);
     let len = size_of::<OutHeader>() + size_of::<InitOut>();
     let head = OutHeader { len: len as u32, error: 0, unique: head.unique };
-    fuse.write_all(&[head.as_bytes(), reply.as_bytes()].concat())
+    fuse.write_all(&[head.as_bytes(), reply.as_bytes()].concat())?;
+    Ok(u64::from(reply.flags2) << 32 & InitFlags::FUSE_OVER_IO_URING.bits() != 0)
 }
 
-fn answer(init: &InitIn, service: &impl Service) -> io::Result<InitOut> {
+fn answer(init: &InitIn, service: &impl Service, rings: bool) -> InitOut {
     let offered = InitFlags::from_bits_retain(u64::from(init.flags) | u64::from(init.flags2) << 32);
-    if !offered.contains(InitFlags::FUSE_OVER_IO_URING) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel does not offer FUSE over io_uring"));
-    }
-    let own = InitFlags::FUSE_OVER_IO_URING
+    let over_rings = if rings { InitFlags::FUSE_OVER_IO_URING } else { InitFlags::empty() };
+    let own = over_rings
         | InitFlags::FUSE_INIT_EXT
         | InitFlags::FUSE_MAX_PAGES
         | InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_BIG_WRITES;
     let taken = flags::wanted(service.wants()).into_iter().fold(own, InitFlags::union) & offered;
-    Ok(InitOut {
+    InitOut {
         major: MAJOR,
         minor: MINOR,
         max_readahead: init.max_readahead.min(flags::MAX_REQUEST),
@@ -60,5 +59,5 @@ fn answer(init: &InitIn, service: &impl Service) -> io::Result<InitOut> {
         max_stack_depth: 0,
         request_timeout: 0,
         unused: [0; 11],
-    })
+    }
 }

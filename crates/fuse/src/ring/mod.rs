@@ -4,8 +4,8 @@
 //! caches. Each thread has a ring of its own, and in it slots for requests. The kernel fills a slot when somebody asks; one system call
 //! sends the replies and takes what came meanwhile.
 
-mod forgets;
-mod hello;
+pub(crate) mod forgets;
+pub(crate) mod hello;
 mod queue;
 mod slot;
 
@@ -18,7 +18,6 @@ use nix::unistd::Pid;
 use queue::{Others, Pace, Queue, Staff};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle, ScopedJoinHandle};
@@ -59,7 +58,7 @@ fn processors() -> io::Result<u16> {
 }
 
 /// Tells the kernel through the connection what is old.
-fn teller(fuse: Arc<File>) -> Tell {
+pub(crate) fn teller(fuse: Arc<File>) -> Tell {
     Box::new(move |ino, off, len| {
         let body = InvalInode { ino: ino.0, off, len };
         let bytes = size_of::<OutHeader>() + size_of::<InvalInode>();
@@ -68,16 +67,9 @@ fn teller(fuse: Arc<File>) -> Tell {
     })
 }
 
-/// Agrees with the kernel and starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount
-/// ended.
-///
-/// # Errors
-/// Unsupported if the kernel does not offer this transport.
-pub fn start(service: Arc<impl Service>, fuse: OwnedFd, dir: &Path) -> io::Result<JoinHandle<io::Result<()>>> {
-    let fuse = Arc::new(File::from(fuse));
+/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount ended.
+pub fn start(service: Arc<impl Service>, fuse: Arc<File>, dir: &Path) -> io::Result<JoinHandle<io::Result<()>>> {
     let queues = processors()?;
-    hello::agree(&fuse, &*service)?;
-    service.connect(teller(fuse.clone()));
     let dir = dir.to_path_buf();
     Builder::new().name("extant-fuse".into()).spawn(move || serve(&service, &fuse, &dir, queues))
 }
@@ -95,7 +87,7 @@ impl Drop for Abort<'_> {
 }
 
 /// Runs a thread's work; the mount ends if that fails.
-fn needed(dir: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn needed(dir: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let abort = Abort(dir);
     work()?;
     std::mem::forget(abort);
@@ -133,7 +125,7 @@ fn serve(service: &Arc<impl Service>, fuse: &Arc<File>, dir: &Path, queues: u16)
     served
 }
 
-fn join(thread: ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
+pub(crate) fn join(thread: ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
     thread.join().map_err(|_| io::Error::other("a serving thread panicked"))?
 }
 

@@ -142,9 +142,19 @@ pub struct Staff<S: Service> {
 impl<S: Service> Staff<S> {
     fn way(&self, head: &InHeader) -> Way {
         match head.opcode {
-            op::LSEEK if self.service.is_written_to(INodeNo(head.node)) => Way::Asking,
+            op::LSEEK | op::BMAP if self.service.is_written_to(INodeNo(head.node)) => Way::Asking,
+            op::DESTROY | op::SYNCFS => Way::Long,
             other if self.pace.is_long(other) => Way::Long,
             _ => Way::Here,
+        }
+    }
+
+    /// What is said where no slot is left to wait with.
+    fn refusal(head: &InHeader) -> i32 {
+        match head.opcode {
+            op::LSEEK => nix::libc::ENOSYS,
+            // The kernel takes that for a hole; of the other it would remember that nothing ever has a place.
+            _ => nix::libc::EBUSY,
         }
     }
 
@@ -245,7 +255,9 @@ impl<S: Service> Queue<S> {
             Way::Long => self.hand_over(slot, false),
             Way::Asking if self.asking.begin(slot.queue()) => self.hand_over(slot, true),
             Way::Asking => {
-                slot.answer(head.map_or(0, |head| head.unique), -nix::libc::ENOSYS, 0);
+                let (unique, error) =
+                    head.map_or((0, nix::libc::EBUSY), |head| (head.unique, Staff::<S>::refusal(&head)));
+                slot.answer(unique, -error, 0);
                 return self.ring.give_back(slot);
             }
         }

@@ -16,7 +16,7 @@ use crate::service::{Answer, Data, Entry, Listed, Service, Tell, Usage, Wants, W
 use crate::stats;
 use extant::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
-    RenameFlags as Rename, SetAttr, XattrMode,
+    RenameFlags as Rename, SetAttr, Timestamp, XattrMode,
 };
 use fuser::{FileAttr, INodeNo, WriteFlags};
 use std::io;
@@ -146,6 +146,13 @@ impl Service for Server {
         })
     }
 
+    fn attr_and_birth(&self, ino: INodeNo) -> Answer<(FileAttr, Option<Timestamp>)> {
+        guarded(|| {
+            let attr = self.node(ino)?.attr();
+            Ok((self.file_attr(&attr), attr.crtime))
+        })
+    }
+
     fn set_attr(&self, who: Who, ino: INodeNo, set: SetAttr) -> Answer<FileAttr> {
         guarded(|| self.change(who, ino, set))
     }
@@ -165,6 +172,20 @@ impl Service for Server {
     fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
         guarded(|| {
             let (node, made) = self.create_or_open(who, at, mode, umask, flags)?;
+            if writes(flags) {
+                self.writers.open(made.attr.ino);
+                self.ops.open_hint(&node);
+            }
+            Ok(made)
+        })
+    }
+
+    fn create_nameless(&self, who: Who, dir: INodeNo, mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
+        guarded(|| {
+            let caller = Caller { uid: who.uid, gid: who.gid, umask: umask as u16 };
+            // The engine's own hold is the kernel's lookup.
+            let node = self.ops.create_nameless(&caller, &self.node(dir)?, (mode & 0o7777) as u16)?;
+            let made = self.entry_of(&node);
             if writes(flags) {
                 self.writers.open(made.attr.ino);
                 self.ops.open_hint(&node);
@@ -244,6 +265,23 @@ impl Service for Server {
             self.ops.sync_node(&self.node(ino)?, datasync)?;
             self.notices.settle(ino);
             Ok(())
+        })
+    }
+
+    fn sync(&self) -> Answer<()> {
+        guarded(|| self.ops.sync())
+    }
+
+    fn place(&self, ino: INodeNo, block: u64, block_size: u32) -> Answer<u64> {
+        guarded(|| {
+            // Kernels before 6.17 take a file's blocks for those of the mount.
+            if block_size == 0 || block_size != self.block_size {
+                return Ok(0);
+            }
+            let size = u64::from(block_size);
+            let offset = block.checked_mul(size).ok_or(Errno::FBig)?;
+            let place = self.ops.place_of(&self.node(ino)?, offset, size)?;
+            Ok(place.map_or(0, |at| at / size))
         })
     }
 

@@ -1,9 +1,10 @@
 //! Replies as bytes.
 
-use super::structs::{AttrOut, Attributes, EntryOut, OpenOut};
-use crate::convert::negative;
+use super::structs::{AttrOut, Attributes, EntryOut, OpenOut, StatxOut, Time, statx as mask};
+use crate::convert::{decode_rdev, negative};
 use crate::flags;
 use crate::service::{Answer, Entry};
+use extant::Timestamp;
 use fuser::{Errno, FileAttr, FileType};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zerocopy::{Immutable, IntoBytes};
@@ -99,6 +100,39 @@ fn attributes(a: &FileAttr) -> Attributes {
 
 pub fn attr_out(attr: &FileAttr, ttl: Duration) -> AttrOut {
     AttrOut { valid: ttl.as_secs(), valid_nsec: ttl.subsec_nanos(), dummy: 0, attr: attributes(attr) }
+}
+
+/// All attributes; the time of birth where the inode has one.
+pub fn statx(attr: &FileAttr, birth: Option<Timestamp>, ttl: Duration) -> StatxOut {
+    let time = |(sec, nsec)| Time { sec, nsec, reserved: 0 };
+    let (rdev_major, rdev_minor) = decode_rdev(attr.rdev);
+    StatxOut {
+        valid: ttl.as_secs(),
+        valid_nsec: ttl.subsec_nanos(),
+        dummy: 0,
+        spare: [0; 2],
+        mask: mask::BASIC | if birth.is_some() { mask::BIRTH } else { 0 },
+        blksize: attr.blksize,
+        attributes: 0,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: type_bits(attr.kind) as u16 | attr.perm,
+        spare0: 0,
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        attributes_mask: 0,
+        atime: time(since_epoch(attr.atime)),
+        btime: time(birth.map_or((0, 0), |t| (t.sec, t.nsec))),
+        ctime: time(since_epoch(attr.ctime)),
+        mtime: time(since_epoch(attr.mtime)),
+        rdev_major,
+        rdev_minor,
+        dev_major: 0,
+        dev_minor: 0,
+        spare2: [0; 14],
+    }
 }
 
 pub fn entry_out(attr: &FileAttr, generation: u64, ttl: Duration) -> EntryOut {

@@ -83,8 +83,14 @@ impl Call<'_> {
 pub fn answer(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
     let node = INodeNo(call.head.node);
     match call.head.opcode {
-        op::LOOKUP | op::SYMLINK | op::MKNOD | op::MKDIR | op::LINK | op::CREATE => named(service, node, call),
+        op::LOOKUP | op::SYMLINK | op::MKNOD | op::MKDIR | op::LINK | op::CREATE | op::TMPFILE => {
+            named(service, node, call)
+        }
         op::GETATTR | op::SETATTR => attributes(service, node, call),
+        op::STATX => {
+            let (attr, birth) = service.attr_and_birth(node)?;
+            reply::only(call.payload, &reply::statx(&attr, birth, service.time_to_live()))
+        }
         op::UNLINK => service.unlink(node, call.name()?).map(|()| 0),
         op::RMDIR => service.rmdir(node, call.name()?).map(|()| 0),
         op::RENAME => rename(service, node, call.arg::<RenameIn>()?.new_dir, 0, &call),
@@ -122,6 +128,16 @@ pub fn answer(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
             reply::only(call.payload, &LseekOut { offset })
         }
         op::COPY_FILE_RANGE => copy(service, node, call),
+        op::BMAP => {
+            let arg: BmapIn = call.arg()?;
+            let block = service.place(node, arg.block, arg.block_size)?;
+            reply::only(call.payload, &BmapOut { block })
+        }
+        op::SYNCFS => service.sync().map(|()| 0),
+        op::DESTROY => {
+            service.end();
+            Ok(0)
+        }
         _ => Err(Errno::ENOSYS),
     }
 }
@@ -152,9 +168,12 @@ fn named(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize>
             };
             service.make(who, (node, call.name()?), arg.mode, arg.umask, what)?
         }
-        _ => {
+        opcode => {
             let arg: CreateIn = call.arg()?;
-            let made = service.create(who, (node, call.name()?), arg.mode, arg.umask, arg.flags)?;
+            let made = match opcode {
+                op::TMPFILE => service.create_nameless(who, node, arg.mode, arg.umask, arg.flags)?,
+                _ => service.create(who, (node, call.name()?), arg.mode, arg.umask, arg.flags)?,
+            };
             let mut out = reply::Out::new(call.payload);
             out.put(&reply::entry(&made, ttl))?;
             out.put(&reply::opened())?;

@@ -30,6 +30,9 @@ pub mod op {
     pub const READDIR: u32 = 28;
     pub const FSYNCDIR: u32 = 30;
     pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
+    pub const BMAP: u32 = 37;
+    pub const DESTROY: u32 = 38;
     pub const IOCTL: u32 = 39;
     pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
@@ -37,6 +40,9 @@ pub mod op {
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
+    pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
 }
 
 /// Defines structures and asserts their sizes.
@@ -101,6 +107,41 @@ structures! {
     LseekIn = 24 { fh: u64, offset: i64, whence: i32, padding: u32 }
     /// Copying.
     CopyIn = 56 { fh_in: u64, offset_in: u64, node_out: u64, fh_out: u64, offset_out: u64, len: u64, flags: u64 }
+    /// Where a block of a file lies.
+    BmapIn = 16 { block: u64, block_size: u32, padding: u32 }
+    /// Making everything durable.
+    SyncfsIn = 8 { padding: u64 }
+    /// Whose attributes, birth time among them.
+    StatxIn = 24 { getattr_flags: u32, reserved: u32, fh: u64, flags: u32, mask: u32 }
+}
+
+/// How long the structure of a request is, which stands between its header and names or data.
+pub fn argument(opcode: u32) -> usize {
+    match opcode {
+        op::GETATTR => size_of::<GetAttrIn>(),
+        op::SETATTR => size_of::<SetAttrIn>(),
+        op::MKNOD => size_of::<MknodIn>(),
+        op::MKDIR => size_of::<MkdirIn>(),
+        op::RENAME => size_of::<RenameIn>(),
+        op::RENAME2 => size_of::<Rename2In>(),
+        op::LINK => size_of::<LinkIn>(),
+        op::OPEN => size_of::<OpenIn>(),
+        op::READ | op::READDIR | op::READDIRPLUS => size_of::<ReadIn>(),
+        op::WRITE => size_of::<WriteIn>(),
+        op::RELEASE => size_of::<ReleaseIn>(),
+        op::FSYNC | op::FSYNCDIR => size_of::<FsyncIn>(),
+        op::SETXATTR => size_of::<SetXattrIn>(),
+        op::GETXATTR | op::LISTXATTR => size_of::<GetXattrIn>(),
+        op::CREATE | op::TMPFILE => size_of::<CreateIn>(),
+        op::BMAP => size_of::<BmapIn>(),
+        op::IOCTL => size_of::<IoctlIn>(),
+        op::FALLOCATE => size_of::<FallocateIn>(),
+        op::LSEEK => size_of::<LseekIn>(),
+        op::COPY_FILE_RANGE => size_of::<CopyIn>(),
+        op::SYNCFS => size_of::<SyncfsIn>(),
+        op::STATX => size_of::<StatxIn>(),
+        _ => 0,
+    }
 }
 
 structures! {
@@ -140,6 +181,17 @@ structures! {
     IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
     /// Where something was found.
     LseekOut = 8 { offset: u64 }
+    /// Where a block lies; 0: nowhere.
+    BmapOut = 8 { block: u64 }
+    /// A time.
+    Time = 16 { sec: i64, nsec: u32, reserved: i32 }
+    /// Attributes; `mask` says which.
+    StatxOut = 288 {
+        valid: u64, valid_nsec: u32, dummy: u32, spare: [u64; 2],
+        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,
+        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: Time, btime: Time, ctime: Time, mtime: Time,
+        rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
+    }
     /// A name in a listing; the name follows, padded to 8 bytes.
     Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
     /// Tells the kernel to drop what it keeps of an inode.
@@ -148,6 +200,12 @@ structures! {
 
 /// The code of [`InvalInode`], in the place of an error.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// Bits of [`StatxOut::mask`].
+pub mod statx {
+    pub const BASIC: u32 = 0x7ff;
+    pub const BIRTH: u32 = 0x800;
+}
 
 /// Bits of [`SetAttrIn::valid`].
 pub mod set {

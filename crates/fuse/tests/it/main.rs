@@ -2,8 +2,10 @@
 
 mod control;
 mod directories;
+mod disks;
 mod handles;
 mod mounts;
+mod nameless;
 mod names;
 mod oracle;
 mod permissions;

@@ -34,6 +34,11 @@ fn enable_rings() {
     }
 }
 
+/// How this thread's test is served.
+pub fn transport() -> Transport {
+    TRANSPORT.get()
+}
+
 /// Runs a test with mounts that are served through io_uring.
 pub fn over_rings(test: impl FnOnce()) {
     enable_rings();

@@ -1,0 +1,138 @@
+//! The usual transport, for root: threads read requests from `/dev/fuse`, each through a descriptor of its own.
+//!
+//! A thread serves what it read. What waits for a commit, or has to wait for requests of its own, goes to other threads, so that some
+//! always read: the replies go to the descriptor that the request came from.
+
+use crate::clone::another;
+use crate::flags::MAX_REQUEST;
+use crate::pool::Pool;
+use crate::ring::{forgets, join, needed};
+use crate::service::{Answer, Service};
+use crate::wire::structs::{InHeader, OutHeader, argument, op};
+use crate::wire::{Call, answer};
+use fuser::{Errno, INodeNo};
+use nix::libc;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Threads for those who wait.
+const WAITERS: usize = 16;
+
+/// Room for the largest request, or reply, and what stands before it.
+const BUFFER: usize = MAX_REQUEST as usize + 4096;
+
+/// Room for the reply to a request that other threads serve: those are short.
+const SHORT: usize = 64;
+
+/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount ended.
+pub fn start(
+    service: Arc<impl Service>,
+    fuse: Arc<File>,
+    dir: &Path,
+    threads: usize,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let dir = dir.to_path_buf();
+    Builder::new().name("extant-fuse".into()).spawn(move || serve(&service, fuse, &dir, threads))
+}
+
+fn serve(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usize) -> io::Result<()> {
+    let pool = Arc::new(Pool::start(WAITERS, threads / 2)?);
+    let served = std::thread::scope(|scope| {
+        let spawn = |number: usize| {
+            let fuse = if number == 0 { fuse.clone() } else { Arc::new(another(&fuse)?) };
+            let reader = Reader { fuse, service: service.clone(), pool: pool.clone(), buf: vec![0; BUFFER] };
+            let name = format!("extant-fuse-{number}");
+            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, || reader.run()))
+        };
+        let running: Vec<_> = (0..threads.max(1)).map(spawn).collect();
+        running.into_iter().map(|thread| join(thread?)).fold(Ok(()), io::Result::and)
+    });
+    if let Some(mut pool) = Arc::into_inner(pool) {
+        pool.stop();
+    }
+    service.end();
+    served
+}
+
+/// A thread that reads.
+struct Reader<S: Service> {
+    fuse: Arc<File>,
+    service: Arc<S>,
+    pool: Arc<Pool>,
+    buf: Vec<u8>,
+}
+
+impl<S: Service> Reader<S> {
+    /// Serves until the mount ends.
+    fn run(mut self) -> io::Result<()> {
+        loop {
+            match (&*self.fuse).read(&mut self.buf) {
+                Ok(len) => self.request(len),
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                    Some(libc::ENODEV) => return Ok(()),
+                    _ => return Err(e),
+                },
+            }
+        }
+    }
+
+    fn request(&mut self, len: usize) {
+        let request = self.buf.get(..len).unwrap_or_default();
+        let Ok((head, _)) = InHeader::read_from_prefix(request) else { return };
+        let node = INodeNo(head.node);
+        match head.opcode {
+            op::FORGET | op::BATCH_FORGET | op::INTERRUPT => {
+                if let Err(e) = forgets::handle(&self.fuse, &*self.service, request) {
+                    tracing::debug!("the kernel did not take a reply: {e}");
+                }
+            }
+            op::LSEEK | op::BMAP if self.service.is_written_to(node) => self.pool.run(self.later(len, true)),
+            op::FSYNC | op::FSYNCDIR | op::SYNCFS if self.service.fsync_waits() => {
+                self.pool.run_waiting(self.later(len, false));
+            }
+            _ => respond(&self.fuse, &*self.service, head, &mut self.buf, len),
+        }
+    }
+
+    /// What serves a short request from a copy.
+    fn later(&self, len: usize, written_first: bool) -> impl FnOnce() + Send + use<S> {
+        let (fuse, service) = (self.fuse.clone(), self.service.clone());
+        let mut buf = self.buf.get(..len).unwrap_or_default().to_vec();
+        buf.resize(len + SHORT, 0);
+        move || {
+            let Ok((head, _)) = InHeader::read_from_prefix(&buf) else { return };
+            if written_first {
+                service.write_back(INodeNo(head.node));
+            }
+            respond(&fuse, &*service, head, &mut buf, len);
+        }
+    }
+}
+
+/// Answers the request of `len` bytes that `buf` begins with. The reply takes the request's place, its header right before its payload.
+fn respond(mut fuse: &File, service: &impl Service, head: InHeader, buf: &mut [u8], len: usize) {
+    let start = size_of::<InHeader>() + argument(head.opcode);
+    let (error, size) = match served(service, head, buf, start, len) {
+        Ok(size) => (0, size),
+        Err(e) => (-e.code(), 0),
+    };
+    let out = OutHeader { len: (size_of::<OutHeader>() + size) as u32, error, unique: head.unique };
+    let Some(reply) = buf.get_mut(start - size_of::<OutHeader>()..start + size) else { return };
+    reply[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+    if let Err(e) = fuse.write_all(reply) {
+        // Who asked was killed meanwhile.
+        tracing::debug!("the kernel did not take a reply: {e}");
+    }
+}
+
+fn served(service: &impl Service, head: InHeader, buf: &mut [u8], start: usize, len: usize) -> Answer<usize> {
+    let rest = len.checked_sub(start).ok_or(Errno::EINVAL)?;
+    let (before, payload) = buf.split_at_mut_checked(start).ok_or(Errno::EINVAL)?;
+    let arg = before.get(size_of::<InHeader>()..).ok_or(Errno::EINVAL)?;
+    answer(service, Call { head, arg, payload, len: rest })
+}

@@ -1,0 +1,181 @@
+//! Mounts of block devices, which the kernel holds for the mount.
+
+use crate::served::{make, transport};
+use crate::watchdog::Watchdog;
+use extant::{Fs, OpenOptions};
+use extant_fuse::{Claim, MountOptions, Mounted, mount_claimed};
+use extant_testkit::image::Image;
+use extant_testkit::kernel::Loop;
+use extant_testkit::tool::{Printed, run};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// An image that is mounted as a disk.
+struct Disk {
+    // Dropped in this order.
+    mounted: Option<(Mounted, Watchdog)>,
+    device: Loop,
+    image: Image,
+    dir: PathBuf,
+}
+
+fn claim(device: &Path) -> io::Result<Option<Claim>> {
+    Claim::of(device, &MountOptions::default(), false)
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let image = make("default");
+        let device = Loop::attach(image.path(), false);
+        let dir = image.scratch().dir("mnt");
+        let mut disk = Disk { mounted: None, device, image, dir };
+        disk.mount();
+        disk
+    }
+
+    fn mount(&mut self) {
+        let claim = claim(self.device.device()).expect("nobody has it").expect("the kernel can hold it");
+        let fs = Fs::open(self.device.device(), &OpenOptions::new().claimed(true)).expect("the image opens");
+        let source = self.device.device().to_string_lossy().into_owned();
+        let options = MountOptions { source, transport: transport(), ..MountOptions::default() };
+        let mounted = mount_claimed(fs, &self.dir, &options, Some(claim)).expect("mount");
+        self.mounted = Some((mounted, Watchdog::over(&self.dir)));
+    }
+
+    /// Unmounts by the system call alone; the image is clean when that returns.
+    fn unmount(&mut self) {
+        let mut tries = 200;
+        // Programs that other tests start hold our descriptors between fork and exec.
+        while let Err(e) = nix::mount::umount(&self.dir) {
+            tries -= 1;
+            assert!(tries > 0 && e == nix::Error::EBUSY, "unmount: {e}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        self.image.assert_clean();
+        let (mounted, watchdog) = self.mounted.take().expect("mounted");
+        watchdog.rest();
+        mounted.wait().expect("everything is written");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+#[test]
+pub fn an_unmount_returns_when_everything_is_written() {
+    let mut disk = Disk::new();
+    for round in 0..3u8 {
+        for file in 0..20 {
+            fs::write(disk.path(&format!("f{file}")), vec![round; 300_000]).expect("write");
+        }
+        disk.unmount();
+        disk.mount();
+        assert_eq!(fs::read(disk.path("f7")).expect("read"), vec![round; 300_000]);
+    }
+    disk.unmount();
+}
+
+/// A mount shows the device's number, and nobody else may have the device.
+#[test]
+pub fn the_kernel_holds_the_device() {
+    let mut disk = Disk::new();
+    let device = disk.device.device().to_path_buf();
+    let number = fs::metadata(&device).expect("stat").rdev();
+    assert_eq!(fs::metadata(&disk.dir).expect("stat").dev(), number);
+    let kind = |refused: io::Result<Option<Claim>>| refused.err().map(|e| e.kind());
+    assert_eq!(kind(claim(&device)), Some(ErrorKind::ResourceBusy));
+    for options in [OpenOptions::new(), OpenOptions::new().read_only(true)] {
+        assert!(Fs::open(&device, &options).is_err(), "another engine has it");
+    }
+    let made = run("mke2fs", &[OsStr::new("-F"), device.as_os_str()]);
+    assert_ne!(made.code, 0, "{made}");
+    let other = disk.image.scratch().dir("other");
+    let mounted = run("mount", &[OsStr::new("-t"), OsStr::new("ext4"), device.as_os_str(), other.as_os_str()]);
+    assert_ne!(mounted.code, 0, "{mounted}");
+    disk.unmount();
+    // Dropped without a mount, a claim lets go.
+    drop(claim(&device).expect("nobody has it").expect("the kernel can hold it"));
+    Fs::open(&device, &OpenOptions::new()).expect("nobody has it").unmount().expect("unmount");
+    assert!(claim(disk.image.path()).expect("a file").is_none());
+}
+
+fn swap(program: &str, file: &Path) -> Printed {
+    run(program, &[file])
+}
+
+/// Swaps to a file and back off it.
+fn swap_to(file: &Path) {
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("chmod");
+    swap("mkswap", file).must_succeed();
+    swap("swapon", file).must_succeed();
+    let busy = fs::OpenOptions::new().write(true).open(file).and_then(|file| file.write_at(b"x", 1 << 20));
+    let off = swap("swapoff", file);
+    off.must_succeed();
+    assert_eq!(busy.map_err(|e| e.raw_os_error()), Err(Some(nix::libc::ETXTBSY)));
+}
+
+/// The kernel asks where the blocks of a swap file lie, and uses them itself.
+#[test]
+pub fn files_can_be_swap_files() {
+    const BYTES: usize = 4 << 20;
+    let mut disk = Disk::new();
+    let (written, kept, sparse) = (disk.path("written"), disk.path("kept"), disk.path("sparse"));
+    fs::write(&written, vec![7; BYTES]).expect("write");
+    swap_to(&written);
+    let file = File::create(&kept).expect("create");
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, BYTES as u64).expect("fallocate");
+    drop(file);
+    swap_to(&kept);
+    File::create(&sparse).and_then(|file| file.set_len(BYTES as u64)).expect("a hole");
+    fs::set_permissions(&sparse, fs::Permissions::from_mode(0o600)).expect("chmod");
+    swap("mkswap", &sparse).must_succeed();
+    let refused = swap("swapon", &sparse);
+    assert_ne!(refused.code, 0, "it has holes: {refused}");
+    disk.unmount();
+}
+
+/// Where blocks lie, as FIBMAP says, is where debugfs says that they lie, although nobody synced the file.
+#[test]
+pub fn blocks_lie_where_debugfs_says() {
+    let mut disk = Disk::new();
+    let path = disk.path("f");
+    let file = File::create(&path).expect("create");
+    file.write_all_at(&[3; 10_000], 5 * 4096).expect("write");
+    let shown = run("filefrag", &[OsStr::new("-Bve"), path.as_os_str()]).must_succeed();
+    drop(file);
+    disk.unmount();
+    let printed = run("debugfs", &[OsStr::new("-R"), OsStr::new("blocks /f"), disk.image.path().as_os_str()]);
+    let printed = printed.must_succeed();
+    let blocks: Vec<u32> = printed.text().split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    assert_eq!(blocks.len(), 3, "{printed}");
+    let text = shown.text();
+    let extent = text.lines().find(|line| line.trim_start().starts_with("0:")).expect("an extent");
+    let words = extent.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
+    assert_eq!(words.take(6).collect::<Vec<u32>>(), [0, 5, 7, blocks[0], blocks[2], 3], "{shown}");
+}
+
+/// The version of the machine's kernel.
+fn release() -> (u32, u32) {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// syncfs(2) makes everything durable: a copy of the disk has what was written before. Kernels before 6.18 do not pass it to servers.
+#[test]
+pub fn a_sync_of_the_mount_reaches_the_device() {
+    let mut disk = Disk::new();
+    fs::write(disk.path("f"), b"content").expect("write");
+    nix::unistd::syncfs(File::open(&disk.dir).expect("open")).expect("syncfs");
+    let copy = Image::copy_of(disk.device.device());
+    disk.unmount();
+    let fs = Fs::open(copy.path(), &OpenOptions::new()).expect("it is recovered");
+    let found = fs.resolve("/f", extant::Follow::Yes).map(|node| node.attr().size);
+    assert_eq!(found.ok(), (release() >= (6, 18)).then_some(7));
+    fs.unmount().expect("unmount");
+    copy.assert_clean();
+}
