@@ -31,6 +31,10 @@ impl<'a> Headers<'a> {
         if le32(rest, 0) == 0 {
             return Ok(None);
         }
+        // Written back without its offset, such an entry would be the end of the list.
+        if rest[NAME_LEN] == 0 && rest[NAME_INDEX] == 0 {
+            return Err(bad("name", 0, 1));
+        }
         let len = padded(ENTRY_HEADER + usize::from(rest[NAME_LEN]));
         let header = rest.get(..len).ok_or_else(|| bad("name length", len, rest.len()))?;
         self.next += len;

@@ -101,3 +101,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_entry_without_any_name_is_no_end() {
+    let mut area = vec![0; 100];
+    assert!(encode_inode_area(
+        &[Entry::in_inode(1, b"a", 12, 70_000, 5), Entry::in_inode(1, b"b", 13, 7, 5)],
+        &mut area
+    ));
+    // Behind the magic: name length, index and the offset of a value, which one in an inode does not have.
+    assert_eq!(area[4..8], [1, 1, 0, 0]);
+    area[4..8].copy_from_slice(&[0, 0, 8, 0]);
+    assert!(decode_inode_area(&area).is_err());
+}
