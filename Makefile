@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
 
-.PHONY: all run test bench space contention fuzz images real rings crash devices stress reliability conformance xfstests lint loom races setup clean
+.PHONY: all run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests lint loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -43,8 +43,15 @@ contention:
 	$(CARGO) build --release -p extant-lab --features contention --target-dir target/contention
 	target/contention/release/extant-lab contention $(WORKLOAD)
 
-# Random operations against a model, and damaged images, until the time is over.
+# Fuzzing that watches which code is reached, with AddressSanitizer: FUZZ_SECONDS for each of FUZZ_TARGETS. Needs a nightly toolchain.
+FUZZ_TARGETS ?= parsers journal image
 fuzz: setup
+	scripts/fuzz.sh build sanitized
+	scripts/fuzz.sh seeds
+	FIGURES=$(abspath $(FIGURES)) scripts/fuzz.sh run sanitized $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+# Damaged images by seeds, for FUZZ_SECONDS.
+mutants: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		$(CARGO) test --release -p extant --test it -- --ignored fuzz_images --nocapture
 

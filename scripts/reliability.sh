@@ -11,7 +11,8 @@ table() {
     awk -F'\t' '
         { if (!($1 in last) || $2 > last[$1]) last[$1] = $2
           for (i = 3; i <= NF; i++) { split($i, pair, "="); if (!(($1, pair[1]) in sum)) names[$1] = names[$1] "\t" pair[1]
-              sum[$1, pair[1]] += pair[2] } }
+              if (pair[1] !~ /^most /) sum[$1, pair[1]] += pair[2]
+              else if (pair[2] > sum[$1, pair[1]]) sum[$1, pair[1]] = pair[2] } }
         END { for (campaign in last) {
                 told = ""; count = split(substr(names[campaign], 2), name, "\t")
                 for (i = 1; i <= count; i++) told = told (i > 1 ? ", " : "") name[i] ": " sum[campaign, name[i]]

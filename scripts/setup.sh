@@ -23,6 +23,7 @@ need postmark postmark
 need bonnie++ bonnie++
 need fsverity fsverity
 need cc gcc
+need c++ g++
 
 if ! command -v cargo >/dev/null 2>&1; then
     echo "setup: cargo is missing: install Rust 1.95 or later with rustup (https://rustup.rs)" >&2

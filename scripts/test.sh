@@ -8,5 +8,6 @@ cargo build --workspace --bins
 cargo test --workspace
 cargo test -p extant-sync --features contention
 scripts/loom.sh
+scripts/fuzz.sh short
 scripts/conformance.sh
 scripts/suites.sh

@@ -2,7 +2,8 @@
 //! run finds there where the one before ended.
 //!
 //! A line has a campaign, a seed and the numbers of what was done for it, with tabs between them: `name=number`. Lines of a
-//! campaign with the same numbers' names are summed up; the file is made shorter that way when it is opened.
+//! campaign with the same numbers' names are summed up, or of those whose name begins with `most` the largest is taken; the file is made
+//! shorter that way when it is opened.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +21,11 @@ pub struct Sums {
 impl Sums {
     fn add(&mut self, seed: u64, numbers: impl Iterator<Item = (String, u64)>) {
         self.next = self.next.max(seed + 1);
-        numbers.for_each(|(name, number)| *self.numbers.entry(name).or_default() += number);
+        for (name, number) in numbers {
+            let most = name.starts_with("most ");
+            let sum = self.numbers.entry(name).or_default();
+            *sum = if most { number.max(*sum) } else { *sum + number };
+        }
     }
 }
 
@@ -103,6 +108,9 @@ mod tests {
         figures.read("cuts\t9\tstates=5\tfailures=1");
         figures.read("mutants\t3\ttried=1");
         figures.read("not a line");
+        figures.read("inputs\t0\ttried=5\tmost edges=70");
+        figures.add("inputs", 0, &[("tried", 6), ("most edges", 60)]);
+        assert_eq!(figures.told("inputs"), "70 most edges, 11 tried");
         figures.add("cuts", 8, &[("states", 2)]);
         assert_eq!(figures.next_seed("cuts"), 10);
         assert_eq!(figures.told("cuts"), "1 failures, 17 states");

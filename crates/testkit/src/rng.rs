@@ -1,19 +1,43 @@
 //! A small seeded generator, so that a failing test can be run again.
 
-/// SplitMix64: one word of state, equal sequences for equal seeds.
+use std::collections::VecDeque;
+
+/// SplitMix64: one word of state, equal sequences for equal seeds. What it gives may be laid down by bytes that are taken first, so that
+/// whoever makes the bytes decides each choice.
 #[derive(Debug, Clone)]
-pub struct Rng(u64);
+pub struct Rng {
+    state: u64,
+    taken_first: VecDeque<u8>,
+}
 
 impl Rng {
     /// A generator; equal seeds give equal sequences.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self { state: seed, taken_first: VecDeque::new() }
+    }
+
+    /// A generator whose first numbers are made of `bytes`: as few for each as its bound asks for. Then it goes on as that of seed 1.
+    pub fn laid_down(bytes: &[u8]) -> Self {
+        Self { state: 1, taken_first: bytes.iter().copied().collect() }
+    }
+
+    /// Bytes that are still to be taken.
+    pub fn left(&self) -> usize {
+        self.taken_first.len()
+    }
+
+    fn take(&mut self, count: usize) -> Option<u64> {
+        let bytes = self.taken_first.drain(..count.min(self.taken_first.len()));
+        bytes.rev().map(u64::from).reduce(|high, low| high << 8 | low)
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        if let Some(number) = self.take(8) {
+            return number;
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -21,7 +45,11 @@ impl Rng {
 
     /// A number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.next_u64() % bound }
+        let bytes = (u64::BITS - bound.saturating_sub(1).leading_zeros()).div_ceil(8) as usize;
+        match bound {
+            0 | 1 => 0,
+            _ => self.take(bytes).unwrap_or_else(|| self.next_u64()) % bound,
+        }
     }
 
     /// A number in `low..=high`.
@@ -48,5 +76,20 @@ impl Rng {
         }
         bytes.truncate(len);
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_lay_choices_down() {
+        let mut rng = Rng::laid_down(&[7, 1, 2, 200, 5]);
+        assert_eq!(
+            [rng.below(10), rng.below(60_000), rng.below(256), rng.below(1), rng.below(70_000)],
+            [7, 513, 200, 0, 5]
+        );
+        assert_eq!((rng.left(), rng.next_u64()), (0, Rng::new(1).next_u64()));
     }
 }

@@ -1,10 +1,10 @@
 //! What is done with each feature bit, as `COMPAT.md` says. The sets that are read and written are lived through in
 //! [`crate::life`].
 
-use crate::fuzz::atlas::{change_superblock, superblock};
 use extant::{Caller, Errno, Error, Follow, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_blocks::{FaultDevice, MemDevice, Op};
 use extant_format::features::{Compat, Incompat, RoCompat};
+use extant_hostile::atlas::{change_superblock, superblock};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::{Mount, Shutdown};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Orphans: many at once, more than the orphan file holds, recorded wrongly; recovered by Extant, e2fsck and the kernel.
 
 use crate::crash::{Setup, Stage, record, setup, sweep};
-use crate::fuzz::atlas::{Atlas, Kind, change_superblock};
 use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_blocks::MemDevice;
 use extant_format::{InodeNr, RoCompat, orphan};
+use extant_hostile::atlas::{Atlas, Kind, change_superblock};
 use extant_testkit::image::Image;
 use extant_testkit::kernel::Mount;
 use extant_testkit::{FeatureSet, e2fsck};
@@ -193,7 +193,7 @@ fn a_record_is_written_only_where_a_crash_would_leave_work() {
 fn a_list_that_comes_back_to_itself_is_cut() {
     let mut image = left(LIST.args, 4);
     let atlas = Atlas::of(&image);
-    let head = crate::fuzz::atlas::superblock(&image).last_orphan();
+    let head = extant_hostile::atlas::superblock(&image).last_orphan();
     let mut chain = vec![head];
     while let Some(next) = chain.last().map(|ino| InodeNr(atlas.read_inode(&image, ino.0).dtime)).filter(|n| n.0 != 0) {
         chain.push(next);

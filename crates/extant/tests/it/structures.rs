@@ -1,15 +1,15 @@
 //! One damage after the other, each with what it must lead to: an error that names the structure and its place, or a file
 //! system that goes on without what is damaged.
 
-use crate::fuzz::atlas::{Atlas, Kind, Piece, change_superblock};
-use crate::fuzz::drive::{Depth, survive};
-use crate::fuzz::seeds::{Seed, WHO, options};
 use extant::{Errno, Error, Follow, Fs, New, OpenFlags, RenameFlags, Result};
 use extant_blocks::MemDevice;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, NodeMut};
 use extant_format::superblock::Superblock;
 use extant_format::{BlockNr, InodeNr, RoCompat};
+use extant_hostile::atlas::{Atlas, Kind, Piece, change_superblock};
+use extant_hostile::drive::{Depth, survive};
+use extant_hostile::seeds::{Seed, WHO, options};
 use extant_testkit::image::FeatureSet;
 use std::sync::Arc;
 

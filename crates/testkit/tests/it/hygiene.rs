@@ -117,6 +117,7 @@ fn bytes_of_the_disk_are_read_in_format_only() {
         "crates/format/",
         "crates/blocks/src/file/partition",
         "crates/testkit/",
+        "crates/hostile/",
         "crates/lab/",
         "crates/fuse/src/ioctl.rs",
         "crates/cli/",

@@ -6,9 +6,9 @@
 mod work;
 
 use crate::crash::{Copy, PageDevice, Pages, Setup, kinds};
-use crate::fuzz::drive::panics_since;
 use extant::{Caller, Errno, Error, Fs, New};
 use extant_blocks::{Failure, Fault, FaultDevice, Op};
+use extant_hostile::drive::panics_since;
 use extant_testkit::Scratch;
 use extant_testkit::e2fsck::{self, Verdict};
 use extant_testkit::figures::{self, Figures};

@@ -1,12 +1,12 @@
 //! Records in orders that kernels make with `data=writeback`, where a block changes hands within a commit, and in orders that
 //! nobody makes.
 
-use super::records::{self, CREATE, Record, UNLINK};
-use crate::fuzz::atlas::Atlas;
 use extant::{Caller, Fs, New, OpenFlags, OpenOptions};
 use extant_blocks::MemDevice;
 use extant_format::extent::Leaf;
 use extant_format::jbd2::JournalSuperblock;
+use extant_hostile::atlas::Atlas;
+use extant_hostile::records::{self, CREATE, Record, UNLINK};
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! Fast commits of the kernel: replayed here they give what the kernel's own replay gives.
 
 mod crafted;
-pub mod records;
 
 use extant::{FileType, Fs, OpenFlags, OpenOptions};
 use extant_blocks::{BlockDevice, Event, MemDevice, OverlayDevice, RecordingDevice, replay};

@@ -3,17 +3,15 @@
 //! A mutant is named by its feature set, whether the log is to be replayed, and a number: what broke something is kept in
 //! [`KEPT`].
 
-pub mod atlas;
-pub mod drive;
-mod mutate;
-pub mod seeds;
-
-use drive::{Depth, survive};
+use crate::fast_commit;
+use extant_hostile::atlas::Kind;
+use extant_hostile::drive::{Depth, survive};
+use extant_hostile::mutate;
+use extant_hostile::seeds::Seed;
 use extant_testkit::figures;
 use extant_testkit::image::{FEATURE_SETS, FeatureSet};
 use extant_testkit::rng::Rng;
 use extant_testkit::tool::run;
-use seeds::Seed;
 use std::time::{Duration, Instant};
 
 /// Mutants of each image in the short form.
@@ -50,6 +48,14 @@ fn both(set: &FeatureSet) -> impl Iterator<Item = Seed> {
     [false, true].into_iter().filter(|crashed| !crashed || can_crash(set)).map(|crashed| Seed::make(set, crashed))
 }
 
+/// An image that the kernel left with fast commits.
+fn with_fast_commits() -> Seed {
+    let (name, bytes) = fast_commit::left_by_the_kernel();
+    let seed = Seed::of(name.into(), bytes);
+    assert!(seed.atlas.of_kind(Kind::FastCommits).count() == 1, "{name}: no fast commits");
+    seed
+}
+
 #[test]
 fn good_images_survive() {
     for set in FEATURE_SETS {
@@ -83,7 +89,7 @@ fn mutants_of_every_feature_set() {
 /// An image that the kernel left with fast commits, their records changed.
 #[test]
 fn mutants_of_fast_commits() {
-    let seed = Seed::with_fast_commits();
+    let seed = with_fast_commits();
     let broken: Vec<String> =
         (0..FAST_COMMITS).filter_map(|number| try_mutant(&seed, Depth::Write, number).err()).collect();
     fail_if_any(&broken);
@@ -125,7 +131,7 @@ fn fuzz_images() {
     let sets = FEATURE_SETS.iter().filter(|set| only.as_deref().is_none_or(|only| set.name == only));
     let mut seeds: Vec<(Depth, Seed)> = sets.flat_map(|set| both(set).map(|seed| (depth(set), seed))).collect();
     if only.as_deref().is_none_or(|only| only == "fast commits") {
-        seeds.push((Depth::Write, Seed::with_fast_commits()));
+        seeds.push((Depth::Write, with_fast_commits()));
     }
     let (start, mut tried, mut broken) = (Instant::now(), 0, Vec::new());
     for number in first.. {

@@ -6,19 +6,29 @@ use extant_format::jbd2::JournalSuperblock;
 use std::ops::Range;
 
 const HEADER: usize = 4;
+/// Blocks of a file are mapped.
 pub const ADD_RANGE: u16 = 1;
+/// Blocks of a file are mapped no more.
 pub const DEL_RANGE: u16 = 2;
+/// A name of a new inode.
 pub const CREATE: u16 = 3;
+/// A name that went.
 pub const UNLINK: u16 = 5;
+/// An inode's slot.
 pub const INODE: u16 = 6;
+/// Nothing, to the end of the block.
 pub const PAD: u16 = 7;
+/// The end of a commit, with its checksum.
 pub const TAIL: u16 = 8;
+/// The beginning of the area.
 pub const HEAD: u16 = 9;
 
 /// A record: what it is, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// What it is, such as [`CREATE`].
     pub kind: u16,
+    /// Its bytes, without kind and length.
     pub value: Vec<u8>,
 }
 
@@ -27,10 +37,12 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 impl Record {
+    /// The beginning of an area whose commits follow on the transaction before `tid`.
     pub fn head(tid: u32) -> Record {
         Record { kind: HEAD, value: words(&[0, tid]) }
     }
 
+    /// Blocks of an inode, mapped.
     pub fn add_range(ino: u32, leaf: Leaf) -> Record {
         let mut value = words(&[ino, leaf.lblk]);
         value.extend(leaf.len.to_le_bytes());
@@ -39,17 +51,19 @@ impl Record {
         Record { kind: ADD_RANGE, value }
     }
 
+    /// Logical blocks of an inode, mapped no more.
     pub fn del_range(ino: u32, range: Range<u32>) -> Record {
         Record { kind: DEL_RANGE, value: words(&[ino, range.start, range.end - range.start]) }
     }
 
-    /// `kind` is one of create, link, unlink.
+    /// A name; `kind` is one of create, link, unlink.
     pub fn name(kind: u16, parent: u32, ino: u32, name: &str) -> Record {
         let mut value = words(&[parent, ino]);
         value.extend(name.as_bytes());
         Record { kind, value }
     }
 
+    /// An inode as its slot is.
     pub fn inode(ino: u32, slot: &[u8]) -> Record {
         let mut value = words(&[ino]);
         value.extend(slot);

@@ -1,6 +1,6 @@
 //! Where the structures of an image are, and how each is sealed again after it was changed.
 
-use crate::fast_commit::records::{self, Record};
+use crate::records::{self, Record};
 use extant_format::checksum::{
     SealFn, seal_dir_block, seal_extent_block, seal_none, seal_orphan_block, seal_xattr_block,
 };
@@ -21,21 +21,37 @@ use std::ops::Range;
 /// What a piece of the image is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
+    /// The primary superblock.
     Superblock,
+    /// A group descriptor.
     Descriptor,
+    /// A bitmap of blocks.
     BlockBitmap,
+    /// A bitmap of inodes.
     InodeBitmap,
+    /// An inode's slot.
     Inode,
+    /// A node of an extent tree.
     ExtentBlock,
+    /// A block of pointers.
     IndirectBlock,
+    /// A block of a directory.
     Directory,
+    /// A block of attributes.
     XattrBlock,
+    /// A block of the orphan file.
     OrphanBlock,
+    /// The block of multiple mount protection.
     Mmp,
+    /// The log's superblock.
     JournalSuperblock,
+    /// A descriptor in the log.
     JournalDescriptor,
+    /// A copy in the log.
     JournalCopy,
+    /// A revoke block in the log.
     JournalRevoke,
+    /// A commit record.
     JournalCommit,
     /// The area of fast commits, as far as it is used: its first block stands for all.
     FastCommits,
@@ -62,14 +78,18 @@ enum Seal {
 /// A structure in the image.
 #[derive(Clone, Debug)]
 pub struct Piece {
+    /// What it is.
     pub kind: Kind,
+    /// Where it is in the image.
     pub bytes: Range<usize>,
     seal: Seal,
 }
 
 /// All structures of an image.
 pub struct Atlas {
+    /// The image's geometry.
     pub geo: Geometry,
+    /// The structures.
     pub pieces: Vec<Piece>,
     /// Inodes in use.
     pub inodes: Vec<u32>,

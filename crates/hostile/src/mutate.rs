@@ -1,7 +1,7 @@
 //! Damage that knows what it damages: fields of structures get values that break things, and the checksum is mended.
 
-use super::atlas::{Atlas, Kind, Piece};
-use crate::fast_commit::records::Record;
+use crate::atlas::{Atlas, Kind, Piece};
+use crate::records::Record;
 use extant_testkit::rng::Rng;
 
 /// Damages an image in some places. Gives what was changed, for messages.
@@ -10,7 +10,8 @@ pub fn mutate(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> Vec<String> {
     (0..rounds).map(|_| mutate_once(image, atlas, rng)).collect()
 }
 
-fn mutate_once(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
+/// Damages an image in one place.
+pub fn mutate_once(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     let piece = pick(atlas, rng).clone();
     if piece.kind == Kind::FastCommits && !rng.one_in(4) {
         return records(image, atlas, rng);
@@ -142,7 +143,7 @@ fn noise(image: &mut [u8], piece: &Piece, rng: &mut Rng) -> String {
     let count = rng.between(1, 24);
     for _ in 0..count {
         let at = place(piece, 1, rng);
-        image[at] = rng.next_u64() as u8;
+        image[at] = rng.below(256) as u8;
     }
     format!("{count} random bytes")
 }

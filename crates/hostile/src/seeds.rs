@@ -1,19 +1,22 @@
 //! Images to damage: every feature set, filled with a tree, left clean or as after a power cut.
 
-use super::atlas::{Atlas, Kind};
-use crate::fast_commit;
+use crate::atlas::Atlas;
 use extant::{Caller, Falloc, File, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
 use extant_blocks::MemDevice;
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
 use std::sync::Arc;
 
+/// Who does everything.
 pub const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 /// A good image.
 pub struct Seed {
+    /// How it was made.
     pub name: String,
+    /// The image.
     pub bytes: Vec<u8>,
+    /// Where everything is in it.
     pub atlas: Atlas,
 }
 
@@ -42,19 +45,13 @@ impl Seed {
                 fs.unmount().expect("unmount");
             }
         }
-        let bytes = device.to_vec();
-        let atlas = Atlas::of(&bytes);
-        Seed { name: format!("{}{}", set.name, if crashed { " crashed" } else { "" }), bytes, atlas }
+        Seed::of(format!("{}{}", set.name, if crashed { " crashed" } else { "" }), device.to_vec())
     }
-}
 
-impl Seed {
-    /// An image that the kernel left with fast commits.
-    pub fn with_fast_commits() -> Seed {
-        let (name, bytes) = fast_commit::left_by_the_kernel();
+    /// A good image that somebody else made.
+    pub fn of(name: String, bytes: Vec<u8>) -> Seed {
         let atlas = Atlas::of(&bytes);
-        assert!(atlas.of_kind(Kind::FastCommits).count() == 1, "{name}: no fast commits");
-        Seed { name: name.into(), bytes, atlas }
+        Seed { name, bytes, atlas }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Everything that a program could do to an image, with a watch on what must not happen.
 
-use super::seeds::{WHO, options};
+use crate::seeds::{WHO, options};
 use extant::{Falloc, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
 use extant_blocks::{FaultDevice, MemDevice, Op};
 use extant_testkit::rng::Rng;
@@ -16,13 +16,18 @@ const MOST: usize = 2000;
 /// Entries after which a listing counts as endless.
 const ENDLESS: usize = 200_000;
 
+/// Requests of one reader, who looks at so many inodes and reads a little of each: a good image takes less than a hundredth of it.
+const MOST_READS: u64 = 300_000;
+
 /// After so long a mutant counts as hanging, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What may be done with an image: writing waits for seconds where there is multiple mount protection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
+    /// It is read.
     Read,
+    /// It is read, changed, and read again.
     Write,
 }
 
@@ -57,14 +62,7 @@ pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
     let body = move || {
         let base = Arc::new(MemDevice::from_bytes(&image));
         drop(image);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            read_only(&base)?;
-            if depth == Depth::Write {
-                read_write(&base, seed);
-                read_only(&base)?;
-            }
-            Ok(())
-        }));
+        let result = catch_unwind(AssertUnwindSafe(|| use_up(&base, &mut Rng::new(seed), depth)));
         let _ = done.send(result.unwrap_or_else(|_| Err("a panic".into())));
     };
     let thread = std::thread::Builder::new().name("mutant".into()).spawn(body).expect("a thread");
@@ -83,6 +81,16 @@ pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
     }
 }
 
+/// Reads an image, changes it, and reads what became of it. An error is a message about what must not be.
+pub fn use_up(base: &Arc<MemDevice>, rng: &mut Rng, depth: Depth) -> Result<(), String> {
+    read_only(base)?;
+    if depth == Depth::Write {
+        read_write(base, rng);
+        read_only(base)?;
+    }
+    Ok(())
+}
+
 fn read_only(base: &Arc<MemDevice>) -> Result<(), String> {
     let device = Arc::new(FaultDevice::new(base.clone()));
     if let Ok(fs) = Fs::open_device(device.clone(), &options().read_only(true)) {
@@ -96,7 +104,9 @@ fn read_only(base: &Arc<MemDevice>) -> Result<(), String> {
         let _ = fs.sync();
         let _ = fs.unmount();
     }
+    let reads = device.count(Op::Read);
     match [Op::Write, Op::Zero, Op::Discard, Op::SetLen].map(|op| device.count(op)) {
+        [0, 0, 0, 0] if reads > MOST_READS => Err(format!("{reads} reads of one image")),
         [0, 0, 0, 0] => Ok(()),
         counts => Err(format!("writes to a device opened to be read: {counts:?}")),
     }
@@ -163,8 +173,7 @@ fn read(fs: &Fs, node: &Node) {
 }
 
 /// Changes everything, as far as the image allows.
-fn read_write(base: &Arc<MemDevice>, seed: u64) {
-    let rng = &mut Rng::new(seed);
+fn read_write(base: &Arc<MemDevice>, rng: &mut Rng) {
     let Ok(fs) = Fs::open_device(base.clone(), &options()) else { return };
     let nodes = walk(&fs);
     if nodes.is_empty() {

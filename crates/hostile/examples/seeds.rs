@@ -1,0 +1,35 @@
+//! Writes inputs for fuzzing to begin with into a folder: structures of good images for `parsers`, and of the images in the folder that
+//! `EXTANT_IMAGES` names, if it does; random choices for the others.
+
+use extant_hostile::parsers::of_image;
+use extant_hostile::seeds::Seed;
+use extant_testkit::image::FeatureSet;
+use extant_testkit::rng::Rng;
+use std::path::{Path, PathBuf};
+
+const SETS: [&str; 6] = ["1k", "ext3_1k", "quota_1k", "mmp", "inline_data", "large_dir"];
+
+fn write(dir: &Path, name: &str, bytes: &[u8]) {
+    let path = dir.join(name);
+    std::fs::write(&path, bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+fn main() {
+    let to = PathBuf::from(std::env::args().nth(1).expect("a folder to write to"));
+    let [parsers, journal, image] = ["parsers", "journal", "image"].map(|name| to.join(name));
+    for dir in [&parsers, &journal, &image] {
+        std::fs::create_dir_all(dir).expect("a folder");
+    }
+    for set in SETS {
+        let set = FeatureSet::named(set);
+        let seed = Seed::make(set, set.journal && set.name != "mmp");
+        for (n, input) in of_image(&seed).into_iter().enumerate() {
+            write(&parsers, &format!("{} {n}", set.name), &input);
+        }
+    }
+    for n in 0..96 {
+        write(&journal, &format!("random {n}"), &Rng::new(n).bytes(40 + 4 * n as usize));
+        let choices = Rng::new(n).bytes(8 + n as usize);
+        write(&image, &format!("random {n}"), &[&[n as u8, n as u8][..], &choices].concat());
+    }
+}

@@ -1,0 +1,283 @@
+//! Logs that no journal wrote: blocks of all kinds with sequences, tags and checksums that are right as often as the input wants, so
+//! that what lies behind them is reached.
+
+use extant_blocks::{BlockDevice, Cache, MemDevice};
+use extant_format::jbd2::{
+    BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalCompat, JournalFormat, JournalIncompat,
+    RevokeBuilder, Tag, TagFlags, escape, needs_escape,
+};
+use extant_format::types::{BlockNr, Timestamp};
+use extant_journal::{Config, FormatLog, Journal, Log, LogExtent, LogFeatures, LogPlace, Seal, recovery};
+use extant_testkit::rng::Rng;
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: usize = 1024;
+const BLOCKS: u64 = 200;
+
+/// Blocks before the log that a log may write to.
+const HOME: u64 = 60;
+
+/// The log lies in two pieces.
+const EXTENTS: [LogExtent; 2] =
+    [LogExtent { logical: 0, physical: 160, len: 30 }, LogExtent { logical: 30, physical: 100, len: 34 }];
+
+const LOG: u32 = 64;
+
+/// The sequence of the first transaction; small differences wrap around.
+const FIRST: u32 = u32::MAX - 2;
+
+fn place(logical: u32) -> u64 {
+    let extent = if logical < EXTENTS[1].logical { EXTENTS[0] } else { EXTENTS[1] };
+    (extent.physical + u64::from(logical - extent.logical)) * BLOCK as u64
+}
+
+fn open(device: &Arc<dyn BlockDevice>) -> extant_journal::Result<Log> {
+    Log::open(Arc::clone(device), &EXTENTS, BLOCK as u32, LogPlace::Inside)
+}
+
+fn bytes(device: &dyn BlockDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.len() as usize];
+    device.read_at(&mut bytes, 0).expect("memory can be read");
+    bytes
+}
+
+/// A log under construction.
+struct Maker<'a> {
+    rng: &'a mut Rng,
+    device: &'a MemDevice,
+    format: JournalFormat,
+    at: u32,
+    first: u32,
+    end: u32,
+    sequence: u32,
+    crc: u32,
+}
+
+impl Maker<'_> {
+    fn put(&mut self, block: &[u8]) {
+        self.device.write_at(block, place(self.at)).expect("memory takes writes");
+        self.at = if self.at + 1 >= self.end { self.first } else { self.at + 1 };
+    }
+
+    /// The transaction's sequence, or one nearby.
+    fn some_sequence(&mut self) -> u32 {
+        match self.rng.below(16) {
+            0 => self.sequence.wrapping_add(1),
+            1 => self.sequence.wrapping_sub(1),
+            2 => self.rng.next_u64() as u32,
+            _ => self.sequence,
+        }
+    }
+
+    fn some_block(&mut self) -> u64 {
+        match self.rng.below(16) {
+            0 => self.rng.below(BLOCKS + 10),
+            1 => self.rng.next_u64(),
+            _ => self.rng.below(HOME),
+        }
+    }
+
+    /// Leaves out a checksum now and then.
+    fn seals(&mut self) -> bool {
+        self.rng.below(16) != 0
+    }
+
+    fn descriptor(&mut self) {
+        let sequence = self.some_sequence();
+        let mut block = vec![0; BLOCK];
+        let mut copies = Vec::new();
+        let format = self.format;
+        let mut builder = DescriptorBuilder::new(&mut block, &format, sequence);
+        for _ in 0..self.rng.below(6) {
+            let mut copy = vec![self.rng.below(256) as u8; BLOCK];
+            if self.rng.below(8) == 0 {
+                copy[..4].copy_from_slice(&extant_format::jbd2::JBD2_MAGIC.to_be_bytes());
+            }
+            let escaped = needs_escape(&copy) && self.rng.below(8) != 0;
+            if escaped {
+                escape(&mut copy);
+            }
+            let checksum = if self.seals() { format.tag_checksum(sequence, &copy) } else { 5 };
+            let mut flags = if escaped { TagFlags::ESCAPE } else { TagFlags::empty() };
+            if self.rng.below(32) == 0 {
+                flags |= TagFlags::from_bits_retain(self.rng.below(65_536) as u16);
+            }
+            if !builder.push(Tag { block: BlockNr(self.some_block()), flags, checksum }) {
+                break;
+            }
+            copies.push(copy);
+        }
+        builder.finish();
+        self.spoil(&mut block);
+        self.crc = extant_format::checksum::crc32_be(self.crc, &block);
+        self.put(&block);
+        for copy in copies {
+            self.crc = extant_format::checksum::crc32_be(self.crc, &copy);
+            self.put(&copy);
+        }
+    }
+
+    fn revoke(&mut self) {
+        let sequence = self.some_sequence();
+        let mut block = vec![0; BLOCK];
+        let format = self.format;
+        let mut builder = RevokeBuilder::new(&mut block, &format, sequence);
+        for _ in 0..self.rng.below(8) {
+            if !builder.push(BlockNr(self.some_block())) {
+                break;
+            }
+        }
+        builder.finish();
+        self.spoil(&mut block);
+        self.put(&block);
+    }
+
+    fn commit(&mut self) {
+        let sequence = self.some_sequence();
+        let mut block = vec![0; BLOCK];
+        let time = Timestamp::new(1000 + self.rng.below(4) as i64, 0);
+        let crc = if self.seals() { self.crc } else { 1 };
+        CommitBlock { sequence, time }.encode(&mut block, &self.format, crc);
+        self.spoil(&mut block);
+        self.put(&block);
+        self.crc = u32::MAX;
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    /// A block of a log's kind whose fields make no sense.
+    fn nonsense(&mut self) {
+        let kinds = [BlockType::Descriptor, BlockType::Commit, BlockType::Revoke, BlockType::Other(9)];
+        let block_type = *self.rng.pick(&kinds);
+        let sequence = self.some_sequence();
+        let fill = self.rng.below(256) as u8;
+        let mut block = vec![fill; BLOCK];
+        for _ in 0..self.rng.below(16) {
+            let at = self.rng.below(64) as usize * 4;
+            let word = self.rng.next_u64() as u32;
+            block[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        BlockHeader { block_type, sequence }.encode(&mut block);
+        if self.seals() {
+            self.format.seal_tail(&mut block);
+        }
+        self.put(&block);
+    }
+
+    /// Changes a few bytes of a block, and mends its checksum afterwards, mostly.
+    fn spoil(&mut self, block: &mut [u8]) {
+        if self.rng.below(8) != 0 {
+            return;
+        }
+        for _ in 0..self.rng.below(4) + 1 {
+            let at = self.rng.below(128) as usize;
+            block[at] = self.rng.below(256) as u8;
+        }
+        if self.seals() {
+            self.format.seal_tail(block);
+        }
+    }
+
+    fn superblock(&mut self) {
+        let mut how = FormatLog::new(BLOCK as u32, LOG);
+        how.uuid = [7; 16];
+        how.incompat = JournalIncompat::from_bits_retain(self.rng.below(64) as u32);
+        how.sequence = FIRST;
+        how.fast_commit_blocks = if self.rng.below(4) == 0 { self.rng.below(20) as u32 } else { 0 };
+        let mut sb = how.superblock();
+        sb.set_start(if self.rng.below(16) == 0 { self.rng.below(80) as u32 } else { 1 + self.rng.below(63) as u32 });
+        sb.set_compat(JournalCompat::from_bits_retain(self.rng.below(2) as u32));
+        self.format = sb.format();
+        (self.at, self.first, self.end) = (sb.start(), sb.first(), sb.log_end());
+        let mut block = vec![0; BLOCK];
+        let sealed = sb.seal();
+        block[..sealed.len()].copy_from_slice(&sealed);
+        if self.rng.below(16) == 0 {
+            let at = self.rng.below(80) as usize * 4;
+            let word = self.rng.next_u64() as u32;
+            block[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        self.device.write_at(&block, place(0)).expect("memory takes writes");
+        let inside = (self.first..self.end).contains(&self.at) && self.end <= LOG;
+        if !inside {
+            (self.at, self.first, self.end) = (1, 1, LOG);
+        }
+    }
+}
+
+fn make(input: &[u8]) -> MemDevice {
+    let device = MemDevice::new(BLOCKS * BLOCK as u64);
+    let mut rng = Rng::laid_down(input);
+    let format = FormatLog::new(BLOCK as u32, LOG).superblock().format();
+    let mut maker =
+        Maker { rng: &mut rng, device: &device, format, at: 1, first: 1, end: LOG, sequence: FIRST, crc: u32::MAX };
+    maker.superblock();
+    for _ in 0..LOG {
+        if maker.rng.left() == 0 {
+            break;
+        }
+        match maker.rng.below(16) {
+            0..7 => maker.descriptor(),
+            7..10 => maker.revoke(),
+            10..15 => maker.commit(),
+            _ => maker.nonsense(),
+        }
+    }
+    device
+}
+
+/// Bytes outside the log.
+fn homes(bytes: &[u8]) -> Vec<&[u8]> {
+    let of_log = |nr: u64| EXTENTS.iter().any(|e| (e.physical..e.physical + u64::from(e.len)).contains(&nr));
+    bytes.chunks(BLOCK).enumerate().filter(|(nr, _)| !of_log(*nr as u64)).map(|(_, block)| block).collect()
+}
+
+/// Goes on with a log that was recovered: what is committed then is there after another recovery.
+fn go_on(device: &Arc<dyn BlockDevice>, log: Log) {
+    let cache = Cache::new(Arc::clone(device), BLOCK, 1 << 20);
+    let mut config = Config::new(Arc::clone(&cache), Some(log));
+    config.features = LogFeatures { checksums: Some(true), bit64: true };
+    config.commit_interval = Duration::from_secs(1000);
+    let Ok(journal) = Journal::open(config) else { return };
+    for round in 0..3 {
+        let Ok(mut handle) = journal.start(2) else { return };
+        for nr in [1, 2 + round] {
+            let buffer = cache.read(nr, |_| Ok::<_, std::io::Error>(())).expect("memory can be read");
+            handle.write(&buffer, Seal::NONE).expect("credits are enough").fill(200 + round as u8);
+        }
+        drop(handle);
+        if journal.sync().is_err() {
+            return;
+        }
+    }
+    journal.crash();
+    let again = open(device).expect("a log that a journal wrote");
+    let (_, outcome) = recovery::recover(again, &**device, BLOCKS).expect("a log that a journal wrote");
+    assert!(outcome.dropped.is_none() && outcome.transactions <= 3, "{outcome:?}");
+    let after = bytes(&**device);
+    assert_eq!([1, 2, 3, 4].map(|nr| after[nr * BLOCK + 9]), [202, 200, 201, 202], "what was committed is there");
+}
+
+/// Makes a log of the input and recovers it: for readers, and for writers, who come to the same, and once only.
+///
+/// # Panics
+/// If the log did harm.
+pub fn run(input: &[u8]) {
+    let made = make(input);
+    let before = bytes(&made);
+    let device: Arc<dyn BlockDevice> = Arc::new(made);
+    let Ok(log) = open(&device) else { return };
+    let Ok(replay) = recovery::scan(&log, BLOCKS) else { return };
+    let readers = bytes(&*replay.overlay(Arc::clone(&device)));
+    assert_eq!(bytes(&*device), before, "readers write nothing");
+    let Ok((log, outcome)) = recovery::recover(log, &*device, BLOCKS) else { return };
+    let writers = bytes(&*device);
+    if !outcome.fast_commit {
+        assert!(homes(&readers) == homes(&writers), "readers and writers see the same: {outcome:?}");
+    }
+    let again = open(&device).expect("a recovered log");
+    let (_, second) = recovery::recover(again, &*device, BLOCKS).expect("a recovered log");
+    assert_eq!(second.blocks, 0, "a recovered log is empty: {second:?}");
+    assert!(homes(&bytes(&*device)) == homes(&writers), "the second recovery changes nothing");
+    go_on(&device, log);
+}

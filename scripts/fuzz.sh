@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Fuzzing that watches which code its inputs reach: each target of fuzz/ for so many seconds, or for ever in turns of ten minutes.
+#
+#   scripts/fuzz.sh build quick|sanitized         makes the targets: with the default toolchain, in little time; or with AddressSanitizer,
+#                                                 by a nightly one (`rustup toolchain install nightly --profile minimal`)
+#   scripts/fuzz.sh seeds                         makes inputs to begin with
+#   scripts/fuzz.sh run quick|sanitized SECONDS TARGET...
+#                                                 runs them one after the other, and adds what they did to the file FIGURES
+#   scripts/fuzz.sh short                         all of it, for a minute: part of `make test`
+#
+# Inputs that reach something new are kept in target/fuzz/corpus, those that break something in target/fuzz/found; FUZZ_TO is another
+# folder than target/fuzz. FUZZ_BINARIES is what the programs' names begin with, if they are elsewhere than where `build` puts them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR=never
+host=$(rustc -vV | sed -n 's/^host: //p')
+to=${FUZZ_TO:-target/fuzz}
+
+# What libFuzzer wants of the compiler: a counter for each edge, a table of them, and operands of comparisons.
+edges="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
+
+build() {
+    local toolchain=() profile=quick
+    if [ "$1" = sanitized ]; then
+        toolchain=("+${NIGHTLY:-nightly}")
+        edges="$edges -Zsanitizer=address"
+        profile=release
+    fi
+    RUSTFLAGS=$(echo $edges) cargo "${toolchain[@]}" build --profile $profile --manifest-path fuzz/Cargo.toml \
+        --target "$host" --target-dir "target/fuzz/$1"
+}
+
+seeds() { cargo run --quiet -p extant-hostile --example seeds -- "$to/corpus"; }
+
+# One target: at most 512 bytes of choices, or a block; 1,500 MiB, of which no single request takes 512; 300 s of waiting count as a hang
+# (seconds of a clock, since a machine may be busy with something else).
+run() {
+    local binaries=$1 seconds=$2 target=$3 longest=512 log
+    [ "$target" = parsers ] && longest=4200
+    mkdir -p "$to/corpus/$target" "$to/found/$target"
+    log=$(mktemp)
+    local failed=0
+    TIMEFORMAT=%U
+    { time "$binaries$target" -max_total_time="$seconds" -max_len="$longest" -timeout=300 -rss_limit_mb=1500 -malloc_limit_mb=512 \
+        -print_final_stats=1 -reload=0 -artifact_prefix="$to/found/$target/" \
+        "$to/corpus/$target" "fuzz/regressions/$target" > "$log" 2>&1 || failed=1; } 2> "$log.time"
+    local inputs edges cpu
+    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -1)
+    cpu=$(cut -d. -f1 "$log.time")
+    [ $failed -eq 0 ] || tail -n 60 "$log"
+    rm -f "$log" "$log.time"
+    echo "fuzzing $target: ${inputs:-0} inputs, ${cpu:-0} s of a processor, ${edges:-0} edges reached, $failed failures"
+    if [ -n "${FIGURES:-}" ]; then
+        printf 'fuzzing %s\t0\tinputs=%s\tprocessor seconds=%s\tmost edges=%s\tfailures=%s\n' \
+            "$target" "${inputs:-0}" "${cpu:-0}" "${edges:-0}" "$failed" >> "$FIGURES"
+    fi
+    return $failed
+}
+
+all() {
+    local kind=$1 seconds=$2 profile=quick
+    shift 2
+    [ "$kind" = quick ] || profile=release
+    for target in "$@"; do run "${FUZZ_BINARIES:-target/fuzz/$kind/$host/$profile/}" "$seconds" "$target"; done
+}
+
+case ${1:-} in
+    build) build "$2" ;;
+    seeds) seeds ;;
+    run) all "${@:2}" ;;
+    short)
+        build quick
+        to=$(mktemp -d)
+        seeds
+        # What breaks something stays.
+        all quick 12 parsers && all quick 14 journal && all quick 34 image && rm -rf "$to"
+        ;;
+    *) sed -n 's/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
