@@ -32,17 +32,38 @@ impl<'a> New<'a> {
 pub(super) struct Hit {
     /// Offset in bytes.
     pub offset: usize,
+    /// Where the record before it begins, if that was met.
+    pub before: Option<usize>,
     /// What it says.
     pub found: Found,
 }
 
 /// Finds a name.
 pub(super) fn find(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Option<Hit>, Corrupt> {
-    let entry = match d.folds && !d.exact {
-        false => extant_format::dir::find(area, &d.format, name)?,
-        true => find_folded(area, &d.format, &Sought::new(name))?,
+    Ok(look(area, d, name)?.ok())
+}
+
+/// As [`find`]; if the name is absent, tells whether it has room.
+pub(super) fn look(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Result<Hit, Room>, Corrupt> {
+    let (entry, before, room) = if d.folds && !d.exact {
+        (find_folded(area, &d.format, &Sought::new(name))?, None, Room::Unknown)
+    } else {
+        let search = extant_format::dir::search(area, &d.format, name, entry_len(name.len()))?;
+        (search.found, search.before, search.room.map_or(Room::None, Room::At))
     };
-    Ok(entry.map(|e| Hit { offset: e.offset, found: Found { ino: e.ino, ftype: e.file_type } }))
+    Ok(entry.map(|e| Hit { offset: e.offset, before, found: Found { ino: e.ino, ftype: e.file_type } }).ok_or(room))
+}
+
+/// What is known of room for a name in a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// There is none.
+    None,
+    /// The record at this offset has it.
+    At(usize),
 }
 
 fn find_folded<'a>(area: &'a [u8], format: &DirFormat, name: &Sought<'_>) -> Result<Option<DirEntry<'a>>, Corrupt> {

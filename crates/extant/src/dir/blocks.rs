@@ -86,6 +86,11 @@ impl<'a> Dir<'a> {
         self.st.geo.compat(Compat::DIR_INDEX)
     }
 
+    /// Whether its only block is a leaf, and not the root of a tree that is ignored.
+    pub fn is_one_leaf(&self) -> bool {
+        self.kind == Kind::Linear && self.count == 1 && self.hashed() && !self.inode.flags().contains(InodeFlags::INDEX)
+    }
+
     /// A corruption of this directory.
     pub fn corrupt(&self, what: &'static str, lblk: u32) -> Corrupt {
         Corrupt::new(what).at_inode(self.inode.ino).found(lblk)

@@ -5,7 +5,7 @@
 //! bounded, and a walk along leaves visits no more of them than the directory has blocks.
 
 use super::Spot;
-use super::area;
+use super::area::{self, Room};
 use super::blocks::{Dir, Shape};
 use super::hash::Hasher;
 use crate::error::Result;
@@ -79,19 +79,19 @@ pub(super) fn probe(d: &Dir<'_>, root: &Root, hash: u32) -> Result<Path> {
 }
 
 /// Finds the entry of a name, or else the first leaf that it may go to.
-pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, Arc<Buffer>>> {
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>, Room)>> {
     let root = root(d)?;
     let hash = root.hasher.major(name);
     let mut path = probe(d, &root, hash)?;
     let mut first = None;
     for _ in 0..d.count {
         let buf = load_leaf(d, path.leaf)?;
-        let first = first.get_or_insert_with(|| buf.clone());
-        let hit =
-            area::find(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
-        if let Some(hit) = hit {
-            return Ok(Ok(Spot { buf: Some(buf), lblk: path.leaf, hit }));
-        }
+        let look =
+            area::look(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+        let first = match look {
+            Ok(hit) => return Ok(Ok(Spot { buf: Some(buf), lblk: path.leaf, hit })),
+            Err(room) => first.get_or_insert((buf, room)),
+        };
         match path.next_key(d)? {
             Some(key) if key == hash | 1 => path.advance(d)?,
             _ => return Ok(Err(first.clone())),

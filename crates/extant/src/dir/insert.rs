@@ -1,6 +1,6 @@
 //! Putting a name into a directory of any kind, and turning one kind into the next.
 
-use super::area::{self, New};
+use super::area::{self, New, Room};
 use super::blocks::{Dir, overwrite};
 use super::hash::Hasher;
 use super::{Kind, inline, linear, split};
@@ -32,7 +32,7 @@ fn insert_linear(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &
     }
     if d.count == 1 && d.hashed() {
         let buf = d.load(0)?;
-        if linear::insert_at(d, h, &buf, new)? {
+        if linear::insert_at(d, h, &buf, Room::Unknown, new)? {
             linear::note_gap(d, 0, &buf);
             return Ok(());
         }

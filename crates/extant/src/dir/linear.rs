@@ -1,12 +1,12 @@
 //! Directories as a row of leaves without order, and what all directories in blocks share: `.` and `..`.
 
-use super::area::{self, New};
+use super::area::{self, New, Room};
 use super::blocks::{Dir, Shape, overwrite};
 use super::{Kind, Spot};
 use crate::error::Result;
 use crate::inode::Inode;
 use extant_blocks::Buffer;
-use extant_format::dir::{dot_dot, fill, largest_gap, put_entry, set_rec_len};
+use extant_format::dir::{dot_dot, fill, largest_gap, put_entry, room_at, set_rec_len};
 use extant_format::types::InodeNr;
 use extant_journal::Handle;
 use std::sync::Arc;
@@ -34,6 +34,17 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
         }
     }
     Ok(None)
+}
+
+/// Looks for a name in a directory of one leaf; if it is absent, gives the leaf and tells whether it has room.
+pub(super) fn look(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>, Room)>> {
+    let buf = d.load(0)?;
+    let look =
+        area::look(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+    Ok(match look {
+        Ok(hit) => Ok(Spot { buf: Some(buf), lblk: 0, hit }),
+        Err(room) => Err((buf, room)),
+    })
 }
 
 /// Offset of `..` in block 0, and where it leads.
@@ -70,7 +81,7 @@ pub(super) fn first_block(d: &Dir<'_>, parent: InodeNr) -> Vec<u8> {
 pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
     if let Some(lblk) = find_gap(d, new.len())? {
         let buf = d.load(lblk)?;
-        if insert_at(d, h, &buf, new)? {
+        if insert_at(d, h, &buf, Room::Unknown, new)? {
             note_gap(d, lblk, &buf);
             return Ok(());
         }
@@ -79,9 +90,15 @@ pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ne
 }
 
 /// Puts a name into a leaf; false if it has no room.
-pub(super) fn insert_at(d: &Dir<'_>, h: &mut Handle<'_>, buf: &Arc<Buffer>, new: &New<'_>) -> Result<bool> {
+pub(super) fn insert_at(
+    d: &Dir<'_>,
+    h: &mut Handle<'_>,
+    buf: &Arc<Buffer>,
+    known: Room,
+    new: &New<'_>,
+) -> Result<bool> {
     // A look first, so that a full leaf does not become part of the transaction; nobody else changes it meanwhile.
-    let Some(room) = find_room(d, &buf.read(), new.len())? else { return Ok(false) };
+    let Some(room) = find_room(d, &buf.read(), known, new.len())? else { return Ok(false) };
     let mut bytes = h.write(buf, d.leaf_seal())?;
     let area = d.format.area_mut(&mut bytes);
     let start = room.offset + room.used;
@@ -93,16 +110,21 @@ pub(super) fn insert_at(d: &Dir<'_>, h: &mut Handle<'_>, buf: &Arc<Buffer>, new:
 }
 
 /// A record whose end is free.
-struct Room {
+struct Roomy {
     offset: usize,
     used: usize,
     rec_len: usize,
 }
 
-fn find_room(d: &Dir<'_>, bytes: &[u8], wanted: usize) -> Result<Option<Room>> {
-    let found = extant_format::dir::find_room(d.format.area(bytes), &d.format, wanted);
+fn find_room(d: &Dir<'_>, bytes: &[u8], known: Room, wanted: usize) -> Result<Option<Roomy>> {
+    let area = d.format.area(bytes);
+    let found = match known {
+        Room::None => return Ok(None),
+        Room::At(offset) => room_at(area, &d.format, offset, wanted),
+        Room::Unknown => extant_format::dir::find_room(area, &d.format, wanted),
+    };
     let entry = found.map_err(|e| e.at_inode(d.inode.ino))?;
-    Ok(entry.map(|e| Room { offset: e.offset, used: e.needed(), rec_len: e.rec_len }))
+    Ok(entry.map(|e| Roomy { offset: e.offset, used: e.needed(), rec_len: e.rec_len }))
 }
 
 /// A leaf with these entries; `None` if they do not fit.

@@ -28,7 +28,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::Inode;
 use crate::store::Store;
-use area::{Hit, New};
+use area::{Hit, New, Room};
 use blocks::Dir;
 use extant_blocks::Buffer;
 use extant_format::dir::{DirFormat, remove as remove_entry, set_target};
@@ -102,7 +102,7 @@ impl Kind {
 
 /// Where a name that a lookup did not find would go, as far as that is known. Good as long as the directory is locked.
 #[derive(Debug, Default)]
-pub struct Seat(Option<Arc<Buffer>>);
+pub struct Seat(Option<(Arc<Buffer>, Room)>);
 
 /// Where an entry was found: in a block, or (`None`) in an area of the inode.
 struct Spot {
@@ -147,6 +147,7 @@ pub fn lookup_seat(st: &Store, dir: &Inode, name: &[u8]) -> Result<Result<Found,
     let d = Dir::open(st, dir)?;
     let found = match d.kind {
         Kind::Indexed if !d.encrypted => look_in_tree(&d, name)?,
+        Kind::Linear if d.is_one_leaf() && !d.encrypted => linear::look(&d, name)?.map_err(|leaf| Seat(Some(leaf))),
         _ => locate_shown(&d, name)?.ok_or_else(Seat::default),
     };
     Ok(found.map(|spot| spot.hit.found))
@@ -191,10 +192,14 @@ pub fn insert_seated(
         return Err(Errno::Inval.into());
     }
     let new = New { name, ino, ftype };
-    match &seat.0 {
-        Some(leaf) if d.kind == Kind::Indexed && linear::insert_at(&d, h, leaf, &new)? => Ok(()),
-        _ => insert::insert(&mut d, h, dir, &new),
+    if let Some((leaf, room)) = &seat.0
+        && (d.kind == Kind::Indexed || d.is_one_leaf())
+        && linear::insert_at(&d, h, leaf, *room, &new)?
+    {
+        linear::note_gap(&d, 0, leaf);
+        return Ok(());
     }
+    insert::insert(&mut d, h, dir, &new)
 }
 
 /// Adds a name that is known to be absent. Splits, indexes, grows the directory as needed (updates size and blocks; not
@@ -229,11 +234,11 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> 
 fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {
     let format = d.format;
     match &spot.buf {
-        None => inline::change(d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset)),
+        None => inline::change(d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset, spot.hit.before)),
         Some(buf) => {
             {
                 let mut bytes = h.write(buf, seal_of(d, spot))?;
-                remove_entry(format.area_mut(&mut bytes), &format, spot.hit.offset)?;
+                remove_entry(format.area_mut(&mut bytes), &format, spot.hit.offset, spot.hit.before)?;
             }
             linear::note_gap(d, spot.lblk, buf);
             Ok(())

@@ -4,7 +4,7 @@
 //! Each step leaves a valid tree, so that running out of space between two of them loses nothing. A block is allocated
 //! before anything is changed for it.
 
-use super::area::{self, New};
+use super::area::{self, New, Room};
 use super::blocks::{Dir, overwrite};
 use super::hash::Hasher;
 use super::htree::{self, Frame, Path};
@@ -27,7 +27,7 @@ pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ne
         let root = htree::root(d)?;
         let path = htree::probe(d, &root, hash)?;
         let leaf = htree::load_leaf(d, path.leaf)?;
-        if linear::insert_at(d, h, &leaf, new)? || insert_packed(d, h, &leaf, new)? {
+        if linear::insert_at(d, h, &leaf, Room::Unknown, new)? || insert_packed(d, h, &leaf, new)? {
             return Ok(());
         }
         match full_nodes(d, &path)? {

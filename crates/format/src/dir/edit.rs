@@ -72,13 +72,14 @@ pub fn insert(
     Ok(Some(offset + needed))
 }
 
-/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. What it said is zeroed.
+/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. What it said is zeroed. `before` is where
+/// the record before it begins, if that is known.
 ///
 /// # Errors
 /// A bad record before it, or no record at the offset.
-pub fn remove(area: &mut [u8], format: &DirFormat, offset: usize) -> Result<()> {
+pub fn remove(area: &mut [u8], format: &DirFormat, offset: usize, before: Option<usize>) -> Result<()> {
     let mut records = entries(area, format);
-    let before = records.skip_to(offset);
+    let before = records.skip_to(offset, before);
     let none = || Corrupt::new("directory entry").field("offset").found(offset as u64);
     let entry = records.next().transpose()?.filter(|entry| entry.offset == offset).ok_or_else(none)?;
     // What lies behind the name belongs to nobody: entries that were there were zeroed when they went.

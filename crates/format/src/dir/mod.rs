@@ -13,7 +13,7 @@ mod tail;
 mod tests;
 
 pub use edit::{fill, init_area, insert, put_entry, remove, set_rec_len, set_target};
-pub use read::{DirEntry, Entries, dot_dot, entries, find, find_room, largest_gap};
+pub use read::{DirEntry, Entries, Search, dot_dot, entries, find, find_room, largest_gap, room_at, search};
 pub use tail::{DIR_TAIL_SIZE, has_tail, init_tail, seal_dir_leaf, verify_leaf};
 
 use crate::features::Incompat;

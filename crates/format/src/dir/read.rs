@@ -63,22 +63,23 @@ fn bad(field: &'static str, found: usize, expected: usize) -> Corrupt {
 impl<'a> Entries<'a> {
     /// Passes good records that surely have another name; most of a search is spent here. `false` at the area's end. What it
     /// stops at may be bad.
-    fn skip_others(&mut self, name: &[u8]) -> bool {
-        let last = name.last().copied();
-        while let Some(rest) = self.area.get(self.next..)
+    fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
+        let area = self.area;
+        while let Some(rest) = area.get(self.next..)
             && let Some(header) = rest.first_chunk::<HEADER_SIZE>()
         {
-            let len = usize::from(header[6]);
-            let rec_len = self.format.decode_rec_len(le16(header, 4));
+            let header = u64::from_le_bytes(*header);
+            let (used, len) = (header as u32 != 0, usize::from((header >> 48) as u8));
+            let rec_len = self.format.decode_rec_len((header >> 32) as u16);
             let good =
                 rec_len >= MIN_REC_LEN.max(HEADER_SIZE + len) && rec_len.is_multiple_of(4) && rec_len <= rest.len();
-            let other = len != name.len() || rest.get(HEADER_SIZE + len - 1).copied() != last;
-            if !good || !other || len == 0 && le32(header, 0) != 0 {
+            if !good || len == 0 && used || len == name.len && name.may_end(rest) {
                 return true;
             }
+            met.pass(self.next, rec_len, if used { entry_len(len) } else { 0 });
             self.next += rec_len;
         }
-        self.next < self.area.len()
+        self.next < area.len()
     }
 
     /// The header of the next record, where a record stands there that can be right: its length, its name's, whether it is used.
@@ -106,8 +107,16 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Passes good records before `offset`, and gives the last one's place and length. What it stops at may be bad.
-    pub(super) fn skip_to(&mut self, offset: usize) -> Option<(usize, usize)> {
+    /// Passes good records before `offset`, and gives the last one's place and length; `from` is where the last one is thought to
+    /// begin. What it stops at may be bad.
+    pub(super) fn skip_to(&mut self, offset: usize, from: Option<usize>) -> Option<(usize, usize)> {
+        if let Some(from) = from {
+            let last = Entries { next: from, ..self.clone() };
+            if let Some((rec_len, ..)) = last.peek().filter(|(rec_len, ..)| from + rec_len == offset) {
+                self.next = offset;
+                return Some((from, rec_len));
+            }
+        }
         let mut before = None;
         while self.next < offset
             && let Some((rec_len, ..)) = self.peek()
@@ -158,20 +167,95 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
+/// A name that is looked for: its length and its last four bytes, by which names differ soonest where programs number them.
+struct Sought {
+    len: usize,
+    tail: u32,
+    /// The bytes of `tail` that are the name's, if it is shorter.
+    mask: u32,
+}
+
+impl Sought {
+    fn new(name: &[u8]) -> Sought {
+        let missing = 4usize.saturating_sub(name.len());
+        let mut tail = [0; 4];
+        tail.iter_mut().rev().zip(name.iter().rev()).for_each(|(to, from)| *to = *from);
+        let mask = u32::MAX.checked_shl(missing as u32 * 8).unwrap_or(0);
+        Sought { len: name.len(), tail: u32::from_le_bytes(tail), mask }
+    }
+
+    /// Whether the name of the record that `rest` begins with, which is as long, may be this one.
+    #[inline]
+    fn may_end(&self, rest: &[u8]) -> bool {
+        let end = rest.get(HEADER_SIZE + self.len - 4..).and_then(|end| end.first_chunk::<4>());
+        end.is_none_or(|end| u32::from_le_bytes(*end) & self.mask == self.tail)
+    }
+}
+
+/// What a search passes on its way.
+struct Met {
+    wanted: usize,
+    before: Option<usize>,
+    room: Option<usize>,
+}
+
+impl Met {
+    #[inline]
+    fn pass(&mut self, offset: usize, rec_len: usize, needed: usize) {
+        if rec_len.saturating_sub(needed) >= self.wanted && self.room.is_none() {
+            self.room = Some(offset);
+        }
+        self.before = Some(offset);
+    }
+}
+
+/// What a search came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Search<'a> {
+    /// The entry of the name.
+    pub found: Option<DirEntry<'a>>,
+    /// Where the record before it begins.
+    pub before: Option<usize>,
+    /// Where the first record begins, of those that were passed, whose end has the room that was wanted.
+    pub room: Option<usize>,
+}
+
+/// Looks for a name, and on the way for a record whose end has room for `wanted` bytes.
+///
+/// # Errors
+/// A bad record before the entry.
+pub fn search<'a>(area: &'a [u8], format: &DirFormat, name: &[u8], wanted: usize) -> Result<Search<'a>> {
+    let (mut records, sought) = (entries(area, format), Sought::new(name));
+    let mut met = Met { wanted, before: None, room: None };
+    let mut found = None;
+    while records.skip_others(&sought, &mut met) {
+        match records.next().transpose()? {
+            Some(entry) if entry.is_used() && entry.name == name => {
+                found = Some(entry);
+                break;
+            }
+            Some(entry) => met.pass(entry.offset, entry.rec_len, entry.needed()),
+            None => break,
+        }
+    }
+    Ok(Search { found, before: met.before, room: met.room })
+}
+
 /// The entry of this name, if the area has it.
 ///
 /// # Errors
 /// A bad record before the entry.
 pub fn find<'a>(area: &'a [u8], format: &DirFormat, name: &[u8]) -> Result<Option<DirEntry<'a>>> {
-    let mut records = entries(area, format);
-    while records.skip_others(name) {
-        match records.next().transpose()? {
-            Some(entry) if entry.is_used() && entry.name == name => return Ok(Some(entry)),
-            Some(_) => {}
-            None => return Ok(None),
-        }
-    }
-    Ok(None)
+    Ok(search(area, format, name, usize::MAX)?.found)
+}
+
+/// The record at `offset`, if its end has room for `wanted` bytes.
+///
+/// # Errors
+/// A bad record there.
+pub fn room_at<'a>(area: &'a [u8], format: &DirFormat, offset: usize, wanted: usize) -> Result<Option<DirEntry<'a>>> {
+    let record = Entries { area, next: offset, format: *format }.next().transpose()?;
+    Ok(record.filter(|record| record.gap() >= wanted))
 }
 
 /// The first record whose end has room for `wanted` bytes, if any has.

@@ -36,11 +36,11 @@ fn removed_entries_give_their_room_to_the_one_before() {
         assert!(at.unwrap().is_some());
     }
     let two = find(format.area(&block), &format, b"two").unwrap().unwrap().offset;
-    remove(format.area_mut(&mut block), &format, two).unwrap();
+    remove(format.area_mut(&mut block), &format, two, None).unwrap();
     assert_eq!(names(&block, &format), ["one", "three"]);
-    remove(format.area_mut(&mut block), &format, 0).unwrap();
+    remove(format.area_mut(&mut block), &format, 0, Some(0)).unwrap();
     assert_eq!(names(&block, &format), ["three"]);
-    assert!(remove(format.area_mut(&mut block), &format, 4).is_err());
+    assert!(remove(format.area_mut(&mut block), &format, 4, Some(1)).is_err());
     let at = insert(format.area_mut(&mut block), &format, b"four", InodeNr(21), FileType::Symlink);
     assert_eq!(at.unwrap(), Some(0));
     let four = find(format.area(&block), &format, b"four").unwrap().unwrap();
@@ -99,7 +99,51 @@ fn name_of(n: u8) -> Vec<u8> {
     vec![b'a' + n % 26; 1 + usize::from(n) / 5]
 }
 
+/// What `search` is to find, record by record.
+fn slowly<'a>(area: &'a [u8], format: &DirFormat, name: &[u8], wanted: usize) -> crate::error::Result<Search<'a>> {
+    let mut search = Search { found: None, before: None, room: None };
+    for entry in entries(area, format) {
+        let entry = entry?;
+        if entry.is_used() && entry.name == name {
+            search.found = Some(entry);
+            break;
+        }
+        search.room = search.room.or((entry.gap() >= wanted).then_some(entry.offset));
+        search.before = Some(entry.offset);
+    }
+    Ok(search)
+}
+
+/// Records of names of few letters, some of them damaged.
+fn scribbled() -> impl Strategy<Value = Vec<u8>> {
+    let name = prop::collection::vec(b'a'..=b'b', 1..7);
+    let record = (name, 0u32..3, 0usize..4, prop::bool::weighted(0.02));
+    prop::collection::vec(record, 0..12).prop_map(|records| {
+        let mut area = Vec::new();
+        for (name, ino, more, damaged) in records {
+            let (at, len) = (area.len(), entry_len(name.len()) + 4 * more);
+            area.resize(at + len, 0);
+            put_entry(&mut area, &format(1024), at, len + usize::from(damaged), InodeNr(ino), FileType::Regular, &name);
+        }
+        area
+    })
+}
+
 proptest! {
+    #[test]
+    fn a_search_finds_what_a_walk_finds(area in scribbled(), name in prop::collection::vec(b'a'..=b'b', 0..7), wanted in 8usize..32) {
+        let format = format(1024);
+        match (search(&area, &format, &name, wanted), slowly(&area, &format, &name, wanted)) {
+            (Ok(fast), Ok(slow)) => {
+                prop_assert_eq!(&fast, &slow);
+                if let Some(at) = fast.room {
+                    prop_assert_eq!(room_at(&area, &format, at, wanted).unwrap().map(|room| room.offset), Some(at));
+                }
+            }
+            (fast, slow) => prop_assert_eq!(fast.is_err(), slow.is_err()),
+        }
+    }
+
     #[test]
     fn any_bytes_are_read(area in prop::collection::vec(any::<u8>(), 0..300), large in any::<bool>()) {
         let format = format(if large { 65536 } else { 1024 });
@@ -111,7 +155,8 @@ proptest! {
         prop_assert!(end <= area.len());
         let mut area = area;
         let _ = insert(&mut area, &format, b"name", InodeNr(5), FileType::Regular);
-        let _ = remove(&mut area, &format, 0);
+        let _ = remove(&mut area, &format, 0, Some(8));
+        let _ = remove(&mut area, &format, 12, Some(usize::MAX));
         let _ = dot_dot(&area, &format);
         let _ = verify_leaf(&area, 0);
         seal_dir_block(&mut area, 0, 0);
@@ -138,10 +183,13 @@ proptest! {
                 }
                 Step::Insert(_) => {}
                 Step::Remove(n) => {
-                    let found = find(area, &format, &name_of(n)).unwrap().map(|entry| entry.offset);
+                    let search = search(area, &format, &name_of(n), 40).unwrap();
+                    prop_assert_eq!(&search, &slowly(area, &format, &name_of(n), 40).unwrap());
+                    let found = search.found.map(|entry| entry.offset);
                     prop_assert_eq!(found.is_some(), model.remove(&name_of(n)).is_some());
                     if let Some(offset) = found {
-                        remove(area, &format, offset).unwrap();
+                        let before = if n % 2 == 0 { search.before } else { None };
+                        remove(area, &format, offset, before).unwrap();
                     }
                 }
             }
