@@ -234,7 +234,9 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> 
 fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {
     let format = d.format;
     match &spot.buf {
-        None => inline::change(d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset, spot.hit.before)),
+        None => {
+            inline::change(d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset, spot.hit.before))
+        }
         Some(buf) => {
             {
                 let mut bytes = h.write(buf, seal_of(d, spot))?;

@@ -117,6 +117,22 @@ struct Key<'a> {
     name: &'a [u8],
 }
 
+/// Whether two names are equal. Each step of each walk asks that of short ones: they are compared by their first and last words, which
+/// overlap, and without a call.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    fn ends<const N: usize>(a: &[u8], b: &[u8]) -> bool {
+        a.first_chunk::<N>() == b.first_chunk::<N>() && a.last_chunk::<N>() == b.last_chunk::<N>()
+    }
+    a.len() == b.len()
+        && match a.len() {
+            0..4 => ends::<1>(a, b) && a.get(1) == b.get(1),
+            4..8 => ends::<4>(a, b),
+            8..=16 => ends::<8>(a, b),
+            _ => a == b,
+        }
+}
+
 fn pack(target: Option<Target>) -> (u32, u64) {
     match target {
         None => (ABSENT, 0),
@@ -150,7 +166,7 @@ impl Entry {
 
     #[inline]
     fn is(&self, key: &Key<'_>) -> bool {
-        self.dir == key.dir && self.generation == key.generation && self.name.bytes() == key.name
+        self.dir == key.dir && self.generation == key.generation && same(self.name.bytes(), key.name)
     }
 
     /// Where the name leads; the outer `None` while that is being changed.
@@ -341,6 +357,20 @@ mod tests {
 
     fn target(ino: u32, ftype: FileType) -> Option<Target> {
         Some(Target { ino: InodeNr(ino), generation: !ino, ftype })
+    }
+
+    #[test]
+    fn names_of_each_length_are_equal_only_if_all_their_bytes_are() {
+        for len in 0..40 {
+            let name: Vec<u8> = (0..len).map(|n| b'a' + n as u8 % 26).collect();
+            assert!(same(&name, &name.clone()));
+            assert!(!same(&name, &[&name[..], b"x"].concat()));
+            for at in 0..len {
+                let mut other = name.clone();
+                other[at] ^= 1;
+                assert!(!same(&name, &other), "byte {at} of {len}");
+            }
+        }
     }
 
     #[test]

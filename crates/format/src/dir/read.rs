@@ -60,26 +60,46 @@ fn bad(field: &'static str, found: usize, expected: usize) -> Corrupt {
     Corrupt::new("directory entry").field(field).found(found as u64).expected(expected as u64)
 }
 
+/// What the header of a record says that is as nearly all are: used, good, and its length not one of those that only large blocks have.
+struct Plain {
+    rec_len: usize,
+    /// Of its name.
+    len: usize,
+    /// Bytes of its end that another entry could take.
+    gap: usize,
+}
+
+/// The record at `at` and what lies behind, if it is plain.
+#[inline(always)]
+fn plain_at(area: &[u8], at: usize) -> Option<(&[u8], Plain)> {
+    let rest = area.get(at..)?;
+    let header = u64::from_le_bytes(*rest.first_chunk::<HEADER_SIZE>()?);
+    let (rec_len, len) = (usize::from((header >> 32) as u16), usize::from((header >> 48) as u8));
+    let needed = entry_len(len);
+    let plain =
+        header as u32 != 0 && len != 0 && rec_len.is_multiple_of(4) && rec_len >= needed && rec_len <= rest.len();
+    plain.then(|| (rest, Plain { rec_len, len, gap: rec_len - needed }))
+}
+
 impl<'a> Entries<'a> {
     /// Passes good records that surely have another name; most of a search is spent here. `false` at the area's end. What it
     /// stops at may be bad.
     fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
-        let area = self.area;
-        while let Some(rest) = area.get(self.next..)
-            && let Some(header) = rest.first_chunk::<HEADER_SIZE>()
-        {
-            let header = u64::from_le_bytes(*header);
-            let (used, len) = (header as u32 != 0, usize::from((header >> 48) as u8));
-            let rec_len = self.format.decode_rec_len((header >> 32) as u16);
-            let good =
-                rec_len >= MIN_REC_LEN.max(HEADER_SIZE + len) && rec_len.is_multiple_of(4) && rec_len <= rest.len();
-            if !good || len == 0 && used || len == name.len && name.may_end(rest) {
-                return true;
+        let (area, wanted) = (self.area, met.wanted);
+        let (mut at, mut before, mut room) = (self.next, met.before, met.room);
+        let stopped = loop {
+            let Some((rest, plain)) = plain_at(area, at) else { break at < area.len() };
+            if plain.len == name.len && name.may_end(rest) {
+                break true;
             }
-            met.pass(self.next, rec_len, if used { entry_len(len) } else { 0 });
-            self.next += rec_len;
-        }
-        self.next < area.len()
+            if plain.gap >= wanted && room.is_none() {
+                room = Some(at);
+            }
+            before = Some(at);
+            at += plain.rec_len;
+        };
+        (self.next, met.before, met.room) = (at, before, room);
+        stopped
     }
 
     /// The header of the next record, where a record stands there that can be right: its length, its name's, whether it is used.
@@ -98,12 +118,10 @@ impl<'a> Entries<'a> {
 
     /// Passes good records whose ends have no room for `wanted` bytes. What it stops at may be bad.
     fn skip_full(&mut self, wanted: usize) {
-        while let Some((rec_len, len, used)) = self.peek() {
-            let needed = if used { entry_len(len) } else { 0 };
-            if rec_len - needed.min(rec_len) >= wanted {
-                return;
-            }
-            self.next += rec_len;
+        while let Some((_, plain)) = plain_at(self.area, self.next)
+            && plain.gap < wanted
+        {
+            self.next += plain.rec_len;
         }
     }
 
