@@ -42,7 +42,7 @@ pub(super) fn entries(geo: &Geometry, bytes: &[u8]) {
     more.push((at, 5, name.to_vec()));
     more.sort();
     assert_eq!(names(&changed, &format), Some(more), "one name more");
-    dir::remove(&mut changed, &format, at).expect("a name that is there");
+    dir::remove(&mut changed, &format, at, None).expect("a name that is there");
     assert_eq!(names(&changed, &format), Some(found), "the names from before");
 }
 
