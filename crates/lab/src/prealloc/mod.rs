@@ -13,7 +13,7 @@ mod tests;
 
 use crate::scratch;
 use clap::Args as ClapArgs;
-use sides::{Mode, Side};
+use sides::{Disk, Mode, Side};
 use std::io;
 use tests::{Outcome, Scale, TESTS};
 
@@ -54,28 +54,28 @@ pub fn run(args: &Args) -> io::Result<bool> {
         return Ok(true);
     }
     println!("\n{:<34} {:>9} {:>12} {:>12} {:>7} {:>9} {:>9}", "", "mode", "engine", "ext4", "ratio", "pieces", "ext4");
-    let mut reached = true;
+    let (disk, mut reached) = (Disk::new()?, true);
     for test in TESTS.iter().filter(|test| args.only.is_empty() || args.only.iter().any(|name| name == test.name)) {
         for mode in [Mode::Delayed, Mode::Immediate].into_iter().filter(|mode| args.mode.is_none_or(|m| m == *mode)) {
             let kernel = match args.engine {
                 true => None,
-                false => Some(sides::measure(Side::Ext4, mode, |side| (test.run)(side, &scale))?),
+                false => Some(disk.measure(Side::Ext4, mode, |side| (test.run)(side, &scale))?),
             };
-            let engine = sides::measure(Side::Engine, mode, |side| (test.run)(side, &scale))?;
+            let engine = disk.measure(Side::Engine, mode, |side| (test.run)(side, &scale))?;
             reached &= print_row(test, mode, &engine, kernel.as_ref());
-            print_parts(test, &engine, kernel.as_ref())?;
+            print_parts(&disk, test, &engine, kernel.as_ref())?;
         }
     }
     Ok(reached)
 }
 
 /// Where the time went, and what would be possible if there was nothing to do but to write the blocks.
-fn print_parts(test: &tests::Test, engine: &Outcome, kernel: Option<&Outcome>) -> io::Result<()> {
+fn print_parts(disk: &Disk, test: &tests::Test, engine: &Outcome, kernel: Option<&Outcome>) -> io::Result<()> {
     let percent = |outcome: &Outcome| format!("{:.0}%", outcome.in_calls * 100.0);
     let kernel = kernel.map_or(String::new(), |kernel| format!(" (ext4: {})", percent(kernel)));
     let device = match engine.device_bytes {
         0 => String::new(),
-        bytes => format!("; writing its blocks alone: {:.0} {}", engine.done / sides::plainly(bytes)?, test.unit),
+        bytes => format!("; writing its blocks alone: {:.0} {}", engine.done / disk.plainly(bytes)?, test.unit),
     };
     println!("    {} of the time before the sync{kernel}{device}", percent(engine));
     Ok(())

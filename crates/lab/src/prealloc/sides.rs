@@ -13,8 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Bytes of an image; it is sparse.
-const IMAGE_BYTES: u64 = 8 << 30;
+/// Bytes of the disk.
+const IMAGE_BYTES: u64 = 4 << 30;
+
+/// More than either side caches in any test.
+const CACHE_BYTES: u64 = 3 << 30;
 
 /// Who serves the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,28 +147,62 @@ impl Files for Ext4 {
     }
 }
 
-/// Runs `work` on a fresh file system; the files `pieces*`, if it made some, are looked at afterwards.
-pub fn measure(side: Side, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Result<Outcome>) -> io::Result<Outcome> {
-    let scratch = Scratch::new()?;
-    let image = scratch.join("image");
-    fs::File::create(&image)?.set_len(IMAGE_BYTES)?;
-    let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-    tool::run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options, &image.to_string_lossy()])?;
-    let mut outcome = match side {
-        Side::Engine => engine(&image, mode, work)?,
-        Side::Ext4 => mounted(&image, &scratch.dir("mnt")?, mode, |root| work(&Ext4 { root: root.into() }))?,
-    };
-    outcome.pieces = mounted(&image, &scratch.dir("look")?, Mode::Delayed, pieces)?;
-    Ok(outcome)
+/// A file on tmpfs that file systems are made on. Each of its bytes was written before, so that no write has to get
+/// memory from the system, as none to a disk has.
+pub struct Disk {
+    scratch: Scratch,
+    image: PathBuf,
+    file: fs::File,
 }
 
-/// Seconds that so many bytes take if they are written one after the other into a fresh file, where the images are.
-pub fn plainly(bytes: u64) -> io::Result<f64> {
+impl Disk {
+    /// A disk that holds nothing.
+    pub fn new() -> io::Result<Disk> {
+        let scratch = Scratch::new()?;
+        let image = scratch.join("image");
+        let file = fs::File::create(&image)?;
+        write_plainly(&file, IMAGE_BYTES)?;
+        Ok(Disk { scratch, image, file })
+    }
+
+    /// Runs `work` on a fresh file system; the files `pieces*`, if it made some, are looked at afterwards.
+    pub fn measure(
+        &self,
+        side: Side,
+        mode: Mode,
+        work: impl FnOnce(&dyn Files) -> io::Result<Outcome>,
+    ) -> io::Result<Outcome> {
+        let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        tool::run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options, &self.image.to_string_lossy()])?;
+        touch_memory()?;
+        let mut outcome = match side {
+            Side::Engine => engine(&self.image, mode, work)?,
+            Side::Ext4 => {
+                mounted(&self.image, &self.scratch.join("mnt"), mode, |root| work(&Ext4 { root: root.into() }))?
+            }
+        };
+        outcome.pieces = mounted(&self.image, &self.scratch.join("look"), Mode::Delayed, pieces)?;
+        Ok(outcome)
+    }
+
+    /// Seconds that so many bytes take if they are written one after the other.
+    pub fn plainly(&self, bytes: u64) -> io::Result<f64> {
+        let start = Instant::now();
+        write_plainly(&self.file, bytes.min(IMAGE_BYTES))?;
+        Ok(start.elapsed().as_secs_f64() * (bytes as f64 / bytes.clamp(1, IMAGE_BYTES) as f64))
+    }
+}
+
+fn write_plainly(file: &fs::File, bytes: u64) -> io::Result<()> {
+    let part = vec![1; 1 << 20];
+    (0..bytes.div_ceil(1 << 20)).try_for_each(|i| file.write_all_at(&part, i << 20))
+}
+
+/// Has the system hold free memory for what caches will need. A virtual machine gives its host what has been free for some
+/// seconds, and gets it back page by page, which takes several times as long as writing the page.
+fn touch_memory() -> io::Result<()> {
     let scratch = Scratch::new()?;
-    let (file, part) = (fs::File::create(scratch.join("plain"))?, vec![1; 1 << 20]);
-    let start = Instant::now();
-    (0..bytes.div_ceil(1 << 20)).try_for_each(|i| file.write_all_at(&part, i << 20))?;
-    Ok(start.elapsed().as_secs_f64())
+    write_plainly(&fs::File::create(scratch.join("memory"))?, CACHE_BYTES)
 }
 
 fn engine(image: &Path, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Result<Outcome>) -> io::Result<Outcome> {
@@ -179,6 +216,7 @@ fn engine(image: &Path, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Result<
 
 /// Runs `work` on the image mounted by the kernel.
 fn mounted<R>(image: &Path, dir: &Path, mode: Mode, work: impl FnOnce(&Path) -> io::Result<R>) -> io::Result<R> {
+    fs::create_dir_all(dir)?;
     let device = Loop::attach(image)?;
     let guard = MountGuard::new(dir);
     let options = (mode == Mode::Immediate).then_some("nodelalloc");
