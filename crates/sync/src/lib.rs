@@ -6,7 +6,7 @@
 //! With `--cfg loom` locks, atomics and threads are those of the model checker, and epochs a simple stand-in; the models
 //! run by `make loom`. Only this crate is built so.
 //!
-//! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`]) and where a lock's waiters
+//! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`], [`Frames`]) and where a lock's waiters
 //! sleep ([`lockref`]), nowhere else.
 #![deny(unsafe_code)]
 
@@ -18,6 +18,8 @@ mod condvar;
 pub mod contention;
 mod counter;
 pub mod epoch;
+#[cfg(not(loom))]
+mod frames;
 mod gate;
 mod hints;
 pub mod levels;
@@ -53,6 +55,8 @@ pub use arrivals::{ArrivalList, Arrived, Link, Walk};
 #[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use counter::ShardedCounter;
+#[cfg(not(loom))]
+pub use frames::{Frame, Frames};
 pub use gate::{Gate, Refused};
 pub use hints::Hints;
 pub use levels::Level;

@@ -121,7 +121,7 @@ fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) -> InPage {
         let removed = pages.remove(from..map::END, bits);
         let tail = match last.is_empty() {
             true => InPage::Clean,
-            false => zero::in_page(pages, map::block_of(st, size), within, bits),
+            false => zero::in_page(st, pages, map::block_of(st, size), within),
         };
         (removed, tail)
     });

@@ -118,7 +118,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usi
 fn overwrite(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]) -> bool {
     let from = (offset - map::byte(st, lblk)) as usize;
     let done = inode.pages.change(&st.pool, |pages| {
-        let done = pages.overwrite(lblk, from, data);
+        let done = pages.overwrite(&st.pool.frames, lblk, from, data);
         if done {
             inode.pages.grow_size(offset + data.len() as u64);
         }
@@ -149,7 +149,7 @@ fn add_page(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8])
     if hole {
         space::reserve(st, inode, 1)?;
     }
-    let page = new_page(old, (offset - map::byte(st, lblk)) as usize, data, (st.block_size(), crowded));
+    let page = new_page(st, old, (offset - map::byte(st, lblk)) as usize, data, crowded);
     // Nobody else adds pages: that takes `rw`.
     inode.pages.change(&st.pool, |pages| {
         inode.pages.grow_size(offset + data.len() as u64);
@@ -251,17 +251,17 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
             let new = missing.next_if(|m| m.lblk == lblk);
             match (pages.has(lblk), new) {
                 (false, Some(Missing { old, mapped, .. })) => {
-                    pages.add_dirty(lblk, new_page(old, from, part, (size, false)), mapped, bits);
+                    pages.add_dirty(lblk, new_page(st, old, from, part, false), mapped, bits);
                 }
                 (cached, new) => {
                     if !cached {
                         // Pinned pages do not go; if one did, the rest of its block would be zero.
-                        pages.add(lblk, Content::part(0, &[], size, true), false);
+                        pages.add(lblk, Content::part(&st.pool.frames, 0, &[], size, true), false);
                     }
                     if let Some(m) = new {
                         if m.mapped { pages.set_mapped(lblk) } else { pages.set_reserved(lblk, bits) }
                     }
-                    pages.dirty(lblk, |page| page.write(from, part));
+                    pages.dirty(lblk, |page| page.write(&st.pool.frames, from, part));
                 }
             }
             done += part.len();
@@ -270,13 +270,13 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
     });
 }
 
-/// A page of `size` old bytes, or zeroes, with new ones in their place; perhaps `more` will come.
-fn new_page(old: Option<Arc<[u8]>>, from: usize, part: &[u8], (size, more): (usize, bool)) -> Content {
+/// A page of old bytes, or zeroes, with new ones in their place; perhaps `more` will come.
+fn new_page(st: &Store, old: Option<Arc<[u8]>>, from: usize, part: &[u8], more: bool) -> Content {
     match old {
-        None => Content::part(from, part, size, more),
+        None => Content::part(&st.pool.frames, from, part, st.block_size(), more),
         Some(old) => {
             let mut page = Content::whole(old);
-            page.write(from, part);
+            page.write(&st.pool.frames, from, part);
             page
         }
     }

@@ -188,7 +188,7 @@ pub(super) fn place(
 }
 
 /// Adds the pages to a plug. Both are in the order of blocks, and the pieces cover the pages exactly.
-pub(super) fn add_data(st: &Store, plug: &mut Plug<'_>, pieces: &Pieces, taken: &[Taken]) {
+pub(super) fn add_data<'a>(st: &Store, plug: &mut Plug<'a>, pieces: &Pieces, taken: &'a [Taken]) {
     let mut pages = taken.iter();
     for piece in pieces {
         debug_assert!(!matches!(piece.how, How::Map { ref claim, .. } if claim.len < piece.len));
@@ -199,10 +199,10 @@ pub(super) fn add_data(st: &Store, plug: &mut Plug<'_>, pieces: &Pieces, taken: 
     }
 }
 
-fn add_page(plug: &mut Plug<'_>, at: u64, content: &Content) {
+fn add_page<'a>(plug: &mut Plug<'a>, at: u64, content: &'a Content) {
     let (first, stored) = content.stored();
     let (before, behind) = content.around();
     plug.add(at, before);
-    plug.add(at.saturating_add(first as u64), stored.clone());
+    plug.add(at.saturating_add(first as u64), stored);
     plug.add(at.saturating_add((first + stored.len()) as u64), behind);
 }

@@ -40,8 +40,7 @@ fn zero_page(st: &Store, inode: &Arc<Inode>, lblk: u32, within: Range<usize>) ->
     if !inode.pages.any() {
         return false;
     }
-    let bits = st.geo.cluster_bits;
-    let zeroed = inode.pages.change(&st.pool, |pages| in_page(pages, lblk, within, bits)) != InPage::Elsewhere;
+    let zeroed = inode.pages.change(&st.pool, |pages| in_page(st, pages, lblk, within)) != InPage::Elsewhere;
     if zeroed && inode.pages.busy() {
         st.pool.note(inode, true);
     }
@@ -60,14 +59,14 @@ pub(super) enum InPage {
 }
 
 /// Zeroes bytes of a block in its page, if it is cached.
-pub(super) fn in_page(pages: &mut PageMap, lblk: u32, within: Range<usize>, cluster_bits: u32) -> InPage {
+pub(super) fn in_page(st: &Store, pages: &mut PageMap, lblk: u32, within: Range<usize>) -> InPage {
     let Some(page) = pages.get(lblk) else { return InPage::Elsewhere };
     if page.is_zero(within.clone()) {
-        return match pages.cover(lblk, cluster_bits) {
+        return match pages.cover(lblk, st.geo.cluster_bits) {
             Cover::Covered => InPage::Clean,
             Cover::Unknown | Cover::Absent => InPage::Elsewhere,
         };
     }
-    pages.dirty(lblk, |page| page.bytes_mut().get_mut(within).unwrap_or_default().fill(0));
+    pages.dirty(lblk, |page| page.clear(&st.pool.frames, within));
     InPage::Zeroed
 }

@@ -1,5 +1,6 @@
 //! A block's bytes in memory. A block that was a hole and is written in part needs memory for that part only.
 
+use extant_sync::{Frame, Frames};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,43 +9,87 @@ const MOST: usize = 1 << 16;
 
 static ZEROES: [u8; MOST] = [0; MOST];
 
-/// A block's bytes; what is not stored is zero. Copies share what is stored, and a change leaves them as they are.
-#[derive(Clone, Debug)]
+/// A block's bytes; what is not stored is zero. What [`share`](Self::share) gives keeps the bytes that there were: a change
+/// leaves them as they are.
+#[derive(Debug)]
 pub struct Content {
-    stored: Arc<[u8]>,
+    stored: Stored,
     /// Where the stored bytes begin.
     at: u32,
     /// Bytes of the block.
     size: u32,
 }
 
+#[derive(Debug)]
+enum Stored {
+    /// A part, or what was read.
+    Bytes(Arc<[u8]>),
+    /// All of a block, which nobody shares.
+    Own(Frame),
+    /// All of a block, which somebody may share.
+    Shared(Arc<Frame>),
+}
+
+impl Stored {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Stored::Bytes(bytes) => bytes,
+            Stored::Own(frame) => frame,
+            Stored::Shared(frame) => frame,
+        }
+    }
+
+    /// The bytes, for who changes them; `None` if they are shared.
+    #[inline]
+    fn alone(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Stored::Bytes(bytes) => Arc::get_mut(bytes),
+            Stored::Own(frame) => Some(frame),
+            Stored::Shared(frame) => Arc::get_mut(frame).map(|frame| &mut **frame),
+        }
+    }
+}
+
 impl Content {
     /// All bytes of a block, as read.
     pub fn whole(bytes: Arc<[u8]>) -> Content {
         let size = bytes.len() as u32;
-        Content { stored: bytes, at: 0, size }
+        Content { stored: Stored::Bytes(bytes), at: 0, size }
     }
 
     /// `part` at `from` in a block of `size` bytes, which has to hold it; the rest is zero. Zeroes are stored if the part is
     /// long, or `more` will come.
-    pub fn part(from: usize, part: &[u8], size: usize, more: bool) -> Content {
+    pub fn part(frames: &Frames, from: usize, part: &[u8], size: usize, more: bool) -> Content {
         debug_assert!(from + part.len() <= size && size <= MOST, "a part lies within its block");
-        let size32 = size as u32;
-        let mut content = match (more || part.len() > size / 2) && part.len() < size {
-            true => Content { stored: zeroed(size), at: 0, size: size32 },
-            false => return Content { stored: part.into(), at: from as u32, size: size32 },
+        match more || part.len() > size / 2 {
+            true => Content { stored: Stored::Own(frames.frame(from, part)), at: 0, size: size as u32 },
+            false => Content { stored: Stored::Bytes(part.into()), at: from as u32, size: size as u32 },
+        }
+    }
+
+    /// The same bytes, for somebody who only looks at them.
+    pub fn share(&mut self) -> Content {
+        let stored = match std::mem::replace(&mut self.stored, Stored::Bytes(Arc::default())) {
+            Stored::Own(frame) => Stored::Shared(Arc::new(frame)),
+            other => other,
         };
-        content.write(from, part);
-        content
+        let shared = match &stored {
+            Stored::Bytes(bytes) => Stored::Bytes(bytes.clone()),
+            Stored::Shared(frame) => Stored::Shared(frame.clone()),
+            Stored::Own(_) => Stored::Bytes(Arc::default()),
+        };
+        self.stored = stored;
+        Content { stored: shared, ..*self }
     }
 
     fn stored_range(&self) -> Range<usize> {
-        self.at as usize..self.at as usize + self.stored.len()
+        self.at as usize..self.at as usize + self.stored.bytes().len()
     }
 
     /// What is stored and where; the bytes before and behind are zero.
-    pub fn stored(&self) -> (usize, &Arc<[u8]>) {
-        (self.at as usize, &self.stored)
+    pub fn stored(&self) -> (usize, &[u8]) {
+        (self.at as usize, self.stored.bytes())
     }
 
     /// Zeroes for what lies before the stored bytes, and behind them.
@@ -69,7 +114,7 @@ impl Content {
         }
         if !both.is_empty()
             && let Some(to) = buf.get_mut(both.start - from..both.end - from)
-            && let Some(bytes) = self.stored.get(both.start - stored.start..both.end - stored.start)
+            && let Some(bytes) = self.stored.bytes().get(both.start - stored.start..both.end - stored.start)
         {
             to.copy_from_slice(bytes);
         }
@@ -81,37 +126,33 @@ impl Content {
         let stored = self.stored_range();
         let (start, end) = (range.start.max(stored.start), range.end.min(stored.end));
         let both = start.saturating_sub(stored.start)..end.saturating_sub(stored.start);
-        self.stored.get(both).is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0))
+        self.stored.bytes().get(both).is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0))
     }
 
     /// Overwrites bytes; what would go over the end of the block is left out.
-    pub fn write(&mut self, from: usize, part: &[u8]) {
+    pub fn write(&mut self, frames: &Frames, from: usize, part: &[u8]) {
+        let len = self.size().saturating_sub(from).min(part.len());
+        let Some(part) = part.get(..len) else { return };
         let stored = self.stored_range();
-        let (base, bytes) = match from >= stored.start && from + part.len() <= stored.end {
-            true => (stored.start, Arc::make_mut(&mut self.stored)),
-            false => (0, self.bytes_mut()),
-        };
-        let len = bytes.len().saturating_sub(from - base).min(part.len());
-        if let (Some(to), Some(part)) = (bytes.get_mut(from - base..from - base + len), part.get(..len)) {
+        let inside = from >= stored.start && from + len <= stored.end;
+        if !inside || self.stored.alone().is_none() {
+            let frame = frames.frame(stored.start, self.stored.bytes());
+            (self.stored, self.at) = (Stored::Own(frame), 0);
+        }
+        let at = from - self.at as usize;
+        if let Some(to) = self.stored.alone().and_then(|bytes| bytes.get_mut(at..at + len)) {
             to.copy_from_slice(part);
         }
     }
 
-    /// All bytes for changing.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.stored.len() < self.size() {
-            let mut all = zeroed(self.size());
-            if let Some(to) = Arc::get_mut(&mut all).and_then(|all| all.get_mut(self.stored_range())) {
-                to.copy_from_slice(&self.stored);
-            }
-            (self.stored, self.at) = (all, 0);
+    /// Zeroes bytes.
+    pub fn clear(&mut self, frames: &Frames, range: Range<usize>) {
+        let stored = self.stored_range();
+        let both = range.start.max(stored.start)..range.end.min(stored.end);
+        if let Some(zeroes) = ZEROES.get(..both.len()).filter(|zeroes| !zeroes.is_empty()) {
+            self.write(frames, both.start, zeroes);
         }
-        Arc::make_mut(&mut self.stored)
     }
-}
-
-fn zeroed(size: usize) -> Arc<[u8]> {
-    std::iter::repeat_n(0, size).collect()
 }
 
 #[cfg(test)]
@@ -122,39 +163,49 @@ mod tests {
         let mut all = vec![9; content.size()];
         assert_eq!(content.copy_to(0, &mut all), content.size());
         let (before, behind) = content.around();
-        assert_eq!([before, content.stored().1.as_ref(), behind].concat(), all);
+        assert_eq!([before, content.stored().1, behind].concat(), all);
         all
     }
 
     #[test]
     fn parts_grow_into_blocks() {
-        for (from, len, then, more) in [(0, 4, 4, 4), (8, 4, 0, 2), (3, 1, 3, 1), (0, 16, 5, 3), (2, 10, 0, 16)] {
-            let mut model = vec![0; 16];
-            let mut content = Content::part(from, &vec![1; len], 16, false);
+        const BLOCK: usize = 1024;
+        let frames = Frames::new(BLOCK);
+        for (from, len, then, more) in [(0, 4, 4, 4), (8, 4, 0, 2), (3, 1, 3, 1), (0, BLOCK, 5, 3), (2, 10, 0, BLOCK)] {
+            let mut model = vec![0; BLOCK];
+            let mut content = Content::part(&frames, from, &vec![1; len], BLOCK, false);
             model[from..from + len].fill(1);
             assert_eq!(bytes(&content), model);
-            let before = content.clone();
-            content.write(then, &vec![2; more]);
+            let before = content.share();
+            content.write(&frames, then, &vec![2; more]);
             assert_eq!(bytes(&before), model);
             model[then..then + more].fill(2);
             assert_eq!(bytes(&content), model);
             for start in 0..16 {
                 let mut part = [7; 4];
                 let copied = content.copy_to(start, &mut part);
-                assert_eq!(part[..copied], model[start..(start + 4).min(16)]);
-                let range = start..(start + 4).min(16);
+                assert_eq!(part[..copied], model[start..start + 4]);
+                let range = start..start + 4;
                 assert_eq!(content.is_zero(range.clone()), model[range].iter().all(|b| *b == 0));
             }
-            content.bytes_mut()[15] = 3;
-            model[15] = 3;
+            content.write(&frames, BLOCK - 1, &[3, 4]);
+            model[BLOCK - 1] = 3;
+            assert_eq!(bytes(&content), model);
+            let before = content.share();
+            content.clear(&frames, 1..7);
+            assert_eq!(bytes(&before), model);
+            model[1..7].fill(0);
             assert_eq!(bytes(&content), model);
         }
     }
 
     #[test]
     fn a_part_takes_little_memory() {
-        assert_eq!(Content::part(100, &[1; 10], 4096, false).stored().1.len(), 10);
-        assert_eq!(Content::part(100, &[1; 3000], 4096, false).stored().1.len(), 4096);
-        assert_eq!(Content::part(100, &[1; 10], 4096, true).stored().1.len(), 4096);
+        let frames = Frames::new(4096);
+        let stored = |len, more| Content::part(&frames, 100, &vec![1; len], 4096, more).stored().1.len();
+        assert_eq!((stored(10, false), stored(3000, false), stored(10, true)), (10, 4096, 4096));
+        let mut content = Content::part(&frames, 100, &[1; 10], 4096, false);
+        content.clear(&frames, 0..105);
+        assert_eq!((content.stored().1.len(), content.is_zero(0..105), content.is_zero(104..106)), (10, true, false));
     }
 }

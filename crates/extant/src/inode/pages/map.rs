@@ -14,6 +14,7 @@ mod tests;
 
 use super::chunk::{self, Chunk, States};
 use super::content::Content;
+use extant_sync::Frames;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub enum Cover {
 }
 
 /// A page taken for being written.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Taken {
     /// Its block within the file.
     pub lblk: u32,
@@ -267,13 +268,13 @@ impl PageMap {
 
     /// Overwrites bytes of a cached page that is covered, with clusters of one block; the page then waits for being
     /// written. False if there is no such page.
-    pub fn overwrite(&mut self, lblk: u32, from: usize, part: &[u8]) -> bool {
+    pub fn overwrite(&mut self, frames: &Frames, lblk: u32, from: usize, part: &[u8]) -> bool {
         let written = self.edit(lblk, |chunk, bit| {
             if chunk.states.covered() & bit == 0 {
                 return None;
             }
             chunk.states.dirty |= bit;
-            chunk.edit(bit, |content| content.write(from, part))
+            chunk.edit(bit, |content| content.write(frames, from, part))
         });
         written.flatten().is_some()
     }
@@ -321,7 +322,7 @@ impl PageMap {
             let before = chunk.states;
             let wanted = before.dirty & chunk::mask(*key, &range);
             for bit in chunk::each(wanted).take(max - taken.len()) {
-                let content = chunk.get(bit).cloned();
+                let content = chunk.edit(bit, Content::share);
                 chunk.states.dirty &= !bit;
                 chunk.states.writing |= bit;
                 let lblk = chunk::first(*key) + bit.trailing_zeros();
@@ -354,11 +355,16 @@ impl PageMap {
         1 << cluster_bits
     }
 
-    /// The pages are on the device and mapped.
+    /// The pages are on the device and mapped. Those of one chunk had best follow each other.
     pub fn written(&mut self, lblks: impl IntoIterator<Item = u32>) {
-        for lblk in lblks {
-            self.edit(lblk, |chunk, bit| {
-                let done = chunk.states.writing & bit;
+        let mut lblks = lblks.into_iter().peekable();
+        while let Some(lblk) = lblks.next() {
+            let (key, mut bits) = chunk::place(lblk);
+            while let Some(next) = lblks.next_if(|next| chunk::place(*next).0 == key) {
+                bits |= chunk::place(next).1;
+            }
+            self.edit(lblk, |chunk, _| {
+                let done = chunk.states.writing & bits;
                 chunk.states.writing &= !done;
                 chunk.states.mapped |= done;
             });

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use extant_sync::{ArrivalList, Level, Link, Mutex, Sharded, ShardedCounter, Walk};
+use extant_sync::{ArrivalList, Frames, Level, Link, Mutex, Sharded, ShardedCounter, Walk};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
@@ -107,6 +107,8 @@ pub struct PagePool {
     pub plug: PlugPolicy,
     /// File data go through the journal (`data=journal`).
     pub log_data: bool,
+    /// Memory for pages.
+    pub frames: Frames,
     /// File data may use the blocks that are reserved for root.
     pub use_reserve: AtomicBool,
 }
@@ -126,6 +128,7 @@ impl PagePool {
             any_failed: AtomicBool::new(false),
             plug: PlugPolicy::default(),
             log_data,
+            frames: Frames::new(page_size as usize),
             use_reserve: AtomicBool::new(false),
         }
     }

@@ -2,8 +2,11 @@
 
 use super::*;
 
+/// Bytes of a block.
+const BLOCK: usize = 1024;
+
 fn bytes(byte: u8) -> Arc<[u8]> {
-    vec![byte; 16].into()
+    vec![byte; BLOCK].into()
 }
 
 fn page(byte: u8) -> Content {
@@ -18,7 +21,8 @@ fn first(content: &Content) -> u8 {
 }
 
 fn set_first(map: &mut PageMap, lblk: u32, byte: u8) {
-    assert!(map.dirty(lblk, |content| content.write(0, &[byte])));
+    let frames = Frames::new(BLOCK);
+    assert!(map.dirty(lblk, |content| content.write(&frames, 0, &[byte])));
 }
 
 fn waiting(map: &mut PageMap, lblk: u32, cluster_bits: u32) {
