@@ -71,7 +71,7 @@ impl Slab {
     fn new(shared: &'static Shared) -> Arc<Slab> {
         let mut memory = memory();
         let start = match &mut memory {
-            Ok(map) => NonNull::from(map.as_mut()).cast(),
+            Ok(map) => NonNull::from(&mut map[..]).cast(),
             Err(heap) => NonNull::from(heap.as_mut_slice()).cast(),
         };
         Arc::new(Slab { start, size: shared.size, shared, _memory: memory })
