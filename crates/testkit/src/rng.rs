@@ -28,6 +28,9 @@ impl Rng {
 
     fn take(&mut self, count: usize) -> Option<u64> {
         let bytes = self.taken_first.drain(..count.min(self.taken_first.len()));
+        if count == 0 {
+            return None;
+        }
         bytes.rev().map(u64::from).reduce(|high, low| high << 8 | low)
     }
 
@@ -47,7 +50,7 @@ impl Rng {
     pub fn below(&mut self, bound: u64) -> u64 {
         let bytes = (u64::BITS - bound.saturating_sub(1).leading_zeros()).div_ceil(8) as usize;
         match bound {
-            0 | 1 => 0,
+            0 => 0,
             _ => self.take(bytes).unwrap_or_else(|| self.next_u64()) % bound,
         }
     }

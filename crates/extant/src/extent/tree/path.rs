@@ -192,8 +192,11 @@ pub(in crate::extent) fn tail(
             }
         }
         let next = found.first.checked_sub(1).map(|before| node.leaf(before));
+        let begins_before = |part: &Leaf| found.kept.first().is_some_and(|kept| kept.lblk < part.lblk);
         found.whole = match (next, found.parts.last()) {
             (_, Some(part)) if u64::from(part.lblk) <= range.start => true,
+            // Too long for one step: the rest of it is mapped still.
+            (_, Some(part)) if begins_before(part) => false,
             (Some(Some(e)), _) => e.end() <= range.start,
             (Some(None), _) => false,
             (None, _) => path.depth() == 0,

@@ -15,6 +15,7 @@ use campaign::KINDS;
 pub(crate) use campaign::sweep;
 use extant::{Caller, New, Node, OpenFlags, RenameFlags, XattrMode};
 use extant_testkit::rng::Rng;
+use extant_testkit::{Scratch, e2fsck};
 pub(crate) use pages::{Copy, PageDevice, Pages};
 use scene::LOGGED;
 pub(crate) use scene::{BIGALLOC, EXT2, EXT3, EXT4, INLINE, Promise, QUOTA, Setup, Stage, record, setup};
@@ -171,6 +172,17 @@ fn attributes(stage: &mut Stage) {
     }
     for n in 0..6 {
         stage.fs.unlink(&root, format!("f{n}").as_bytes()).expect("unlink");
+    }
+}
+
+/// A file that fills the disk leaves nothing behind when it goes, however its data were written.
+#[test]
+fn what_filled_the_disk_is_free_again() {
+    for setup in kinds() {
+        let scratch = Scratch::new();
+        let path = scratch.join("image");
+        std::fs::write(&path, setup.pages().to_vec()).expect("room");
+        e2fsck::check(&path).assert_clean();
     }
 }
 
