@@ -11,13 +11,19 @@ use extant::Errno;
 use fuser::INodeNo;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 const SHARDS: usize = 16;
 
+/// How far the kernel's time of a write may be behind the clock.
+const CLOCKS: Duration = Duration::from_secs(2);
+
 /// An inode of which something is open for writing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Written {
     opens: u64,
+    /// Since when.
+    since: SystemTime,
     /// Blocks of 512 bytes that the kernel believes it to have, if that is known.
     told: Option<u64>,
     refused: Option<Refused>,
@@ -55,7 +61,8 @@ impl Writers {
 
     /// Opened for writing.
     pub fn open(&self, ino: INodeNo) {
-        self.shard(ino).entry(ino.0).or_default().opens += 1;
+        let new = || Written { opens: 0, since: SystemTime::now(), told: None, refused: None };
+        self.shard(ino).entry(ino.0).or_insert_with(new).opens += 1;
     }
 
     /// Closed by one who could write. True if that was the last.
@@ -81,6 +88,23 @@ impl Writers {
             Some(written) => written.told.replace(blocks) != Some(blocks),
             None => true,
         }
+    }
+
+    /// Somebody changes attributes, and the kernel takes what the reply says: so many blocks as `blocks` finds now. `then` runs before
+    /// anybody else says that they changed.
+    pub fn tell_blocks(&self, ino: INodeNo, blocks: impl FnOnce() -> u64, then: impl FnOnce()) {
+        if let Some(written) = self.shard(ino).get_mut(&ino.0) {
+            written.told = Some(blocks());
+            then();
+        }
+    }
+
+    /// Whether a modification time is from before the file was opened for writing: then it is somebody's wish, and none that the
+    /// kernel kept of a write. To times that it kept it does not look at the reply.
+    pub fn predates(&self, ino: INodeNo, mtime: SystemTime) -> bool {
+        self.shard(ino)
+            .get(&ino.0)
+            .is_some_and(|written| written.since.duration_since(mtime).is_ok_and(|by| by > CLOCKS))
     }
 
     /// What the kernel had accepted could not be written, while `free` blocks were free. False if the file is open for writing no more.
@@ -120,8 +144,20 @@ mod tests {
         assert!(writers.blocks_changed(ino, 16));
         writers.blocks_unknown(ino);
         assert!(writers.blocks_changed(ino, 16));
+        writers.tell_blocks(ino, || 24, || ());
+        assert!(!writers.blocks_changed(ino, 24), "the kernel heard of it otherwise");
         writers.close(ino);
         assert!(writers.blocks_changed(ino, 16), "nothing is known of a closed file");
+    }
+
+    #[test]
+    fn an_old_time_is_nobodys_but_a_callers() {
+        let (writers, ino, now) = (Writers::default(), INodeNo(12), SystemTime::now());
+        assert!(!writers.predates(ino, SystemTime::UNIX_EPOCH), "nothing is known of a closed file");
+        writers.open(ino);
+        assert!(writers.predates(ino, SystemTime::UNIX_EPOCH));
+        assert!(!writers.predates(ino, now), "the file may have been written to");
+        assert!(!writers.predates(ino, now + CLOCKS));
     }
 
     #[test]

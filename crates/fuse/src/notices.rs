@@ -1,7 +1,8 @@
 //! Tells the kernel which attributes are old.
 //!
 //! A notice makes the kernel ask for attributes before the next write, too. So a file that goes on growing is told of now and then only, and
-//! once more when it is closed.
+//! once more when it is closed. Mostly none is needed: before it closes a file the kernel sets the times that it kept, and the reply to that
+//! has all attributes.
 //!
 //! # Locking
 //! Notifications may wait for an inode that the kernel is evicting, thus for requests; so they come from a thread of their own. Handlers send
@@ -9,15 +10,16 @@
 
 use crate::service::Tell;
 use fuser::INodeNo;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long notices are gathered, so that many small files cost one switch of threads.
-const GATHER: Duration = Duration::from_millis(1);
+/// How long notices are gathered: most are needed no more then, and many small files cost one switch of threads.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// The least time between two notices of one open file.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -29,14 +31,16 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Inodes that the kernel is to be told of.
-    waiting: HashSet<u64>,
+    /// Inodes that the kernel is to be told of, and whether only because of their blocks.
+    waiting: HashMap<u64, bool>,
     /// When it was told of those that it was told of lately.
     told: HashMap<u64, Instant>,
     /// What the thread tells of just now.
     telling: Option<u64>,
     /// Whether the thread waits for work.
     idle: bool,
+    /// How many wait for what the thread tells of.
+    settling: usize,
     stop: bool,
 }
 
@@ -47,14 +51,14 @@ impl Queue {
 
     /// Takes out an inode that may be told of now.
     fn take_due(&mut self, now: Instant) -> Option<u64> {
-        let ino = self.waiting.iter().copied().find(|ino| self.is_due(*ino, now))?;
+        let ino = self.waiting.keys().copied().find(|ino| self.is_due(*ino, now))?;
         self.take(ino, now);
         Some(ino)
     }
 
     /// Takes out this one; false if it does not wait, or may not be told of yet.
     fn take(&mut self, ino: u64, now: Instant) -> bool {
-        let takes = self.is_due(ino, now) && self.waiting.remove(&ino);
+        let takes = self.is_due(ino, now) && self.waiting.remove(&ino).is_some();
         if takes {
             self.told.insert(ino, now);
         }
@@ -100,16 +104,37 @@ impl Notices {
 
     /// The inode's attributes changed.
     pub fn attributes(&self, ino: INodeNo) {
+        self.add(ino, false);
+    }
+
+    /// Of the inode's attributes only its blocks changed.
+    pub fn blocks(&self, ino: INodeNo) {
+        self.add(ino, true);
+    }
+
+    fn add(&self, ino: INodeNo, only_blocks: bool) {
         let mut queue = lock(&self.queue);
-        if queue.waiting.insert(ino.0) {
-            self.wake(&mut queue);
+        match queue.waiting.entry(ino.0) {
+            Entry::Occupied(mut known) => *known.get_mut() &= only_blocks,
+            Entry::Vacant(place) => {
+                place.insert(only_blocks);
+                self.wake(&mut queue);
+            }
+        }
+    }
+
+    /// The kernel hears of the inode's blocks in another way.
+    pub fn blocks_told(&self, ino: INodeNo) {
+        let mut queue = lock(&self.queue);
+        if queue.waiting.get(&ino.0) == Some(&true) {
+            queue.waiting.remove(&ino.0);
         }
     }
 
     /// The file is closed: nothing more will come soon, so the kernel is told at once.
     pub fn closed(&self, ino: INodeNo) {
         let mut queue = lock(&self.queue);
-        if queue.told.remove(&ino.0).is_some() && queue.waiting.contains(&ino.0) {
+        if queue.told.remove(&ino.0).is_some() && queue.waiting.contains_key(&ino.0) {
             self.wake(&mut queue);
         }
     }
@@ -127,9 +152,11 @@ impl Notices {
             drop(queue);
             return self.tell(ino);
         }
+        queue.settling += 1;
         while queue.telling == Some(ino.0) {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        queue.settling -= 1;
     }
 
     /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests: for threads that do not receive only.
@@ -164,7 +191,9 @@ impl Notices {
             self.tell(INodeNo(ino));
             queue = lock(&self.queue);
             queue.telling = None;
-            self.changed.notify_all();
+            if queue.settling > 0 {
+                self.changed.notify_all();
+            }
         }
     }
 
@@ -197,10 +226,10 @@ mod tests {
     #[test]
     fn a_file_is_told_of_now_and_then() {
         let (mut queue, start) = (Queue::default(), Instant::now());
-        queue.waiting.extend([5, 6]);
+        queue.waiting.extend([(5, true), (6, false)]);
         assert!(queue.take(5, start));
         assert!(!queue.take(5, start), "it waits no more");
-        queue.waiting.insert(5);
+        queue.waiting.insert(5, true);
         assert!(!queue.take(5, start + INTERVAL / 2), "it was told of just now");
         assert_eq!(queue.take_due(start + INTERVAL / 2), Some(6));
         assert_eq!(queue.take_due(start + INTERVAL / 2), None);
@@ -219,6 +248,19 @@ mod tests {
         assert!(!lock(&notices.queue).is_due(5, now));
         notices.closed(ino);
         assert!(lock(&notices.queue).is_due(5, now));
+    }
+
+    #[test]
+    fn a_notice_of_blocks_alone_is_needed_no_more_once_they_are_told() {
+        let (notices, ino) = (Notices::default(), INodeNo(5));
+        let waits = || lock(&notices.queue).waiting.contains_key(&ino.0);
+        notices.blocks(ino);
+        notices.blocks_told(ino);
+        assert!(!waits());
+        notices.attributes(ino);
+        notices.blocks(ino);
+        notices.blocks_told(ino);
+        assert!(waits(), "it was not for the blocks alone");
     }
 
     #[test]

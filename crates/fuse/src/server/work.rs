@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::caller::is_member;
+use crate::convert::system_time;
+use extant::{TimeSet, Timestamp};
 
 /// The attribute that an access ACL is kept in.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -64,8 +66,24 @@ impl Server {
         if owner || cut_by_user {
             self.drop_privileges(who, &node)?;
         }
+        let by_caller = !set.kept || matches!(set.mtime, Some(TimeSet::At(t)) if self.predates(ino, t));
+        if !by_caller {
+            return Ok(self.file_attr(&self.ops.set_attr(&node, &set)?));
+        }
         self.writers.blocks_unknown(ino);
-        Ok(self.file_attr(&self.ops.set_attr(&node, &set)?))
+        let mut attr = self.ops.set_attr(&node, &set)?;
+        // Read again under the lock: whoever changes the blocks afterwards finds other ones told.
+        let blocks = || {
+            attr = node.attr();
+            attr.blocks
+        };
+        self.writers.tell_blocks(ino, blocks, || self.notices.blocks_told(ino));
+        Ok(self.file_attr(&attr))
+    }
+
+    /// Whether a time is older than what the kernel may have kept of writes.
+    fn predates(&self, ino: INodeNo, t: Timestamp) -> bool {
+        self.writers.predates(ino, system_time(t))
     }
 
     pub(super) fn drop_privileges(&self, who: Who, node: &Node) -> Result<(), Error> {
@@ -135,7 +153,7 @@ impl Server {
             }
         }
         if self.writers.blocks_changed(ino, node.attr().blocks) {
-            self.notices.attributes(ino);
+            self.notices.blocks(ino);
         }
         Ok(len)
     }

@@ -5,8 +5,9 @@ use crate::served::Served;
 use extant_testkit::image::FeatureSet;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 fn file(path: &Path) -> File {
     File::options().create(true).truncate(true).read(true).write(true).open(path).expect("create")
@@ -178,6 +179,43 @@ pub fn usage_is_what_the_kernel_says() {
             notes.call("with a file", usage().map(|u| (u.0, u.3, u.4)));
         });
     }
+}
+
+/// The blocks of a closed file show soon, whether or not somebody set its times.
+#[test]
+pub fn blocks_of_closed_files_show() {
+    let mut served = Served::new("default");
+    let dir = served.dir().to_path_buf();
+    let shows = |path: &Path, blocks: u64| {
+        let begin = Instant::now();
+        while fs::metadata(path).expect("stat").blocks() != blocks {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{} shows other blocks than {blocks}", path.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+    for (name, time, again) in [
+        ("plain", None, false),
+        ("now", Some(SystemTime::now()), false),
+        ("old", Some(long_ago), false),
+        ("old, then longer", Some(long_ago), true),
+    ] {
+        let path = dir.join(name);
+        let f = file(&path);
+        f.write_all_at(&[7; 5000], 0).expect("write");
+        if let Some(time) = time {
+            f.set_modified(time).expect("futimens");
+            // The kernel heard of them by the reply to the change of an old time.
+            assert!(time != long_ago || f.metadata().expect("stat").blocks() == 16, "{name}");
+        }
+        if again {
+            f.write_all_at(&[7; 9000], 5000).expect("write");
+            f.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
+        }
+        drop(f);
+        shows(&path, if again { 32 } else { 16 });
+    }
+    served.unmount();
 }
 
 /// Writes until an error comes, which is not the one of a kernel that accepts everything.
