@@ -4,6 +4,7 @@
 //! is searched by itself, however many there are. A history that has no such order is asked again with fewer operations, until none
 //! can be left out.
 
+mod faults;
 mod model;
 
 use crate::crash::{EXT2, EXT3, EXT4, INLINE, PageDevice, Setup};
@@ -67,22 +68,30 @@ fn run(fs: &Fs, places: &[Place], programs: &[Program]) -> Vec<History> {
 
 /// Whether some order of a history leads from one state to the other.
 fn has_order(history: &History, from: &Model, to: &Model) -> bool {
+    let all = |done: &[usize]| done.iter().zip(history).all(|(done, events)| *done == events.len());
+    search(history, from, Model::next, |done, state| all(done) && state == to)
+}
+
+/// Whether some order of a part of a history leads to what is looked for: a state, and how much of each thread is done by then. `next`
+/// gives the states after a question that was answered so.
+fn search(
+    history: &History,
+    from: &Model,
+    next_states: impl Fn(&Model, Ask, &Answer) -> Vec<Model>,
+    found: impl Fn(&[usize], &Model) -> bool,
+) -> bool {
     let mut seen = HashSet::new();
     let mut todo = vec![(vec![0; history.len()], from.clone())];
     while let Some((done, state)) = todo.pop() {
-        if done.iter().zip(history).all(|(done, events)| *done == events.len()) {
-            if state == *to {
-                return true;
-            }
-            continue;
+        if found(&done, &state) {
+            return true;
         }
         let next = |thread: usize| history[thread].get(done[thread]);
         // What had been answered before something was asked comes before it.
         let first = (0..history.len()).filter_map(next).map(|event| event.answered).min().unwrap_or(0);
         for thread in 0..history.len() {
             let Some(event) = next(thread).filter(|event| event.asked <= first) else { continue };
-            let mut after = state.clone();
-            if after.allows(event.ask, &event.answer) {
+            for after in next_states(&state, event.ask, &event.answer) {
                 let mut done = done.clone();
                 done[thread] += 1;
                 if seen.insert((done.clone(), after.clone())) {

@@ -12,7 +12,7 @@ const DIRS: u64 = 2;
 const NAMES: u64 = 3;
 
 /// Bytes of one write and one read.
-const PIECE: usize = 40;
+pub(crate) const PIECE: usize = 40;
 
 const ATTRIBUTE: &[u8] = b"user.value";
 
@@ -209,6 +209,34 @@ impl Model {
             _ => self.answer(ask),
         };
         own.unwrap_or_else(Answer::Refused) == *answer
+    }
+
+    /// The state after this answer, if it is right now.
+    pub fn next(&self, ask: Ask, answer: &Answer) -> Vec<Model> {
+        let mut after = self.clone();
+        if after.allows(ask, answer) { vec![after] } else { Vec::new() }
+    }
+
+    /// As [`Model::next`], where the device may have failed: what was refused for that reason happened, or did not.
+    pub fn next_after_failure(&self, ask: Ask, answer: &Answer) -> Vec<Model> {
+        let failed = [Errno::Io as i32, Errno::RoFs as i32];
+        if !matches!(answer, Answer::Refused(errno) if failed.contains(errno)) {
+            return self.next(ask, answer);
+        }
+        let mut after = self.clone();
+        let happened = !matches!(ask, Ask::Create(_) | Ask::Mkdir(_)) && after.answer(ask).is_ok() && after != *self;
+        if happened { vec![self.clone(), after] } else { vec![self.clone()] }
+    }
+
+    /// Whether the other has the same names, links and attributes.
+    pub fn same_metadata(&self, other: &Model) -> bool {
+        let of_file = |file: &Content| (file.ino, file.links, file.attribute.clone());
+        self.names == other.names && self.files.iter().map(of_file).eq(other.files.iter().map(of_file))
+    }
+
+    /// What each file holds.
+    pub fn contents(&self) -> impl Iterator<Item = &[u8]> {
+        self.files.iter().map(|file| &file.bytes[..])
     }
 
     fn answer(&mut self, ask: Ask) -> Result<Answer, i32> {
