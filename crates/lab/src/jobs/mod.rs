@@ -125,7 +125,7 @@ impl Kind {
 }
 
 /// All kinds, in the order of tables.
-pub const KINDS: [Kind; 14] = [
+pub const KINDS: [Kind; 15] = [
     Kind { name: "stress-orphan, byte by byte", word: "stress-orphan", bar: Some(3.0), prepare: orphans::by_byte },
     Kind {
         name: "stress-orphan, block by block",
@@ -150,6 +150,7 @@ pub const KINDS: [Kind; 14] = [
     Kind { name: "create empty files", word: "create", bar: Some(2.0), prepare: make::create },
     Kind { name: "unlink", word: "unlink", bar: Some(2.0), prepare: make::unlink },
     Kind { name: "stat one path of depth 6", word: "stat-path", bar: Some(4.0), prepare: look::stat_path },
+    Kind { name: "stat that path as a user", word: "stat-path-as", bar: None, prepare: look::stat_path_as },
     Kind { name: "open and close", word: "open", bar: Some(3.0), prepare: look::open },
     Kind { name: "stat files of one directory", word: "stat-files", bar: Some(4.0), prepare: look::stat_files },
     Kind { name: "warm walk of a tree", word: "walk", bar: Some(3.0), prepare: look::walk },

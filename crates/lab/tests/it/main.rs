@@ -31,13 +31,13 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
     let all = json(&["pairs", "--tiny", "--runs", "2", "--json"]);
     let rows = array(&all["rows"]);
     // Fourteen workloads with four numbers of threads, and two kinds of syncs.
-    assert_eq!(rows.len(), 14 * 4 + 2);
+    assert_eq!(rows.len(), 15 * 4 + 2);
     for row in rows {
         array(&row["sides"]).iter().for_each(|side| positive(&side["rate"], 2));
     }
     let bars = array(&all["bars"]);
     let barred = rows.iter().filter(|row| !row["bar"].is_null()).count();
-    assert_eq!(bars.len(), barred + 14, "each bar beside the kernel, and each workload with the most threads");
+    assert_eq!(bars.len(), barred + 15, "each bar beside the kernel, and each workload with the most threads");
     assert!(bars.iter().all(|bar| bar["found"]["mean"].as_f64().is_some_and(|mean| mean > 0.0)), "{bars:?}");
 }
 
