@@ -1,5 +1,6 @@
 //! Runs: every scenario on every side, turn about, several times.
 
+use crate::awake::Awake;
 use crate::measure::Record;
 use crate::side::Side;
 use crate::workload::{SCENARIOS, Scale, Scenario, Stage};
@@ -38,6 +39,7 @@ impl Plan {
 
 /// Runs the plan. In every other run the sides take their turns in the opposite order, so that none always follows the same one.
 pub fn run(plan: &Plan) -> io::Result<Record> {
+    let _awake = Awake::hold();
     let mut record = Record::default();
     for run in 0..plan.runs {
         for scenario in plan.scenarios() {

@@ -7,6 +7,7 @@
 
 pub mod age;
 pub mod allocators;
+pub mod awake;
 pub mod bars;
 pub mod bench;
 pub mod claims;
