@@ -8,9 +8,9 @@ use extant_format::{superblock::Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
 use extant_sync::Sharded;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the engine's time comes from, so that a build is deterministic and the lab has virtual time.
 pub trait Clock: Send + Sync + Debug {
@@ -27,14 +27,14 @@ pub fn superblock_seconds(clock: &dyn Clock) -> u64 {
     u64::try_from(now.sec - i64::from(late)).unwrap_or(0)
 }
 
-/// The system's clock.
+/// The system's clock, in the steps in which the kernel stamps files: what it stamps later is not earlier.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp { sec: t.as_secs() as i64, nsec: t.subsec_nanos() }
+        let t = clock_gettime(ClockId::RealtimeCoarse);
+        Timestamp { sec: t.tv_sec, nsec: t.tv_nsec as u32 }
     }
 }
 

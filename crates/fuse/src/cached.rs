@@ -4,12 +4,17 @@
 //! that they take: for that it is told that its attributes are old. And what it has not written yet nobody else knows: a search for holes has
 //! it write first.
 //!
+//! Of times it believes its own, too, whatever becomes of them here: chattr(1) moves the change time, and what an inode cannot hold is cut.
+//! So it is asked to forget such an inode, once nobody uses it. And pages of a file it does not drop when an asynchronous write past them
+//! ends.
+//!
 //! It also accepts writes without asking for room, for ever if nobody stops it. Once it could not write what it had accepted, it is told
 //! that the attributes are old: then it asks for them before each write to an open file, and the answer is the error.
 
 use extant::Errno;
 use fuser::INodeNo;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +32,8 @@ struct Written {
     /// Blocks of 512 bytes that the kernel believes it to have, if that is known.
     told: Option<u64>,
     refused: Option<Refused>,
+    /// The kernel has no pages of it: they were dropped, and nothing was read into pages since.
+    no_pages: bool,
 }
 
 /// Why the kernel could not write what it had accepted.
@@ -40,12 +47,18 @@ struct Refused {
 /// The files that are open for writing.
 #[derive(Debug)]
 pub struct Writers {
+    /// Files of which the kernel has no pages.
+    without_pages: AtomicUsize,
+    /// Inodes of which the kernel keeps what is not so.
+    wrong: Mutex<HashSet<u64>>,
+    any_wrong: AtomicBool,
     shards: [Mutex<HashMap<u64, Written>>; SHARDS],
 }
 
 impl Default for Writers {
     fn default() -> Self {
-        Writers { shards: std::array::from_fn(|_| Mutex::default()) }
+        let (without_pages, wrong, any_wrong) = Default::default();
+        Writers { without_pages, wrong, any_wrong, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 }
 
@@ -61,7 +74,7 @@ impl Writers {
 
     /// Opened for writing.
     pub fn open(&self, ino: INodeNo) {
-        let new = || Written { opens: 0, since: SystemTime::now(), told: None, refused: None };
+        let new = || Written { opens: 0, since: SystemTime::now(), told: None, refused: None, no_pages: false };
         self.shard(ino).entry(ino.0).or_insert_with(new).opens += 1;
     }
 
@@ -71,8 +84,9 @@ impl Writers {
         let Some(written) = shard.get_mut(&ino.0) else { return true };
         written.opens = written.opens.saturating_sub(1);
         let last = written.opens == 0;
-        if last {
-            shard.remove(&ino.0);
+        if last && shard.remove(&ino.0).is_some_and(|written| written.no_pages) {
+            // Relaxed, here and below: the count only saves a look, under whose lock it is changed.
+            self.without_pages.fetch_sub(1, Ordering::Relaxed);
         }
         last
     }
@@ -80,6 +94,46 @@ impl Writers {
     /// Whether the kernel may keep content that is not written yet.
     pub fn any(&self, ino: INodeNo) -> bool {
         self.shard(ino).contains_key(&ino.0)
+    }
+
+    /// Something was written past the kernel's pages: whether it may have some. From now on it has none, until it reads into them.
+    pub fn outdates_pages(&self, ino: INodeNo) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(written) = shard.get_mut(&ino.0) else { return true };
+        let had = !std::mem::replace(&mut written.no_pages, true);
+        self.without_pages.fetch_add(usize::from(had), Ordering::Relaxed);
+        had
+    }
+
+    /// The kernel reads into its pages. What it reads now it puts there before they can be dropped: they are locked until then.
+    pub fn read_into_pages(&self, ino: INodeNo) {
+        if self.without_pages.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        if let Some(written) = self.shard(ino).get_mut(&ino.0)
+            && std::mem::take(&mut written.no_pages)
+        {
+            self.without_pages.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What the kernel keeps of this inode's times is not so, and it asks nobody for them.
+    pub fn wrong(&self, ino: INodeNo) {
+        lock(&self.wrong).insert(ino.0);
+        // Relaxed: who closes the file does so after what was wrong was answered.
+        self.any_wrong.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether something that the kernel keeps of this inode is not so.
+    pub fn is_wrong(&self, ino: INodeNo) -> bool {
+        self.any_wrong.load(Ordering::Relaxed) && lock(&self.wrong).contains(&ino.0)
+    }
+
+    /// The kernel has forgotten the inode.
+    pub fn forgotten(&self, ino: INodeNo) {
+        if self.any_wrong.load(Ordering::Relaxed) {
+            lock(&self.wrong).remove(&ino.0);
+        }
     }
 
     /// Whether the kernel has to be told that the file now has so many blocks; it counts as told then.

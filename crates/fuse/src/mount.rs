@@ -4,7 +4,7 @@ use crate::claim::Claim;
 use crate::device::Device;
 use crate::ring::{self, hello};
 use crate::server::Server;
-use crate::service::Service;
+use crate::service::{Old, Service};
 use crate::{kernel, reader, tune};
 use extant::{AccessTimes, Fs};
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -234,7 +234,10 @@ fn start_as_user(
     let device = Device::new(service.clone(), options.thread_count())?;
     let session = Session::new(device, dir, &config)?;
     let notifier = session.notifier();
-    service.connect(Box::new(move |ino, off, len| notifier.inval_inode(ino, off, len)));
+    service.connect(Box::new(move |old| match old {
+        Old::Pages(ino, off, len) => notifier.inval_inode(ino, off, len),
+        Old::Inode(_) => Err(io::ErrorKind::Unsupported.into()),
+    }));
     std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())
 }
 

@@ -8,10 +8,10 @@
 //! Notifications may wait for an inode that the kernel is evicting, thus for requests; so they come from a thread of their own. Handlers send
 //! them only for a file that is open, since that cannot be evicted.
 
-use crate::service::Tell;
+use crate::service::{Old, Tell};
 use fuser::INodeNo;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,6 +24,9 @@ const GATHER: Duration = Duration::from_millis(10);
 /// The least time between two notices of one open file.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// When the kernel is asked to forget an inode.
+const FORGETTING: [Duration; 2] = [Duration::from_micros(300), Duration::from_millis(2)];
+
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while these are locked.
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -35,6 +38,10 @@ struct Queue {
     waiting: HashMap<u64, bool>,
     /// When it was told of those that it was told of lately.
     told: HashMap<u64, Instant>,
+    /// Inodes that the kernel is to forget, once nobody uses them.
+    leaving: HashSet<u64>,
+    /// Inodes whose pages the kernel is to drop.
+    outdated: HashSet<u64>,
     /// What the thread tells of just now.
     telling: Option<u64>,
     /// Whether the thread waits for work.
@@ -139,6 +146,22 @@ impl Notices {
         }
     }
 
+    /// The kernel is to forget the inode as soon as nobody uses it: what it keeps of it is not so, and it would ask nobody.
+    pub fn forget(&self, ino: INodeNo) {
+        let mut queue = lock(&self.queue);
+        if queue.leaving.insert(ino.0) {
+            self.wake(&mut queue);
+        }
+    }
+
+    /// As [`Notices::write_back`], soon.
+    pub fn write_back_later(&self, ino: INodeNo) {
+        let mut queue = lock(&self.queue);
+        if queue.outdated.insert(ino.0) {
+            self.wake(&mut queue);
+        }
+    }
+
     fn wake(&self, queue: &mut Queue) {
         if std::mem::take(&mut queue.idle) {
             self.changed.notify_all();
@@ -163,7 +186,7 @@ impl Notices {
     pub fn write_back(&self, ino: INodeNo) {
         if let Some(tell) = self.tell.get() {
             // The kernel does not know the inode: then it keeps nothing of it.
-            let _ = tell(ino, 0, 0);
+            let _ = tell(Old::Pages(ino, 0, 0));
         }
     }
 
@@ -180,6 +203,10 @@ impl Notices {
     fn serve(&self) {
         let mut queue = lock(&self.queue);
         while !queue.stop {
+            if !queue.leaving.is_empty() || !queue.outdated.is_empty() {
+                queue = self.drop_kept(queue);
+                continue;
+            }
             let now = Instant::now();
             let Some(ino) = queue.take_due(now) else {
                 queue.tidy(now);
@@ -197,16 +224,33 @@ impl Notices {
         }
     }
 
+    /// Has the kernel drop what is not so. Who has closed a file may use the inode for a moment longer than this hears of it.
+    fn drop_kept<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        let (leaving, outdated) = (std::mem::take(&mut queue.leaving), std::mem::take(&mut queue.outdated));
+        drop(queue);
+        outdated.into_iter().for_each(|ino| self.write_back(INodeNo(ino)));
+        for pause in FORGETTING {
+            std::thread::sleep(pause);
+            for ino in &leaving {
+                // Older kernels do not know the notice.
+                let _ = self.tell.get().map(|tell| tell(Old::Inode(INodeNo(*ino))));
+            }
+        }
+        lock(&self.queue)
+    }
+
     /// Waits for an inode that may be told of, and a little longer for others.
     fn wait<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         queue.idle = true;
-        let queue = match queue.waiting.is_empty() {
+        let mut queue = match queue.waiting.is_empty() {
             true => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             false => self.changed.wait_timeout(queue, INTERVAL).unwrap_or_else(PoisonError::into_inner).0,
         };
-        drop(queue);
-        std::thread::sleep(GATHER);
-        let mut queue = lock(&self.queue);
+        if queue.leaving.is_empty() && queue.outdated.is_empty() {
+            drop(queue);
+            std::thread::sleep(GATHER);
+            queue = lock(&self.queue);
+        }
         queue.idle = false;
         queue
     }
@@ -214,7 +258,7 @@ impl Notices {
     fn tell(&self, ino: INodeNo) {
         // Behind a negative offset there are attributes only. An inode that the kernel has forgotten needs no notice.
         if let Some(tell) = self.tell.get() {
-            let _ = tell(ino, -1, 0);
+            let _ = tell(Old::Pages(ino, -1, 0));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use crate::ring::{forgets, join, needed};
 use crate::service::{Answer, Service};
 use crate::wire::structs::{InHeader, OutHeader, argument, op};
-use crate::wire::{Call, answer};
+use crate::wire::{Call, answer, writes_past_pages};
 use fuser::{Errno, INodeNo};
 use nix::libc;
 use std::fs::File;
@@ -95,8 +95,25 @@ impl<S: Service> Reader<S> {
             op::FSYNC | op::FSYNCDIR | op::SYNCFS if self.service.fsync_waits() => {
                 self.pool.run_waiting(self.later(len, false));
             }
+            op::WRITE => self.write(head, len),
             _ => respond(&self.fuse, &*self.service, head, &mut self.buf, len),
         }
+    }
+
+    /// What was written past the kernel's pages is answered when pages from before are dropped.
+    fn write(&mut self, head: InHeader, len: usize) {
+        let node = INodeNo(head.node);
+        let arg = self.buf.get(size_of::<InHeader>()..len).unwrap_or_default();
+        let past_pages = writes_past_pages(&head, arg);
+        let Some(reply) = prepare(&*self.service, head, &mut self.buf, len) else { return };
+        if !past_pages || !self.service.outdates_pages(node) {
+            return send(&self.fuse, reply);
+        }
+        let (fuse, service, reply) = (self.fuse.clone(), self.service.clone(), reply.to_vec());
+        self.pool.run(move || {
+            service.write_back(node);
+            send(&fuse, &reply);
+        });
     }
 
     /// What serves a short request from a copy.
@@ -115,15 +132,25 @@ impl<S: Service> Reader<S> {
 }
 
 /// Answers the request of `len` bytes that `buf` begins with. The reply takes the request's place, its header right before its payload.
-fn respond(mut fuse: &File, service: &impl Service, head: InHeader, buf: &mut [u8], len: usize) {
+fn respond(fuse: &File, service: &impl Service, head: InHeader, buf: &mut [u8], len: usize) {
+    if let Some(reply) = prepare(service, head, buf, len) {
+        send(fuse, reply);
+    }
+}
+
+fn prepare<'a>(service: &impl Service, head: InHeader, buf: &'a mut [u8], len: usize) -> Option<&'a [u8]> {
     let start = size_of::<InHeader>() + argument(head.opcode);
     let (error, size) = match served(service, head, buf, start, len) {
         Ok(size) => (0, size),
         Err(e) => (-e.code(), 0),
     };
     let out = OutHeader { len: (size_of::<OutHeader>() + size) as u32, error, unique: head.unique };
-    let Some(reply) = buf.get_mut(start - size_of::<OutHeader>()..start + size) else { return };
+    let reply = buf.get_mut(start - size_of::<OutHeader>()..start + size)?;
     reply[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+    Some(reply)
+}
+
+fn send(mut fuse: &File, reply: &[u8]) {
     if let Err(e) = fuse.write_all(reply) {
         // Who asked was killed meanwhile.
         tracing::debug!("the kernel did not take a reply: {e}");

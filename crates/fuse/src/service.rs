@@ -78,8 +78,17 @@ pub struct Wants {
     pub acl: bool,
 }
 
-/// Tells the kernel to drop what it keeps of an inode: number, first byte (negative: attributes only), length.
-pub type Tell = Box<dyn Fn(INodeNo, i64, i64) -> io::Result<()> + Send + Sync>;
+/// What the kernel keeps and has to drop.
+#[derive(Clone, Copy, Debug)]
+pub enum Old {
+    /// Attributes of an inode, and its pages from a byte on (none if that is negative), so many bytes (0: all).
+    Pages(INodeNo, i64, i64),
+    /// An inode that nobody uses, wholly. Linux 6.18.
+    Inode(INodeNo),
+}
+
+/// Tells the kernel what is old.
+pub type Tell = Box<dyn Fn(Old) -> io::Result<()> + Send + Sync>;
 
 /// A file system, as a kernel's FUSE sees it. What a method leaves out is answered with ENOSYS.
 pub trait Service: Send + Sync + 'static {
@@ -229,6 +238,18 @@ pub trait Service: Send + Sync + 'static {
 
     /// Has the kernel write what it keeps of an open file. Its writes are requests: for threads that do not receive them.
     fn write_back(&self, _ino: INodeNo) {}
+
+    /// The kernel keeps in pages what it reads of this file now.
+    fn read_into_pages(&self, _ino: INodeNo) {}
+
+    /// Something was written past the kernel's pages: whether it may have pages of this file, from before. [`Service::write_back`] drops them;
+    /// until it reads into pages again, the answer is no.
+    fn outdates_pages(&self, _ino: INodeNo) -> bool {
+        false
+    }
+
+    /// As [`Service::write_back`], soon.
+    fn write_back_later(&self, _ino: INodeNo) {}
 
     /// copy_file_range(2).
     fn copy(&self, _who: Who, _from: (INodeNo, u64), _to: (INodeNo, u64), _len: u64) -> Answer<usize> {

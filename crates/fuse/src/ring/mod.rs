@@ -10,8 +10,8 @@ mod queue;
 mod slot;
 
 use crate::flags::MAX_REQUEST;
-use crate::service::{Service, Tell};
-use crate::wire::structs::{InvalInode, NOTIFY_INVAL_INODE, OutHeader};
+use crate::service::{Old, Service, Tell};
+use crate::wire::structs::{InvalInode, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, OutHeader, Prune};
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -59,11 +59,14 @@ fn processors() -> io::Result<u16> {
 
 /// Tells the kernel through the connection what is old.
 pub(crate) fn teller(fuse: Arc<File>) -> Tell {
-    Box::new(move |ino, off, len| {
-        let body = InvalInode { ino: ino.0, off, len };
-        let bytes = size_of::<OutHeader>() + size_of::<InvalInode>();
-        let head = OutHeader { len: bytes as u32, error: NOTIFY_INVAL_INODE, unique: 0 };
-        (&*fuse).write_all(&[head.as_bytes(), body.as_bytes()].concat())
+    let send = move |code, body: &[u8]| {
+        let bytes = size_of::<OutHeader>() + body.len();
+        let head = OutHeader { len: bytes as u32, error: code, unique: 0 };
+        (&*fuse).write_all(&[head.as_bytes(), body].concat())
+    };
+    Box::new(move |old| match old {
+        Old::Pages(ino, off, len) => send(NOTIFY_INVAL_INODE, InvalInode { ino: ino.0, off, len }.as_bytes()),
+        Old::Inode(ino) => send(NOTIFY_PRUNE, Prune { count: 1, padding: 0, spare: 0, ino: ino.0 }.as_bytes()),
     })
 }
 

@@ -18,7 +18,7 @@ use super::slot::{Event, Ring, Slot};
 use crate::pool::Pool;
 use crate::service::Service;
 use crate::wire::structs::{InHeader, op};
-use crate::wire::{Call, answer};
+use crate::wire::{Call, answer, writes_past_pages};
 use fuser::INodeNo;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::HashMap;
@@ -246,10 +246,16 @@ impl<S: Service> Queue<S> {
     }
 
     fn request(&mut self, mut slot: Slot) -> io::Result<()> {
-        let head = slot.request().map(|(head, ..)| head);
+        let (head, past_pages) = match slot.request() {
+            Some((head, arg, ..)) => (Some(head), writes_past_pages(&head, arg)),
+            None => (None, false),
+        };
         match head.map_or(Way::Here, |head| self.staff.way(&head)) {
             Way::Here => {
                 self.staff.serve(&mut slot);
+                if past_pages && let Some(head) = head {
+                    return self.written_past_pages(slot, INodeNo(head.node));
+                }
                 return self.ring.give_back(slot);
             }
             Way::Long => self.hand_over(slot, false),
@@ -264,14 +270,38 @@ impl<S: Service> Queue<S> {
         Ok(())
     }
 
+    /// What was written past the kernel's pages is answered when pages from before are dropped; or, where no slot is left to wait with,
+    /// before.
+    fn written_past_pages(&mut self, slot: Slot, node: INodeNo) -> io::Result<()> {
+        if !self.staff.service.outdates_pages(node) {
+            return self.ring.give_back(slot);
+        }
+        if !self.asking.begin(slot.queue()) {
+            self.staff.service.write_back_later(node);
+            return self.ring.give_back(slot);
+        }
+        let (staff, inbox) = (self.staff.clone(), self.inbox.clone());
+        self.others.asking.run(move || {
+            staff.service.write_back(node);
+            inbox.put(slot, true);
+        });
+        Ok(())
+    }
+
     fn hand_over(&self, mut slot: Slot, asks: bool) {
         let (staff, inbox) = (self.staff.clone(), self.inbox.clone());
         let pool = if asks { &self.others.asking } else { &self.others.long };
         pool.run(move || {
-            if asks && let Some((head, ..)) = slot.request() {
-                staff.service.write_back(INodeNo(head.node));
+            let Some((head, arg, ..)) = slot.request() else { return inbox.put(slot, asks) };
+            let (node, past_pages) = (INodeNo(head.node), writes_past_pages(&head, arg));
+            if asks {
+                staff.service.write_back(node);
             }
             staff.serve(&mut slot);
+            if past_pages && staff.service.outdates_pages(node) {
+                // This thread may not wait for requests.
+                staff.service.write_back_later(node);
+            }
             inbox.put(slot, asks);
         });
     }

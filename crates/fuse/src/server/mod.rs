@@ -129,6 +129,7 @@ impl Service for Server {
     }
 
     fn forget(&self, ino: INodeNo, lookups: u64) {
+        self.writers.forgotten(ino);
         let forgotten = guarded(|| self.ops.forget(disk_ino(ino), lookups));
         if forgotten.is_err() {
             // Of an entry whose inode could not be had, or one that was lost.
@@ -241,6 +242,9 @@ impl Service for Server {
                     self.notices.closed(ino);
                 }
                 self.ops.close_hint(&self.node(ino)?);
+            }
+            if self.writers.is_wrong(ino) {
+                self.notices.forget(ino);
             }
             Ok(())
         })
@@ -394,6 +398,18 @@ impl Service for Server {
 
     fn write_back(&self, ino: INodeNo) {
         self.notices.write_back(ino);
+    }
+
+    fn read_into_pages(&self, ino: INodeNo) {
+        self.writers.read_into_pages(ino);
+    }
+
+    fn outdates_pages(&self, ino: INodeNo) -> bool {
+        self.writers.outdates_pages(ino)
+    }
+
+    fn write_back_later(&self, ino: INodeNo) {
+        self.notices.write_back_later(ino);
     }
 
     fn copy(&self, who: Who, from: (INodeNo, u64), to: (INodeNo, u64), len: u64) -> Answer<usize> {

@@ -68,10 +68,13 @@ impl Server {
         }
         let by_caller = !set.kept || matches!(set.mtime, Some(TimeSet::At(t)) if self.predates(ino, t));
         if !by_caller {
-            return Ok(self.file_attr(&self.ops.set_attr(&node, &set)?));
+            let attr = self.ops.set_attr(&node, &set)?;
+            self.note_cut(ino, &set, &attr);
+            return Ok(self.file_attr(&attr));
         }
         self.writers.blocks_unknown(ino);
         let mut attr = self.ops.set_attr(&node, &set)?;
+        self.note_cut(ino, &set, &attr);
         // Read again under the lock: whoever changes the blocks afterwards finds other ones told.
         let blocks = || {
             attr = node.attr();
@@ -84,6 +87,21 @@ impl Server {
     /// Whether a time is older than what the kernel may have kept of writes.
     fn predates(&self, ino: INodeNo, t: Timestamp) -> bool {
         self.writers.predates(ino, system_time(t))
+    }
+
+    /// A time that the inode cannot hold the kernel believes to be there.
+    fn note_cut(&self, ino: INodeNo, set: &SetAttr, attr: &Attr) {
+        if matches!(set.mtime, Some(TimeSet::At(asked)) if asked != attr.mtime) {
+            self.kept_wrong(ino);
+        }
+    }
+
+    /// With the writeback cache the kernel believes its own times of the inode, which are wrong now.
+    fn kept_wrong(&self, ino: INodeNo) {
+        if self.writeback {
+            self.writers.wrong(ino);
+            self.notices.forget(ino);
+        }
     }
 
     pub(super) fn drop_privileges(&self, who: Who, node: &Node) -> Result<(), Error> {
@@ -118,6 +136,7 @@ impl Server {
     pub(super) fn flags_changed(&self, ino: INodeNo) {
         self.notices.attributes(ino);
         self.notices.settle(ino);
+        self.kept_wrong(ino);
     }
 
     /// A write of the kernel's cache was accepted before, whatever the file's flags are now.

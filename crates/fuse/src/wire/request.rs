@@ -142,6 +142,13 @@ pub fn answer(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
     }
 }
 
+/// Whether a request writes past the kernel's pages, and the kernel holds none of them locked until it is answered: only such writes name an
+/// owner of locks.
+pub fn writes_past_pages(head: &InHeader, arg: &[u8]) -> bool {
+    let with_owner = |arg: WriteIn| arg.write_flags & WriteFlags::FUSE_WRITE_LOCKOWNER.bits() != 0;
+    head.opcode == op::WRITE && WriteIn::read_from_prefix(arg).is_ok_and(|(arg, _)| with_owner(arg))
+}
+
 /// Requests that are answered with an entry.
 fn named(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
     let ttl = service.time_to_live();
@@ -198,6 +205,9 @@ fn rename(service: &impl Service, from: INodeNo, to: u64, flags: u32, call: &Cal
 
 fn read(service: &impl Service, node: INodeNo, mut call: Call<'_>) -> Answer<usize> {
     let arg: ReadIn = call.arg()?;
+    if arg.flags & DIRECT == 0 {
+        service.read_into_pages(node);
+    }
     let place = call.place(arg.size);
     match service.read(node, arg.offset, place)? {
         Data::Filled(len) => Ok(len),

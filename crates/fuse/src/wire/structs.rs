@@ -196,10 +196,18 @@ structures! {
     Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
     /// Tells the kernel to drop what it keeps of an inode.
     InvalInode = 24 { ino: u64, off: i64, len: i64 }
+    /// Tells the kernel to forget inodes that nobody uses: so many numbers follow, here one.
+    Prune = 24 { count: u32, padding: u32, spare: u64, ino: u64 }
 }
 
 /// The code of [`InvalInode`], in the place of an error.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// That of [`Prune`].
+pub const NOTIFY_PRUNE: i32 = 9;
+
+/// Of [`ReadIn::flags`]: the file was opened past the page cache.
+pub const DIRECT: i32 = nix::libc::O_DIRECT;
 
 /// Bits of [`StatxOut::mask`].
 pub mod statx {

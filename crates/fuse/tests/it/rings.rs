@@ -29,7 +29,7 @@ again! {
     names { limits_of_names, renames_with_all_flags, special_files, attributes_by_name, what_open_says, links }
     permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_and_who_belongs_to_the_group, immutable_and_append_only_files, immutable_and_append_only_directories, flags_are_kept_and_inherited }
     ranges { allocation_and_holes, what_cannot_arrive_is_not_supported, data_and_holes_are_found, data_not_yet_written_are_found, limits_of_sizes, ranges_are_copied, usage_is_what_the_kernel_says, blocks_of_closed_files_show, writers_of_a_full_disk_are_stopped }
-    times { times_are_kept_as_they_were_set, changes_move_times }
+    times { times_that_the_kernel_kept_wrong_are_asked_for, times_are_kept_as_they_were_set, changes_move_times }
 }
 
 /// One of many callers: looks for data that is not written yet, syncs, and reads. All callers meet before they seek: for each seek the

@@ -1,7 +1,10 @@
 //! Times: what sets them, what each can hold.
 
 use crate::oracle::{Notes, same_after_remount, same_as_kernel};
+use crate::served::Served;
+use extant_testkit::tool::run;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
@@ -138,4 +141,33 @@ pub fn changes_move_times() {
             Ok(rustix::fs::renameat_with(CWD, &f, CWD, &d, rustix::fs::RenameFlags::EXCHANGE)?)
         });
     });
+}
+
+/// Waits until `holds`: the kernel forgets an inode soon after it was closed, once nobody uses it.
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let begin = std::time::Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// The kernel keeps times itself; what becomes of them here it is made to ask for (Linux 6.18).
+#[test]
+pub fn times_that_the_kernel_kept_wrong_are_asked_for() {
+    const LAST: i64 = 15_032_385_535;
+    let mut served = Served::new("default");
+    let (flagged, late) = (served.path("flagged"), served.path("late"));
+    fs::write(&flagged, b"x").expect("write");
+    let before = times(&flagged).expect("stat")[2];
+    sleep(A_WHILE);
+    run("chattr", &[OsStr::new("+A"), flagged.as_os_str()]).must_succeed();
+    soon("chattr moves the change time", || times(&flagged).expect("stat")[2] > before);
+    let file = File::create(&late).expect("create");
+    let at = Timespec { tv_sec: LAST + 10, tv_nsec: 0 };
+    rustix::fs::futimens(&file, &Timestamps { last_access: at, last_modification: at }).expect("futimens");
+    drop(file);
+    soon("times are cut to what the inode can hold", || times(&late).expect("stat")[1].0 == LAST);
+    assert_eq!(fs::read(&flagged).expect("read"), b"x");
+    served.unmount();
 }
