@@ -10,6 +10,7 @@
 use super::ahead::Growth;
 use super::map::Kind;
 use super::plan::{self, After, How, Need, Piece};
+use super::times::Note;
 use super::{inline, limits, logged, map, read, times, write, writeback};
 use crate::error::{Error, Result};
 use crate::extent::State;
@@ -53,24 +54,24 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
 /// Writes past the page cache: claims, writes, maps. When it returns the data are on the device (not flushed), and the
 /// map and the size are in the running transaction. Takes `rw`, for reading where others may write too. Returns bytes
 /// written, fewer than asked for if space ends; ENOSPC, EFBIG if none.
-pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;
     let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
     let shared = inode.read_lock()?;
     if shares(st, inode, offset) {
-        return in_blocks(st, inode, offset, data, strip);
+        return in_blocks(st, inode, offset, data, note);
     }
     drop(shared);
     let _lock = inode.write_lock()?;
-    if let Some(done) = inline::write(st, inode, offset, data, strip)? {
+    if let Some(done) = inline::write(st, inode, offset, data, note)? {
         return Ok(done);
     }
     if inode.logs_data(st) {
-        return logged::write(st, inode, offset, data, strip);
+        return logged::write(st, inode, offset, data, note);
     }
     write::fill_gap(st, inode, offset)?;
-    in_blocks(st, inode, offset, data, strip)
+    in_blocks(st, inode, offset, data, note)
 }
 
 /// Whether a write at `offset` needs no more than blocks of its own.
@@ -80,11 +81,11 @@ fn shares(st: &Store, inode: &Inode, offset: u64) -> bool {
     offset <= size && !may_start_inline && map::kind(st, inode) == Kind::Blocks
 }
 
-fn in_blocks(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
-    write::in_chunks(st, offset, data, CHUNK, |at, part| chunk(st, inode, at, part, strip))
+fn in_blocks(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+    write::in_chunks(st, offset, data, CHUNK, |at, part| chunk(st, inode, at, part, note))
 }
 
-fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
     let end = offset + data.len() as u64;
     let blocks = map::blocks(st, offset, end);
     let guarded = map::clusters(st, blocks.clone());
@@ -108,7 +109,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
     // What was promised to places that nothing comes to is not charged.
     let forgo = |_: &Error| st.quota.forgo(inode, u64::MAX);
     write_data(st, inode, &pieces, offset, data).inspect_err(forgo)?;
-    let stamp = times::due(st, inode, strip).then_some(strip);
+    let stamp = times::due(st, inode, note).then_some(note);
     {
         let _work = inode.pages.work.lock();
         plan::apply(st, inode, &mut pieces.into(), After { size: covered, stamp }).inspect_err(forgo)?;

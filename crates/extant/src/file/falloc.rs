@@ -1,5 +1,6 @@
 //! fallocate(2): allocating, punching, zeroing; taking out and pushing apart are in `shift`.
 
+use super::times::Note;
 use super::{ahead, inline, limits, map, shift, space, tail, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, State};
@@ -80,7 +81,7 @@ fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
         inode.pages.grow_size(end);
     }
     times::grow_disk_size(st, &mut h, inode, inode.pages.size())?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, Note::TIMES);
     inode.note_datasync(&h);
     Ok(())
 }

@@ -7,6 +7,7 @@
 //!   the inode maps it.
 
 use super::read::copy;
+use super::times::Note;
 use super::{map, space, times};
 use crate::alloc::Claim;
 use crate::error::Result;
@@ -71,13 +72,13 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
 
 /// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the file has a map of
 /// blocks now, and the caller goes on. The caller holds `rw` for writing.
-pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<Option<usize>> {
+pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<Option<usize>> {
     let inline = map::is_inline(inode);
     if !inline && !may_start(st, inode) {
         return Ok(None);
     }
     let end = offset.saturating_add(data.len() as u64);
-    if fits(st, inode, end) && put(st, inode, offset, data, strip)? {
+    if fits(st, inode, end) && put(st, inode, offset, data, note)? {
         return Ok(Some(data.len()));
     }
     if inline {
@@ -102,7 +103,7 @@ fn may_start(st: &Store, inode: &Inode) -> bool {
 }
 
 /// Puts bytes into the inode; false if the attribute does not fit after all.
-fn put(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<bool> {
+fn put(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<bool> {
     let mut bytes = if map::is_inline(inode) { content(st, inode)? } else { Vec::new() };
     let (from, end) = (offset as usize, offset as usize + data.len());
     bytes.resize(bytes.len().max(end), 0);
@@ -112,7 +113,7 @@ fn put(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) ->
         Err(e) if space::no_space(&e) => return Ok(false),
         other => other?,
     }
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, note);
     inode.pages.set_size(bytes.len() as u64);
     Ok(true)
 }
@@ -130,7 +131,7 @@ pub(super) fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<bool
     bytes.resize(size as usize, 0);
     let mut h = st.start(credits(st))?;
     store(st, &mut h, inode, &bytes)?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, Note::TIMES);
     inode.pages.set_size(size);
     Ok(true)
 }

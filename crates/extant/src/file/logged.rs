@@ -3,6 +3,7 @@
 //! Such files have no pages; their blocks live in the block cache, as metadata does. Freed blocks are revoked.
 
 use super::read::copy;
+use super::times::Note;
 use super::write::{fill_gap, in_chunks};
 use super::{map, space, times, writeback};
 use crate::error::{Error, Result};
@@ -45,14 +46,14 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
 }
 
 /// Writes within handles: blocks, map, size and times of each part in one. The caller holds `rw` for writing.
-pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
     fill_gap(st, inode, offset)?;
     let most = st.block_size() * BLOCKS_PER_HANDLE;
-    in_chunks(st, offset, data, most, |at, part| space::with_room(st, || chunk(st, inode, at, part, strip)))
+    in_chunks(st, offset, data, most, |at, part| space::with_room(st, || chunk(st, inode, at, part, note)))
 }
 
 /// Writes as much as there is space for; ENOSPC if that is nothing.
-fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
     let _work = inode.pages.work.lock();
     let end = offset + data.len() as u64;
     let blocks = map::blocks(st, offset, end);
@@ -77,7 +78,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) 
         copy(part, bytes.get_mut(from..).unwrap_or_default());
     }
     times::grow_disk_size(st, &mut h, inode, end)?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+    times::stamp(st, &mut *inode.edit(st, &mut h)?, note);
     inode.note_datasync(&h);
     inode.pages.grow_size(end);
     Ok((end - offset) as usize)

@@ -47,7 +47,7 @@ pub use link::{read_link, set_link};
 pub use logged::log_data;
 pub use read::read;
 pub use seek::seek;
-pub use times::strip_mode;
+pub use times::{Note, strip_mode};
 pub use truncate::{can_truncate, free_blocks, truncate};
 pub use verity::{applies as is_verified, measure};
 pub use write::write;

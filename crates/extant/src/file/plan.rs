@@ -10,6 +10,7 @@
 
 use super::ahead::{self, Growth, Pack};
 use super::space::{self, Want};
+use super::times::Note;
 use super::{map, times};
 use crate::alloc::Claim;
 use crate::error::{Error, Result};
@@ -186,8 +187,8 @@ pub(super) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
 pub(super) struct After {
     /// The file's size: the size on disk grows up to it with the pieces.
     pub size: u64,
-    /// Note a change of content, clearing set-id bits if `true`.
-    pub stamp: Option<bool>,
+    /// What a change of content does to the inode besides, if anything.
+    pub stamp: Option<Note>,
 }
 
 /// Pieces in the order of the file. Those that are mapped leave; after an error those that are not are left.
@@ -249,8 +250,8 @@ fn apply_in(
     let (end, maps) = extent_of(&first, st);
     map_pieces(st, h, inode, first, Restart { credits, size: after.size })?;
     let grew = times::grow_disk_size(st, h, inode, end.min(after.size))?;
-    if let Some(strip) = after.stamp.take() {
-        times::stamp(st, &mut *inode.edit(st, h)?, strip);
+    if let Some(note) = after.stamp.take() {
+        times::stamp(st, &mut *inode.edit(st, h)?, note);
     }
     if maps || grew {
         inode.note_datasync(h);

@@ -21,12 +21,26 @@ const LARGE: u64 = i32::MAX as u64;
 /// Credits of [`stamp`] and [`grow_disk_size`].
 pub(super) const CREDITS: u32 = 2;
 
+/// What a change of content does to the inode besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Set-user-ID and set-group-ID are taken away.
+    pub strip: bool,
+    /// Times are set. Not for content from a cache that keeps the file's times itself, and would not learn of others.
+    pub times: bool,
+}
+
+impl Note {
+    /// Times only.
+    pub const TIMES: Note = Note { strip: false, times: true };
+}
+
 /// Whether a change of content now has to be noted in the inode.
-pub(super) fn due(st: &Store, inode: &Inode, strip: bool) -> bool {
+pub(super) fn due(st: &Store, inode: &Inode, note: Note) -> bool {
     let now = nanos(st.now());
     let body = inode.body();
     let fresh = |t: Timestamp| (0..TICK_NANOS).contains(&(now - nanos(t)));
-    !(fresh(body.mtime) && fresh(body.ctime)) || strip && body.mode != strip_mode(body.mode)
+    note.times && !(fresh(body.mtime) && fresh(body.ctime)) || note.strip && body.mode != strip_mode(body.mode)
 }
 
 fn nanos(t: Timestamp) -> i128 {
@@ -40,11 +54,13 @@ pub fn strip_mode(mode: u16) -> u16 {
 }
 
 /// Notes a change of content made now.
-pub(super) fn stamp(st: &Store, body: &mut Body, strip: bool) {
-    let now = st.now();
-    body.mtime = now;
-    body.ctime = now;
-    if strip {
+pub(super) fn stamp(st: &Store, body: &mut Body, note: Note) {
+    if note.times {
+        let now = st.now();
+        body.mtime = now;
+        body.ctime = now;
+    }
+    if note.strip {
         body.mode = strip_mode(body.mode);
     }
 }
@@ -52,16 +68,16 @@ pub(super) fn stamp(st: &Store, body: &mut Body, strip: bool) {
 /// Notes that a file was emptied that was empty.
 pub(super) fn note_emptied(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     let mut h = st.start(CREDITS)?;
-    stamp(st, &mut *inode.edit(st, &mut h)?, false);
+    stamp(st, &mut *inode.edit(st, &mut h)?, Note::TIMES);
     inode.note_datasync(&h);
     Ok(())
 }
 
 /// Notes a change of content in a handle of its own, unless it was noted just before.
-pub(super) fn note_change(st: &Store, inode: &Arc<Inode>, strip: bool) -> Result<()> {
-    if due(st, inode, strip) {
+pub(super) fn note_change(st: &Store, inode: &Arc<Inode>, note: Note) -> Result<()> {
+    if due(st, inode, note) {
         let mut h = st.start(CREDITS)?;
-        stamp(st, &mut *inode.edit(st, &mut h)?, strip);
+        stamp(st, &mut *inode.edit(st, &mut h)?, note);
     }
     Ok(())
 }
@@ -92,7 +108,7 @@ pub(super) fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u
     }
     let mut body = inode.edit(st, h)?;
     body.size = size;
-    stamp(st, &mut body, false);
+    stamp(st, &mut body, Note::TIMES);
     drop(body);
     inode.note_datasync(h);
     Ok(())

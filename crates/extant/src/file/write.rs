@@ -5,6 +5,7 @@
 //!   write.
 //! - The visible size is raised before the pages behind it can be written back, under the same lock.
 
+use super::times::Note;
 use super::{batch, inline, limits, logged, map, space, times, zero};
 use crate::error::Result;
 use crate::extent::{self, State};
@@ -18,19 +19,19 @@ use std::sync::Arc;
 const CHUNK: usize = 1 << 20;
 
 /// Writes into the page cache, reserves space, extends the size in memory (on disk with the writeback). Renews mtime
-/// and ctime no more than once a clock tick; clears set-user-ID and set-group-ID if `strip`. The caller holds `rw` for
+/// and ctime no more than once a clock tick; clears set-user-ID and set-group-ID if `note` says so. The caller holds `rw` for
 /// writing. Returns bytes written, fewer than asked for if space ends; ENOSPC, EFBIG if none.
-pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;
     let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
-    if let Some(done) = inline::write(st, inode, offset, data, strip)? {
+    if let Some(done) = inline::write(st, inode, offset, data, note)? {
         return Ok(done);
     }
     if inode.logs_data(st) {
-        return logged::write(st, inode, offset, data, strip);
+        return logged::write(st, inode, offset, data, note);
     }
-    times::note_change(st, inode, strip)?;
+    times::note_change(st, inode, note)?;
     fill_gap(st, inode, offset)?;
     in_chunks(st, offset, data, CHUNK, |at, part| {
         let done = chunk(st, inode, at, part)?;

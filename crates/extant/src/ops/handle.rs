@@ -2,7 +2,7 @@
 
 use super::{Anchor, Node, Operations};
 use crate::error::{Errno, Error, Result};
-use crate::file::{self, Extent, Falloc};
+use crate::file::{self, Extent, Falloc, Note};
 use crate::inode::ErrorCursor;
 use crate::vfs::Follow;
 use extant_format::inode::InodeFlags;
@@ -119,7 +119,14 @@ impl Operations {
     pub fn write_direct(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
         self.st().writable()?;
         check_key(node)?;
-        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, strip))
+        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, Note { strip, times: true }))
+    }
+
+    /// As [`Operations::write_direct`], of content from a cache that keeps the file's times itself: those that are here stay.
+    pub fn write_kept(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+        self.st().writable()?;
+        check_key(node)?;
+        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, Note { strip, times: false }))
     }
 
     /// Content and attributes of one inode are durable when this returns (`datasync`: without what is not needed to read the content).
@@ -208,11 +215,11 @@ impl File {
         let inode = &self.node.0;
         let st = self.ops.st();
         if self.flags.direct && !self.flags.append {
-            return file::write_direct(st, inode, offset, data, false);
+            return file::write_direct(st, inode, offset, data, Note::TIMES);
         }
         let _lock = inode.write_lock()?;
         let offset = if self.flags.append { file::size(inode) } else { offset };
-        file::write(st, inode, offset, data, true)
+        file::write(st, inode, offset, data, Note { strip: true, times: true })
     }
 
     /// Cuts the file or lets it grow (with a hole).

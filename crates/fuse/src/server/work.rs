@@ -160,6 +160,8 @@ impl Server {
         // Who wrote what the kernel's cache held is not known, so limits hold for it.
         let bound = from_cache || who.uid != 0;
         let write = |offset, data| match bound {
+            // The cache keeps the times, and tells of them when it has set them.
+            true if from_cache => self.ops.write_kept(&node, offset, data, strip),
             true => self.ops.write_direct(&node, offset, data, strip),
             false => self.ops.without_limits(|| self.ops.write_direct(&node, offset, data, strip)),
         };
