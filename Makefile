@@ -47,7 +47,8 @@ contention:
 FUZZ_TARGETS ?= parsers journal image
 fuzz: setup
 	scripts/fuzz.sh build sanitized
-	scripts/fuzz.sh seeds
+	scripts/images.sh target/images
+	EXTANT_IMAGES=$(abspath target/images) scripts/fuzz.sh seeds
 	FIGURES=$(abspath $(FIGURES)) scripts/fuzz.sh run sanitized $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 # Damaged images by seeds, for FUZZ_SECONDS.

@@ -1,8 +1,8 @@
-//! Writes inputs for fuzzing to begin with into a folder: structures of good images for `parsers`, and of the images in the folder that
-//! `EXTANT_IMAGES` names, if it does; random choices for the others.
+//! Writes inputs for fuzzing to begin with into a folder: structures of good images for `parsers`, and of damaged ones of others, if
+//! `EXTANT_IMAGES` names a folder with some; random choices for the other targets.
 
 use extant_hostile::parsers::of_image;
-use extant_hostile::seeds::Seed;
+use extant_hostile::seeds::{Seed, of_others};
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,13 @@ fn main() {
         let seed = Seed::make(set, set.journal && set.name != "mmp");
         for (n, input) in of_image(&seed).into_iter().enumerate() {
             write(&parsers, &format!("{} {n}", set.name), &input);
+        }
+    }
+    for (nr, (path, image)) in of_others().into_iter().enumerate() {
+        // Some are damaged so much that nothing is found in them.
+        let Ok(seed) = std::panic::catch_unwind(|| Seed::of(path, image)) else { continue };
+        for (n, input) in of_image(&seed).into_iter().enumerate() {
+            write(&parsers, &format!("others {nr} {n}"), &input);
         }
     }
     for n in 0..96 {

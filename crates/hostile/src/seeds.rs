@@ -1,10 +1,12 @@
-//! Images to damage: every feature set, filled with a tree, left clean or as after a power cut.
+//! Images to damage: every feature set, filled with a tree, left clean or as after a power cut; and images that others damaged.
 
 use crate::atlas::Atlas;
 use extant::{Caller, Falloc, File, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
 use extant_blocks::MemDevice;
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
+use extant_testkit::tool::run;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 /// Who does everything.
@@ -53,6 +55,19 @@ impl Seed {
         let atlas = Atlas::of(&bytes);
         Seed { name, bytes, atlas }
     }
+}
+
+/// Damaged images that others keep, from the folder that `EXTANT_IMAGES` names, if it does: paths and contents. Some lie there as they
+/// are, some compressed.
+pub fn of_others() -> Vec<(String, Vec<u8>)> {
+    let Some(folder) = std::env::var_os("EXTANT_IMAGES") else { return Vec::new() };
+    let search: [OsString; 5] = [folder, "-type".into(), "f".into(), "-name".into(), "image*".into()];
+    let found = run("find", &search).must_succeed().text();
+    let image = |path: &str| match path.ends_with(".gz") {
+        true => run("gzip", &["-dc", path]).must_succeed().stdout,
+        false => std::fs::read(path).expect("an image"),
+    };
+    found.lines().map(|path| (path.to_owned(), image(path))).collect()
 }
 
 /// As little memory and as few surprises as possible.

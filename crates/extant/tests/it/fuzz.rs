@@ -7,11 +7,10 @@ use crate::fast_commit;
 use extant_hostile::atlas::Kind;
 use extant_hostile::drive::{Depth, survive};
 use extant_hostile::mutate;
-use extant_hostile::seeds::Seed;
+use extant_hostile::seeds::{Seed, of_others};
 use extant_testkit::figures;
 use extant_testkit::image::{FEATURE_SETS, FeatureSet};
 use extant_testkit::rng::Rng;
-use extant_testkit::tool::run;
 use std::time::{Duration, Instant};
 
 /// Mutants of each image in the short form.
@@ -99,15 +98,8 @@ fn mutants_of_fast_commits() {
 #[test]
 #[ignore = "takes images that are not here: `make images` brings them"]
 fn images_of_others() {
-    let folder = std::env::var_os("EXTANT_IMAGES").expect("EXTANT_IMAGES names a folder");
-    let found =
-        run("find", &[folder, "-type".into(), "f".into(), "-name".into(), "image*".into()]).must_succeed().text();
     let (mut tried, mut broken) = (0, Vec::new());
-    for path in found.lines() {
-        let image = match path.ends_with(".gz") {
-            true => run("gzip", &["-dc", path]).must_succeed().stdout,
-            false => std::fs::read(path).expect("an image"),
-        };
+    for (path, image) in of_others() {
         tried += 1;
         if let Err(why) = survive(image, tried, Depth::Write) {
             println!("{path}: {why}");
@@ -115,7 +107,7 @@ fn images_of_others() {
         }
     }
     println!("{tried} images");
-    assert!(tried > 0, "no images");
+    assert!(tried > 0, "EXTANT_IMAGES names no folder with images");
     figures::Figures::open().add("images of e2fsprogs", 0, &[("images", tried), ("failures", broken.len() as u64)]);
     fail_if_any(&broken);
 }
