@@ -28,9 +28,6 @@ impl Rng {
 
     fn take(&mut self, count: usize) -> Option<u64> {
         let bytes = self.taken_first.drain(..count.min(self.taken_first.len()));
-        if count == 0 {
-            return None;
-        }
         bytes.rev().map(u64::from).reduce(|high, low| high << 8 | low)
     }
 
@@ -51,6 +48,8 @@ impl Rng {
         let bytes = (u64::BITS - bound.saturating_sub(1).leading_zeros()).div_ceil(8) as usize;
         match bound {
             0 => 0,
+            // Bytes are left for choices that there are.
+            1 if self.left() > 0 => 0,
             _ => self.take(bytes).unwrap_or_else(|| self.next_u64()) % bound,
         }
     }
