@@ -65,7 +65,7 @@ fn tar_pipe(pack: &[&OsStr], unpack: &[&OsStr], list: &[u8]) {
     let mut packer = packer.spawn().expect("tar");
     let from = packer.stdout.take().expect("a pipe");
     let mut unpacker = Command::new(&tar);
-    unpacker.arg("-x").args(KEEP).args(["-p", "-f", "-"]).args(unpack).stdin(from);
+    unpacker.args(["-x", "--warning=no-timestamp"]).args(KEEP).args(["-p", "-f", "-"]).args(unpack).stdin(from);
     let mut unpacker = unpacker.spawn().expect("tar");
     packer.stdin.take().expect("a pipe").write_all(list).expect("tar takes the list");
     assert!(packer.wait().expect("tar").success(), "packing failed");
