@@ -8,6 +8,7 @@ mod cached;
 mod caller;
 mod claim;
 mod clone;
+mod connection;
 pub mod control;
 mod convert;
 mod device;

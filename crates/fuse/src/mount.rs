@@ -1,11 +1,11 @@
 //! Mounting, and the life of a mount.
 
 use crate::claim::Claim;
+use crate::connection::{self, hello};
 use crate::device::Device;
-use crate::ring::{self, hello};
 use crate::server::Server;
 use crate::service::{Old, Service};
-use crate::{kernel, reader, tune};
+use crate::{kernel, reader, ring, tune};
 use extant::{AccessTimes, Fs};
 use fuser::{Config, MountOption, Session, SessionACL};
 use std::fs::File;
@@ -215,7 +215,7 @@ fn serve(
     rings: bool,
 ) -> io::Result<(Serving, bool)> {
     let over_rings = hello::agree(&fuse, &**service, rings)?;
-    service.connect(ring::teller(fuse.clone()));
+    service.connect(connection::teller(fuse.clone()));
     let thread = match over_rings {
         true => ring::start(service.clone(), fuse, dir)?,
         false => reader::start(service.clone(), fuse, dir, options.thread_count())?,

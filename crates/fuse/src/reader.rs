@@ -4,16 +4,14 @@
 //! always read: the replies go to the descriptor that the request came from.
 
 use crate::clone::another;
-use crate::flags::MAX_REQUEST;
+use crate::connection::{BUFFER, forgets, join, needed, next};
 use crate::pool::Pool;
-use crate::ring::{forgets, join, needed};
 use crate::service::{Answer, Service};
 use crate::wire::structs::{InHeader, OutHeader, argument, op};
 use crate::wire::{Call, answer, writes_past_pages};
 use fuser::{Errno, INodeNo};
-use nix::libc;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -21,9 +19,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Threads for those who wait.
 const WAITERS: usize = 16;
-
-/// Room for the largest request, or reply, and what stands before it.
-const BUFFER: usize = MAX_REQUEST as usize + 4096;
 
 /// Room for the reply to a request that other threads serve: those are short.
 const SHORT: usize = 64;
@@ -69,16 +64,10 @@ struct Reader<S: Service> {
 impl<S: Service> Reader<S> {
     /// Serves until the mount ends.
     fn run(mut self) -> io::Result<()> {
-        loop {
-            match (&*self.fuse).read(&mut self.buf) {
-                Ok(len) => self.request(len),
-                Err(e) => match e.raw_os_error() {
-                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
-                    Some(libc::ENODEV) => return Ok(()),
-                    _ => return Err(e),
-                },
-            }
+        while let Some(len) = next(&self.fuse, &mut self.buf)? {
+            self.request(len);
         }
+        Ok(())
     }
 
     fn request(&mut self, len: usize) {

@@ -4,24 +4,20 @@
 //! caches. Each thread has a ring of its own, and in it slots for requests. The kernel fills a slot when somebody asks; one system call
 //! sends the replies and takes what came meanwhile.
 
-pub(crate) mod forgets;
-pub(crate) mod hello;
 mod queue;
 mod slot;
 
+use crate::connection::{forgets, join, needed};
 use crate::flags::MAX_REQUEST;
-use crate::service::{Old, Service, Tell};
-use crate::wire::structs::{InvalInode, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, OutHeader, Prune};
-use nix::mount::{MntFlags, umount2};
+use crate::service::Service;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use queue::{Others, Pace, Queue, Staff};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle, ScopedJoinHandle};
-use zerocopy::IntoBytes;
+use std::thread::{Builder, JoinHandle};
 
 /// Whether the kernel may be asked.
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -57,44 +53,11 @@ fn processors() -> io::Result<u16> {
     count(&list).filter(|n| *n > 0).ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))
 }
 
-/// Tells the kernel through the connection what is old.
-pub(crate) fn teller(fuse: Arc<File>) -> Tell {
-    let send = move |code, body: &[u8]| {
-        let bytes = size_of::<OutHeader>() + body.len();
-        let head = OutHeader { len: bytes as u32, error: code, unique: 0 };
-        (&*fuse).write_all(&[head.as_bytes(), body].concat())
-    };
-    Box::new(move |old| match old {
-        Old::Pages(ino, off, len) => send(NOTIFY_INVAL_INODE, InvalInode { ino: ino.0, off, len }.as_bytes()),
-        Old::Inode(ino) => send(NOTIFY_PRUNE, Prune { count: 1, padding: 0, spare: 0, ino: ino.0 }.as_bytes()),
-    })
-}
-
 /// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount ended.
 pub fn start(service: Arc<impl Service>, fuse: Arc<File>, dir: &Path) -> io::Result<JoinHandle<io::Result<()>>> {
     let queues = processors()?;
     let dir = dir.to_path_buf();
     Builder::new().name("extant-fuse".into()).spawn(move || serve(&service, &fuse, &dir, queues))
-}
-
-/// Ends the connection when one of its threads ends early: nobody would serve that thread's requests.
-struct Abort<'a>(&'a Path);
-
-impl Drop for Abort<'_> {
-    fn drop(&mut self) {
-        tracing::error!("a thread that serves {} ended early; the mount ends", self.0.display());
-        if let Err(e) = umount2(self.0, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH) {
-            tracing::error!("it cannot be unmounted: {e}");
-        }
-    }
-}
-
-/// Runs a thread's work; the mount ends if that fails.
-pub(crate) fn needed(dir: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let abort = Abort(dir);
-    work()?;
-    std::mem::forget(abort);
-    Ok(())
 }
 
 fn serve(service: &Arc<impl Service>, fuse: &Arc<File>, dir: &Path, queues: u16) -> io::Result<()> {
@@ -126,10 +89,6 @@ fn serve(service: &Arc<impl Service>, fuse: &Arc<File>, dir: &Path, queues: u16)
     }
     service.end();
     served
-}
-
-pub(crate) fn join(thread: ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
-    thread.join().map_err(|_| io::Error::other("a serving thread panicked"))?
 }
 
 /// The processor may be another one, where some are left out: that costs time only.

@@ -1,30 +1,21 @@
 //! What comes through `/dev/fuse` also when requests come through rings: that inodes are forgotten.
 
-use crate::flags;
+use super::{BUFFER, next};
 use crate::service::Service;
 use crate::wire::structs::{BatchForgetIn, ForgetOne, InHeader, OutHeader, op};
 use fuser::INodeNo;
 use nix::libc;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Behind the largest request there is room for its headers.
-const BUFFER: usize = flags::MAX_REQUEST as usize + 4096;
-
 /// Reads until the mount ends.
-pub fn read(mut fuse: &File, service: &impl Service) -> io::Result<()> {
+pub fn read(fuse: &File, service: &impl Service) -> io::Result<()> {
     let mut buf = vec![0; BUFFER];
-    loop {
-        match fuse.read(&mut buf) {
-            Ok(len) => handle(fuse, service, &buf[..len])?,
-            Err(e) => match e.raw_os_error() {
-                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
-                Some(libc::ENODEV) => return Ok(()),
-                _ => return Err(e),
-            },
-        }
+    while let Some(len) = next(fuse, &mut buf)? {
+        handle(fuse, service, &buf[..len])?;
     }
+    Ok(())
 }
 
 /// Takes in what was forgotten; tells the kernel that nothing else is known here.
