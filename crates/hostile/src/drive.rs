@@ -16,7 +16,7 @@ const MOST: usize = 2000;
 /// Entries after which a listing counts as endless.
 const ENDLESS: usize = 200_000;
 
-/// Requests of one reader, who looks at so many inodes and reads a little of each: a good image takes less than a hundredth of it.
+/// Requests of one reader, who looks at so many inodes and reads a little of each.
 const MOST_READS: u64 = 300_000;
 
 /// After so long a mutant counts as hanging, however busy the machine is.
@@ -240,15 +240,7 @@ fn alter(fs: &Fs, node: &Node, rng: &mut Rng) {
     let _ = file.write_at(size, &data[..100]);
     let _ = file.sync();
     let block = 65536 * rng.below(3);
-    let how = *rng.pick(&[
-        Falloc::Allocate,
-        Falloc::KeepSize,
-        Falloc::Punch,
-        Falloc::Zero,
-        Falloc::ZeroKeepSize,
-        Falloc::Collapse,
-        Falloc::Insert,
-    ]);
+    let how = *rng.pick(&Falloc::ALL);
     let _ = file.allocate(how, block, 65536);
     if rng.one_in(2) {
         let _ = file.set_len(rng.below(size.clamp(1, 1 << 22) * 2));

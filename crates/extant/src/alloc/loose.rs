@@ -73,6 +73,7 @@ impl Loose {
 
     /// The longest run that is noted and may be claimed.
     pub fn longest(&self) -> u32 {
+        // Relaxed, here and where it is set: a hint for the order of trees.
         self.longest.load(Ordering::Relaxed)
     }
 
@@ -178,6 +179,7 @@ impl Blocks {
         let (mut freed, mut ended) = {
             let mut lists = loose.lists.lock();
             lists.bad |= bad;
+            // Relaxed: both change under the lists' lock only, and whoever reads them without it takes them for hints.
             loose.longest.store(0, Ordering::Relaxed);
             loose.any.store(false, Ordering::Relaxed);
             (std::mem::take(&mut lists.freed), std::mem::take(&mut lists.ended))

@@ -28,6 +28,19 @@ pub enum Falloc {
     Insert,
 }
 
+impl Falloc {
+    /// All that there is.
+    pub const ALL: [Falloc; 7] = [
+        Falloc::Allocate,
+        Falloc::KeepSize,
+        Falloc::Punch,
+        Falloc::Zero,
+        Falloc::ZeroKeepSize,
+        Falloc::Collapse,
+        Falloc::Insert,
+    ];
+}
+
 /// Most blocks allocated in one handle.
 const MAX_BLOCKS: u32 = 1 << 15;
 

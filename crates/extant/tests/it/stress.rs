@@ -263,16 +263,7 @@ impl Worker<'_> {
     }
 
     fn allocate(&mut self) -> Result<()> {
-        let kinds = [
-            Falloc::Allocate,
-            Falloc::KeepSize,
-            Falloc::Punch,
-            Falloc::Zero,
-            Falloc::ZeroKeepSize,
-            Falloc::Collapse,
-            Falloc::Insert,
-        ];
-        let how = *self.rng.pick(&kinds);
+        let how = *self.rng.pick(&Falloc::ALL);
         let shifts = matches!(how, Falloc::Collapse | Falloc::Insert);
         let unit = if shifts { 16_384 } else { 1 };
         let (at, len) = (self.rng.below(200_000) / unit * unit, (1 + self.rng.below(60_000)).next_multiple_of(unit));
