@@ -53,10 +53,12 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// The full name of an attribute; `None` if the number stands for no prefix.
+/// The full name of an attribute; `None` if the number stands for no prefix, or if nobody can ask for the attribute by that name: an image
+/// may hold a prefix without a rest, a rest after a whole name, or a whole name under another prefix's number.
 pub fn full_name(index: u8, name: &[u8]) -> Option<Vec<u8>> {
     let (_, prefix) = WHOLE.iter().chain(&PREFIXES).find(|(number, _)| *number == index)?;
-    Some([*prefix, name].concat())
+    let full = [*prefix, name].concat();
+    (split_name(&full) == Some((index, name))).then_some(full)
 }
 
 #[cfg(test)]
@@ -80,5 +82,13 @@ mod tests {
         assert_eq!(split_name(b"user."), None);
         assert_eq!(split_name(b"other.x"), None);
         assert_eq!(full_name(99, b"x"), None);
+    }
+
+    #[test]
+    fn a_name_that_nobody_can_ask_for_is_none() {
+        let names: [(u8, &[u8]); 4] = [(1, b""), (7, b""), (2, b"x"), (7, b"posix_acl_access")];
+        for (index, rest) in names {
+            assert_eq!(full_name(index, rest), None, "{index} {rest:?}");
+        }
     }
 }
