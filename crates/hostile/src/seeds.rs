@@ -1,7 +1,7 @@
 //! Images to damage: every feature set, filled with a tree, left clean or as after a power cut; and images that others damaged.
 
 use crate::atlas::Atlas;
-use extant::{Caller, Falloc, File, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
+use extant::{Caller, Clock, Falloc, File, Fs, New, Node, OpenFlags, OpenOptions, Timestamp, XattrMode};
 use extant_blocks::MemDevice;
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
@@ -70,9 +70,19 @@ pub fn of_others() -> Vec<(String, Vec<u8>)> {
     found.lines().map(|path| (path.to_owned(), image(path))).collect()
 }
 
+/// Time stands still, so that an image is made the same each time.
+#[derive(Debug)]
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp { sec: 1_750_000_000, nsec: 0 }
+    }
+}
+
 /// As little memory and as few surprises as possible.
 pub fn options() -> OpenOptions {
-    OpenOptions::new().memory(64 << 20).seed(1)
+    OpenOptions::new().memory(64 << 20).seed(1).clock(Arc::new(Still))
 }
 
 /// Makes one of everything. Gives open files without names.

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::members::Members;
 use crate::tid::Tid;
 use extant_blocks::{Buffer, BufferWrite};
+use extant_format::types::Timestamp;
 use extant_sync::Arc;
 use std::fmt;
 
@@ -54,6 +55,11 @@ pub trait Client: Send + Sync {
 
     /// Nothing will be committed any more. Called once, on the thread that met the error, with whatever locks it holds.
     fn aborted(&self, why: &Error);
+
+    /// The time that commit records are given; `None` is the system's.
+    fn now(&self) -> Option<Timestamp> {
+        None
+    }
 }
 
 /// Gives the client its blocks while a transaction is frozen.

@@ -150,7 +150,7 @@ fn write_home(core: &Core, frozen: Frozen) -> Result<()> {
 fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     let Frozen { tid, blocks, revoked, start } = frozen;
     let copies: Vec<(u64, Arc<[u8]>)> = blocks.iter().map(|block| (block.nr, Arc::clone(&block.bytes))).collect();
-    let record = Record::build(logged.space.format(), tid.sequence(), &copies, &revoked, now());
+    let record = Record::build(logged.space.format(), tid.sequence(), &copies, &revoked, now(core));
     count(&core.counters.local().blocks_logged, copies.len() as u64);
     count(&core.counters.local().log_blocks, record.body.len() as u64 + 1);
     count(&core.counters.local().escapes, record.escapes);
@@ -185,7 +185,11 @@ fn write_pieces(core: &Core, logged: &Logged, at: u32, pieces: impl IntoIterator
     Ok(())
 }
 
-fn now() -> Timestamp {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
+/// The client's time, so that one with a clock of its own finds no other time in its log.
+fn now(core: &Core) -> Timestamp {
+    let own = core.client.get().and_then(Weak::upgrade).and_then(|client| client.now());
+    own.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
+    })
 }

@@ -1,6 +1,7 @@
 //! What the journal calls: freeze, durable, aborted.
 
 use crate::store::Store;
+use extant_format::types::Timestamp;
 use extant_journal::{Client, Error, Freezer, Tid};
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
@@ -32,5 +33,9 @@ impl Client for StoreClient {
     fn aborted(&self, why: &Error) {
         tracing::error!("journal aborted, the file system is read-only from now on: {why}");
         self.0.read_only.store(true, Ordering::Release);
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        Some(self.0.clock.now())
     }
 }

@@ -143,6 +143,9 @@ pub(super) fn attribute_block(geo: &Geometry, bytes: &[u8]) {
     for entry in &entries {
         let full = xattr::full_name(entry.index, &entry.name);
         let split = full.as_ref().and_then(|full| xattr::split_name(full));
-        assert!(full.is_none() || split == Some((entry.index, &entry.name[..])), "a name is found by what it is listed as");
+        assert!(
+            full.is_none() || split == Some((entry.index, &entry.name[..])),
+            "a name is found by what it is listed as"
+        );
     }
 }
