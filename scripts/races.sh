@@ -22,6 +22,6 @@ tsan() {
 }
 
 case ${1:-all} in
-    miri | all) miri table lockref list_lru cache epoch slots swap seqcell frames ;;&
+    miri | all) miri arcs table lockref list_lru cache epoch slots swap seqcell frames ;;&
     tsan | all) tsan order:: races:: ;;
 esac

@@ -10,6 +10,7 @@
 //! sleep ([`lockref`]), nowhere else.
 #![deny(unsafe_code)]
 
+mod arcs;
 mod arrivals;
 pub mod cache;
 #[cfg(not(loom))]
@@ -51,6 +52,7 @@ pub(crate) const fn times(n: u32) -> u32 {
     if cfg!(miri) { n / 100 + 1 } else { n }
 }
 
+pub use arcs::ArcTable;
 pub use arrivals::{ArrivalList, Arrived, Link, Walk};
 #[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};

@@ -8,6 +8,7 @@ use crate::lockref::Lockref;
 use crate::table::{Hashed, Table};
 use crate::{Arc, ArrivalList, Level, Link as Arrival, Mutex, thread};
 
+mod arcs;
 mod gate;
 mod life;
 mod slots;

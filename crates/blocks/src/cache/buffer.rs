@@ -3,7 +3,7 @@
 //! # Invariants
 //! The bytes are replaced, never changed, while a snapshot of them exists: a snapshot is frozen.
 
-use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_sync::{Arc, Level, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,6 +11,8 @@ use std::ops::{Deref, DerefMut};
 /// A block in memory.
 pub struct Buffer {
     nr: u64,
+    /// In the ring of its shard, whose lock protects it.
+    place: AtomicUsize,
     data: RwLock<Arc<[u8]>>,
     /// The transaction that the block last joined, 0 for none.
     tid: AtomicU64,
@@ -34,6 +36,7 @@ impl Buffer {
     pub(super) fn new(nr: u64, bytes: Arc<[u8]>, verified: bool) -> Self {
         Buffer {
             nr,
+            place: AtomicUsize::new(0),
             data: RwLock::new(Level::Buffer, bytes),
             tid: AtomicU64::new(0),
             seal_tag: AtomicU64::new(0),
@@ -111,9 +114,13 @@ impl Buffer {
         self.seal_tag.store(tag, Ordering::Release);
     }
 
-    /// Whether the shard must keep the buffer. Asked under the shard's lock, where its own reference is one.
-    pub(super) fn in_use(self: &Arc<Self>) -> bool {
-        self.pinned() || Arc::strong_count(self) > 1
+    /// The place in the ring. Relaxed: under the shard's lock.
+    pub(super) fn place(&self) -> usize {
+        self.place.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_place(&self, place: usize) {
+        self.place.store(place, Ordering::Relaxed);
     }
 
     #[inline]

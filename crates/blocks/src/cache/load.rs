@@ -72,7 +72,7 @@ impl<'a> Loading<'a> {
     /// A cancelled load's buffer is given but not cached.
     pub(super) fn publish(self, buffer: Buffer) -> Arc<Buffer> {
         let buffer = Arc::new(buffer);
-        let (used, dropped) = self.cache.shard(self.nr).write().complete(&self.load, buffer);
+        let (used, dropped) = self.cache.shard(self.nr).lock().complete(&self.load, buffer);
         self.cache.counters.evictions.add(dropped.len() as i64);
         used
     }
@@ -80,7 +80,7 @@ impl<'a> Loading<'a> {
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
-        self.cache.shard(self.nr).write().end_load(self.nr, &self.load);
+        self.cache.shard(self.nr).lock().end_load(self.nr, &self.load);
         self.load.finish();
     }
 }

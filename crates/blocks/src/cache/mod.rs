@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //! - There is at most one live [`Buffer`] of a block: a buffer leaves its shard only while nobody else refers to it
-//!   (a reference count of one, seen under the shard's lock, cannot grow), except through [`Cache::forget`], whose
-//!   caller gave up the block.
+//!   ([`ArcTable`] sees to that), except through [`Cache::forget`], whose caller gave up the block.
 //! - A buffer that is reachable by [`Cache::read`] or [`Cache::peek`] holds bytes that passed a check, or that were
 //!   made in memory. Bytes read ahead wait unverified for their first reader's check.
 //! - A block that fails to load, or fails its check, leaves nothing behind.
 //!
 //! # Locking
-//! Each shard has one lock (`CacheShard`). Devices are read and checks run outside it: an absent block's first reader
+//! A block that is here is found without a lock, but for its own count of references. Each shard has one lock (`CacheShard`) for
+//! what changes it, inside of which the table's own (`Leaf`) is taken. Devices are read and checks run outside it: an absent block's first reader
 //! registers a load, and the others wait for it.
 
 mod buffer;
@@ -19,9 +19,9 @@ mod shard;
 pub use buffer::{Buffer, BufferRead, BufferWrite};
 
 use crate::BlockDevice;
-use extant_sync::{Arc, CachePadded, Level, RwLock, ShardedCounter, shard_count};
+use extant_sync::{Arc, ArcTable, CachePadded, Level, Mutex, ShardedCounter, levels, shard_count};
 use load::{Load, Loading, Outcome};
-use shard::Shard;
+use shard::{Blocks, Shard};
 use std::fmt;
 use std::io;
 
@@ -37,7 +37,8 @@ const FORGET_BY_NUMBER: u64 = 256;
 pub struct Cache {
     device: Arc<dyn BlockDevice>,
     block_size: usize,
-    shards: Box<[CachePadded<RwLock<Shard>>]>,
+    blocks: Arc<Blocks>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
     counters: Counters,
 }
 
@@ -75,9 +76,10 @@ impl Cache {
         let blocks = capacity_bytes / block_size;
         let shards = shards(shard_count(), blocks);
         let capacity = blocks.div_ceil(shards).max(1);
-        let shard = |_| CachePadded::new(RwLock::new(Level::CacheShard, Shard::new(capacity)));
+        let blocks = Arc::new(ArcTable::new(Level::Leaf, shards));
+        let shard = |_| CachePadded::new(Mutex::new(Level::CacheShard, Shard::new(blocks.clone(), capacity)));
         let shards = (0..shards).map(shard).collect();
-        Arc::new(Cache { device, block_size, shards, counters: Counters::default() })
+        Arc::new(Cache { device, block_size, blocks, shards, counters: Counters::default() })
     }
 
     /// The device below.
@@ -117,7 +119,7 @@ impl Cache {
         check: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Result<Arc<Buffer>, E> {
         loop {
-            let outcome = self.shard(nr).write().begin(nr);
+            let outcome = self.shard(nr).lock().begin(nr);
             match outcome {
                 Outcome::Cached(buffer) if buffer.is_verified() => return Ok(buffer),
                 Outcome::Cached(buffer) => return self.verify(buffer, check),
@@ -152,9 +154,9 @@ impl Cache {
     /// Runs the first reader's check on a block that was read ahead.
     fn verify<E>(&self, buffer: Arc<Buffer>, check: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<Arc<Buffer>, E> {
         match check(&buffer.unverified_bytes()) {
-            Ok(()) => Ok(self.shard(buffer.nr()).write().confirm(buffer)),
+            Ok(()) => Ok(self.shard(buffer.nr()).lock().confirm(buffer)),
             Err(error) => {
-                self.shard(buffer.nr()).write().remove_if(buffer.nr(), |held| !held.is_verified());
+                self.shard(buffer.nr()).lock().remove_if(buffer.nr(), |held| !held.is_verified());
                 Err(error)
             }
         }
@@ -165,7 +167,7 @@ impl Cache {
     /// A buffer of the block that somebody still uses is zeroed in place.
     pub fn fresh(&self, nr: u64) -> Arc<Buffer> {
         let buffer = Arc::new(Buffer::new(nr, zeroes(self.block_size), true));
-        let (used, dropped) = self.shard(nr).write().insert_fresh(buffer);
+        let (used, dropped) = self.shard(nr).lock().insert_fresh(buffer);
         self.counters.evictions.add(dropped.len() as i64);
         drop(dropped);
         used.unwrap_or_else(|existing| {
@@ -184,11 +186,11 @@ impl Cache {
     pub fn forget(&self, nr: u64, count: u64) {
         let range = nr..nr.saturating_add(count);
         if count > FORGET_BY_NUMBER {
-            self.shards.iter().for_each(|shard| drop(shard.write().forget_range(&range)));
+            self.shards.iter().for_each(|shard| drop(shard.lock().forget_range(&range)));
             return;
         }
         for nr in range {
-            let dropped = self.shard(nr).write().forget(nr);
+            let dropped = self.shard(nr).lock().forget(nr);
             drop(dropped);
         }
     }
@@ -213,7 +215,7 @@ impl Cache {
 
     /// Registers loads for the absent blocks from `nr` on, up to the first that is cached or being loaded.
     fn begin_run(&self, nr: u64, end: u64) -> Vec<Loading<'_>> {
-        let load_of = |nr| match self.shard(nr).write().begin(nr) {
+        let load_of = |nr| match self.shard(nr).lock().begin(nr) {
             Outcome::LoadHere(load) => Some(load),
             Outcome::Cached(_) | Outcome::LoadedByOther(_) => None,
         };
@@ -237,7 +239,7 @@ impl Cache {
     /// Drops unused blocks until at most `target_bytes` are held, as far as that is possible. Gives the bytes dropped.
     pub fn shrink(&self, target_bytes: usize) -> usize {
         let target = target_bytes / self.block_size / self.shards.len();
-        let dropped: usize = self.shards.iter().map(|shard| shard.write().shrink(target).len()).sum();
+        let dropped: usize = self.shards.iter().map(|shard| shard.lock().shrink(target).len()).sum();
         self.counters.evictions.add(dropped as i64);
         dropped * self.block_size
     }
@@ -252,7 +254,7 @@ impl Cache {
             ..CacheStats::default()
         };
         for shard in &self.shards {
-            let shard = shard.read();
+            let shard = shard.lock();
             stats.blocks += shard.len() as u64;
             stats.pinned += shard.pinned() as u64;
         }
@@ -262,14 +264,15 @@ impl Cache {
 
     #[inline]
     fn lookup(&self, nr: u64) -> Option<Arc<Buffer>> {
-        self.shard(nr).read().get(nr)
+        levels::assert_may_take(Level::CacheShard);
+        let buffer = self.blocks.get(nr)?;
+        buffer.touch();
+        Some(buffer)
     }
 
-    /// Neighbours lie in different shards; a multiplication spreads strides too.
-    #[inline]
-    fn shard(&self, nr: u64) -> &RwLock<Shard> {
-        let hash = nr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.shards[hash as usize & (self.shards.len() - 1)]
+    /// The shard that a block belongs to. The table's numbers spread neighbours and strides over all.
+    fn shard(&self, nr: u64) -> &Mutex<Shard> {
+        &self.shards[self.blocks.shard_of(nr) & (self.shards.len() - 1)]
     }
 
     fn offset(&self, nr: u64) -> io::Result<u64> {

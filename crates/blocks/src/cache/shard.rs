@@ -1,19 +1,23 @@
-//! One shard of the cache: a table and the clock that chooses what to drop.
+//! One shard of the cache: what changes its part of the table, and the clock that chooses what to drop.
 //!
 //! # Invariants
-//! `slots` maps each number to its buffer's place in `ring`; both have the same length.
+//! What the table has of this shard is what is in `ring`, each at the place that it knows itself. Both change only under the shard's
+//! lock, so that there the table's answers are settled.
 
 use super::Buffer;
 use super::load::{Load, Outcome};
-use extant_sync::Arc;
+use extant_sync::{Arc, ArcTable};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
 /// The most buffers that one insertion looks at to find room; the next one goes on from there.
 const STEPS: usize = 64;
 
+/// The buffers of all shards.
+pub(super) type Blocks = ArcTable<Buffer>;
+
 pub(super) struct Shard {
-    slots: FxHashMap<u64, usize>,
+    blocks: Arc<Blocks>,
     ring: Vec<Arc<Buffer>>,
     hand: usize,
     loading: FxHashMap<u64, Arc<Load>>,
@@ -27,8 +31,8 @@ pub(super) type Fresh = Result<Arc<Buffer>, Arc<Buffer>>;
 pub(super) type Dropped = Vec<Arc<Buffer>>;
 
 impl Shard {
-    pub(super) fn new(capacity: usize) -> Self {
-        Shard { slots: FxHashMap::default(), ring: Vec::new(), hand: 0, loading: FxHashMap::default(), capacity }
+    pub(super) fn new(blocks: Arc<Blocks>, capacity: usize) -> Self {
+        Shard { blocks, ring: Vec::new(), hand: 0, loading: FxHashMap::default(), capacity }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -39,11 +43,10 @@ impl Shard {
         self.ring.iter().filter(|buffer| buffer.pinned()).count()
     }
 
-    #[inline]
     pub(super) fn get(&self, nr: u64) -> Option<Arc<Buffer>> {
-        let buffer = &self.ring[*self.slots.get(&nr)?];
+        let buffer = self.blocks.get(nr)?;
         buffer.touch();
-        Some(Arc::clone(buffer))
+        Some(buffer)
     }
 
     /// Finds the block, or whoever loads it, or registers a load for the caller.
@@ -82,15 +85,16 @@ impl Shard {
     pub(super) fn insert_fresh(&mut self, buffer: Arc<Buffer>) -> (Fresh, Dropped) {
         let nr = buffer.nr();
         self.cancel_load(nr);
-        if let Some(slot) = self.slots.get(&nr).copied() {
-            let present = &mut self.ring[slot];
-            if present.in_use() {
-                return (Err(Arc::clone(present)), Dropped::new());
-            }
-            let old = std::mem::replace(present, Arc::clone(&buffer));
-            return (Ok(buffer), vec![old]);
+        let present = self.blocks.get(nr);
+        let place = present.as_ref().map(|present| present.place());
+        let old = place.and_then(|place| self.remove_unused(place, present.iter().len()));
+        if old.is_none()
+            && let Some(present) = present
+        {
+            return (Err(present), Dropped::new());
         }
-        let dropped = self.insert(Arc::clone(&buffer));
+        let mut dropped = self.insert(Arc::clone(&buffer));
+        dropped.extend(old);
         (Ok(buffer), dropped)
     }
 
@@ -114,7 +118,8 @@ impl Shard {
 
     fn insert(&mut self, buffer: Arc<Buffer>) -> Dropped {
         let dropped = self.make_room(self.capacity.saturating_sub(1), STEPS);
-        self.slots.insert(buffer.nr(), self.ring.len());
+        buffer.set_place(self.ring.len());
+        self.blocks.insert(buffer.nr(), Arc::clone(&buffer));
         self.ring.push(buffer);
         dropped
     }
@@ -129,29 +134,31 @@ impl Shard {
     /// Drops a block whoever uses it, and bars a load in progress from being cached.
     pub(super) fn forget(&mut self, nr: u64) -> Option<Arc<Buffer>> {
         self.cancel_load(nr);
-        self.slots.get(&nr).copied().map(|slot| self.remove_slot(slot))
+        let place = self.blocks.get(nr)?.place();
+        self.blocks.remove(nr);
+        Some(self.leave_ring(place))
     }
 
     /// Drops the blocks of a range as [`Shard::forget`] does each.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) -> Dropped {
-        let numbers = self.slots.keys().chain(self.loading.keys()).copied();
+        let numbers = self.ring.iter().map(|buffer| buffer.nr()).chain(self.loading.keys().copied());
         let numbers: Vec<u64> = numbers.filter(|nr| range.contains(nr)).collect();
         numbers.into_iter().filter_map(|nr| self.forget(nr)).collect()
     }
 
     /// Drops a block if its buffer is such as `condition` says.
     pub(super) fn remove_if(&mut self, nr: u64, condition: impl FnOnce(&Buffer) -> bool) {
-        if let Some(slot) = self.slots.get(&nr).copied()
-            && condition(&self.ring[slot])
+        if let Some(buffer) = self.blocks.get(nr)
+            && condition(&buffer)
         {
-            self.remove_slot(slot);
+            self.blocks.remove(nr);
+            self.leave_ring(buffer.place());
         }
     }
 
     /// Drops unused blocks, recently used ones too, until `target` are left or none is unused.
     pub(super) fn shrink(&mut self, target: usize) -> Dropped {
         let dropped = self.make_room(target, self.ring.len().saturating_mul(2));
-        self.slots.shrink_to_fit();
         self.ring.shrink_to_fit();
         dropped
     }
@@ -167,21 +174,25 @@ impl Shard {
             if self.hand >= self.ring.len() {
                 self.hand = 0;
             }
-            let buffer = &self.ring[self.hand];
-            if buffer.in_use() || buffer.untouch() {
-                self.hand += 1;
-            } else {
-                dropped.push(self.remove_slot(self.hand));
+            let touched = self.ring[self.hand].untouch();
+            match if touched { None } else { self.remove_unused(self.hand, 0) } {
+                Some(buffer) => dropped.push(buffer),
+                None => self.hand += 1,
             }
         }
         dropped
     }
 
-    fn remove_slot(&mut self, slot: usize) -> Arc<Buffer> {
-        let buffer = self.ring.swap_remove(slot);
-        self.slots.remove(&buffer.nr());
-        if let Some(moved) = self.ring.get(slot) {
-            self.slots.insert(moved.nr(), slot);
+    /// Drops the buffer at a place if nobody uses it, and only the ring, the table and `others` here have references.
+    fn remove_unused(&mut self, place: usize, others: usize) -> Option<Arc<Buffer>> {
+        let nr = self.ring[place].nr();
+        self.blocks.remove_unused(nr, 1 + others, |buffer| !buffer.pinned()).then(|| self.leave_ring(place))
+    }
+
+    fn leave_ring(&mut self, place: usize) -> Arc<Buffer> {
+        let buffer = self.ring.swap_remove(place);
+        if let Some(moved) = self.ring.get(place) {
+            moved.set_place(place);
         }
         buffer
     }

@@ -55,6 +55,12 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
         self.raw.shard_count()
     }
 
+    /// The shard that values of this hash are in.
+    #[inline]
+    pub fn shard_of(&self, hash: u32) -> usize {
+        self.raw.shard_of(hash)
+    }
+
     /// Calls `f` for each value of a shard, which is locked meanwhile. A walk over all shards, one by one, meets every value
     /// that is in the table from its beginning to its end exactly once, whatever changes meanwhile.
     pub fn each_in_shard(&self, shard: usize, mut f: impl FnMut(&T)) {

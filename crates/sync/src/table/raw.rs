@@ -118,8 +118,13 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         self.shards.len()
     }
 
+    #[inline]
+    pub(crate) fn shard_of(&self, hash: u32) -> usize {
+        (u64::from(hash) >> self.shift) as usize
+    }
+
     fn shard(&self, hash: u32) -> &Shard<T> {
-        &self.shards[(u64::from(hash) >> self.shift) as usize]
+        &self.shards[self.shard_of(hash)]
     }
 
     /// The first node of this hash that `is` accepts.
