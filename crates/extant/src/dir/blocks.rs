@@ -39,6 +39,9 @@ pub(super) struct Dir<'a> {
     pub exact: bool,
     /// Names are encrypted; there is no key.
     pub encrypted: bool,
+    /// Names are encrypted as they are spelled, and found by the hash of what they fold to, which is kept behind each of them. Who has no
+    /// key cannot hash a name, so the index is of no use.
+    pub keeps_hashes: bool,
 }
 
 /// What a block of a directory is.
@@ -63,11 +66,18 @@ impl<'a> Dir<'a> {
             _ => block_count(st, inode, size)?,
         };
         let encrypted = flags.contains(InodeFlags::ENCRYPT);
-        let folds = super::folds(st, flags);
-        if encrypted && folds {
-            return Err(Error::Unsupported("encrypted directories that fold case".into()));
-        }
-        Ok(Dir { st, inode, count, kind, format: DirFormat::new(&st.geo), folds, exact: false, encrypted })
+        let folding = super::folds(st, flags);
+        Ok(Dir {
+            st,
+            inode,
+            count,
+            kind,
+            format: DirFormat::new(&st.geo),
+            folds: folding && !encrypted,
+            exact: false,
+            encrypted,
+            keeps_hashes: folding && encrypted,
+        })
     }
 
     /// Blocks that a directory of this file system may have.

@@ -75,6 +75,8 @@ pub struct Entry<'a> {
     pub ftype: FileType,
     /// Where reading continues behind this entry.
     pub next: u64,
+    /// Major and minor hash, where the directory keeps them.
+    pub hash: Option<[u8; 8]>,
 }
 
 /// How a directory keeps its entries.
@@ -157,8 +159,8 @@ pub fn lookup_seat(st: &Store, dir: &Inode, name: &[u8]) -> Result<Result<Found,
 fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
     match d.kind {
         Kind::Inline => inline::find(d, name),
-        Kind::Linear => linear::find(d, name),
-        Kind::Indexed => Ok(look_in_tree(d, name)?.ok()),
+        Kind::Indexed if !d.keeps_hashes => Ok(look_in_tree(d, name)?.ok()),
+        Kind::Linear | Kind::Indexed => linear::find(d, name),
     }
 }
 
@@ -330,7 +332,7 @@ pub fn read(st: &Store, dir: &Inode, cookie: u64, each: &mut dyn FnMut(Entry<'_>
     let mut wrong = Ok(());
     read::read(&d, cookie, &mut |entry| match entry.name {
         b"." | b".." => each(entry),
-        stored => match names.show(stored) {
+        stored => match names.show(stored, entry.hash) {
             Ok(shown) => each(Entry { name: &shown, ..entry }),
             Err(e) => {
                 wrong = Err(e.at_inode(dir.ino));

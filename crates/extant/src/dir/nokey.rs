@@ -39,7 +39,7 @@ impl Names {
     /// Hashes are shown where readers go by them.
     pub fn of(d: &Dir<'_>) -> Result<Names> {
         let hasher = match d.kind {
-            _ if !d.hashed() => None,
+            _ if !d.hashed() || d.keeps_hashes => None,
             Kind::Indexed => Some(htree::root(d)?.hasher),
             Kind::Linear if d.count > 1 => None,
             Kind::Linear | Kind::Inline => Some(Hasher::default_of(d)),
@@ -47,12 +47,14 @@ impl Names {
         Ok(Names { hasher })
     }
 
-    /// The name that is shown for a stored one. Errors: `Corrupt` for one that is too short.
-    pub fn show(&self, stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
+    /// The name that is shown for a stored one, with the hash that is kept with it, if one is. Errors: `Corrupt` for one that is too
+    /// short.
+    pub fn show(&self, stored: &[u8], kept: Option<[u8; HASHES]>) -> Result<Vec<u8>, Corrupt> {
         if stored.len() < LEAST {
             return Err(Corrupt::new("encrypted name").field("length").found(stored.len() as u64));
         }
-        let mut bytes = self.hasher.map_or([0; HASHES], |hasher| hasher.bytes(stored)).to_vec();
+        let hashed = || self.hasher.map_or([0; HASHES], |hasher| hasher.bytes(stored));
+        let mut bytes = kept.unwrap_or_else(hashed).to_vec();
         bytes.extend_from_slice(&start_of(stored));
         Ok(URL_SAFE_NO_PAD.encode(bytes).into_bytes())
     }
@@ -105,14 +107,14 @@ mod tests {
         let names = Names { hasher: None };
         for len in [16, 32, 149, 150, 255] {
             let name: Vec<u8> = (0..len).map(|n| n as u8).collect();
-            let shown = names.show(&name).unwrap();
+            let shown = names.show(&name, None).unwrap();
             assert!(shown.len() <= 255 && !shown.contains(&b'/'));
             match parse(&shown).unwrap() {
                 Shown::Whole(stored) => assert!(stored == name && len <= SHOWN),
                 Shown::Start(start) => assert!(start == start_of(&name) && len > SHOWN),
             }
         }
-        assert!(names.show(&[0; 15]).is_err());
+        assert!(names.show(&[0; 15], None).is_err());
         for wrong in [&b"name"[..], b"", b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", &[b'A'; 240]] {
             assert!(parse(wrong).is_none());
         }
@@ -121,7 +123,9 @@ mod tests {
     /// `AAAAAAAAAAD` are eight bytes of zeros and the beginning of the next: as `fscrypt` documents it.
     #[test]
     fn the_text_is_that_of_base64url() {
-        let shown = Names { hasher: None }.show(&[0xFF; 16]).unwrap();
+        let shown = Names { hasher: None }.show(&[0xFF; 16], None).unwrap();
         assert_eq!(shown, b"AAAAAAAAAAD_____________________");
+        let shown = Names { hasher: None }.show(&[0xFF; 16], Some([0xFF; 8])).unwrap();
+        assert_eq!(shown, [b'_'; 32]);
     }
 }

@@ -1,8 +1,8 @@
 //! Reading a directory from a cookie on.
 //!
 //! With `dir_index` a position is 31 bits of major hash above 32 bits of minor hash; `.` and `..` come first, at 0
-//! and 1. Without it a position is the entry's offset in bytes, which in an inline directory is the one that the
-//! entry would have in a first block.
+//! and 1. Without it, and where hashes are kept with the names, a position is the entry's offset in bytes, which in an inline directory is
+//! the one that the entry would have in a first block.
 
 use super::blocks::{Dir, Shape};
 use super::inline::{Areas, DOTS_LEN};
@@ -14,14 +14,19 @@ use extant_format::types::{FileType, InodeNr};
 
 type Each<'e> = &'e mut dyn FnMut(Entry<'_>) -> bool;
 
+/// Offsets behind `.` and `..`.
+const DOTS: [u64; 2] = [entry_len(1) as u64, DOTS_LEN as u64];
+
 /// First position behind `.` and `..` in hash order.
 pub(super) const FIRST: u64 = 2;
 
 /// Hands out entries until `each` has enough.
 pub(super) fn read(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
-    match (d.hashed(), d.kind) {
+    match (d.hashed() && !d.keeps_hashes, d.kind) {
         (true, _) => by_hash(d, cookie, each),
         (false, Kind::Inline) => inline_by_offset(d, cookie, each),
+        // The first block of an index is none that offsets pass.
+        (false, Kind::Indexed) if !dots(d, cookie, DOTS, each)? => Ok(()),
         (false, _) => blocks_by_offset(d, cookie, each),
     }
 }
@@ -29,14 +34,15 @@ pub(super) fn read(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
 /// `.` and `..`, behind which reading goes on at `nexts`; false if `each` has enough.
 fn dots(d: &Dir<'_>, cookie: u64, nexts: [u64; 2], each: Each<'_>) -> Result<bool> {
     let directory = FileType::Directory;
-    if cookie < nexts[0] && !each(Entry { name: b".", ino: d.inode.ino, ftype: directory, next: nexts[0] }) {
+    if cookie < nexts[0] && !each(Entry { name: b".", ino: d.inode.ino, ftype: directory, next: nexts[0], hash: None })
+    {
         return Ok(false);
     }
     if cookie >= nexts[1] {
         return Ok(true);
     }
     let ino = super::parent(d.st, d.inode)?;
-    Ok(each(Entry { name: b"..", ino, ftype: directory, next: nexts[1] }))
+    Ok(each(Entry { name: b"..", ino, ftype: directory, next: nexts[1], hash: None }))
 }
 
 fn by_hash(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
@@ -48,7 +54,8 @@ fn by_hash(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
         let window = window::at(d, pos)?;
         let from = window.entries.partition_point(|e| e.pos < pos);
         for e in &window.entries[from..] {
-            let entry = Entry { name: window.name(e), ino: InodeNr(e.ino), ftype: e.ftype, next: e.pos + 1 };
+            let entry =
+                Entry { name: window.name(e), ino: InodeNr(e.ino), ftype: e.ftype, next: e.pos + 1, hash: None };
             if !each(entry) {
                 return Ok(());
             }
@@ -59,7 +66,7 @@ fn by_hash(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
 }
 
 fn inline_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
-    if !dots(d, cookie, [entry_len(1) as u64, DOTS_LEN as u64], each)? {
+    if !dots(d, cookie, DOTS, each)? {
         return Ok(());
     }
     let areas = Areas::read(d)?;
@@ -96,7 +103,8 @@ fn area_by_offset(d: &Dir<'_>, bytes: &[u8], start: u64, cookie: u64, each: Each
             continue;
         }
         let next = pos + e.rec_len as u64;
-        if !each(Entry { name: e.name, ino: e.ino, ftype: e.file_type, next }) {
+        let hash = d.keeps_hashes.then(|| e.kept_hash(bytes));
+        if !each(Entry { name: e.name, ino: e.ino, ftype: e.file_type, next, hash }) {
             return Ok(false);
         }
     }

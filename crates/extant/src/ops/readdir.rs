@@ -50,7 +50,7 @@ impl Operations {
             for e in &batch {
                 let ino = InodeNr(e.ino as u32);
                 let node = self.noticed(self.vfs.node(ino)).ok().map(Node);
-                if !each(dir::Entry { name: &e.name, ino, ftype: e.ftype, next: e.next }, node.as_ref()) {
+                if !each(dir::Entry { name: &e.name, ino, ftype: e.ftype, next: e.next, hash: None }, node.as_ref()) {
                     return Ok(());
                 }
             }

@@ -1,10 +1,19 @@
 //! Encrypted directories and files that the kernel made, without their key: names are those that the kernel shows, content is refused,
 //! names can be removed and none can be made.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr};
+use extant_format::dir::{DirEntry, DirFormat, entries, entry_len, put_entry};
+use extant_format::features::{Compat, Incompat};
+use extant_format::geometry::Geometry;
+use extant_format::inode::InodeFlags;
+use extant_hostile::atlas::{self, Atlas};
+use extant_testkit::debugfs;
 use extant_testkit::image::Image;
 use extant_testkit::kernel::Mount;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
 use std::path::Path;
@@ -167,5 +176,136 @@ fn names_can_be_removed_without_the_key() {
         }
         assert_eq!(inos, left);
         mount.unmount();
+    }
+}
+
+/// Names by their inodes.
+type Names = BTreeMap<u64, Vec<u8>>;
+
+/// What is kept with the names, by their inodes.
+type Hashes = BTreeMap<u64, [u8; 8]>;
+
+/// What is put behind the `n`th name as its hash.
+fn hash_of(n: usize) -> [u8; 8] {
+    std::array::from_fn(|at| (n * 31 + at * 7) as u8)
+}
+
+/// Makes the kernel's encrypted directory `many` one that also folds case, as a kernel would have made it that knows how to: behind each name
+/// stands the hash of what it folds to, which is any number to those who have no key. Gives the names with their hashes.
+fn fold(image: &Image) -> Hashes {
+    let dir = debugfs::stat(image.path(), "many").ino;
+    let blocks = debugfs::read(image.path(), "blocks many");
+    let blocks: Vec<u64> = blocks.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let mut bytes = image.bytes();
+    let geo = Geometry::new(&atlas::superblock(&bytes)).expect("geometry");
+    let (format, size) = (DirFormat::new(&geo), geo.block_size as usize);
+    let mut hashes = BTreeMap::new();
+    for block in blocks {
+        let area = &mut bytes[block as usize * size..][..size];
+        let old = area.to_vec();
+        let kept: Vec<_> =
+            entries(&old, &format).map(|entry| entry.expect("an entry")).filter(DirEntry::is_used).collect();
+        area.fill(0);
+        let mut at = 0;
+        for (n, entry) in kept.iter().enumerate() {
+            let own = entry_len(entry.name.len());
+            let len = if entry.is_dot_or_dot_dot() { own } else { own + 8 };
+            let rec_len = if n + 1 == kept.len() { size - at } else { len };
+            put_entry(area, &format, at, rec_len, entry.ino, entry.file_type, entry.name);
+            if !entry.is_dot_or_dot_dot() {
+                let hash = hash_of(hashes.len());
+                area[at + own..at + own + 8].copy_from_slice(&hash);
+                hashes.insert(u64::from(entry.ino.0), hash);
+            }
+            at += rec_len;
+        }
+    }
+    let atlas = Atlas::of(&bytes);
+    atlas.change_inode(&mut bytes, dir, |inode| inode.flags.insert(InodeFlags::CASEFOLD));
+    atlas::change_superblock(&mut bytes, |sb| {
+        let mut features = sb.features();
+        features.incompat.insert(Incompat::CASEFOLD);
+        sb.set_features(features);
+    });
+    std::fs::write(image.path(), &bytes).expect("an image");
+    hashes
+}
+
+/// The image, the kernel's names of `many` by inode before it folded, and the hashes that are kept with them.
+fn folding(block: &str) -> (Image, Names, Hashes) {
+    let features = "encrypt,casefold,^dir_index,^metadata_csum";
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", block, "-O", features, "-E", "encoding=utf8-12.1"]);
+    let mut bytes = image.bytes();
+    atlas::change_superblock(&mut bytes, |sb| {
+        let mut features = sb.features();
+        features.incompat.remove(Incompat::CASEFOLD);
+        sb.set_features(features);
+    });
+    std::fs::write(image.path(), &bytes).expect("an image");
+    let mount = Mount::new(image.path(), WITH_KEY);
+    make(&mount.join("."));
+    // Room for hashes.
+    (0..250)
+        .filter(|n| n % 2 == 1)
+        .for_each(|n| std::fs::remove_file(mount.join("many").join(name(n))).expect("unlink"));
+    mount.unmount();
+    let mount = Mount::new(image.path(), "ro");
+    let names = std::fs::read_dir(mount.join("many")).expect("read_dir").map(|entry| entry.expect("entry"));
+    let names = names.map(|entry| (entry.ino(), entry.file_name().as_bytes().to_vec())).collect();
+    mount.unmount();
+    let hashes = fold(&image);
+    image.assert_clean();
+    (image, names, hashes)
+}
+
+fn listed(fs: &Fs) -> (Node, Names) {
+    let many = fs.resolve("/many", Follow::No).expect("many");
+    let entries = fs.read_dir(&many).expect("readdir").into_iter().filter(|e| e.name != b"." && e.name != b"..");
+    let entries = entries.map(|e| (e.ino, e.name)).collect();
+    (many, entries)
+}
+
+#[test]
+fn names_that_fold_show_the_hash_that_is_kept_with_them() {
+    for (block, indexed) in [("4096", false), ("1024", false), ("1024", true)] {
+        let (image, mut names, hashes) = folding(block);
+        for (ino, name) in &mut names {
+            // The kernel shows a hash of zeros where there is no index and none is kept; the rest is as before.
+            let mut shown = URL_SAFE_NO_PAD.decode(&*name).expect("base64url");
+            assert_eq!(shown[..8], [0; 8]);
+            shown[..8].copy_from_slice(&hashes[ino]);
+            *name = URL_SAFE_NO_PAD.encode(shown).into_bytes();
+        }
+        if indexed {
+            let mut bytes = image.bytes();
+            atlas::change_superblock(&mut bytes, |sb| {
+                let mut features = sb.features();
+                features.compat.insert(Compat::DIR_INDEX);
+                sb.set_features(features);
+            });
+            std::fs::write(image.path(), &bytes).expect("an image");
+            extant_testkit::tool::run("e2fsck", &[OsStr::new("-fyD"), image.path().as_os_str()]);
+            image.assert_clean();
+            assert!(debugfs::stat(image.path(), "many").flags & InodeFlags::INDEX.bits() != 0, "an index");
+        }
+        let fs = open(&image);
+        let (many, own) = listed(&fs);
+        assert_eq!(own, names, "{block}, index: {indexed}");
+        assert!(own.len() > 100);
+        no_key(fs.create(&Caller::default(), &many, b"new", 0o644, New::File));
+        for (n, (ino, name)) in names.iter().enumerate() {
+            let node = fs.lookup(&many, name).expect("what is listed is found");
+            assert_eq!(node.ino(), *ino);
+            if n % 3 > 0 && node.file_type() != FileType::Directory {
+                drop(node);
+                fs.unlink(&many, name).expect("unlink");
+                assert!(fs.lookup(&many, name).expect_err("gone").is(Errno::NoEnt));
+            }
+        }
+        let left = listed(&fs).1;
+        assert!(left.len() < names.len() / 2 && left.iter().all(|(ino, name)| names[ino] == *name));
+        drop(many);
+        fs.unmount().expect("unmount");
+        image.assert_clean();
     }
 }

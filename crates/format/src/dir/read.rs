@@ -36,6 +36,14 @@ impl DirEntry<'_> {
         self.rec_len.saturating_sub(self.needed())
     }
 
+    /// The major and minor hash behind the name, as directories keep them whose names are encrypted and fold case; zeros where the
+    /// record has no room for them. `area` is the one that the record was read from.
+    pub fn kept_hash(&self, area: &[u8]) -> [u8; 8] {
+        let at = self.offset.saturating_add(self.needed());
+        let record = area.get(at..self.offset.saturating_add(self.rec_len));
+        record.and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
+    }
+
     /// Whether the name is `.` or `..`.
     pub fn is_dot_or_dot_dot(&self) -> bool {
         self.name == b"." || self.name == b".."
