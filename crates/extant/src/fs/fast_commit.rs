@@ -3,11 +3,10 @@
 
 use super::client::StoreClient;
 use super::{OpenOptions, boot, open};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::Operations;
 use crate::vfs::Vfs;
 use extant_blocks::{BlockDevice, OverlayDevice};
-use extant_format::features::RoCompat;
 use extant_journal::Log;
 use extant_journal::recovery::{FastCommits, Replay};
 use std::sync::Arc;
@@ -30,18 +29,14 @@ pub(super) fn in_memory(
     let client: Arc<dyn extant_journal::Client> = Arc::new(StoreClient(store.clone()));
     store.journal.set_client(Arc::downgrade(&client));
     let ops = Operations::new(Vfs::new(store.clone(), options.memory / 4));
-    ops.replay_fast_commits(fast.iter())?;
+    // What is replayed was allowed when it was done.
+    ops.without_limits(|| ops.replay_fast_commits(fast.iter()))?;
     store.journal.shutdown()?;
     Ok(overlay)
 }
 
 /// Brings all commits to `dev`, the fast ones as a full one, which is left in the log that this gives.
 pub(super) fn commit(replay: Replay, dev: &Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Log> {
-    let (sb, _) = boot::superblock(&**dev)?;
-    if sb.ro_compat().contains(RoCompat::QUOTA) {
-        // They say what became of inodes, and nothing of what their owners use.
-        return Err(Error::Unsupported("fast commits of a file system that counts quotas".into()));
-    }
     replay.apply_full(&**dev)?;
     let replayed = in_memory(dev.clone(), replay.fast_commits(), options)?;
     Ok(replay.append(&replayed.written(), options.clock.now())?)

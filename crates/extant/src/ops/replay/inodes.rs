@@ -1,10 +1,12 @@
 //! Records that are inodes: all of a slot but the map, which other records tell of.
 
+use super::super::quota::Ownership;
 use super::{Operations, bad};
 use crate::error::{Error, Result};
 use crate::extent;
 use crate::inode::{Body, Inode};
 use crate::orphan::Orphans;
+use crate::quota::Change;
 use extant_format::inode::{self as disk, InodeFlags};
 use extant_format::types::{FileType, InodeNr};
 use std::sync::Arc;
@@ -66,8 +68,10 @@ impl Operations {
             new.flags.remove(OF_LAYOUT);
         }
         let (ftype, is_dir) = (new.file_type(), new.is_dir());
-        let mut h = st.start(st.alloc.take_inode_credits(ino) + 2)?;
+        let owners = self.new_owners((new.uid, new.gid, new.projid))?;
+        let mut h = st.start(st.alloc.take_inode_credits(ino) + 2 + st.owner_credits())?;
         st.alloc.take_inode(&mut h, ino, ftype)?;
+        st.quota.charge_within(&mut h, owners, Change { inodes: 1, ..Change::default() }, false)?;
         let inode = Inode::fresh(st, ino, new);
         if is_dir || kept == Content::Extents {
             extent::init(st, &mut h, &inode)?;
@@ -82,6 +86,10 @@ impl Operations {
 
     fn replay_changed(&self, inode: &Arc<Inode>, new: disk::Inode, tail: Option<&[u8]>) -> Result<()> {
         let st = self.st();
+        let to = Ownership { uid: Some(new.uid), gid: Some(new.gid), project: Some(new.projid) };
+        if self.moves_usage(inode, to) {
+            self.change_owner(inode, to)?;
+        }
         let mut h = st.start(Orphans::CREDITS + 1)?;
         if new.links > 0 && inode.links() == 0 {
             st.orphans.remove(st, &mut h, inode)?;

@@ -1,6 +1,7 @@
 //! Fast commits of the kernel: replayed here they give what the kernel's own replay gives.
 
 mod crafted;
+mod quota;
 
 use extant::{FileType, Fs, OpenFlags, OpenOptions};
 use extant_blocks::{BlockDevice, Event, MemDevice, OverlayDevice, RecordingDevice, replay};
