@@ -82,17 +82,24 @@ impl Dquot {
         }
     }
 
-    /// What the file is to say. A usage below nothing shows as `None`: it was counted wrong before.
-    pub fn record(&self) -> Option<QuotaRecord> {
+    /// An owner without a record: what it uses is counted here, and written nowhere.
+    pub fn unrecorded(id: u32) -> Dquot {
+        Dquot::new(&QuotaRecord { id, ..QuotaRecord::default() }, (0, 0))
+    }
+
+    /// What the file is to say, and whether that is less than nothing, which shows as nothing: it was counted wrong before.
+    pub fn record(&self) -> (QuotaRecord, bool) {
         let state = *self.state.lock();
-        Some(QuotaRecord {
+        let known = |n: i64| u64::try_from(n).unwrap_or(0);
+        let record = QuotaRecord {
             id: self.id,
             limits: state.limits,
-            space: u64::try_from(state.used.space).ok()?,
-            inodes: u64::try_from(state.used.inodes).ok()?,
+            space: known(state.used.space),
+            inodes: known(state.used.inodes),
             block_time: state.block_time,
             inode_time: state.inode_time,
-        })
+        };
+        (record, state.used.space < 0 || state.used.inodes < 0)
     }
 
     /// Whether nothing is promised that memory alone knows of.
@@ -187,7 +194,7 @@ mod tests {
         assert!(owner.add_within(space(1, 0), (1, GRACE)).is_err());
         owner.add(space(-8192, 8192), (1, GRACE));
         assert!(owner.add_within(space(0, 1), (1, GRACE)).is_err());
-        assert_eq!(owner.record().unwrap().space, 8192);
+        assert_eq!(owner.record().0.space, 8192);
         owner.add_within(space(0, -1), (1, GRACE)).unwrap();
         owner.add_within(space(1, 0), (1, GRACE)).unwrap();
     }
@@ -197,14 +204,15 @@ mod tests {
         let owner = limited();
         let one = Change { inodes: 1, ..Change::default() };
         owner.add_within(one, (100, GRACE)).unwrap();
-        assert_eq!(owner.record().unwrap().inode_time, 0);
+        assert_eq!(owner.record().0.inode_time, 0);
         owner.add_within(one, (100, GRACE)).unwrap();
-        assert_eq!(owner.record().unwrap().inode_time, 120);
+        assert_eq!(owner.record().0.inode_time, 120);
         assert!(owner.add_within(one, (120, GRACE)).is_err());
         owner.add_within(one, (119, GRACE)).unwrap();
         owner.add(Change { inodes: -2, ..Change::default() }, (130, GRACE));
-        assert_eq!(owner.record().unwrap().inode_time, 0);
+        assert_eq!((owner.record().0.inode_time, owner.record().1), (0, false));
         owner.add(Change { inodes: -2, ..Change::default() }, (130, GRACE));
-        assert_eq!(owner.record(), None, "less than nothing is not stored");
+        let (record, wrong) = owner.record();
+        assert!(wrong && record.inodes == 0, "less than nothing is told, and not stored");
     }
 }

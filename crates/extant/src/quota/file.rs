@@ -32,6 +32,9 @@ pub const INSERT_CREDITS: u32 = 4 + quota::LEVELS as u32 + 1;
 /// Quota blocks that adding one record may take.
 const INSERT_BLOCKS: u64 = quota::LEVELS as u64;
 
+/// Owners without a record that are believed: with more of them the file is given up.
+const MOST_UNRECORDED: usize = 1024;
+
 /// The file of one kind.
 #[derive(Debug)]
 pub struct QuotaFile {
@@ -45,6 +48,8 @@ pub struct QuotaFile {
     growing: Mutex<Growing>,
     grace: Mutex<Grace>,
     owners: Mutex<Owned>,
+    /// Owners of inodes that have no record, though they should.
+    unrecorded: Mutex<HashMap<u32, Arc<Dquot>>>,
     /// Nothing is counted any more.
     broken: AtomicBool,
 }
@@ -83,6 +88,7 @@ impl QuotaFile {
             growing: Mutex::new(Level::QuotaFile, Growing { header: empty, inode: None }),
             grace: Mutex::new(Level::Leaf, Grace { blocks: quota::GRACE, inodes: quota::GRACE }),
             owners: Mutex::new(Level::Quota, Owned::default()),
+            unrecorded: Mutex::new(Level::Quota, HashMap::new()),
             broken: AtomicBool::new(false),
         };
         let capacity = file.capacity();
@@ -195,6 +201,25 @@ impl QuotaFile {
                 return Ok(Some(known));
             }
         }
+    }
+
+    /// An owner of inodes that has no record, and whether it is met for the first time; `None` if there are too many of them.
+    pub(super) fn without_record(&self, id: u32) -> Option<(Arc<Dquot>, bool)> {
+        let mut all = self.unrecorded.lock();
+        if all.len() >= MOST_UNRECORDED && !all.contains_key(&id) {
+            return None;
+        }
+        let mut first = false;
+        let owner = all.entry(id).or_insert_with(|| {
+            first = true;
+            Arc::new(Dquot::unrecorded(id))
+        });
+        Some((owner.clone(), first))
+    }
+
+    /// Whether an owner was found to have no record, though it should.
+    pub(super) fn is_without_record(&self, id: u32) -> bool {
+        self.unrecorded.lock().contains_key(&id)
     }
 
     /// Whether the file has to grow before a record can be added.

@@ -13,7 +13,8 @@
 //! - Space is *promised* (limits count it, files do not) from the moment that a write is accepted until its blocks are booked.
 //!   An inode knows what it was promised; what it is charged is taken off that first.
 //! - A file that turns out to be wrong is given up: nothing is counted there any more, no limit holds, and the superblock says that
-//!   the file system needs a check, which makes the file anew.
+//!   the file system needs a check, which makes the file anew. An owner that has no record, though it has inodes, or a record that says less
+//!   than it gave back, costs the check and its own counting only.
 //!
 //! # Locking
 //! The body (InodeBody) > a thread's changes (Quota) > an owner (Leaf). None is held while a device is read: who finds an owner
@@ -182,7 +183,7 @@ impl Quotas {
     }
 
     /// Reads owners that are not at hand in this thread, and marks all dirty in the handle's transaction if there is one. Costs a
-    /// credit for each. A file in which one is missing is given up.
+    /// credit for each. One that has no record is charged in memory only.
     ///
     /// # Errors
     /// Those of the journal.
@@ -190,20 +191,46 @@ impl Quotas {
         let mut h = h;
         for (kind, id) in owners.each() {
             let Some(file) = self.sound(kind) else { continue };
-            let missing = || Corrupt::new(kind.file_name()).field("no record of id").found(id).at_inode(file.ino);
-            match file.owner(id).and_then(|owner| owner.ok_or_else(|| missing().into())) {
-                Ok(owner) => {
+            let owner = match file.owner(id) {
+                Ok(Some(owner)) => {
                     if let Some(h) = &mut h
                         && file.mark(h, &owner)?
                     {
                         self.dirty.local().lock().push((kind, owner.clone()));
                     }
-                    self.kept.bring(kind, owner, |owner, change| owner.add(change, self.clock(file)));
+                    owner
                 }
-                Err(e) => self.report(kind, &e),
-            }
+                Ok(None) => match self.without_record(file, id) {
+                    Some(owner) => {
+                        // Release, as where a record is marked; nothing is to be written.
+                        h.iter().for_each(|h| owner.dirty_tid.store(h.tid().0, Ordering::Release));
+                        owner
+                    }
+                    None => continue,
+                },
+                Err(e) => {
+                    self.report(kind, &e);
+                    continue;
+                }
+            };
+            self.kept.bring(kind, owner, |owner, change| owner.add(change, self.clock(file)));
         }
         Ok(())
+    }
+
+    /// An inode's owner has no record: nobody is charged for it, and the file system needs a check. `None` if there are so many of
+    /// them that the file is given up.
+    fn without_record(&self, file: &QuotaFile, id: u32) -> Option<Arc<Dquot>> {
+        let missing = Corrupt::new(file.kind.file_name()).field("no record of id").found(id).at_inode(file.ino);
+        let Some((owner, first)) = file.without_record(id) else {
+            self.report(file.kind, &missing.into());
+            return None;
+        };
+        if first {
+            tracing::error!("nobody is charged for what {id} has: {missing}");
+            self.groups.note(&missing.into());
+        }
+        Some(owner)
     }
 
     /// A file is wrong: it is given up, and the file system needs a check.
@@ -341,10 +368,14 @@ impl Quotas {
         let dirty: Vec<_> = self.dirty.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
         for (kind, owner) in dirty {
             let Some(file) = self.sound(kind) else { continue };
-            let Some(record) = owner.record() else {
-                self.report(kind, &self.negative(file, owner.id).into());
-                continue;
-            };
+            let (record, wrong) = owner.record();
+            if wrong && !file.is_without_record(owner.id) {
+                // From now on this is known of it.
+                let _ = file.without_record(owner.id);
+                let why = self.negative(file, owner.id);
+                tracing::error!("the usage of {} is counted wrong: {why}", owner.id);
+                self.groups.note(&why.into());
+            }
             let buffer = file.record_block(&owner)?;
             let mut bytes = out.write(&buffer, Seal::NONE)?;
             // A place is that of a record: as if its block began where the first one would be.
@@ -374,7 +405,10 @@ impl Quotas {
     pub fn usage(&self, file: &QuotaFile, id: u32) -> Result<Option<QuotaRecord>> {
         let Some(owner) = file.owner(id)? else { return Ok(None) };
         self.settle();
-        owner.record().map(Some).ok_or_else(|| self.negative(file, id).into())
+        match owner.record() {
+            (record, false) => Ok(Some(record)),
+            (_, true) => Err(self.negative(file, id).into()),
+        }
     }
 
     /// Owners that have a record.
@@ -417,6 +451,6 @@ impl Quotas {
         if self.kept.local().has(file.kind, id, None) {
             return Ok(true);
         }
-        Ok(file.owner(id)?.is_some())
+        Ok(file.owner(id)?.is_some() || file.is_without_record(id))
     }
 }

@@ -105,7 +105,7 @@ pub fn set(
 fn put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, value: &[u8]) -> Result<()> {
     let inline = Entry::new(key.index, key.suffix, value);
     if try_put(st, h, inode, places, key, &inline)? {
-        return value::charge(st, h, inode, places, key, None);
+        return value::charge(st, h, inode, places, key, None, 0);
     }
     // A look before the value is stored: does an entry without value fit?
     let entry = Entry::in_inode(key.index, key.suffix, u32::MAX, value.len() as u32, 0);
@@ -113,12 +113,29 @@ fn put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key:
         return Err(Errno::NoSpc.into());
     }
     value::check_limits(st, inode, value.len())?;
+    let paid = value::charge_inode(st, h, inode, places, key)?;
+    let stored = put_in_inode(st, h, inode, places, key, value);
+    if stored.is_err() {
+        value::charge_inodes(st, h, inode, -paid, false)?;
+    }
+    value::charge(st, h, inode, places, key, Some(&stored?), paid)
+}
+
+/// Stores a value in an inode of its own, and gives the entry that names it.
+fn put_in_inode(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+    key: &Key<'_>,
+    value: &[u8],
+) -> Result<Entry> {
     let entry = value::create(st, h, inode, key, value)?;
     match try_put(st, h, inode, places, key, &entry) {
-        Ok(true) => value::charge(st, h, inode, places, key, Some(&entry)),
+        Ok(true) => Ok(entry),
         failed => {
             value::take_back(st, h, &entry)?;
-            failed.and(Err(Errno::NoSpc.into()))
+            Err(failed.err().unwrap_or_else(|| Errno::NoSpc.into()))
         }
     }
 }
@@ -170,7 +187,7 @@ fn put_here(
 }
 
 fn drop_attr(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>) -> Result<()> {
-    value::charge(st, h, inode, places, key, None)?;
+    value::charge(st, h, inode, places, key, None, 0)?;
     drop_from_block(st, h, inode, places, key)?;
     if places.here.iter().any(|attr| is(attr, key)) {
         let tail = encode_here(inode, &with(&places.here, key, None)).ok_or(Errno::NoSpc)?;
@@ -264,7 +281,7 @@ fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Pla
     }
     // Values of a shared block are others' from now on.
     for attr in block.attrs.iter().filter(|attr| value::inodes_of(attr) > 0) {
-        value::charge(st, h, inode, places, &Key { index: attr.index, suffix: &attr.name }, None)?;
+        value::charge(st, h, inode, places, &Key { index: attr.index, suffix: &attr.name }, None, 0)?;
     }
     block::remove(st, h, inode, block)?;
     Ok(true)

@@ -150,7 +150,7 @@ fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) 
 }
 
 /// Keeps the owner's block count true when its attribute `key` is replaced by `new`: it counts the clusters of values
-/// in other inodes as its own.
+/// in other inodes as its own. For `paid` inodes its owners are charged already.
 pub(super) fn charge(
     st: &Store,
     h: &mut Handle<'_>,
@@ -158,17 +158,44 @@ pub(super) fn charge(
     places: &Places,
     key: &Key<'_>,
     new: Option<&Entry>,
+    paid: i64,
 ) -> Result<()> {
     let old: Vec<&Entry> = places.all().filter(|entry| entry.is(key.index, key.suffix)).collect();
     let inodes = new.map_or(0, inodes_of) - old.iter().map(|entry| inodes_of(entry)).sum::<i64>();
     let blocks =
         new.map_or(0, |entry| blocks_of(st, entry)) - old.iter().map(|entry| blocks_of(st, entry)).sum::<i64>();
-    if inodes != 0 && st.quota.is_on() {
-        // Nobody changes the owners meanwhile: that takes the inode's lock.
-        let owners = st.quota.owners(owner.ino, &owner.body());
-        st.quota.charge_within(h, owners, Change { inodes, ..Change::default() }, false)?;
-    }
+    charge_inodes(st, h, owner, inodes - paid, false)?;
     if blocks == 0 { Ok(()) } else { extent::charge(st, h, owner, blocks) }
+}
+
+/// Charges the owners for the inode of a value that `key` is to get, unless they are for that of an old one; says for how many.
+///
+/// # Errors
+/// EDQUOT; nothing is changed then.
+pub(super) fn charge_inode(
+    st: &Store,
+    h: &mut Handle<'_>,
+    owner: &Inode,
+    places: &Places,
+    key: &Key<'_>,
+) -> Result<i64> {
+    let old = places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
+    let more = (1 - old).max(0);
+    charge_inodes(st, h, owner, more, true)?;
+    Ok(more)
+}
+
+/// Charges the owners for so many inodes more.
+///
+/// # Errors
+/// EDQUOT if `bound`; nothing is changed then.
+pub(super) fn charge_inodes(st: &Store, h: &mut Handle<'_>, owner: &Inode, inodes: i64, bound: bool) -> Result<()> {
+    if inodes == 0 || !st.quota.is_on() {
+        return Ok(());
+    }
+    // Nobody changes the owners meanwhile: that takes the inode's lock.
+    let owners = st.quota.owners(owner.ino, &owner.body());
+    st.quota.charge_within(h, owners, Change { inodes, ..Change::default() }, bound)
 }
 
 /// Inodes that the owners of an attribute are charged for its value.

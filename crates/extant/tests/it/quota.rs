@@ -565,3 +565,69 @@ fn what_was_let_go_is_charged_no_more() {
     fs.unmount().expect("unmount");
     image.assert_clean();
 }
+
+/// A value in an inode of its own costs its owner an inode, within his limits.
+#[test]
+fn inodes_of_values_are_limited() {
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "1024", "-O", "quota,ea_inode"]);
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let node = create(&fs, 7, &root, "file").expect("create");
+    fs.set_quota(QuotaKind::User, 7, QuotaLimits { inode_hard: 3, ..Default::default() }).expect("limits");
+    let set = |name: &str, byte: u8, len: usize| fs.set_xattr(&node, name.as_bytes(), &vec![byte; len], XattrMode::Any);
+    let used = || fs.quota(QuotaKind::User, 7).expect("quota").inodes;
+    set("user.a", 1, 3000).expect("the second inode");
+    set("user.b", 2, 3000).expect("the third one");
+    is_quota(set("user.c", 3, 3000));
+    assert_eq!(used(), 3);
+    assert!(fs.get_xattr(&node, b"user.c").expect_err("not set").is(Errno::NoData));
+    // One is replaced by another, and what takes no inode costs none.
+    set("user.a", 4, 3500).expect("instead of the old one");
+    set("user.c", 3, 10).expect("a short one");
+    assert_eq!(used(), 3);
+    set("user.a", 4, 10).expect("a short one instead");
+    assert_eq!(used(), 2);
+    set("user.d", 4, 3000).expect("there is room again");
+    is_quota(set("user.a", 4, 3000));
+    assert_eq!(fs.get_xattr(&node, b"user.a").expect("the old value"), [4; 10]);
+    drop((node, root));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+/// What belongs to somebody of whom the file knows nothing costs his own counting, and no one else's.
+#[test]
+fn an_owner_without_a_record_costs_its_own_counting() {
+    let image = small();
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let lost = create(&fs, 0, &root, "lost").expect("create");
+    writer(&fs, &lost, true).write_at(0, &[1; 9000]).expect("write");
+    create(&fs, 5, &root, "f").expect("create");
+    drop((lost, root));
+    fs.unmount().expect("unmount");
+    extant_testkit::debugfs::write(image.path(), "sif lost uid 123");
+    let fs = open(&image);
+    fs.set_quota(QuotaKind::User, 5, QuotaLimits { inode_hard: 3, ..Default::default() }).expect("limits");
+    let root = fs.root().expect("root");
+    let lost = fs.lookup(&root, b"lost").expect("lost");
+    writer(&fs, &lost, true).write_at(9000, &[1; 9000]).expect("nobody is charged");
+    assert!(fs.superblock().state().contains(extant::format::State::ERROR), "it needs a check");
+    drop(lost);
+    create(&fs, 123, &root, "another of theirs").expect("create");
+    fs.unlink(&root, b"lost").expect("unlink");
+    fs.sync().expect("sync");
+    // The others are counted and limited as before.
+    create(&fs, 5, &root, "g").expect("create");
+    create(&fs, 5, &root, "h").expect("create");
+    is_quota(create(&fs, 5, &root, "i"));
+    assert_eq!(fs.quota(QuotaKind::User, 5).expect("counted").inodes, 3);
+    drop(root);
+    fs.unmount().expect("unmount");
+    e2fsck::repair(image.path());
+    image.assert_clean();
+    let fs = open(&image);
+    assert_eq!(fs.quota(QuotaKind::User, 123).expect("counted anew").inodes, 1);
+    assert_eq!(fs.quota(QuotaKind::User, 5).expect("kept").inodes, 3);
+    fs.unmount().expect("unmount");
+}
