@@ -5,9 +5,13 @@ use crate::device::total_len;
 use extant_sync::Arc;
 use std::io::{self, IoSlice};
 use std::ops::Deref;
+use std::thread::Builder;
 
 /// The most pieces in one request, which is also the most that the operating system takes.
 const MAX_PIECES: usize = 1024;
+
+/// Bytes that are worth a thread of their own: a millisecond or more of any device.
+pub const SHARE: usize = 4 << 20;
 
 /// The bytes of one write.
 #[derive(Clone, Debug)]
@@ -108,19 +112,20 @@ impl<'a> Plug<'a> {
     }
 
     /// Submits everything and reports each request: its offset, its length in bytes and what came of it.
-    pub fn finish_each(mut self, mut done: impl FnMut(u64, u64, io::Result<()>)) -> PlugStats {
+    pub fn finish_each(self, done: impl FnMut(u64, u64, io::Result<()>)) -> PlugStats {
+        self.finish_by(1, done)
+    }
+
+    /// As [`Self::finish_each`], by at most so many threads of which this is one, as far as each gets [`SHARE`] bytes. Writes that
+    /// overlap are submitted by this one. Without a thread the caller does its part.
+    pub fn finish_by(mut self, threads: usize, mut done: impl FnMut(u64, u64, io::Result<()>)) -> PlugStats {
         let order = self.sort();
+        let most = if order == Order::Sorted { threads } else { 1 };
         let mut stats = PlugStats { pieces: self.pieces.len() as u64, ..PlugStats::default() };
-        let mut rest = self.pieces.as_slice();
-        while let Some(((offset, _), _)) = rest.split_first() {
-            let count = if order == Order::Sorted { adjacent(rest) } else { 1 };
-            let (request, after) = rest.split_at(count);
-            let slices: Vec<IoSlice<'_>> = request.iter().map(|(_, piece)| IoSlice::new(piece)).collect();
-            let len = total_len(&slices);
-            done(*offset, len, self.device.write_vectored_at(&slices, *offset));
+        for Done { offset, len, result } in submit(self.device, &self.pieces, order, most) {
             stats.requests += 1;
             stats.bytes += len;
-            rest = after;
+            done(offset, len, result);
         }
         stats
     }
@@ -145,6 +150,50 @@ impl<'a> Plug<'a> {
 enum Order {
     Sorted,
     AsAdded,
+}
+
+/// A request that has ended.
+struct Done {
+    offset: u64,
+    len: u64,
+    result: io::Result<()>,
+}
+
+/// Writes pieces, by so many threads if each has enough to do.
+fn submit(device: &dyn BlockDevice, pieces: &[(u64, Piece<'_>)], order: Order, threads: usize) -> Vec<Done> {
+    let bytes = |pieces: &[(u64, Piece<'_>)]| pieces.iter().map(|(_, piece)| piece.len()).sum::<usize>();
+    if threads < 2 || bytes(pieces) < 2 * SHARE {
+        return one_by_one(device, pieces, order);
+    }
+    let (mut left, half) = (0, bytes(pieces) / 2);
+    let is_left = |(_, piece): &&(u64, Piece<'_>)| {
+        left += piece.len();
+        left <= half
+    };
+    let (own, others) = pieces.split_at(pieces.iter().take_while(is_left).count());
+    let (many, rest) = (threads.div_ceil(2), threads / 2);
+    std::thread::scope(|scope| {
+        let theirs = || submit(device, others, order, rest);
+        let other = Builder::new().name("extant-submit".into()).spawn_scoped(scope, theirs);
+        let mut done = submit(device, own, order, many);
+        // Of one that panicked nobody knows what it wrote: all of it is written again.
+        let theirs = other.ok().and_then(|other| other.join().ok());
+        done.extend(theirs.unwrap_or_else(|| one_by_one(device, others, order)));
+        done
+    })
+}
+
+fn one_by_one(device: &dyn BlockDevice, mut rest: &[(u64, Piece<'_>)], order: Order) -> Vec<Done> {
+    let mut done = Vec::new();
+    while let Some(((offset, _), _)) = rest.split_first() {
+        let count = if order == Order::Sorted { adjacent(rest) } else { 1 };
+        let (request, after) = rest.split_at(count);
+        let slices: Vec<IoSlice<'_>> = request.iter().map(|(_, piece)| IoSlice::new(piece)).collect();
+        let len = total_len(&slices);
+        done.push(Done { offset: *offset, len, result: device.write_vectored_at(&slices, *offset) });
+        rest = after;
+    }
+    done
 }
 
 /// How many of the first pieces follow each other without a gap; at least one.
@@ -182,6 +231,30 @@ mod tests {
         plug.add(0, vec![2; 10]);
         assert_eq!(plug.finish().unwrap().requests, 2);
         assert_eq!(device.to_vec()[..16], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn threads_share_what_is_enough_for_them() {
+        let piece = |i: usize| vec![i as u8 + 1; SHARE / 2];
+        for (pieces, threads) in [(3, 4), (5, 2), (9, 3), (17, 4)] {
+            let device = MemDevice::new(((pieces - 1) * SHARE / 2) as u64);
+            let mut plug = Plug::new(&device);
+            (0..pieces).rev().for_each(|i| plug.add((i * SHARE / 2) as u64, piece(i)));
+            let (mut end, mut failed) = (0, Vec::new());
+            let stats = plug.finish_by(threads, |offset, len, result| {
+                assert_eq!(offset, end, "requests are reported in their order");
+                end += len;
+                failed.extend(result.err().map(|_| offset..offset + len));
+            });
+            assert_eq!(stats.bytes, (pieces * SHARE / 2) as u64);
+            assert_eq!(end, stats.bytes);
+            // The last piece lies behind the end of the device.
+            assert_eq!(failed.len(), 1);
+            let held = device.to_vec();
+            for i in (0..pieces - 1).filter(|i| !failed[0].contains(&((i * SHARE / 2) as u64))) {
+                assert!(held[i * SHARE / 2..][..SHARE / 2] == *piece(i), "piece {i} of {pieces}");
+            }
+        }
     }
 
     #[test]

@@ -15,12 +15,13 @@
 
 use super::plan::{self, Pieces, Written};
 use super::writeback::{self, Placing};
-use super::{ahead, map};
+use super::{ahead, map, submit};
 use crate::error::Result;
 use crate::inode::{Inode, PlugPolicy, Taken, Work};
 use crate::store::Store;
 use extant_blocks::Plug;
 use extant_sync::MutexGuard;
+use extant_sync::atomic::{AtomicUsize, Ordering};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::Builder;
@@ -35,6 +36,10 @@ const MOST_FILES: usize = 1024;
 /// Files that a sync deals with before it looks for more, and the most threads that it has for them.
 const ROUND: usize = 16 * MOST_FILES;
 const MOST_THREADS: usize = 4;
+
+/// Bytes that are worth the start of a thread, and lots that it gets if all are as fast.
+const WORTH_BYTES: u64 = 16 << 20;
+const LOTS_EACH: usize = 4;
 
 /// How long a batch may take to be put together.
 const MOST_TIME: Duration = Duration::from_millis(100);
@@ -61,7 +66,7 @@ enum Stage {
 /// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the first error of its
 /// own writing; each is noted for the files' openers.
 pub fn writeback_all(st: &Store) -> Result<()> {
-    let result = write_back(st, ROUND, || true);
+    let result = write_back(st, ROUND, MOST_THREADS, || true);
     st.pool.wait_for_writeback();
     result
 }
@@ -71,20 +76,21 @@ pub(super) fn throttle(st: &Store) {
     st.pool.shrink();
     if st.pool.too_dirty() {
         // Errors are noted for fsync.
-        let _ = write_back(st, MOST_FILES, || st.pool.too_dirty());
+        let _ = write_back(st, MOST_FILES, 1, || st.pool.too_dirty());
         st.pool.shrink();
     }
 }
 
-/// Writes files back that have dirty pages now, as long as `go_on` says, `round` of them at a time.
-fn write_back(st: &Store, round: usize, go_on: impl Fn() -> bool + Sync) -> Result<()> {
+/// Writes files back that have dirty pages now, as long as `go_on` says, `round` of them at a time, by at most so many threads.
+fn write_back(st: &Store, round: usize, most_threads: usize, go_on: impl Fn() -> bool + Sync) -> Result<()> {
     let (mut walk, mut busy, mut result) = (st.pool.dirty_inodes(), Vec::new(), Ok(()));
     while go_on() {
         let inodes = walk.next(round);
         if inodes.is_empty() {
             break;
         }
-        let (left, written) = shared(st, &inodes, inodes.len().div_ceil(threads_for(inodes.len())), &go_on);
+        let threads = threads_for(st, inodes.len()).min(most_threads);
+        let (left, written) = shared(st, &inodes, threads, &go_on);
         busy.extend(left);
         result = result.and(written);
     }
@@ -98,37 +104,47 @@ fn write_back(st: &Store, round: usize, go_on: impl Fn() -> bool + Sync) -> Resu
 }
 
 /// Threads that are worth their start for so many files; at least one.
-fn threads_for(files: usize) -> usize {
-    (files / MOST_FILES).min(extant_sync::shard_count()).clamp(1, MOST_THREADS)
+fn threads_for(st: &Store, files: usize) -> usize {
+    let by_bytes = usize::try_from(st.pool.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
+    (files / MOST_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MOST_THREADS)
 }
 
-/// Writes files back, each `share` of them by a thread, the first by this one. Gives those that others work on.
+/// Writes files back, by so many threads of which this is one: each takes the next lot when it is done with one. Gives those that
+/// others work on.
 fn shared(
     st: &Store,
     inodes: &[Arc<Inode>],
-    share: usize,
+    threads: usize,
     go_on: &(impl Fn() -> bool + Sync),
 ) -> (Vec<Arc<Inode>>, Result<()>) {
-    let (own, others) = inodes.split_at(share.min(inodes.len()));
-    if others.is_empty() {
-        return one_by_one(st, own, go_on);
-    }
+    let size = if threads < 2 { MOST_FILES } else { inodes.len().div_ceil(threads * LOTS_EACH).clamp(1, MOST_FILES) };
+    // Relaxed: whoever gets a number has that lot for himself, and nothing else is passed on by it.
+    let next = AtomicUsize::new(0);
+    let lots = std::iter::from_fn(|| inodes.chunks(size).nth(next.fetch_add(1, Ordering::Relaxed)));
+    let work = || lots_of(st, lots.clone(), go_on);
     std::thread::scope(|scope| {
-        let other = Builder::new().name("extant-sync".into()).spawn_scoped(scope, || shared(st, others, share, go_on));
-        let (mut busy, mut result) = one_by_one(st, own, go_on);
-        // If no thread could be had, or it panicked, what is left is written afterwards.
-        let theirs = other.ok().and_then(|other| other.join().ok());
-        let (theirs, written) = theirs.unwrap_or_else(|| (others.to_vec(), Ok(())));
-        busy.extend(theirs);
-        result = result.and(written);
+        let start = |_| Builder::new().name("extant-sync".into()).spawn_scoped(scope, work).ok();
+        // Those that could not be had are done without.
+        let others: Vec<_> = (1..threads).filter_map(start).collect();
+        let (mut busy, mut result) = work();
+        for other in others {
+            // What one that panicked has left is written afterwards.
+            let (theirs, written) = other.join().unwrap_or_else(|_| (inodes.to_vec(), Ok(())));
+            busy.extend(theirs);
+            result = result.and(written);
+        }
         (busy, result)
     })
 }
 
-/// Writes files back, as many at a time as a batch takes. Gives those that others work on.
-fn one_by_one(st: &Store, inodes: &[Arc<Inode>], go_on: impl Fn() -> bool) -> (Vec<Arc<Inode>>, Result<()>) {
+/// Writes lots of files back, as many files at a time as a batch takes. Gives those that others work on.
+fn lots_of<'a>(
+    st: &Store,
+    lots: impl Iterator<Item = &'a [Arc<Inode>]>,
+    go_on: impl Fn() -> bool,
+) -> (Vec<Arc<Inode>>, Result<()>) {
     let (mut busy, mut result) = (Vec::new(), Ok(()));
-    for lot in inodes.chunks(MOST_FILES) {
+    for lot in lots {
         let mut rest = lot;
         while !rest.is_empty() && go_on() {
             let (dealt, written) = first_of(st, rest, &mut busy);
@@ -241,14 +257,14 @@ impl<'a> Job<'a> {
 
 /// Writes and maps what is placed; what fails is written alone, after the others are done.
 fn finish(st: &Store, mut jobs: Vec<Job<'_>>) -> Result<()> {
-    submit(st, &mut jobs);
+    submit_all(st, &mut jobs);
     map_all(st, &mut jobs);
     let (done, alone): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| matches!(job.stage, Stage::Mapped));
     done.into_iter().chain(alone).map(|job| job.end(st)).fold(Ok(()), Result::and)
 }
 
 /// Writes the data of all files that are placed.
-fn submit(st: &Store, jobs: &mut [Job<'_>]) {
+fn submit_all(st: &Store, jobs: &mut [Job<'_>]) {
     let mut plug = Plug::new(&*st.dev);
     for job in jobs.iter() {
         if let Stage::Placed(pieces) = &job.stage {
@@ -260,7 +276,7 @@ fn submit(st: &Store, jobs: &mut [Job<'_>]) {
         return;
     }
     let mut failed = Vec::new();
-    plug.finish_each(|offset, len, result| {
+    submit::each(st, plug, |offset, len, result| {
         if let Err(e) = result {
             tracing::debug!("a write of several files failed: {e}");
             failed.push(offset..offset.saturating_add(len));

@@ -30,6 +30,7 @@ mod read;
 mod seek;
 mod shift;
 mod space;
+mod submit;
 mod tail;
 mod times;
 mod truncate;

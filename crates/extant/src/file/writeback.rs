@@ -10,7 +10,7 @@
 use super::ahead::{self, Growth, Pack};
 use super::map;
 use super::plan::{self, After, How, Need, Piece, Pieces};
-use super::{space, tail, times};
+use super::{space, submit, tail, times};
 use crate::error::Result;
 use crate::inode::{Content, Inode, Taken, Work};
 use crate::store::Store;
@@ -134,7 +134,7 @@ fn write_group(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, taken: &[Tak
     let size = inode.pages.size();
     let mut plug = Plug::new(&*st.dev);
     add_data(st, &mut plug, pieces, taken);
-    plug.finish()?;
+    submit::all(st, plug)?;
     inode.pages.note_written(st.journal.note_data_write());
     plan::apply(st, inode, pieces, After { size, stamp: None })
 }

@@ -69,13 +69,22 @@ pub fn run(args: &Args) -> io::Result<bool> {
     Ok(reached)
 }
 
-/// Where the time went, and what would be possible if there was nothing to do but to write the blocks.
+/// Where the time went, and what would be possible if there was nothing to do but to write the blocks, or to keep them in memory and
+/// then to write them.
 fn print_parts(disk: &Disk, test: &tests::Test, engine: &Outcome, kernel: Option<&Outcome>) -> io::Result<()> {
     let percent = |outcome: &Outcome| format!("{:.0}%", outcome.in_calls * 100.0);
     let kernel = kernel.map_or(String::new(), |kernel| format!(" (ext4: {})", percent(kernel)));
     let device = match engine.device_bytes {
         0 => String::new(),
-        bytes => format!("; writing its blocks alone: {:.0} {}", engine.done / disk.plainly(bytes)?, test.unit),
+        bytes => {
+            let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+            let alone = engine.done / disk.plainly(bytes)?;
+            let copied = engine.done / disk.copied(bytes, threads)?;
+            let unit = test.unit;
+            format!(
+                "; writing its blocks alone: {alone:.0} {unit}; copying and writing them by {threads} threads: {copied:.0} {unit}"
+            )
+        }
     };
     println!("    {} of the time before the sync{kernel}{device}", percent(engine));
     Ok(())

@@ -191,6 +191,31 @@ impl Disk {
         write_plainly(&self.file, bytes.min(IMAGE_BYTES))?;
         Ok(start.elapsed().as_secs_f64() * (bytes as f64 / bytes.clamp(1, IMAGE_BYTES) as f64))
     }
+
+    /// Seconds that `threads` take to copy so many bytes into memory that the system has to give, and then to write them from there:
+    /// what nobody can go without who keeps them until a sync.
+    pub fn copied(&self, bytes: u64, threads: u64) -> io::Result<f64> {
+        touch_memory()?;
+        let all = bytes.min(CACHE_BYTES);
+        let share = all / threads;
+        let start = Instant::now();
+        let keep = |i: u64| keep_and_write(&self.file, i * share, share as usize);
+        let kept: Vec<Vec<u8>> = super::tests::in_threads(threads, keep)?;
+        let seconds = start.elapsed().as_secs_f64();
+        drop(kept);
+        Ok(seconds * (bytes as f64 / all.max(1) as f64))
+    }
+}
+
+fn keep_and_write(file: &fs::File, at: u64, len: usize) -> io::Result<Vec<u8>> {
+    let page = [5; 4096];
+    let mut kept = Vec::with_capacity(len);
+    while kept.len() < len {
+        kept.extend_from_slice(page.get(..len - kept.len()).unwrap_or(&page));
+    }
+    let parts = kept.chunks(1 << 20).zip((at..).step_by(1 << 20));
+    parts.into_iter().try_for_each(|(part, at)| file.write_all_at(part, at))?;
+    Ok(kept)
 }
 
 fn write_plainly(file: &fs::File, bytes: u64) -> io::Result<()> {

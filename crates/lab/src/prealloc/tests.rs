@@ -167,16 +167,26 @@ fn files(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
     }
     let each = scale.files / THREADS;
     let all = each * THREADS;
-    measured(thousands(all), all * BLOCK, || in_threads(|thread| make(files, thread, each)), || files.sync())
+    measured(
+        thousands(all),
+        all * BLOCK,
+        || in_threads(THREADS, |thread| make(files, thread, each)).map(drop),
+        || files.sync(),
+    )
 }
 
-/// Runs `work` in all threads, with the number of each.
-fn in_threads(work: impl Fn(u64) -> io::Result<()> + Sync) -> io::Result<()> {
+/// Runs `work` in so many threads, with the number of each.
+pub fn in_threads<R: Send>(threads: u64, work: impl Fn(u64) -> io::Result<R> + Sync) -> io::Result<Vec<R>> {
     let work = &work;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        let end = |t: std::thread::ScopedJoinHandle<'_, io::Result<R>>| t.join().unwrap_or_else(|_| panicked());
+        threads.into_iter().map(end).collect()
     })
+}
+
+fn panicked<R>() -> io::Result<R> {
+    Err(io::Error::other("a thread panicked"))
 }
 
 /// Each thread appends 4 KiB at a time to a file of its own, to the end of a sync.
@@ -186,7 +196,7 @@ fn append(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
         let file = files.create(&format!("{FILE}{thread}"))?;
         (0..scale.grown_bytes / APPENDED).try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
     };
-    measured(megabytes(bytes), bytes, || in_threads(one), || files.sync())
+    measured(megabytes(bytes), bytes, || in_threads(THREADS, one).map(drop), || files.sync())
 }
 
 /// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last time; to the end of a sync.
@@ -199,7 +209,7 @@ fn allocate(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
             (0..calls).try_for_each(|i| file.allocate(i * ALLOCATED, ALLOCATED))
         })
     };
-    measured(thousands(ROUNDS * calls * THREADS), 0, || in_threads(one), || files.sync())
+    measured(thousands(ROUNDS * calls * THREADS), 0, || in_threads(THREADS, one).map(drop), || files.sync())
 }
 
 fn make(files: &dyn Files, thread: u64, count: u64) -> io::Result<()> {

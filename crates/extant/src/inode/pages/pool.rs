@@ -16,7 +16,7 @@ use super::map::Totals;
 use crate::error::Result;
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
-use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use extant_sync::{ArrivalList, Frames, Level, Link, Mutex, Sharded, ShardedCounter, Walk};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -111,6 +111,8 @@ pub struct PagePool {
     pub frames: Frames,
     /// File data may use the blocks that are reserved for root.
     pub use_reserve: AtomicBool,
+    /// How many threads are submitting data.
+    pub submitting: AtomicUsize,
 }
 
 impl PagePool {
@@ -130,6 +132,7 @@ impl PagePool {
             log_data,
             frames: Frames::new(page_size as usize),
             use_reserve: AtomicBool::new(false),
+            submitting: AtomicUsize::new(0),
         }
     }
 
@@ -143,6 +146,11 @@ impl PagePool {
             writeback_files: self.counts.writeback.len(),
             limit: self.limit.load(Ordering::Relaxed) * self.page_size,
         }
+    }
+
+    /// About how many bytes wait for being written.
+    pub fn dirty_bytes(&self) -> u64 {
+        u64::try_from(self.counts.dirty.sum()).unwrap_or(0) * self.page_size
     }
 
     /// Whether writers have to write back themselves.

@@ -44,6 +44,53 @@ fn an_error_of_writeback_is_told_once_to_each() {
 }
 
 #[test]
+fn what_several_threads_write_is_written_and_what_fails_is_told() {
+    const FILE: usize = 9 << 20;
+    let image = FeatureSet::named("default").make_sized(128 << 20);
+    let device = Arc::new(FaultDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+    let root = fs.root().unwrap();
+    let open = |name: &str| {
+        let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+        fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
+    };
+    let files: Vec<_> = (0..8).map(|i| open(&format!("f{i}"))).collect();
+    let write = |round: u8| {
+        for (file, i) in files.iter().zip(1..) {
+            assert_eq!(file.write_at(0, &vec![round + i; FILE]).unwrap(), FILE);
+        }
+    };
+    write(0);
+    fs.sync().unwrap();
+
+    // A page in the last third of a file, which its fsync shares with others, and of one that a sync of all writes.
+    let mut bad = 0..0;
+    files[0]
+        .extents(0, FILE as u64, |e| {
+            let page = e.physical + (7 << 20).max(e.logical) - e.logical;
+            bad = if e.logical + e.len > 7 << 20 && bad.is_empty() { page..page + 4096 } else { bad.clone() };
+            true
+        })
+        .unwrap();
+    for (round, all) in [(10, false), (20, true)] {
+        write(round);
+        device.inject(Fault::new(Op::Write, 0).from_then_on().within(bad.clone()));
+        let told = if all { fs.sync() } else { files[0].sync() };
+        assert_eq!(told.unwrap_err().errno(), 5);
+        device.heal();
+        let _ = files[0].sync();
+        fs.sync().unwrap();
+        for (file, i) in files.iter().zip(1..) {
+            let content = read_all(file);
+            let kept = content.iter().filter(|byte| **byte == round + i).count();
+            assert_eq!(kept, if i == 1 { FILE - 4096 } else { FILE }, "file {i}");
+        }
+    }
+    drop(files);
+    fs.unmount().unwrap();
+}
+
+#[test]
 fn a_failed_direct_write_maps_nothing() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let device = Arc::new(FaultDevice::new(MemDevice::from_bytes(&image.bytes())));

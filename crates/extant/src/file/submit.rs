@@ -1,0 +1,54 @@
+//! Data of files on their way to the device. Whoever is alone at it has other threads for a part of a large lot: copying it to the
+//! device, or into what stands for one, is most of what writeback takes.
+//!
+//! # Invariants
+//! - When a call returns, all of its writes have ended.
+//! - No order among the writes of a lot is promised: nothing is mapped before all of them are done.
+
+use crate::store::Store;
+use extant_blocks::Plug;
+use extant_sync::atomic::{AtomicUsize, Ordering};
+use std::io;
+
+/// Threads that a lot is shared among at most.
+const MOST_THREADS: usize = 4;
+
+/// Submits a lot and reports each request: its offset, its length in bytes and what came of it.
+pub(super) fn each(st: &Store, plug: Plug<'_>, done: impl FnMut(u64, u64, io::Result<()>)) {
+    let busy = Busy::enter(&st.pool.submitting);
+    plug.finish_by((extant_sync::shard_count() / busy.all).clamp(1, MOST_THREADS), done);
+}
+
+/// Submits a lot.
+///
+/// # Errors
+/// The first of the device. The other requests are submitted nevertheless.
+pub(super) fn all(st: &Store, plug: Plug<'_>) -> io::Result<()> {
+    let mut first = Ok(());
+    each(st, plug, |_, _, result| {
+        if first.is_ok() {
+            first = result;
+        }
+    });
+    first
+}
+
+/// One of those who submit.
+struct Busy<'a> {
+    count: &'a AtomicUsize,
+    /// How many they were when it came, itself among them.
+    all: usize,
+}
+
+impl<'a> Busy<'a> {
+    /// Relaxed, as is the end: the number only says how many threads are worth it.
+    fn enter(count: &'a AtomicUsize) -> Busy<'a> {
+        Busy { count, all: count.fetch_add(1, Ordering::Relaxed).saturating_add(1) }
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
