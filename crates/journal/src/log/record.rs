@@ -43,7 +43,7 @@ impl Record {
         for copies in copies.chunks(format.tags_per_block().max(1)) {
             record.add_copies(format, sequence, copies);
         }
-        CommitBlock { sequence, time }.encode(&mut record.commit, format, 0);
+        CommitBlock { sequence, time }.encode(&mut record.commit, &of_commit(format), 0);
         record.blank = (format.checksums != ChecksumMode::None).then(|| new_block(format));
         record
     }
@@ -88,6 +88,15 @@ impl Record {
     }
 }
 
+/// Checksums of version 1 would be over whole transactions; every reader accepts a commit record that says that it has none.
+fn of_commit(format: &JournalFormat) -> JournalFormat {
+    let mut of_commit = *format;
+    if of_commit.checksums == ChecksumMode::V1 {
+        of_commit.checksums = ChecksumMode::None;
+    }
+    of_commit
+}
+
 fn new_block(format: &JournalFormat) -> Vec<u8> {
     vec![0; format.block_size as usize]
 }
@@ -95,9 +104,9 @@ fn new_block(format: &JournalFormat) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extant_format::jbd2::{BlockHeader, BlockType, RevokeRecords, Tags};
+    use extant_format::jbd2::{BlockHeader, BlockType, CommitChecksum, RevokeRecords, Tags};
 
-    const MODES: [ChecksumMode; 3] = [ChecksumMode::None, ChecksumMode::V2, ChecksumMode::V3];
+    const MODES: [ChecksumMode; 4] = [ChecksumMode::None, ChecksumMode::V1, ChecksumMode::V2, ChecksumMode::V3];
 
     fn block(byte: u8) -> Arc<[u8]> {
         Arc::from(vec![byte; 1024])
@@ -113,6 +122,9 @@ mod tests {
                 let record = Record::build(&format, 9, &copied, &revoked, Timestamp::default());
                 let needed = blocks_needed(&format, copied.len(), revoked.len());
                 assert_eq!(record.body.len() as u32 + 1, needed, "{format:?}");
+                assert!(CommitBlock::verify(&record.commit, &format), "{format:?}");
+                let old = CommitBlock::v1_checksum(&record.commit) == CommitChecksum::Absent;
+                assert!(old || checksums != ChecksumMode::V1, "{format:?}");
                 assert_eq!(read_back(&format, &record), (copied.iter().map(|(nr, _)| *nr).collect(), revoked));
             }
         }

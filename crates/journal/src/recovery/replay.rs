@@ -81,12 +81,15 @@ impl Replay {
     }
 
     /// Writes the full commits home to `device`, flushes, and lets the log begin behind them. The fast commits stay what
-    /// they are: to be replayed, by whoever recovers next.
+    /// they are: to be replayed, by whoever recovers next. So do the log's features: behind the full commits there may be a
+    /// transaction that was torn, which they tell from a whole one.
     ///
     /// # Errors
     /// I/O errors; [`Unsupported`](crate::Error::Unsupported) for a log that cannot be written.
     pub fn apply_full(&self, device: &dyn BlockDevice) -> Result<()> {
-        let mut superblock = self.log.prepare(LogFeatures::default())?;
+        // Whether it can be written is all that is asked.
+        self.log.prepare(LogFeatures::default())?;
+        let mut superblock = self.log.superblock().clone();
         self.bring_home(device)?;
         superblock.set_start(self.next);
         superblock.set_sequence(self.outcome.end);
