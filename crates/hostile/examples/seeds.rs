@@ -3,8 +3,9 @@
 //! time.
 
 use extant_format::mmp::MMP_MAGIC;
+use extant_hostile::image::FAST_COMMITS;
 use extant_hostile::parsers::of_image;
-use extant_hostile::seeds::{Seed, of_others};
+use extant_hostile::seeds::{Seed, of_others, with_fast_commits};
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,9 @@ fn main() {
             write(&parsers, &format!("{} {n}", set.name), &input);
         }
     }
+    for (n, input) in of_image(&with_fast_commits()).into_iter().enumerate() {
+        write(&parsers, &format!("fast commits {n}"), &input);
+    }
     for (nr, (path, image)) in of_others().into_iter().enumerate() {
         // Some are damaged so much that nothing is found in them.
         let Ok(seed) = std::panic::catch_unwind(|| Seed::of(path, image)) else { continue };
@@ -42,5 +46,8 @@ fn main() {
         write(&journal, &format!("random {n}"), &Rng::new(n).bytes(40 + 4 * n as usize));
         let choices = Rng::new(n).bytes(8 + n as usize);
         write(&image, &format!("random {n}"), &[&[n as u8, n as u8][..], &choices].concat());
+        if n % 6 == 0 {
+            write(&image, &format!("fast commits {n}"), &[&[FAST_COMMITS, n as u8][..], &choices].concat());
+        }
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::drive::{Depth, use_up};
 use crate::mutate::mutate_once;
-use crate::seeds::Seed;
+use crate::seeds::{Seed, with_fast_commits};
 use extant_blocks::{BlockDevice, MemDevice};
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The images by their feature sets, and whether they are as after a power cut. What an input means depends on their order.
+/// The images by their feature sets, and whether they are as after a power cut. What an input means depends on their order and their
+/// number: what comes later takes numbers as [`FAST_COMMITS`] did.
 const BASES: [(&str, bool); 16] = [
     ("orphan_file", true),
     ("1k", true),
@@ -28,6 +29,9 @@ const BASES: [(&str, bool); 16] = [
     ("sparse_super2", false),
 ];
 
+/// First bytes from here on mean the image with fast commits, which came later than the others.
+pub const FAST_COMMITS: u8 = 224;
+
 /// Places that are damaged at most.
 const MOST: usize = 16;
 
@@ -37,11 +41,13 @@ struct Base {
     damaged: Mutex<(Vec<u8>, Arc<MemDevice>)>,
 }
 
-fn base(nr: usize) -> &'static Base {
-    static MADE: [OnceLock<Base>; BASES.len()] = [const { OnceLock::new() }; BASES.len()];
+/// The image that the first byte of an input means.
+fn base(which: u8) -> &'static Base {
+    static MADE: [OnceLock<Base>; BASES.len() + 1] = [const { OnceLock::new() }; BASES.len() + 1];
+    let nr = if which >= FAST_COMMITS { BASES.len() } else { usize::from(which) % BASES.len() };
     MADE[nr].get_or_init(|| {
-        let (set, crashed) = BASES[nr];
-        let seed = Seed::make(FeatureSet::named(set), crashed);
+        let of_set = |(set, crashed): &(&str, bool)| Seed::make(FeatureSet::named(set), *crashed);
+        let seed = BASES.get(nr).map_or_else(with_fast_commits, of_set);
         let damaged = Mutex::new((seed.bytes.clone(), Arc::new(MemDevice::from_bytes(&seed.bytes))));
         Base { seed, damaged }
     })
@@ -53,7 +59,7 @@ fn base(nr: usize) -> &'static Base {
 /// If a damaged image did harm.
 pub fn run(input: &[u8]) {
     let [which, how, damage @ ..] = input else { return };
-    let base = base(usize::from(*which) % BASES.len());
+    let base = base(*which);
     let (image, device) = &mut *base.damaged.lock().unwrap_or_else(|e| e.into_inner());
     image.copy_from_slice(&base.seed.bytes);
     let rng = &mut Rng::laid_down(damage);

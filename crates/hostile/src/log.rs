@@ -1,14 +1,17 @@
 //! Logs that no journal wrote: blocks of all kinds with sequences, tags and checksums that are right as often as the input wants, so
 //! that what lies behind them is reached.
 
+use crate::records::{self, CREATE, Record};
 use extant_blocks::{BlockDevice, Cache, MemDevice};
 use extant_format::jbd2::{
     BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalCompat, JournalFormat, JournalIncompat,
     RevokeBuilder, Tag, TagFlags, escape, needs_escape,
 };
 use extant_format::types::{BlockNr, Timestamp};
+use extant_journal::recovery::Replay;
 use extant_journal::{Config, FormatLog, Journal, Log, LogExtent, LogFeatures, LogPlace, Seal, recovery};
 use extant_testkit::rng::Rng;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,22 +21,28 @@ const BLOCKS: u64 = 200;
 /// Blocks before the log that a log may write to.
 const HOME: u64 = 60;
 
-/// The log lies in two pieces.
-const EXTENTS: [LogExtent; 2] =
-    [LogExtent { logical: 0, physical: 160, len: 30 }, LogExtent { logical: 30, physical: 100, len: 34 }];
+/// The log lies in two pieces. One with an area of fast commits has a third, since such logs are never short.
+const EXTENTS: [LogExtent; 3] = [
+    LogExtent { logical: 0, physical: 160, len: 30 },
+    LogExtent { logical: 30, physical: 100, len: 34 },
+    LogExtent { logical: 64, physical: BLOCKS, len: LONG_LOG - LOG },
+];
 
 const LOG: u32 = 64;
+
+const LONG_LOG: u32 = 1060;
 
 /// The sequence of the first transaction; small differences wrap around.
 const FIRST: u32 = u32::MAX - 2;
 
 fn place(logical: u32) -> u64 {
-    let extent = if logical < EXTENTS[1].logical { EXTENTS[0] } else { EXTENTS[1] };
+    let extent = EXTENTS.iter().rfind(|extent| extent.logical <= logical).expect("a block of the log");
     (extent.physical + u64::from(logical - extent.logical)) * BLOCK as u64
 }
 
 fn open(device: &Arc<dyn BlockDevice>) -> extant_journal::Result<Log> {
-    Log::open(Arc::clone(device), &EXTENTS, BLOCK as u32, LogPlace::Inside)
+    let pieces = if device.len() > BLOCKS * BLOCK as u64 { &EXTENTS[..] } else { &EXTENTS[..2] };
+    Log::open(Arc::clone(device), pieces, BLOCK as u32, LogPlace::Inside)
 }
 
 fn bytes(device: &dyn BlockDevice) -> Vec<u8> {
@@ -52,6 +61,11 @@ struct Maker<'a> {
     end: u32,
     sequence: u32,
     crc: u32,
+    /// Blocks of the area of fast commits, and the records to lie there.
+    area: Range<u32>,
+    records: Vec<Record>,
+    /// How far the sequence that fast commits name is from the right one.
+    off: u32,
 }
 
 impl Maker<'_> {
@@ -164,6 +178,44 @@ impl Maker<'_> {
         self.put(&block);
     }
 
+    /// One more record of fast commits. What it means is the file system's affair; here it has a kind, a length and bytes.
+    fn fast_record(&mut self) {
+        if self.records.is_empty() {
+            self.off = [1, u32::MAX].get(self.rng.below(16) as usize).copied().unwrap_or(0);
+        }
+        let ino = self.rng.below(20) as u32;
+        let record = match self.rng.below(8) {
+            0..3 => Record::tail(),
+            3 => Record::head(self.some_sequence()),
+            4 => Record::name(CREATE, 2, ino, &"n".repeat(self.rng.below(300) as usize)),
+            5 => Record::inode(ino, &vec![ino as u8; 100 + 4 * self.rng.below(256) as usize]),
+            6 => Record::del_range(ino, 3..9),
+            _ => {
+                let kind = self.rng.below(12) as u16;
+                let len = self.rng.below(40) as usize;
+                Record { kind, value: self.rng.bytes(len) }
+            }
+        };
+        self.records.push(record);
+    }
+
+    /// Writes the records behind a head, mostly for the transaction that comes next.
+    fn fast_commits(&mut self) {
+        if self.records.is_empty() {
+            return;
+        }
+        let tid = self.sequence.wrapping_add(self.off);
+        let whole: Vec<Record> = [Record::head(tid)].into_iter().chain(std::mem::take(&mut self.records)).collect();
+        let mut blocks = vec![vec![0; BLOCK]; self.area.len()];
+        records::write(&whole, tid, blocks.iter_mut().map(|block| &mut block[..]));
+        for (at, mut block) in self.area.clone().zip(blocks) {
+            if self.rng.left() > 0 {
+                self.spoil(&mut block);
+            }
+            self.device.write_at(&block, place(at)).expect("memory takes writes");
+        }
+    }
+
     /// Changes a few bytes of a block, and mends its checksum afterwards, mostly.
     fn spoil(&mut self, block: &mut [u8]) {
         if self.rng.below(8) != 0 {
@@ -184,11 +236,16 @@ impl Maker<'_> {
         how.incompat = JournalIncompat::from_bits_retain(self.rng.below(64) as u32);
         how.sequence = FIRST;
         how.fast_commit_blocks = if self.rng.below(4) == 0 { self.rng.below(20) as u32 } else { 0 };
+        if how.fast_commit_blocks > 0 && how.incompat.contains(JournalIncompat::FAST_COMMIT) {
+            how.blocks = LONG_LOG;
+            self.device.set_len((BLOCKS + u64::from(LONG_LOG - LOG)) * BLOCK as u64).expect("memory grows");
+        }
         let mut sb = how.superblock();
         sb.set_start(if self.rng.below(16) == 0 { self.rng.below(80) as u32 } else { 1 + self.rng.below(63) as u32 });
         sb.set_compat(JournalCompat::from_bits_retain(self.rng.below(2) as u32));
         self.format = sb.format();
         (self.at, self.first, self.end) = (sb.start(), sb.first(), sb.log_end());
+        self.area = sb.fast_commit_area().filter(|area| area.end <= LONG_LOG).unwrap_or(0..0);
         let mut block = vec![0; BLOCK];
         let sealed = sb.seal();
         block[..sealed.len()].copy_from_slice(&sealed);
@@ -198,7 +255,7 @@ impl Maker<'_> {
             block[at..at + 4].copy_from_slice(&word.to_be_bytes());
         }
         self.device.write_at(&block, place(0)).expect("memory takes writes");
-        let inside = (self.first..self.end).contains(&self.at) && self.end <= LOG;
+        let inside = (self.first..self.end).contains(&self.at) && self.end <= how.blocks;
         if !inside {
             (self.at, self.first, self.end) = (1, 1, LOG);
         }
@@ -209,20 +266,36 @@ fn make(input: &[u8]) -> MemDevice {
     let device = MemDevice::new(BLOCKS * BLOCK as u64);
     let mut rng = Rng::laid_down(input);
     let format = FormatLog::new(BLOCK as u32, LOG).superblock().format();
-    let mut maker =
-        Maker { rng: &mut rng, device: &device, format, at: 1, first: 1, end: LOG, sequence: FIRST, crc: u32::MAX };
+    let (rng, device_of) = (&mut rng, &device);
+    let mut maker = Maker {
+        rng,
+        device: device_of,
+        format,
+        at: 1,
+        first: 1,
+        end: LOG,
+        sequence: FIRST,
+        crc: u32::MAX,
+        area: 0..0,
+        records: Vec::new(),
+        off: 0,
+    };
     maker.superblock();
     for _ in 0..LOG {
         if maker.rng.left() == 0 {
             break;
         }
-        match maker.rng.below(16) {
+        // The last ones are records only where there is an area for them.
+        let choice = maker.rng.below(256);
+        match choice % 16 {
+            _ if choice >= 192 && !maker.area.is_empty() => maker.fast_record(),
             0..7 => maker.descriptor(),
             7..10 => maker.revoke(),
             10..15 => maker.commit(),
             _ => maker.nonsense(),
         }
     }
+    maker.fast_commits();
     device
 }
 
@@ -261,6 +334,34 @@ fn go_on(device: &Arc<dyn BlockDevice>, log: Log) {
     assert_eq!([1, 2, 3, 4].map(|nr| after[nr * BLOCK + 9]), [202, 200, 201, 202], "what was committed is there");
 }
 
+fn fast_records(replay: &Replay) -> String {
+    let count = replay.fast_commits().iter().count();
+    assert_eq!((count, count as u64), (replay.fast_commits().len(), replay.outcome().fast_records));
+    replay.fast_commits().iter().map(|record| format!("{record:?}\n")).collect()
+}
+
+/// Fast commits outlast the way home of the full ones, after which a power cut may come; then a full commit takes their place.
+fn commit_fast(device: &Arc<dyn BlockDevice>, replay: Replay) {
+    let before = fast_records(&replay);
+    if replay.apply_full(&**device).is_err() {
+        return;
+    }
+    let again = recovery::scan(&open(device).expect("a log with fast commits"), BLOCKS).expect("fast commits alone");
+    assert_eq!((again.outcome().transactions, fast_records(&again)), (0, before), "fast commits stay");
+    let blocks: [(u64, Arc<[u8]>); 2] = [5, 6].map(|nr| (nr, vec![nr as u8; BLOCK].into()));
+    let Ok(log) = again.append(&blocks, Timestamp::new(1, 0)) else { return };
+    let replay = recovery::scan(&log, BLOCKS).expect("a full commit");
+    assert!(replay.outcome().transactions > 0 && replay.fast_commits().is_empty(), "a full commit takes their place");
+    let Ok((log, outcome)) = recovery::recover(log, &**device, BLOCKS) else { return };
+    let after = bytes(&**device);
+    // What the input left behind the log's end may come next.
+    assert!(
+        outcome.transactions > 1 || [5, 6].map(|nr| after[nr * BLOCK + 9]) == [5, 6],
+        "what was committed is there"
+    );
+    go_on(device, log);
+}
+
 /// Makes a log of the input and recovers it: for readers, and for writers, who come to the same, and once only.
 ///
 /// # Panics
@@ -271,8 +372,15 @@ pub fn run(input: &[u8]) {
     let device: Arc<dyn BlockDevice> = Arc::new(made);
     let Ok(log) = open(&device) else { return };
     let Ok(replay) = recovery::scan(&log, BLOCKS) else { return };
+    let has_fast = !fast_records(&replay).is_empty();
     let readers = bytes(&*replay.overlay(Arc::clone(&device)));
     assert_eq!(bytes(&*device), before, "readers write nothing");
+    if has_fast {
+        let refused = recovery::recover(log.clone(), &*device, BLOCKS);
+        assert!(refused.is_err() && bytes(&*device) == before, "fast commits are their file system's to replay");
+        let Ok(replay) = recovery::scan(&log, BLOCKS) else { return };
+        return commit_fast(&device, replay);
+    }
     let Ok((log, outcome)) = recovery::recover(log, &*device, BLOCKS) else { return };
     let writers = bytes(&*device);
     if !outcome.fast_commit {

@@ -1,9 +1,12 @@
 //! Images to damage: every feature set, filled with a tree, left clean or as after a power cut; and images that others damaged.
 
 use crate::atlas::Atlas;
-use extant::{Caller, Clock, Falloc, File, Fs, New, Node, OpenFlags, OpenOptions, Timestamp, XattrMode};
+use crate::records::{self, CREATE, Record, UNLINK};
+use extant::{Caller, Clock, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, Timestamp, XattrMode};
 use extant_blocks::MemDevice;
-use extant_testkit::image::FeatureSet;
+use extant_format::extent::Leaf;
+use extant_format::jbd2::JournalSuperblock;
+use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::rng::Rng;
 use extant_testkit::tool::run;
 use std::ffi::OsString;
@@ -54,6 +57,93 @@ impl Seed {
     pub fn of(name: String, bytes: Vec<u8>) -> Seed {
         let atlas = Atlas::of(&bytes);
         Seed { name, bytes, atlas }
+    }
+}
+
+/// Arguments to `mke2fs` for a small image with an area of fast commits.
+const FAST_COMMITS: &[&str] =
+    &["-t", "ext4", "-b", "1024", "-O", "fast_commit,orphan_file", "-J", "size=2,fast_commit_size=64"];
+
+/// An image with full commits to replay, orphans, and two fast commits that follow: a file loses its name, another gets one, and
+/// blocks change hands.
+pub fn with_fast_commits() -> Seed {
+    let image = Image::mke2fs(12 << 20, FAST_COMMITS).bytes();
+    let device = Arc::new(MemDevice::from_bytes(&image));
+    let open = || Fs::open_device(device.clone(), &options()).expect("a good image opens");
+    let fs = open();
+    drop(fill(&fs));
+    fs.unmount().expect("unmount");
+    let fs = open();
+    let named = Named::of(&fs);
+    let orphans = orphans(&fs, &fs.root().expect("root"));
+    fs.sync().expect("sync");
+    fs.crash();
+    drop(orphans);
+    let reader = Fs::open_device(device.clone(), &options().read_only(true)).expect("a good image opens");
+    let tid = reader.recovery().journal.expect("a log").end;
+    drop(reader);
+    let mut bytes = device.to_vec();
+    let atlas = Atlas::of(&bytes);
+    records::enable(&mut bytes, atlas.journal_block(0));
+    let sb = JournalSuperblock::parse(&bytes[atlas.journal_block(0)]).expect("a journal");
+    let area: Vec<_> = sb.fast_commit_area().expect("an area").map(|at| atlas.journal_block(at)).collect();
+    let mut blocks = vec![vec![0; 1024]; area.len()];
+    records::write(&named.records(&bytes, &atlas, tid), tid, blocks.iter_mut().map(|block| &mut block[..]));
+    area.iter().zip(&blocks).for_each(|(at, block)| bytes[at.clone()].copy_from_slice(block));
+    Seed::of("fast commits".into(), bytes)
+}
+
+/// What records of fast commits name.
+struct Named {
+    dir: u32,
+    large: u32,
+    small: u32,
+    linked: u32,
+    /// An inode that nobody has.
+    unused: u32,
+    /// The first extent of the large file.
+    leaf: Leaf,
+}
+
+impl Named {
+    fn of(fs: &Fs) -> Named {
+        let node = |path: &str| fs.resolve(path, Follow::No).expect(path);
+        let ino = |path: &str| node(path).ino() as u32;
+        let mut leaf = Leaf { lblk: 0, pblk: 0, len: 0, unwritten: false };
+        let large = fs.open_file(&node("/dir/sub/file4"), OpenFlags::default()).expect("open");
+        let first = large.extents(0, u64::MAX, |extent| {
+            (leaf.pblk, leaf.len) = (extent.physical >> 10, (extent.len >> 10) as u16);
+            false
+        });
+        first.expect("extents");
+        let unused = fs.superblock().inodes_count() - 1;
+        let (large, small) = (ino("/dir/sub/file4"), ino("/dir/sub/file3"));
+        Named { dir: ino("/dir"), large, small, linked: ino("/dir/linked"), unused, leaf }
+    }
+
+    fn records(&self, image: &[u8], atlas: &Atlas, tid: u32) -> Vec<Record> {
+        const SIZE: usize = 4;
+        let slot = |ino: u32| image[atlas.slot(ino).bytes.clone()][..160].to_vec();
+        let sized = |ino: u32, blocks: u16| {
+            let mut slot = slot(ino);
+            slot[SIZE..SIZE + 4].copy_from_slice(&(u32::from(blocks) << 10).to_le_bytes());
+            Record::inode(ino, &slot)
+        };
+        let (len, half) = (self.leaf.len, self.leaf.len / 2);
+        let given = Leaf { pblk: self.leaf.pblk + u64::from(half), len: len - half, ..self.leaf };
+        vec![
+            Record::head(tid),
+            Record::del_range(self.large, half.into()..1 << 20),
+            sized(self.large, half),
+            Record::name(UNLINK, self.dir, self.linked, "linked"),
+            Record::tail(),
+            Record::del_range(self.small, 0..1 << 20),
+            Record::add_range(self.small, given),
+            sized(self.small, len - half),
+            Record::inode(self.unused, &slot(self.small)),
+            Record::name(CREATE, self.dir, self.unused, "made by a fast commit"),
+            Record::tail(),
+        ]
     }
 }
 

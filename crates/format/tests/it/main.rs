@@ -3,7 +3,6 @@
 mod fixture;
 mod golden;
 mod hashes;
-mod hostile;
 mod image;
 mod journal;
 mod walk;

@@ -15,8 +15,11 @@ use extant_format::{Compat, Geometry, Superblock};
 
 type Parser = fn(&Geometry, &[u8]);
 
+/// How many parsers there are.
+pub const COUNT: usize = 18;
+
 /// What an input means depends on their order.
-const PARSERS: [Parser; 18] = [
+const PARSERS: [Parser; COUNT] = [
     whole::superblock,
     whole::descriptor,
     whole::bits,
@@ -38,7 +41,7 @@ const PARSERS: [Parser; 18] = [
 ];
 
 /// The superblock of a file system of which bits say what kind it is.
-fn kind(bits: u8) -> Superblock {
+pub fn kind(bits: u8) -> Superblock {
     let mut sb = Superblock::empty();
     let block_log = [0, 2, 6, 1][usize::from(bits & 3)];
     let mut incompat = Incompat::EXTENTS | Incompat::FLEX_BG | Incompat::FILETYPE;
@@ -83,6 +86,14 @@ pub fn run(input: &[u8]) {
     let [which, of, bytes @ ..] = input else { return };
     let geo = Geometry::new(&kind(*of)).expect("a geometry that can be");
     PARSERS[usize::from(*which) % PARSERS.len()](&geo, bytes);
+}
+
+/// Asks a superblock for everything that it can answer; the bytes are structures of its file system, and numbers to ask with.
+///
+/// # Panics
+/// If it did harm, or contradicts itself.
+pub fn ask_superblock(sb: Superblock, bytes: &[u8]) {
+    whole::answers(sb, bytes);
 }
 
 /// Inputs made of an image's structures: some of each kind.

@@ -2,10 +2,11 @@
 
 use super::{block, number};
 use extant_format::group_desc::{GroupDesc, init_block_bitmap, init_inode_bitmap, mark_blocks};
+use extant_format::inode::Inode;
 use extant_format::mmp::Mmp;
 use extant_format::quota::{self, QuotaHeader, QuotaKind};
 use extant_format::superblock::SUPERBLOCK_SIZE;
-use extant_format::types::{BlockNr, GroupNr, InodeNr};
+use extant_format::types::{BlockNr, GroupNr, InodeNr, Timestamp};
 use extant_format::{Geometry, Superblock, bitmap, orphan};
 
 /// Numbers to ask with, from what lies behind a structure.
@@ -32,17 +33,30 @@ pub(super) fn superblock(geo: &Geometry, bytes: &[u8]) {
     let _ = Superblock::parse(&block(bytes, SUPERBLOCK_SIZE));
     let mut mixed = good.seal();
     mixed.iter_mut().zip(bytes).for_each(|(byte, change)| *byte ^= change);
-    let Ok(mut sb) = Superblock::parse_unverified(&mixed) else { return };
+    let Ok(sb) = Superblock::parse_unverified(&mixed) else { return };
+    answers(sb, bytes.get(SUPERBLOCK_SIZE..).unwrap_or(&[]));
+}
+
+/// Asks a superblock, its geometry, and a descriptor and an inode of that geometry; `rest` gives the numbers to ask with and their bytes.
+pub(super) fn answers(mut sb: Superblock, rest: &[u8]) {
     let sealed = sb.seal();
     let _ = Superblock::parse(&sealed);
     let _ = (sb.journal_backup(), sb.first_error(), sb.last_error(), sb.volume_name(), sb.block_size());
     let _ = (sb.features().names(), sb.state(), sb.error_policy(), sb.unsigned_hash(), sb.fs_seed());
     if let Ok(geo) = Geometry::new(&sb) {
-        let rest = bytes.get(SUPERBLOCK_SIZE..).unwrap_or(&[]);
-        let block = number(rest);
+        let (block, ino) = (number(rest), number(rest.get(8..).unwrap_or(&[])) as u32);
         ask(&geo, block, block as u32, (block >> 32) as u32);
         descriptor(&geo, rest);
+        new_inode(&geo, InodeNr(ino));
     }
+}
+
+/// An inode that was made for a geometry fits into its slot.
+fn new_inode(geo: &Geometry, ino: InodeNr) {
+    let inode = Inode::new(geo, 0o100_644, Timestamp::new(1, 1));
+    let mut slot = vec![0; geo.inode_size.into()];
+    inode.encode(&mut slot, geo, ino).expect("a new inode");
+    assert_eq!(Inode::decode(&slot, geo, ino).expect("a sealed inode"), inode, "a new inode comes back");
 }
 
 pub(super) fn descriptor(geo: &Geometry, bytes: &[u8]) {

@@ -1,7 +1,14 @@
 //! What fuzzing found once, tried again on each change.
 
+mod noise;
+
+use extant::{Follow, Fs};
+use extant_blocks::MemDevice;
+use extant_hostile::seeds::{options, with_fast_commits};
+use extant_testkit::Image;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
@@ -35,4 +42,23 @@ fn each_target_is_fuzzed() {
     let found: Vec<_> =
         found.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
     assert_eq!(found, targets);
+}
+
+/// Both fast commits are replayed, with orphans beside them, and come to what their records say.
+#[test]
+fn fast_commits_of_the_seed_are_good_ones() {
+    let seed = with_fast_commits();
+    let device = Arc::new(MemDevice::from_bytes(&seed.bytes));
+    let fs = Fs::open_device(device.clone(), &options()).expect("a good image");
+    let found = fs.recovery().journal.expect("a log");
+    assert!(found.transactions > 0 && found.fast_records == 11, "{found:?}");
+    assert_eq!(fs.recovery().orphans.freed, 4);
+    let sizes = ["/dir/sub/file4", "/dir/sub/file3", "/dir/made by a fast commit"]
+        .map(|path| fs.resolve(path, Follow::No).expect(path).attr().size);
+    assert_eq!(sizes, [34 << 10, 35 << 10, 5000]);
+    assert!(fs.resolve("/dir/linked", Follow::No).is_err(), "a name that went");
+    fs.unmount().expect("unmount");
+    let image = Image::blank(seed.bytes.len() as u64);
+    fs::write(image.path(), device.to_vec()).expect("an image");
+    image.assert_clean();
 }
