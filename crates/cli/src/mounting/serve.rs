@@ -78,6 +78,8 @@ fn open_options(plan: &Plan) -> OpenOptions {
         .discard(own.discard)
         .zero_tables(own.zero_tables)
         .prefetch_block_bitmaps(own.prefetch)
+        // The kernel does.
+        .remember_names(false)
         .mount_point(plan.dir.to_string_lossy());
     if let Some(bytes) = own.memory {
         options = options.memory(bytes);

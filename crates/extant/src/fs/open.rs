@@ -119,7 +119,7 @@ fn assemble(
     }
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     store.quota.ignore_limits(options.use_reserve);
-    let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4)));
+    let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4, options.names)));
     let anchors = ops.moor();
     Ok(Fs {
         ops,

@@ -23,6 +23,7 @@ pub struct OpenOptions {
     pub(crate) direct_io: bool,
     pub(crate) commit_interval: Duration,
     pub(crate) memory: u64,
+    pub(crate) names: bool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) seed: Option<u64>,
     pub(crate) mount_point: Option<String>,
@@ -52,6 +53,7 @@ impl Default for OpenOptions {
             direct_io: false,
             commit_interval: Duration::from_secs(5),
             memory: default_memory(),
+            names: true,
             clock: Arc::new(SystemClock),
             seed: None,
             mount_point: None,
@@ -124,6 +126,13 @@ impl OpenOptions {
     /// Bound on all caches together, in bytes (at least 64 MiB are used).
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes.max(64 << 20);
+        self
+    }
+
+    /// Whether names that were looked up are remembered; they are by default. Not worth its memory where somebody above remembers them,
+    /// as the kernel does for a FUSE mount, and asks for each only once.
+    pub fn remember_names(mut self, yes: bool) -> Self {
+        self.names = yes;
         self
     }
 

@@ -212,6 +212,8 @@ pub struct Dentries {
     seed: u64,
     /// Made from the same.
     seeds: SharedSeed,
+    /// If not, the table stays empty.
+    remembers: bool,
     limit: i64,
     bytes: ShardedCounter,
     len: ShardedCounter,
@@ -227,11 +229,23 @@ impl Dentries {
             lru: ListLru::new(),
             seed,
             seeds: SharedSeed::from_u64(seed.rotate_left(32)),
+            remembers: true,
             limit: i64::try_from(memory.max(least)).unwrap_or(i64::MAX),
             bytes: ShardedCounter::default(),
             len: ShardedCounter::default(),
             evicted: ShardedCounter::default(),
         }
+    }
+
+    /// A table that remembers nothing.
+    pub fn empty() -> Self {
+        Dentries { remembers: false, ..Dentries::new(0, 0) }
+    }
+
+    /// Whether it remembers anything.
+    #[inline]
+    pub fn remembers(&self) -> bool {
+        self.remembers
     }
 
     #[inline]
@@ -246,12 +260,18 @@ impl Dentries {
 
     /// Looks a name up: `None` if nothing is known, `Some(None)` if it is known to be absent.
     pub fn get(&self, dir: InodeNr, generation: u32, name: &[u8]) -> Option<Option<Target>> {
+        if !self.remembers {
+            return None;
+        }
         self.get_pinned(&pin(), dir, generation, name)
     }
 
     /// As [`Dentries::get`], for walks that have pinned the epoch.
     #[inline(always)]
     pub fn get_pinned(&self, pinned: &Guard, dir: InodeNr, generation: u32, name: &[u8]) -> Option<Option<Target>> {
+        if !self.remembers {
+            return None;
+        }
         let key = self.key(dir, generation, name);
         let entry = self.table.find(pinned, key.hash, |e| e.is(&key))?;
         entry.mark_used();
@@ -260,6 +280,9 @@ impl Dentries {
 
     /// Records where a name leads (or that it is absent). The caller holds the directory's lock.
     pub fn set(&self, dir: InodeNr, generation: u32, name: &[u8], target: Option<Target>) {
+        if !self.remembers {
+            return;
+        }
         let key = self.key(dir, generation, name);
         let mut shard = self.table.lock(key.hash);
         if let Some(entry) = shard.find(key.hash, |e| e.is(&key)) {
@@ -285,6 +308,9 @@ impl Dentries {
 
     /// Forgets all names of a directory. The caller holds its lock for writing, so that none comes meanwhile.
     pub fn forget_all(&self, dir: InodeNr, generation: u32) {
+        if !self.remembers {
+            return;
+        }
         let of_dir = |e: &Entry| e.dir == dir && e.generation == generation;
         for index in 0..self.table.shard_count() {
             let mut hashes = Vec::new();
@@ -416,6 +442,14 @@ mod tests {
         assert!(dentries.evicted() > 10_000);
         assert_eq!(dentries.len() as u64 + dentries.evicted(), 50_001);
         assert_eq!(dentries.lru.count(), dentries.len());
+    }
+
+    #[test]
+    fn an_empty_table_stays_empty() {
+        let dentries = Dentries::empty();
+        dentries.set(DIR, 0, b"name", target(1, FileType::Regular));
+        assert_eq!(dentries.get(DIR, 0, b"name"), None);
+        assert_eq!(dentries.len(), 0);
     }
 
     #[test]

@@ -37,13 +37,13 @@ pub struct Vfs {
 }
 
 impl Vfs {
-    /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes.
-    pub fn new(st: Arc<Store>, memory: u64) -> Self {
+    /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes. Without `names` each is looked for in its directory.
+    pub fn new(st: Arc<Store>, memory: u64, names: bool) -> Self {
         let seed = u64::from(st.rng.next_u32()) << 32 | u64::from(st.rng.next_u32());
         Vfs {
             st,
-            inodes: InodeTable::new(memory / 4 * 3),
-            dentries: Dentries::new(memory / 4, seed),
+            inodes: InodeTable::new(if names { memory / 4 * 3 } else { memory }),
+            dentries: if names { Dentries::new(memory / 4, seed) } else { Dentries::empty() },
             rename: Mutex::new(Level::Rename, ()),
             moves: Moves::default(),
             root: OnceLock::new(),

@@ -134,6 +134,10 @@ impl Vfs {
 
     /// As [`Self::child_inode`], a reference.
     pub fn child_node(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
+        if !self.dentries.remembers() {
+            let _lock = dir.read_lock()?;
+            return self.child_read(dir, name);
+        }
         for _ in 0..MAX_TRIES {
             let Some(target) = self.child(dir, name)? else { return Ok(None) };
             if let Some(inode) = self.current(target.into())? {
@@ -145,6 +149,13 @@ impl Vfs {
             self.dentries.forget(dir.ino, dir.generation, name, target);
         }
         Err(Errno::Stale.into())
+    }
+
+    /// The inode that the directory's blocks have a name for. The caller holds the directory's lock: while the name is there, so is the
+    /// inode.
+    fn child_read(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
+        check_name(name)?;
+        dir::lookup(&self.st, dir, name)?.map(|found| self.node(found.ino)).transpose()
     }
 
     /// The inode at a place; None if that is gone.
