@@ -106,12 +106,20 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Seat(Option<(Arc<Buffer>, Room)>);
 
-/// Where an entry was found: in a block, or (`None`) in an area of the inode.
-struct Spot {
+/// Where an entry was found: in a block, or (`None`) in an area of the inode. Good as long as the directory is locked.
+#[derive(Debug)]
+pub struct Spot {
     buf: Option<Arc<Buffer>>,
     /// Logical block, or number of the inline area.
     lblk: u32,
     hit: Hit,
+}
+
+impl Spot {
+    /// What the entry says.
+    pub fn found(&self) -> Found {
+        self.hit.found
+    }
 }
 
 /// Finds a name (`.` and `..` too).
@@ -226,11 +234,26 @@ pub fn insert(
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT.
 pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
-    check_name(name)?;
-    let d = Dir::open_for_change(st, dir)?;
-    let spot = locate_shown(&d, name)?.ok_or(Errno::NoEnt)?;
-    remove_from(&d, h, dir, &spot)?;
+    let spot = find(st, dir, name)?.ok_or(Errno::NoEnt)?;
+    remove_at(st, h, dir, &spot)?;
     Ok(spot.hit.found)
+}
+
+/// Where an ordinary name stands.
+///
+/// # Errors
+/// `Corrupt`, `Io`, ENAMETOOLONG, EINVAL for names that no entry may have.
+pub fn find(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Spot>> {
+    check_name(name)?;
+    locate_shown(&Dir::open(st, dir)?, name)
+}
+
+/// Removes the entry that [`find`] found under the same lock.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn remove_at(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {
+    remove_from(&Dir::open_for_change(st, dir)?, h, dir, spot)
 }
 
 fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {

@@ -45,33 +45,46 @@ impl Operations {
     fn remove_name(&self, dir: &Arc<Inode>, name: &[u8], is_dir: bool) -> Result<()> {
         check_dir(dir)?;
         self.st().writable()?;
+        let (child, left) = if is_dir { self.remove_dir(dir, name)? } else { self.remove_file(dir, name)? };
+        match left {
+            Left::Orphan => self.bury_or_free(&child),
+            Left::Unmade => self.forget_unmade(child),
+            Left::Named | Left::Freed => {}
+        }
+        Ok(())
+    }
+
+    fn remove_file(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Left)> {
+        let _dir = dir.write_lock()?;
+        let spot = dir::find(self.st(), dir, name)?.ok_or(Errno::NoEnt)?;
+        let child = self.vfs.inode(spot.found().ino)?;
+        check_kind(&child, false)?;
+        let left = {
+            let _file = child.rw.write();
+            self.remove_locked(dir, name, &child, &spot)?
+        };
+        Ok((child, left))
+    }
+
+    fn remove_dir(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Left)> {
         loop {
+            // Directories are locked in an order that does not begin with this one.
             let child = self.child_inode(dir, name)?;
-            check_kind(&child, is_dir)?;
-            let removed = if is_dir {
-                let _dirs = lock_dirs([dir, &child]);
-                self.remove_if_same(dir, name, &child)?
-            } else {
-                let _dir = dir.rw.write();
-                let _file = child.rw.write();
-                self.remove_if_same(dir, name, &child)?
-            };
-            match removed {
-                None => continue,
-                Some(Left::Orphan) => self.bury_or_free(&child),
-                Some(Left::Unmade) => self.forget_unmade(child),
-                Some(Left::Named | Left::Freed) => {}
+            check_kind(&child, true)?;
+            let _dirs = lock_dirs([dir, &child]);
+            dir.check_not_freed()?;
+            if let Some(spot) = self.spot_of(dir, name, &child)? {
+                let left = self.remove_locked(dir, name, &child, &spot)?;
+                return Ok((child, left));
             }
-            return Ok(());
         }
     }
 
-    /// Both are locked. None if `name` leads elsewhere by now.
-    fn remove_if_same(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>) -> Result<Option<Left>> {
-        match self.still_leads(dir, name, child)? {
-            true => self.remove_locked(dir, name, child).map(Some),
-            false => Ok(None),
-        }
+    /// Where `name` stands in `dir`, which is locked, if it still leads to `child`.
+    fn spot_of(&self, dir: &Arc<Inode>, name: &[u8], child: &Inode) -> Result<Option<dir::Spot>> {
+        let Some(spot) = dir::find(self.st(), dir, name)? else { return Ok(None) };
+        let now = self.vfs.inode(spot.found().ino)?;
+        Ok((now.ino == child.ino && now.generation == child.generation).then_some(spot))
     }
 
     /// The inode that `name` leads to now.
@@ -86,7 +99,7 @@ impl Operations {
     }
 
     /// Both are locked.
-    fn remove_locked(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>) -> Result<Left> {
+    fn remove_locked(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, spot: &dir::Spot) -> Result<Left> {
         let st = self.st();
         check_dir_writable(dir)?;
         check_removable(dir, child)?;
@@ -100,7 +113,7 @@ impl Operations {
         dir.touch(st, &mut h)?;
         child.touch(st, &mut h)?;
         st.whole(&mut h, |h| {
-            dir::remove(st, h, dir, name)?;
+            dir::remove_at(st, h, dir, spot)?;
             let now = st.now();
             self.touch_dir_at(h, dir, -i32::from(child.is_dir()), now)?;
             self.vfs.remember(dir, name, None);
