@@ -289,39 +289,47 @@ impl<S: Service> Filesystem for Device<S> {
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed =
-            self.service.list(ino, offset, &mut |e| !reply.add(e.ino, e.next, e.kind, OsStr::from_bytes(e.name)));
+        let mut any = false;
+        let listed = self.service.list(ino, offset, &mut |e| {
+            let taken = !reply.add(e.ino, e.next, e.kind, OsStr::from_bytes(e.name));
+            any |= taken;
+            taken
+        });
         match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
+            // What was handed out counts; the error comes with the next request.
+            Err(e) if !any => reply.error(e),
+            _ => reply.ok(),
         }
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let mut any = false;
         let listed = self.service.list_plus(ino, offset, &mut |e, entry| {
             let name = OsStr::from_bytes(e.name);
-            !match entry {
+            let taken = !match entry {
                 Some(found) => reply.add(e.ino, e.next, name, &self.ttl, &found.attr, Generation(found.generation)),
                 None => reply.add(e.ino, e.next, name, &Duration::ZERO, &name_only(e.ino, e.kind), Generation(0)),
-            }
+            };
+            any |= taken;
+            taken
         });
         match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
+            Err(e) if !any => reply.error(e),
+            _ => reply.ok(),
         }
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let u = self.service.usage();
+        let (u, block_size) = (self.service.usage(), self.service.block_size());
         reply.statfs(
             u.blocks,
             u.free,
             u.available,
             u.inodes,
             u.inodes_free,
-            u.block_size,
+            block_size,
             flags::LONGEST_NAME,
-            u.block_size,
+            block_size,
         );
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Transports call from many threads at once. A call may wait; what a transport has to know of that, it asks beforehand.
 
-use extant::{New, SetAttr, Timestamp};
+use extant::{New, SetAttr, Timestamp, Usage};
 use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
 use std::io;
 use std::time::Duration;
@@ -50,23 +50,6 @@ pub enum Data {
     Filled(usize),
     /// Lies elsewhere, for ever.
     Elsewhere(&'static [u8]),
-}
-
-/// Room of a file system.
-#[derive(Clone, Copy, Debug)]
-pub struct Usage {
-    /// All blocks.
-    pub blocks: u64,
-    /// Free ones.
-    pub free: u64,
-    /// Free ones that anybody may have.
-    pub available: u64,
-    /// All inodes.
-    pub inodes: u64,
-    /// Free ones.
-    pub inodes_free: u64,
-    /// Bytes of a block.
-    pub block_size: u32,
 }
 
 /// What is asked of the kernel at the start.
@@ -191,9 +174,14 @@ pub trait Service: Send + Sync + 'static {
         each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
     ) -> Answer<()>;
 
-    /// Room.
+    /// Room, in blocks of [`Service::block_size`].
     fn usage(&self) -> Usage {
-        Usage { blocks: 0, free: 0, available: 0, inodes: 0, inodes_free: 0, block_size: 512 }
+        Usage::default()
+    }
+
+    /// Bytes of a block.
+    fn block_size(&self) -> u32 {
+        512
     }
 
     /// Sets an attribute; flags as setxattr(2) has them.

@@ -12,11 +12,11 @@ use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
 use crate::reply::guarded;
-use crate::service::{Answer, Data, Entry, Listed, Service, Tell, Usage, Wants, Who};
+use crate::service::{Answer, Data, Entry, Listed, Service, Tell, Wants, Who};
 use crate::stats;
 use extant::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
-    RenameFlags as Rename, SetAttr, Timestamp, XattrMode,
+    RenameFlags as Rename, SetAttr, Timestamp, Usage, XattrMode,
 };
 use fuser::{FileAttr, INodeNo, WriteFlags};
 use std::io;
@@ -327,15 +327,11 @@ impl Service for Server {
     }
 
     fn usage(&self) -> Usage {
-        let u = self.ops.usage();
-        Usage {
-            blocks: u.blocks,
-            free: u.free,
-            available: u.available,
-            inodes: u.inodes,
-            inodes_free: u.inodes_free,
-            block_size: self.block_size,
-        }
+        self.ops.usage()
+    }
+
+    fn block_size(&self) -> u32 {
+        self.block_size
     }
 
     fn set_xattr(&self, who: Who, ino: INodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {

@@ -34,32 +34,50 @@ impl Listing<'_> {
         self.len = end;
         true
     }
+
+    /// How many bytes the reply has. What was handed out before an error counts, and may be counted as looked up: the error comes with
+    /// the next request, which goes on where it is.
+    fn done(&self, listed: Answer<()>) -> Answer<usize> {
+        match listed {
+            Err(e) if self.len == 0 => Err(e),
+            _ => Ok(self.len),
+        }
+    }
 }
 
 /// Names alone; how many bytes.
 pub fn plain(service: &impl Service, ino: INodeNo, from: u64, buf: &mut [u8]) -> Answer<usize> {
     let mut listing = Listing { buf, len: 0 };
-    service.list(ino, from, &mut |e| listing.add(&[], e))?;
-    Ok(listing.len)
+    let listed = service.list(ino, from, &mut |e| listing.add(&[], e));
+    listing.done(listed)
 }
 
 /// Names with attributes.
 pub fn plus(service: &impl Service, ino: INodeNo, from: u64, ttl: Duration, buf: &mut [u8]) -> Answer<usize> {
     let mut listing = Listing { buf, len: 0 };
-    service.list_plus(ino, from, &mut |e, entry| {
+    let listed = service.list_plus(ino, from, &mut |e, entry| {
         let before = match entry {
             Some(found) => entry_out(&found.attr, found.generation, ttl),
             None => entry_out(&name_only(e.ino, e.kind), 0, Duration::ZERO),
         };
         listing.add(before.as_bytes(), e)
-    })?;
-    Ok(listing.len)
+    });
+    listing.done(listed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use fuser::FileType;
+
+    #[test]
+    fn what_was_handed_out_before_an_error_counts() {
+        let mut buf = [0; 64];
+        let mut listing = Listing { buf: &mut buf, len: 0 };
+        assert!(listing.done(Err(fuser::Errno::EIO)).is_err());
+        assert!(listing.add(&[], Listed { ino: INodeNo(5), next: 7, kind: FileType::Directory, name: b"abc" }));
+        assert_eq!(listing.done(Err(fuser::Errno::EIO)).ok(), Some(32));
+    }
 
     #[test]
     fn entries_are_padded_and_stop_at_the_end() {

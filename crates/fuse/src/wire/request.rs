@@ -224,16 +224,16 @@ fn write(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize>
 }
 
 fn statfs(service: &impl Service) -> StatfsOut {
-    let u = service.usage();
+    let (u, block_size) = (service.usage(), service.block_size());
     StatfsOut {
         blocks: u.blocks,
         bfree: u.free,
         bavail: u.available,
         files: u.inodes,
         ffree: u.inodes_free,
-        bsize: u.block_size,
+        bsize: block_size,
         namelen: LONGEST_NAME,
-        frsize: u.block_size,
+        frsize: block_size,
         padding: 0,
         spare: [0; 6],
     }
