@@ -10,6 +10,10 @@ use extant_format::types::FileType;
 use extant_sync::{Level, Mutex, MutexGuard, Swap};
 use std::sync::Arc;
 
+/// Entries and bytes of a name that a window has room for from the beginning.
+const USUAL_ENTRIES: usize = 16;
+const USUAL_NAME: usize = 16;
+
 /// What memory knows of one directory.
 #[derive(Debug)]
 pub struct DirCaches {
@@ -80,6 +84,10 @@ impl Window {
 
     /// Adds an entry; the caller sorts and gives positions.
     pub fn push(&mut self, pos: u64, ino: u32, ftype: FileType, name: &[u8]) {
+        if self.entries.is_empty() {
+            self.entries.reserve(USUAL_ENTRIES);
+            self.names.reserve(USUAL_ENTRIES * USUAL_NAME);
+        }
         let name_at = self.names.len() as u32;
         self.names.extend_from_slice(name);
         self.entries.push(WindowEntry { pos, ino, name_at, name_len: name.len().min(255) as u8, ftype });

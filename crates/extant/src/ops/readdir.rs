@@ -4,7 +4,7 @@ use super::create::check_dir;
 use super::{Node, Operations};
 use crate::dir;
 use crate::error::Result;
-use extant_format::types::{FileType, InodeNr};
+use extant_format::types::FileType;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,9 +18,6 @@ pub struct DirEntry {
     /// Where reading goes on behind this entry.
     pub next: u64,
 }
-
-/// Entries read at a time.
-const BATCH: usize = 64;
 
 impl Operations {
     /// Hands out the entries of `dir` (with `.` and `..`) from `cookie` on, 0 being the start, until `each` returns false or none is left. Cookies
@@ -40,31 +37,12 @@ impl Operations {
         mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
         check_dir(&dir.0)?;
-        // Held throughout: no name of the batch can be removed before its inode is handed out.
+        // Held throughout: no name can be removed before its inode is handed out.
         let _lock = dir.0.read_lock()?;
-        let mut at = cookie;
-        loop {
-            let batch = self.batch(dir, at)?;
-            let Some(last) = batch.last() else { return Ok(()) };
-            at = last.next;
-            for e in &batch {
-                let ino = InodeNr(e.ino as u32);
-                let node = self.noticed(self.vfs.node(ino)).ok().map(Node);
-                if !each(dir::Entry { name: &e.name, ino, ftype: e.ftype, next: e.next, hash: None }, node.as_ref()) {
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Some entries from `cookie` on; none at the end. The directory is locked.
-    fn batch(&self, dir: &Node, cookie: u64) -> Result<Vec<DirEntry>> {
-        let mut batch = Vec::with_capacity(BATCH);
-        dir::read(self.st(), &dir.0, cookie, &mut |e| {
-            batch.push(DirEntry { name: e.name.to_vec(), ino: u64::from(e.ino.0), ftype: e.ftype, next: e.next });
-            batch.len() < BATCH
-        })?;
-        Ok(batch)
+        self.noticed(dir::read(self.st(), &dir.0, cookie, &mut |e| {
+            let node = self.noticed(self.vfs.node(e.ino)).ok().map(Node);
+            each(e, node.as_ref())
+        }))
     }
 
     /// All entries of a directory, without `.` and `..`.
