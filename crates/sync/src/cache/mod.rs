@@ -78,16 +78,19 @@ struct Slot<T: Object> {
 
 impl<T: Object> Hashed for Slot<T> {
     /// Numbers come in runs: multiplying spreads them over the high bits, which choose the shard, and the low ones keep a
-    /// run's neighbours in neighbouring buckets.
+    /// run's neighbours in neighbouring buckets of one shard, so that who goes along a run meets the same lines of a cache.
     #[inline]
     fn hash(&self) -> u32 {
         hash(self.key)
     }
 }
 
+/// Neighbours in one shard, by powers of two: as many inodes as a block of a table usually holds.
+const RUN_BITS: u32 = 4;
+
 #[inline]
 fn hash(key: u32) -> u32 {
-    let spread = key.wrapping_mul(0x9e37_79b1);
+    let spread = (key >> RUN_BITS).wrapping_mul(0x9e37_79b1);
     spread & 0xfc00_0000 | key & 0x03ff_ffff
 }
 

@@ -257,13 +257,13 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         }
     }
 
-    /// Twice the buckets.
+    /// Four times the buckets: to move a node costs a look at it, and so each is moved a third of a time on average.
     #[cold]
     fn grow(&mut self) {
         let moves = self.shard.moves.load(Ordering::Relaxed);
         self.shard.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
         let old = self.shard.buckets.load(Ordering::Relaxed);
-        let new = Buckets::new(self.buckets().heads.len() * 2);
+        let new = Buckets::new(self.buckets().heads.len() * 4);
         for head in &self.buckets().heads {
             let mut at = head.load(Ordering::Relaxed);
             // SAFETY: the shard is locked.
