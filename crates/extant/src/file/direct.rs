@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// Most bytes planned at once.
 const CHUNK: usize = 8 << 20;
 
+/// What the rest of a new block becomes.
+static ZEROES: [u8; 4096] = [0; 4096];
+
 /// Reads past the page cache; dirty pages of the range are written back first. Takes `rw` for reading.
 pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let _lock = inode.read_lock()?;
@@ -140,7 +143,10 @@ fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], offset: u64, data: &[
 }
 
 fn add_zeroes(plug: &mut Plug<'_>, at: u64, piece: &Range<u64>, part: Range<u64>) {
-    if !part.is_empty() {
-        plug.add(at.saturating_add(part.start - piece.start), vec![0; (part.end - part.start) as usize]);
+    let at = at.saturating_add(part.start.saturating_sub(piece.start));
+    let len = part.end.saturating_sub(part.start) as usize;
+    match ZEROES.get(..len) {
+        Some(zeroes) => plug.add(at, zeroes),
+        None => plug.add(at, vec![0; len]),
     }
 }
