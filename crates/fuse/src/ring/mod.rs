@@ -4,6 +4,7 @@
 //! caches. Each thread has a ring of its own, and in it slots for requests. The kernel fills a slot when somebody asks; one system call
 //! sends the replies and takes what came meanwhile.
 
+mod pace;
 mod queue;
 mod slot;
 
@@ -12,7 +13,8 @@ use crate::flags::MAX_REQUEST;
 use crate::service::Service;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use queue::{Others, Pace, Queue, Staff};
+use pace::Pace;
+use queue::{Others, Queue, Staff};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;

@@ -14,6 +14,7 @@
 //!
 //! So whatever waits in a queue's line is taken as soon as that slot is free, and it becomes free.
 
+use super::pace::{Pace, Watch};
 use super::slot::{Event, Ring, Slot};
 use crate::pool::Pool;
 use crate::service::Service;
@@ -24,15 +25,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Slots of each processor.
-pub const DEPTH: usize = 16;
-
-/// Requests whose kind takes longer than this do not keep others waiting.
-const LONG: Duration = Duration::from_micros(300);
+/// Slots of each processor: more than usual programs keep requests under way, so that no search for data is refused. The kernel takes
+/// the slot that was given back last, so those that are not needed cost addresses only.
+pub const DEPTH: usize = 64;
 
 /// Threads for what takes long: as many callers of fsync share a commit.
 const LONG_ONES: usize = 16;
@@ -42,38 +40,6 @@ const ASKING: usize = 2;
 
 /// How long slots are waited for once the mount has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
-
-/// A request's share in what its kind takes: one part of so many.
-const WEIGHT: u64 = 16;
-
-/// How long requests take, by kind, in nanoseconds. Only hints: threads may overwrite each other's.
-#[derive(Debug)]
-pub struct Pace([AtomicU64; 64]);
-
-impl Default for Pace {
-    fn default() -> Self {
-        Pace(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-impl Pace {
-    fn of(&self, opcode: u32) -> &AtomicU64 {
-        &self.0[opcode as usize % self.0.len()]
-    }
-
-    fn is_long(&self, opcode: u32) -> bool {
-        // Relaxed, here and below: nothing else hangs on the number.
-        self.of(opcode).load(Ordering::Relaxed) > LONG.as_nanos() as u64
-    }
-
-    fn took(&self, opcode: u32, time: Duration) {
-        let mean = self.of(opcode);
-        let old = mean.load(Ordering::Relaxed);
-        // A moment without the processor says nothing of the request: one alone does not make its kind long.
-        let time = (time.as_nanos() as u64).min(4 * WEIGHT * LONG.as_nanos() as u64 / 5);
-        mean.store(old - old / WEIGHT + time / WEIGHT, Ordering::Relaxed);
-    }
-}
 
 /// Slots that other threads have answered, whether they waited for requests, and what tells of them.
 #[derive(Debug)]
@@ -160,9 +126,9 @@ impl<S: Service> Staff<S> {
 
     fn serve(&self, slot: &mut Slot) {
         let Some((head, arg, payload, len)) = slot.request() else { return };
-        let begin = Instant::now();
+        let watch = Watch::start();
         let result = answer(&*self.service, Call { head, arg, payload, len });
-        self.pace.took(head.opcode, begin.elapsed());
+        self.pace.took(head.opcode, watch.time());
         match result {
             Ok(len) => slot.answer(head.unique, 0, len),
             Err(e) => slot.answer(head.unique, -e.code(), 0),
@@ -337,17 +303,5 @@ mod tests {
         asking.end(0);
         assert!(asking.begin(0));
         assert!(!asking.begin(0));
-    }
-
-    #[test]
-    fn a_kind_is_long_when_it_was_so_for_a_while() {
-        let pace = Pace::default();
-        pace.took(op::FSYNC, Duration::from_secs(1));
-        assert!(!pace.is_long(op::FSYNC), "one alone says nothing");
-        (0..20).for_each(|_| pace.took(op::FSYNC, Duration::from_millis(5)));
-        assert!(pace.is_long(op::FSYNC));
-        assert!(!pace.is_long(op::READ));
-        (0..200).for_each(|_| pace.took(op::FSYNC, Duration::from_micros(20)));
-        assert!(!pace.is_long(op::FSYNC));
     }
 }

@@ -53,26 +53,45 @@ fn call(path: &Path, caller: usize, together: &Barrier) -> io::Result<()> {
     (0..12).map(round).fold(Ok(()), io::Result::and)
 }
 
-/// More callers than there are slots and threads.
-fn many_callers() {
-    const CALLERS: usize = 100;
-    let together = Barrier::new(CALLERS);
-    let mut served = Served::new("default");
+fn at_once(served: &Served, callers: usize) {
+    let together = Barrier::new(callers);
     let failed: Vec<io::Error> = std::thread::scope(|scope| {
         let spawn = |caller| {
             let (path, together) = (served.path(&format!("file {caller}")), &together);
             scope.spawn(move || call(&path, caller, together))
         };
-        let callers: Vec<_> = (0..CALLERS).map(spawn).collect();
+        let callers: Vec<_> = (0..callers).map(spawn).collect();
         callers.into_iter().filter_map(|caller| caller.join().expect("a caller").err()).collect()
     });
     assert!(failed.is_empty(), "{} callers failed: {:?}", failed.len(), failed.first());
+}
+
+/// More callers than there are slots and threads.
+fn many_callers() {
+    let mut served = Served::new("default");
+    at_once(&served, 150);
     served.unmount();
 }
 
 #[test]
 fn more_callers_than_slots() {
     over_rings(many_callers);
+}
+
+/// Fewer than one processor has slots, wherever they run: none of them has the kernel take everything for data from then on.
+fn usual_callers() {
+    let mut served = Served::new("default");
+    at_once(&served, 60);
+    let file = File::create(served.path("hole")).expect("create");
+    file.set_len(1 << 20).expect("truncate");
+    assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(0), "the kernel still asks for holes");
+    drop(file);
+    served.unmount();
+}
+
+#[test]
+fn many_searches_leave_holes_known() {
+    over_rings(usual_callers);
 }
 
 /// What is forgotten comes another way than requests: without it no removed file would ever be freed.
