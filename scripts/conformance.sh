@@ -5,6 +5,7 @@
 #     scripts/conformance.sh [PROGRAM]      the program extant; target/debug/extant if not told
 #     EXTANT_FSX_OPERATIONS=N               operations of each fsx run
 #     EXTANT_FSX_SEEDS="1 2 3"              seeds of each kind of image
+#     EXTANT_SUITE_WORKERS="2 8"            so many run each suite at once, beside the runs of one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +14,7 @@ tools=$(realpath -m .cache/tools/bin)
 expected=$(realpath tests/pjdfstest-expected.txt)
 operations=${EXTANT_FSX_OPERATIONS:-3000}
 seeds=${EXTANT_FSX_SEEDS:-"1 2"}
+several=${EXTANT_SUITE_WORKERS:-"2 8"}
 
 if [ "$(id -u)" -ne 0 ]; then
     echo "conformance: root is needed: pjdfstest takes on the roles of several users" >&2
@@ -43,8 +45,17 @@ configuration() { # whether tests may remount
 
 run_pjdfstest() {
     start
-    # It remounts by calling mount, which must not look for helpers of an installed version. A file that was closed is busy until the
-    # server has heard of that (FUSE does not wait for it), so that the first attempts may fail.
+    pjdfstest_tools
+    # Tests that remount come in a run of their own: other tests leave files open for writing, and then nobody can remount, on the
+    # kernel's ext4 neither.
+    pjdfstest "$1" 1 false
+    pjdfstest "$1" 1 true erofs
+    stop "$1"
+}
+
+# It remounts by calling mount, which must not look for helpers of an installed version. A file that was closed is busy until the
+# server has heard of that (FUSE does not wait for it), so that the first attempts may fail.
+pjdfstest_tools() {
     cat >"$work/bin/mount" <<END
 #!/bin/sh
 for attempt in 1 2 3 4 5 6 7 8 9; do
@@ -54,18 +65,21 @@ done
 exec $(command -v mount) -i "\$@"
 END
     chmod +x "$work/bin/mount"
-    # Tests that remount come in a run of their own: other tests leave files open for writing, and then nobody can remount, on the
-    # kernel's ext4 neither.
-    pjdfstest "$1" false
-    pjdfstest "$1" true erofs
-    stop "$1"
 }
 
-pjdfstest() { # label, whether tests may remount, patterns of names
-    local label=$1
-    configuration "$2" >"$work/pjdfstest.toml"
-    PATH=$work/bin:$PATH NO_COLOR=1 "$tools/pjdfstest" -c "$work/pjdfstest.toml" -p "$dir" "${@:3}" >"$work/report" 2>&1 || fail "$label"
-    grep -vE '(::erofs.* skipped| ok| failed as expected)$|Remounts .* are not allowed|^\s*$' "$work/report" || true
+# Several workers run all of it at once, each in a directory of its own.
+pjdfstest() { # label, workers, whether tests may remount, patterns of names
+    local label=$1 i jobs=()
+    configuration "$3" >"$work/pjdfstest.toml"
+    for ((i = 0; i < $2; i++)); do
+        mkdir -p -m 755 "$dir/$i"
+        PATH=$work/bin:$PATH NO_COLOR=1 "$tools/pjdfstest" -c "$work/pjdfstest.toml" -p "$dir/$i" "${@:4}" >"$work/report$i" 2>&1 &
+        jobs+=($!)
+    done
+    wait_for "${jobs[@]}" || fail "$label, $2 workers"
+    # What several say alike is said once.
+    cat "$work"/report* | grep -vE '(::erofs.* skipped| ok| failed as expected)$|Remounts .* are not allowed|^\s*$' | awk '!seen[$0]++' || true
+    rm "$work"/report*
 }
 
 # Two mixes: everything, in small and odd pieces; and large aligned ones that change the size often (without posix_fallocate: fsx then
@@ -94,6 +108,22 @@ run_fsx() {
     stop "$1"
 }
 
+# Several at once, each with a file of its own.
+run_fsx_together() { # label, workers
+    local i jobs=()
+    start
+    mix odd >"$work/fsx.toml"
+    for ((i = 0; i < $2; i++)); do
+        "$tools/fsx" -q -f "$work/fsx.toml" -N "$operations" -S "$((100 + i))" -P "$work" "$dir/$i" >"$work/report$i" 2>&1 &
+        jobs+=($!)
+    done
+    wait_for "${jobs[@]}" || {
+        tail -n 40 "$work"/report*
+        fail "$1"
+    }
+    stop "$1"
+}
+
 make_image() { # options of mke2fs
     truncate -s 256M "$image"
     mke2fs -q -F "$@" "$image"
@@ -102,6 +132,13 @@ make_image() { # options of mke2fs
 say "pjdfstest on an image of extant mkfs"
 "$extant" mkfs --quiet "$image" 256M
 run_pjdfstest "pjdfstest"
+for workers in $several; do
+    say "pjdfstest, $workers workers"
+    "$extant" mkfs --quiet "$image" 256M
+    start
+    pjdfstest "pjdfstest" "$workers" false
+    stop "pjdfstest, $workers workers"
+done
 
 say "fsx: $operations operations for each of two mixes and the seeds $seeds"
 for options in "-t ext4" "-t ext2 -b 1024" "-t ext4 -O bigalloc -C 65536" "-t ext4 -O inline_data -I 512" "-t ext4 -b 65536"; do
@@ -109,6 +146,11 @@ for options in "-t ext4" "-t ext2 -b 1024" "-t ext4 -O bigalloc -C 65536" "-t ex
     # shellcheck disable=SC2086
     make_image $options 2>"$work/report" || { cat "$work/report"; exit 1; }
     run_fsx "fsx on mke2fs $options"
+done
+for workers in $several; do
+    echo "mke2fs -t ext4, $workers workers"
+    make_image -t ext4
+    run_fsx_together "fsx, $workers workers" "$workers"
 done
 
 [ "$failures" -eq 0 ] || { echo "conformance: $failures failures" >&2; exit 1; }

@@ -24,6 +24,15 @@ fail() {
     failures=$((failures + 1))
 }
 
+# Waits for jobs; fails if one of them did.
+wait_for() {
+    local job failed=0
+    for job in "$@"; do
+        wait "$job" || failed=1
+    done
+    return $failed
+}
+
 start() {
     "$extant" mount --foreground "$image" "$dir" 2>"$work/log" &
     server=$!

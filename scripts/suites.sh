@@ -75,14 +75,6 @@ fsstress() {
     "$XFSTESTS/ltp/fsstress" -d "$dir" -p "$1" -n $((seconds * 500)) -l 1 -s "$1"
 }
 
-wait_for() {
-    local job failed=0
-    for job in "$@"; do
-        wait "$job" || failed=1
-    done
-    return $failed
-}
-
 run() { # suite, workers
     local begin=$SECONDS
     truncate -s 1G "$image"

@@ -1,6 +1,8 @@
 //! Names: limits, links, renames, special files, attributes by name.
 
 use crate::oracle::{Notes, same_as_kernel};
+use crate::served::Served;
+use extant_testkit::image::Image;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, XattrFlags, makedev, mknodat, renameat_with};
 use std::fs::{self, File};
 use std::io;
@@ -236,4 +238,42 @@ pub fn links() {
         notes.call("none left", open.metadata().map(|m| (m.nlink(), m.len())));
         notes.call("list", listing(dir));
     });
+}
+
+/// In a directory that folds case the kernel takes two spellings for one file and renames nothing; by way of another name the spelling
+/// changes. What the kernel remembers of one spelling does not outlive another's removal.
+#[test]
+fn another_spelling_of_a_name_is_the_same_name() {
+    const CASEFOLD: u32 = 0x4000_0000;
+    let args = ["-t", "ext4", "-b", "4096", "-O", "casefold", "-E", "encoding=utf8-12.1"];
+    let mut served = Served::of(Image::mke2fs(64 << 20, &args));
+    let dir = served.path("Folder");
+    fs::create_dir(&dir).expect("mkdir");
+    let flags = rustix::fs::IFlags::from_bits_retain(CASEFOLD);
+    rustix::fs::ioctl_setflags(File::open(&dir).expect("open"), flags).expect("chattr +F");
+    let names = || -> Vec<_> {
+        fs::read_dir(&dir)
+            .expect("readdir")
+            .map(|entry| entry.expect("entry").file_name().into_string().expect("text"))
+            .collect()
+    };
+    fs::write(dir.join("Name"), b"one").expect("create");
+    assert_eq!(fs::read(dir.join("NAME")).expect("another spelling"), b"one");
+    let exclusive = File::options().write(true).create_new(true).open(dir.join("naMe"));
+    assert_eq!(exclusive.expect_err("it is there").kind(), io::ErrorKind::AlreadyExists);
+    fs::rename(dir.join("Name"), dir.join("name")).expect("nothing to do");
+    assert_eq!(names(), ["Name"]);
+    fs::rename(dir.join("NAME"), dir.join("another")).expect("rename");
+    fs::rename(dir.join("Another"), dir.join("nAMe")).expect("rename");
+    assert_eq!(names(), ["nAMe"]);
+    fs::remove_file(dir.join("NAME")).expect("unlink");
+    for spelling in ["Name", "name", "NAME", "nAMe", "another"] {
+        assert!(fs::metadata(dir.join(spelling)).is_err(), "{spelling}");
+    }
+    fs::write(dir.join("name"), b"two").expect("create");
+    served.unmount();
+    served.mount();
+    assert_eq!(fs::read(dir.join("NAME")).expect("read"), b"two");
+    assert_eq!(names(), ["name"]);
+    served.unmount();
 }

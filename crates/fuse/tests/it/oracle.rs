@@ -14,6 +14,11 @@ pub struct Notes {
 }
 
 impl Notes {
+    /// Adds what another saw.
+    pub fn append(&mut self, other: Notes) {
+        self.lines.extend(other.lines);
+    }
+
     /// Notes a value.
     pub fn value(&mut self, what: impl AsRef<str>, value: impl Debug) {
         self.lines.push(format!("{}: {value:?}", what.as_ref()));
