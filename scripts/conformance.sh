@@ -133,12 +133,14 @@ say "pjdfstest on an image of extant mkfs"
 "$extant" mkfs --quiet "$image" 256M
 run_pjdfstest "pjdfstest"
 for workers in $several; do
-    say "pjdfstest, $workers workers"
+    mount_options=$([ "$workers" = 2 ] && echo nodelalloc || echo delalloc)
+    say "pjdfstest, $workers workers, $mount_options"
     "$extant" mkfs --quiet "$image" 256M
     start
     pjdfstest "pjdfstest" "$workers" false
     stop "pjdfstest, $workers workers"
 done
+mount_options=delalloc
 
 say "fsx: $operations operations for each of two mixes and the seeds $seeds"
 for options in "-t ext4" "-t ext2 -b 1024" "-t ext4 -O bigalloc -C 65536" "-t ext4 -O inline_data -I 512" "-t ext4 -b 65536"; do
@@ -148,7 +150,8 @@ for options in "-t ext4" "-t ext2 -b 1024" "-t ext4 -O bigalloc -C 65536" "-t ex
     run_fsx "fsx on mke2fs $options"
 done
 for workers in $several; do
-    echo "mke2fs -t ext4, $workers workers"
+    mount_options=$([ "$workers" = 2 ] && echo nodelalloc || echo delalloc)
+    echo "mke2fs -t ext4, $workers workers, $mount_options"
     make_image -t ext4
     run_fsx_together "fsx, $workers workers" "$workers"
 done

@@ -1,6 +1,8 @@
 # What scripts share that run programs over a mount; sourced. It needs $extant, the program; it gives $work, an empty directory, $image, the
 # image, $dir, where it is mounted, and counts $failures.
 
+# Small file systems have another default.
+mount_options=delalloc
 failures=0
 work=$(mktemp -d "${TMPDIR:-/tmp}/extant-mounted.XXXXXX")
 dir=$work/mnt
@@ -34,7 +36,7 @@ wait_for() {
 }
 
 start() {
-    "$extant" mount --foreground "$image" "$dir" 2>"$work/log" &
+    "$extant" mount --foreground -o "$mount_options" "$image" "$dir" 2>"$work/log" &
     server=$!
     until mountpoint -q "$dir"; do
         kill -0 "$server" || { cat "$work/log" >&2; exit 1; }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Mount an image through FUSE; returns when it is mounted. umount(8) ends it.
 ///
 /// Options: ro, rw, noload (norecovery), acl, noacl, allow_other, commit=SECONDS, data=ordered|journal, io=buffered|direct,
-/// threads=N, memory=SIZE, no_writeback_cache, noblkdev, remount, and those of every mount: nosuid, nodev, noexec, noatime, nodiratime, relatime,
+/// threads=N, memory=SIZE, delalloc, nodelalloc, noblkdev, remount, and those of every mount: nosuid, nodev, noexec, noatime, nodiratime, relatime,
 /// strictatime, sync, dirsync.
 #[derive(clap::Args, Debug)]
 pub struct Args {

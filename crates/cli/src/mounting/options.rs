@@ -31,8 +31,8 @@ pub struct Options {
     pub memory: Option<u64>,
     /// The image is accessed past the page cache.
     pub direct_io: bool,
-    /// The kernel collects writes.
-    pub writeback_cache: bool,
+    /// The kernel collects writes; if nothing is said, on all but small file systems.
+    pub writeback_cache: Option<bool>,
     /// Threads that serve; 0: by the number of CPUs.
     pub threads: usize,
     /// The kernel holds a block device for the mount, as it does for its own file systems.
@@ -65,7 +65,7 @@ impl Default for Options {
             commit: None,
             memory: None,
             direct_io: false,
-            writeback_cache: true,
+            writeback_cache: None,
             threads: 0,
             block_device: true,
             transport: Transport::default(),
@@ -91,7 +91,7 @@ const FLAGS: [(&str, &str, MountFlags); 8] = [
 ];
 
 /// Options that ask for what is done anyway, or that are for others than the file system.
-const NOTHING: [&str; 26] = [
+const NOTHING: [&str; 25] = [
     "defaults",
     "auto",
     "noauto",
@@ -113,7 +113,6 @@ const NOTHING: [&str; 26] = [
     "default_permissions",
     "barrier",
     "barrier=1",
-    "delalloc",
     "nodiscard",
     "bsddf",
     "block_validity",
@@ -156,8 +155,8 @@ impl Options {
             "no_prefetch_block_bitmaps" => self.prefetch = false,
             "blkdev" => self.block_device = true,
             "noblkdev" => self.block_device = false,
-            "writeback_cache" => self.writeback_cache = true,
-            "no_writeback_cache" => self.writeback_cache = false,
+            "writeback_cache" | "delalloc" => self.writeback_cache = Some(true),
+            "no_writeback_cache" | "nodelalloc" => self.writeback_cache = Some(false),
             _ if self.apply_flag(word) => {}
             _ if NOTHING.contains(&word) || is_comment(word) => {}
             _ => return Err(format!("unknown mount option {word}")),

@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
+/// A file system with fewer bytes is small.
+const SMALL_BYTES: u64 = 512 << 20;
+
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -38,7 +41,9 @@ fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::L
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
-    let mounted = extant_fuse::mount_claimed(fs, &plan.dir, &fuse_options(plan), claim).at(plan.dir.display())?;
+    let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
+    let options = MountOptions { writeback_cache: collects, ..fuse_options(plan) };
+    let mounted = extant_fuse::mount_claimed(fs, &plan.dir, &options, claim).at(plan.dir.display())?;
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
     }
@@ -172,6 +177,13 @@ fn tell_recovery(plan: &Plan, audience: &Audience, fs: &Fs) {
     }
 }
 
+/// The kernel accepts writes without asking for room, some hundred MiB of them: more than a small file system has. There it is better that
+/// each write says itself whether there was room for it.
+fn is_small(fs: &Fs) -> bool {
+    let sb = fs.superblock();
+    sb.blocks_count().saturating_mul(sb.block_size().into()) < SMALL_BYTES
+}
+
 fn fuse_options(plan: &Plan) -> MountOptions {
     let own = &plan.options;
     let mut options = MountOptions {
@@ -179,7 +191,6 @@ fn fuse_options(plan: &Plan) -> MountOptions {
         kernel: own.by_name(),
         threads: own.threads,
         transport: own.transport,
-        writeback_cache: own.writeback_cache,
         acl: own.acl,
         access_times: own.access_times(),
         directory_access_times: !own.flags.contains(MountFlags::NODIRATIME),

@@ -6,6 +6,7 @@ use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Manifest, Plan, Shape};
 use extant_testkit::{FeatureSet, Scratch, e2fsck};
+use std::io::Write;
 use std::path::Path;
 
 /// Unmounts what is left of a mount of a test that failed.
@@ -222,4 +223,34 @@ fn errors_of_the_server_reach_the_caller() {
     let printed = extant(&args!["mount", "-o", "ro,nonsense", blank.path(), &dir]);
     assert_eq!(printed.code, 2, "{printed}");
     assert!(!is_mount(&dir));
+}
+
+/// What a small file system has accepted it has room for: only the write that finds none fails, and neither fsync nor what is read later.
+#[test]
+fn a_small_disk_says_itself_that_it_is_full() {
+    let image = FeatureSet::named("default").make_sized(96 << 20);
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    let _mounted = Mounted(&dir);
+    done(&args!["mount", image.path(), &dir]);
+    let mut file = std::fs::File::create(dir.join("fill")).unwrap();
+    let mut accepted = 0u64;
+    let error = loop {
+        match file.write(&[accepted as u8 | 1; 1 << 20]) {
+            Ok(written) => accepted += written as u64,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    assert!(accepted > 50 << 20, "{accepted}");
+    file.sync_all().unwrap();
+    drop(file);
+    run("umount", &[&dir]).must_succeed();
+    await_free(image.path());
+    image.assert_clean();
+    done(&args!["mount", image.path(), &dir]);
+    let content = std::fs::read(dir.join("fill")).unwrap();
+    assert_eq!(content.len() as u64, accepted);
+    assert!(content.iter().all(|byte| *byte != 0), "what was accepted is there");
+    run("umount", &[&dir]).must_succeed();
 }
