@@ -60,6 +60,7 @@ use blocks::Blocks;
 use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use inodes::Inodes;
 use prealloc::Keep;
+use std::ops::Range;
 use std::sync::Arc;
 use tables::Tables;
 use withheld::Withheld;
@@ -130,7 +131,23 @@ impl Alloc {
     /// ENOSPC if there are none; blocks freed by transactions that are not durable yet do not count (see
     /// [`Self::pending`]).
     pub fn claim(&self, want: &Request) -> Result<Claim> {
-        self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
+        match Blocks::claim(&self.blocks, want) {
+            // What lies near the goal goes first: it will do for most, and files elsewhere keep theirs.
+            Err(e) if e.is(Errno::NoSpc) => {
+                self.keep.shed_within(&self.near(want.goal));
+                self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
+            }
+            done => done,
+        }
+    }
+
+    /// The blocks of a goal's flexible group.
+    fn near(&self, goal: BlockNr) -> Range<u64> {
+        let geo = &self.vol.geo;
+        let Some(group) = geo.group_of_block(goal) else { return 0..0 };
+        let groups = self.blocks.shape.groups_of(self.blocks.shape.tree_of(group));
+        let first = geo.first_block_of_group(GroupNr(groups.start)).0;
+        first..geo.blocks_count.min(geo.first_block_of_group(GroupNr(groups.end)).0)
     }
 
     /// Runs `f`; if it lacks space, gives back what is preallocated, waits for others who do that, and runs it again, as long as

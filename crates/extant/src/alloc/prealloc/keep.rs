@@ -14,6 +14,7 @@ use extant_space::prealloc::{Piece, Visits};
 use extant_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// A window may take one part in so many of what may still be preallocated.
@@ -199,6 +200,14 @@ impl Keep {
             }
         }
         if !recent || enough(self) { clusters } else { clusters + self.drain_shared() }
+    }
+
+    /// Gives back what files have within a range of blocks.
+    pub fn shed_within(&self, blocks: &Range<u64>) {
+        let bits = self.cluster_bits();
+        self.by_age().iter().for_each(|file| {
+            file.discard_where(|piece| blocks.contains(&(piece.physical << bits)));
+        });
     }
 
     /// Gives everything back, and waits for others who do.

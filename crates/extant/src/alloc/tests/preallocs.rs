@@ -2,6 +2,7 @@
 
 use super::harness::House;
 use super::{Taken, all, want};
+use crate::alloc::blocks::Blocks;
 use crate::alloc::{Prealloc, Purpose, Request, Small};
 use extant_format::types::InodeNr;
 use extant_testkit::FeatureSet;
@@ -89,6 +90,31 @@ fn nobody_is_refused_space_that_is_preallocated() {
     assert_eq!(house.alloc.prealloc_room(), 0);
     assert!(house.alloc.claim_small(Small::File, &want(0, 1, 1)).is_none());
     drop((claims, files));
+    house.check_counts();
+}
+
+#[test]
+fn who_lacks_space_gets_what_is_preallocated_near_the_goal_and_files_elsewhere_keep_theirs() {
+    // Two flexible groups.
+    let house = House::on(FeatureSet::named("1k").make_sized(256 << 20));
+    let far = house.vol.geo.blocks_count - 5000;
+    let files = [1, far].map(|goal| {
+        let file = house.alloc.prealloc();
+        assert!(file.add(0, house.alloc.claim(&want(goal, 300, 300)).unwrap()));
+        file
+    });
+    let mut claims = Vec::new();
+    while let Ok(claim) = Blocks::claim(&house.alloc.blocks, &super::all(1, 4000)) {
+        claims.push(claim);
+    }
+    let near = house.alloc.claim(&super::all(1, 100)).unwrap();
+    assert!(near.start.0 < far - 5000 && near.len == 100);
+    assert!(!has(&files[0], 0) && has(&files[1], 0));
+    while let Ok(claim) = house.alloc.claim(&super::all(1, 4000)) {
+        claims.push(claim);
+    }
+    assert!(!has(&files[1], 0), "nobody is refused space that is preallocated");
+    drop((claims, near, files));
     house.check_counts();
 }
 
