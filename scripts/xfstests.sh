@@ -6,11 +6,13 @@
 #         --as ext4|fuse|kernel     ext4 if not told
 #         --program PROGRAM         the program extant; target/release/extant if not told
 #         --results DIR             where results go; a new directory in the temporary one if not told
-#         --limit SECONDS           a test that takes longer is killed, and counts as hung; 240 if not told
+#         --limit SECONDS           a test that takes longer is killed, and counts as hung; 600 if not told
+#         --images DIR              where images are, on a disk and not below /tmp; /var/tmp if not told
 #         --expected FILE           results of an earlier run (of the kernel, say: its results.txt) to compare with
 #
-# Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the run, images are in /dev/shm. Ends with
-# 1 if a test failed or hung; with FILE, if one did that passes there.
+# Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the run. But some tests turn swapping on, for
+# all of the machine, onto a file of theirs. With images in memory that waits for itself for ever, on whatever file system. Ends with 1 if a
+# test failed or hung; with FILE, if one did that passes there.
 set -euo pipefail
 
 usage() { sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2; exit 2; }
@@ -248,7 +250,7 @@ clean_up() {
 }
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-as=ext4 program=$here/target/release/extant results= limit=240 expected= tests=()
+as=ext4 program=$here/target/release/extant results= limit=600 images=/var/tmp expected= tests=()
 [ $# -ge 1 ] || usage
 suite=$1
 shift
@@ -258,6 +260,7 @@ while [ $# -gt 0 ]; do
     --program) program=$2 && shift ;;
     --results) results=$2 && shift ;;
     --limit) limit=$2 && shift ;;
+    --images) images=$2 && shift ;;
     --expected) expected=$2 && shift ;;
     --inside) devices=$2 work=$3 && shift 2 ;;
     --help) usage ;;
@@ -282,7 +285,10 @@ fi
 
 results=$(realpath -m "${results:-$(mktemp -d "${TMPDIR:-/tmp}/extant-xfstests.XXXXXX")}")
 mkdir -p "$results"
-work=$(mktemp -d /dev/shm/extant-xfstests.XXXXXX)
+images=$(realpath -e "$images")
+case $images/ in /tmp/*) die "the run has another /tmp: --images is to name another place" ;; esac
+[ "$(stat -f -c %T "$images")" != tmpfs ] || die "$images is in memory, where swap files must not be: --images names another place"
+work=$(mktemp -d "$images/extant-xfstests.XXXXXX")
 chmod 755 "$work" "$results"
 devices=
 trap clean_up EXIT
