@@ -40,6 +40,8 @@ pub struct Group {
     pub directories: u64,
     /// Unused inodes at the end of the table.
     pub unused_inodes: u64,
+    /// Runs of free blocks.
+    pub free: Vec<(u64, u64)>,
 }
 
 impl Dump {
@@ -75,7 +77,7 @@ pub fn header(image: &Path) -> Dump {
     parse(&run("dumpe2fs", &["-h".into(), arg(image)]).must_succeed().text())
 }
 
-fn parse(text: &str) -> Dump {
+pub(crate) fn parse(text: &str) -> Dump {
     let mut dump = Dump::default();
     for line in text.lines() {
         if line.starts_with("Group ") && line.contains("(Blocks ") {
@@ -117,6 +119,9 @@ fn detail(group: &mut Group, line: &str) {
     }
     if let Some(at) = after(line, "Inode table at ") {
         group.inode_table = range(at).unwrap_or_default();
+    }
+    if let Some(runs) = line.strip_prefix("Free blocks: ") {
+        group.free = runs.split(", ").filter_map(range).collect();
     }
     if line.contains(" free blocks, ") || line.contains(" free clusters, ") {
         counts(group, line);
@@ -165,7 +170,7 @@ mod tests {
              Backup superblock at 8193, Group descriptors at 8194-8195\n  \
              Reserved GDT blocks at 8196-8450\n  Block bitmap at 260 (bg #0 + 259), csum 0x00000000\n  \
              Inode bitmap at 268 (bg #0 + 267), csum 0x00000000\n  Inode table at 787-1298 (bg #0 + 786)\n  \
-             7934 free blocks, 2048 free inodes, 1 directories, 2047 unused inodes\n  Free blocks: 8451-16384\n",
+             7934 free blocks, 2048 free inodes, 1 directories, 2047 unused inodes\n  Free blocks: 8451-16383, 16384\n",
         );
         assert_eq!(dump.number("Block count"), 65536);
         assert!(dump.features().contains("extent"));
@@ -181,5 +186,6 @@ mod tests {
             (group.free_blocks, group.free_inodes, group.directories, group.unused_inodes),
             (7934, 2048, 1, 2047)
         );
+        assert_eq!(group.free, [(8451, 16383), (16384, 16384)]);
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A line has a campaign, a seed and the numbers of what was done for it, with tabs between them: `name=number`. Lines of a
 //! campaign with the same numbers' names are summed up, or of those whose name begins with `most` the largest is taken; the file is made
-//! shorter that way when it is opened.
+//! shorter that way when it is opened. Lines behind the last one that counts failures stay apart, so that it can be told how much was
+//! tried since then.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -41,6 +42,8 @@ impl std::fmt::Display for Sums {
 pub struct Figures {
     path: Option<PathBuf>,
     sums: BTreeMap<String, Sums>,
+    /// What was counted up to the last failure, and since then.
+    parts: BTreeMap<String, [Option<Sums>; 2]>,
 }
 
 /// A number from the environment.
@@ -49,16 +52,14 @@ pub fn number(name: &str, default: u64) -> u64 {
 }
 
 impl Figures {
-    /// Reads the file, and writes it anew with a line for each campaign.
+    /// Reads the file, and writes it anew with a line or two for each campaign.
     pub fn open() -> Figures {
         let path = std::env::var_os("EXTANT_FIGURES").map(PathBuf::from);
         let text = path.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-        let mut figures = Figures { path, sums: BTreeMap::new() };
+        let mut figures = Figures { path, sums: BTreeMap::new(), parts: BTreeMap::new() };
         text.lines().for_each(|line| figures.read(line));
         if let Some(path) = &figures.path {
-            let lines: String =
-                figures.sums.iter().map(|(name, sums)| line(name, sums.next - 1, &sums.numbers)).collect();
-            std::fs::write(path, lines).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            std::fs::write(path, figures.lines()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         }
         figures
     }
@@ -67,7 +68,27 @@ impl Figures {
         let mut words = line.split('\t');
         let (Some(campaign), Some(Ok(seed))) = (words.next(), words.next().map(str::parse)) else { return };
         let number = |word: &str| word.split_once('=').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)));
-        self.sums.entry(campaign.into()).or_default().add(seed, words.filter_map(number));
+        let numbers: BTreeMap<String, u64> = words.filter_map(number).collect();
+        self.count(campaign, seed, numbers);
+    }
+
+    fn count(&mut self, campaign: &str, seed: u64, numbers: BTreeMap<String, u64>) {
+        let [failed, since] = self.parts.entry(campaign.into()).or_default();
+        let fails = numbers.get("failures").is_some_and(|count| *count > 0);
+        if fails && let Some(before) = since.take() {
+            failed.get_or_insert_default().add(before.next - 1, before.numbers.into_iter());
+        }
+        let part = if fails { failed } else { since };
+        part.get_or_insert_default().add(seed, numbers.clone().into_iter());
+        self.sums.entry(campaign.into()).or_default().add(seed, numbers.into_iter());
+    }
+
+    /// The file, made short.
+    fn lines(&self) -> String {
+        let of = |(name, parts): (&String, &[Option<Sums>; 2])| -> String {
+            parts.iter().flatten().map(|sums| line(name, sums.next - 1, &sums.numbers)).collect()
+        };
+        self.parts.iter().map(of).collect()
     }
 
     /// The first seed that the campaign has not tried.
@@ -88,7 +109,7 @@ impl Figures {
             let written = file.and_then(|mut file| file.write_all(line(campaign, seed, &numbers).as_bytes()));
             written.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         }
-        self.sums.entry(campaign.into()).or_default().add(seed, numbers.into_iter());
+        self.count(campaign, seed, numbers);
     }
 }
 
@@ -103,7 +124,7 @@ mod tests {
 
     #[test]
     fn lines_are_summed_up() {
-        let mut figures = Figures { path: None, sums: BTreeMap::new() };
+        let mut figures = Figures { path: None, sums: BTreeMap::new(), parts: BTreeMap::new() };
         figures.read("cuts\t7\tstates=10\tfailures=0");
         figures.read("cuts\t9\tstates=5\tfailures=1");
         figures.read("mutants\t3\ttried=1");
@@ -115,5 +136,8 @@ mod tests {
         assert_eq!(figures.next_seed("cuts"), 10);
         assert_eq!(figures.told("cuts"), "1 failures, 17 states");
         assert_eq!(figures.next_seed("mutants"), 4);
+        let lines = "cuts\t9\tfailures=1\tstates=15\ncuts\t8\tstates=2\n\
+            inputs\t0\tmost edges=70\ttried=11\nmutants\t3\ttried=1\n";
+        assert_eq!(figures.lines(), lines);
     }
 }

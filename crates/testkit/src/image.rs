@@ -113,6 +113,13 @@ impl Image {
         Self { scratch, path }
     }
 
+    /// An image file of these bytes: what a device in memory holds.
+    pub fn holding(bytes: &[u8]) -> Self {
+        let image = Self::blank(bytes.len() as u64);
+        std::fs::write(&image.path, bytes).unwrap_or_else(|e| panic!("{}: {e}", image.path.display()));
+        image
+    }
+
     /// Makes a sparse file of `bytes` bytes and runs `mke2fs -q -F ARGS FILE` on it. The UUID and the directory hash
     /// seed are fixed unless `args` set them, so that equal calls give comparable images.
     pub fn mke2fs(bytes: u64, args: &[&str]) -> Self {
@@ -156,10 +163,10 @@ impl Image {
         std::fs::read(&self.path).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()))
     }
 
-    /// Asserts that `e2fsck -fn` finds nothing at all.
+    /// Asserts that `e2fsck -fn` finds nothing at all, and that `dumpe2fs`, `debugfs` and `e2freefrag` count what it counted.
     #[track_caller]
     pub fn assert_clean(&self) {
-        crate::e2fsck::check(&self.path).assert_clean();
+        crate::e2fsck::check_by_all(&self.path).assert_clean();
     }
 }
 

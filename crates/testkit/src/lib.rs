@@ -1,7 +1,7 @@
 //! Fixtures and oracles for tests.
 //!
 //! - [`image`] makes file systems with `mke2fs`, one for each named feature set;
-//! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse what they print;
+//! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse what they print, [`counts`] compares it;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
 //! - [`figures`] keeps what long runs have counted;
 //! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests;
@@ -11,6 +11,7 @@
 //! Functions panic with a message instead of returning errors, since their callers are tests.
 #![forbid(unsafe_code)]
 
+pub mod counts;
 pub mod debugfs;
 pub mod dumpe2fs;
 pub mod e2fsck;

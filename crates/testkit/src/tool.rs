@@ -26,9 +26,8 @@ fn find(tool: &str) -> Option<PathBuf> {
 /// The Debian package that holds `tool`.
 fn package_of(tool: &str) -> &str {
     match tool {
-        "mke2fs" | "e2fsck" | "debugfs" | "dumpe2fs" | "tune2fs" | "resize2fs" | "chattr" | "lsattr" | "e2image" => {
-            "e2fsprogs"
-        }
+        "mke2fs" | "e2fsck" | "debugfs" | "dumpe2fs" | "tune2fs" | "resize2fs" | "e2freefrag" | "chattr" | "lsattr"
+        | "e2image" => "e2fsprogs",
         "mount" | "umount" | "losetup" | "findmnt" | "unshare" | "fallocate" => "mount util-linux",
         "setfattr" | "getfattr" => "attr",
         "setfacl" | "getfacl" => "acl",

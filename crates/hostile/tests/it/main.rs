@@ -58,7 +58,5 @@ fn fast_commits_of_the_seed_are_good_ones() {
     assert_eq!(sizes, [34 << 10, 35 << 10, 5000]);
     assert!(fs.resolve("/dir/linked", Follow::No).is_err(), "a name that went");
     fs.unmount().expect("unmount");
-    let image = Image::blank(seed.bytes.len() as u64);
-    fs::write(image.path(), device.to_vec()).expect("an image");
-    image.assert_clean();
+    Image::holding(&device.to_vec()).assert_clean();
 }

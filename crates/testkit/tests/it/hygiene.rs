@@ -187,6 +187,34 @@ fn links_in_documents_lead_somewhere() {
     fail_if_any("links that lead nowhere", wrong);
 }
 
+/// Files of tests that make images and write nothing to them that could be judged.
+const UNJUDGED: [(&str, &str); 8] = [
+    ("blocks/tests/it/kernel.rs", "devices and partitions only"),
+    ("cli/tests/it/reading.rs", "images are read"),
+    ("extant/tests/it/fuzz.rs", "images are damaged"),
+    ("extant/tests/it/structures.rs", "images are damaged"),
+    ("extant/tests/it/crash/scene.rs", "what is made here, `examine` judges"),
+    ("format/tests/it/fixture.rs", "images are parsed"),
+    ("format/tests/it/journal.rs", "images are parsed"),
+    ("format/tests/it/hashes.rs", "images are parsed"),
+];
+
+/// A file of tests that makes images asks programs of others about some.
+#[test]
+fn images_of_tests_are_judged() {
+    let makes = ["FeatureSet::named(", "Image::mke2fs", "Image::blank(", "\"mke2fs\""];
+    // What serves and what holds a file against a model check the image in the end.
+    let judges = ["assert_clean()", "e2fsck::check", "e2fsck::recover", "Served::", "World::new("];
+    let of_tests =
+        files(&root().join("crates"), ".rs").into_iter().filter(|p| p.components().any(|c| c.as_os_str() == "it"));
+    let unjudged = of_tests.filter(|path| {
+        let text = fs::read_to_string(path).expect("a readable file");
+        let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        has(&makes) && !has(&judges) && !UNJUDGED.iter().any(|(known, _)| path.ends_with(known))
+    });
+    fail_if_any("images that nobody judges", unjudged.map(|path| path.display().to_string()).collect());
+}
+
 #[test]
 fn nothing_is_left_undone_in_words() {
     let words = ["todo!(", "unimplemented!(", "FIXME", "XXX:", "dbg!("];

@@ -3,7 +3,7 @@
 use super::model::read_all;
 use extant::{Caller, Fs, New, OpenFlags, OpenOptions};
 use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op};
-use extant_testkit::{FeatureSet, debugfs};
+use extant_testkit::{FeatureSet, Image, debugfs};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
@@ -41,6 +41,7 @@ fn an_error_of_writeback_is_told_once_to_each() {
     assert!(content[8192..12288].iter().all(|byte| *byte == 1));
     drop((a, b));
     fs.unmount().unwrap();
+    Image::holding(&device.inner().to_vec()).assert_clean();
 }
 
 #[test]
@@ -88,6 +89,7 @@ fn what_several_threads_write_is_written_and_what_fails_is_told() {
     }
     drop(files);
     fs.unmount().unwrap();
+    Image::holding(&device.inner().to_vec()).assert_clean();
 }
 
 #[test]
@@ -109,6 +111,7 @@ fn a_failed_direct_write_maps_nothing() {
     fs.close_hint(&node);
     assert_eq!(fs.usage().free, free - 3);
     fs.unmount().unwrap();
+    Image::holding(&device.inner().to_vec()).assert_clean();
 }
 
 /// The most sectors that an inode can count.

@@ -120,6 +120,7 @@ fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
         way(&fs, &node);
         drop(node);
         fs.unmount().unwrap();
+        Image::holding(&device.to_vec()).assert_clean();
         let bytes = content(MemDevice::from_bytes(&device.to_vec()));
         assert!(bytes.len() > CUT && bytes[..CUT].iter().all(|byte| *byte == 7), "{what}");
         assert!(bytes[CUT..bytes.len().min(OLD)].iter().all(|byte| *byte == 0), "{what}");

@@ -1,0 +1,133 @@
+//! What the programs of e2fsprogs count of one image. Each goes its own way: `e2fsck` counts what it reached, `dumpe2fs` and `debugfs`
+//! print what superblock, descriptors and bitmaps say, `e2freefrag` looks for runs of free blocks. All come to the same.
+
+use crate::dumpe2fs::Dump;
+use crate::e2fsck::Summary;
+use crate::tool::{arg, run};
+use crate::{debugfs, dumpe2fs};
+use std::path::Path;
+
+/// What `e2freefrag` found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreeRuns {
+    /// Free blocks of the file system.
+    pub blocks: u64,
+    /// Runs of them.
+    pub runs: u64,
+    /// KiB of the longest.
+    pub longest: u64,
+    /// Runs and blocks of all lengths in the histogram.
+    pub histogram: (u64, u64),
+}
+
+/// Runs `e2freefrag`.
+#[track_caller]
+pub fn free_runs(image: &Path) -> FreeRuns {
+    parse_runs(&run("e2freefrag", &[arg(image)]).must_succeed().text())
+}
+
+fn parse_runs(text: &str) -> FreeRuns {
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    };
+    let rows = text.lines().skip_while(|line| !line.starts_with("Extent Size Range")).skip(1);
+    let row = |line: &str| -> Option<(u64, u64)> {
+        let mut words = line.rsplit_once(':')?.1.split_whitespace();
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    };
+    let histogram = rows.filter_map(row).fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+    FreeRuns {
+        blocks: number("Free blocks:"),
+        runs: number("Num. free extent:"),
+        longest: number("Max. free extent:"),
+        histogram,
+    }
+}
+
+/// Where the programs contradict each other about an image that `e2fsck` found clean, `said` being its summary: nowhere, of a good one.
+#[track_caller]
+pub fn contradictions(image: &Path, said: Summary) -> Vec<String> {
+    let dump = dumpe2fs::dump(image);
+    let mut found = Vec::new();
+    let mut compare = |what: &str, ours: u64, theirs: u64| {
+        if ours != theirs {
+            found.push(format!("{what}: {ours} and {theirs}"));
+        }
+    };
+    let (free_blocks, free_inodes) = (dump.number("Free blocks"), dump.number("Free inodes"));
+    compare("blocks, e2fsck and dumpe2fs", said.blocks, dump.number("Block count"));
+    compare("inodes, e2fsck and dumpe2fs", said.inodes, dump.number("Inode count"));
+    compare("free blocks, e2fsck and dumpe2fs", said.blocks - said.used_blocks, free_blocks);
+    compare("free inodes, e2fsck and dumpe2fs", said.inodes - said.used_inodes, free_inodes);
+    let of_groups = |count: fn(&dumpe2fs::Group) -> u64| dump.groups.iter().map(count).sum::<u64>();
+    compare(
+        "free blocks of groups and of the superblock",
+        of_groups(|group| group.free_blocks) * ratio(&dump),
+        free_blocks,
+    );
+    compare("free inodes of groups and of the superblock", of_groups(|group| group.free_inodes), free_inodes);
+    let shown = dumpe2fs::parse(&debugfs::read(image, "show_super_stats -h"));
+    compare("free blocks, debugfs and dumpe2fs", shown.number("Free blocks"), free_blocks);
+    compare("free inodes, debugfs and dumpe2fs", shown.number("Free inodes"), free_inodes);
+    compare("directories, debugfs and dumpe2fs", shown.number("Directories"), of_groups(|group| group.directories));
+    // Of clusters `e2freefrag` finds no runs at all.
+    if ratio(&dump) == 1 {
+        let runs = free_runs(image);
+        let (count, longest) = runs_of(&dump);
+        compare("free blocks, e2freefrag and dumpe2fs", runs.blocks, free_blocks);
+        compare("free blocks in runs, e2freefrag and dumpe2fs", runs.histogram.1, free_blocks);
+        compare("runs, e2freefrag's sum and its histogram", runs.runs, runs.histogram.0);
+        compare("runs, e2freefrag and dumpe2fs", runs.runs, count);
+        compare(
+            "KiB of the longest run, e2freefrag and dumpe2fs",
+            runs.longest,
+            longest * dump.number("Block size") / 1024,
+        );
+    }
+    found
+}
+
+/// Blocks of a cluster.
+fn ratio(dump: &Dump) -> u64 {
+    let cluster = dump.values.contains_key("Cluster size").then(|| dump.number("Cluster size"));
+    cluster.map_or(1, |bytes| bytes / dump.number("Block size"))
+}
+
+/// How many runs the bitmaps have, those that go on in the next group taken as one, and the blocks of the longest.
+fn runs_of(dump: &Dump) -> (u64, u64) {
+    let (mut count, mut longest) = (0, 0);
+    let mut last: Option<(u64, u64)> = None;
+    for (start, end) in dump.groups.iter().flat_map(|group| group.free.iter().copied()) {
+        let joined = last.filter(|(_, before)| before + 1 == start).map(|(first, _)| first);
+        count += u64::from(joined.is_none());
+        let run = (joined.unwrap_or(start), end);
+        longest = longest.max(run.1 - run.0 + 1);
+        last = Some(run);
+    }
+    (count, longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dumpe2fs::Group;
+
+    #[test]
+    fn free_runs_are_parsed() {
+        let text = "Device: a\nBlocksize: 1024 bytes\nTotal blocks: 65536\nFree blocks: 57307 (87.4%)\n\n\
+            Min. free extent: 4065 KB \nMax. free extent: 16383 KB\nAvg. free extent: 9551 KB\nNum. free extent: 6\n\n\
+            HISTOGRAM OF FREE EXTENT SIZES:\nExtent Size Range :  Free extents   Free Blocks  Percent\n    \
+            2M...    4M-  :             1          4065    7.09%\n    4M...    8M-  :             3         20476   35.73%\n    \
+            8M...   16M-  :             2         32766   57.18%\n";
+        let runs = FreeRuns { blocks: 57307, runs: 6, longest: 16383, histogram: (6, 57307) };
+        assert_eq!(parse_runs(text), runs);
+    }
+
+    #[test]
+    fn runs_go_on_in_the_next_group() {
+        let group = |free: &[(u64, u64)]| Group { free: free.to_vec(), ..Group::default() };
+        let groups = vec![group(&[(3, 3), (7, 10)]), group(&[]), group(&[(11, 20)]), group(&[(22, 22)])];
+        assert_eq!(runs_of(&Dump { groups, ..Dump::default() }), (3, 14));
+    }
+}
