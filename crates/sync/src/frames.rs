@@ -2,12 +2,12 @@
 //!
 //! A frame that is let go is used again, by the same thread if possible. The system hands out memory page by page, when each is
 //! first written, which takes longer than the writing itself: so slabs are had with all their pages there, and while
-//! somebody takes frames, a thread keeps a few slabs ready. All users of one size share frames; when the last of them goes,
+//! somebody takes frames, a thread keeps a few slabs ready, and gives back what has not been used for a while. All users of one size share frames; when the last of them goes,
 //! what is unused goes back to the system.
 //!
 //! # Invariants
 //! - A frame's bytes belong to one [`Loose`]: those of a slab are made when the slab comes, or when it has none left that were
-//!   never used, each once; afterwards they are moved, and come to an end only in [`Slabs::give`], which notes the place.
+//!   never used, each once; afterwards they are moved, and come to an end only where [`Slabs::give`] noted the place.
 //! - A slab lives as long as a frame of it does.
 //!
 //! # Locking
@@ -21,6 +21,7 @@ use core::ptr::NonNull;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// Bytes of a slab; less only in models of memory.
 const SLAB: usize = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
@@ -29,8 +30,18 @@ const SLAB: usize = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
 const READY: usize = 4;
 const IDLE: usize = 4;
 
-/// Frames that a thread takes and gives back at once; it keeps up to twice as many.
+/// Unused slabs beyond those are kept for a while, since who lets go of much takes as much before long, and to give them back takes
+/// longer than to use them again: until nobody has wanted slabs for so long, and so many at most.
+const REST: Duration = Duration::from_millis(200);
+const MOST_IDLE: usize = 64;
+
+/// Frames that a thread takes at once.
 const BATCH: usize = 32;
+
+/// The most frames of a size that a thread keeps, a slab's at least; it gives back all but half of them at once.
+const fn most_near(size: usize) -> usize {
+    if SLAB / size > 2 * BATCH { SLAB / size } else { 2 * BATCH }
+}
 
 /// Frames are of a power of two of bytes, from the first of these to the second.
 const LEAST: u32 = 10;
@@ -171,24 +182,37 @@ impl Slabs {
         taken
     }
 
-    /// Notes frames that are not used any more. Gives the slabs that nobody needs.
-    fn give(&mut self, frames: impl Iterator<Item = Loose>) -> Vec<Arc<Slab>> {
-        let keep = if self.users > 0 { IDLE } else { 0 };
+    /// Notes frames that are not used any more, those of a slab one after the other. Gives slabs that nobody needs.
+    fn give(&mut self, frames: &[Loose]) -> Vec<Arc<Slab>> {
+        let keep = match (self.users, &self.filler) {
+            (0, _) => 0,
+            (_, None) => IDLE,
+            (_, Some(_)) => MOST_IDLE,
+        };
         let mut gone = Vec::new();
-        for Loose { start, slab, .. } in frames {
+        for of_one in frames.chunk_by(|a, b| Arc::ptr_eq(&a.slab, &b.slab)) {
+            let Some(slab) = of_one.first().map(|loose| &loose.slab) else { continue };
             let key = slab.key();
             let Some(stock) = self.by_address.get_mut(&key) else { continue };
-            stock.used.push(((start.addr().get() - key) / slab.size) as u32);
-            self.with_frames.insert(key);
+            if stock.free() == 0 {
+                self.with_frames.insert(key);
+            }
+            stock.used.extend(of_one.iter().map(|loose| ((loose.start.addr().get() - key) / slab.size) as u32));
             if stock.is_idle() {
                 self.idle += 1;
                 if self.idle > keep {
                     gone.extend(self.drop_idle(key));
                 }
             }
-            gone.push(slab);
         }
         gone
+    }
+
+    /// Slabs that are unused, all but so many.
+    fn drop_all_idle_but(&mut self, keep: usize) -> Vec<Arc<Slab>> {
+        let idle = self.by_address.iter().filter(|(_, stock)| stock.is_idle());
+        let idle: Vec<usize> = idle.map(|(key, _)| *key).skip(keep).collect();
+        idle.into_iter().filter_map(|key| self.drop_idle(key)).collect()
     }
 
     fn drop_idle(&mut self, key: usize) -> Option<Arc<Slab>> {
@@ -256,41 +280,53 @@ impl Shared {
     fn fill(&'static self, turn: u64) {
         let mut slabs = self.slabs.lock();
         while slabs.turn == turn {
-            if slabs.ready.len() >= READY {
+            if slabs.ready.len() < READY {
+                drop(slabs);
+                let slab = Slab::new(self);
+                slabs = self.slabs.lock();
+                slabs.ready.push(slab);
+            } else if slabs.idle <= IDLE {
                 self.wanted.wait(&mut slabs);
-                continue;
+            } else if self.wanted.wait_for(&mut slabs, REST).timed_out() {
+                let gone = slabs.drop_all_idle_but(IDLE);
+                drop(slabs);
+                drop(gone);
+                slabs = self.slabs.lock();
             }
-            drop(slabs);
-            let slab = Slab::new(self);
-            slabs = self.slabs.lock();
-            slabs.ready.push(slab);
         }
     }
 
     fn give(&self, loose: Loose) {
+        let most = most_near(self.size);
         let mut near = self.near.local().lock();
         near.push(loose);
-        let most = 2 * BATCH;
         if near.len() > most {
-            let others: Vec<Loose> = near.drain(..most / 2).collect();
+            let mut others: Vec<Loose> = near.drain(..most / 2).collect();
             drop(near);
-            let gone = self.slabs.lock().give(others.into_iter());
-            drop(gone);
+            others.sort_unstable_by_key(|loose| loose.start);
+            let mut slabs = self.slabs.lock();
+            let few = slabs.idle <= IDLE;
+            let gone = slabs.give(&others);
+            if few && slabs.idle > IDLE {
+                self.wanted.notify_one();
+            }
+            drop(slabs);
+            drop((gone, others));
         }
     }
 
     /// The last user has gone.
     fn clear(&self) {
-        let near: Vec<Loose> = self.near.iter().flat_map(|near| core::mem::take(&mut *near.lock())).collect();
+        let mut near: Vec<Loose> = self.near.iter().flat_map(|near| core::mem::take(&mut *near.lock())).collect();
+        near.sort_unstable_by_key(|loose| loose.start);
         let mut slabs = self.slabs.lock();
-        let mut gone = slabs.give(near.into_iter());
+        let mut gone = slabs.give(&near);
         if slabs.users == 0 {
             gone.append(&mut slabs.ready);
-            let idle: Vec<usize> = slabs.by_address.iter().filter(|(_, s)| s.is_idle()).map(|(key, _)| *key).collect();
-            idle.into_iter().for_each(|key| gone.extend(slabs.drop_idle(key)));
+            gone.append(&mut slabs.drop_all_idle_but(0));
         }
         drop(slabs);
-        drop(gone);
+        drop((gone, near));
     }
 }
 
@@ -447,7 +483,11 @@ mod tests {
                 }
             }
         });
-        let slabs = Shared::of(OF_THREADS).slabs.lock();
-        assert!(slabs.idle <= IDLE && slabs.ready.len() <= READY);
+        let shared = Shared::of(OF_THREADS);
+        // What is too much goes back when it was not wanted for a while.
+        while shared.slabs.lock().idle > IDLE {
+            std::thread::sleep(REST / 8);
+        }
+        assert!(shared.slabs.lock().ready.len() <= READY);
     }
 }

@@ -47,7 +47,10 @@ impl Operations {
         self.st().writable()?;
         let (child, left) = if is_dir { self.remove_dir(dir, name)? } else { self.remove_file(dir, name)? };
         match left {
-            Left::Orphan => self.bury_or_free(&child),
+            Left::Orphan => {
+                self.vfs.inodes.nameless(&child);
+                self.bury_or_free(&child);
+            }
             Left::Unmade => self.forget_unmade(child),
             Left::Named | Left::Freed => {}
         }

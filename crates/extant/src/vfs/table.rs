@@ -52,6 +52,12 @@ impl Depart for Inode {
     fn depart(&self) {
         self.pages.let_go();
     }
+
+    /// One without a name is freed by its last holder, and taken out then.
+    fn is_worth_keeping(&self) -> bool {
+        // A word that is read without a lock: none may be taken here.
+        self.links() > 0
+    }
 }
 
 impl InodeTable {
@@ -161,6 +167,11 @@ impl InodeTable {
         busy.then_some(inode)
     }
 
+    /// An inode lost its last name.
+    pub fn nameless(&self, inode: &Inode) {
+        self.cache.unlist(inode.ino.0);
+    }
+
     /// Inodes in memory without a link, for unmount: their holders are gone with the mount.
     pub fn unlinked(&self) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();
@@ -213,7 +224,7 @@ impl InodeTable {
 /// Whether an inode without a reference may go: nobody has an `Arc` of it (dirty lists, writeback, freezing), and if it is held, then
 /// neither for want of links nor by writers, who keep space with it.
 fn verdict(inode: &Arc<Inode>) -> Verdict {
-    let may_leave = || !inode.held() || inode.vitals().links > 0 && !inode.pages.has_writers();
+    let may_leave = || !inode.held() || inode.links() > 0 && !inode.pages.has_writers();
     match Arc::strong_count(inode) == 1 && may_leave() {
         true => Verdict::Evict,
         false => Verdict::Keep,

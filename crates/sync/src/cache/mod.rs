@@ -7,7 +7,8 @@
 //! - An object is dead once its count is negative; then nobody gets a reference any more. The one who marked it dead tells
 //!   it so ([`Object::depart`]); its value and memory go by epoch, since a lookup may be looking at it.
 //! - An object in the table that nobody has a reference to is on the LRU lists, but for moments: between a last
-//!   reference's going and its putting the object there, and while a walk that has isolated it decides.
+//!   reference's going and its putting the object there, and while a walk that has isolated it decides. One that is not worth
+//!   keeping need not be on them.
 //! - An object that was never put into the table needs neither its lock nor the lists'.
 //!
 //! # Locking
@@ -42,6 +43,12 @@ pub trait Object: Clone + Send + Sync + 'static {
     /// Nobody has a reference or gets one any more: what should not wait for the memory to go is given back. Whoever looks
     /// at the object without a reference may still do so.
     fn depart(&self) {}
+
+    /// Whether it is worth keeping when nobody has a reference. If not, it is not put on the LRU lists: somebody takes it out by its
+    /// number before long. Asked under the object's lock: it must take none.
+    fn is_worth_keeping(&self) -> bool {
+        true
+    }
 }
 
 /// What an `Arc` in a cache points to.
@@ -51,6 +58,11 @@ pub trait Depart: Send + Sync + 'static {
 
     /// See [`Object::depart`].
     fn depart(&self);
+
+    /// See [`Object::is_worth_keeping`].
+    fn is_worth_keeping(&self) -> bool {
+        true
+    }
 }
 
 impl<T: Depart> Object for std::sync::Arc<T> {
@@ -60,6 +72,10 @@ impl<T: Depart> Object for std::sync::Arc<T> {
 
     fn depart(&self) {
         T::depart(self);
+    }
+
+    fn is_worth_keeping(&self) -> bool {
+        T::is_worth_keeping(self)
     }
 }
 
@@ -199,7 +215,9 @@ impl<T: Object> Held<T> {
     fn settle(slot: &Slot<T>, node: NonNull<Node<Slot<T>>>, pinned: &Guard, guard: LockrefGuard<'_>) {
         // SAFETY: set under the lock that is held, and the cache is not dropped before it was cleared.
         if let Some(core) = unsafe { slot.core.load(Ordering::Relaxed).as_ref() } {
-            core.lru.add(&slot.link, slot.key);
+            if slot.value.is_worth_keeping() {
+                core.lru.add(&slot.link, slot.key);
+            }
             return;
         }
         slot.kill(guard);
@@ -304,6 +322,21 @@ impl<T: Object> Cache<T> {
         let slot = &self.core().table.find(pinned, hash(key), |slot| slot.key == key)?.get().value;
         slot.mark_used();
         Some(&slot.value)
+    }
+
+    /// An object is not worth keeping any more: it leaves the LRU lists, and comes back to them only if it is again when a last
+    /// reference goes.
+    pub fn unlist(&self, key: u32) {
+        let pinned = pin();
+        let Some(found) = self.core().table.find(&pinned, hash(key), |slot| slot.key == key) else { return };
+        let slot = &found.get().value;
+        if slot.link.is_linked() {
+            // The last reference that has just found it worth keeping puts it there under this lock.
+            let _guard = slot.value.refs().lock();
+            if !slot.value.is_worth_keeping() {
+                self.core().lru.del(&slot.link);
+            }
+        }
     }
 
     /// Locks the part of the table that a number is in.

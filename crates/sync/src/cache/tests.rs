@@ -2,14 +2,14 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Counts departures.
+/// Counts departures, and may be said to be worth nothing.
 type Value = Arc<Departures>;
 
-struct Departures(AtomicU64, Lockref);
+struct Departures(AtomicU64, Lockref, AtomicBool);
 
 impl Default for Departures {
     fn default() -> Self {
-        Departures(AtomicU64::new(0), Lockref::new(0))
+        Departures(AtomicU64::new(0), Lockref::new(0), AtomicBool::new(false))
     }
 }
 
@@ -20,6 +20,10 @@ impl Depart for Departures {
 
     fn depart(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_worth_keeping(&self) -> bool {
+        !self.2.load(Ordering::Relaxed)
     }
 }
 
@@ -66,6 +70,24 @@ fn one_in_use_leaves_the_lists_and_comes_back() {
     assert_eq!(cache.unused(), 0);
     drop(held);
     assert_eq!(cache.unused(), 1);
+}
+
+#[test]
+fn what_is_worth_nothing_is_on_no_list() {
+    let (cache, value) = (cache(), Value::default());
+    drop(cache.lock(1).insert(1, value.clone()));
+    cache.unlist(1);
+    assert_eq!(cache.unused(), 1, "it is worth something");
+    value.2.store(true, Ordering::Relaxed);
+    cache.unlist(1);
+    drop(cache.get(1));
+    cache.unlist(1);
+    assert_eq!((cache.len(), cache.unused()), (1, 0));
+    value.2.store(false, Ordering::Relaxed);
+    drop(cache.get(1));
+    assert_eq!((cache.len(), cache.unused()), (1, 1));
+    value.2.store(true, Ordering::Relaxed);
+    assert!(cache.lock(1).remove_if(1, |count, _| count == 0).is_some() && cache.unused() == 0);
 }
 
 #[test]

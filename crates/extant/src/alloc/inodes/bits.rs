@@ -25,6 +25,9 @@ const MOST: u32 = u64::BITS;
 /// Lots on one line of a cache.
 const ON_LINE: usize = 4;
 
+/// Blocks of the table that a lot lies in, at most. Whoever comes to a new lot takes the group's lock, which others take, too.
+pub(super) const BLOCKS: u32 = 2;
+
 /// Numbers of a lot, by bit.
 #[derive(Debug, Default)]
 struct Lot {
@@ -66,9 +69,9 @@ pub(super) struct Settled {
     pub behind: u32,
 }
 
-/// Numbers of a lot where a block of the table has so many.
+/// Numbers of a lot where a block of the table has so many: those of [`BLOCKS`] if a lot has room for them.
 pub(super) fn lot_size(inodes_per_block: u32) -> u32 {
-    let size = inodes_per_block.clamp(1, MOST);
+    let size = inodes_per_block.saturating_mul(BLOCKS).clamp(1, MOST);
     // Of a power of two: so are blocks and slots.
     1 << size.ilog2()
 }

@@ -31,6 +31,7 @@ use extant_journal::{Handle, Seal};
 use extant_space::Index;
 use extant_sync::atomic::{AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, MutexGuard, Sharded, ShardedCounter, Swap, SwapRead, shard_index};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How often all groups are looked at while some inode is free: others may free and take them meanwhile.
@@ -75,8 +76,8 @@ pub(super) struct Group {
 }
 
 impl Alloc {
-    /// Credits of [`Self::new_inode`] and [`Self::free_inode`]: bitmap, descriptor, superblock, a block of the table.
-    pub const INODE_CREDITS: u32 = 4;
+    /// Credits of [`Self::new_inode`] and [`Self::free_inode`]: bitmap, descriptor, superblock, a lot's blocks of the table.
+    pub const INODE_CREDITS: u32 = 3 + bits::BLOCKS;
 
     /// Takes an inode number: Orlov for directories, the parent's group for the rest. Initialises the group's bitmap or table
     /// part if it was uninitialised. The slot is the caller's to fill.
@@ -336,7 +337,7 @@ impl Inodes {
                 if !owned_too && owner != 0 && owner != me {
                     continue;
                 }
-                self.open_lot(h, g, group, bits.first_of(lot))?;
+                self.open_lot(h, g, group, bits.first_of(lot)..bits.first_of(lot + 1))?;
                 if let Some(index) = bits.claim(lot) {
                     self.change_owner(g, group, lot, me);
                     return Ok(Some(index));
@@ -358,21 +359,20 @@ impl Inodes {
         self.remember(g, lot);
     }
 
-    /// Zeroes the blocks of the table that a lot lies in, if it begins with the first slot that was never used.
-    fn open_lot(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, first: u32) -> Result<()> {
+    /// Zeroes those blocks of the table that a lot lies in and that were never used.
+    fn open_lot(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, lot: Range<u32>) -> Result<()> {
         // What the descriptor says is looked at once: its part in use grows by what is opened here.
         if group.opened == 0 {
             group.opened = self.open_slots(group, &self.groups.desc(g)?);
         }
-        let open = group.opened;
-        if first < open {
-            return Ok(());
+        if lot.start > group.opened {
+            let error = Corrupt::new("inode bitmap").field("inodes in the part never used").found(lot.start);
+            return Err(error.expected(group.opened).at_group(g).into());
         }
-        if first > open {
-            let error = Corrupt::new("inode bitmap").field("inodes in the part never used").found(first);
-            return Err(error.expected(open).at_group(g).into());
+        while group.opened < lot.end.min(self.vol.geo.inodes_per_group) {
+            self.open_block(h, g, group, group.opened)?;
         }
-        self.open_block(h, g, group, first)
+        Ok(())
     }
 
     fn open_block(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, first: u32) -> Result<()> {
