@@ -152,7 +152,16 @@ impl Image {
 
     /// An image that is a copy of the file `path`, holes kept.
     pub fn copy_of(path: &Path) -> Self {
-        let scratch = Scratch::new();
+        Self::copy_to(Scratch::new(), path)
+    }
+
+    /// A copy that is not in memory: for one with a file that the kernel swaps to. What is in memory may be swapped out, and a kernel
+    /// that does so onto the very same image waits for itself for ever.
+    pub fn copy_on_disk(&self) -> Self {
+        Self::copy_to(Scratch::on_disk(), &self.path)
+    }
+
+    fn copy_to(scratch: Scratch, path: &Path) -> Self {
         let to = scratch.join("image");
         run("cp", &["--sparse=always".into(), arg(path), arg(&to)]).must_succeed();
         Self { scratch, path: to }

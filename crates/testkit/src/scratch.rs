@@ -15,12 +15,16 @@ pub struct Scratch {
 impl Scratch {
     /// A new empty directory in `/dev/shm` if that has room, else in the system's temporary directory.
     pub fn new() -> Self {
-        let builder = |base: &Path| tempfile::Builder::new().prefix("extant-test-").tempdir_in(base);
         let dir = shm_with_room()
-            .and_then(|base| builder(&base).ok())
-            .or_else(|| builder(&std::env::temp_dir()).ok())
+            .and_then(|base| below(&base).ok())
+            .or_else(|| below(&std::env::temp_dir()).ok())
             .expect("cannot make a temporary directory");
         Self { dir }
+    }
+
+    /// A new empty directory that outlives the machine's start, and so is not in memory.
+    pub fn on_disk() -> Self {
+        Self { dir: below(Path::new("/var/tmp")).expect("a directory in /var/tmp") }
     }
 
     /// The directory.
@@ -47,6 +51,10 @@ impl Scratch {
         std::fs::create_dir_all(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         path
     }
+}
+
+fn below(base: &Path) -> std::io::Result<TempDir> {
+    tempfile::Builder::new().prefix("extant-test-").tempdir_in(base)
 }
 
 impl Default for Scratch {

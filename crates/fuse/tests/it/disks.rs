@@ -28,7 +28,10 @@ fn claim(device: &Path) -> io::Result<Option<Claim>> {
 
 impl Disk {
     fn new() -> Disk {
-        let image = make("default");
+        Disk::of(make("default"))
+    }
+
+    fn of(image: Image) -> Disk {
         let device = Loop::attach(image.path(), false);
         let dir = image.scratch().dir("mnt");
         let mut disk = Disk { mounted: None, device, image, dir };
@@ -122,7 +125,7 @@ fn swap_to(file: &Path) {
 #[test]
 pub fn files_can_be_swap_files() {
     const BYTES: usize = 4 << 20;
-    let mut disk = Disk::new();
+    let mut disk = Disk::of(make("default").copy_on_disk());
     let (written, kept, sparse) = (disk.path("written"), disk.path("kept"), disk.path("sparse"));
     fs::write(&written, vec![7; BYTES]).expect("write");
     swap_to(&written);
