@@ -70,11 +70,12 @@ mod tests {
     #[test]
     fn readers_see_words_of_one_writing() {
         let cell = SeqCell::<4>::new([0; 4]);
+        let writings = crate::times(20_000).into();
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     let mut last = 0;
-                    while last < 20_000 {
+                    while last < writings {
                         if let Some(words) = cell.read() {
                             assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
                             assert!(words[0] >= last && cell.first() >= words[0]);
@@ -83,7 +84,7 @@ mod tests {
                     }
                 });
             }
-            (1..=20_000).for_each(|n| cell.write([n; 4]));
+            (1..=writings).for_each(|n| cell.write([n; 4]));
         });
     }
 }
