@@ -448,8 +448,9 @@ mod tests {
             for (i, frame) in all.iter_mut().enumerate() {
                 assert_eq!(frame.len(), OF_ONE);
                 let at = i % 7;
-                assert!(frame[..at].iter().chain(&frame[at + 5..]).all(|b| *b == 0), "round {round}");
-                assert!(frame[at..at + 5].iter().all(|b| *b == 1 + i as u8 % 200), "round {round}");
+                assert_eq!(frame[..at], [0; OF_ONE][..at], "round {round}");
+                assert_eq!(frame[at..at + 5], [1 + i as u8 % 200; 5], "round {round}");
+                assert_eq!(frame[at + 5..], [0; OF_ONE][at + 5..], "round {round}");
                 frame.fill(255);
             }
         }
@@ -472,7 +473,7 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..crate::times(3000) {
                         let mut frame = frames.frame(0, &[]);
-                        assert!(frame.iter().all(|b| *b == 0));
+                        assert_eq!(*frame, [0; OF_THREADS]);
                         frame.fill(thread);
                         give.send((thread, frame)).unwrap();
                     }
@@ -481,7 +482,7 @@ mod tests {
             drop(give);
             let mut kept = Vec::new();
             for (thread, frame) in get {
-                assert!(frame.iter().all(|b| *b == thread));
+                assert_eq!(*frame, [thread; OF_THREADS]);
                 kept.push(frame);
                 if kept.len() > 700 {
                     kept.drain(..350).for_each(drop);
