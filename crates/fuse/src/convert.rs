@@ -47,15 +47,6 @@ pub fn system_time(t: Timestamp) -> SystemTime {
     at.and_then(|at| at.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time of a request as a time of ext4. Before 1970 fuser (0.18) hands out the epoch less the seconds *and* less the nanoseconds, though
-/// nanoseconds count forward; the two parts of the difference are therefore the request's own numbers.
-pub fn timestamp(t: SystemTime) -> Timestamp {
-    match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => Timestamp { sec: d.as_secs() as i64, nsec: d.subsec_nanos() },
-        Err(e) => Timestamp { sec: -(e.duration().as_secs() as i64), nsec: e.duration().subsec_nanos() },
-    }
-}
-
 /// Attributes as the protocol has them.
 pub fn file_attr(a: &Attr, block_size: u32) -> FileAttr {
     FileAttr {
@@ -146,12 +137,6 @@ mod tests {
         for pair in [(0, 0), (8, 1), (259, 1_000_000), (4095, 0xf_ffff)] {
             assert_eq!(decode_rdev(encode_rdev(pair)), pair);
         }
-    }
-
-    #[test]
-    fn times_are_what_the_request_said() {
-        assert_eq!(timestamp(UNIX_EPOCH + Duration::new(15, 7)), Timestamp { sec: 15, nsec: 7 });
-        assert_eq!(timestamp(UNIX_EPOCH - Duration::new(3, 7)), Timestamp { sec: -3, nsec: 7 });
     }
 
     #[test]

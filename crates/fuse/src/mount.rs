@@ -2,14 +2,13 @@
 
 use crate::claim::Claim;
 use crate::connection::{self, hello};
-use crate::device::Device;
 use crate::server::Server;
-use crate::service::{Old, Service};
-use crate::{kernel, reader, ring, tune};
+use crate::service::Service;
+use crate::{fusermount, kernel, reader, ring, tune};
 use extant::{AccessTimes, Fs};
-use fuser::{Config, MountOption, Session, SessionACL};
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -108,38 +107,11 @@ pub struct Mounted {
 }
 
 impl MountOptions {
-    fn config(&self, read_only: bool) -> Config {
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(self.source.clone()),
-            MountOption::Subtype(self.subtype.clone()),
-            MountOption::DefaultPermissions,
-            if read_only { MountOption::RO } else { MountOption::RW },
-        ];
-        config.mount_options.extend(self.kernel.iter().map(|o| kernel_option(o)));
-        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(self.thread_count());
-        config.clone_fd = true;
-        config
-    }
-
     pub(crate) fn thread_count(&self) -> usize {
         match self.threads {
             0 => 2 * std::thread::available_parallelism().map_or(2, usize::from),
             n => n,
         }
-    }
-}
-
-fn kernel_option(name: &str) -> MountOption {
-    match name {
-        "nosuid" => MountOption::NoSuid,
-        "nodev" => MountOption::NoDev,
-        "noexec" => MountOption::NoExec,
-        "noatime" => MountOption::NoAtime,
-        "dirsync" => MountOption::DirSync,
-        "sync" => MountOption::Sync,
-        other => MountOption::CUSTOM(other.into()),
     }
 }
 
@@ -177,36 +149,32 @@ pub(crate) fn start(
         Transport::Device => Some(String::new()),
         Transport::IoUring | Transport::Auto => Transport::IoUring.missing(),
     };
-    let (thread, over_rings) = match nix::unistd::geteuid().is_root() {
-        true => start_as_root(service, dir, options, read_only, claim, why_not.is_none())?,
-        false => (start_as_user(service, dir, options, read_only)?, false),
-    };
+    let fuse = Arc::new(File::from(connect(dir, options, read_only, claim)?));
+    let started = serve(service, fuse, dir, options, why_not.is_none());
+    if started.is_err() {
+        unmount_dir(dir, true)?;
+    }
+    let (thread, over_rings) = started?;
     tune::raise_limits(dir);
     let missed = options.transport == Transport::IoUring && !over_rings;
     let instead = missed.then(|| why_not.unwrap_or("this kernel does not offer FUSE over io_uring".into()));
     Ok((thread, instead))
 }
 
-/// True if requests come through rings.
-fn start_as_root(
-    service: &Arc<impl Service>,
-    dir: &Path,
-    options: &MountOptions,
-    read_only: bool,
-    claim: Option<Claim>,
-    rings: bool,
-) -> io::Result<(Serving, bool)> {
-    let fuse = match claim {
-        Some(claim) => claim.mount(dir, options, read_only)?,
-        None => kernel::mount(dir, options, read_only)?,
-    };
-    let started = serve(service, Arc::new(fuse.into()), dir, options, rings);
-    if started.is_err() {
-        unmount_dir(dir, true)?;
+/// Mounts; requests will arrive at the descriptor.
+fn connect(dir: &Path, options: &MountOptions, read_only: bool, claim: Option<Claim>) -> io::Result<OwnedFd> {
+    match claim {
+        Some(claim) => claim.mount(dir, options, read_only),
+        None if is_root() => kernel::mount(dir, options, read_only),
+        None => fusermount::mount(dir, options, read_only),
     }
-    started
 }
 
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Starts the threads that serve a connection. True if requests come through rings.
 fn serve(
     service: &Arc<impl Service>,
     fuse: Arc<File>,
@@ -221,24 +189,6 @@ fn serve(
         false => reader::start(service.clone(), fuse, dir, options.thread_count())?,
     };
     Ok((thread, over_rings))
-}
-
-/// fusermount3(1) mounts for them.
-fn start_as_user(
-    service: &Arc<impl Service>,
-    dir: &Path,
-    options: &MountOptions,
-    read_only: bool,
-) -> io::Result<Serving> {
-    let config = options.config(read_only);
-    let device = Device::new(service.clone(), options.thread_count())?;
-    let session = Session::new(device, dir, &config)?;
-    let notifier = session.notifier();
-    service.connect(Box::new(move |old| match old {
-        Old::Pages(ino, off, len) => notifier.inval_inode(ino, off, len),
-        Old::Inode(_) => Err(io::ErrorKind::Unsupported.into()),
-    }));
-    std::thread::Builder::new().name("extant-fuse".into()).spawn(move || session.run())
 }
 
 impl Mounted {
@@ -310,14 +260,9 @@ fn sync(dir: &Path) -> io::Result<()> {
 }
 
 fn unmount_dir(dir: &Path, lazy: bool) -> io::Result<()> {
-    if nix::unistd::geteuid().is_root() {
-        let flags = if lazy { nix::mount::MntFlags::MNT_DETACH } else { nix::mount::MntFlags::empty() };
-        return Ok(nix::mount::umount2(dir, flags)?);
+    if !is_root() {
+        return fusermount::unmount(dir, lazy);
     }
-    let how = if lazy { "-uz" } else { "-u" };
-    let status = std::process::Command::new("fusermount3").arg(how).arg(dir).status()?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(io::Error::other(format!("fusermount3 {how} failed: {status}"))),
-    }
+    let flags = if lazy { nix::mount::MntFlags::MNT_DETACH } else { nix::mount::MntFlags::empty() };
+    Ok(nix::mount::umount2(dir, flags)?)
 }

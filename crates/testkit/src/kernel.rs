@@ -5,6 +5,17 @@ use crate::tool::{arg, need_root, run};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// Has the kernel offer FUSE over io_uring, which is off at first.
+#[track_caller]
+pub fn enable_rings() {
+    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+    if let Err(e) = std::fs::write(SWITCH, "1") {
+        panic!(
+            "FUSE over io_uring cannot be tested here: {SWITCH}: {e} (Linux 6.14 with CONFIG_FUSE_IO_URING, and root)"
+        );
+    }
+}
+
 /// A loop device over an image, detached when dropped.
 #[derive(Debug)]
 pub struct Loop {

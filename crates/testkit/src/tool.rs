@@ -28,7 +28,7 @@ fn package_of(tool: &str) -> &str {
     match tool {
         "mke2fs" | "e2fsck" | "debugfs" | "dumpe2fs" | "tune2fs" | "resize2fs" | "e2freefrag" | "chattr" | "lsattr"
         | "e2image" => "e2fsprogs",
-        "mount" | "umount" | "losetup" | "findmnt" | "unshare" | "fallocate" => "mount util-linux",
+        "mount" | "umount" | "losetup" | "findmnt" | "unshare" | "fallocate" | "setpriv" => "mount util-linux",
         "setfattr" | "getfattr" => "attr",
         "setfacl" | "getfacl" => "acl",
         "fusermount3" => "fuse3",

@@ -222,26 +222,18 @@ impl<'a> Copier<'a> {
 
     /// Attributes of something that can be opened.
     fn attributes_by_fd(&self, to: &File, node: &Node, attr: &Attr) -> Result {
-        if self.root {
-            rustix::fs::fchown(to, Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid)))?;
-        } else {
-            self.left_owner(attr);
-        }
-        rustix::fs::fchmod(to, self.mode(attr))?;
+        let owned = self.owner(attr, |uid, gid| rustix::fs::fchown(to, uid, gid))?;
+        rustix::fs::fchmod(to, mode(attr, owned))?;
         self.xattrs(node, |name, value| rustix::fs::fsetxattr(to, name, value, XattrFlags::empty()))?;
         Ok(rustix::fs::futimens(to, &times(attr))?)
     }
 
     /// Attributes of something that is better not opened.
     fn attributes_by_name(&self, dir: BorrowedFd<'_>, name: &OsStr, node: &Node, attr: &Attr) -> Result {
-        if self.root {
-            let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
-            rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-        } else {
-            self.left_owner(attr);
-        }
+        let set = |uid, gid| rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+        let owned = self.owner(attr, set)?;
         if attr.ftype != FileType::Symlink {
-            rustix::fs::chmodat(dir, name, self.mode(attr), AtFlags::empty())?;
+            rustix::fs::chmodat(dir, name, mode(attr, owned), AtFlags::empty())?;
         }
         // There is no call that takes a directory and a name.
         let path = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
@@ -249,16 +241,15 @@ impl<'a> Copier<'a> {
         Ok(rustix::fs::utimensat(dir, name, &times(attr), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Permissions; without set-user-id and set-group-id where the owner could not be set.
-    fn mode(&self, attr: &Attr) -> Mode {
-        let bits = u32::from(attr.mode) & if self.root { 0o7777 } else { 0o1777 };
-        Mode::from_raw_mode(bits)
-    }
-
-    fn left_owner(&self, attr: &Attr) {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        if (attr.uid, attr.gid) != (uid, gid) {
-            self.job.left(Left::Owner);
+    /// Sets the owner. False if this user may not, or there is no such owner here.
+    fn owner(&self, attr: &Attr, set: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>) -> Result<bool> {
+        match set(Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid))) {
+            Ok(()) => Ok(true),
+            Err(No::PERM | No::INVAL) => {
+                self.job.left(Left::Owner);
+                Ok(false)
+            }
+            Err(e) => Err(e.into()),
         }
     }
 
@@ -336,6 +327,11 @@ fn split(path: &[u8]) -> (&[u8], &OsStr) {
         Some(at) => (&path[..at], OsStr::from_bytes(&path[at + 1..])),
         None => (b"", OsStr::from_bytes(path)),
     }
+}
+
+/// Permissions; without set-user-id and set-group-id where the owner could not be set.
+fn mode(attr: &Attr, owned: bool) -> Mode {
+    Mode::from_raw_mode(u32::from(attr.mode) & if owned { 0o7777 } else { 0o1777 })
 }
 
 fn times(attr: &Attr) -> Timestamps {

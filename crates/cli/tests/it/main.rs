@@ -7,4 +7,5 @@ mod mounting;
 mod program;
 mod reading;
 mod recovery;
+mod unprivileged;
 mod usage;

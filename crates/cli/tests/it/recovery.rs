@@ -6,7 +6,7 @@ use extant_testkit::kernel::{Loop, Mount, Shutdown};
 use extant_testkit::{FeatureSet, Image};
 
 /// An image with a journal to replay and an orphan: the kernel was stopped after a commit.
-fn crashed(set: &FeatureSet) -> Image {
+pub fn crashed(set: &FeatureSet) -> Image {
     let image = set.make();
     let mount = Mount::new(image.path(), "");
     for i in 0..100 {

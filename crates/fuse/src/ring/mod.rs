@@ -29,14 +29,13 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// Why this transport cannot be used here, if it cannot.
 pub fn missing() -> Option<String> {
-    missing_of(fs::read_to_string(ENABLED), nix::unistd::geteuid().is_root())
+    missing_of(fs::read_to_string(ENABLED))
 }
 
-fn missing_of(switch: io::Result<String>, root: bool) -> Option<String> {
+fn missing_of(switch: io::Result<String>) -> Option<String> {
     match switch {
         Err(_) => Some("this kernel has no FUSE over io_uring (Linux 6.14 has, with CONFIG_FUSE_IO_URING)".into()),
         Ok(value) if value.trim() != "Y" => Some(format!("FUSE over io_uring is off (write 1 to {ENABLED})")),
-        Ok(_) if !root => Some("FUSE over io_uring needs root here".into()),
         Ok(_) => None,
     }
 }
@@ -105,11 +104,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told() {
-        let told = |switch: io::Result<&str>, root| missing_of(switch.map(Into::into), root).unwrap_or_default();
-        assert!(told(Err(io::ErrorKind::NotFound.into()), true).contains("has no FUSE over io_uring"));
-        assert!(told(Ok("N\n"), true).contains(ENABLED));
-        assert!(told(Ok("Y\n"), false).contains("root"));
-        assert_eq!(missing_of(Ok("Y\n".into()), true), None);
+        let told = |switch: io::Result<&str>| missing_of(switch.map(Into::into)).unwrap_or_default();
+        assert!(told(Err(io::ErrorKind::NotFound.into())).contains("has no FUSE over io_uring"));
+        assert!(told(Ok("N\n")).contains(ENABLED));
+        assert_eq!(missing_of(Ok("Y\n".into())), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::watchdog::Watchdog;
 use extant::{Fs, OpenOptions};
 use extant_fuse::{MountOptions, Mounted, Transport, mount};
 use extant_testkit::image::{FeatureSet, Image};
+use extant_testkit::kernel::enable_rings;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
@@ -22,16 +23,6 @@ fn everywhere() -> Transport {
         enable_rings();
     }
     transport
-}
-
-/// Has the kernel offer FUSE over io_uring, which is off at first.
-fn enable_rings() {
-    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-    if let Err(e) = std::fs::write(SWITCH, "1") {
-        panic!(
-            "FUSE over io_uring cannot be tested here: {SWITCH}: {e} (Linux 6.14 with CONFIG_FUSE_IO_URING, and root)"
-        );
-    }
 }
 
 /// How this thread's test is served.
