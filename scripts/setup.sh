@@ -15,6 +15,7 @@ need fuse2fs fuse2fs
 need getfattr attr
 need getfacl acl
 need losetup util-linux
+need pgrep procps
 need fio fio
 need dbench dbench
 need stress-ng stress-ng
