@@ -475,6 +475,62 @@ mod cache {
         });
     }
 
+    /// An object enters the table while a lookup comes: it is found whole or not at all, and in the end it is on the lists.
+    #[test]
+    fn entering_against_a_lookup() {
+        model(|| {
+            let cache = Arc::new(Cache::new(Level::Leaf, 1));
+            let (value, live) = value();
+            let held = Held::unlisted(1, value);
+            let other = cache.clone();
+            let reader = thread::spawn(move || {
+                if let Some(held) = other.get(1) {
+                    use_it(&held);
+                }
+            });
+            assert!(cache.lock(1).enter(&held).is_none());
+            drop(held);
+            reader.join().unwrap();
+            assert_eq!((cache.len(), cache.unused()), (1, 1));
+            assert!(live.load(Ordering::Relaxed) && cache.get(1).is_some());
+        });
+    }
+
+    /// An object enters the table while another reference goes: whichever is the last one leaves it to the table.
+    #[test]
+    fn entering_against_a_last_reference() {
+        model(|| {
+            let cache = Arc::new(Cache::new(Level::Leaf, 1));
+            let (value, live) = value();
+            let held = Held::unlisted(1, value);
+            let another = held.clone();
+            let user = thread::spawn(move || drop(another));
+            assert!(cache.lock(1).enter(&held).is_none());
+            drop(held);
+            user.join().unwrap();
+            assert_eq!((cache.len(), cache.unused()), (1, 1));
+            assert!(live.load(Ordering::Relaxed) && cache.get(1).is_some());
+        });
+    }
+
+    /// Two enter it at once: it is in the table once, and goes once.
+    #[test]
+    fn entering_twice() {
+        model(|| {
+            let cache = Arc::new(Cache::new(Level::Leaf, 1));
+            let (value, live) = value();
+            let held = Held::unlisted(1, value);
+            let (another, other) = (held.clone(), cache.clone());
+            let user = thread::spawn(move || drop(other.lock(1).enter(&another)));
+            drop(cache.lock(1).enter(&held));
+            drop(held);
+            user.join().unwrap();
+            assert_eq!((cache.len(), cache.unused()), (1, 1));
+            drop(cache.lock(1).remove_if(1, |count, _| count == 0));
+            assert!(!live.load(Ordering::Relaxed) && cache.is_empty());
+        });
+    }
+
     /// A reference outlives the cache, or goes while the cache does.
     #[test]
     fn last_reference_against_the_end_of_the_cache() {

@@ -30,12 +30,14 @@ pub struct FsStats {
     pub usage: Usage,
     /// Free-space trees.
     pub space: SpaceStats,
-    /// Inodes in memory.
+    /// Inodes in memory that can be looked up by number.
     pub inodes_cached: usize,
+    /// Inodes in memory that have no name and that nobody looks up by number.
+    pub inodes_nameless: usize,
+    /// Of those that can be looked up, inodes that nobody uses, about.
+    pub inodes_unused: usize,
     /// Inodes that are held, by a FUSE kernel for example, without being in memory.
     pub inodes_parked: usize,
-    /// Of these, inodes that nobody uses, about.
-    pub inodes_unused: usize,
     /// Inodes that left memory to stay within its bound.
     pub inodes_evicted: u64,
     /// Names in memory.
@@ -62,6 +64,7 @@ impl FsStats {
             usage: ops.usage(),
             space: st.alloc.space_stats(),
             inodes_cached: ops.vfs.inodes.len(),
+            inodes_nameless: ops.vfs.inodes.nameless(),
             inodes_parked: ops.vfs.inodes.parked(),
             inodes_unused: ops.vfs.inodes.unused(),
             inodes_evicted: ops.vfs.inodes.evicted(),

@@ -78,6 +78,7 @@ impl Inode {
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             root_verified: AtomicBool::new(false),
+            unlisted: AtomicBool::new(false),
             counts: Counts { refs: Lockref::new(0), life: Life::default() },
         }
     }

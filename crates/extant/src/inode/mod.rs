@@ -91,6 +91,8 @@ pub struct Inode {
     pub ftype: FileType,
     /// The root of the extent tree was verified since it was read.
     pub root_verified: AtomicBool,
+    /// It has no name, and the inode table does not have it. Changed under `rw`, but by who makes it.
+    pub unlisted: AtomicBool,
     published: Published,
     /// Pages of a regular file.
     pub pages: Pages,

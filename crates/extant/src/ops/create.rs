@@ -83,7 +83,8 @@ impl Operations {
         self.for_caller(who, || self.create_once(who, &dir.0, name, mode, &what))
     }
 
-    /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked.
+    /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked. Until then
+    /// [`Operations::node`] does not find it, unless [`Operations::make_findable`] says that it has to.
     pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
         self.for_caller(who, || {
             let dir = &dir.0;
@@ -103,8 +104,15 @@ impl Operations {
             }
             inode.edit(st, &mut h)?.links = 0;
             inode.hold(1)?;
-            Ok(Node(self.vfs.inodes.insert(inode)))
+            Ok(Node(self.vfs.inodes.insert_nameless(inode)))
         })
+    }
+
+    /// A file without a name is to be found by its number from now on, as a FUSE kernel asks for it. ESTALE if it is being freed.
+    pub fn make_findable(&self, node: &Node) -> Result<()> {
+        let _own = node.0.read_lock()?;
+        self.vfs.inodes.enter(&node.0);
+        Ok(())
     }
 
     /// As [`Operations::with_space`], on behalf of somebody: quota limits do not bind root.

@@ -22,11 +22,11 @@ impl Operations {
         if node.0.ftype == FileType::Directory {
             return Err(Errno::Perm.into());
         }
-        self.with_space(|| self.link_once(&node.0, &dir.0, name))
+        self.with_space(|| self.link_once(node, &dir.0, name))
     }
 
-    fn link_once(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-        let st = self.st();
+    fn link_once(&self, node: &Node, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        let (st, inode): (_, &Arc<Inode>) = (self.st(), &node.0);
         st.writable()?;
         let _dir = dir.rw.write();
         let _own = lock_inodes([inode]);
@@ -41,6 +41,10 @@ impl Operations {
         // Before anything is changed: their slots can be read.
         dir.touch(st, &mut h)?;
         inode.touch(st, &mut h)?;
+        if nameless {
+            // Before its slot can say that it has a link: then it could be loaded a second time.
+            self.vfs.inodes.enter(&node.0);
+        }
         st.whole(&mut h, |h| {
             dir::insert(st, h, dir, name, inode.ino, inode.ftype)?;
             if nameless {

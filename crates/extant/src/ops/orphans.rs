@@ -189,6 +189,8 @@ impl Operations {
     /// Frees blocks, attributes and number. Freeing has begun, so the inode gets no new holder.
     pub(super) fn free(&self, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();
+        // Dropped when nothing is locked any more.
+        let unlisted;
         let _lock = inode.rw.write();
         if inode.links() > 0 {
             // A link that had been begun came first.
@@ -208,8 +210,9 @@ impl Operations {
             return Err(Corrupt::new("inode bitmap").field("freed inode is free").at_inode(inode.ino).into());
         }
         inode.touch(st, &mut h)?;
+        unlisted = self.vfs.inodes.let_go(inode);
         let left = st.whole(&mut h, |h| self.free_number(h, inode, st.now()))?;
-        if left == Left::Unmade {
+        if left == Left::Unmade && unlisted.is_none() {
             self.reaper.lingering.push(inode.clone());
         }
         Ok(())
@@ -229,7 +232,7 @@ impl Operations {
         // Before the number is free: whoever still refers to this inode must not write over the next one's slot.
         inode.end_free();
         let unmade = st.dirty.forget_new(h, inode);
-        if !unmade {
+        if !unmade && self.vfs.inodes.knows(inode) {
             self.reaper.departed.local().lock().push_back((h.tid(), inode.clone()));
         }
         st.alloc.free_inode(h, inode.ino, inode.ftype, unmade)?;

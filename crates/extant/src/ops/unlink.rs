@@ -48,7 +48,7 @@ impl Operations {
         let (child, left) = if is_dir { self.remove_dir(dir, name)? } else { self.remove_file(dir, name)? };
         match left {
             Left::Orphan => {
-                self.vfs.inodes.nameless(&child);
+                self.vfs.inodes.lost_name(&child);
                 self.bury_or_free(&child);
             }
             Left::Unmade => self.forget_unmade(child),

@@ -2,6 +2,7 @@
 
 mod dentries;
 mod moves;
+mod nameless;
 mod parked;
 mod search;
 mod table;

@@ -8,6 +8,9 @@
 //!   pages and claims that departure drops anyway is reached). So with no reference, which the cache's lock keeps so, and one
 //!   `Arc`, nobody else has it or can get it.
 //! - A load that overlaps with a removal in its shard is repeated, since it may have read an old slot.
+//! - An inode without a name whose number nobody knows is in no table: [`Nameless`] has a reference to it. It enters the table once,
+//!   before it gets a name, or when somebody asks for that who will look it up by number. Until then a lookup of its number ends as one of a
+//!   freed inode does; its slot may not have been written yet.
 //! - Holds of an inode that is not in memory are parked: they go there when it leaves, and come back when it is loaded, both
 //!   under its shard's lock. Only an inode with links leaves while somebody holds it: nothing is to be done when it is let go.
 //!
@@ -17,10 +20,12 @@
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
+use crate::vfs::nameless::Nameless;
 use crate::vfs::parked::Parked;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
+use extant_sync::atomic::Ordering;
 use extant_sync::cache::{Cache, Depart, Departed, Held, Verdict};
 use extant_sync::epoch::Guard;
 use extant_sync::lockref::Lockref;
@@ -42,6 +47,7 @@ pub struct InodeTable {
     limit: usize,
     evicted: ShardedCounter,
     parked: Parked,
+    nameless: Nameless,
 }
 
 impl Depart for Inode {
@@ -69,6 +75,7 @@ impl InodeTable {
             limit,
             evicted: ShardedCounter::default(),
             parked: Parked::default(),
+            nameless: Nameless::default(),
         }
     }
 
@@ -97,7 +104,14 @@ impl InodeTable {
             if let Some(inode) = self.peek(ino) {
                 return alive(inode);
             }
+            if self.nameless.has(ino) {
+                return Err(Errno::Stale.into());
+            }
             let before = self.cache.removals(ino.0);
+            if let Some(inode) = self.peek(ino) {
+                // It was nameless when it was not found.
+                return alive(inode);
+            }
             let loaded = Inode::load(st, ino)?;
             if !unlinked && !reachable(&loaded) {
                 return Err(Errno::Stale.into());
@@ -139,6 +153,40 @@ impl InodeTable {
         inode
     }
 
+    /// Keeps a new inode without a name out of the table.
+    pub fn insert_nameless(&self, inode: Arc<Inode>) -> InodeRef {
+        inode.unlisted.store(true, Ordering::Release);
+        let inode = InodeRef::unlisted(inode.ino.0, inode);
+        self.nameless.insert(inode.clone());
+        inode
+    }
+
+    /// An inode gets its first name, or is to be looked up by number: from now on it is in the table. The caller has locked its content,
+    /// so that it is not freed meanwhile.
+    pub fn enter(&self, inode: &InodeRef) {
+        if !inode.unlisted.load(Ordering::Acquire) {
+            return;
+        }
+        self.parked.take(inode.ino);
+        let before = self.cache.lock(inode.ino.0).enter(inode);
+        drop(before);
+        // Whoever looks for it in both places, here first, meets it.
+        self.nameless.remove(inode);
+        inode.unlisted.store(false, Ordering::Release);
+        self.bound();
+    }
+
+    /// Whether the table has the inode, or had it.
+    pub fn knows(&self, inode: &Inode) -> bool {
+        !inode.unlisted.load(Ordering::Acquire)
+    }
+
+    /// Lets go of an inode that is being freed, if it never entered the table. No lock of a room below should be held when what this gives
+    /// is dropped.
+    pub fn let_go(&self, inode: &Inode) -> Option<InodeRef> {
+        if self.knows(inode) { None } else { self.nameless.remove(inode) }
+    }
+
     /// Gives `n` holds of an inode back that is not in memory. The inode if it is, and nothing was done; ESTALE if nobody holds it.
     pub fn release_parked(&self, ino: InodeNr, n: u64) -> Result<Option<InodeRef>> {
         let shard = self.cache.lock(ino.0);
@@ -168,13 +216,15 @@ impl InodeTable {
     }
 
     /// An inode lost its last name.
-    pub fn nameless(&self, inode: &Inode) {
+    pub fn lost_name(&self, inode: &Inode) {
         self.cache.unlist(inode.ino.0);
     }
 
     /// Inodes in memory without a link, for unmount: their holders are gone with the mount.
     pub fn unlinked(&self) -> Vec<Arc<Inode>> {
-        let mut found = Vec::new();
+        // Before the table: what gets a name meanwhile enters that first.
+        let mut found = self.nameless.all();
+        found.retain(|inode| !inode.freeing());
         self.each(|inode| {
             if inode.links() == 0 && !inode.freeing() {
                 found.push(inode.clone());
@@ -190,7 +240,12 @@ impl InodeTable {
         }
     }
 
-    /// Inodes in memory.
+    /// Inodes in memory that have no name and never entered the table.
+    pub fn nameless(&self) -> usize {
+        self.nameless.len()
+    }
+
+    /// Inodes in the table.
     pub fn len(&self) -> usize {
         self.cache.len()
     }

@@ -17,6 +17,7 @@ mod held;
 mod hostile;
 mod life;
 mod mkfs;
+mod nameless;
 mod names;
 mod nokey;
 mod numbers;

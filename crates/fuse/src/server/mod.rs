@@ -186,6 +186,8 @@ impl Service for Server {
             let caller = Caller { uid: who.uid, gid: who.gid, umask: umask as u16 };
             // The engine's own hold is the kernel's lookup.
             let node = self.ops.create_nameless(&caller, &self.node(dir)?, (mode & 0o7777) as u16)?;
+            // The kernel knows it by its number alone.
+            self.ops.make_findable(&node)?;
             let made = self.entry_of(&node);
             if writes(flags) {
                 self.writers.open(made.attr.ino);

@@ -9,7 +9,8 @@
 //! - An object in the table that nobody has a reference to is on the LRU lists, but for moments: between a last
 //!   reference's going and its putting the object there, and while a walk that has isolated it decides. One that is not worth
 //!   keeping need not be on them.
-//! - An object that was never put into the table needs neither its lock nor the lists'.
+//! - An object that was never put into the table needs neither its lock nor the lists'. Whoever has a reference to it may put it
+//!   there: as long as he has that, it cannot be the last one that goes.
 //!
 //! # Locking
 //! Shard of the table > the object's own lock (its count stands still) > a shard of the lists. A walk over the lists goes the
@@ -182,7 +183,8 @@ impl<T: Object> Slot<T> {
 }
 
 impl<T: Object> Held<T> {
-    /// An object that no table has, since nobody looks it up by its number. It goes with its last reference.
+    /// An object that no table has, since nobody looks it up by its number. It goes with its last reference, unless it was
+    /// put into a table meanwhile ([`CacheShard::enter`]).
     pub fn unlisted(key: u32, value: T) -> Self {
         let node = Box::into_raw(Node::new(Slot::new(key, ptr::null_mut(), value)));
         // SAFETY: it came from a box.
@@ -488,6 +490,28 @@ impl<T: Object> CacheShard<'_, T> {
         // SAFETY: a cache's shard borrows the cache.
         unsafe { self.core.as_ref() }.len.add(1);
         (Held { node }, before)
+    }
+
+    /// Puts an object into the table that was made outside of it ([`Held::unlisted`]), unless that was done already. What had its
+    /// number before leaves the table, as with [`CacheShard::insert`]. One that was taken out of a table should not come back: a
+    /// lookup under way might miss others.
+    pub fn enter(&mut self, held: &Held<T>) -> Option<Departed<T>> {
+        let slot = held.slot();
+        // Relaxed: who puts it into the table or takes it out has locked this shard.
+        if !slot.core.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let before = self.remove_if(slot.key, |_, _| true);
+        {
+            // Whoever gives the last reference up afterwards finds the cache under this lock.
+            let _guard = slot.value.refs().lock();
+            slot.core.store(self.core.as_ptr(), Ordering::Relaxed);
+        }
+        // SAFETY: it is in no table, and the reference keeps it; from here on the last one leaves it to the cache.
+        unsafe { self.locked.put(held.node) };
+        // SAFETY: a cache's shard borrows the cache.
+        unsafe { self.core.as_ref() }.len.add(1);
+        before
     }
 
     /// Takes an object out of the table if `accepts` says so of its references and itself; it comes back if nobody has a

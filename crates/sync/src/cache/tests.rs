@@ -137,6 +137,24 @@ fn references_outlive_the_cache() {
 }
 
 #[test]
+fn what_enters_is_found_and_stays() {
+    let cache = cache();
+    let (first, second) = (Value::default(), Value::default());
+    drop(cache.lock(7).insert(7, first.clone()));
+    let held = Held::unlisted(7, second.clone());
+    assert!(cache.get(7).is_some_and(|found| !found.same(&held)));
+    // What had the number is gone, and nobody had it.
+    assert!(cache.lock(7).enter(&held).is_some() && gone(&first) == 1);
+    assert!(cache.lock(7).enter(&held).is_none(), "it is there");
+    assert!(cache.get(7).is_some_and(|found| found.same(&held)));
+    assert_eq!((cache.len(), cache.unused(), cache.removals(7)), (1, 0, 1));
+    drop(held);
+    assert_eq!((cache.unused(), gone(&second)), (1, 0));
+    assert_eq!(cache.shrink(4, |_| Verdict::Evict).len() + cache.shrink(4, |_| Verdict::Evict).len(), 1);
+    assert_eq!((cache.len(), gone(&second)), (0, 1));
+}
+
+#[test]
 fn a_walk_meets_all() {
     let cache = cache();
     let held: Vec<_> = (0..100).map(|key| cache.lock(key).insert(key, Value::default()).0).collect();

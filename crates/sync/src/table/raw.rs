@@ -216,16 +216,29 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
     }
 
     pub(crate) fn insert(&mut self, node: Box<Node<T>>) -> ptr::NonNull<Node<T>> {
+        // SAFETY: it comes from a box, so nobody else has it.
+        unsafe {
+            let node = ptr::NonNull::new_unchecked(Box::into_raw(node));
+            self.put(node);
+            node
+        }
+    }
+
+    /// Puts a node onto its chain that others refer to already. It should have been on none: who stands on a node that comes back
+    /// goes on along another chain, and misses what follows on his own.
+    ///
+    /// # Safety
+    /// It came from a box, is on no chain, and is not retired as long as it is on this one.
+    pub(crate) unsafe fn put(&mut self, node: ptr::NonNull<Node<T>>) {
         if self.totals.len >= self.buckets().heads.len() {
             self.grow();
         }
         self.totals.len += 1;
-        let head = self.buckets().head(node.value.hash());
-        node.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
-        let node = Box::into_raw(node);
-        head.store(node, Ordering::Release);
-        // SAFETY: it came from a box.
-        unsafe { ptr::NonNull::new_unchecked(node) }
+        // SAFETY: the caller's promise: it is alive.
+        let own = unsafe { node.as_ref() };
+        let head = self.buckets().head(own.value.hash());
+        own.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        head.store(node.as_ptr(), Ordering::Release);
     }
 
     /// Takes a node off its chain. It is the caller's, who retires it.

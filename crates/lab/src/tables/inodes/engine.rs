@@ -1,15 +1,16 @@
-//! The engine as a whole: inodes by number, and a tree whose inodes do not all fit into memory.
+//! The engine as a whole: inodes by number, files without a name, and a tree whose inodes do not all fit into memory.
 
 use super::THREADS;
 use crate::jobs;
 use crate::measure::{Limit, run_threads, share_out};
 use crate::side::{Setup, make_device};
-use crate::tables::{Common, Grid};
+use crate::tables::{Common, Grid, broken, turn};
 use crate::target::{Engine, Target, io_error};
-use extant::{Follow, Fs, OpenOptions};
+use extant::{Caller, Follow, Fs, OpenOptions};
 use extant_blocks::SparseDevice;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The least memory that an engine takes, in which some thousand inodes fit.
 const LITTLE: u64 = 64 << 20;
@@ -24,6 +25,7 @@ pub fn grids(common: &Common, files: usize) -> io::Result<Vec<Grid>> {
     jobs::fill(&engine, TOP, files, 2)?;
     let mut rates = Grid::new("the engine", "inodes/s", &["rate"], 0).plain();
     bulkstat(common, &engine, &mut rates)?;
+    let nameless = nameless(common, &engine, files / 10)?;
     engine.unmount()?;
 
     let engine = open(&base, OpenOptions::new().memory(LITTLE))?;
@@ -32,7 +34,7 @@ pub fn grids(common: &Common, files: usize) -> io::Result<Vec<Grid>> {
         Grid::new("inodes of the tree to inodes in memory", "times", &["files", "in memory", "times"], 0).plain();
     find(common, &engine, files, (&mut rates, &mut share))?;
     engine.unmount()?;
-    Ok(vec![rates, share])
+    Ok(vec![rates, nameless, share])
 }
 
 fn open(base: &SparseDevice, options: OpenOptions) -> io::Result<Engine> {
@@ -67,6 +69,37 @@ fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()>
         }
     }
     Ok(())
+}
+
+/// Files that are made without a name and let go at once, until all are free again: each is put into the table, as a FUSE kernel
+/// wants it, or none is.
+fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> {
+    let title = "the engine's files without a name";
+    let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
+    let (fs, files) = (engine.fs(), files.max(64));
+    let dir = fs.root().map_err(io_error)?;
+    for run in 0..common.runs() {
+        for &threads in common.threads(&THREADS) {
+            for column in turn(run, 2) {
+                let start = Instant::now();
+                share_out(threads, files, |_| {
+                    let node = fs.create_nameless(&Caller::default(), &dir, 0o600).map_err(io_error)?;
+                    if column == 0 {
+                        fs.make_findable(&node).map_err(io_error)?;
+                    }
+                    fs.release(&node, 1);
+                    Ok(())
+                })?;
+                fs.sync().map_err(io_error)?;
+                let time = start.elapsed().as_secs_f64().max(1e-9);
+                if fs.stats().inodes_nameless > 0 {
+                    return Err(broken("never in it", "a file that nobody holds is not freed"));
+                }
+                grid.add(&format!("made and let go, {threads} threads"), column, files as f64 / time);
+            }
+        }
+    }
+    Ok(grid)
 }
 
 /// Lists all directories and looks at each file, as find(1) does with a test that needs attributes.
