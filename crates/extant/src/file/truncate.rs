@@ -136,8 +136,11 @@ fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
         return Ok(None);
     }
     let pieces = extent::pieces(st, inode, from, FEW + 1)?;
+    if pieces.len() > FEW {
+        return Ok(None);
+    }
     let credits: u32 = pieces.iter().map(|piece| extent::credits(st, inode, piece.len)).sum();
-    Ok((pieces.len() <= FEW && credits <= st.journal.max_credits() / 4).then_some(credits))
+    Ok((credits <= st.journal.max_credits() / 4).then_some(credits))
 }
 
 /// Credits for freeing part of a file.

@@ -112,9 +112,15 @@ impl Chunk {
 
     /// Drops pages, whatever their states.
     pub fn drop_pages(&mut self, gone: u64) {
-        if gone & self.states.present == self.states.present {
-            self.pages.clear();
-        } else {
+        let (going, staying) = (self.states.present & gone, self.states.present & !gone);
+        let lowest = going & going.wrapping_neg();
+        if staying < lowest {
+            // All that stay come first, as when a file is cut.
+            let kept = self.rank(lowest);
+            let last = self.pages.get(kept..).unwrap_or_default();
+            std::hint::black_box(last.iter().map(Content::look).sum::<usize>());
+            self.pages.truncate(kept);
+        } else if going != 0 {
             let mut bits = each(self.states.present);
             self.pages.retain(|_| bits.next().is_some_and(|bit| gone & bit == 0));
         }

@@ -83,6 +83,17 @@ impl Content {
         Content { stored: shared, ..*self }
     }
 
+    /// Looks at what dropping it will change. Counts are changed one after the other, each waiting for its memory; whoever has looked at
+    /// several before has waited for all of them at once.
+    #[inline]
+    pub fn look(&self) -> usize {
+        match &self.stored {
+            Stored::Bytes(bytes) => Arc::strong_count(bytes),
+            Stored::Own(_) => 0,
+            Stored::Shared(frame) => Arc::strong_count(frame),
+        }
+    }
+
     fn stored_range(&self) -> Range<usize> {
         self.at as usize..self.at as usize + self.stored.bytes().len()
     }
