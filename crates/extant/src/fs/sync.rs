@@ -1,8 +1,8 @@
 //! Making everything durable.
 //!
 //! A sync walks the inodes with dirty pages, waits for those under writeback, and commits: it visits no clean inode. Who
-//! asks while one runs shares the next one with all others who do. Where nothing has to be done, a look at a few words
-//! says so: the data that an operation left behind waits on the first list, then on the second, then in the running
+//! asks while one runs shares the next one with all others who do; after one of many, that waits a moment for as many.
+//! Where nothing has to be done, a look at a few words says so: the data that an operation left behind waits on the first list, then on the second, then in the running
 //! transaction or for a flush, and each is looked at before the next. Before all of them come files without a name whose
 //! last holder has let go: what they own is free when a sync returns.
 
