@@ -7,6 +7,8 @@ FUZZ_SECONDS ?= 3600
 CRASH_SECONDS ?= 3600
 CRASH_WORKERS ?= 2
 FIGURES ?= docs/figures.tsv
+# Where cargo puts programs.
+TARGET = $(shell scripts/target.sh)
 
 .PHONY: all run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests lint loom races setup clean
 
@@ -20,7 +22,7 @@ setup:
 # Builds an image, mounts it, lets several programs write to it at once, unmounts it, checks it with e2fsck and the kernel.
 run: setup
 	$(CARGO) build --release -p extant-cli
-	scripts/demo.sh target/release/extant
+	scripts/demo.sh $(TARGET)/release/extant
 
 test: setup
 	scripts/test.sh
@@ -28,15 +30,15 @@ test: setup
 # Ratios against the kernel's ext4 and fuse2fs, in one run.
 bench: setup
 	$(CARGO) build --release -p extant-cli -p extant-lab
-	target/release/extant-lab bench --runs $(BENCH_RUNS)
-	target/release/extant-lab pairs --runs $(PAIR_RUNS)
+	$(TARGET)/release/extant-lab bench --runs $(BENCH_RUNS)
+	$(TARGET)/release/extant-lab pairs --runs $(PAIR_RUNS)
 
 # Designs of block allocators beside the engine, and how fragmented long use leaves a file system.
 space: setup
 	$(CARGO) build --release -p extant-lab
-	target/release/extant-lab space60t
-	target/release/extant-lab space-claims
-	target/release/extant-lab age
+	$(TARGET)/release/extant-lab space60t
+	$(TARGET)/release/extant-lab space-claims
+	$(TARGET)/release/extant-lab age
 
 # What each operation does to memory that threads share: WORKLOAD is one of those that `make contention` names, or `all`.
 contention:
@@ -94,8 +96,8 @@ stress: setup
 SUITE_SECONDS ?= 30
 conformance: setup
 	$(CARGO) build --release -p extant-cli
-	EXTANT_FSX_OPERATIONS=100000 EXTANT_FSX_SEEDS="1 2 3 4" scripts/conformance.sh target/release/extant
-	EXTANT_SUITE_SECONDS=$(SUITE_SECONDS) XFSTESTS=$(XFSTESTS) scripts/suites.sh target/release/extant
+	EXTANT_FSX_OPERATIONS=100000 EXTANT_FSX_SEEDS="1 2 3 4" scripts/conformance.sh $(TARGET)/release/extant
+	EXTANT_SUITE_SECONDS=$(SUITE_SECONDS) XFSTESTS=$(XFSTESTS) scripts/suites.sh $(TARGET)/release/extant
 
 # xfstests, from a built tree of it (docs/testing.md): AS=ext4, fuse, or kernel for the kernel's own ext4; TESTS as its `check` takes them.
 AS ?= ext4

@@ -2,14 +2,14 @@
 # Suites that others wrote, against the mount: pjdfstest (POSIX, system call by system call) and fsx (one file, random operations, each
 # read compared), on several kinds of images. After each, e2fsck has to have nothing to say.
 #
-#     scripts/conformance.sh [PROGRAM]      the program extant; target/debug/extant if not told
+#     scripts/conformance.sh [PROGRAM]      the program extant; cargo's debug/extant if not told
 #     EXTANT_FSX_OPERATIONS=N               operations of each fsx run
 #     EXTANT_FSX_SEEDS="1 2 3"              seeds of each kind of image
 #     EXTANT_SUITE_WORKERS="2 8"            so many run each suite at once, beside the runs of one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-extant=$(realpath "${1:-target/debug/extant}")
+extant=$(realpath "${1:-$(scripts/target.sh)/debug/extant}")
 tools=$(realpath -m .cache/tools/bin)
 expected=$(realpath tests/pjdfstest-expected.txt)
 operations=${EXTANT_FSX_OPERATIONS:-3000}

@@ -3,7 +3,7 @@
 # postmark, bonnie++, and fsstress where a built tree of xfstests is given. Each with 1, 2 and 8 workers, on an image of its own, in which
 # e2fsck has to find nothing afterwards.
 #
-#     scripts/suites.sh [PROGRAM]       the program extant; target/debug/extant if not told
+#     scripts/suites.sh [PROGRAM]       the program extant; cargo's debug/extant if not told
 #     EXTANT_SUITE_SECONDS=N            about how long each run takes, 1 if not told
 #     EXTANT_SUITE_WORKERS="1 2 8"
 #     EXTANT_SUITES="fio dbench …"      which ones
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-extant=$(realpath "${1:-target/debug/extant}")
+extant=$(realpath "${1:-$(scripts/target.sh)/debug/extant}")
 PATH=$PATH:/usr/sbin:/sbin
 seconds=${EXTANT_SUITE_SECONDS:-1}
 workers=${EXTANT_SUITE_WORKERS:-"1 2 8"}

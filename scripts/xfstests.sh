@@ -4,7 +4,7 @@
 #
 #     scripts/xfstests.sh SUITE [OPTION…] [TEST…]      SUITE: its built tree; TEST: as its program `check` takes them; -g generic/quick
 #         --as ext4|fuse|kernel     ext4 if not told
-#         --program PROGRAM         the program extant; target/release/extant if not told
+#         --program PROGRAM         the program extant; cargo's release/extant if not told
 #         --results DIR             where results go; a new directory in the temporary one if not told
 #         --limit SECONDS           a test that takes longer is killed, and counts as hung; 600 if not told
 #         --images DIR              where images are, on a disk and not below /tmp; /var/tmp if not told
@@ -250,7 +250,7 @@ clean_up() {
 }
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-as=ext4 program=$here/target/release/extant results= limit=600 images=/var/tmp expected= tests=()
+as=ext4 program= results= limit=600 images=/var/tmp expected= tests=()
 [ $# -ge 1 ] || usage
 suite=$1
 shift
@@ -275,7 +275,7 @@ case $as in ext4 | fuse | kernel) ;; *) usage ;; esac
 [ "$(id -u)" -eq 0 ] || die "root is needed"
 suite=$(realpath "$suite")
 [ -x "$suite/check" ] && [ -x "$suite/ltp/fsstress" ] || die "$suite is no built tree of xfstests; docs/testing.md says how to build one"
-[ "$as" = kernel ] || program=$(realpath -e "$program") || die "the program extant is not there: make all"
+[ "$as" = kernel ] || program=$(realpath -e "${program:-$("$here/scripts/target.sh")/release/extant}") || die "the program extant is not there: make all"
 
 if [ -n "${devices:-}" ]; then
     # shellcheck disable=SC2086
