@@ -91,6 +91,8 @@ pub struct Volume {
     pub read_only: AtomicBool,
     /// Somebody stopped the file system as a power cut would; it is read-only then, too.
     pub shut_down: AtomicBool,
+    /// What is wrong in the file system's own structures ends all changes, when it is met.
+    pub stop_on_error: bool,
 }
 
 /// Inodes of this size have room for whole seconds only.
@@ -118,6 +120,13 @@ impl Volume {
     /// Whether somebody shut the file system down.
     pub fn is_shut_down(&self) -> bool {
         self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// Something was found to be wrong in the file system's own structures.
+    pub fn obey_error_policy(&self) {
+        if self.stop_on_error {
+            self.read_only.store(true, Ordering::Release);
+        }
     }
 
     /// Bytes of a block.

@@ -1,6 +1,7 @@
 //! Options of a mount, as `-o` has them.
 
 use extant::AccessTimes;
+use extant::format::ErrorPolicy;
 use extant_fuse::Transport;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ pub struct Options {
     pub zero_tables: bool,
     /// How long a change may stay in memory.
     pub commit: Option<Duration>,
+    /// What follows an error of the file system's own structures, instead of what the superblock says.
+    pub errors: Option<ErrorPolicy>,
     /// Bound on all caches together, in bytes.
     pub memory: Option<u64>,
     /// The image is accessed past the page cache.
@@ -63,6 +66,7 @@ impl Default for Options {
             discard: false,
             zero_tables: true,
             commit: None,
+            errors: None,
             memory: None,
             direct_io: false,
             writeback_cache: None,
@@ -202,7 +206,9 @@ impl Options {
             ("threads", number) => self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?,
             ("transport", name) => self.transport = name.parse().map_err(|()| wrong())?,
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
-            ("errors", "continue" | "remount-ro" | "panic") => {}
+            ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
+            ("errors", "remount-ro") => self.errors = Some(ErrorPolicy::RemountReadOnly),
+            ("errors", "panic") => self.errors = Some(ErrorPolicy::Panic),
             // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is changed.
             ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}
             ("data" | "io" | "errors" | "prefetch_block_bitmaps", _) => return Err(wrong()),

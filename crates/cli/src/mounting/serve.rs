@@ -98,6 +98,9 @@ fn open_options(plan: &Plan) -> OpenOptions {
     if let Some(path) = &own.journal {
         options = options.journal(path);
     }
+    if let Some(policy) = own.errors {
+        options = options.errors(policy);
+    }
     if let Some(interval) = own.commit {
         options = options.commit_interval(interval);
     }

@@ -5,7 +5,7 @@ use crate::program::{Server, await_that, done, extant, is_mount, json, refused};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Manifest, Plan, Shape};
-use extant_testkit::{FeatureSet, Scratch, e2fsck};
+use extant_testkit::{FeatureSet, Scratch, debugfs, e2fsck};
 use std::io::Write;
 use std::path::Path;
 
@@ -192,6 +192,26 @@ fn a_read_only_mount_changes_nothing() {
         done(&args!["ls", image.path()]);
         server.unmount();
         assert!(before == image.bytes(), "{options}");
+    }
+}
+
+/// The option goes before what the superblock says, which is `continue`.
+#[test]
+fn an_error_ends_changes_if_the_mount_is_told_so() {
+    for (options, ends) in [("rw", false), ("errors=remount-ro", true), ("errors=remount-ro,errors=continue", false)] {
+        let image = FeatureSet::named("default").make_sized(16 << 20);
+        debugfs::write(image.path(), "set_inode_field lost+found block[5] 0xFFFFFF");
+        let scratch = Scratch::new();
+        let dir = scratch.dir("mnt");
+        let _mounted = Mounted(&dir);
+        done(&args!["mount", "-o", options, image.path(), &dir]);
+        std::fs::read_dir(dir.join("lost+found"))
+            .and_then(|mut list| list.next().transpose())
+            .expect_err("it is damaged");
+        let written = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
+        assert_eq!(written == Err(std::io::ErrorKind::ReadOnlyFilesystem), ends, "{options}: {written:?}");
+        run("umount", &[&dir]).must_succeed();
+        await_free(image.path());
     }
 }
 

@@ -20,7 +20,6 @@ use crate::error::{Error, Result};
 use crate::groups::Kind;
 use extant_blocks::Buffer;
 use extant_format::bitmap;
-use extant_format::superblock::ErrorPolicy;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::{Freezer, Handle, Seal, Tid};
 use extant_sync::atomic::{AtomicU64, Ordering};
@@ -215,8 +214,6 @@ impl Blocks {
     fn tell(&self, error: &Error) {
         tracing::error!("{error}");
         self.groups.note(error);
-        if self.groups.superblock().error_policy() != ErrorPolicy::Continue {
-            self.vol.read_only.store(true, Ordering::Release);
-        }
+        self.vol.obey_error_policy();
     }
 }

@@ -17,7 +17,7 @@ use crate::vfs::Vfs;
 use crate::volume::{Rng, Volume, superblock_seconds};
 use extant_blocks::{BlockDevice, Cache};
 use extant_format::features::{Compat, Incompat, RoCompat};
-use extant_format::superblock::{Geometry, State, SuperFlags, Superblock};
+use extant_format::superblock::{ErrorPolicy, Geometry, State, SuperFlags, Superblock};
 use extant_format::types::InodeNr;
 use extant_journal::{Config, Journal, Log, LogFeatures, recovery};
 use extant_sync::atomic::{AtomicBool, Ordering};
@@ -359,6 +359,7 @@ pub(super) fn build(
         rng: options.seed.map_or_else(|| Rng::spread(chance()), Rng::new),
         read_only: AtomicBool::new(!write),
         shut_down: AtomicBool::new(false),
+        stop_on_error: options.errors.unwrap_or_else(|| sb.error_policy()) != ErrorPolicy::Continue,
     };
     let vol = Arc::new(vol);
     let groups = Arc::new(Groups::open(vol.clone(), sb)?);

@@ -6,6 +6,7 @@ use crate::inode::PlugPolicy;
 use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, ImageSpec, Place, parse_image_spec};
+use extant_format::superblock::ErrorPolicy;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub struct OpenOptions {
     pub(crate) claimed: bool,
     pub(crate) direct_io: bool,
     pub(crate) commit_interval: Duration,
+    pub(crate) errors: Option<ErrorPolicy>,
     pub(crate) memory: u64,
     pub(crate) names: bool,
     pub(crate) clock: Arc<dyn Clock>,
@@ -52,6 +54,7 @@ impl Default for OpenOptions {
             wait: false,
             direct_io: false,
             commit_interval: Duration::from_secs(5),
+            errors: None,
             memory: default_memory(),
             names: true,
             clock: Arc::new(SystemClock),
@@ -120,6 +123,13 @@ impl OpenOptions {
     /// How long a change may stay in memory only.
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.commit_interval = interval;
+        self
+    }
+
+    /// What follows when something is wrong in the file system's own structures, instead of what the superblock says: changes go on, or there are
+    /// no more of them (a library does not panic the machine: that policy ends changes, too).
+    pub fn errors(mut self, policy: ErrorPolicy) -> Self {
+        self.errors = Some(policy);
         self
     }
 

@@ -39,10 +39,8 @@ use crate::store::Store;
 use crate::vfs::{Follow, Identity, InodeRef, Vfs, alive};
 use anchor::Anchors;
 use extant_format::features::Incompat;
-use extant_format::superblock::ErrorPolicy;
 use extant_format::types::InodeNr;
 use extant_journal::Tid;
-use extant_sync::atomic::Ordering;
 use extant_sync::epoch::pin;
 use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, write_all_arc};
 use orphans::Reaper;
@@ -245,9 +243,7 @@ impl Operations {
             let st = self.st();
             tracing::error!("{e}");
             st.groups.note(e);
-            if st.groups.superblock().error_policy() != ErrorPolicy::Continue {
-                st.read_only.store(true, Ordering::Release);
-            }
+            st.obey_error_policy();
         }
         done
     }

@@ -261,6 +261,33 @@ fn an_error_is_still_known_after_a_replay() {
     assert!(!e2fsck::check(image.path()).is_clean());
 }
 
+/// What the options say goes before what the superblock says.
+#[test]
+fn who_opens_says_what_follows_an_error() {
+    use extant::format::ErrorPolicy::{Continue, Panic, RemountReadOnly};
+    let found = [("continue", None, false), ("remount-ro", None, true), ("panic", None, true)];
+    let told = [
+        ("remount-ro", Some(Continue), false),
+        ("continue", Some(RemountReadOnly), true),
+        ("continue", Some(Panic), true),
+    ];
+    for (superblock, policy, ends) in found.into_iter().chain(told) {
+        let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-e", superblock]);
+        debugfs::write(image.path(), "set_inode_field <11> block[5] 0xFFFFFF");
+        let options = policy.map_or(OpenOptions::new(), |policy| OpenOptions::new().errors(policy));
+        let fs = Fs::open(image.path(), &options).unwrap();
+        let root = fs.root().unwrap();
+        assert!(
+            fs.resolve("/lost+found/name", Follow::No).is_err_and(|e| e.errno() == 117),
+            "{superblock}, {policy:?}"
+        );
+        let made = create(&fs, &root, "file").map(|_| ());
+        assert_eq!(made.is_err_and(|e| e.is(Errno::RoFs)), ends, "{superblock}, {policy:?}");
+        drop(root);
+        let _ = fs.unmount();
+    }
+}
+
 /// Another host takes the file system: from then on nothing is written, not even to give it back.
 #[test]
 fn what_another_host_has_taken_is_left_alone() {

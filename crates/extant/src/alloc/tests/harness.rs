@@ -79,6 +79,7 @@ impl House {
             rng: Rng::new(1),
             read_only: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
+            stop_on_error: false,
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);
         let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
