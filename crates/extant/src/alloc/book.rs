@@ -178,6 +178,8 @@ impl Blocks {
             self.clear(h, g, &used, purpose, &buffer)?;
             self.defer(h.tid(), g, used.iter().map(|part| part.run));
         }
+        // What else it calls free may be a file's, too.
+        let wrong = wrong.inspect_err(|error| self.give_up(g, error));
         match own.first() {
             Some(part) => Err(wrong_free(g, part.start, "belongs to the file system")),
             None => wrong,

@@ -9,8 +9,8 @@
 //!   costs no credits.
 //! - What is noted is used by its bitmap, and so nobody's to claim, until it is booked; then it is held until the transaction is durable.
 //!   It counts as pending from the note on.
-//! - What turns out, when it is booked, to be free already stays as it is: the error is noted in the superblock, and the error policy
-//!   obeyed. The one who freed it has long gone on.
+//! - What turns out, when it is booked, to be free already stays as it is: the error is noted in the superblock, the error policy
+//!   obeyed, and nothing allocated in the group any more. The one who freed it has long gone on.
 
 use super::Alloc;
 use super::blocks::Blocks;
@@ -207,7 +207,7 @@ impl Blocks {
             write(&buffer, &used)?;
             self.defer(tid, g, used.iter().map(|part| part.run));
         }
-        wrong
+        wrong.inspect_err(|error| self.give_up(g, error))
     }
 
     /// Records a corruption that nobody is told of, and obeys the error policy.

@@ -117,10 +117,14 @@ impl Blocks {
         let mut bitmap = self.bitmaps.get(g.index()).ok_or_else(none)?.lock();
         let t = self.shape.tree_of(g);
         let slot = self.trees.get(t as usize).ok_or_else(none)?;
-        if bitmap.bad {
+        let (is_bad, is_loaded) = {
+            let tree = slot.lock();
+            (tree.is_bad(self.shape.mask(g)), tree.is_loaded(self.shape.mask(g)))
+        };
+        if bitmap.bad || is_bad {
             return Err(Corrupt::new("block bitmap").at_group(g).into());
         }
-        if slot.lock().is_loaded(self.shape.mask(g)) {
+        if is_loaded {
             return Ok(());
         }
         let runs = match group::free_runs_of(self, g) {
@@ -159,26 +163,35 @@ impl Blocks {
         self.memory.loaded(t);
     }
 
-    /// Gives a group up: nothing is allocated there, and what it had is taken from the budget.
     fn disable(&self, g: GroupNr, error: Error) -> Error {
-        tracing::error!("group {g} is not used for allocation any more: {error}");
-        let t = self.shape.tree_of(g);
-        self.summaries.set(g.0, &Summary::default());
-        let mut held = 0;
-        if let Some(slot) = self.trees.get(t as usize) {
-            let mut tree = slot.lock();
-            self.settle_and_mark(t, &mut tree, self.shape.mask(g));
-            let units = self.shape.units(g);
-            held = tree.held.count(units.clone()) + self.leaving(t, g).count(units);
-            self.change(t, &mut tree, |tree| {
-                tree.bad |= self.shape.mask(g);
-                self.renew_outside(t, tree);
-            });
-        }
-        let free = self.groups.with(g, |desc| desc.free_clusters);
-        self.budget.correct(free.saturating_sub(held).into());
+        self.give_up(g, &error);
         self.groups.note(&error);
         error
+    }
+
+    /// Gives a group up, whose bitmap the caller has locked: nothing is allocated there any more, and what it had is taken from the budget. What
+    /// is claimed there may be booked still, and what is used be freed.
+    pub(super) fn give_up(&self, g: GroupNr, error: &Error) {
+        let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
+        let Some(slot) = self.trees.get(t as usize) else { return };
+        let mut tree = slot.lock();
+        if tree.is_bad(mask) {
+            return;
+        }
+        tracing::error!("group {g} is not used for allocation any more: {error}");
+        self.summaries.set(g.0, &Summary::default());
+        self.settle_and_mark(t, &mut tree, mask);
+        let units = self.shape.units(g);
+        let held = tree.held.count(units.clone()) + self.leaving(t, g).count(units.clone());
+        self.change(t, &mut tree, |tree| {
+            tree.free.unload(units);
+            tree.loaded &= !mask;
+            tree.bad |= mask;
+            self.renew_outside(t, tree);
+        });
+        drop(tree);
+        let free = self.groups.with(g, |desc| desc.free_clusters);
+        self.budget.correct(free.saturating_sub(held).into());
     }
 
     /// Forgets a tree; what is known of its groups stays.
