@@ -117,6 +117,30 @@ fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
     save(&device.to_vec()).assert_clean();
 }
 
+/// A file that is made without a name is recorded from its beginning: after a cut nothing of it is left.
+#[test]
+fn what_never_had_a_name_is_freed_after_a_cut() {
+    for setup in [ONE_BLOCK, LIST] {
+        let image = Image::mke2fs(8 << 20, setup.args);
+        let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+        let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+        let root = fs.root().expect("root");
+        let node = fs.create_nameless(&Caller::default(), &root, 0o600).expect("O_TMPFILE");
+        fs.write_direct(&node, 0, &[7; 5000], false).expect("write");
+        fs.sync().expect("sync");
+        fs.crash();
+        drop((node, root));
+        let bytes = device.to_vec();
+        let verdict = e2fsck::recover(save(&bytes).path());
+        assert!(verdict.is_clean(), "{}: {verdict:?}", setup.name);
+        let device = Arc::new(MemDevice::from_bytes(&bytes));
+        let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+        assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (1, 0), "{}", setup.name);
+        fs.unmount().expect("unmount");
+        save(&device.to_vec()).assert_clean();
+    }
+}
+
 #[test]
 fn wrong_records_are_dropped_and_right_ones_kept() {
     let mut image = left(ONE_BLOCK.args, 3);

@@ -43,6 +43,8 @@ struct Mix<'a> {
     /// Names that were taken away and not given again.
     gone: BTreeSet<String>,
     held: Vec<File>,
+    /// A file that never had a name.
+    nameless: Option<(Node, Known)>,
     made: u8,
     /// Files whose names have changed since their last fsync: fdatasync promises nothing of names.
     renamed: BTreeSet<u64>,
@@ -79,7 +81,7 @@ impl Mix<'_> {
     }
 
     fn step(&mut self) {
-        match self.rng.below(18) {
+        match self.rng.below(20) {
             0..=4 => self.write(),
             5 => self.truncate(),
             6 | 7 => self.allocate(),
@@ -91,6 +93,7 @@ impl Mix<'_> {
             12 => self.own(),
             13 => self.sync_dir(),
             14 => self.hold(),
+            15 | 16 => self.make_nameless(),
             _ => self.sync(),
         }
     }
@@ -101,10 +104,37 @@ impl Mix<'_> {
         let node = self.stage.fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(path);
         self.names.insert(path.into(), node.ino());
         self.renamed.insert(node.ino());
+        let known = self.new_file();
+        self.files.insert(node.ino(), known);
+    }
+
+    fn new_file(&mut self) -> Known {
         // Not the half that garbage has.
         self.made = self.made % 9 + 1;
-        let known = Known { owner: self.made << 4, direct: self.rng.one_in(3), ..Known::default() };
-        self.files.insert(node.ino(), known);
+        Known { owner: self.made << 4, direct: self.rng.one_in(3), ..Known::default() }
+    }
+
+    /// Makes a file without a name, which gets one the next time, or goes.
+    fn make_nameless(&mut self) {
+        let (dir, name, path) = self.pick();
+        let Some((node, known)) = self.nameless.take() else {
+            let node = self.stage.fs.create_nameless(&Caller::default(), &dir, 0o644).expect("O_TMPFILE");
+            let mut known = self.new_file();
+            let len = self.rng.between(1, 9000) as usize;
+            known.data = known.bytes(len);
+            self.stage.fs.write_direct(&node, 0, &known.data, false).expect("write");
+            self.nameless = Some((node, known));
+            return;
+        };
+        if !self.names.contains_key(&path) && self.rng.one_in(2) {
+            self.stage.forget(&path);
+            self.stage.fs.link(&node, &dir, name.as_bytes()).expect("link");
+            self.gone.remove(&path);
+            self.names.insert(path, node.ino());
+            self.files.insert(node.ino(), known);
+            self.renamed.insert(node.ino());
+        }
+        self.stage.fs.release(&node, 1);
     }
 
     fn write(&mut self) {
@@ -288,6 +318,9 @@ impl Mix<'_> {
     /// All is promised, which holds when the file system was closed.
     fn promise_all(&mut self) {
         self.held.clear();
+        if let Some((node, _)) = self.nameless.take() {
+            self.stage.fs.release(&node, 1);
+        }
         self.gone.iter().for_each(|name| self.stage.promise(name, Promise::Gone));
         for (name, ino) in &self.names {
             let known = self.files[ino].clone();
@@ -331,6 +364,7 @@ fn run(stage: &Stage, top: &str, seed: u64) {
         files: BTreeMap::new(),
         gone: BTreeSet::new(),
         held: Vec::new(),
+        nameless: None,
         made: 0,
         renamed: BTreeSet::new(),
     };
