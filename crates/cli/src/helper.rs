@@ -211,7 +211,7 @@ fn unmount(call: &Call, subtype: &str) -> Result {
         return Err(Failure::new(format_args!("{}: umount failed", place.display())));
     }
     match source {
-        Some(source) if !call.lazy && table::served(&source).is_empty() => anew::await_server(&source),
+        Some(source) if !call.lazy => anew::await_server(&source),
         _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::program::{EXTANT, is_mount};
 use extant_testkit::tool::{Printed, run};
-use extant_testkit::{FeatureSet, Scratch, e2fsck, kernel};
+use extant_testkit::{FeatureSet, Image, Scratch, e2fsck, kernel};
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -214,19 +214,63 @@ fn what_was_opened_for_reading_becomes_writable_if_nobody_uses_it() {
     image.assert_clean();
 }
 
+/// What cannot be had for writing is there for reading, as before.
+#[test]
+fn a_mount_that_cannot_become_writable_stays() {
+    let names = Names::new();
+    let journal = Image::mke2fs(8 << 20, &["-b", "4096", "-O", "journal_dev"]);
+    let on = kernel::Loop::attach(journal.path(), false);
+    let image =
+        Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-J", &format!("device={}", on.device().display())]);
+    drop(on);
+    let dir = names.0.dir("mnt");
+    names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro"]).must_succeed();
+    let remounted = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "remount,rw"]);
+    let found = dir.join("lost+found").is_dir();
+    let written = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
+    let unmounted = names.call("umount.fuse.extant", &args![&dir]);
+    assert!(remounted.code == 32 && remounted.errors().contains("journal"), "{remounted}");
+    assert!(found, "it is mounted");
+    assert_eq!(written, Err(std::io::ErrorKind::ReadOnlyFilesystem));
+    unmounted.must_succeed();
+}
+
+#[test]
+fn the_program_remounts_as_its_helper_does() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    run(EXTANT, &args!["mount", "-o", "ro", image.path(), &dir]).must_succeed();
+    let refused = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
+    let remounted = run(EXTANT, &args!["mount", "-o", "remount,rw", image.path(), &dir]);
+    let written = std::fs::write(dir.join("f"), "x");
+    names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+    assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem));
+    remounted.must_succeed();
+    written.unwrap();
+    image.assert_clean();
+}
+
 #[test]
 fn a_protected_disk_is_mounted_for_reading() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let dir = names.0.dir("mnt");
     let disk = kernel::Loop::attach(image.path(), true);
-    let mounted = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "rw"]);
+    let asked = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "rw,ro"]);
+    let unmounted_first = names.call("umount.fuse.extant", &args![&dir]);
+    let mounted = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "ro,rw"]);
     let refused = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
+    let remounted = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "remount,rw"]);
     let unmounted = names.call("umount.fuse.extant", &args![&dir]);
     drop(disk);
+    let asked = asked.must_succeed();
+    assert!(asked.errors().is_empty(), "the last word counts, and it was `ro`: {asked}");
+    unmounted_first.must_succeed();
     let mounted = mounted.must_succeed();
     assert!(mounted.errors().contains("write-protected, mounted read-only"), "{mounted}");
     assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem));
+    assert!(remounted.code == 32 && remounted.errors().contains("is write-protected"), "{remounted}");
     unmounted.must_succeed();
     image.assert_clean();
 }

@@ -1,7 +1,7 @@
 //! Names and inodes that leave memory, move and come, while others look them up.
 
 use extant::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr};
-use extant_testkit::{FeatureSet, Image};
+use extant_testkit::{FeatureSet, Image, debugfs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -278,4 +278,11 @@ fn the_flag_of_direct_access_is_handed_down() {
     drop((before, dir, root, made));
     fs.unmount().expect("unmount");
     image.assert_clean();
+    // Who has both may be told so again.
+    debugfs::write(image.path(), &format!("set_inode_field before flags 0x{both:X}"));
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let before = fs.resolve("/before", Follow::Yes).expect("it is there");
+    fs.set_flags(&before, both).expect("nothing changes");
+    drop(before);
+    fs.unmount().expect("unmount");
 }

@@ -14,6 +14,9 @@ use std::time::{Duration, SystemTime};
 /// Bytes of a label as the ioctls have it.
 const LABEL: usize = 256;
 
+/// Inode flags that say how content is stored.
+const EXTENTS_AND_INLINE: u32 = 0x0008_0000 | 0x1000_0000;
+
 /// `struct fstrim_range`.
 #[repr(C)]
 struct Range {
@@ -22,11 +25,25 @@ struct Range {
     min: u64,
 }
 
+/// `struct fsxattr`: flags, and numbers of which only that of the project is looked at.
+#[repr(C)]
+#[derive(Default)]
+struct Extended {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    cow_extent_size: u32,
+    padding: [u8; 8],
+}
+
 mod call {
     nix::ioctl_read!(label, 0x94, 49, [u8; super::LABEL]);
     nix::ioctl_write_ptr!(set_label, 0x94, 50, [u8; super::LABEL]);
     nix::ioctl_read!(shut_down, b'X', 125, u32);
     nix::ioctl_readwrite!(trim, b'X', 121, super::Range);
+    nix::ioctl_read!(extended, b'X', 31, super::Extended);
+    nix::ioctl_write_ptr!(set_extended, b'X', 32, super::Extended);
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
@@ -58,6 +75,21 @@ fn shut_down(dir: &Path) -> io::Result<i32> {
     let mut how = 1;
     // SAFETY: the kernel reads and writes no more than this number.
     Ok(unsafe { call::shut_down(File::open(dir)?.as_raw_fd(), &raw mut how) }?)
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn extended(file: &File) -> io::Result<u32> {
+    let mut found = Extended::default();
+    // SAFETY: `found` is laid out as the kernel's structure.
+    unsafe { call::extended(file.as_raw_fd(), &raw mut found) }?;
+    Ok(found.flags)
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn set_extended(file: &File, flags: u32) -> io::Result<i32> {
+    let wanted = Extended { flags, ..Extended::default() };
+    // SAFETY: `wanted` is laid out as the kernel's structure.
+    Ok(unsafe { call::set_extended(file.as_raw_fd(), &raw const wanted) }?)
 }
 
 #[test]
@@ -167,5 +199,26 @@ pub fn a_change_of_flags_shows_at_once() {
         let flags = rustix::fs::ioctl_getflags(&file).expect("flags");
         notes.call("set", rustix::fs::ioctl_setflags(&file, flags | rustix::fs::IFlags::NOATIME));
         notes.value("changed", ctime() > before);
+    });
+}
+
+/// Each flag by the other pair of ioctls, which has other bits for them; what is set by the one shows by the other.
+#[test]
+pub fn flags_have_two_names() {
+    same_as_kernel("default", |dir, notes| {
+        for bit in 0..32 {
+            let (file, sub) = (dir.join(format!("f{bit}")), dir.join(format!("d{bit}")));
+            File::create(&file).and_then(|_| fs::create_dir(&sub)).expect("new ones");
+            for (kind, path) in [("file", &file), ("directory", &sub)] {
+                let open = File::open(path).expect("open");
+                notes.call(format!("set {bit} of a {kind}"), set_extended(&open, 1 << bit));
+                notes.call(format!("get {bit} of a {kind}"), extended(&open));
+                // Which of them a new inode has by itself depends on its content.
+                let flags = rustix::fs::ioctl_getflags(&open).expect("flags");
+                notes.value(format!("flags by {bit} of a {kind}"), flags.bits() & !EXTENTS_AND_INLINE);
+                notes.call(format!("clear {bit} of a {kind}"), set_extended(&open, 0));
+                notes.call(format!("get {bit} cleared of a {kind}"), extended(&open));
+            }
+        }
     });
 }

@@ -7,9 +7,11 @@ use extant_fuse::{Claim, MountOptions, Mounted, mount_claimed};
 use extant_testkit::image::Image;
 use extant_testkit::kernel::Loop;
 use extant_testkit::tool::{Printed, run};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -141,7 +143,42 @@ pub fn files_can_be_swap_files() {
     disk.unmount();
 }
 
-/// Where blocks lie, as FIBMAP says, is where debugfs says that they lie, although nobody synced the file.
+mod call {
+    nix::ioctl_readwrite_bad!(place, 1, u32);
+}
+
+/// FIBMAP: where a block of a file lies; 0 if it lies nowhere.
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+fn place(file: &File, block: u32) -> u32 {
+    let mut place = block;
+    // SAFETY: the kernel reads and writes no more than this number.
+    unsafe { call::place(file.as_raw_fd(), &raw mut place) }.expect("FIBMAP");
+    place
+}
+
+/// Those of the file `f`, of which there are three, as debugfs names them.
+fn blocks_of(image: &Image) -> Vec<u32> {
+    let printed = run("debugfs", &[OsStr::new("-R"), OsStr::new("blocks /f"), image.path().as_os_str()]);
+    let printed = printed.must_succeed();
+    let blocks: Vec<u32> = printed.text().split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    assert_eq!(blocks.len(), 3, "{printed}");
+    blocks
+}
+
+/// Who asks has what was written put in its place first, which is in the kernel's pages only.
+#[test]
+pub fn blocks_have_their_places_when_they_are_asked_for() {
+    let mut disk = Disk::new();
+    let file = File::create(disk.path("f")).expect("create");
+    file.write_all_at(&[3; 10_000], 5 * 4096).expect("write");
+    let asked = [4, 5, 6, 7, 8].map(|block| place(&file, block));
+    drop(file);
+    disk.unmount();
+    let blocks = blocks_of(&disk.image);
+    assert_eq!(asked, [0, blocks[0], blocks[1], blocks[2], 0]);
+}
+
+/// Where blocks lie, as FIBMAP says, is where debugfs says that they lie, which is in one piece.
 #[test]
 pub fn blocks_lie_where_debugfs_says() {
     let mut disk = Disk::new();
@@ -151,14 +188,25 @@ pub fn blocks_lie_where_debugfs_says() {
     let shown = run("filefrag", &[OsStr::new("-Bve"), path.as_os_str()]).must_succeed();
     drop(file);
     disk.unmount();
-    let printed = run("debugfs", &[OsStr::new("-R"), OsStr::new("blocks /f"), disk.image.path().as_os_str()]);
-    let printed = printed.must_succeed();
-    let blocks: Vec<u32> = printed.text().split_whitespace().map(|word| word.parse().expect("a number")).collect();
-    assert_eq!(blocks.len(), 3, "{printed}");
+    let blocks = blocks_of(&disk.image);
     let text = shown.text();
     let extent = text.lines().find(|line| line.trim_start().starts_with("0:")).expect("an extent");
     let words = extent.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
     assert_eq!(words.take(6).collect::<Vec<u32>>(), [0, 5, 7, blocks[0], blocks[2], 3], "{shown}");
+}
+
+/// Content that goes through the log has no place that others may use: an older copy may go home later.
+#[test]
+pub fn logged_content_lies_nowhere() {
+    let mut disk = Disk::new();
+    let file = File::create(disk.path("f")).expect("create");
+    ioctl_setflags(&file, ioctl_getflags(&file).expect("flags") | IFlags::JOURNALING).expect("chattr +j");
+    file.write_all_at(&[3; 10_000], 0).expect("write");
+    file.sync_all().expect("fsync");
+    let asked = [0, 1, 2].map(|block| place(&file, block));
+    drop(file);
+    disk.unmount();
+    assert_eq!(asked, [0; 3]);
 }
 
 /// The version of the machine's kernel.
