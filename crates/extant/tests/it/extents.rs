@@ -407,3 +407,29 @@ fn unwritten_blocks_need_a_tree() {
     let error = file.open(false).allocate(Falloc::Allocate, 0, 1 << 20).unwrap_err();
     assert!(error.is(Errno::OpNotSupp), "{error}");
 }
+
+/// A place is told of what lies somewhere: neither of what is in memory only, nor of what lies in the inode, in a hole or in two places.
+#[test]
+fn a_place_is_told_of_what_has_one() {
+    let image = FeatureSet::named("inline_data").make_sized(16 << 20);
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    let [file, small] = [b"file", b"tiny"].map(|name| {
+        let node = fs.create(&Caller::default(), &root, name, 0o644, New::File).expect("create");
+        fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open")
+    });
+    small.write_at(0, b"in the inode").expect("write");
+    file.write_at(0, &[1; 8192]).expect("write");
+    file.write_at(16384, &[2; 4096]).expect("write");
+    let place = |file: &File, at: u64, len: u64| fs.place_of(file.node(), at, len).expect("a map");
+    assert_eq!((place(&file, 0, 4096), place(&small, 0, 12)), (None, None));
+    fs.sync().expect("sync");
+    let first = place(&file, 0, 8192).expect("it is written");
+    assert_eq!((place(&file, 4096, 4096), place(&file, 0, 4096)), (Some(first + 4096), Some(first)));
+    assert_eq!((place(&file, 8192, 4096), place(&file, 4096, 8192), place(&small, 0, 12)), (None, None, None));
+    drop((file, small, root));
+    fs.unmount().expect("unmount");
+    let blocks = debugfs::read(image.path(), "blocks file");
+    assert_eq!(blocks.split_whitespace().next().and_then(|word| word.parse().ok()), Some(first / 4096), "{blocks}");
+    image.assert_clean();
+}

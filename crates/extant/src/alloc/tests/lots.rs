@@ -95,11 +95,14 @@ fn what_is_free_already_stays_so_and_is_told_by_the_superblock() {
     house.check_counts();
 }
 
+/// Frees a run two times.
+type FreeTwice = fn(&House, (BlockNr, u32)) -> bool;
+
 /// A bitmap that calls free what a file has may do so of other blocks, too: in its group nothing is allocated any more, whoever finds out. What is
 /// used there is freed still.
 #[test]
 fn what_is_freed_twice_costs_its_group() {
-    let twice: [fn(&House, (BlockNr, u32)) -> bool; 2] = [
+    let ways: [FreeTwice; 2] = [
         |house, run| {
             note(house, run).unwrap();
             note(house, run).unwrap();
@@ -109,7 +112,7 @@ fn what_is_freed_twice_costs_its_group() {
         |house, run| give(house, run).and_then(|()| give(house, run)).is_err(),
     ];
     for set in ["1k", "bigalloc_1k"] {
-        for twice in twice {
+        for twice in ways {
             let house = House::named(set);
             let group = GroupNr(house.groups.count() - 1);
             let goal = house.vol.geo.first_block_of_group(group).0;
@@ -127,6 +130,9 @@ fn what_is_freed_twice_costs_its_group() {
             house.sync();
             house.evict();
             assert_eq!(house.alloc.usage().free, elsewhere, "{set}: nor of what is freed there");
+            let mut h = house.vol.start(house.alloc.credits(16)).unwrap();
+            assert!(house.alloc.book_free(&mut h, run.0, 16).is_err(), "{set}: nobody brings it back into memory");
+            drop(h);
             let before = clusters();
             while take(&house, &all(goal, 5000)).is_ok() {}
             assert_eq!((house.alloc.usage().free, clusters()), (0, before), "{set}: only what is elsewhere is had");
