@@ -9,6 +9,7 @@
 #         --limit SECONDS           a test that takes longer is killed, and counts as hung; 600 if not told
 #         --images DIR              where images are, on a disk and not below /tmp; /var/tmp if not told
 #         --expected FILE           results of an earlier run (of the kernel, say: its results.txt) to compare with
+#     scripts/xfstests.sh --page DIR…                  prints docs/xfstests.md from the results of runs
 #
 # Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the run. But some tests turn swapping on, for
 # all of the machine, onto a file of theirs. With images in memory that waits for itself for ever, on whatever file system. Ends with 1 if a
@@ -208,6 +209,35 @@ collect() {
     done >"$results/results.txt"
 }
 
+# What was run, for the page, and which tests of the group were not asked for.
+describe() { # when it began
+    local absent
+    absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
+        grep -vxFf <(cut -d' ' -f1 "$results/results.txt") | tr '\n' ' ' || true)
+    printf '%s\n' "as=$as" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
+        "code=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)" >"$results/about"
+}
+
+# The page docs/xfstests.md.
+print_page() { # directories of results
+    local dir as began ended limit code absent
+    cat <<'END'
+# xfstests, test by test
+
+The group `generic/quick` (see [testing.md](testing.md)), as `scripts/xfstests.sh --page` prints it from what runs left. Why tests fail that
+the kernel's ext4 passes is told in testing.md.
+END
+    for dir in "$@"; do
+        # shellcheck disable=SC1091
+        . "$dir/about"
+        printf '\n## As type `%s`\n\n' "$as"
+        echo "One pass of the code at \`$code\`, from $began to $ended (UTC), with images on a disk; a test may take $limit seconds."
+        [ -z "$absent" ] || echo "Not asked for: $absent."
+        echo
+        cat "$dir/table.md"
+    done
+}
+
 # The same as a table: the tests of each verdict, and those that did not run by the reason that the suite gave.
 tabulate() {
     echo "| tests | | which |"
@@ -252,6 +282,7 @@ clean_up() {
 here=$(cd "$(dirname "$0")/.." && pwd)
 as=ext4 program= results= limit=600 images=/var/tmp expected= tests=()
 [ $# -ge 1 ] || usage
+[ "$1" != --page ] || { print_page "${@:2}" && exit; }
 suite=$1
 shift
 while [ $# -gt 0 ]; do
@@ -296,7 +327,9 @@ for size in 4G 8G; do
     truncate -s $size "$work/$size.img"
     devices="$devices $(losetup --find --show "$work/$size.img")"
 done
+began=$(date -u '+%Y-%m-%d %H:%M')
 unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --program "$program" --results "$results" --limit "$limit" \
     --inside "${devices# }" "$work" "${tests[@]}"
 collect
+describe "$began"
 summarize
