@@ -1,7 +1,7 @@
 //! `e2fsck` as the judge of an image. The verdict is read from its text: the exit status alone is no proof.
 
-use crate::counts;
 use crate::tool::{Printed, arg, run_with_env};
+use crate::{counts, judge};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,14 +19,26 @@ impl Verdict {
     /// Panics with the complaints, if there are any.
     #[track_caller]
     pub fn assert_clean(&self) {
-        if let Verdict::Complaints(lines) = self {
-            panic!("e2fsck complains:\n  {}", lines.join("\n  "));
-        }
+        assert!(self.is_clean(), "{self}");
+    }
+
+    /// The verdict that has these complaints.
+    pub fn of(lines: Vec<String>) -> Self {
+        if lines.is_empty() { Verdict::Clean } else { Verdict::Complaints(lines) }
     }
 
     /// Whether nothing was found.
     pub fn is_clean(&self) -> bool {
         *self == Verdict::Clean
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Verdict::Clean => f.write_str("clean"),
+            Verdict::Complaints(lines) => write!(f, "complaints:\n  {}", lines.join("\n  ")),
+        }
     }
 }
 
@@ -43,30 +55,32 @@ pub struct Summary {
     pub blocks: u64,
 }
 
-/// Of so many images that [`check`] sees, one is looked at by the other programs, too: states of campaigns are many.
-const SAMPLE: usize = 8;
+/// Of so many images that [`check`] sees, one is looked at by the other programs, too, and of so many one is judged by all, the kernel's
+/// mount among them: states of campaigns are many.
+const SAMPLE: (usize, usize) = (4, 50);
 
 /// Runs `e2fsck -fn`, which changes nothing. An image that needs its journal replayed is not clean. The first image of a process, and
-/// some later ones, are checked as by [`check_by_all`].
+/// some later ones, are judged as by [`judge`](crate::judge::judge()), more as by [`check_by_all`].
 #[track_caller]
 pub fn check(image: &Path) -> Verdict {
     static SEEN: AtomicUsize = AtomicUsize::new(0);
     // Only a count: nothing is made visible by it.
-    match SEEN.fetch_add(1, Relaxed) % SAMPLE {
-        0 => check_by_all(image),
+    match SEEN.fetch_add(1, Relaxed) {
+        nth if nth % SAMPLE.1 == 0 => judge::judge(image),
+        nth if nth % SAMPLE.0 == 0 => check_by_all(image, &[]),
         _ => check_with(image, &[]),
     }
 }
 
-/// As [`check`]; of an image that is clean, what the other programs say is compared with it, and each contradiction is a complaint
+/// As [`check_with`]; of an image that is clean, what the other programs say is compared with it, and each contradiction is a complaint
 /// (see [`counts`](crate::counts)).
 #[track_caller]
-pub fn check_by_all(image: &Path) -> Verdict {
-    let printed = e2fsck(image, "-fn", &[]);
+pub fn check_by_all(image: &Path, args: &[&str]) -> Verdict {
+    let printed = e2fsck(image, "-fn", args);
     let verdict = verdict(&printed, |_| false);
     let summary = printed.text().lines().find_map(summary);
     match (verdict.is_clean(), summary) {
-        (true, Some(summary)) => from_lines(counts::contradictions(image, summary)),
+        (true, Some(summary)) => Verdict::of(counts::contradictions(image, summary)),
         _ => verdict,
     }
 }
@@ -90,7 +104,7 @@ pub fn recover(image: &Path) -> Verdict {
     if let Verdict::Complaints(lines) = check(image) {
         complaints.extend(lines.into_iter().map(|line| format!("after repair: {line}")));
     }
-    from_lines(complaints)
+    Verdict::of(complaints)
 }
 
 /// Runs `e2fsck -fy` whatever is wrong, and returns its report.
@@ -141,17 +155,13 @@ fn verdict(printed: &Printed, allowed: fn(&str) -> bool) -> Verdict {
         complaints.push(format!("the report has {summaries} summary lines"));
     }
     complaints.extend(bad_exit(printed.code, allowed("recovering journal")));
-    from_lines(complaints)
+    Verdict::of(complaints)
 }
 
 /// A complaint about the exit code, which is 0, or 1 where repairs are allowed.
 fn bad_exit(code: i32, repairs: bool) -> Option<String> {
     let fine = code == 0 || (repairs && code == 1);
     (!fine).then(|| format!("exit code {code}"))
-}
-
-fn from_lines(lines: Vec<String>) -> Verdict {
-    if lines.is_empty() { Verdict::Clean } else { Verdict::Complaints(lines) }
 }
 
 /// Leaves that are not full, as every file has that was written in no order, the kernel's too.

@@ -98,7 +98,7 @@ impl FeatureSet {
     }
 }
 
-/// A file system image in a temporary directory; both go away when it is dropped.
+/// A file system image in a temporary directory; both go away when it is dropped, and the image is judged then (see [`Scratch`]).
 #[derive(Debug)]
 pub struct Image {
     scratch: Scratch,
@@ -125,6 +125,7 @@ impl Image {
     pub fn mke2fs(bytes: u64, args: &[&str]) -> Self {
         let image = Self::blank(bytes);
         mke2fs(&image.path, args, &[]);
+        image.scratch.is_fine(&image.path);
         image
     }
 
@@ -172,10 +173,16 @@ impl Image {
         std::fs::read(&self.path).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()))
     }
 
-    /// Asserts that `e2fsck -fn` finds nothing at all, and that `dumpe2fs`, `debugfs` and `e2freefrag` count what it counted.
+    /// Asserts that all programs find the image fine: see [`judge`](crate::judge). What is written to it afterwards is judged in the end.
     #[track_caller]
     pub fn assert_clean(&self) {
-        crate::e2fsck::check_by_all(&self.path).assert_clean();
+        crate::judge::judge(&self.path).assert_clean();
+        self.scratch.is_fine(&self.path);
+    }
+
+    /// Nobody judges it in the end: it is damaged, say, which is what the test is about.
+    pub fn leave_unjudged(&self, why: &str) {
+        self.scratch.leave_unjudged("image", why);
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! - [`image`] makes file systems with `mke2fs`, one for each named feature set;
 //! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse what they print, [`counts`] compares it;
+//! - [`judge`] asks all of them, and compares the tree that the kernel walks with the one that Extant reads;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
 //! - [`figures`] keeps what long runs have counted;
+//! - [`memory`] is a device in memory whose image is judged, too;
 //! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests;
 //! - [`verity`] makes files with hash trees.
 //!
@@ -17,7 +19,9 @@ pub mod dumpe2fs;
 pub mod e2fsck;
 pub mod figures;
 pub mod image;
+pub mod judge;
 pub mod kernel;
+pub mod memory;
 pub mod rng;
 pub mod scratch;
 pub mod tool;
@@ -25,5 +29,6 @@ pub mod tree;
 pub mod verity;
 
 pub use image::{FEATURE_SETS, FeatureSet, Image};
+pub use memory::Memory;
 pub use scratch::Scratch;
 pub use tool::need;

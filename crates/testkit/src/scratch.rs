@@ -1,15 +1,31 @@
-//! Temporary directories for images: in memory where there is room, on disk otherwise.
+//! Temporary directories for images: in memory where there is room, on disk otherwise. When one goes, the images in it are judged.
 
+use crate::judge;
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 /// Memory that must be free in `/dev/shm` before images go there, in bytes.
 const ROOM: u64 = 2 << 30;
 
-/// A temporary directory, removed when dropped.
+/// A temporary directory, removed when dropped. Whatever file in it holds an ext4 file system is judged before (see [`judge`]), unless the
+/// test failed anyway, nobody wrote to it since it was made or judged, or [`Scratch::leave_unjudged`] said why not.
 #[derive(Debug)]
 pub struct Scratch {
     dir: TempDir,
+    known: Mutex<HashMap<PathBuf, Known>>,
+}
+
+/// What is known of an image.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    /// It was fine when it was last written to at this time, in nanoseconds.
+    Fine(i128),
+    /// Nobody shall judge it.
+    Unjudged,
 }
 
 impl Scratch {
@@ -19,12 +35,13 @@ impl Scratch {
             .and_then(|base| below(&base).ok())
             .or_else(|| below(&std::env::temp_dir()).ok())
             .expect("cannot make a temporary directory");
-        Self { dir }
+        Self { dir, known: Mutex::default() }
     }
 
     /// A new empty directory that outlives the machine's start, and so is not in memory.
     pub fn on_disk() -> Self {
-        Self { dir: below(Path::new("/var/tmp")).expect("a directory in /var/tmp") }
+        let dir = below(Path::new("/var/tmp")).expect("a directory in /var/tmp");
+        Self { dir, known: Mutex::default() }
     }
 
     /// The directory.
@@ -40,7 +57,7 @@ impl Scratch {
     /// Makes a sparse file of `bytes` bytes and returns its path.
     pub fn file(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.join(name);
-        let file = std::fs::File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let file = File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         file.set_len(bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         path
     }
@@ -48,9 +65,85 @@ impl Scratch {
     /// Makes a directory inside and returns its path.
     pub fn dir(&self, name: &str) -> PathBuf {
         let path = self.join(name);
-        std::fs::create_dir_all(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        fs::create_dir_all(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         path
     }
+
+    /// The image of this name, or each in a directory of this name, is not judged: `why` is for whoever reads the test.
+    pub fn leave_unjudged(&self, name: impl AsRef<Path>, why: &str) {
+        assert!(!why.is_empty(), "an image is left unjudged for a reason");
+        self.known().insert(self.join(name), Known::Unjudged);
+    }
+
+    /// What somebody else made or found fine is not judged until it is written to.
+    pub(crate) fn is_fine(&self, image: &Path) {
+        let written = fs::metadata(image).map(|found| written_at(&found));
+        let written = written.unwrap_or_else(|e| panic!("{}: {e}", image.display()));
+        self.known().entry(image.to_owned()).and_modify(|known| known.is_fine(written)).or_insert(Known::Fine(written));
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn to_be_judged(&self) -> Vec<PathBuf> {
+        let known = self.known();
+        let is_known = |path: &Path, found: &Metadata| match path.ancestors().find_map(|part| known.get(part)) {
+            Some(Known::Unjudged) => true,
+            Some(Known::Fine(written)) => *written == written_at(found),
+            None => false,
+        };
+        let mut images = Vec::new();
+        let own = fs::metadata(self.path()).map(|found| found.dev());
+        let mut pending = vec![self.path().to_owned()];
+        while let Some(dir) = pending.pop() {
+            // What is gone, or a mount whose server is, has nothing to judge.
+            for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+                let path = entry.path();
+                match fs::symlink_metadata(&path) {
+                    Ok(found) if found.is_dir() && own.as_ref().is_ok_and(|own| *own == found.dev()) => {
+                        pending.push(path)
+                    }
+                    Ok(found) if found.is_file() && is_ext4(&path) && !is_known(&path, &found) => images.push(path),
+                    _ => {}
+                }
+            }
+        }
+        images
+    }
+}
+
+impl Known {
+    fn is_fine(&mut self, at: i128) {
+        if let Known::Fine(written) = self {
+            *written = at;
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for image in self.to_be_judged() {
+            let complaints = judge::judge_at_last(&image);
+            assert!(complaints.is_clean(), "{}, left by this test: {complaints}", image.display());
+        }
+    }
+}
+
+fn written_at(found: &Metadata) -> i128 {
+    i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec())
+}
+
+/// Whether a file has the superblock of a file system.
+fn is_ext4(path: &Path) -> bool {
+    const SUPERBLOCK: u64 = 1024;
+    let mut start = [0; 0x64];
+    let read = File::open(path).and_then(|file| file.read_exact_at(&mut start, SUPERBLOCK));
+    let journal_device = start[0x60] & 8 != 0;
+    read.is_ok() && start[0x38..0x3a] == [0x53, 0xef] && !journal_device
 }
 
 fn below(base: &Path) -> std::io::Result<TempDir> {

@@ -1,7 +1,8 @@
 //! Devices that fail, are full, too short, or in use: the right caller is told, nothing hangs, what was durable stays.
 
 use extant::{Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, XattrMode};
-use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op};
+use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
+use extant_testkit::Memory;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::rng::Rng;
 use extant_testkit::{dumpe2fs, e2fsck};
@@ -13,7 +14,7 @@ const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 const MIB: u64 = 1 << 20;
 
-type Device = Arc<FaultDevice<Arc<MemDevice>>>;
+type Device = Arc<FaultDevice<Arc<Memory>>>;
 
 /// The timer does not interfere.
 fn options() -> OpenOptions {
@@ -21,7 +22,7 @@ fn options() -> OpenOptions {
 }
 
 fn device(bytes: &[u8]) -> Device {
-    Arc::new(FaultDevice::new(Arc::new(MemDevice::from_bytes(bytes))))
+    Arc::new(FaultDevice::new(Arc::new(Memory::from_bytes(bytes))))
 }
 
 fn open(device: &Device) -> Fs {
@@ -170,6 +171,8 @@ fn failing(bytes: &[u8], fault: Fault, strict: bool, journal: bool, what: &str) 
     device.heal();
     if journal {
         assert_recovers(&device, &durable, what);
+    } else {
+        device.inner().leave_unjudged("without a log nothing is promised after a failure");
     }
 }
 
@@ -419,7 +422,7 @@ fn an_image_is_written_by_one_at_a_time() {
 fn a_device_that_is_too_short_is_refused_with_both_lengths() {
     let bytes = FeatureSet::named("default").make_sized(8 * MIB).bytes();
     for len in [0, 1, 1024, 2047, 2048, 5000, 4 * MIB as usize, bytes.len() - 1] {
-        let device = Arc::new(MemDevice::from_bytes(&bytes[..len]));
+        let device = Arc::new(Memory::from_bytes(&bytes[..len]));
         for read_only in [false, true] {
             let error = Fs::open_device(device.clone(), &options().read_only(read_only)).unwrap_err();
             assert!(matches!(error, Error::Corrupt(_)), "{error:?}");

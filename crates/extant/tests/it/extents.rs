@@ -11,8 +11,9 @@ use std::ops::Range;
 
 /// One file of an image beside the blocks that it should have: block to the word that fills it.
 struct Sparse {
-    image: Image,
+    // Closed before the image is judged.
     fs: Option<Fs>,
+    image: Image,
     block: u64,
     model: BTreeMap<u64, u64>,
     size: u64,
@@ -338,6 +339,7 @@ fn damage(name: &str, seeds: Range<u64>) {
     for seed in seeds {
         let mut rng = Rng::new(seed);
         let image = file.image.copy();
+        image.leave_unjudged("it is damaged");
         let mut bytes = pristine.clone();
         for _ in 0..rng.between(1, 8) {
             let place = rng.pick(&places).clone();

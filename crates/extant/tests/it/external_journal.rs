@@ -27,11 +27,16 @@ impl Pair {
         let on = Loop::attach(journal.path(), false);
         let named = format!("device={}", on.device().display());
         let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", block_size, "-J", &named]);
-        Pair { journal, image }
+        Pair::of(journal, image)
     }
 
     fn copy(&self) -> Pair {
-        Pair { journal: self.journal.copy(), image: self.image.copy() }
+        Pair::of(self.journal.copy(), self.image.copy())
+    }
+
+    fn of(journal: Image, image: Image) -> Pair {
+        image.leave_unjudged("its log is on another device, with which `check` has it checked");
+        Pair { journal, image }
     }
 
     /// Runs `change` on the kernel's mount.

@@ -5,7 +5,8 @@ use extant::{
     Caller, Clock, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr,
     Timestamp, XattrMode,
 };
-use extant_blocks::{Fault, FaultDevice, MemDevice, Op};
+use extant_blocks::{Fault, FaultDevice, Op};
+use extant_testkit::Memory;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
 use extant_testkit::{debugfs, dumpe2fs, e2fsck};
@@ -40,8 +41,8 @@ fn image_of(bytes: &[u8]) -> Image {
     image
 }
 
-fn faulty(bytes: &[u8]) -> Arc<FaultDevice<MemDevice>> {
-    Arc::new(FaultDevice::new(MemDevice::from_bytes(bytes)))
+fn faulty(bytes: &[u8]) -> Arc<FaultDevice<Memory>> {
+    Arc::new(FaultDevice::new(Memory::from_bytes(bytes)))
 }
 
 /// The new name is there when the old name's block cannot be read.
@@ -162,6 +163,7 @@ fn inline_content_survives_a_failed_conversion() {
     drop((dirs, small, root));
     fs.unmount().unwrap();
     let groups = dumpe2fs::dump(image.path()).groups;
+    image.leave_unjudged("two groups have one bitmap");
     debugfs::write(image.path(), &format!("set_bg 1 block_bitmap {}", groups[0].block_bitmap));
     debugfs::write(image.path(), &format!("set_bg 1 free_blocks_count {}", groups[0].free_blocks));
 
@@ -235,6 +237,7 @@ fn opening_that_fails_leaves_the_image_as_it_was() {
         let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024", "-O", features]);
         let file = std::fs::File::options().write(true).open(image.path()).unwrap();
         file.write_all_at(&[0x55; 8], 2048 + 64).unwrap();
+        image.leave_unjudged("a descriptor is damaged");
         let before = image.bytes();
         let failed = Fs::open(image.path(), &options()).map(drop);
         assert!(matches!(failed, Err(Error::Corrupt(_))), "{failed:?}");
@@ -256,6 +259,7 @@ fn opening_that_fails_at_an_orphan_closes_what_it_began() {
     fs.unmount().unwrap();
     // The orphan's first extent leads out of the image.
     let ino = debugfs::stat(image.path(), "second").ino;
+    image.leave_unjudged("an orphan that cannot be freed stays");
     debugfs::write(image.path(), "sif second block[5] 0x7fffffff");
     debugfs::write(image.path(), "sif second links_count 0");
     debugfs::write(image.path(), &format!("ssv last_orphan {ino}"));
@@ -279,7 +283,8 @@ impl Clock for Still {
 #[test]
 fn fsync_flushes_what_was_written_over_before_an_error() {
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-e", "remount-ro"]);
-    // Time stands still, so that a write changes nothing but content.
+    // Time stands still, so that a write changes nothing but content. It is a time to come.
+    image.leave_unjudged("it was written to in a time to come");
     let options = options().clock(Arc::new(Still));
     let fs = Fs::open(image.path(), &options).unwrap();
     let dir = make(&fs, &fs.root().unwrap(), "dir", New::Dir);
@@ -293,6 +298,7 @@ fn fsync_flushes_what_was_written_over_before_an_error() {
     bytes[block * 4096 + 30] ^= 0xFF;
 
     let device = faulty(&bytes);
+    device.inner().leave_unjudged("a directory is damaged");
     let fs = Fs::open_device(device.clone(), &options).unwrap();
     let node = fs.resolve("/file", Follow::No).unwrap();
     fs.sync_node(&node, false).unwrap();
@@ -305,13 +311,14 @@ fn fsync_flushes_what_was_written_over_before_an_error() {
     // And once more, with a device that does not flush any more.
     let fs = reopened(&bytes, &options);
     let (device, fs, node) = fs;
+    device.inner().leave_unjudged("a directory is damaged");
     fs.write_direct(&node, 0, &[2; 4096], false).unwrap();
     assert!(fs.resolve("/dir/name", Follow::No).is_err());
     device.inject(Fault::new(Op::Flush, 0).from_then_on());
     assert_eq!(fs.sync_node(&node, true).unwrap_err().errno(), 5);
 }
 
-fn reopened(bytes: &[u8], options: &OpenOptions) -> (Arc<FaultDevice<MemDevice>>, Fs, Node) {
+fn reopened(bytes: &[u8], options: &OpenOptions) -> (Arc<FaultDevice<Memory>>, Fs, Node) {
     let device = faulty(bytes);
     let fs = Fs::open_device(device.clone(), options).unwrap();
     let node = fs.resolve("/file", Follow::No).unwrap();
@@ -360,6 +367,7 @@ fn a_listing_names_inodes_that_cannot_be_had() {
         make(&fs, &fs.root().unwrap(), name, New::File);
     }
     fs.unmount().unwrap();
+    image.leave_unjudged("a name leads nowhere");
     debugfs::write(image.path(), "clri two");
     let fs = Fs::open(image.path(), &options().read_only(true)).unwrap();
     let (mut names, mut without) = (Vec::new(), Vec::new());

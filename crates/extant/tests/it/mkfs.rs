@@ -1,8 +1,9 @@
 //! New file systems against e2fsck, dumpe2fs, mke2fs itself and the kernel.
 
 use extant::mkfs::{Error, Length, Options, Preset, Report, Zeroing, make};
-use extant_blocks::{BlockDevice, MemDevice, OpenOptions, SparseDevice};
+use extant_blocks::{BlockDevice, OpenOptions, SparseDevice};
 use extant_format::{Superblock, Timestamp};
+use extant_testkit::Memory;
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::tree::{Manifest, Plan, Shape};
@@ -296,7 +297,7 @@ fn differences(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String
 #[test]
 fn equal_seeds_give_equal_bytes() {
     let image = |seed| {
-        let device = MemDevice::new(64 * MIB);
+        let device = Memory::new(64 * MIB);
         let options = Options { seed: Some(seed), time: Some(Timestamp::new(TIME, 0)), ..Options::default() };
         make(&device, &options).unwrap();
         let mut bytes = vec![0; 64 << 20];

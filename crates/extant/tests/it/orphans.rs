@@ -2,9 +2,9 @@
 
 use crate::crash::{Setup, Stage, record, setup, sweep};
 use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
-use extant_blocks::MemDevice;
 use extant_format::{InodeNr, RoCompat, orphan};
 use extant_hostile::atlas::{Atlas, Kind, change_superblock};
+use extant_testkit::Memory;
 use extant_testkit::image::Image;
 use extant_testkit::kernel::Mount;
 use extant_testkit::{FeatureSet, e2fsck};
@@ -65,7 +65,7 @@ fn power_cuts_among_many_orphans_in_the_file_and_the_list() {
 /// An image with so many orphans, copied from a frozen file system: its journal is empty.
 fn left(args: &[&str], orphans: u64) -> Vec<u8> {
     let image = Image::mke2fs(8 << 20, args);
-    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");
     let held: Vec<Node> = (0..orphans).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
@@ -86,7 +86,7 @@ fn save(bytes: &[u8]) -> Image {
 #[test]
 fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
     let image = Image::mke2fs(8 << 20, ONE_BLOCK.args);
-    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");
     let held: Vec<Node> = (0..SLOTS + 40).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
@@ -110,7 +110,7 @@ fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
     Mount::new(by_kernel.path(), "rw").unmount();
     by_kernel.assert_clean();
 
-    let device = Arc::new(MemDevice::from_bytes(&bytes));
+    let device = Arc::new(Memory::from_bytes(&bytes));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (SLOTS + 40, 0));
     fs.unmount().expect("unmount");
@@ -122,7 +122,7 @@ fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
 fn what_never_had_a_name_is_freed_after_a_cut() {
     for setup in [ONE_BLOCK, LIST] {
         let image = Image::mke2fs(8 << 20, setup.args);
-        let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+        let device = Arc::new(Memory::from_bytes(&image.bytes()));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
         let root = fs.root().expect("root");
         let node = fs.create_nameless(&Caller::default(), &root, 0o600).expect("O_TMPFILE");
@@ -133,7 +133,7 @@ fn what_never_had_a_name_is_freed_after_a_cut() {
         let bytes = device.to_vec();
         let verdict = e2fsck::recover(save(&bytes).path());
         assert!(verdict.is_clean(), "{}: {verdict:?}", setup.name);
-        let device = Arc::new(MemDevice::from_bytes(&bytes));
+        let device = Arc::new(Memory::from_bytes(&bytes));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
         assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (1, 0), "{}", setup.name);
         fs.unmount().expect("unmount");
@@ -156,7 +156,7 @@ fn wrong_records_are_dropped_and_right_ones_kept() {
         orphan::put(block, slot, ino);
     }
     atlas.seal(&mut image, &piece);
-    let device = Arc::new(MemDevice::from_bytes(&image));
+    let device = Arc::new(Memory::from_bytes(&image));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (3, 5));
     fs.unmount().expect("unmount");
@@ -170,7 +170,8 @@ fn a_damaged_orphan_block_of_a_closed_file_system_is_left_alone() {
     let atlas = Atlas::of(&bytes);
     let place = atlas.of_kind(Kind::OrphanBlock).next().expect("an orphan block").bytes.clone();
     bytes[place.end - 8] ^= 1;
-    let device = Arc::new(MemDevice::from_bytes(&bytes));
+    let device = Arc::new(Memory::from_bytes(&bytes));
+    device.leave_unjudged("an orphan block is damaged");
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("nobody needs the block");
     let root = fs.root().expect("root");
     let held: Vec<Node> = (0..5).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
@@ -189,7 +190,9 @@ fn a_damaged_orphan_block_of_a_closed_file_system_is_left_alone() {
         features.ro_compat |= RoCompat::ORPHAN_PRESENT;
         sb.set_features(features);
     });
-    assert!(Fs::open_device(Arc::new(MemDevice::from_bytes(&bytes)), &OpenOptions::new()).is_err());
+    let device = Arc::new(Memory::from_bytes(&bytes));
+    device.leave_unjudged("an orphan block is damaged");
+    assert!(Fs::open_device(device, &OpenOptions::new()).is_err());
 }
 
 #[test]
@@ -224,7 +227,7 @@ fn a_list_that_comes_back_to_itself_is_cut() {
     }
     assert_eq!(chain.len(), 4, "{chain:?}");
     atlas.change_inode(&mut image, chain[3].0, |inode| inode.dtime = chain[1].0);
-    let device = Arc::new(MemDevice::from_bytes(&image));
+    let device = Arc::new(Memory::from_bytes(&image));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (4, 1));
     fs.unmount().expect("unmount");

@@ -1,7 +1,8 @@
 //! Preallocation seen from outside: where files' blocks are, and that no space is lost or missed.
 
 use extant::{Caller, Errno, Error, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions};
-use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_blocks::{BlockDevice, Event, RecordingDevice};
+use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, dumpe2fs, e2fsck};
 use std::sync::Arc;
@@ -289,7 +290,7 @@ fn a_full_file_system_stays_exact() {
 fn a_power_cut_loses_no_space() {
     for (seed, set) in ["default", "1k", "bigalloc_1k", "ext3_1k"].into_iter().enumerate() {
         let base = FeatureSet::named(set).make_sized(SMALL_FS).bytes();
-        let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base))));
+        let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(&base))));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
         let files: Vec<File> = (0..6).map(|i| create(&fs, &format!("f{i}"), i % 2 == 0)).collect();
         let mut rng = Rng::new(seed as u64);
@@ -308,7 +309,7 @@ fn a_power_cut_loses_no_space() {
         let events: Vec<Event> = device.log();
         for _ in 0..6 {
             let cut = rng.below(events.len() as u64 + 1) as usize;
-            let state = MemDevice::from_bytes(&base);
+            let state = Memory::from_bytes(&base);
             events[..cut].iter().for_each(|event| event.apply(&state).unwrap());
             let image = Image::blank(SMALL_FS);
             std::fs::write(image.path(), state.to_vec()).unwrap();

@@ -4,7 +4,8 @@ use extant::{
     Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr,
     XattrMode,
 };
-use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op};
+use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
+use extant_testkit::Memory;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::{debugfs, e2fsck};
 use std::sync::Arc;
@@ -85,6 +86,7 @@ fn a_name_whose_inode_became_another_is_looked_up_again() {
     let node = create(&fs, &root, "a").unwrap();
     fs.link(&node, &root, b"b").unwrap();
     fs.unmount().unwrap();
+    image.leave_unjudged("a name more than it counts");
     debugfs::write(image.path(), "sif a links_count 1");
 
     let fs = open(&image);
@@ -105,6 +107,7 @@ fn a_name_whose_inode_became_another_is_looked_up_again() {
 #[test]
 fn names_do_not_lead_to_the_inodes_of_the_file_system() {
     let image = FeatureSet::named("default").make();
+    image.leave_unjudged("a name leads to the log");
     debugfs::write(image.path(), "link <8> journal");
     let fs = open(&image);
     let found = fs.lookup(&fs.root().unwrap(), b"journal");
@@ -186,8 +189,8 @@ fn a_full_file_system_costs_no_logged_content() {
     assert_eq!(read_all(&open_file(&fs, &fs.resolve("/small", Follow::No).unwrap())), [5; 50]);
 }
 
-fn faulty(image: &Image) -> (Arc<FaultDevice<MemDevice>>, Fs) {
-    let device = Arc::new(FaultDevice::new(MemDevice::from_bytes(&image.bytes())));
+fn faulty(image: &Image) -> (Arc<FaultDevice<Memory>>, Fs) {
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new().commit_interval(Duration::from_millis(20))).unwrap();
     (device, fs)
 }
@@ -246,6 +249,7 @@ fn an_error_is_still_known_after_a_replay() {
     let mut bytes = image.bytes();
     bytes[block as usize * 4096 + 30] ^= 0xFF;
     std::fs::write(image.path(), &bytes).unwrap();
+    image.leave_unjudged("a directory is damaged");
 
     let fs = open(&image);
     let other = create(&fs, &fs.root().unwrap(), "other").unwrap();
@@ -273,6 +277,7 @@ fn who_opens_says_what_follows_an_error() {
     ];
     for (superblock, policy, ends) in found.into_iter().chain(told) {
         let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-e", superblock]);
+        image.leave_unjudged("a directory's map is damaged");
         debugfs::write(image.path(), "set_inode_field <11> block[5] 0xFFFFFF");
         let options = policy.map_or(OpenOptions::new(), |policy| OpenOptions::new().errors(policy));
         let fs = Fs::open(image.path(), &options).unwrap();
@@ -293,7 +298,7 @@ fn who_opens_says_what_follows_an_error() {
 fn what_another_host_has_taken_is_left_alone() {
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-O", "mmp,^metadata_csum"]);
     let block = extant_testkit::dumpe2fs::header(image.path()).number("MMP block number");
-    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let options = OpenOptions::new().commit_interval(Duration::from_secs(1000));
     let fs = Fs::open_device(device.clone(), &options).unwrap();
     fs.sync().unwrap();

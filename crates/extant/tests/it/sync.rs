@@ -2,15 +2,16 @@
 
 use crate::crash::{EXT4, INLINE, Stage, record, sweep};
 use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions, Operations, PlugPolicy};
-use extant_blocks::{Event, Fault, FaultDevice, MemDevice, Op, RecordingDevice};
+use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
 use extant_testkit::FeatureSet;
+use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-type Recorder = Arc<RecordingDevice<MemDevice>>;
+type Recorder = Arc<RecordingDevice<Memory>>;
 
 /// Nothing is committed or written back unasked.
 fn quiet() -> OpenOptions {
@@ -19,7 +20,7 @@ fn quiet() -> OpenOptions {
 
 fn recorded(feature_set: &str) -> (Recorder, Fs) {
     let image = FeatureSet::named(feature_set).make_sized(32 << 20);
-    let device = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let device = Arc::new(RecordingDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &quiet()).unwrap();
     (device, fs)
 }
@@ -109,7 +110,7 @@ fn an_fsync_writes_no_other_file() {
 /// Requests that it takes to write back so many files of one block, and the blocks' order on the device.
 fn requests_of_small_files(policy: PlugPolicy, files: u32) -> usize {
     let image = FeatureSet::named("default").make_sized(64 << 20);
-    let device = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let device = Arc::new(RecordingDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &quiet().plug(policy)).unwrap();
     let root = fs.root().unwrap();
     let mut content = [0xd5; 4096];
@@ -247,7 +248,7 @@ fn syncs_at_the_same_time_share_commits() {
 #[test]
 fn a_dying_device_is_told_to_each_open_file_and_to_sync() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
-    let device = Arc::new(FaultDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &quiet()).unwrap();
     let root = fs.root().unwrap();
     let nodes: Vec<Node> = (0..20).map(|i| create(&fs, &root, &format!("f{i}"))).collect();

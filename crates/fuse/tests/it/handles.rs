@@ -91,6 +91,7 @@ pub fn a_listing_names_inodes_that_cannot_be_had() {
         std::fs::write(served.path(name), name).expect("write");
     }
     served.unmount();
+    served.leave_unjudged("a name leads nowhere");
     debugfs::write(served.image(), "clri two");
     served.mount();
     let list = || {

@@ -95,6 +95,11 @@ impl Served {
         ended.expect("everything is written");
     }
 
+    /// See [`Image::leave_unjudged`].
+    pub fn leave_unjudged(&self, why: &str) {
+        self.image.leave_unjudged(why);
+    }
+
     pub fn image(&self) -> &Path {
         self.image.path()
     }

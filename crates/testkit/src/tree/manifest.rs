@@ -155,7 +155,8 @@ impl Manifest {
     }
 }
 
-/// A hash of a file's bytes, for comparison only. FNV-1a over 64-bit words, the length folded in last.
+/// A hash of a file's bytes, for comparison only. FNV-1a over the 64-bit words that are not zero, each with its place, so that a hole costs
+/// nothing; the length folded in last.
 pub fn content_hash(bytes: &[u8]) -> u64 {
     let mut hasher = ContentHasher::default();
     hasher.update(bytes);
@@ -168,11 +169,12 @@ pub(super) struct ContentHasher {
     state: u64,
     pending: Vec<u8>,
     len: u64,
+    words: u64,
 }
 
 impl Default for ContentHasher {
     fn default() -> Self {
-        Self { state: 0xcbf2_9ce4_8422_2325, pending: Vec::new(), len: 0 }
+        Self { state: 0xcbf2_9ce4_8422_2325, pending: Vec::new(), len: 0, words: 0 }
     }
 }
 
@@ -195,7 +197,25 @@ impl ContentHasher {
         self.pending.extend_from_slice(rest);
     }
 
+    /// As many zeroes.
+    pub(super) fn skip(&mut self, zeroes: u64) {
+        let odd = zeroes.min((8 - self.pending.len() as u64) % 8);
+        self.update(&[0; 8][..odd as usize]);
+        let words = (zeroes - odd) / 8;
+        self.words += words;
+        self.len += words * 8;
+        self.update(&[0; 8][..((zeroes - odd) % 8) as usize]);
+    }
+
     fn word(&mut self, word: u64) {
+        if word != 0 {
+            self.mix(word);
+            self.mix(self.words);
+        }
+        self.words += 1;
+    }
+
+    fn mix(&mut self, word: u64) {
         self.state = (self.state ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 
@@ -203,7 +223,7 @@ impl ContentHasher {
         self.pending.resize(8, 0);
         let word: [u8; 8] = self.pending[..].try_into().unwrap_or_default();
         self.word(u64::from_le_bytes(word));
-        self.word(self.len);
+        self.mix(self.len);
         self.state
     }
 }
@@ -276,6 +296,20 @@ mod tests {
         }
         assert_eq!(hasher.finish(), content_hash(&bytes));
         assert_ne!(content_hash(&[0; 8]), content_hash(&[0; 9]));
+    }
+
+    #[test]
+    fn zeroes_may_be_skipped() {
+        for (before, zeroes, after) in [(0, 1, 0), (3, 4, 1), (3, 5, 9), (8, 800, 8), (5, 1003, 2), (0, 16, 0)] {
+            let bytes = [vec![7; before], vec![0; zeroes], vec![9; after]].concat();
+            let mut hasher = ContentHasher::default();
+            hasher.update(&bytes[..before]);
+            hasher.skip(zeroes as u64);
+            hasher.update(&bytes[before + zeroes..]);
+            assert_eq!(hasher.finish(), content_hash(&bytes), "{before}, {zeroes}, {after}");
+        }
+        let (early, late) = ([[1; 8], [0; 8]].concat(), [[0; 8], [1; 8]].concat());
+        assert_ne!(content_hash(&early), content_hash(&late));
     }
 
     #[test]

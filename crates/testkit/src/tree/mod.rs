@@ -7,6 +7,7 @@ mod apply;
 mod generate;
 mod manifest;
 mod plan;
+mod read;
 mod walk;
 
 pub use generate::Shape;

@@ -4,7 +4,7 @@ use super::manifest::{ContentHasher, Kind, Manifest, Node};
 use rustix::fs::{FileType, Stat};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
@@ -39,7 +39,7 @@ impl Walk<'_> {
         let mut node = node_of(&stat);
         node.xattrs = xattrs(&full).map_err(|e| fail(&e))?;
         match node.kind {
-            Kind::File => node.hash = hash_file(&full).map_err(|e| fail(&e))?,
+            Kind::File => node.hash = hash_file(&full).or_else(sealed).map_err(|e| fail(&e))?,
             Kind::Symlink => {
                 node.target = std::fs::read_link(&full).map_err(|e| fail(&e))?.into_os_string().into_vec();
             }
@@ -90,16 +90,52 @@ fn node_of(stat: &Stat) -> Node {
     }
 }
 
+/// A hole of so many bytes is not read: a file may be larger than whatever could be read.
+pub(super) const WIDE: u64 = 1 << 20;
+
 fn hash_file(path: &Path) -> std::io::Result<u64> {
     let mut file = std::fs::File::open(path)?;
     let mut hasher = ContentHasher::default();
     let mut buffer = vec![0; 256 << 10];
+    let (mut at, mut size) = (0, file.metadata()?.len());
     loop {
+        let next = next_data(&file, at, size)?;
+        if next - at >= WIDE {
+            hasher.skip(next - at);
+            at = file.seek(SeekFrom::Start(next))?;
+        }
         match file.read(&mut buffer)? {
             0 => return Ok(hasher.finish()),
-            read => hasher.update(&buffer[..read]),
+            read => {
+                hasher.update(&buffer[..read]);
+                at += read as u64;
+                size = size.max(at);
+            }
         }
     }
+}
+
+/// What an encrypted file without its key has instead of a hash of its content.
+pub(super) const SEALED: u64 = 0x5ea1;
+
+fn sealed(error: std::io::Error) -> std::io::Result<u64> {
+    match error.raw_os_error() {
+        Some(code) if code == rustix::io::Errno::NOKEY.raw_os_error() => Ok(SEALED),
+        _ => Err(error),
+    }
+}
+
+/// Where data are at or behind a place; the end of the file if there are none.
+fn next_data(file: &std::fs::File, at: u64, size: u64) -> std::io::Result<u64> {
+    if size - at < WIDE {
+        return Ok(at);
+    }
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(next) => rustix::fs::seek(file, rustix::fs::SeekFrom::Start(at)).map(|_| next),
+        Err(rustix::io::Errno::NXIO) => Ok(size),
+        Err(e) => Err(e),
+    }
+    .map_err(Into::into)
 }
 
 /// Extended attributes of `path` itself, without those that security modules make up. A manifest of a large tree holds

@@ -1,5 +1,9 @@
+use extant::device::BlockDevice;
+use extant_testkit::judge::{BEYOND_THE_KERNEL, Sign, beyond_the_kernel};
 use extant_testkit::kernel::{Mount, Shutdown};
-use extant_testkit::{FEATURE_SETS, FeatureSet, debugfs, dumpe2fs, e2fsck};
+use extant_testkit::verity::{Wanted, make};
+use extant_testkit::{FEATURE_SETS, FeatureSet, Image, Memory, debugfs, dumpe2fs, e2fsck};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[test]
 fn every_feature_set_is_clean_and_mounts() {
@@ -49,4 +53,109 @@ fn groups_are_dumped() {
     assert_eq!(dump.groups.len(), 8);
     assert_eq!(dump.groups[0].directories, 2);
     assert!(dump.features().contains("orphan_file"));
+}
+
+/// What the end of `thing` says: nothing, or why the test that leaves it fails.
+fn said_in_the_end<T>(thing: T) -> Option<String> {
+    let end = catch_unwind(AssertUnwindSafe(move || drop(thing)));
+    end.err().map(|why| *why.downcast::<String>().expect("a message"))
+}
+
+fn damage(image: &Image) {
+    debugfs::write(image.path(), "set_inode_field <2> links_count 9");
+}
+
+#[test]
+fn what_a_test_leaves_is_judged() {
+    let image = FeatureSet::named("default").make_sized(12 << 20);
+    let written = image.copy();
+    let mount = Mount::new(written.path(), "");
+    std::fs::write(mount.join("file"), "content").unwrap();
+    mount.unmount();
+    assert_eq!(said_in_the_end(written), None);
+    let damaged = image.copy();
+    damage(&damaged);
+    assert!(said_in_the_end(damaged).unwrap().contains("ref count"));
+    let elsewhere = extant_testkit::Scratch::new();
+    std::fs::copy(image.path(), elsewhere.dir("below").join("any name")).unwrap();
+    debugfs::write(&elsewhere.join("below/any name"), "set_inode_field <2> links_count 9");
+    assert!(said_in_the_end(elsewhere).unwrap().contains("ref count"));
+}
+
+#[test]
+fn what_was_judged_is_judged_again_after_a_change() {
+    let image = FeatureSet::named("default").make_sized(12 << 20);
+    image.assert_clean();
+    damage(&image);
+    assert!(said_in_the_end(image).unwrap().contains("ref count"));
+}
+
+#[test]
+fn an_image_is_left_unjudged_for_a_reason() {
+    let image = FeatureSet::named("default").make_sized(12 << 20);
+    damage(&image);
+    image.leave_unjudged("it is damaged");
+    assert_eq!(said_in_the_end(image), None);
+}
+
+/// What lies in the log belongs to the tree; what a crash leaves is recovered before it is judged.
+#[test]
+fn crashed_images_are_recovered_and_judged() {
+    let crashed = || {
+        let image = FeatureSet::named("orphan_file").make_sized(16 << 20);
+        let mount = Mount::new(image.path(), "");
+        (0..100).for_each(|n| std::fs::write(mount.join(format!("old{n}")), "old").unwrap());
+        mount.unmount();
+        let mount = Mount::new(image.path(), "");
+        std::fs::write(mount.join("kept"), "kept").unwrap();
+        mount.crash(Shutdown::FlushLog);
+        assert!(dumpe2fs::header(image.path()).features().contains("needs_recovery"));
+        image
+    };
+    assert_eq!(said_in_the_end(crashed()), None);
+    let damaged = crashed();
+    // Its inode is in a block that the log does not have.
+    debugfs::write(damaged.path(), "set_inode_field /old50 links_count 9");
+    assert!(said_in_the_end(damaged).unwrap().contains("ref count"));
+}
+
+#[test]
+fn what_a_device_in_memory_held_is_judged() {
+    let image = FeatureSet::named("default").make_sized(12 << 20);
+    let bytes = image.bytes();
+    damage(&image);
+    image.leave_unjudged("it is damaged");
+    let damaged = image.bytes();
+    let changed = |bytes: &[u8]| {
+        let device = Memory::from_bytes(bytes);
+        device.write_at(b"note", 0).unwrap();
+        device
+    };
+    assert_eq!(said_in_the_end(changed(&bytes)), None);
+    assert!(said_in_the_end(changed(&damaged)).unwrap().contains("ref count"));
+    assert_eq!(said_in_the_end(Memory::from_bytes(&damaged)), None, "nobody wrote to it");
+}
+
+/// Each row is of an image that the kernel does not mount, or whose files it does not open; all others it mounts for reading.
+#[test]
+fn the_kernel_refuses_what_is_beyond_it() {
+    for (sign, why) in BEYOND_THE_KERNEL {
+        let image = match sign {
+            Sign::BlocksAbove(bytes) => Image::mke2fs(64 << 20, &["-t", "ext4", "-b", &(2 * bytes).to_string()]),
+            Sign::Feature("casefold") => {
+                Image::mke2fs(16 << 20, &["-t", "ext4", "-O", "casefold", "-E", "encoding=utf8"])
+            }
+            Sign::Feature("verity") => make(16 << 20, 4096, &[Wanted { name: "file", content: b"x", args: &[] }]).0,
+            Sign::Feature(other) => panic!("no image of `{other}`"),
+        };
+        assert_eq!(beyond_the_kernel(image.path()), Some(why));
+        let opened = Mount::try_new(image.path(), "ro,noload")
+            .and_then(|mount| std::fs::File::open(mount.join("file")).map_err(|e| e.to_string()));
+        assert!(opened.is_err(), "{why}");
+    }
+    for set in FEATURE_SETS {
+        let image = set.make();
+        let mounted = Mount::try_new(image.path(), "ro,noload");
+        assert_eq!(mounted.is_ok(), beyond_the_kernel(image.path()).is_none(), "{}: {mounted:?}", set.name);
+    }
 }

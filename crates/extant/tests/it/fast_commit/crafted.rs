@@ -2,11 +2,11 @@
 //! nobody makes.
 
 use extant::{Caller, Fs, New, OpenFlags, OpenOptions};
-use extant_blocks::MemDevice;
 use extant_format::extent::Leaf;
 use extant_format::jbd2::JournalSuperblock;
 use extant_hostile::atlas::Atlas;
 use extant_hostile::records::{self, CREATE, Record, UNLINK};
+use extant_testkit::Memory;
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn options() -> OpenOptions {
 
 fn base(a_blocks: u32) -> Base {
     let image = Image::mke2fs(32 << 20, ARGS);
-    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &options()).expect("open");
     let root = fs.root().expect("root");
     let mut inodes = BTreeMap::new();
@@ -96,7 +96,7 @@ impl Base {
             [Record::head(self.tid)].into_iter().chain(records.to_vec()).chain([Record::tail()]).collect();
         records::write(&whole, self.tid, blocks.iter_mut().map(|block| &mut block[..]));
         area.iter().zip(&blocks).for_each(|(at, block)| image[at.clone()].copy_from_slice(block));
-        let device = Arc::new(MemDevice::from_bytes(&image));
+        let device = Arc::new(Memory::from_bytes(&image));
         let fs = Fs::open_device(device.clone(), &options())?;
         let read = fs.recovery().journal.expect("a log").fast_records;
         assert!(read >= whole.len() as u64, "{read} records");
@@ -148,7 +148,7 @@ fn blocks_of_a_nameless_file_may_be_anothers() {
         Record::add_range(b, base.leaf(BLOCKS as u16 / 2)),
         base.sized("b", BLOCKS / 2),
     ]);
-    let fs = Fs::open_device(Arc::new(MemDevice::from_bytes(&bytes)), &options().read_only(true)).unwrap();
+    let fs = Fs::open_device(Arc::new(Memory::from_bytes(&bytes)), &options().read_only(true)).unwrap();
     let file = fs.open_file(&fs.resolve("/b", extant::Follow::No).unwrap(), OpenFlags::default()).unwrap();
     let mut seen = 0;
     file.extents(0, u64::MAX, |extent| {

@@ -4,7 +4,8 @@ mod crafted;
 mod quota;
 
 use extant::{FileType, Fs, OpenFlags, OpenOptions};
-use extant_blocks::{BlockDevice, Event, MemDevice, OverlayDevice, RecordingDevice, replay};
+use extant_blocks::{BlockDevice, Event, OverlayDevice, RecordingDevice, replay};
+use extant_testkit::Memory;
 use extant_testkit::image::Image;
 use extant_testkit::kernel::{Mount, Shutdown};
 use extant_testkit::rng::Rng;
@@ -188,6 +189,7 @@ fn kernel_sees(image: &Image, options: &str) -> Result<Manifest, String> {
 /// Recovers with Extant, and again with the kernel on another copy. Gives how many records were replayed.
 fn compare(image: &Image, name: &str, wrong: &mut Vec<String>) -> u64 {
     let (ours, theirs) = (image.copy(), image.copy());
+    theirs.leave_unjudged("the kernel's replay does not count all links and blocks");
     let fs = match Fs::open(ours.path(), &OpenOptions::new()) {
         Ok(fs) => fs,
         Err(e) => {
@@ -233,7 +235,7 @@ fn orphans_of_the_full_commit_keep_their_fate() {
     for (set, args) in SETS {
         let mut named = 0;
         for (step, image) in states_with(args, nameless, further) {
-            let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(&image.bytes()));
+            let device: Arc<dyn BlockDevice> = Arc::new(Memory::from_bytes(&image.bytes()));
             let (_, read) = recovered(&device, true).unwrap();
             Fs::open(image.path(), &OpenOptions::new()).unwrap().unmount().unwrap();
             image.assert_clean();
@@ -328,7 +330,7 @@ fn seen_by_extant(fs: &Fs) -> Manifest {
 fn readers_see_fast_commits_replayed() {
     for (step, image) in states(SETS[0].1) {
         let bytes = image.bytes();
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(&bytes));
+        let device: Arc<dyn BlockDevice> = Arc::new(Memory::from_bytes(&bytes));
         let (records, read) = recovered(&device, true).unwrap();
         assert!(image.bytes() == bytes, "{step}");
         let (again, written) = recovered(&device, false).unwrap();
@@ -346,7 +348,7 @@ fn recovery_of_fast_commits_can_be_cut_anywhere() {
     for (set, args) in SETS {
         let (_, image) = states(args).swap_remove(11);
         let bytes = image.bytes();
-        let base = Arc::new(MemDevice::from_bytes(&bytes));
+        let base = Arc::new(Memory::from_bytes(&bytes));
         let overlay = || OverlayDevice::new(base.clone(), 4096, 64 << 20);
         let device = Arc::new(RecordingDevice::new(overlay()));
         let (records, whole) = recovered(&(device.clone() as Arc<dyn BlockDevice>), false).unwrap();

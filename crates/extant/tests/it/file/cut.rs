@@ -3,7 +3,8 @@
 
 use super::model::{Step, allocate, put, random_step};
 use extant::{Caller, Errno, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
-use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_blocks::{BlockDevice, Event, RecordingDevice};
+use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, e2fsck};
 use std::io::{self, IoSlice};
@@ -31,7 +32,7 @@ struct Scene {
 
 /// Takes its time to write, so that commits come in between.
 #[derive(Debug)]
-struct Slow(Arc<RecordingDevice<Arc<MemDevice>>>);
+struct Slow(Arc<RecordingDevice<Arc<Memory>>>);
 
 impl BlockDevice for Slow {
     fn len(&self) -> u64 {
@@ -67,7 +68,7 @@ impl BlockDevice for Slow {
 
 fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
     let base = dirty_image(set, &options);
-    let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base))));
+    let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(&base))));
     let fs = Fs::open_device(Arc::new(Slow(device.clone())), &options).unwrap();
     let root = fs.root().unwrap();
     let nodes: Vec<_> = (0..FILES)
@@ -139,8 +140,8 @@ fn dirty_image(set: &FeatureSet, options: &OpenOptions) -> Vec<u8> {
 }
 
 /// The device after a cut behind `cut` events, of those since the last flush any subset.
-fn state(scene: &Scene, cut: usize, rng: &mut Rng) -> MemDevice {
-    let device = MemDevice::from_bytes(&scene.base);
+fn state(scene: &Scene, cut: usize, rng: &mut Rng) -> Memory {
+    let device = Memory::from_bytes(&scene.base);
     let flushed = scene.events[..cut].iter().rposition(|e| matches!(e, Event::Flush)).unwrap_or(0);
     let (all, none) = (rng.one_in(3), rng.one_in(6));
     for (i, event) in scene.events[..cut].iter().enumerate() {

@@ -2,7 +2,8 @@
 
 use super::model::read_all;
 use extant::{Caller, Fs, New, OpenFlags, OpenOptions};
-use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op};
+use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
+use extant_testkit::Memory;
 use extant_testkit::{FeatureSet, Image, debugfs};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Barrier};
 #[test]
 fn an_error_of_writeback_is_told_once_to_each() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
-    let device = Arc::new(FaultDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
     let node = fs.create(&Caller::default(), &root, b"f", 0o644, New::File).unwrap();
@@ -48,7 +49,7 @@ fn an_error_of_writeback_is_told_once_to_each() {
 fn what_several_threads_write_is_written_and_what_fails_is_told() {
     const FILE: usize = 9 << 20;
     let image = FeatureSet::named("default").make_sized(128 << 20);
-    let device = Arc::new(FaultDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
     let open = |name: &str| {
@@ -95,7 +96,7 @@ fn what_several_threads_write_is_written_and_what_fails_is_told() {
 #[test]
 fn a_failed_direct_write_maps_nothing() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
-    let device = Arc::new(FaultDevice::new(MemDevice::from_bytes(&image.bytes())));
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
     let node = fs.create(&Caller::default(), &root, b"f", 0o644, New::File).unwrap();
@@ -135,6 +136,7 @@ fn blocks_that_cannot_be_counted_stay_free() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         write(&fs, 0..4).unwrap();
         fs.unmount().unwrap();
+        image.leave_unjudged("a file counts blocks that it has not");
         debugfs::write(image.path(), &format!("set_inode_field f blocks {}", MOST_SECTORS - room));
 
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
@@ -152,7 +154,7 @@ fn blocks_that_cannot_be_counted_stay_free() {
 /// A device whose first write fails once it is armed, and which lets somebody else work before the second one.
 #[derive(Debug)]
 struct Staged {
-    inner: MemDevice,
+    inner: Memory,
     writes: AtomicU32,
     turn: Barrier,
 }
@@ -183,7 +185,7 @@ impl BlockDevice for Staged {
 #[test]
 fn space_of_a_failed_write_of_several_files_stays_theirs() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
-    let inner = MemDevice::from_bytes(&image.bytes());
+    let inner = Memory::from_bytes(&image.bytes());
     let device = Arc::new(Staged { inner, writes: AtomicU32::new(IDLE), turn: Barrier::new(2) });
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let create = |name: &str| {
@@ -216,7 +218,7 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
 
     let mut bytes = vec![0; device.len() as usize];
     device.read_at(&mut bytes, 0).unwrap();
-    let fs = Fs::open_device(Arc::new(MemDevice::from_bytes(&bytes)), &OpenOptions::new().read_only(true)).unwrap();
+    let fs = Fs::open_device(Arc::new(Memory::from_bytes(&bytes)), &OpenOptions::new().read_only(true)).unwrap();
     for (name, byte, len) in [("a", 7, 40_960), ("b", 7, 40_960), ("c", 7, 40_960), ("filler", 8, filled)] {
         let node = fs.lookup(&fs.root().unwrap(), name.as_bytes()).unwrap();
         let content = read_all(&fs.open_file(&node, OpenFlags::default()).unwrap());

@@ -8,8 +8,9 @@ use std::ops::Range;
 
 /// An open file system and its files' expected content.
 pub struct World {
-    pub image: Image,
+    // Closed before the image is judged.
     pub fs: Option<Fs>,
+    pub image: Image,
     options: OpenOptions,
     pub files: Vec<Vec<u8>>,
 }

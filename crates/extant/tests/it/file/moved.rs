@@ -3,7 +3,8 @@
 
 use super::model::{allocate, read_all};
 use extant::{Caller, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions};
-use extant_blocks::{Event, MemDevice, RecordingDevice};
+use extant_blocks::{Event, RecordingDevice};
+use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, e2fsck};
 use std::sync::Arc;
@@ -49,7 +50,7 @@ fn record(set: &str, blocks: usize, steps: &[(Falloc, usize, usize)]) -> Scene {
     drop(node);
     fs.unmount().unwrap();
     let base = image.bytes();
-    let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base))));
+    let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(&base))));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let file = fs.open_file(&fs.resolve("/file", Follow::No).unwrap(), write).unwrap();
     let mut versions = vec![bytes];
@@ -82,7 +83,7 @@ fn each_state(scene: &Scene, count: usize, check: impl Fn(&[u8])) {
         let cut = rng.below(scene.events.len() as u64 + 1) as usize;
         let flushed = scene.events[..cut].iter().rposition(|e| matches!(e, Event::Flush)).unwrap_or(0);
         let kept = if rng.one_in(2) { cut } else { flushed };
-        let device = Arc::new(MemDevice::from_bytes(&scene.base));
+        let device = Arc::new(Memory::from_bytes(&scene.base));
         scene.events[..kept].iter().for_each(|event| event.apply(&device).unwrap());
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
         let node = fs.resolve("/file", Follow::No).unwrap();

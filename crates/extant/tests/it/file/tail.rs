@@ -1,8 +1,9 @@
 //! What a cut leaves behind the end of a file, and what somebody else left there.
 
 use extant::{Caller, Falloc, Follow, Fs, New, Node, OpenFlags, OpenOptions};
-use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_blocks::{BlockDevice, Event, RecordingDevice};
 use extant_testkit::Image;
+use extant_testkit::Memory;
 use std::sync::Arc;
 
 const BYTES: u64 = 8 << 20;
@@ -45,7 +46,7 @@ fn commit(fs: &Fs, name: &str) {
     fs.sync_node(&other, false).unwrap();
 }
 
-fn content(device: MemDevice) -> Vec<u8> {
+fn content(device: Memory) -> Vec<u8> {
     let fs = Fs::open_device(Arc::new(device), &OpenOptions::new()).unwrap();
     let file = fs.open("/f", Follow::Yes, OpenFlags::default()).unwrap();
     let mut bytes = vec![0; file.len() as usize];
@@ -58,7 +59,7 @@ fn content(device: MemDevice) -> Vec<u8> {
 /// Cuts the power at each write while the file is cut and grows again.
 fn grow_again(way: fn(&Fs, &Node), between: bool, what: &str) {
     let base = Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes();
-    let device = Arc::new(RecordingDevice::new(Arc::new(MemDevice::from_bytes(&base))));
+    let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(&base))));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
     open(&fs, &node, false).write_at(0, &[7; OLD]).unwrap();
@@ -73,7 +74,7 @@ fn grow_again(way: fn(&Fs, &Node), between: bool, what: &str) {
     fs.crash();
     let events = device.log();
     let grown = (begin..=events.len()).filter(|cut| {
-        let device = MemDevice::from_bytes(&base);
+        let device = Memory::from_bytes(&base);
         events[..*cut].iter().for_each(|event| event.apply(&device).unwrap());
         let bytes = content(device);
         assert!(bytes[..CUT].iter().all(|byte| *byte == 7), "{what}, cut {cut}");
@@ -98,7 +99,7 @@ fn what_was_cut_does_not_come_back_when_the_file_grows() {
 #[test]
 fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
     for (what, way) in WAYS {
-        let device = Arc::new(MemDevice::from_bytes(&Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes()));
+        let device = Arc::new(Memory::from_bytes(&Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes()));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
         let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
         let file = open(&fs, &node, false);
@@ -121,7 +122,7 @@ fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
         drop(node);
         fs.unmount().unwrap();
         Image::holding(&device.to_vec()).assert_clean();
-        let bytes = content(MemDevice::from_bytes(&device.to_vec()));
+        let bytes = content(Memory::from_bytes(&device.to_vec()));
         assert!(bytes.len() > CUT && bytes[..CUT].iter().all(|byte| *byte == 7), "{what}");
         assert!(bytes[CUT..bytes.len().min(OLD)].iter().all(|byte| *byte == 0), "{what}");
     }
