@@ -12,6 +12,8 @@ pub fn document(fs: &Operations) -> Vec<u8> {
         "memory": {
             "inodes": stats.inodes_cached,
             "inodes_parked": stats.inodes_parked,
+            "inodes_ahead": stats.inodes_ahead,
+            "inodes_ahead_used": stats.inodes_ahead_used,
             "names": stats.names_cached,
         },
         "pages": pages(&stats),

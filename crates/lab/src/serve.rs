@@ -53,7 +53,7 @@ fn ready(current: &Current, unmounter: Unmounter) -> io::Result<()> {
 }
 
 fn serve_extant(image: &Path, dir: &Path, options: &MountOptions, current: &Current) -> io::Result<()> {
-    let fs = Fs::open(image, &OpenOptions::new().remember_names(false)).map_err(io_error)?;
+    let fs = Fs::open(image, &OpenOptions::new().remember_names(false).look_ahead(true)).map_err(io_error)?;
     let mounted = extant_fuse::mount(fs, dir, options)?;
     if let Some(why) = mounted.instead() {
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));

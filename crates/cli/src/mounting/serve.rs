@@ -85,6 +85,7 @@ fn open_options(plan: &Plan) -> OpenOptions {
         .prefetch_block_bitmaps(own.prefetch)
         // The kernel does.
         .remember_names(false)
+        .look_ahead(true)
         .mount_point(plan.dir.to_string_lossy());
     if let Some(bytes) = own.memory {
         options = options.memory(bytes);

@@ -28,7 +28,7 @@ use extant_sync::atomic::Ordering;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use threads::Threads;
+use threads::{LooksAhead, Threads};
 
 /// An open file system. All operations come from [`Operations`], to which it dereferences; any number of threads may call them at once.
 ///
@@ -39,6 +39,7 @@ pub struct Fs {
     /// What open files count, by shard.
     _anchors: Vec<Arc<Anchor>>,
     threads: Option<Threads>,
+    ahead: Option<LooksAhead>,
     recovery: Recovery,
     /// The journal refers to it weakly.
     _client: Arc<client::StoreClient>,
@@ -124,6 +125,7 @@ impl Fs {
     /// Lets go of the device as it is: nothing more is written, as in a power cut. For tests.
     #[doc(hidden)]
     pub fn crash(mut self) {
+        self.ahead = None;
         if let Some(threads) = self.threads.take() {
             threads.stop();
         }
@@ -132,6 +134,7 @@ impl Fs {
     }
 
     fn close(&mut self) -> Result<()> {
+        self.ahead = None;
         let Some(threads) = self.threads.take() else { return Ok(()) };
         threads.stop();
         let st = self.ops.st();

@@ -2,7 +2,7 @@
 
 use super::client::StoreClient;
 use super::features::{self, Access};
-use super::threads::Threads;
+use super::threads::{LooksAhead, Threads};
 use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
 use crate::alloc::Alloc;
 use crate::error::Result;
@@ -119,12 +119,14 @@ fn assemble(
     }
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     store.quota.ignore_limits(options.use_reserve);
-    let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4, options.names)));
+    let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4, options.names, options.look_ahead)));
     let anchors = ops.moor();
+    let ahead = if options.look_ahead { Some(LooksAhead::start(&ops)?) } else { None };
     Ok(Fs {
         ops,
         _anchors: anchors,
         threads: None,
+        ahead,
         recovery,
         _client: client,
         clean_state: before.state(),

@@ -26,6 +26,7 @@ pub struct OpenOptions {
     pub(crate) errors: Option<ErrorPolicy>,
     pub(crate) memory: u64,
     pub(crate) names: bool,
+    pub(crate) look_ahead: bool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) seed: Option<u64>,
     pub(crate) mount_point: Option<String>,
@@ -57,6 +58,7 @@ impl Default for OpenOptions {
             errors: None,
             memory: default_memory(),
             names: true,
+            look_ahead: false,
             clock: Arc::new(SystemClock),
             seed: None,
             mount_point: None,
@@ -143,6 +145,13 @@ impl OpenOptions {
     /// as the kernel does for a FUSE mount, and asks for each only once.
     pub fn remember_names(mut self, yes: bool) -> Self {
         self.names = yes;
+        self
+    }
+
+    /// Whether a thread loads what somebody who walks a tree will ask for next; not by default. Worth a thread where whoever asks waits for
+    /// each answer, as the clients of a FUSE mount do, and names are not remembered here ([`Self::remember_names`]).
+    pub fn look_ahead(mut self, yes: bool) -> Self {
+        self.look_ahead = yes;
         self
     }
 

@@ -40,6 +40,10 @@ pub struct FsStats {
     pub inodes_parked: usize,
     /// Inodes that left memory to stay within its bound.
     pub inodes_evicted: u64,
+    /// Inodes that were loaded before anybody asked for them.
+    pub inodes_ahead: u64,
+    /// Of these, inodes that somebody asked for then.
+    pub inodes_ahead_used: u64,
     /// Names in memory.
     pub names_cached: usize,
     /// Names that left memory to stay within its bound.
@@ -60,6 +64,7 @@ impl FsStats {
     /// The counters now.
     pub fn of(ops: &Operations) -> FsStats {
         let st = ops.st();
+        let (inodes_ahead, inodes_ahead_used) = ops.vfs.ahead.counts();
         FsStats {
             usage: ops.usage(),
             space: st.alloc.space_stats(),
@@ -68,6 +73,8 @@ impl FsStats {
             inodes_parked: ops.vfs.inodes.parked(),
             inodes_unused: ops.vfs.inodes.unused(),
             inodes_evicted: ops.vfs.inodes.evicted(),
+            inodes_ahead,
+            inodes_ahead_used,
             names_cached: ops.vfs.dentries.len(),
             names_evicted: ops.vfs.dentries.evicted(),
             pages: st.pool.stats(),

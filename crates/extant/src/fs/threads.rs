@@ -1,7 +1,8 @@
-//! The engine's own threads: writeback, reaper, and those that scan bitmaps until all groups are known. The journal has its own.
+//! The engine's own threads: writeback, reaper, those that scan bitmaps until all groups are known, and one that looks ahead. The journal has its own.
 
 use crate::alloc::Scanned;
 use crate::ops::Operations;
+use crate::vfs::Ahead;
 use extant_sync::{Condvar, Level, Mutex};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -129,6 +130,42 @@ impl Threads {
             if thread.join().is_err() {
                 tracing::error!("a thread of the engine had panicked");
             }
+        }
+    }
+}
+
+/// The thread that looks ahead of those who walk the tree. It ends when this is dropped.
+#[derive(Debug)]
+pub struct LooksAhead {
+    ahead: Arc<Ahead>,
+    running: Option<JoinHandle<()>>,
+}
+
+impl LooksAhead {
+    /// Starts it.
+    pub fn start(ops: &Arc<Operations>) -> std::io::Result<LooksAhead> {
+        let (ahead, ops) = (ops.vfs.ahead.clone(), Arc::downgrade(ops));
+        let body = {
+            let ahead = ahead.clone();
+            move || {
+                // For a processor that nobody else wants.
+                let _ = rustix::process::nice(BACKGROUND);
+                while let Some(step) = ahead.next() {
+                    let Some(ops) = ops.upgrade() else { return };
+                    ops.vfs.look_ahead(step);
+                }
+            }
+        };
+        let running = Builder::new().name("extant-ahead".into()).spawn(body)?;
+        Ok(LooksAhead { ahead, running: Some(running) })
+    }
+}
+
+impl Drop for LooksAhead {
+    fn drop(&mut self) {
+        self.ahead.end();
+        if let Some(Err(_)) = self.running.take().map(JoinHandle::join) {
+            tracing::error!("the thread that looks ahead had panicked");
         }
     }
 }

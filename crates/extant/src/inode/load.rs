@@ -2,7 +2,7 @@
 
 use super::lazy::Lazy;
 use super::vitals::Published;
-use super::{Body, Counts, Inode, OrphanCell, Pages, Tail};
+use super::{Body, Counts, Hints, Inode, OrphanCell, Pages, Tail};
 use crate::error::{Errno, Error, Result};
 use crate::store::Store;
 use extant_blocks::Buffer;
@@ -75,6 +75,7 @@ impl Inode {
             promised: AtomicU64::new(0),
             dirty_tid: AtomicU64::new(0),
             made_at: AtomicU32::new(0),
+            hints: Hints::default(),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             root_verified: AtomicBool::new(false),

@@ -11,6 +11,7 @@
 mod attr_cache;
 mod dir_state;
 mod dirty;
+mod hints;
 mod lazy;
 mod load;
 mod map_cache;
@@ -23,6 +24,7 @@ mod vitals;
 pub use attr_cache::AttrCache;
 pub use dir_state::{DirCaches, Window, WindowEntry};
 pub use dirty::DirtyInodes;
+pub use hints::{Hint, Hints};
 pub use map_cache::{MapCache, Run, State};
 pub use orphan_at::{OrphanAt, OrphanCell};
 pub use pages::{Content, Cover, ErrorCursor, PageMap, PagePool, Pages, PlugPolicy, PoolStats, Taken, Work};
@@ -113,6 +115,8 @@ pub struct Inode {
     dirty_tid: AtomicU64,
     /// Where it is listed in that transaction, if it was made there.
     made_at: AtomicU32,
+    /// For guesses of what is asked for next.
+    pub hints: Hints,
     /// Last transaction that an fsync must wait for.
     pub sync_tid: AtomicU64,
     /// Last transaction that an fdatasync must wait for (size and map, not times).

@@ -40,7 +40,7 @@ impl Operations {
         // Held throughout: no name can be removed before its inode is handed out.
         let _lock = dir.0.read_lock()?;
         self.noticed(dir::read(self.st(), &dir.0, cookie, &mut |e| {
-            let node = self.noticed(self.vfs.node(e.ino)).ok().map(Node);
+            let node = self.noticed(self.vfs.given_out(&dir.0, &e)).ok().map(Node);
             each(e, node.as_ref())
         }))
     }

@@ -1,5 +1,6 @@
 //! Names and inodes in memory: path walk, dentries, the inode table.
 
+mod ahead;
 mod dentries;
 mod moves;
 mod nameless;
@@ -8,6 +9,7 @@ mod search;
 mod table;
 mod walk;
 
+pub use ahead::Ahead;
 pub use dentries::Target;
 pub use search::Identity;
 pub use table::{InodeRef, alive};
@@ -34,12 +36,15 @@ pub struct Vfs {
     pub rename: Mutex<()>,
     /// Tells walks that directories have moved meanwhile.
     pub moves: Moves,
+    /// What is loaded before it is asked for.
+    pub ahead: Arc<Ahead>,
     root: OnceLock<Place>,
 }
 
 impl Vfs {
-    /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes. Without `names` each is looked for in its directory.
-    pub fn new(st: Arc<Store>, memory: u64, names: bool) -> Self {
+    /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes. Without `names` each is looked for in its directory. With `ahead` a
+    /// thread may load inodes before they are asked for.
+    pub fn new(st: Arc<Store>, memory: u64, names: bool, ahead: bool) -> Self {
         let seed = u64::from(st.rng.next_u32()) << 32 | u64::from(st.rng.next_u32());
         Vfs {
             st,
@@ -47,6 +52,7 @@ impl Vfs {
             dentries: if names { Dentries::new(memory / 4, seed) } else { Dentries::empty() },
             rename: Mutex::new(Level::Rename, ()),
             moves: Moves::default(),
+            ahead: Arc::new(Ahead::new(ahead)),
             root: OnceLock::new(),
         }
     }

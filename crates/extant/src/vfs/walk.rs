@@ -155,7 +155,7 @@ impl Vfs {
     /// inode.
     fn child_read(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
         check_name(name)?;
-        dir::lookup(&self.st, dir, name)?.map(|found| self.node(found.ino)).transpose()
+        dir::lookup(&self.st, dir, name)?.map(|found| self.asked_for(dir, found.ino)).transpose()
     }
 
     /// The inode at a place; None if that is gone.

@@ -1,5 +1,6 @@
 //! Integration tests of the engine.
 
+mod ahead;
 mod crash;
 mod devices;
 mod dir;

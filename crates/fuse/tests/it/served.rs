@@ -66,7 +66,8 @@ impl Served {
     }
 
     pub fn mount(&mut self) {
-        let fs = Fs::open(self.image.path(), &OpenOptions::new().remember_names(false)).expect("the image opens");
+        let fs = Fs::open(self.image.path(), &OpenOptions::new().remember_names(false).look_ahead(true))
+            .expect("the image opens");
         let options = MountOptions { transport: TRANSPORT.get(), ..self.options.clone() };
         let mounted = mount(fs, &self.dir, &options).expect("mount");
         assert_eq!(mounted.instead(), None, "the transport that is tested can be had");
