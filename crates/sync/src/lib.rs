@@ -34,7 +34,6 @@ mod models;
 #[cfg(not(loom))]
 mod mutex;
 mod padded;
-#[cfg(not(loom))]
 mod rounds;
 #[cfg(not(loom))]
 mod rwlock;
@@ -63,11 +62,10 @@ pub use gate::{Gate, Refused};
 pub use hints::Hints;
 pub use levels::Level;
 #[cfg(loom)]
-pub use modelled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use modelled::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
-#[cfg(not(loom))]
 pub use rounds::Rounds;
 #[cfg(not(loom))]
 pub use rwlock::{
@@ -112,6 +110,8 @@ pub mod thread {
 
 #[cfg(loom)]
 pub use loom::sync::Arc;
+pub use std::sync::LazyLock;
+#[cfg(not(loom))]
+pub use std::sync::OnceLock;
 #[cfg(not(loom))]
 pub use std::sync::{Arc, Weak};
-pub use std::sync::{LazyLock, OnceLock};

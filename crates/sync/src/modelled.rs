@@ -79,3 +79,43 @@ impl<T> RwLock<T> {
         self.0.write().expect("a model that panics ends")
     }
 }
+
+/// Stands in for the value that is set once, of which those who wait get copies.
+#[derive(Debug)]
+pub struct OnceLock<T> {
+    value: loom::sync::Mutex<Option<T>>,
+    is_set: loom::sync::Condvar,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        OnceLock { value: loom::sync::Mutex::new(None), is_set: loom::sync::Condvar::new() }
+    }
+}
+
+impl<T> OnceLock<T> {
+    /// Sets the value, and wakes all who wait for it. The other one, if it has a value.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let mut own = self.value.lock().expect("a model that panics ends");
+        if own.is_some() {
+            return Err(value);
+        }
+        *own = Some(value);
+        self.is_set.notify_all();
+        Ok(())
+    }
+
+    /// Waits until there is a value.
+    pub fn wait(&self) -> T
+    where
+        T: Clone,
+    {
+        let mut own = self.value.lock().expect("a model that panics ends");
+        loop {
+            match &*own {
+                Some(value) => return value.clone(),
+                None => own = self.is_set.wait(own).expect("a model that panics ends"),
+            }
+        }
+    }
+}

@@ -11,6 +11,7 @@ use crate::{Arc, ArrivalList, Level, Link as Arrival, Mutex, thread};
 mod arcs;
 mod gate;
 mod life;
+mod rounds;
 mod slots;
 
 /// All interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary switches of threads.

@@ -19,8 +19,8 @@
 //! wakes the next one, a hundred of them take a hundred switches, one after the other, and whoever else wants the processors
 //! comes in between.
 
+use crate::thread::{self, Thread};
 use crate::{Arc, Level, Mutex, OnceLock};
-use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// So many are a crowd.
@@ -113,8 +113,8 @@ impl<R: Clone> Rounds<R> {
             match self.join() {
                 Joined::Begins(own) => break own,
                 Joined::Shares(others) => {
-                    if let Some(result) = others.wait() {
-                        return result.clone();
+                    if let Some(result) = others.wait().clone() {
+                        return result;
                     }
                     // A panic ended that round.
                 }
@@ -157,12 +157,14 @@ impl<R: Clone> Rounds<R> {
 /// Until this thread is woken, or the time has come.
 fn sleep(until: Option<Instant>) {
     match until {
+        // Models know no time, and are no crowd.
+        #[cfg(not(loom))]
         Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
-        None => thread::park(),
+        _ => thread::park(),
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::atomic::{AtomicU64, Ordering::SeqCst};
