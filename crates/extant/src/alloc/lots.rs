@@ -27,7 +27,7 @@ use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
 /// Runs in a lot that is full, and in one that has waited for others long enough.
-const FULL: usize = if cfg!(test) { 64 } else { 1024 };
+const FULL: usize = if cfg!(test) { 64 } else { 2048 };
 const MOST: usize = 4 * FULL;
 
 /// What the threads of a shard have freed and not booked.
