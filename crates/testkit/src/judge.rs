@@ -24,7 +24,7 @@ pub enum Sign {
     BlocksAbove(u64),
 }
 
-/// Images that the kernel does not mount, or does not read, and why; of these the tree is not compared. A test shows each.
+/// Images that some kernels do not mount, or do not read, and why; where this one does not, the tree is not compared. A test shows each.
 pub const BEYOND_THE_KERNEL: [(Sign, &str); 3] = [
     (Sign::BlocksAbove(4096), "a block does not fit into a page"),
     (Sign::Feature("casefold"), "it is built without CONFIG_UNICODE"),
@@ -40,7 +40,16 @@ pub fn beyond_the_kernel(image: &Path) -> Option<&'static str> {
         Sign::Feature(name) => features.contains(*name),
         Sign::BlocksAbove(bytes) => header.number("Block size") > *bytes,
     };
-    BEYOND_THE_KERNEL.iter().find(|(sign, _)| shows(sign)).map(|(_, why)| *why)
+    BEYOND_THE_KERNEL.iter().find(|(sign, _)| shows(sign) && !is_known(sign)).map(|(_, why)| *why)
+}
+
+/// Whether this machine's kernel says that it knows what `sign` stands for.
+fn is_known(sign: &Sign) -> bool {
+    let name = match sign {
+        Sign::Feature(name) => name,
+        Sign::BlocksAbove(_) => "blocksize_gt_pagesize",
+    };
+    Path::new("/sys/fs/ext4/features").join(name).exists()
 }
 
 /// Judges an image as it is, and changes nothing: one that needs its log replayed is not clean.
