@@ -13,3 +13,4 @@ mod walk;
 pub use generate::Shape;
 pub use manifest::{Kind, Manifest, Node, content_hash};
 pub use plan::{Content, Entry, Plan, What, posix_acl};
+pub use read::kind_of;

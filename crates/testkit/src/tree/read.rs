@@ -80,7 +80,8 @@ fn look(fs: &Fs, node: &FsNode) -> extant::Result<Node> {
     Ok(found)
 }
 
-fn kind_of(ftype: FileType) -> Kind {
+/// What sort of thing a file of this type is.
+pub fn kind_of(ftype: FileType) -> Kind {
     match ftype {
         FileType::Directory => Kind::Directory,
         FileType::Symlink => Kind::Symlink,

@@ -1,8 +1,8 @@
 //! What a file system holds, as Extant reads it.
 
 use super::scene::{Durable, GARBAGE, Promise};
-use extant::{FileType, Fs, Node as FsNode, OpenFlags};
-use extant_testkit::tree::{Kind, Manifest, Node, content_hash};
+use extant::{Fs, Node as FsNode, OpenFlags};
+use extant_testkit::tree::{Kind, Manifest, Node, content_hash, kind_of};
 use std::collections::BTreeMap;
 
 /// Bytes that tell whose they are have this in their upper half; see [`super::mix`].
@@ -32,18 +32,6 @@ pub(crate) fn seen(fs: &Fs, tagged: bool) -> Result<Manifest, String> {
     }
     manifest.group_links(&inodes);
     Ok(manifest)
-}
-
-fn kind_of(ftype: FileType) -> Kind {
-    match ftype {
-        FileType::Directory => Kind::Directory,
-        FileType::Symlink => Kind::Symlink,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::CharDevice => Kind::CharDevice,
-        FileType::BlockDevice => Kind::BlockDevice,
-        _ => Kind::File,
-    }
 }
 
 fn look(fs: &Fs, node: &FsNode, tagged: bool) -> Result<Node, String> {
