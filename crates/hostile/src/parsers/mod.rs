@@ -96,7 +96,7 @@ pub fn ask_superblock(sb: Superblock, bytes: &[u8]) {
     whole::answers(sb, bytes);
 }
 
-/// Inputs made of an image's structures: some of each kind.
+/// Inputs made of an image's structures: some of each kind. What a damaged image has beyond its end is left out.
 pub fn of_image(seed: &Seed) -> Vec<Vec<u8>> {
     const SOME: usize = 4;
     let parser =
@@ -120,8 +120,7 @@ pub fn of_image(seed: &Seed) -> Vec<Vec<u8>> {
     let input = |which: Parser, of: u8, extra: &[u8], bytes: &[u8]| [&[parser(which), of], extra, bytes].concat();
     let mut inputs = Vec::new();
     for (kind, which) in kinds {
-        for piece in seed.atlas.of_kind(kind).take(SOME) {
-            let bytes = &seed.bytes[piece.bytes.clone()];
+        for bytes in seed.atlas.of_kind(kind).filter_map(|piece| seed.bytes.get(piece.bytes.clone())).take(SOME) {
             let form: &[u8] = if std::ptr::fn_addr_eq(which, journal::blocks as Parser) { &[18] } else { &[] };
             inputs.push(input(which, 12, form, bytes));
             if kind == Kind::Directory {

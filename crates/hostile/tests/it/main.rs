@@ -4,8 +4,12 @@ mod noise;
 
 use extant::{Follow, Fs};
 use extant_blocks::MemDevice;
-use extant_hostile::seeds::{options, with_fast_commits};
+use extant_format::BlockNr;
+use extant_hostile::atlas::change_superblock;
+use extant_hostile::parsers::of_image;
+use extant_hostile::seeds::{Seed, options, with_fast_commits};
 use extant_testkit::Image;
+use extant_testkit::image::FeatureSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +36,15 @@ fn kept_inputs_do_no_harm() {
             target(&fs::read(&path).expect("an input"));
         }
     }
+}
+
+#[test]
+fn a_damaged_image_gives_inputs_too() {
+    let good = Seed::make(FeatureSet::named("mmp"), false);
+    let mut bytes = good.bytes.clone();
+    change_superblock(&mut bytes, |sb| sb.set_mmp_block(BlockNr(1 << 40)));
+    let inputs = of_image(&Seed::of("mmp beyond the end".into(), bytes)).len();
+    assert_eq!(inputs, of_image(&good).len() - 1, "all but the block that is beyond the end");
 }
 
 #[test]
