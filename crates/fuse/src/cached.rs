@@ -129,11 +129,9 @@ impl Writers {
         self.any_wrong.load(Ordering::Relaxed) && lock(&self.wrong).contains(&ino.0)
     }
 
-    /// The kernel has forgotten the inode.
-    pub fn forgotten(&self, ino: INodeNo) {
-        if self.any_wrong.load(Ordering::Relaxed) {
-            lock(&self.wrong).remove(&ino.0);
-        }
+    /// The kernel has forgotten the inode; whether something of it was wrong.
+    pub fn forgotten(&self, ino: INodeNo) -> bool {
+        self.any_wrong.load(Ordering::Relaxed) && lock(&self.wrong).remove(&ino.0)
     }
 
     /// Whether the kernel has to be told that the file now has so many blocks; it counts as told then.

@@ -7,6 +7,9 @@
 //! # Locking
 //! Notifications may wait for an inode that the kernel is evicting, thus for requests; so they come from a thread of their own. Handlers send
 //! them only for a file that is open, since that cannot be evicted.
+//!
+//! An inode is forgotten only while nobody uses it, and who has closed a file uses it for a moment after this hears of it. So the kernel is
+//! asked at once, and again a little later.
 
 use crate::service::{Old, Tell};
 use fuser::INodeNo;
@@ -24,12 +27,40 @@ const GATHER: Duration = Duration::from_millis(10);
 /// The least time between two notices of one open file.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// When the kernel is asked to forget an inode.
-const FORGETTING: [Duration; 2] = [Duration::from_micros(300), Duration::from_millis(2)];
+/// When the kernel is asked to forget an inode, from when it was closed.
+const FORGETTING: [Duration; 4] =
+    [Duration::ZERO, Duration::from_micros(50), Duration::from_micros(300), Duration::from_millis(2)];
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while these are locked.
     m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What wakes the thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+enum Rest {
+    /// It works.
+    #[default]
+    None,
+    /// It gathers notices: what cannot wait for them.
+    Gathering,
+    /// Anything.
+    Idle,
+}
+
+/// An inode that the kernel is to forget.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    since: Instant,
+    /// How often the kernel was asked.
+    asked: usize,
+}
+
+impl Leaving {
+    /// When the kernel is asked again, unless it was asked often enough.
+    fn due(self) -> Option<Instant> {
+        FORGETTING.get(self.asked).map(|after| self.since + *after)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,13 +70,12 @@ struct Queue {
     /// When it was told of those that it was told of lately.
     told: HashMap<u64, Instant>,
     /// Inodes that the kernel is to forget, once nobody uses them.
-    leaving: HashSet<u64>,
+    leaving: HashMap<u64, Leaving>,
     /// Inodes whose pages the kernel is to drop.
     outdated: HashSet<u64>,
     /// What the thread tells of just now.
     telling: Option<u64>,
-    /// Whether the thread waits for work.
-    idle: bool,
+    rest: Rest,
     /// How many wait for what the thread tells of.
     settling: usize,
     stop: bool,
@@ -70,6 +100,24 @@ impl Queue {
             self.told.insert(ino, now);
         }
         takes
+    }
+
+    /// Counts that the kernel is asked to forget those that are due; which these are.
+    fn take_leaving(&mut self, now: Instant) -> Vec<u64> {
+        let mut due = Vec::new();
+        self.leaving.retain(|ino, leaving| {
+            if leaving.due().is_some_and(|at| at <= now) {
+                leaving.asked += 1;
+                due.push(*ino);
+            }
+            leaving.due().is_some()
+        });
+        due
+    }
+
+    /// When the kernel is asked next to forget something.
+    fn next_leaving(&self) -> Option<Instant> {
+        self.leaving.values().filter_map(|leaving| leaving.due()).min()
     }
 
     /// Forgets what was told long ago.
@@ -125,7 +173,7 @@ impl Notices {
             Entry::Occupied(mut known) => *known.get_mut() &= only_blocks,
             Entry::Vacant(place) => {
                 place.insert(only_blocks);
-                self.wake(&mut queue);
+                self.wake(&mut queue, Rest::Idle);
             }
         }
     }
@@ -142,28 +190,34 @@ impl Notices {
     pub fn closed(&self, ino: INodeNo) {
         let mut queue = lock(&self.queue);
         if queue.told.remove(&ino.0).is_some() && queue.waiting.contains_key(&ino.0) {
-            self.wake(&mut queue);
+            self.wake(&mut queue, Rest::Idle);
         }
     }
 
     /// The kernel is to forget the inode as soon as nobody uses it: what it keeps of it is not so, and it would ask nobody.
     pub fn forget(&self, ino: INodeNo) {
         let mut queue = lock(&self.queue);
-        if queue.leaving.insert(ino.0) {
-            self.wake(&mut queue);
-        }
+        queue.leaving.insert(ino.0, Leaving { since: Instant::now(), asked: 0 });
+        self.wake(&mut queue, Rest::Gathering);
+    }
+
+    /// The kernel has forgotten the inode.
+    pub fn forgotten(&self, ino: INodeNo) {
+        lock(&self.queue).leaving.remove(&ino.0);
     }
 
     /// As [`Notices::write_back`], soon.
     pub fn write_back_later(&self, ino: INodeNo) {
         let mut queue = lock(&self.queue);
         if queue.outdated.insert(ino.0) {
-            self.wake(&mut queue);
+            self.wake(&mut queue, Rest::Gathering);
         }
     }
 
-    fn wake(&self, queue: &mut Queue) {
-        if std::mem::take(&mut queue.idle) {
+    /// Wakes the thread if it rests like this, or deeper.
+    fn wake(&self, queue: &mut Queue, from: Rest) {
+        if queue.rest >= from {
+            queue.rest = Rest::None;
             self.changed.notify_all();
         }
     }
@@ -180,6 +234,15 @@ impl Notices {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         queue.settling -= 1;
+    }
+
+    /// The attributes of an open file changed, and who asks for them from now on hears it.
+    pub fn attributes_now(&self, ino: INodeNo) {
+        let mut queue = lock(&self.queue);
+        queue.waiting.remove(&ino.0);
+        queue.told.insert(ino.0, Instant::now());
+        drop(queue);
+        self.tell(ino);
     }
 
     /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests: for threads that do not receive only.
@@ -202,56 +265,67 @@ impl Notices {
 
     fn serve(&self) {
         let mut queue = lock(&self.queue);
+        // From when on what was gathered is told.
+        let mut gathered = Instant::now();
         while !queue.stop {
-            if !queue.leaving.is_empty() || !queue.outdated.is_empty() {
-                queue = self.drop_kept(queue);
-                continue;
-            }
             let now = Instant::now();
-            let Some(ino) = queue.take_due(now) else {
-                queue.tidy(now);
-                queue = self.wait(queue);
+            let (outdated, leaving) = (std::mem::take(&mut queue.outdated), queue.take_leaving(now));
+            if !outdated.is_empty() || !leaving.is_empty() {
+                queue = self.unlocked(queue, || self.drop_kept(outdated, leaving));
                 continue;
-            };
-            queue.telling = Some(ino);
-            drop(queue);
-            self.tell(INodeNo(ino));
-            queue = lock(&self.queue);
-            queue.telling = None;
-            if queue.settling > 0 {
-                self.changed.notify_all();
             }
+            if now >= gathered
+                && let Some(ino) = queue.take_due(now)
+            {
+                queue.telling = Some(ino);
+                queue = self.unlocked(queue, || self.tell(INodeNo(ino)));
+                queue.telling = None;
+                if queue.settling > 0 {
+                    self.changed.notify_all();
+                }
+                continue;
+            }
+            queue.tidy(now);
+            queue = self.rest(queue, now, &mut gathered);
         }
     }
 
-    /// Has the kernel drop what is not so. Who has closed a file may use the inode for a moment longer than this hears of it.
-    fn drop_kept<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-        let (leaving, outdated) = (std::mem::take(&mut queue.leaving), std::mem::take(&mut queue.outdated));
+    fn unlocked<'a>(&'a self, queue: MutexGuard<'a, Queue>, work: impl FnOnce()) -> MutexGuard<'a, Queue> {
         drop(queue);
-        outdated.into_iter().for_each(|ino| self.write_back(INodeNo(ino)));
-        for pause in FORGETTING {
-            std::thread::sleep(pause);
-            for ino in &leaving {
-                // Older kernels do not know the notice.
-                let _ = self.tell.get().map(|tell| tell(Old::Inode(INodeNo(*ino))));
-            }
-        }
+        work();
         lock(&self.queue)
     }
 
-    /// Waits for an inode that may be told of, and a little longer for others.
-    fn wait<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-        queue.idle = true;
-        let mut queue = match queue.waiting.is_empty() {
-            true => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            false => self.changed.wait_timeout(queue, INTERVAL).unwrap_or_else(PoisonError::into_inner).0,
-        };
-        if queue.leaving.is_empty() && queue.outdated.is_empty() {
-            drop(queue);
-            std::thread::sleep(GATHER);
-            queue = lock(&self.queue);
+    /// Has the kernel drop what is not so.
+    fn drop_kept(&self, outdated: HashSet<u64>, leaving: Vec<u64>) {
+        outdated.into_iter().for_each(|ino| self.write_back(INodeNo(ino)));
+        for ino in leaving {
+            // Older kernels do not know the notice.
+            let _ = self.tell.get().map(|tell| tell(Old::Inode(INodeNo(ino))));
         }
-        queue.idle = false;
+    }
+
+    /// Waits for an inode that may be told of, and a little longer for others; or until something cannot wait.
+    fn rest<'a>(
+        &'a self,
+        mut queue: MutexGuard<'a, Queue>,
+        now: Instant,
+        gathered: &mut Instant,
+    ) -> MutexGuard<'a, Queue> {
+        let gathers = now < *gathered;
+        queue.rest = if gathers { Rest::Gathering } else { Rest::Idle };
+        let told = if gathers { Some(*gathered) } else { (!queue.waiting.is_empty()).then(|| now + INTERVAL) };
+        queue = match queue.next_leaving().into_iter().chain(told).min() {
+            None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let longest = until.saturating_duration_since(now);
+                self.changed.wait_timeout(queue, longest).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        queue.rest = Rest::None;
+        if !gathers {
+            *gathered = Instant::now() + GATHER;
+        }
         queue
     }
 
@@ -280,6 +354,33 @@ mod tests {
         assert_eq!(queue.take_due(start + INTERVAL), Some(5));
         queue.tidy(start + 3 * INTERVAL);
         assert!(queue.told.is_empty());
+    }
+
+    #[test]
+    fn an_inode_is_to_be_forgotten_at_once_and_again_a_little_later() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.leaving.insert(5, Leaving { since: start, asked: 0 });
+        for after in FORGETTING {
+            assert_eq!(queue.next_leaving(), Some(start + after));
+            assert_eq!(queue.take_leaving(start + after), [5]);
+            assert_eq!(queue.take_leaving(start + after), [0; 0], "asked just now");
+        }
+        assert!(queue.leaving.is_empty(), "somebody else uses it");
+    }
+
+    #[test]
+    fn gathering_ends_for_what_cannot_wait() {
+        let notices = Notices::default();
+        let rests_after = |event: &dyn Fn()| {
+            lock(&notices.queue).rest = Rest::Gathering;
+            event();
+            lock(&notices.queue).rest == Rest::Gathering
+        };
+        assert!(rests_after(&|| notices.attributes(INodeNo(5))));
+        assert!(!rests_after(&|| notices.forget(INodeNo(5))));
+        assert!(!rests_after(&|| notices.write_back_later(INodeNo(5))));
+        notices.forgotten(INodeNo(5));
+        assert!(lock(&notices.queue).leaving.is_empty());
     }
 
     #[test]

@@ -129,7 +129,9 @@ impl Service for Server {
     }
 
     fn forget(&self, ino: INodeNo, lookups: u64) {
-        self.writers.forgotten(ino);
+        if self.writers.forgotten(ino) {
+            self.notices.forgotten(ino);
+        }
         let forgotten = guarded(|| self.ops.forget(disk_ino(ino), lookups));
         if forgotten.is_err() {
             // Of an entry whose inode could not be had, or one that was lost.

@@ -134,8 +134,7 @@ impl Server {
 
     /// An ioctl changed attributes of an open file.
     pub(super) fn flags_changed(&self, ino: INodeNo) {
-        self.notices.attributes(ino);
-        self.notices.settle(ino);
+        self.notices.attributes_now(ino);
         self.kept_wrong(ino);
     }
 

@@ -4,6 +4,7 @@ use crate::oracle::{Notes, same_as_kernel};
 use crate::served::Served;
 use extant::{AccessTimes, Fs, OpenOptions};
 use extant_testkit::e2fsck;
+use extant_testkit::tool::run;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,6 +17,9 @@ const LABEL: usize = 256;
 
 /// Inode flags that say how content is stored.
 const EXTENTS_AND_INLINE: u32 = 0x0008_0000 | 0x1000_0000;
+
+/// `FS_XFLAG_NOATIME`.
+const NO_ACCESS_TIME: u32 = 0x40;
 
 /// `struct fstrim_range`.
 #[repr(C)]
@@ -186,20 +190,58 @@ pub fn access_times_are_kept_as_the_mount_was_asked_to() {
     assert_eq!(changes(Some(AccessTimes::Always)), [true, true]);
 }
 
+fn ctime(path: &Path) -> (i64, i64) {
+    fs::metadata(path).map(|m| (m.ctime(), m.ctime_nsec())).expect("stat")
+}
+
+/// Mounts with access times, or the kernel would not be told of one just before.
+fn mount_noting_accesses(writeback_cache: bool) -> Served {
+    let mut served = Served::unmounted(crate::served::make("default"));
+    served.options.access_times = Some(AccessTimes::Always);
+    served.options.writeback_cache = writeback_cache;
+    served.mount();
+    served
+}
+
+/// However lately the kernel was told of something else. With the writeback cache it keeps the times of files itself: then of directories.
 #[test]
 pub fn a_change_of_flags_shows_at_once() {
-    same_as_kernel("default", |dir, notes| {
-        // Of files the kernel keeps the times itself.
-        let path = dir.join("sub");
-        fs::create_dir(&path).expect("mkdir");
-        let file = File::open(&path).expect("open");
-        let ctime = || fs::metadata(&path).map(|m| (m.ctime(), m.ctime_nsec())).expect("stat");
-        let before = ctime();
-        std::thread::sleep(Duration::from_millis(120));
-        let flags = rustix::fs::ioctl_getflags(&file).expect("flags");
-        notes.call("set", rustix::fs::ioctl_setflags(&file, flags | rustix::fs::IFlags::NOATIME));
-        notes.value("changed", ctime() > before);
-    });
+    for writeback_cache in [false, true] {
+        let mut served = mount_noting_accesses(writeback_cache);
+        let (file, sub) = (served.path("file"), served.path("sub"));
+        File::create(&file).and_then(|_| fs::create_dir(&sub)).expect("new ones");
+        let shown: &[&Path] = if writeback_cache { &[&sub] } else { &[&sub, &file] };
+        for path in shown {
+            let before = ctime(path);
+            std::thread::sleep(Duration::from_millis(120));
+            let open = File::open(path).expect("open");
+            set_extended(&open, NO_ACCESS_TIME).expect("set");
+            let set = ctime(path);
+            assert!(set > before, "{path:?} set, writeback cache: {writeback_cache}");
+            std::thread::sleep(Duration::from_millis(20));
+            set_extended(&open, 0).expect("clear");
+            assert!(ctime(path) > set, "{path:?} cleared, writeback cache: {writeback_cache}");
+        }
+        served.unmount();
+    }
+}
+
+/// The kernel is to forget the inode as soon as it is closed, before another program can ask: which may be too late where processors are busy,
+/// but not each time.
+#[test]
+pub fn a_change_of_flags_shows_to_the_next_program() {
+    let mut served = mount_noting_accesses(true);
+    let path = served.path("file");
+    File::create(&path).expect("a new one");
+    let file = path.to_str().expect("a name");
+    let shows = |flags: &str| {
+        let script = "stat -c %z \"$1\"; sleep 0.02; chattr \"$2\" \"$1\"; stat -c %z \"$1\"";
+        let printed = run("sh", &["-c", script, "sh", file, flags]).must_succeed().text();
+        printed.lines().collect::<std::collections::HashSet<_>>().len() == 2
+    };
+    let shown = (0..20).flat_map(|_| ["+A", "-A"]).filter(|flags| shows(flags)).count();
+    assert!(shown >= 10, "shown {shown} times of 40");
+    served.unmount();
 }
 
 /// Each flag by the other pair of ioctls, which has other bits for them; what is set by the one shows by the other.

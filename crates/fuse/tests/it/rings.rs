@@ -20,7 +20,7 @@ macro_rules! again {
 }
 
 again! {
-    control { labels, trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered, access_times_are_kept_as_the_mount_was_asked_to, a_change_of_flags_shows_at_once, flags_have_two_names }
+    control { labels, trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered, access_times_are_kept_as_the_mount_was_asked_to, a_change_of_flags_shows_at_once, a_change_of_flags_shows_to_the_next_program, flags_have_two_names }
     directories { numbers_in_entries_are_those_of_stat, every_place_can_be_sought, names_that_stay_are_read_exactly_once, rewinding_shows_what_is_new, a_directory_without_a_name, links_and_sizes_of_directories }
     disks { an_unmount_returns_when_everything_is_written, the_kernel_holds_the_device, files_can_be_swap_files, blocks_lie_where_debugfs_says, blocks_have_their_places_when_they_are_asked_for, logged_content_lies_nowhere, a_sync_of_the_mount_reaches_the_device }
     handles { a_handle_outlives_the_mount_but_not_the_file, a_listing_names_inodes_that_cannot_be_had, an_image_is_mounted_once }
