@@ -306,8 +306,6 @@ impl SetAttr {
         body.atime = atime.unwrap_or(body.atime);
         body.mtime = mtime.unwrap_or(body.mtime);
         body.ctime = ctime.unwrap_or(now);
-        if body.crtime.is_some() {
-            body.crtime = self.crtime.or(body.crtime);
-        }
+        body.crtime = self.crtime.map_or(body.crtime, |t| body.storable_crtime(t));
     }
 }

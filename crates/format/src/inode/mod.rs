@@ -162,7 +162,7 @@ impl Inode {
         let mut inode = Inode { mode, extra_isize: new_extra_isize(geo), ..Inode::default() };
         let now = inode.storable_time(now);
         (inode.atime, inode.ctime, inode.mtime) = (now, now, now);
-        inode.crtime = inode.has_crtime().then_some(now);
+        inode.crtime = inode.storable_crtime(now);
         inode
     }
 

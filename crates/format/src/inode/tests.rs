@@ -101,6 +101,20 @@ fn extra_sizes_that_do_not_fit_are_refused() {
     assert!(Inode::decode(&slot[..255], &geo, InodeNr(12)).is_err());
 }
 
+/// A slot may end between the seconds of a creation time and its parts, or before.
+#[test]
+fn a_new_inode_is_read_as_it_was_made() {
+    let now = Timestamp::new(1 << 32, 123_456_789);
+    for extra in [4, 8, 12, 16, 20, 24, 28, 32] {
+        let geo = Geometry { want_extra_isize: extra, ..geometry(256, RoCompat::empty()) };
+        let made = Inode::new(&geo, 0o100_644, now);
+        assert_eq!(made.extra_isize, extra);
+        let mut slot = vec![0; 256];
+        made.encode(&mut slot, &geo, InodeNr(12)).expect("encode");
+        assert_eq!(Inode::decode(&slot, &geo, InodeNr(12)).expect("decode"), made);
+    }
+}
+
 #[test]
 fn devices_have_two_forms() {
     let geo = geometry(256, RoCompat::empty());

@@ -66,7 +66,17 @@ impl Inode {
     /// The time as this inode's slot can hold it: what a later read gives back. The earliest and the latest second have no parts: they
     /// stand for all that lies beyond.
     pub fn storable_time(&self, time: Timestamp) -> Timestamp {
-        if !self.has_field(field_end::ATIME_EXTRA) {
+        self.storable(time, field_end::ATIME_EXTRA)
+    }
+
+    /// The same of a creation time: the slot may have room for less of it than of the others, or for none.
+    pub fn storable_crtime(&self, time: Timestamp) -> Option<Timestamp> {
+        self.has_crtime().then(|| self.storable(time, field_end::CRTIME_EXTRA))
+    }
+
+    /// A time whose extra word ends at this byte of the slot.
+    fn storable(&self, time: Timestamp, extra_end: usize) -> Timestamp {
+        if !self.has_field(extra_end) {
             return decode(encode_base(time), None);
         }
         match time.sec {
