@@ -47,8 +47,12 @@ pub fn log(device: &Arc<dyn BlockDevice>) -> extant_journal::Result<Log> {
 }
 
 pub fn config(device: &Arc<dyn BlockDevice>, features: Features) -> Config {
-    let cache = Cache::new(Arc::clone(device), BLOCK, 1 << 20);
-    let mut config = Config::new(cache, Some(log(device).unwrap()));
+    config_with(device, log(device).unwrap(), features)
+}
+
+pub fn config_with(home: &Arc<dyn BlockDevice>, log: Log, features: Features) -> Config {
+    let cache = Cache::new(Arc::clone(home), BLOCK, 1 << 20);
+    let mut config = Config::new(cache, Some(log));
     config.features = LogFeatures { checksums: Some(features.checksums), bit64: features.bit64 };
     config.commit_interval = Duration::from_secs(1000);
     config
@@ -62,7 +66,10 @@ pub struct Bench {
 impl Bench {
     /// Opens a journal on a device whose log is empty.
     pub fn open(device: &Arc<dyn BlockDevice>, features: Features) -> Bench {
-        let config = config(device, features);
+        Bench::of(config(device, features))
+    }
+
+    pub fn of(config: Config) -> Bench {
         Bench { cache: Arc::clone(&config.cache), journal: Journal::open(config).unwrap() }
     }
 

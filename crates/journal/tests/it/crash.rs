@@ -2,13 +2,121 @@
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
-use extant_journal::{Handle, Seal, Tid};
+use extant_journal::{FormatLog, Handle, Log, LogExtent, LogPlace, Seal, Tid, format_log, recovery};
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 /// Blocks that transactions change.
 const HOMES: u64 = 24;
+
+/// Blocks of a log on a device of its own. Two are in front of its superblock.
+const OWN_LOG: u32 = 58;
+
+/// The file system's part of the medium, in bytes. Behind it lies the log, if that has a device of its own.
+const HOME_BYTES: u64 = BLOCKS * BLOCK as u64;
+
+/// A part of a medium that is a device: its flushes make durable what was written to it, and nothing else.
+#[derive(Debug)]
+struct Part {
+    whole: Arc<dyn BlockDevice>,
+    start: u64,
+    len: u64,
+    /// Where flushes are noted.
+    recorder: Option<Arc<RecordingDevice<MemDevice>>>,
+}
+
+impl BlockDevice for Part {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn name(&self) -> String {
+        format!("the part from {} on", self.start)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.whole.read_at(buf, self.start + offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        assert!(offset + data.len() as u64 <= self.len, "a write beyond the end");
+        self.whole.write_at(data, self.start + offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.recorder.iter().for_each(|recorder| recorder.mark(format!("{FLUSH}{}", self.start)));
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What the marks of a part's flushes begin with.
+const FLUSH: &str = "flush ";
+
+/// Where the log lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Inside,
+    /// On a device of its own, which loses what it was not told to flush at other times than the file system's.
+    Outside,
+}
+
+/// A file system's device and its log's, which may be the same.
+struct Devices {
+    place: Place,
+    home: Arc<dyn BlockDevice>,
+    log: Arc<dyn BlockDevice>,
+}
+
+impl Devices {
+    fn of(medium: Arc<dyn BlockDevice>, place: Place, recorder: Option<&Arc<RecordingDevice<MemDevice>>>) -> Devices {
+        if place == Place::Inside {
+            return Devices { place, home: medium.clone(), log: medium };
+        }
+        let part = |start: u64, end: u64| -> Arc<dyn BlockDevice> {
+            Arc::new(Part { whole: medium.clone(), start, len: end - start, recorder: recorder.cloned() })
+        };
+        Devices { place, home: part(0, HOME_BYTES), log: part(HOME_BYTES, medium.len()) }
+    }
+
+    /// A medium with an empty log.
+    fn format(features: Features, place: Place) -> MemDevice {
+        if place == Place::Inside {
+            return format(features);
+        }
+        let medium = Arc::new(MemDevice::new(HOME_BYTES + u64::from(OWN_LOG) * BLOCK as u64));
+        let mut how = FormatLog::new(BLOCK as u32, OWN_LOG);
+        (how.uuid, how.sequence, how.place) = ([7; 16], features.sequence, LogPlace::External);
+        let devices = Devices::of(medium.clone(), place, None);
+        format_log(&*devices.log, &devices.extents(), &how).unwrap();
+        MemDevice::from_bytes(&medium.to_vec())
+    }
+
+    fn extents(&self) -> Vec<LogExtent> {
+        match self.place {
+            Place::Inside => extents().to_vec(),
+            Place::Outside => vec![LogExtent { logical: 0, physical: 0, len: OWN_LOG }],
+        }
+    }
+
+    fn log(&self) -> extant_journal::Result<Log> {
+        let place = if self.place == Place::Inside { LogPlace::Inside } else { LogPlace::External };
+        Log::open(self.log.clone(), &self.extents(), BLOCK as u32, place)
+    }
+
+    fn bench(&self, features: Features) -> Bench {
+        Bench::of(config_with(&self.home, self.log().unwrap(), features))
+    }
+
+    fn recover(&self) -> extant_journal::Result<recovery::Outcome> {
+        recovery::recover(self.log()?, &*self.home, BLOCKS).map(|(_, outcome)| outcome)
+    }
+}
 
 /// What a block must hold after recovery.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +131,7 @@ type State = Vec<Expected>;
 /// Transactions on a recorded device, and what the blocks must hold after each of them.
 struct Story {
     recorder: Arc<RecordingDevice<MemDevice>>,
+    place: Place,
     bench: Bench,
     rng: Rng,
     now: State,
@@ -35,15 +144,14 @@ struct Story {
 }
 
 impl Story {
-    fn new(features: Features, seed: u64) -> (Story, Vec<u8>) {
-        let image = format(features).to_vec();
+    fn new(features: Features, place: Place, seed: u64) -> (Story, Vec<u8>) {
+        let image = Devices::format(features, place).to_vec();
         let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image)));
-        let device: Arc<dyn BlockDevice> = recorder.clone();
-        let bench = Bench::open(&device, features);
+        let bench = Devices::of(recorder.clone(), place, Some(&recorder)).bench(features);
         let now = vec![Expected::Bytes(vec![0; BLOCK]); HOMES as usize];
         let states = BTreeMap::from([(bench.journal.durable(), now.clone())]);
         let (freed, free, version) = (Vec::new(), Vec::new(), 0);
-        (Story { recorder, bench, rng: Rng::new(seed), now, freed, free, states, version }, image)
+        (Story { recorder, place, bench, rng: Rng::new(seed), now, freed, free, states, version }, image)
     }
 
     fn run(&mut self, steps: usize) {
@@ -149,9 +257,19 @@ impl<'a> Cuts<'a> {
     fn step(&mut self, event: &'a Event) {
         match event {
             Event::Flush => self.pending.drain(..).for_each(|event| event.apply(&self.base).unwrap()),
-            Event::Mark(tid) => self.durable = Tid(tid.parse().unwrap()),
+            Event::Mark(mark) => match mark.strip_prefix(FLUSH) {
+                Some(start) => self.flush_part(start == "0"),
+                None => self.durable = Tid(mark.parse().unwrap()),
+            },
             _ => self.pending.push(event),
         }
+    }
+
+    /// What was written to the file system's part, or to the log's, is durable.
+    fn flush_part(&mut self, home: bool) {
+        let of_part =
+            |event: &mut &Event| matches!(event, Event::Write { offset, .. } if (*offset < HOME_BYTES) == home);
+        self.pending.extract_if(.., of_part).for_each(|event| event.apply(&self.base).unwrap());
     }
 
     fn image(&self, mut keep: impl FnMut() -> bool, sector: u64) -> MemDevice {
@@ -174,31 +292,31 @@ fn check(story: &Story, image: Vec<u8>, features: Features, seed: u64) {
         let some = cuts.image(|| rng.one_in(2), if features.checksums { 512 } else { BLOCK as u64 });
         let few = cuts.image(|| rng.one_in(5), BLOCK as u64);
         for image in [all, some, few] {
-            let device = shared(image);
-            let outcome = recover(&device).unwrap_or_else(|error| panic!("after {count} events: {error}"));
-            let fits = story.states.range(cuts.durable..).find(|(_, state)| matches(&*device, state));
+            let devices = Devices::of(Arc::new(image), story.place, None);
+            let outcome = devices.recover().unwrap_or_else(|error| panic!("after {count} events: {error}"));
+            let fits = story.states.range(cuts.durable..).find(|(_, state)| matches(&*devices.home, state));
             let context = || format!("seed {seed}, after {count} events, durable {}, {outcome:?}", cuts.durable);
             assert!(fits.is_some(), "{}", context());
             if count % 16 == 0 {
-                go_on(&device, features, &context());
+                go_on(&devices, features, &context());
             }
         }
     }
 }
 
 /// The recovered image is as good as any: it takes another session, a crash and a recovery.
-fn go_on(device: &Arc<dyn BlockDevice>, features: Features, context: &str) {
-    let bench = Bench::open(device, features);
+fn go_on(devices: &Devices, features: Features, context: &str) {
+    let bench = devices.bench(features);
     bench.set(HOME + 3, &content(1, 2));
     bench.journal.sync().unwrap();
     bench.journal.crash();
-    let outcome = recover(device).unwrap();
+    let outcome = devices.recover().unwrap();
     assert_eq!((outcome.transactions, outcome.dropped), (1, None), "{context}");
-    assert_eq!(block(&**device, HOME + 3), content(1, 2), "{context}");
+    assert_eq!(block(&*devices.home, HOME + 3), content(1, 2), "{context}");
 }
 
-fn power_cuts(features: Features, seed: u64) {
-    let (mut story, image) = Story::new(features, seed);
+fn power_cuts(features: Features, place: Place, seed: u64) {
+    let (mut story, image) = Story::new(features, place, seed);
     story.run(60);
     let stats = story.bench.journal.stats();
     assert!(stats.tail_moves > 1 && stats.revokes > 5 && stats.escapes > 5, "{stats:?}");
@@ -207,12 +325,19 @@ fn power_cuts(features: Features, seed: u64) {
 
 #[test]
 fn without_checksums() {
-    power_cuts(PLAIN, 1);
-    power_cuts(PLAIN, 2);
+    power_cuts(PLAIN, Place::Inside, 1);
+    power_cuts(PLAIN, Place::Inside, 2);
 }
 
 #[test]
 fn with_checksums() {
-    power_cuts(SUMMED, 3);
-    power_cuts(SUMMED, 4);
+    power_cuts(SUMMED, Place::Inside, 3);
+    power_cuts(SUMMED, Place::Inside, 4);
+}
+
+/// Data are flushed on their device before a commit record on another one speaks of them, and so are copies before the log forgets them.
+#[test]
+fn with_a_log_on_a_device_of_its_own() {
+    power_cuts(PLAIN, Place::Outside, 5);
+    power_cuts(SUMMED, Place::Outside, 6);
 }

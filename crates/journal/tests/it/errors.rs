@@ -30,8 +30,9 @@ impl Client for Aborts {
     }
 }
 
-/// Lets the next operation fail and sees the journal abort, once, with the transactions before it intact.
-fn fails(fault: Fault) {
+/// Lets the next operation fail and sees the journal abort, once, with the transactions before it intact. Gives how many flushes were
+/// asked of the device from then on.
+fn fails(fault: Fault) -> u64 {
     let (faults, device) = faulty();
     let bench = Bench::open(&device, SUMMED);
     let aborts = Arc::new(Aborts::default());
@@ -40,17 +41,24 @@ fn fails(fault: Fault) {
     bench.set(HOME, &content(HOME, 1));
     bench.journal.sync().unwrap();
     faults.inject(fault);
+    let flushes = faults.count(Op::Flush);
     let tid = bench.set(HOME, &content(HOME, 2));
     assert!(matches!(bench.journal.wait(tid), Err(Error::Aborted(EIO))));
     faults.heal();
     assert!(matches!(bench.journal.start(1), Err(Error::Aborted(EIO))));
     assert!(matches!(bench.journal.sync(), Err(Error::Aborted(EIO))));
     assert!(bench.journal.is_aborted());
+    // What fails later is told by the first abort.
+    bench.journal.abort(117);
+    assert!(matches!(bench.journal.start(1), Err(Error::Aborted(EIO))));
     assert!(bench.journal.shutdown().is_err());
     assert_eq!(aborts.0.load(Ordering::SeqCst), 1);
     drop(bench);
+    let flushes = faults.count(Op::Flush) - flushes;
+    assert_eq!(log(&device).unwrap().errno(), EIO);
     let outcome = recover(&device).unwrap();
     assert_eq!(block(&*device, HOME), content(HOME, if outcome.transactions == 1 { 1 } else { 2 }));
+    flushes
 }
 
 #[test]
@@ -65,8 +73,8 @@ fn a_failed_commit_record_aborts() {
 
 #[test]
 fn a_failed_flush_aborts_and_is_not_tried_again() {
-    fails(Fault::new(Op::Flush, 0));
-    fails(Fault::new(Op::Flush, 1));
+    assert_eq!(fails(Fault::new(Op::Flush, 0)), 1);
+    assert_eq!(fails(Fault::new(Op::Flush, 1)), 2);
 }
 
 #[test]
