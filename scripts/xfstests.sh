@@ -4,6 +4,7 @@
 #
 #     scripts/xfstests.sh SUITE [OPTION…] [TEST…]      SUITE: its built tree; TEST: as its program `check` takes them; -g generic/quick
 #         --as ext4|fuse|kernel     ext4 if not told
+#         --options OPTIONS         further options of all mounts, as -o takes them
 #         --program PROGRAM         the program extant; cargo's release/extant if not told
 #         --results DIR             where results go; a new directory in the temporary one if not told
 #         --limit SECONDS           a test that takes longer is killed, and counts as hung; 600 if not told
@@ -98,6 +99,7 @@ configure() {
     export TEST_DEV=$1 SCRATCH_DEV=$2 TEST_DIR=$work/test SCRATCH_MNT=$work/scratch RESULT_BASE=$results FSTYP=ext4
     export LOGWRITES_DEV= DIFF_LENGTH=40
     mkdir -p "$TEST_DIR" "$SCRATCH_MNT"
+    local common=acl,user_xattr
     case $as in
     kernel) ;;
     ext4)
@@ -108,11 +110,13 @@ configure() {
         add_helpers mount.fuse.extant mount.fuseblk.extant umount.fuse umount.fuse.extant umount.fuseblk umount.fuseblk.extant
         serve_plain_fuse
         export FSTYP=fuse FUSE_SUBTYP=.extant
-        export MOUNT_OPTIONS="-o allow_other,default_permissions" TEST_FS_MOUNT_OPTS="-o allow_other,default_permissions"
+        common=allow_other,default_permissions
         # The suite takes the type of a mount from df, and compares it with `fuse`.
         add_wrappers extant fuse
         ;;
     esac
+    export MOUNT_OPTIONS="-o $common${options:+,$options}"
+    export TEST_FS_MOUNT_OPTS=$MOUNT_OPTIONS
     make_image "$TEST_DEV"
     make_image "$SCRATCH_DEV"
 }
@@ -183,7 +187,10 @@ inside() { # the two devices
     rm -f "$results"/check.* "$results/hung"
     ./check "${tests[@]}" 2>&1 | tee "$results/output" || true
     kill "$watcher"
-    umount -q "$TEST_DIR" "$SCRATCH_MNT" || true
+    local dir
+    for dir in "$TEST_DIR" "$SCRATCH_MNT"; do
+        ! mountpoint -q "$dir" || umount "$dir" || true
+    done
 }
 
 # The part outside -------------------------------------------------------------------------------------------------------------------
@@ -209,12 +216,12 @@ collect() {
     done >"$results/results.txt"
 }
 
-# What was run, for the page, and which tests of the group were not asked for.
+# What was run, for the page, and which tests of the group were not asked for; nothing, if tests were asked for by their names.
 describe() { # when it began
-    local absent
-    absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
+    local absent=
+    [[ " ${tests[*]} " != *" -g "* ]] || absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
         grep -vxFf <(cut -d' ' -f1 "$results/results.txt") | tr '\n' ' ' || true)
-    printf '%s\n' "as=$as" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
+    printf '%s\n' "as=$as" "options='$options'" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
         "code=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)" >"$results/about"
 }
 
@@ -230,7 +237,8 @@ END
     for dir in "$@"; do
         # shellcheck disable=SC1091
         . "$dir/about"
-        printf '\n## As type `%s`\n\n' "$as"
+        printf '\n## As type `%s`%s\n\n' "$as" "${options:+, mounted with \`$options\`}"
+        [ "$(wc -l <"$dir/results.txt")" -gt 100 ] || printf 'Some tests. '
         echo "One pass of the code at \`$code\`, from $began to $ended (UTC), with images on a disk; a test may take $limit seconds."
         [ -z "$absent" ] || echo "Not asked for: $absent."
         echo
@@ -280,7 +288,7 @@ clean_up() {
 }
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-as=ext4 program= results= limit=600 images=/var/tmp expected= tests=()
+as=ext4 options= program= results= limit=600 images=/var/tmp expected= tests=()
 [ $# -ge 1 ] || usage
 [ "$1" != --page ] || { print_page "${@:2}" && exit; }
 suite=$1
@@ -288,6 +296,7 @@ shift
 while [ $# -gt 0 ]; do
     case $1 in
     --as) as=$2 && shift ;;
+    --options) options=$2 && shift ;;
     --program) program=$2 && shift ;;
     --results) results=$2 && shift ;;
     --limit) limit=$2 && shift ;;
@@ -328,7 +337,7 @@ for size in 4G 8G; do
     devices="$devices $(losetup --find --show "$work/$size.img")"
 done
 began=$(date -u '+%Y-%m-%d %H:%M')
-unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --program "$program" --results "$results" --limit "$limit" \
+unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --options "$options" --program "$program" --results "$results" --limit "$limit" \
     --inside "${devices# }" "$work" "${tests[@]}"
 collect
 describe "$began"

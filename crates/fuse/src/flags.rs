@@ -34,6 +34,9 @@ pub fn wanted(wants: Wants) -> Vec<InitFlags> {
     if wants.acl {
         wanted.push(InitFlags::FUSE_POSIX_ACL);
     }
+    if wants.id_maps {
+        wanted.push(InitFlags::FUSE_ALLOW_IDMAP);
+    }
     wanted
 }
 

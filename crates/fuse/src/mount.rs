@@ -68,6 +68,9 @@ pub struct MountOptions {
     pub writeback_cache: bool,
     /// POSIX ACLs are honoured.
     pub acl: bool,
+    /// The kernel may show it at further places with ids mapped (idmapped mounts, Linux 6.12). It then tells of creations only whose they are,
+    /// so that of other requests for which that matters `/proc` is asked: direct writes cost more.
+    pub id_maps: bool,
     /// Which opens for reading, and which readings of directories and symlinks, set access times; None: none do. What the kernel has in its
     /// cache it reads without telling anybody.
     pub access_times: Option<AccessTimes>,
@@ -89,6 +92,7 @@ impl Default for MountOptions {
             time_to_live: Duration::from_secs(86_400),
             writeback_cache: true,
             acl: true,
+            id_maps: false,
             access_times: None,
             directory_access_times: true,
             subtype: "extant".into(),

@@ -59,6 +59,8 @@ pub struct Wants {
     pub writeback: bool,
     /// It honours ACLs.
     pub acl: bool,
+    /// It allows mounts whose ids are mapped. Then only creations say whose they are.
+    pub id_maps: bool,
 }
 
 /// What the kernel keeps and has to drop.

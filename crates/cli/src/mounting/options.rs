@@ -18,6 +18,8 @@ pub struct Options {
     pub remount: bool,
     /// POSIX ACLs are honoured.
     pub acl: bool,
+    /// The kernel may map ids at other places where it is shown.
+    pub id_maps: bool,
     /// Other users may use the mount; by default if root mounts.
     pub allow_other: Option<bool>,
     /// File data goes through the journal too.
@@ -61,6 +63,7 @@ impl Default for Options {
             no_recovery: false,
             remount: false,
             acl: true,
+            id_maps: false,
             allow_other: None,
             log_data: false,
             discard: false,
@@ -153,6 +156,7 @@ impl Options {
             "remount" => self.remount = true,
             "acl" => self.acl = true,
             "noacl" => self.acl = false,
+            "allow_idmap" => self.id_maps = true,
             "allow_other" => self.allow_other = Some(true),
             "dirsync" => self.flags |= MountFlags::DIRSYNC,
             "prefetch_block_bitmaps" => self.prefetch = true,
@@ -263,8 +267,8 @@ mod tests {
     #[test]
     fn what_the_suite_passes_is_known() {
         let list = "rw,acl,user_xattr,noatime,nodiratime,relatime,strictatime,nosuid,nodev,noexec,suid";
-        let options = Options::parse([list, "ro,noacl,data=journal,commit=30"]).unwrap();
-        assert!(options.read_only && !options.acl && options.log_data);
+        let options = Options::parse([list, "ro,noacl,data=journal,commit=30,allow_idmap"]).unwrap();
+        assert!(options.read_only && !options.acl && options.log_data && options.id_maps);
         assert_eq!(options.commit, Some(Duration::from_secs(30)));
         assert_eq!(options.by_name(), ["nodev", "noexec", "noatime"]);
         assert!(options.needs_more_flags());

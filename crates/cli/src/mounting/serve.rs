@@ -196,6 +196,7 @@ fn fuse_options(plan: &Plan) -> MountOptions {
         threads: own.threads,
         transport: own.transport,
         acl: own.acl,
+        id_maps: own.id_maps,
         access_times: own.access_times(),
         directory_access_times: !own.flags.contains(MountFlags::NODIRATIME),
         subtype: plan.subtype.clone(),

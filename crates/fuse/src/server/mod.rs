@@ -45,6 +45,7 @@ pub struct Server {
     block_size: u32,
     writeback: bool,
     acl: bool,
+    id_maps: bool,
     access_times: Option<AccessTimes>,
     directory_access_times: bool,
     done: Sender<Result<(), Error>>,
@@ -70,6 +71,7 @@ impl Server {
             writers: Writers::default(),
             notices: Notices::start()?,
             acl: options.acl,
+            id_maps: options.id_maps,
             access_times: options.access_times,
             directory_access_times: options.directory_access_times,
             done,
@@ -87,7 +89,7 @@ fn writes(flags: i32) -> bool {
 
 impl Service for Server {
     fn wants(&self) -> Wants {
-        Wants { writeback: self.writeback, acl: self.acl }
+        Wants { writeback: self.writeback, acl: self.acl, id_maps: self.id_maps }
     }
 
     fn time_to_live(&self) -> Duration {

@@ -2,6 +2,7 @@
 
 use super::structs::*;
 use super::{list, reply};
+use crate::caller;
 use crate::convert::{decode_rdev, errno, type_of_mode};
 use crate::flags::LONGEST_NAME;
 use crate::service::{Answer, Data, Service, Who};
@@ -68,7 +69,7 @@ impl Call<'_> {
     }
 
     fn who(&self) -> Who {
-        Who { uid: self.head.uid, gid: self.head.gid, pid: self.head.pid }
+        caller::told_or_looked_up(Who { uid: self.head.uid, gid: self.head.gid, pid: self.head.pid })
     }
 
     /// The first bytes of the reply's place, as many as are asked for.

@@ -4,6 +4,7 @@ mod control;
 mod directories;
 mod disks;
 mod handles;
+mod idmaps;
 mod mix;
 mod mounts;
 mod nameless;

@@ -8,18 +8,20 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Barrier;
 
+/// Tests of other modules, run by a function that has their mounts made otherwise.
 macro_rules! again {
-    ($($module:ident { $($test:ident),* $(,)? })*) => {
+    ($how:path: $($module:ident { $($test:ident),* $(,)? })*) => {
         $(mod $module {
             $(#[test]
             fn $test() {
-                crate::rings::over_rings(crate::$module::$test);
+                $how(crate::$module::$test);
             })*
         })*
     };
 }
+pub(crate) use again;
 
-again! {
+again! { crate::served::over_rings:
     control { labels, trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered, access_times_are_kept_as_the_mount_was_asked_to, a_change_of_flags_shows_at_once, a_change_of_flags_shows_to_the_next_program, flags_have_two_names }
     directories { numbers_in_entries_are_those_of_stat, every_place_can_be_sought, names_that_stay_are_read_exactly_once, rewinding_shows_what_is_new, a_directory_without_a_name, links_and_sizes_of_directories }
     disks { an_unmount_returns_when_everything_is_written, the_kernel_holds_the_device, files_can_be_swap_files, blocks_lie_where_debugfs_says, blocks_have_their_places_when_they_are_asked_for, logged_content_lies_nowhere, a_sync_of_the_mount_reaches_the_device }

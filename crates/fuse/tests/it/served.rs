@@ -13,6 +13,8 @@ const BYTES: u64 = 512 << 20;
 thread_local! {
     /// How the mounts of this thread's test are served.
     static TRANSPORT: Cell<Transport> = Cell::new(everywhere());
+    /// Whether they allow ids to be mapped.
+    static ID_MAPS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The transport of all tests: `EXTANT_TRANSPORT=uring` has them all go through rings (`make rings`).
@@ -23,6 +25,13 @@ fn everywhere() -> Transport {
         enable_rings();
     }
     transport
+}
+
+/// Runs a test with mounts that allow ids to be mapped.
+pub fn allowing_id_maps(test: impl FnOnce()) {
+    ID_MAPS.set(true);
+    test();
+    ID_MAPS.set(false);
 }
 
 /// How this thread's test is served.
@@ -68,7 +77,8 @@ impl Served {
     pub fn mount(&mut self) {
         let fs = Fs::open(self.image.path(), &OpenOptions::new().remember_names(false).look_ahead(true))
             .expect("the image opens");
-        let options = MountOptions { transport: TRANSPORT.get(), ..self.options.clone() };
+        let id_maps = self.options.id_maps || ID_MAPS.get();
+        let options = MountOptions { transport: TRANSPORT.get(), id_maps, ..self.options.clone() };
         let mounted = mount(fs, &self.dir, &options).expect("mount");
         assert_eq!(mounted.instead(), None, "the transport that is tested can be had");
         self.mounted = Some((mounted, Watchdog::over(&self.dir)));

@@ -61,7 +61,7 @@ fn change(attr: &mut FileAttr, set: &SetAttr) {
 
 impl Service for NullServer {
     fn wants(&self) -> Wants {
-        Wants { writeback: self.writeback, acl: self.acl }
+        Wants { writeback: self.writeback, acl: self.acl, id_maps: false }
     }
 
     fn time_to_live(&self) -> Duration {
