@@ -152,7 +152,6 @@ impl<T> ArrivalList<T> {
     }
 
     /// Waits until everything that had arrived is gone, whatever comes meanwhile.
-    #[cfg(not(loom))]
     pub fn wait_gone(&self, arrived: &Arrived) {
         for (shard, end) in self.shards.iter().zip(&arrived.0) {
             if shard.len.load(Ordering::Acquire) == 0 {

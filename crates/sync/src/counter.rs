@@ -40,12 +40,12 @@ impl ShardedCounter {
         self.add(delta.wrapping_neg());
     }
 
-    /// Moves a shard's part to the shared one. The shard is emptied first, so that no part is ever counted twice; a
-    /// sum taken in between may miss it.
+    /// Moves a shard's part to the shared one. The shard is emptied first, so that no part is ever counted twice: who has read it in the
+    /// shared part (Acquire) sees the shard empty. A sum taken in between may miss it.
     #[cold]
     fn spill(&self, shard: &AtomicI64) {
         let part = shard.swap(0, Ordering::Relaxed);
-        self.shared.fetch_add(part, Ordering::Relaxed);
+        self.shared.fetch_add(part, Ordering::Release);
     }
 
     /// The count from one cache line, off by less than [`ShardedCounter::error_bound`] when nobody is adding.
@@ -61,7 +61,7 @@ impl ShardedCounter {
 
     /// The sum of all parts: exact once the changes have happened before, and off by the changes in progress else.
     pub fn sum(&self) -> i64 {
-        let shared = self.shared.load(Ordering::Relaxed);
+        let shared = self.shared.load(Ordering::Acquire);
         self.shards.iter().fold(shared, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
     }
 

@@ -355,6 +355,7 @@ mod tests {
     #[cfg(debug_assertions)]
     mod checked {
         use super::*;
+        use crate::{ArcRwLock, Mutex, RwLock, lock_two, write_all_arc, write_two, write_two_arc};
         use std::panic::catch_unwind;
 
         #[test]
@@ -393,6 +394,71 @@ mod tests {
             let _leaf = enter(Level::Leaf);
             assert!(catch_unwind(|| enter(Level::Leaf)).is_err());
             assert!(catch_unwind(|| enter(Level::FsState)).is_err());
+        }
+
+        /// Takes a lock, does something, and lets go.
+        type Take<'a> = (&'static str, Box<dyn Fn(&dyn Fn()) + 'a>);
+
+        fn take<'a, G>(name: &'static str, lock: impl Fn() -> G + 'a) -> Take<'a> {
+            let held = move |within: &dyn Fn()| {
+                let _guard = lock();
+                within();
+            };
+            (name, Box::new(held))
+        }
+
+        fn is_refused(what: impl Fn()) -> bool {
+            catch_unwind(std::panic::AssertUnwindSafe(what)).is_err()
+        }
+
+        /// Every way to take a lock of the level `Group`: whether it is refused further inward and within its own level, and that it
+        /// counts as held until it goes.
+        #[test]
+        fn each_way_to_take_a_lock_is_checked() {
+            let (mutex, other) = (Mutex::new(Level::Group, ()), Mutex::new(Level::Group, ()));
+            let (lock, second) = (RwLock::new(Level::Group, ()), RwLock::new(Level::Group, ()));
+            let (arc, last) = (ArcRwLock::new(Level::Group, ()), ArcRwLock::new(Level::Group, ()));
+            let inward = [
+                take("lock", || mutex.lock()),
+                take("lock_two", || lock_two((1, &mutex), (2, &other))),
+                take("read", || lock.read()),
+                take("write", || lock.write()),
+                take("downgrade", || lock.write().downgrade()),
+                take("write_two", || write_two((2, &lock), (1, &second))),
+                take("read of an Arc", || arc.read()),
+                take("write of an Arc", || arc.write()),
+                take("read_arc", || arc.read_arc()),
+                take("write_arc", || arc.write_arc()),
+                take("downgrade of an Arc", || arc.write_arc().downgrade()),
+                take("write_two_arc", || write_two_arc((2, &arc), (1, &last))),
+                take("write_all_arc", || write_all_arc([(2, &arc), (1, &last)])),
+            ];
+            let nested = [
+                take("lock_nested", || mutex.lock_nested()),
+                take("read_nested", || lock.read_nested()),
+                take("write_nested", || lock.write_nested()),
+                take("write_arc_nested", || arc.write_arc_nested()),
+            ];
+            let tried = [
+                take("try_lock", || mutex.try_lock().expect("free")),
+                take("try_read", || lock.try_read().expect("free")),
+                take("try_write", || lock.try_write().expect("free")),
+                take("try_read of an Arc", || arc.try_read().expect("free")),
+                take("try_write of an Arc", || arc.try_write().expect("free")),
+                take("try_read_arc", || arc.try_read_arc().expect("free")),
+                take("try_write_arc", || arc.try_write_arc().expect("free")),
+            ];
+            let all = [(&inward[..], true, true), (&nested, true, false), (&tried, false, false)];
+            for (ways, refused_inside, refused_beside) in all {
+                for (name, take) in ways {
+                    for (level, refused) in [(Level::Buffer, refused_inside), (Level::Group, refused_beside)] {
+                        let _outer = enter(level);
+                        assert_eq!(is_refused(|| take(&|| ())), refused, "{name} within {level:?}");
+                    }
+                    take(&|| assert!(is_refused(|| drop(enter(Level::Map))), "{name} counts as held"));
+                    drop(enter(Level::Map));
+                }
+            }
         }
 
         #[test]

@@ -22,7 +22,6 @@ const TRIES: u32 = 100;
 const LOCK_MASK: u64 = 0xffff_ffff;
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-#[cfg(not(loom))]
 const WAITED_FOR: u64 = 2;
 
 /// The count of a dead object.
@@ -242,18 +241,12 @@ impl Drop for LockrefGuard<'_> {
     }
 }
 
-/// Waiting for the lock. Who waits sleeps in the process's table of waiting threads, by the word's address.
-#[cfg(not(loom))]
-#[expect(unsafe_code, reason = "parking by address, as parking_lot does")]
+/// Waiting for the lock.
 mod park {
-    use super::{FREE, HELD, LOCK_MASK, Lockref, LockrefGuard, Ordering, WAITED_FOR, count_of, pack};
-    use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN, ParkResult, UnparkToken};
-
-    /// The lock was passed on: it never was free.
-    const PASSED: UnparkToken = UnparkToken(1);
+    use super::{FREE, HELD, LOCK_MASK, Lockref, LockrefGuard, Ordering, WAITED_FOR, count_of, pack, table};
 
     /// Looks before sleeping; the lock is held for some instructions only.
-    const SPINS: u32 = 40;
+    const SPINS: u32 = if cfg!(loom) { 0 } else { 40 };
 
     pub(super) fn lock(of: &Lockref) -> LockrefGuard<'_> {
         let mut spins = 0;
@@ -280,63 +273,76 @@ mod park {
                 }
             }
             mine = WAITED_FOR;
-            if sleep(of) {
+            if table::sleep(of, || of.word.load(Ordering::Relaxed) & LOCK_MASK == WAITED_FOR) {
                 let count = count_of(of.word.load(Ordering::Acquire));
                 return LockrefGuard { of, count };
             }
         }
     }
 
+    /// Frees a lock that others wait for and wakes one; passes it on if somebody has waited for long.
+    pub(super) fn unlock(of: &Lockref, count: i32) {
+        table::wake_one(of, |woken| {
+            // The holder is the only one to change a word that says 2.
+            let pass = woken.one && woken.fair;
+            let lock = match (pass, woken.more) {
+                (false, _) => FREE,
+                (true, false) => HELD,
+                (true, true) => WAITED_FOR,
+            };
+            of.word.store(pack(count, lock), Ordering::Release);
+            pass
+        });
+    }
+}
+
+/// Who is woken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Woken {
+    /// Whether there was one.
+    pub one: bool,
+    /// Whether there are more of them.
+    pub more: bool,
+    /// Whether it is time that those who wait come in before others.
+    pub fair: bool,
+}
+
+/// The process's table of sleeping threads, by the word's address.
+#[cfg(not(loom))]
+#[expect(unsafe_code, reason = "parking by address, as parking_lot does")]
+mod table {
+    use super::{Lockref, Woken};
+    use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN, ParkResult, UnparkToken};
+
+    /// The lock was passed on: it never was free.
+    const PASSED: UnparkToken = UnparkToken(1);
+
     fn key(of: &Lockref) -> usize {
         std::ptr::from_ref(&of.word).addr()
     }
 
-    /// Sleeps as long as the word says that somebody waits; true if the lock was passed to this thread.
-    fn sleep(of: &Lockref) -> bool {
-        let waited = || of.word.load(Ordering::Relaxed) & LOCK_MASK == WAITED_FOR;
+    /// Sleeps if `wanted` says so; true if the lock was passed to this thread.
+    pub(super) fn sleep(of: &Lockref, wanted: impl FnOnce() -> bool) -> bool {
         // SAFETY: the word is borrowed, so nobody else's word has its address; the closures do not panic and do not call
         // into parking_lot.
-        let result = unsafe { parking_lot_core::park(key(of), waited, || (), |_, _| (), DEFAULT_PARK_TOKEN, None) };
+        let result = unsafe { parking_lot_core::park(key(of), wanted, || (), |_, _| (), DEFAULT_PARK_TOKEN, None) };
         matches!(result, ParkResult::Unparked(PASSED))
     }
 
-    /// Frees a lock that others wait for and wakes one; passes it on if somebody has waited for long.
-    pub(super) fn unlock(of: &Lockref, count: i32) {
+    /// Wakes one; `passes` says whether it gets the lock with that.
+    pub(super) fn wake_one(of: &Lockref, passes: impl FnOnce(Woken) -> bool) {
         // SAFETY: as for `sleep`.
         let _woken = unsafe {
             parking_lot_core::unpark_one(key(of), |result| {
-                // The holder is the only one to change a word that says 2.
-                let pass = result.unparked_threads > 0 && result.be_fair;
-                let lock = match (pass, result.have_more_threads) {
-                    (false, _) => FREE,
-                    (true, false) => HELD,
-                    (true, true) => WAITED_FOR,
-                };
-                of.word.store(pack(count, lock), Ordering::Release);
-                if pass { PASSED } else { DEFAULT_UNPARK_TOKEN }
+                let (one, more) = (result.unparked_threads > 0, result.have_more_threads);
+                if passes(Woken { one, more, fair: result.be_fair }) { PASSED } else { DEFAULT_UNPARK_TOKEN }
             })
         };
     }
 }
 
-/// In a model nobody sleeps: who waits gives way until the lock is free.
 #[cfg(loom)]
-mod park {
-    use super::{Lockref, LockrefGuard};
-
-    pub(super) fn lock(of: &Lockref) -> LockrefGuard<'_> {
-        loop {
-            loom::thread::yield_now();
-            if let Some(guard) = of.try_lock() {
-                return guard;
-            }
-        }
-    }
-
-    pub(super) fn unlock(_: &Lockref, _: i32) {
-        unreachable!("nobody marks a lock as waited for")
-    }
-}
+use crate::modelled::table;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -2,13 +2,31 @@
 //! process, which is what levels are kept for.
 
 use crate::Level;
+use core::ops::{Deref, DerefMut};
 
 /// Stands in for the mutex with a level.
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
 /// Access to what a [`Mutex`] protects, until dropped.
-pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    /// None only while a condition is waited for.
+    inner: Option<loom::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.inner.as_ref().expect("nobody waits for a condition")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.inner.as_mut().expect("nobody waits for a condition")
+    }
+}
 
 impl<T> Mutex<T> {
     /// A new unlocked mutex.
@@ -18,12 +36,12 @@ impl<T> Mutex<T> {
 
     /// Waits for the lock and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().expect("a model that panics ends")
+        MutexGuard { inner: Some(self.0.lock().expect("a model that panics ends")) }
     }
 
     /// Takes the lock if that needs no waiting.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok()
+        self.0.try_lock().ok().map(|guard| MutexGuard { inner: Some(guard) })
     }
 }
 
@@ -37,19 +55,81 @@ impl Condvar {
         Condvar(loom::sync::Condvar::new())
     }
 
-    /// Gives the lock back, waits for a notification and gives the lock that was taken again.
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(guard).expect("a model that panics ends")
-    }
-
-    /// Wakes one waiting thread.
-    pub fn notify_one(&self) {
-        self.0.notify_one();
+    /// Gives the lock back, waits for a notification and takes the lock again, as long as the condition holds.
+    pub fn wait_while<T>(&self, guard: &mut MutexGuard<'_, T>, mut condition: impl FnMut(&mut T) -> bool) {
+        while condition(guard) {
+            let own = guard.inner.take().expect("nobody waits for a condition");
+            guard.inner = Some(self.0.wait(own).expect("a model that panics ends"));
+        }
     }
 
     /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
+    }
+}
+
+/// Stands in for the process's table of sleeping threads. As with that one, whether to sleep is asked, and what is left to who is woken
+/// decided, under a lock.
+pub(crate) mod table {
+    use crate::lockref::{Lockref, Woken};
+    use loom::sync::{Arc, Condvar, Mutex};
+    use std::cell::Cell;
+
+    /// One who sleeps: whether it was woken, and got the lock with that.
+    #[derive(Default)]
+    struct Sleeper {
+        woken: Mutex<Option<bool>>,
+        bell: Condvar,
+    }
+
+    loom::lazy_static! {
+        static ref SLEEPERS: Mutex<Vec<(usize, Arc<Sleeper>)>> = Mutex::new(Vec::new());
+    }
+
+    thread_local! {
+        /// Whether locks are passed on. A model is one thread of the process.
+        static FAIR: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// From here on locks are passed on to those who wait, or not.
+    pub(crate) fn be_fair(fair: bool) {
+        FAIR.set(fair);
+    }
+
+    fn key(of: &Lockref) -> usize {
+        std::ptr::from_ref(of).addr()
+    }
+
+    pub(crate) fn sleep(of: &Lockref, wanted: impl FnOnce() -> bool) -> bool {
+        let own = {
+            let mut all = SLEEPERS.lock().expect("a model that panics ends");
+            if !wanted() {
+                return false;
+            }
+            let own = Arc::new(Sleeper::default());
+            all.push((key(of), own.clone()));
+            own
+        };
+        let mut woken = own.woken.lock().expect("a model that panics ends");
+        loop {
+            match *woken {
+                Some(passed) => return passed,
+                None => woken = own.bell.wait(woken).expect("a model that panics ends"),
+            }
+        }
+    }
+
+    pub(crate) fn wake_one(of: &Lockref, passes: impl FnOnce(Woken) -> bool) {
+        let mut all = SLEEPERS.lock().expect("a model that panics ends");
+        let at = all.iter().position(|(of_one, _)| *of_one == key(of));
+        let first = at.map(|at| all.remove(at).1);
+        let more = all.iter().any(|(of_one, _)| *of_one == key(of));
+        let passed = passes(Woken { one: first.is_some(), more, fair: FAIR.get() });
+        if let Some(sleeper) = first {
+            *sleeper.woken.lock().expect("a model that panics ends") = Some(passed);
+            sleeper.bell.notify_one();
+        }
     }
 }
 

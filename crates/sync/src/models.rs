@@ -1,18 +1,22 @@
 //! Races, run through all their interleavings: `make loom`.
 
-use crate::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::cache::{Cache, Held, Object, Verdict};
 use crate::epoch::pin;
 use crate::list_lru::{Answer, Link, ListLru};
-use crate::lockref::Lockref;
+use crate::lockref::{Lockref, LockrefGuard};
 use crate::table::{Hashed, Table};
 use crate::{Arc, ArrivalList, Level, Link as Arrival, Mutex, thread};
 
 mod arcs;
+mod chains;
+mod counter;
 mod gate;
+mod keeping;
 mod life;
 mod rounds;
 mod slots;
+mod waiting;
 
 /// All interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary switches of threads.
 fn model(f: impl Fn() + Send + Sync + 'static) {
@@ -76,6 +80,25 @@ mod arrivals {
             let remover = thread::spawn(move || take_out(&removing));
             take_out(&item);
             adder.join().unwrap();
+            remover.join().unwrap();
+            check(&item);
+        });
+    }
+
+    /// Who waits is told, and waits for what had come before only.
+    #[test]
+    fn who_waits_is_told() {
+        model(|| {
+            let (item, gone) = (listed(), Arc::new(AtomicBool::new(false)));
+            let arrived = item.list.arrived();
+            let (other, done) = (item.clone(), gone.clone());
+            let remover = thread::spawn(move || {
+                done.store(true, Ordering::Relaxed);
+                assert!(other.list.remove(&other.link).is_some());
+                other.list.add_to(0, &other.link, || ());
+            });
+            item.list.wait_gone(&arrived);
+            assert!(gone.load(Ordering::Relaxed), "what was done before it went is seen");
             remover.join().unwrap();
             check(&item);
         });
@@ -214,26 +237,35 @@ mod lockref {
         });
     }
 
-    /// What a reference's owner did is seen by who tears down.
+    /// What a reference's owner did is seen by who tears down, however the reference went.
     #[test]
     fn teardown_sees_what_was_done() {
-        model(|| {
-            let object = Arc::new((Lockref::new(2), loom::cell::UnsafeCell::new(0), AtomicUsize::new(0)));
-            let other = object.clone();
-            // The checker reports accesses that no happens-before orders.
-            let finish = |object: &(Lockref, loom::cell::UnsafeCell<i32>, AtomicUsize)| {
-                if let Some(last) = object.0.put_or_lock() {
-                    object.1.with_mut(|_| ());
-                    drop(last);
-                }
-            };
-            let worker = thread::spawn(move || {
-                other.1.with(|_| ());
-                finish(&other);
+        let ways: [fn(&Lockref) -> Option<LockrefGuard<'_>>; 3] = [
+            Lockref::put_or_lock,
+            |refs| if refs.put_not_zero() { None } else { Some(refs.lock()) },
+            |refs| if refs.put_return() > 0 { None } else { Some(refs.lock()) },
+        ];
+        for put in ways {
+            model(move || {
+                let object = Arc::new((Lockref::new(2), loom::cell::UnsafeCell::new(0)));
+                let other = object.clone();
+                // The checker reports accesses that no happens-before orders.
+                let finish = move |object: &(Lockref, loom::cell::UnsafeCell<i32>)| {
+                    if let Some(last) = put(&object.0)
+                        && last.count() <= 1
+                    {
+                        object.1.with_mut(|_| ());
+                        drop(last);
+                    }
+                };
+                let worker = thread::spawn(move || {
+                    other.1.with(|_| ());
+                    finish(&other);
+                });
+                finish(&object);
+                worker.join().unwrap();
             });
-            finish(&object);
-            worker.join().unwrap();
-        });
+        }
     }
 }
 
@@ -632,6 +664,23 @@ mod seqcell {
             cell.write([2, 2]);
             reader.join().unwrap();
             assert_eq!(cell.read(), Some([2, 2]));
+        });
+    }
+
+    /// Who reads the first word alone sees what was done before it was written.
+    #[test]
+    fn the_first_word_alone() {
+        model(|| {
+            let shared = Arc::new((SeqCell::<2>::new([1, 1]), AtomicBool::new(false)));
+            let other = shared.clone();
+            let reader = thread::spawn(move || {
+                if other.0.first() == 2 {
+                    assert!(other.1.load(Ordering::Relaxed), "it was done before");
+                }
+            });
+            shared.1.store(true, Ordering::Relaxed);
+            shared.0.write([2, 2]);
+            reader.join().unwrap();
         });
     }
 }

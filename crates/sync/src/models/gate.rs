@@ -3,16 +3,29 @@
 use super::model;
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crate::{Arc, Gate, Refused, thread};
+use loom::cell::UnsafeCell;
 
 struct Place {
     gate: Gate,
     inside: AtomicUsize,
     /// Credits used since the last reset.
     used: AtomicU32,
+    /// Read by those inside, written while nobody is.
+    content: UnsafeCell<()>,
 }
 
+#[expect(unsafe_code, reason = "the checker watches the cell: who may touch it is what the model asks")]
+// SAFETY: the gate is to see to it; nothing is in there.
+unsafe impl Sync for Place {}
+
 fn place(bound: u32, shards: usize) -> Arc<Place> {
-    Arc::new(Place { gate: Gate::with_shards(bound, shards), inside: AtomicUsize::new(0), used: AtomicU32::new(0) })
+    let content = UnsafeCell::new(());
+    Arc::new(Place {
+        gate: Gate::with_shards(bound, shards),
+        inside: AtomicUsize::new(0),
+        used: AtomicU32::new(0),
+        content,
+    })
 }
 
 /// Comes in with credits, uses some, and leaves.
@@ -24,6 +37,7 @@ fn visit(place: &Place, shard: usize, credits: u32, used: u32) -> Result<(), Ref
     entered?;
     place.inside.fetch_add(1, Relaxed);
     place.used.fetch_add(used, Relaxed);
+    place.content.with(|_| ());
     place.inside.fetch_sub(1, Relaxed);
     let _ = place.gate.leave(shard, credits - used);
     Ok(())
@@ -43,6 +57,7 @@ fn turn(place: &Place, bound: u32) -> bool {
     if drained {
         assert_eq!(place.inside.load(Relaxed), 0, "somebody is inside");
         place.used.store(0, Relaxed);
+        place.content.with_mut(|_| ());
         place.gate.reset(bound);
         settled(place);
     }
@@ -106,9 +121,15 @@ fn whoever_leaves_last_is_noticed() {
         let place = place(2, 1);
         place.gate.enter(0, 1).unwrap();
         let other = place.clone();
-        let visitor = thread::spawn(move || other.gate.leave(0, 1));
+        let visitor = thread::spawn(move || {
+            other.content.with(|_| ());
+            other.gate.leave(0, 1)
+        });
         place.gate.shut();
         let drained = place.gate.is_drained();
+        if drained {
+            place.content.with_mut(|_| ());
+        }
         let told = visitor.join().unwrap();
         assert!(drained || told, "who waits is never told");
         assert!(place.gate.is_drained());

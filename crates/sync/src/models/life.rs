@@ -8,6 +8,8 @@ use crate::{Arc, life::Life, thread};
 struct Object {
     life: Life,
     nameless: AtomicBool,
+    /// What its last holder left in it: who ends it has to find that.
+    left: [AtomicBool; 2],
     ends: AtomicUsize,
 }
 
@@ -15,6 +17,8 @@ impl Object {
     fn try_end(&self) {
         if self.life.begin_end() {
             self.ends.fetch_add(1, Ordering::Relaxed);
+            // Relaxed, as above.
+            assert!(self.left.iter().all(|left| left.load(Ordering::Relaxed)), "it was held still");
         }
     }
 
@@ -24,7 +28,8 @@ impl Object {
         self.try_end();
     }
 
-    fn let_go(&self) {
+    fn let_go(&self, holder: usize) {
+        self.left[holder].store(true, Ordering::Relaxed);
         if self.life.release(1) && self.nameless.load(Ordering::Relaxed) {
             self.try_end();
         }
@@ -37,7 +42,8 @@ fn one_of_the_last_name_and_the_last_holder_ends_it() {
         let object = Arc::new(Object::default());
         assert!(object.life.hold(1));
         let other = object.clone();
-        let holder = thread::spawn(move || other.let_go());
+        object.left[1].store(true, Ordering::Relaxed);
+        let holder = thread::spawn(move || other.let_go(0));
         object.unname();
         holder.join().unwrap();
         assert_eq!(object.ends.load(Ordering::Relaxed), 1, "nobody, or two, ended it");
@@ -49,9 +55,9 @@ fn two_holders_and_the_last_name() {
     model(|| {
         let object = Arc::new(Object::default());
         assert!(object.life.hold(2));
-        let threads = [0, 1].map(|_| {
+        let threads = [0, 1].map(|holder| {
             let other = object.clone();
-            thread::spawn(move || other.let_go())
+            thread::spawn(move || other.let_go(holder))
         });
         object.unname();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
