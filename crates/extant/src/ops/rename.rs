@@ -323,6 +323,9 @@ fn check_sides(
     if let Some(target) = target {
         check_removable(to.dir, target)?;
     }
+    if let Some(target) = target.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
+        check_project(from.dir, target)?;
+    }
     check_project(to.dir, moved)
 }
 

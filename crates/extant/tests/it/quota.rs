@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+const IMMUTABLE: u32 = 0x10;
 const PROJINHERIT: u32 = 0x2000_0000;
 
 const KINDS: [(&str, &[&str]); 8] = [
@@ -342,6 +343,8 @@ fn space_is_limited_however_it_is_taken() {
     file.sync().expect("what was accepted is written");
     let used = fs.quota(QuotaKind::User, 5).expect("quota").space;
     assert!(used > 900 << 10 && used <= 1024 << 10, "{used}");
+    is_quota(fs.set_xattr(&node, b"user.large", &[1; 3000], XattrMode::Any));
+    assert!(fs.get_xattr(&node, b"user.large").expect_err("not set").is(Errno::NoData));
     // Overwriting costs nothing.
     assert_eq!(file.write_at(0, &vec![2; 500 << 10]).expect("overwrite"), 500 << 10);
     file.set_len(0).expect("truncate");
@@ -424,6 +427,78 @@ fn soft_limits_hold_after_their_grace() {
     image.assert_clean();
 }
 
+/// When grace ends is in the file, of space and of inodes.
+#[test]
+fn grace_outlives_a_remount() {
+    const BEGIN: i64 = 1_700_000_000;
+    let image = small();
+    let clock = Arc::new(Hand(AtomicI64::new(BEGIN)));
+    let at = |second: i64| clock.0.store(BEGIN + second, Ordering::Relaxed);
+    let open = || Fs::open(image.path(), &OpenOptions::new().clock(clock.clone())).expect("open");
+    let fs = open();
+    fs.set_quota_grace(QuotaKind::User, (1000, 2000)).expect("grace");
+    let soft = QuotaLimits { block_soft: 64, inode_soft: 1, ..QuotaLimits::default() };
+    fs.set_quota(QuotaKind::User, 9, soft).expect("limits");
+    let root = fs.root().expect("root");
+    let node = create(&fs, 9, &root, "f").expect("create");
+    writer(&fs, &node, true).write_at(0, &vec![1; 128 << 10]).expect("grace begins");
+    at(100);
+    create(&fs, 9, &root, "g").expect("grace of inodes begins");
+    drop((node, root));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+    at(500);
+    let fs = open();
+    let root = fs.root().expect("root");
+    let record = fs.quota(QuotaKind::User, 9).expect("quota");
+    assert_eq!((record.block_time, record.inode_time), (BEGIN as u64 + 1000, BEGIN as u64 + 2100));
+    let file = writer(&fs, &fs.lookup(&root, b"f").expect("f"), true);
+    at(999);
+    file.write_at(128 << 10, &[1; 4096]).expect("grace lasts");
+    at(1000);
+    is_quota(file.write_at(256 << 10, &[1; 4096]));
+    at(2099);
+    create(&fs, 9, &root, "h").expect("that of inodes lasts longer");
+    at(2100);
+    is_quota(create(&fs, 9, &root, "i"));
+    drop((file, root));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+/// What a file was promised and is not written yet goes with it to another owner.
+#[test]
+fn what_is_promised_changes_hands() {
+    let image = small();
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    for (uid, hard) in [(5, 1024), (6, 1024), (7, 512)] {
+        fs.set_quota(QuotaKind::User, uid, block_limits(hard, 0)).expect("limits");
+    }
+    let write = |uid: u32, name: &str| {
+        let node = create(&fs, uid, &root, name).expect(name);
+        let file = writer(&fs, &node, false);
+        (file.write_at(0, &vec![1; 900 << 10]).expect(name), node, file)
+    };
+    let give = |node: &Node, uid: u32| fs.set_attr(node, &SetAttr { uid: Some(uid), ..SetAttr::default() });
+    let (done, node, first) = write(5, "a");
+    assert_eq!(done, 900 << 10);
+    is_quota(give(&node, 7));
+    give(&node, 6).expect("there is room");
+    let (done, _, second) = write(5, "b");
+    assert_eq!(done, 900 << 10, "who gave it away has all of his again");
+    let (done, _, third) = write(6, "c");
+    assert!(done <= 124 << 10, "who got it has so much less: {done}");
+    [&first, &second, &third].iter().for_each(|file| file.sync().expect("sync"));
+    for (uid, most) in [(5, 904 << 10), (6, 1024 << 10)] {
+        let used = fs.quota(QuotaKind::User, uid).expect("quota").space;
+        assert!(used >= 900 << 10 && used <= most, "{uid}: {used}");
+    }
+    drop((node, root, first, second, third));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
 #[test]
 fn limits_are_exact_among_many_threads() {
     let image = small();
@@ -469,6 +544,13 @@ fn projects_are_handed_down_and_kept_apart() {
     let sub = fs.create(&who, &tree, b"sub", 0o755, New::Dir).expect("mkdir");
     assert_eq!((fs.project(&file), fs.project(&sub)), (42, 42));
     assert_eq!(sub.attr().flags & PROJINHERIT, PROJINHERIT);
+    let other = fs.create(&who, &root, b"not handed down", 0o755, New::Dir).expect("mkdir");
+    fs.set_project(&other, 43).expect("project");
+    assert_eq!(fs.project(&create(&fs, 1, &other, "own").expect("create")), 0);
+    fs.set_flags(&other, other.attr().flags | IMMUTABLE).expect("flag");
+    assert!(fs.set_project(&other, 44).expect_err("immutable").is(Errno::Perm));
+    assert_eq!(fs.project(&other), 43);
+    fs.set_flags(&other, other.attr().flags & !IMMUTABLE).expect("flag");
     let inside = writer(&fs, &file, false);
     // Two directories take a block each.
     assert_eq!(inside.write_at(0, &vec![1; 256 << 10]).expect("a part"), 56 << 10);
@@ -477,7 +559,17 @@ fn projects_are_handed_down_and_kept_apart() {
     assert!(fs.link(&outside, &tree, b"link").expect_err("another project").is(Errno::Xdev));
     let moved = fs.rename(&root, b"outside", &tree, b"moved", RenameFlags::empty());
     assert!(moved.expect_err("another project").is(Errno::Xdev));
+    // An exchange moves both: neither way is one of another project brought in.
+    let exchange = |from: (&Node, &str), to: (&Node, &str)| {
+        fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), RenameFlags::EXCHANGE)
+    };
+    let (stranger, own) = ((&root, "outside"), (&tree, "inside"));
+    for (from, to) in [(stranger, own), (own, stranger)] {
+        assert!(exchange(from, to).expect_err("another project").is(Errno::Xdev));
+    }
     fs.set_project(&outside, 42).expect("project");
+    exchange(own, stranger).expect("the same project");
+    exchange(own, stranger).expect("and back");
     fs.rename(&root, b"outside", &tree, b"moved", RenameFlags::empty()).expect("the same project");
     fs.unmount().expect("unmount");
     image.assert_clean();
@@ -485,6 +577,29 @@ fn projects_are_handed_down_and_kept_apart() {
     let fs = open(&without);
     assert!(fs.set_project(&fs.root().expect("root"), 1).expect_err("no feature").is(Errno::OpNotSupp));
     assert_eq!(fs.quota(QuotaKind::User, 0).expect_err("no files").errno(), Errno::OpNotSupp as i32);
+}
+
+/// Quota files and the orphan file have no names, and cannot be had by their numbers, which need not be among the reserved ones.
+#[test]
+fn hidden_files_are_hidden() {
+    let image = small();
+    let fs = open(&image);
+    let sb = fs.superblock();
+    let hidden = [3, 4, sb.prj_quota_inum().0, sb.orphan_file_inum().0].map(u64::from);
+    assert!(hidden[2..].iter().all(|ino| *ino > 11), "{hidden:?}");
+    for ino in hidden {
+        assert!(fs.node(ino).is_err(), "{ino}");
+    }
+    let mut todo = vec![fs.root().expect("root")];
+    while let Some(dir) = todo.pop() {
+        for entry in fs.read_dir(&dir).expect("readdir") {
+            assert!(!hidden.contains(&entry.ino), "{entry:?}");
+            if entry.ftype == extant::FileType::Directory && entry.name != b"." && entry.name != b".." {
+                todo.push(fs.lookup(&dir, &entry.name).expect("lookup"));
+            }
+        }
+    }
+    fs.unmount().expect("unmount");
 }
 
 /// Where the blocks of the user quota file are.
@@ -558,7 +673,10 @@ fn what_was_let_go_is_charged_no_more() {
         let node = create(&fs, 5, &root, "f").expect("create");
         let file = writer(&fs, &node, round % 2 == 0);
         file.write_at(0, &vec![1; 3 << 20]).unwrap_or_else(|e| panic!("round {round}: {e}"));
-        file.sync().expect("sync");
+        // Some of it was never more than promised.
+        if round % 3 > 0 {
+            file.sync().expect("sync");
+        }
         fs.unlink(&root, b"f").expect("unlink");
     }
     drop(root);
@@ -590,6 +708,11 @@ fn inodes_of_values_are_limited() {
     set("user.d", 4, 3000).expect("there is room again");
     is_quota(set("user.a", 4, 3000));
     assert_eq!(fs.get_xattr(&node, b"user.a").expect("the old value"), [4; 10]);
+    // And space.
+    let used = fs.quota(QuotaKind::User, 7).expect("quota").space >> 10;
+    fs.set_quota(QuotaKind::User, 7, block_limits(used + 2, 0)).expect("limits");
+    is_quota(set("user.a", 4, 3000));
+    set("user.a", 4, 2000).expect("two blocks");
     drop((node, root));
     fs.unmount().expect("unmount");
     image.assert_clean();
