@@ -62,9 +62,9 @@ pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
             false => folded.push((0, c)),
         }
     }
-    folded.retain(|(_, c)| !is_in(&IGNORED, *c));
-    // Marks between two letters are in the order of their classes.
+    // Marks between two letters are in the order of their classes. What is ignored stands between them as a letter does.
     folded.chunk_by_mut(|a, b| (a.0 == 0) == (b.0 == 0)).for_each(|run| run.sort_by_key(|(class, _)| *class));
+    folded.retain(|(_, c)| !is_in(&IGNORED, *c));
     Some(folded.into_iter().map(|(_, c)| c).collect::<String>().into_bytes())
 }
 
@@ -110,6 +110,9 @@ mod tests {
         assert!(same("README", "readme") && same("Straße", "STRASSE") && same("Ä", "a\u{308}"));
         // Marks of two classes in either order, and what is ignored.
         assert!(same("q\u{307}\u{323}", "Q\u{323}\u{307}") && same("a\u{AD}b\u{2065}", "AB"));
+        // Marks with something between them that is ignored stay as they are.
+        assert!(same("a\u{301}\u{34F}\u{323}", "A\u{301}\u{200D}\u{323}"));
+        assert!(!same("a\u{301}\u{34F}\u{323}", "a\u{323}\u{301}"));
         assert!(same("ﬃ", "FFI") && same("ǰ", "J\u{30C}") && same("한", "\u{1112}\u{1161}\u{11AB}"));
         assert!(!same("a", "b") && !same("ı", "i") && !same("a", "ä"));
         // Later than 12.1: U+A7C7 and U+A7C8 are a pair of 13.0.
