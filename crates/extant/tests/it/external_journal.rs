@@ -6,9 +6,17 @@ use extant_testkit::image::Image;
 use extant_testkit::kernel::{Loop, Mount, Shutdown};
 use extant_testkit::tree::Manifest;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+
+/// Where the log's superblock is on a device with blocks of 4 KiB.
+const LOG_AT: u64 = 4096;
+
+/// Where in it the number of users is, and the UUID of the first.
+const NUMBER_OF_USERS_AT: u64 = 0x40;
+const USERS_AT: u64 = 0x100;
 
 /// A journal and the file system that uses it.
 struct Pair {
@@ -142,6 +150,14 @@ fn only_the_own_journal_is_taken() {
     assert!(matches!(error, Error::Invalid(_)), "{error}");
     let error = Fs::open(pair.image.path(), &OpenOptions::new().journal(stranger.image.path())).unwrap_err();
     assert!(error.to_string().contains("file system"), "{error}");
+    // Its users are in it: another one, and two of them.
+    for (at, byte, said) in [(USERS_AT, 0x55, "another file system"), (NUMBER_OF_USERS_AT + 3, 2, "more than one")] {
+        let other = pair.copy();
+        let device = fs::File::options().write(true).open(other.journal.path()).unwrap();
+        device.write_all_at(&[byte], LOG_AT + at).unwrap();
+        let error = other.open(false).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(said), "{error}");
+    }
     let blank = Image::blank(1 << 20);
     assert!(Fs::open(pair.image.path(), &OpenOptions::new().journal(blank.path())).is_err());
     pair.check();

@@ -96,10 +96,10 @@ fn flip(image: &Image, at: u64) {
     file.write_all_at(&[byte[0] ^ 1], at).expect("write");
 }
 
-/// A file of 300 blocks has a tree of a root and three blocks below it, which begin at block 304.
+/// A file of 300 blocks, the last of them not full, has a tree of a root and three blocks below it, which begin at block 304.
 #[test]
 fn what_was_changed_behind_its_back_is_an_io_error() {
-    let content = random(300 * 4096);
+    let content = random(299 * 4096 + 1234);
     let file = Wanted { name: "f", content: &content, args: &[] };
     let (image, _) = make(64 << 20, 4096, &[file]);
     // Where a byte is flipped, and the blocks of data that it concerns.
@@ -116,7 +116,7 @@ fn what_was_changed_behind_its_back_is_an_io_error() {
                         let errno = found.expect_err("spoilt").errno();
                         assert_eq!(errno, Errno::Io as i32, "flip {lblk}, block {block}");
                     }
-                    false => assert!(found.expect("whole") == content[at as usize..][..4096], "flip {lblk}"),
+                    false => assert!(found.expect("whole") == block_of(&content, block), "flip {lblk}"),
                 }
             }
         }
@@ -127,6 +127,62 @@ fn what_was_changed_behind_its_back_is_an_io_error() {
     assert_reads(&fs, "f", &content);
     fs.unmount().expect("unmount");
     image.assert_clean();
+}
+
+fn block_of(content: &[u8], block: u64) -> &[u8] {
+    let at = block as usize * 4096;
+    &content[at..content.len().min(at + 4096)]
+}
+
+/// A tree of three levels, in blocks of 1 KiB: 1,172 blocks of data, 37 and 2 of hashes, and the root, which comes first.
+#[test]
+fn each_level_is_verified_up_to_the_root() {
+    let content = random(1_200_000);
+    let file = Wanted { name: "f", content: &content, args: &["--block-size=1024"] };
+    let (image, _) = make(64 << 20, 4096, &[file]);
+    // Which block of the tree a byte is flipped in, and the blocks of data that it concerns.
+    for (nth, spoilt) in [(0, 0..1172), (1, 0..1024), (2, 1024..1172), (3, 0..32), (39, 1152..1172)] {
+        let at = place(&image, "f", 304 + nth / 4) + nth % 4 * 1024 + 20;
+        flip(&image, at);
+        let fs = open(&image);
+        for block in [1u64, 292, 287, 0, 100] {
+            let found = read(&fs, "f", true, block * 4096, 4096);
+            match spoilt.contains(&(block * 4)) {
+                true => assert_eq!(found.expect_err("spoilt").errno(), Errno::Io as i32, "flip {nth}, block {block}"),
+                false => assert!(found.expect("whole") == block_of(&content, block), "flip {nth}, block {block}"),
+            }
+        }
+        fs.unmount().expect("unmount");
+        flip(&image, at);
+    }
+}
+
+/// Zeroes are verified as anything else, whether they are on the device or a hole is read as them.
+#[test]
+fn holes_are_zeroes_and_verified_as_such() {
+    let mut content = random(40 * 4096);
+    content[10 * 4096..20 * 4096].fill(0);
+    let (image, _) = make(16 << 20, 4096, &[Wanted { name: "f", content: &content, args: &[] }]);
+    debugfs::write(image.path(), "punch /f 11 17");
+    let fs = open(&image);
+    assert_reads(&fs, "f", &content);
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+    // One block is wiped, one is lost.
+    let disk = std::fs::File::options().write(true).open(image.path()).expect("open");
+    disk.write_all_at(&[0; 4096], place(&image, "f", 5)).expect("write");
+    drop(disk);
+    debugfs::write(image.path(), "punch /f 25 25");
+    let fs = open(&image);
+    for (block, whole) in [(4, true), (5, false), (12, true), (18, true), (25, false), (26, true)] {
+        for direct in [false, true] {
+            match read(&fs, "f", direct, block * 4096, 4096) {
+                Ok(found) => assert!(whole && found == block_of(&content, block), "block {block}"),
+                Err(e) => assert!(!whole && e.errno() == Errno::Io as i32, "block {block}: {e}"),
+            }
+        }
+    }
+    fs.unmount().expect("unmount");
 }
 
 fn refused<T: std::fmt::Debug>(result: extant::Result<T>) {

@@ -16,6 +16,7 @@ mod ranges;
 mod real;
 mod remembered;
 mod rings;
+mod sealed;
 mod served;
 mod times;
 mod verity;

@@ -60,3 +60,41 @@ fn limits_bind_users_and_e2fsck_counts_the_same() {
     assert_eq!(fs.resolve("/home/b", Follow::No).expect("b").attr().size, 3 << 20);
     fs.unmount().expect("unmount");
 }
+
+fn errno(done: std::io::Result<()>) -> Option<i32> {
+    done.err().and_then(|e| e.raw_os_error())
+}
+
+/// The project that `lsattr` shows.
+fn project(path: &Path) -> u32 {
+    let shown = run("lsattr", &["-pd".as_ref(), path.as_os_str()]).must_succeed().text();
+    shown.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{shown}"))
+}
+
+/// As chattr(1) sets them and lsattr(1) shows them: handed down, kept apart, and counted.
+#[test]
+fn projects_are_set_and_shown() {
+    let mut served = Served::of(limited());
+    let (tree, out) = (served.path("tree"), served.path("out"));
+    std::fs::create_dir(&tree).expect("mkdir");
+    run("chattr", &["-p".as_ref(), "4200000000".as_ref(), "+P".as_ref(), tree.as_os_str()]).must_succeed();
+    let (inside, sub) = (tree.join("inside"), tree.join("sub"));
+    std::fs::write(&inside, vec![1; 100_000]).expect("write");
+    std::fs::create_dir(&sub).expect("mkdir");
+    std::fs::write(&out, b"of no project").expect("write");
+    for (path, expected) in [(&tree, 4_200_000_000), (&inside, 4_200_000_000), (&sub, 4_200_000_000), (&out, 0)] {
+        assert_eq!(project(path), expected, "{}", path.display());
+    }
+    let flags = run("lsattr", &["-d".as_ref(), sub.as_os_str()]).must_succeed().text();
+    assert!(flags.split(' ').next().is_some_and(|flags| flags.contains('P')), "{flags}");
+    assert_eq!(errno(std::fs::rename(&out, tree.join("in"))), Some(nix::libc::EXDEV));
+    assert_eq!(errno(std::fs::hard_link(&out, tree.join("in"))), Some(nix::libc::EXDEV));
+    run("chattr", &["-p".as_ref(), "4200000000".as_ref(), out.as_os_str()]).must_succeed();
+    std::fs::rename(&out, tree.join("in")).expect("now it is of the project");
+    served.unmount();
+    let fs = Fs::open(served.image(), &OpenOptions::new().read_only(true)).expect("open");
+    let usage = fs.quota(QuotaKind::Project, 4_200_000_000).expect("a record");
+    assert_eq!(usage.inodes, 4);
+    assert!(usage.space > 100_000, "{usage:?}");
+    fs.unmount().expect("unmount");
+}

@@ -43,6 +43,9 @@ fn before(root: &Path) {
         fs::write(root.join(format!("old/{n}")), vec![n as u8; n * 1500]).unwrap();
     }
     symlink("old/3", root.join("link")).unwrap();
+    // Free blocks hold something: who takes what was never written for written shows it.
+    write(&root.join("garbage"), 30 << 20, 0xAA);
+    fs::remove_file(root.join("garbage")).unwrap();
 }
 
 type Step = fn(&Path);

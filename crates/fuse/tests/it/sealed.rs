@@ -1,0 +1,79 @@
+//! Encrypted files through a mount: the kernel, which has no key either, lists the same names and refuses the same.
+
+use crate::served::Served;
+use extant_testkit::image::Image;
+use extant_testkit::kernel::Mount;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
+
+/// A directory of encrypted files, made by the kernel with a key that it has for tests.
+fn sealed() -> Image {
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-O", "encrypt,orphan_file"]);
+    let mount = Mount::new(image.path(), "rw,test_dummy_encryption=v2");
+    let dir = mount.join("dir");
+    fs::create_dir(&dir).expect("mkdir");
+    for n in 0..60 {
+        fs::write(dir.join(format!("{n}{}", "n".repeat(4 * n))), b"secret").expect("write");
+    }
+    mount.unmount();
+    image
+}
+
+/// Names with the numbers of their inodes.
+type Names = BTreeSet<(u64, OsString)>;
+
+/// What each call said: nothing, or the number of an error.
+type Answers = Vec<(&'static str, Option<i32>)>;
+
+fn names(dir: &Path) -> Names {
+    let entries = fs::read_dir(dir).expect("read_dir").map(|entry| entry.expect("entry"));
+    entries.map(|entry| (entry.ino(), entry.file_name())).collect()
+}
+
+/// What is asked of a directory without its key: the names, and what each call says.
+fn asked(top: &Path) -> (Names, Answers) {
+    let dir = top.join("dir");
+    let all = names(&dir);
+    let of = |n: usize| -> PathBuf { dir.join(&all.iter().nth(n).expect("a name").1) };
+    let (first, second, plain) = (of(0), of(1), top.join("plain"));
+    fs::write(&plain, b"plain").expect("outside all is as ever");
+    let calls: [(&str, io::Result<()>); 10] = [
+        ("read", fs::read(&first).map(drop)),
+        ("write", File::options().write(true).open(&first).map(drop)),
+        ("append", File::options().append(true).open(&first).map(drop)),
+        (
+            "truncate",
+            rustix::fs::open(&first, rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TRUNC, 0.into())
+                .map(drop)
+                .map_err(Into::into),
+        ),
+        ("create", File::create(dir.join("new")).map(drop)),
+        ("mkdir", fs::create_dir(dir.join("new dir"))),
+        ("rename into", fs::rename(&plain, dir.join("in"))),
+        ("rename out", fs::rename(&first, top.join("out"))),
+        ("stat", fs::metadata(&first).map(drop)),
+        ("unlink", fs::remove_file(&second)),
+    ];
+    (all, calls.into_iter().map(|(what, said)| (what, said.err().and_then(|e| e.raw_os_error()))).collect())
+}
+
+#[test]
+fn who_has_no_key_is_told_what_the_kernel_says() {
+    let image = sealed();
+    let other = image.copy();
+    let mount = Mount::new(other.path(), "");
+    let (their_names, said) = asked(&mount.join("."));
+    let left = names(&mount.join("dir"));
+    mount.unmount();
+    let mut served = Served::of(image);
+    let (own_names, answered) = asked(served.dir());
+    assert_eq!(own_names, their_names);
+    assert_eq!(answered, said);
+    assert_eq!(answered[0], ("read", Some(nix::libc::ENOKEY)));
+    assert_eq!(names(&served.path("dir")), left);
+    served.unmount();
+}
