@@ -18,6 +18,15 @@ const SPARE: u32 = 150;
 const FEW_INODES: Setup =
     setup("few inodes", &["-t", "ext4", "-b", "1024", "-N", "48", "-O", "orphan_file,ea_inode", "-J", "size=1"]);
 
+/// As many, counted by their owners.
+const FEW_INODES_COUNTED: Setup = Setup {
+    kernel: false,
+    ..setup(
+        "few inodes and quotas",
+        &["-t", "ext4", "-b", "1024", "-N", "48", "-O", "quota,project,orphan_file,ea_inode", "-J", "size=1"],
+    )
+};
+
 /// Does the n-th part of an operation; `None` behind the last.
 type Steps = fn(&Fs, u32) -> Option<Result<()>>;
 
@@ -37,7 +46,7 @@ const fn in_part(name: &'static str, steps: Steps) -> Operation {
     Operation { name, whole: false, steps }
 }
 
-const OPERATIONS: [Operation; 15] = [
+const OPERATIONS: [Operation; 16] = [
     whole("create", |fs, n| {
         (n < 6).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o644, New::File).map(drop))
     }),
@@ -63,6 +72,11 @@ const OPERATIONS: [Operation; 15] = [
         let owner = SetAttr { uid: Some(70_000 + n * 3000), gid: Some(90_000 + n), ..Default::default() };
         (n < 4).then(|| fs.set_attr(&at(fs, "/d/g")?, &owner).map(drop))
     }),
+    whole("rename that leaves a whiteout", |fs, n| {
+        let from = format!("r{n}");
+        (n < 6)
+            .then(|| fs.rename(&at(fs, "/d")?, from.as_bytes(), &at(fs, "/d/names")?, &long(n), RenameFlags::WHITEOUT))
+    }),
     in_part("write", |fs, n| {
         (n < 4).then(|| open(fs, "/d/f")?.write_at(3000 + u64::from(n) * 7000, &[8; 5000]).map(drop))
     }),
@@ -85,7 +99,7 @@ const OPERATIONS: [Operation; 15] = [
 ];
 
 /// What takes an inode.
-const TAKES_INODE: [usize; 4] = [0, 1, 2, 5];
+const TAKES_INODE: [usize; 5] = [0, 1, 2, 5, 9];
 
 /// The reserve for root is no reserve here, so that content and the rest compete for the same blocks.
 fn options(setup: Setup) -> OpenOptions {
@@ -255,15 +269,20 @@ fn space_runs_out_at_each_allocation() {
 fn inodes_run_out_at_each_operation() {
     let scratch = Scratch::new();
     let mut copy = Copy::new(scratch.join("after"));
-    let device = Arc::new(PageDevice::new(FEW_INODES.pages()));
-    let fs = Fs::open_device(device.clone(), &options(FEW_INODES)).unwrap();
+    [FEW_INODES, FEW_INODES_COUNTED].into_iter().for_each(|setup| inodes_run_out(setup, &mut copy));
+}
+
+fn inodes_run_out(setup: Setup, copy: &mut Copy) {
+    let device = Arc::new(PageDevice::new(setup.pages()));
+    let fs = Fs::open_device(device.clone(), &options(setup)).unwrap();
     prepare(&fs).unwrap();
     let last = (0..).find(|n| is_full(&file(&fs, &format!("/d/spare/{n}"), &[]))).unwrap();
     assert_eq!((fs.usage().inodes_free, last > 6), (0, true));
     fs.unmount().unwrap();
     let base = device.pages();
     for operation in TAKES_INODE.map(|nr| &OPERATIONS[nr]) {
-        let lacking = (0..last).take_while(|room| lacks(&base, FEW_INODES, operation, *room, &mut copy) > 0).count();
-        assert!((1..last as usize).contains(&lacking), "{}: {lacking} times too few inodes", operation.name);
+        let lacking = (0..last).take_while(|room| lacks(&base, setup, operation, *room, copy) > 0).count();
+        let name = (operation.name, setup.name);
+        assert!((1..last as usize).contains(&lacking), "{name:?}: {lacking} times too few inodes");
     }
 }

@@ -286,6 +286,31 @@ fn a_dying_device_is_told_to_each_open_file_and_to_sync() {
     fs.unmount().unwrap();
 }
 
+/// Data are lost when somebody else makes room for his own, and the file was closed: the next sync tells, once.
+#[test]
+fn a_loss_that_no_open_file_was_told_of_is_told_by_the_next_sync() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
+    let fs = Fs::open_device(device.clone(), &quiet()).unwrap();
+    let node = create(&fs, &fs.root().unwrap(), "f");
+    let write = |byte| open(&fs, &node).write_at(0, &[byte; 4096]).unwrap();
+    write(1);
+    fs.sync().unwrap();
+    let mut place = 0..0;
+    let found = |e: &extant::Extent| {
+        place = e.physical..e.physical + 4096;
+        true
+    };
+    open(&fs, &node).extents(0, 4096, found).unwrap();
+    write(2);
+    device.inject(Fault::new(Op::Write, 0).from_then_on().within(place));
+    assert_eq!(fs.write_direct(&node, 0, &[3; 4096], false).unwrap_err().errno(), 5);
+    device.heal();
+    assert_eq!(fs.sync().unwrap_err().errno(), 5);
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+}
+
 /// What threads have made and not touched again, and what was promised of it.
 struct Made<'a> {
     stage: &'a mut Stage,

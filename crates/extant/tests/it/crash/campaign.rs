@@ -115,21 +115,20 @@ impl Met<'_> {
     }
 }
 
-/// Cuts at a sample of events, each whole and with parts of what was not flushed.
+/// Cuts at a sample of events, each whole and with parts of what was not flushed; and wherever something was promised, with nothing of it.
 pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
     let (mut bench, mut met, mut rng) = (Bench::new(), Met::new(scene, SHORT, seed), Rng::new(seed));
     let cuts = scene.events.iter().filter(|event| event.changes()).count();
     let step = (cuts * 4).div_ceil(states).max(1) as u64;
     let mut walk = Walk::new(&scene.base.pages, &scene.events);
     let mut left = rng.below(step);
-    while let Some(cut) = walk.step() {
+    while let Some((cut, promised)) = walk.step_or_promise(scene) {
         let end = cut == scene.events.len();
-        if (left > 0 || scene.setup.unlogged) && !end {
-            left = left.saturating_sub(1);
-            continue;
-        }
-        left = step - 1;
+        let sampled = (left == 0 && !promised && !scene.setup.unlogged) || end;
+        left = if sampled { step - 1 } else { left.saturating_sub(u64::from(!promised)) };
         let parts = [Part::All, *rng.pick(&PARTS[1..]), *rng.pick(&PARTS[2..]), *rng.pick(&PARTS[2..])];
+        let promised = promised && !scene.setup.unlogged;
+        let parts = parts.into_iter().filter(|_| sampled).chain(promised.then_some(Part::Nothing));
         for part in parts {
             let state = walk.state(part, &mut rng);
             let result = met.meet(&mut bench, &walk, &state);

@@ -3,7 +3,7 @@
 
 use super::pages::{Copy, PageDevice};
 use super::scene::{Base, Durable, Setup};
-use super::seen::{broken, comparable, seen};
+use super::seen::{blocks, broken, comparable, seen};
 use super::states::{PARTS, State, Walk, name_since};
 use extant::{Caller, Fs, New, Node, OpenFlags, RenameFlags};
 use extant_blocks::RecordingDevice;
@@ -115,6 +115,7 @@ impl Bench {
         rng: &mut Rng,
     ) -> Result<Manifest, String> {
         let held = seen(&fs, case.tagged)?;
+        let owned = blocks(&fs, &held)?;
         let complaints = broken(case.durable, &held);
         if !complaints.is_empty() {
             return Err(complaints.join("; "));
@@ -131,7 +132,7 @@ impl Bench {
             fs.crash();
         }
         if depth.e2fsck {
-            self.by_e2fsck(case, state, &held)?;
+            self.by_e2fsck(case, state, &held, &owned)?;
         }
         if depth.kernel {
             self.by_kernel(state, &held)?;
@@ -140,7 +141,7 @@ impl Bench {
         Ok(held)
     }
 
-    fn by_e2fsck(&mut self, case: Case<'_>, state: &State, held: &Manifest) -> Result<(), String> {
+    fn by_e2fsck(&mut self, case: Case<'_>, state: &State, held: &Manifest, owned: &[u64]) -> Result<(), String> {
         self.tally.e2fsck += 1;
         let path = self.theirs.put(&state.pages);
         // What was closed needs no recovery.
@@ -151,7 +152,12 @@ impl Bench {
         }
         let device = Arc::new(PageDevice::new(self.theirs.read()));
         let fs = Fs::open_device(device, &case.setup.options().read_only(true)).map_err(|e| e.to_string())?;
-        same("e2fsck", held, &seen(&fs, case.tagged)?)
+        same("e2fsck", held, &seen(&fs, case.tagged)?)?;
+        let theirs = blocks(&fs, held)?;
+        match owned == theirs {
+            true => Ok(()),
+            false => Err(format!("files have {owned:?} blocks, and {theirs:?} by e2fsck")),
+        }
     }
 
     fn by_kernel(&mut self, state: &State, held: &Manifest) -> Result<(), String> {

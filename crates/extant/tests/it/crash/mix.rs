@@ -13,11 +13,23 @@ const STEPS: u64 = 90;
 /// Files that are held without a name.
 const HELD: usize = 3;
 
+/// Where a write goes.
+#[derive(Clone, Copy)]
+enum Where {
+    Anywhere,
+    /// To bytes that are there, if any are.
+    Over,
+    /// Behind the last byte, and mostly into its block.
+    End,
+}
+
 /// What a mix knows of a file.
 #[derive(Clone, Default)]
 struct Known {
     data: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Permissions, user and group.
+    access: (u32, u32, u32),
     /// The upper half of its bytes.
     owner: u8,
     writes: u8,
@@ -26,6 +38,11 @@ struct Known {
 }
 
 impl Known {
+    fn content(&self) -> Arc<Content> {
+        let (xattrs, access) = (Some(self.xattrs.clone()), Some(self.access));
+        Arc::new(Content { data: self.data.clone(), xattrs, access })
+    }
+
     /// The bytes of the next write.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         self.writes = self.writes.wrapping_add(7);
@@ -40,8 +57,12 @@ struct Mix<'a> {
     dirs: Vec<(String, Node)>,
     names: BTreeMap<String, u64>,
     files: BTreeMap<u64, Known>,
+    /// Names of what is no regular file.
+    others: BTreeSet<String>,
     /// Names that were taken away and not given again.
     gone: BTreeSet<String>,
+    /// Names that files had before they were moved or lost one of several.
+    former: BTreeMap<u64, BTreeSet<String>>,
     held: Vec<File>,
     /// A file that never had a name.
     nameless: Option<(Node, Known)>,
@@ -66,9 +87,19 @@ impl Mix<'_> {
     fn drop_name(&mut self, path: &str) {
         self.stage.forget(path);
         let Some(ino) = self.names.remove(path) else { return };
+        self.left(ino, path);
         if !self.names.values().any(|i| *i == ino) {
             self.files.remove(&ino);
+            self.former.remove(&ino);
         }
+    }
+
+    /// A file has lost a name, which its next fsync makes durable, too.
+    fn left(&mut self, ino: u64, path: &str) {
+        self.renamed.insert(ino);
+        // Whoever had it before says nothing of it any more.
+        self.former.values_mut().for_each(|names| _ = names.remove(path));
+        self.former.entry(ino).or_default().insert(path.into());
     }
 
     fn open(&mut self, path: &str) -> Option<(u64, File)> {
@@ -81,13 +112,18 @@ impl Mix<'_> {
     }
 
     fn step(&mut self) {
+        if self.rng.one_in(4) {
+            self.forget_idle();
+        }
         match self.rng.below(20) {
-            0..=4 => self.write(),
+            0 => self.change_and_sync(),
+            1..=4 => self.write(),
             5 => self.truncate(),
             6 | 7 => self.allocate(),
             8 => self.rename(),
             9 => self.link(),
             10 => self.unlink(),
+            11 if self.rng.one_in(3) => self.sync_all(),
             11 => self.special(),
             12 if self.rng.one_in(2) => self.attribute(),
             12 => self.own(),
@@ -95,6 +131,35 @@ impl Mix<'_> {
             14 => self.hold(),
             15 | 16 => self.make_nameless(),
             _ => self.sync(),
+        }
+    }
+
+    /// Inodes that nobody refers to leave memory, and what they knew of themselves with them.
+    fn forget_idle(&self) {
+        for _ in 0..3 {
+            self.stage.fs.operations().shrink(1000);
+        }
+    }
+
+    /// A durable file is changed once more, in place or not, and all that can be read of it made durable again.
+    fn change_and_sync(&mut self) {
+        let Some(path) = self.names.keys().nth(self.rng.below(self.names.len().max(1) as u64) as usize).cloned() else {
+            return;
+        };
+        self.sync_path(&path, false);
+        for _ in 0..2 {
+            match self.rng.below(6) {
+                0 => self.truncate_path(&path),
+                1 => self.allocate_path(&path),
+                2 => self.write_path(&path, Where::Anywhere),
+                3 => self.write_path(&path, Where::End),
+                _ => self.write_path(&path, Where::Over),
+            }
+            if self.rng.one_in(2) {
+                self.forget_idle();
+            }
+            let datasync = self.rng.one_in(2);
+            self.sync_path(&path, datasync);
         }
     }
 
@@ -111,7 +176,7 @@ impl Mix<'_> {
     fn new_file(&mut self) -> Known {
         // Not the half that garbage has.
         self.made = self.made % 9 + 1;
-        Known { owner: self.made << 4, direct: self.rng.one_in(3), ..Known::default() }
+        Known { owner: self.made << 4, direct: self.rng.one_in(3), access: (0o644, 0, 0), ..Known::default() }
     }
 
     /// Makes a file without a name, which gets one the next time, or goes.
@@ -142,14 +207,25 @@ impl Mix<'_> {
         if !self.names.contains_key(&path) {
             self.create(&dir, &name, &path);
         }
-        let (ino, file) = self.open(&path).expect("just made");
-        let at = self.rng.below(30_000) as usize;
-        let len = self.rng.between(1, 9000) as usize;
+        self.write_path(&path, Where::Anywhere);
+    }
+
+    fn write_path(&mut self, path: &str, place: Where) {
+        let (ino, file) = self.open(path).expect("a file");
+        let size = self.files[&ino].data.len();
+        let (at, len) = match place {
+            Where::Over if size > 0 => {
+                let at = self.rng.below(size as u64) as usize;
+                (at, self.rng.between(1, 9000).min((size - at) as u64) as usize)
+            }
+            Where::End => (size, self.rng.between(1, 300) as usize),
+            _ => (self.rng.below(30_000) as usize, self.rng.between(1, 9000) as usize),
+        };
         let known = self.files.get_mut(&ino).expect("a file");
         let bytes = known.bytes(len);
         match known.direct {
-            true => self.stage.fs.write_direct(file.node(), at as u64, &bytes, false).expect(&path),
-            false => file.write_at(at as u64, &bytes).expect(&path),
+            true => self.stage.fs.write_direct(file.node(), at as u64, &bytes, false).expect(path),
+            false => file.write_at(at as u64, &bytes).expect(path),
         };
         let end = known.data.len().max(at + len);
         known.data.resize(end, 0);
@@ -180,36 +256,46 @@ impl Mix<'_> {
         for name in self.gone.iter().filter(here) {
             self.stage.promise(name, Promise::Gone);
         }
-        there.iter().for_each(|name| self.stage.promise_there(name));
+        there.iter().chain(self.others.iter().filter(here)).for_each(|name| self.stage.promise_there(name));
     }
 
     fn truncate(&mut self) {
         let (_, _, path) = self.pick();
-        let Some((ino, file)) = self.open(&path) else { return };
+        self.truncate_path(&path);
+    }
+
+    fn truncate_path(&mut self, path: &str) {
+        let Some((ino, file)) = self.open(path) else { return };
         let size = self.rng.below(40_000) as usize;
-        file.set_len(size as u64).expect(&path);
+        file.set_len(size as u64).expect(path);
         self.files.get_mut(&ino).expect("a file").data.resize(size, 0);
     }
 
     fn allocate(&mut self) {
         let (_, _, path) = self.pick();
-        let Some((ino, file)) = self.open(&path) else { return };
+        self.allocate_path(&path);
+    }
+
+    fn allocate_path(&mut self, path: &str) {
+        let Some((ino, file)) = self.open(path) else { return };
         let bytes = &mut self.files.get_mut(&ino).expect("a file").data;
         // A whole number of blocks and of clusters, as collapse and insert want.
         let unit = 4096;
         let at = self.rng.below(6) as usize * unit;
         let len = self.rng.between(1, 4) as usize * unit;
-        let how =
-            *self.rng.pick(&[Falloc::KeepSize, Falloc::Punch, Falloc::ZeroKeepSize, Falloc::Collapse, Falloc::Insert]);
+        let how = *self.rng.pick(&Falloc::ALL);
         match file.allocate(how, at as u64, len as u64) {
             Ok(()) => {}
             // Maps of pointers cannot; and what lies at or behind the end cannot be taken out or pushed apart.
             Err(e) if e.is(Errno::OpNotSupp) || e.is(Errno::Inval) => return,
             Err(e) => panic!("{how:?} {path}: {e}"),
         }
+        if matches!(how, Falloc::Allocate | Falloc::Zero) {
+            bytes.resize(bytes.len().max(at + len), 0);
+        }
         let end = bytes.len().min(at + len);
         match how {
-            Falloc::Punch | Falloc::ZeroKeepSize if at < end => bytes[at..end].fill(0),
+            Falloc::Punch | Falloc::Zero | Falloc::ZeroKeepSize if at < end => bytes[at..end].fill(0),
             Falloc::Collapse => drop(bytes.drain(at..at + len)),
             Falloc::Insert => drop(bytes.splice(at..at, std::iter::repeat_n(0, len))),
             _ => {}
@@ -234,6 +320,7 @@ impl Mix<'_> {
         if !exchange {
             self.drop_name(&to_path);
             self.names.remove(&from_path);
+            self.left(moved, &from_path);
             self.gone.insert(from_path);
         } else if let Some(target) = target {
             self.names.insert(from_path, target);
@@ -265,8 +352,10 @@ impl Mix<'_> {
     }
 
     fn special(&mut self) {
-        let (dir, _, _) = self.pick();
+        let (dir, _, path) = self.pick();
         let name = format!("s{}", self.rng.below(6));
+        let path = format!("{}/{name}", path.rsplit_once('/').map_or("", |(prefix, _)| prefix));
+        self.stage.forget(&path);
         let what = match self.rng.below(4) {
             0 => New::Symlink(b"short"),
             1 => New::Symlink(&[b'y'; 300]),
@@ -274,10 +363,19 @@ impl Mix<'_> {
             _ => New::Dir,
         };
         match self.stage.fs.create(&Caller::default(), &dir, name.as_bytes(), 0o700, what) {
-            Ok(_) => {}
+            Ok(node) => {
+                self.gone.remove(&path);
+                if self.rng.one_in(2) {
+                    self.stage.fs.sync_node(&node, false).expect("fsync");
+                    self.stage.promise_there(&path);
+                }
+                self.others.insert(path);
+            }
             Err(e) if e.is(Errno::Exist) => {
                 let gone = self.stage.fs.unlink(&dir, name.as_bytes());
                 gone.or_else(|_| self.stage.fs.rmdir(&dir, name.as_bytes())).expect("removed");
+                self.others.remove(&path);
+                self.gone.insert(path);
             }
             Err(e) => panic!("{name}: {e}"),
         }
@@ -293,8 +391,14 @@ impl Mix<'_> {
         let len = *self.rng.pick(&[3usize, 90, 600]);
         let value = self.rng.bytes(len);
         let name = format!("user.a{}", self.rng.below(3));
+        let known = self.files.get_mut(&ino).expect("a file");
+        if known.xattrs.contains_key(name.as_bytes()) && self.rng.one_in(2) {
+            self.stage.fs.remove_xattr(&node, name.as_bytes()).expect("an attribute");
+            known.xattrs.remove(name.as_bytes());
+            return;
+        }
         match self.stage.fs.set_xattr(&node, name.as_bytes(), &value, XattrMode::Any) {
-            Ok(()) => drop(self.files.get_mut(&ino).expect("a file").xattrs.insert(name.into(), value)),
+            Ok(()) => drop(known.xattrs.insert(name.into(), value)),
             Err(e) if e.is(Errno::NoSpc) => {}
             Err(e) => panic!("{name}: {e}"),
         }
@@ -303,12 +407,15 @@ impl Mix<'_> {
     /// The file gets other owners, whose usage changes where it is counted.
     fn own(&mut self) {
         let (_, _, path) = self.pick();
-        if !self.names.contains_key(&path) {
-            return;
-        }
+        let Some(ino) = self.names.get(&path).copied() else { return };
+        self.forget_file(ino);
+        // fdatasync promises nothing of owners.
+        self.renamed.insert(ino);
         let node = self.stage.fs.resolve(&path, Follow::No).expect("resolve");
-        let (uid, gid) = (Some(self.rng.below(40) as u32), Some(self.rng.below(3) as u32));
-        self.stage.fs.set_attr(&node, &SetAttr { uid, gid, ..SetAttr::default() }).expect("chown");
+        let (mode, uid, gid) = (0o600 + self.rng.below(64) as u32, self.rng.below(40) as u32, self.rng.below(3) as u32);
+        let change = SetAttr { mode: Some(mode as u16), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+        self.stage.fs.set_attr(&node, &change).expect("chown and chmod");
+        self.files.get_mut(&ino).expect("a file").access = (mode, uid, gid);
         match self.stage.fs.set_project(&node, self.rng.below(3) as u32) {
             Err(e) if e.is(Errno::OpNotSupp) => {}
             other => other.expect("project"),
@@ -321,23 +428,43 @@ impl Mix<'_> {
         if let Some((node, _)) = self.nameless.take() {
             self.stage.fs.release(&node, 1);
         }
+        self.promise_now();
+    }
+
+    /// All that is known now is promised.
+    fn promise_now(&mut self) {
+        self.renamed.clear();
+        self.former.clear();
         self.gone.iter().for_each(|name| self.stage.promise(name, Promise::Gone));
-        for (name, ino) in &self.names {
-            let known = self.files[ino].clone();
-            let content = Content { data: known.data, xattrs: Some(known.xattrs) };
-            self.stage.promise(name, Promise::Holds(Arc::new(content)));
-        }
+        self.others.iter().for_each(|name| self.stage.promise_there(name));
+        self.names.iter().for_each(|(name, ino)| self.stage.promise(name, Promise::Holds(self.files[ino].content())));
+    }
+
+    fn sync_all(&mut self) {
+        self.stage.fs.sync().expect("sync");
+        self.promise_now();
     }
 
     fn sync(&mut self) {
         let (_, _, path) = self.pick();
-        let Some(ino) = self.names.get(&path).copied() else { return };
-        let node = self.stage.fs.resolve(&path, Follow::No).expect("resolve");
-        let datasync = self.rng.one_in(3) && !self.renamed.contains(&ino);
+        let datasync = self.rng.one_in(3);
+        self.sync_path(&path, datasync);
+    }
+
+    /// fsync, or if that promises as much fdatasync.
+    fn sync_path(&mut self, path: &str, datasync: bool) {
+        let Some(ino) = self.names.get(path).copied() else { return };
+        let node = self.stage.fs.resolve(path, Follow::No).expect("resolve");
+        let datasync = datasync && !self.renamed.contains(&ino);
         self.stage.fs.sync_node(&node, datasync).expect("fsync");
-        self.renamed.remove(&ino);
-        let known = self.files[&ino].clone();
-        let content = Arc::new(Content { data: known.data, xattrs: Some(known.xattrs) });
+        if !datasync {
+            self.renamed.remove(&ino);
+            let former = self.former.remove(&ino).unwrap_or_default();
+            for name in former.intersection(&self.gone) {
+                self.stage.promise(name, Promise::Gone);
+            }
+        }
+        let content = self.files[&ino].content();
         let names: Vec<String> = self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
         names.iter().for_each(|n| self.stage.promise(n, Promise::Holds(content.clone())));
     }
@@ -362,7 +489,9 @@ fn run(stage: &Stage, top: &str, seed: u64) {
         dirs,
         names: BTreeMap::new(),
         files: BTreeMap::new(),
+        others: BTreeSet::new(),
         gone: BTreeSet::new(),
+        former: BTreeMap::new(),
         held: Vec::new(),
         nameless: None,
         made: 0,

@@ -140,6 +140,8 @@ pub(crate) struct Content {
     pub data: Vec<u8>,
     /// All attributes, or nothing is promised of them.
     pub xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// Permissions, user and group, or nothing is promised of them.
+    pub access: Option<(u32, u32, u32)>,
 }
 
 /// What is promised of each path; of those that are not here, nothing.
@@ -152,6 +154,8 @@ pub(crate) struct Scene {
     pub events: Vec<Event>,
     /// What was durable after each mark.
     pub promises: Vec<Durable>,
+    /// Whether a mark made something durable.
+    pub promising: Vec<bool>,
     /// Files hold bytes by which they can be told from each other and from garbage ([`super::mix`]).
     pub tagged: bool,
 }
@@ -169,6 +173,7 @@ pub(crate) struct Stage {
 struct Promised {
     now: Durable,
     after: Vec<Durable>,
+    promising: Vec<bool>,
 }
 
 impl Stage {
@@ -194,36 +199,37 @@ impl Stage {
 
     /// `path` may change from here on: nothing is promised of it.
     pub fn forget(&self, path: &str) {
-        self.change(|now| drop(now.remove(path)));
+        self.change(false, |now| drop(now.remove(path)));
     }
 
     /// Nothing is promised of anything.
     pub fn forget_all(&self) {
-        self.change(|now| now.clear());
+        self.change(false, |now| now.clear());
     }
 
     pub fn holds(&self, path: &str, data: Vec<u8>) {
-        self.promise(path, Promise::Holds(Arc::new(Content { data, xattrs: None })));
+        self.promise(path, Promise::Holds(Arc::new(Content { data, xattrs: None, access: None })));
     }
 
     pub fn promise(&self, path: &str, what: Promise) {
-        self.change(|now| drop(now.insert(path.into(), what)));
+        self.change(true, |now| drop(now.insert(path.into(), what)));
     }
 
     /// `path` is there, whatever it holds, unless more is promised of it.
     pub fn promise_there(&self, path: &str) {
-        self.change(|now| {
+        self.change(true, |now| {
             now.entry(path.into()).or_insert(Promise::There);
         });
     }
 
     /// Changes what is promised, at this place of the recording.
-    fn change(&self, change: impl FnOnce(&mut Durable)) {
+    fn change(&self, promises: bool, change: impl FnOnce(&mut Durable)) {
         let mut promised = self.promised.lock().expect("no panic");
         change(&mut promised.now);
         self.device.mark(promised.after.len().to_string());
         let now = promised.now.clone();
         promised.after.push(now);
+        promised.promising.push(promises);
     }
 }
 
@@ -235,10 +241,10 @@ pub(crate) fn record(setup: Setup, tagged: bool, work: impl FnOnce(&mut Stage)) 
     let mut stage = Stage { fs, unlogged: setup.unlogged, device: device.clone(), promised: Mutex::default() };
     stage.forget_all();
     work(&mut stage);
-    let promises = stage.promised.into_inner().expect("no panic").after;
+    let Promised { after: promises, promising, .. } = stage.promised.into_inner().expect("no panic");
     match setup.unlogged {
         true => stage.fs.unmount().expect("unmount"),
         false => stage.fs.crash(),
     }
-    Scene { setup, base, events: device.take_log(), promises, tagged }
+    Scene { setup, base, events: device.take_log(), promises, promising, tagged }
 }

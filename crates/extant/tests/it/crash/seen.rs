@@ -1,7 +1,7 @@
 //! What a file system holds, as Extant reads it.
 
 use super::scene::{Durable, GARBAGE, Promise};
-use extant::{Fs, Node as FsNode, OpenFlags};
+use extant::{Follow, Fs, Node as FsNode, OpenFlags};
 use extant_testkit::tree::{Kind, Manifest, Node, content_hash, kind_of};
 use std::collections::BTreeMap;
 
@@ -32,6 +32,12 @@ pub(crate) fn seen(fs: &Fs, tagged: bool) -> Result<Manifest, String> {
     }
     manifest.group_links(&inodes);
     Ok(manifest)
+}
+
+/// What each file of a tree owns, as its inode counts it: behind its end, too.
+pub(crate) fn blocks(fs: &Fs, tree: &Manifest) -> Result<Vec<u64>, String> {
+    let of = |path: &Vec<u8>| fs.resolve([b"/", &path[..]].concat(), Follow::No).map(|node| node.attr().blocks);
+    tree.nodes.keys().map(of).collect::<extant::Result<_>>().map_err(|e| e.to_string())
 }
 
 fn look(fs: &Fs, node: &FsNode, tagged: bool) -> Result<Node, String> {
@@ -105,6 +111,11 @@ pub(crate) fn broken(durable: &Durable, seen: &Manifest) -> Vec<String> {
             }
             (Promise::Holds(content), Some(node)) if content.xattrs.as_ref().is_some_and(|x| *x != node.xattrs) => {
                 format!("has other attributes: {:?}", node.xattrs.keys().collect::<Vec<_>>())
+            }
+            (Promise::Holds(content), Some(node))
+                if content.access.is_some_and(|access| access != (node.mode, node.uid, node.gid)) =>
+            {
+                format!("has other permissions or owners: {:o}, {}, {}", node.mode, node.uid, node.gid)
             }
             (Promise::Holds(_), Some(_)) => return None,
         };

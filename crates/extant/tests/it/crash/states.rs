@@ -108,10 +108,21 @@ impl<'a> Walk<'a> {
 
     /// Goes on behind the next event after which a cut makes a difference: a change, or the end. `None` at the end.
     pub fn step(&mut self) -> Option<usize> {
+        self.step_to(|_, event| event.changes())
+    }
+
+    /// As [`Walk::step`], or goes on behind the next mark at which something became durable; tells which.
+    pub fn step_or_promise(&mut self, scene: &Scene) -> Option<(usize, bool)> {
+        let promised = |walk: &Self, event: &Event| matches!(event, Event::Mark(_)) && scene.promising[walk.marks - 1];
+        let cut = self.step_to(|walk, event| event.changes() || promised(walk, event))?;
+        Some((cut, promised(self, &self.events[cut - 1])))
+    }
+
+    fn step_to(&mut self, stops: impl Fn(&Self, &Event) -> bool) -> Option<usize> {
         while let Some(event) = self.events.get(self.next) {
             self.next += 1;
             self.pass(event);
-            if event.changes() || self.next == self.events.len() {
+            if stops(self, event) || self.next == self.events.len() {
                 return Some(self.next);
             }
         }
