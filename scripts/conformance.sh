@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Suites that others wrote, against the mount: pjdfstest (POSIX, system call by system call) and fsx (one file, random operations, each
-# read compared), on several kinds of images. After each, e2fsck has to have nothing to say.
+# read compared), on several kinds of images. After each, e2fsck has nothing to say, and all programs that can read the image agree about it.
 #
 #     scripts/conformance.sh [PROGRAM]      the program extant; cargo's debug/extant if not told
 #     EXTANT_FSX_OPERATIONS=N               operations of each fsx run

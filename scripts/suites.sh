@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Load generators that others wrote, through the mount: fio with verification, dbench, the file-system class of stress-ng, fs_mark,
-# postmark, bonnie++, and fsstress where a built tree of xfstests is given. Each with 1, 2 and 8 workers, on an image of its own, in which
-# e2fsck has to find nothing afterwards.
+# postmark, bonnie++, and fsstress where a built tree of xfstests is given. Each with 1, 2 and 8 workers, on an image of its own, which
+# all programs that can read it have to find fine afterwards.
 #
 #     scripts/suites.sh [PROGRAM]       the program extant; cargo's debug/extant if not told
 #     EXTANT_SUITE_SECONDS=N            about how long each run takes, 1 if not told
