@@ -1,10 +1,16 @@
 //! Waiting for an object's lock: who sleeps is woken, gets the lock by himself or is given it, and is alone with it.
 
-use super::model;
 use crate::lockref::Lockref;
 use crate::modelled::table::be_fair;
 use crate::{Arc, thread};
 use loom::cell::UnsafeCell;
+
+/// As those of other models, but with at most three switches: three threads that sleep and wake have very many interleavings.
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut all = loom::model::Builder::new();
+    all.preemption_bound = all.preemption_bound.map(|most| most.min(3));
+    all.check(f);
+}
 
 struct Object {
     refs: Lockref,
