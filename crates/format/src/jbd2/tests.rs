@@ -139,4 +139,15 @@ fn fast_commit_records_are_read_up_to_a_valid_tail() {
     assert_eq!(tags[0], FastCommitTag::Head(0, 6));
     assert_eq!(tags[1], FastCommitTag::Link(2u32.into(), 12u32.into(), b"name"));
     assert!(matches!(tags[2], FastCommitTag::Tail(tail) if tail.valid_for(6)));
+    // Not of another transaction, nor with any byte changed.
+    let is_valid = |block: &[u8], tid| {
+        let mut tails = FastCommitTags::new(block, 0).take(3);
+        tails.any(|tag| matches!(tag, FastCommitTag::Tail(tail) if tail.valid_for(tid)))
+    };
+    assert!(is_valid(&block, 6) && !is_valid(&block, 5) && !is_valid(&block, 7));
+    for changed in 0..at {
+        let mut other = block.clone();
+        other[changed] ^= 0x10;
+        assert!(!is_valid(&other, 6), "byte {changed}");
+    }
 }
