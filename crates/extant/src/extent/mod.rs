@@ -28,4 +28,4 @@ pub use change::{has_unwritten, mark_unwritten, mark_written, shift};
 pub use insert::{allocate, insert_booked, insert_claim, insert_scattered};
 pub use lookup::{Around, around, goal, implied, lookup, pieces, unowned};
 pub use owner::{charge, init, init_body, max_blocks, owns_nothing};
-pub use remove::{most_removed, remove};
+pub use remove::{most_at_once, remove};

@@ -43,14 +43,14 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
     Ok(reached)
 }
 
-/// Most groups that blocks are freed in at once, and most blocks.
+/// Most groups that blocks are freed or allocated in at once, and most blocks.
 const MOST_GROUPS: u32 = 16;
-const MOST_FREED: u32 = 1 << 15;
+const MOST_BLOCKS: u32 = 1 << 15;
 
-/// Blocks that a step of [`remove`] frees at most: where groups are small, a long extent lies in more of them than a
-/// transaction has room for.
-pub fn most_removed(st: &Store) -> u32 {
-    st.geo.blocks_per_group.saturating_mul(MOST_GROUPS).min(MOST_FREED)
+/// Blocks that a step of [`remove`] frees at most, or that are allocated or written to in one: where groups are small, a long extent
+/// lies in more of them than a transaction has room for.
+pub fn most_at_once(st: &Store) -> u32 {
+    st.geo.blocks_per_group.saturating_mul(MOST_GROUPS).min(MOST_BLOCKS)
 }
 
 /// Most logged blocks freed at once.
@@ -65,7 +65,7 @@ fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Ran
     // Records of blocks that were logged cost credits, too: at least a hundred fit in a block.
     let logged = purpose(st, inode) == Purpose::Metadata;
     let revokes = if logged { MOST_REVOKED as u32 / 100 + 1 } else { 0 };
-    let long = u64::from(most_removed(st)).min(if logged { MOST_REVOKED } else { u64::MAX });
+    let long = u64::from(most_at_once(st)).min(if logged { MOST_REVOKED } else { u64::MAX });
     // On bigalloc what is free depends on what is left.
     let most = if st.geo.cluster_ratio() > 1 { 1 } else { MOST_PARTS };
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));

@@ -41,9 +41,6 @@ impl Falloc {
     ];
 }
 
-/// Most blocks allocated in one handle.
-const MAX_BLOCKS: u32 = 1 << 15;
-
 /// fallocate(2). The caller holds `rw` for writing. EOPNOTSUPP where the map knows no unwritten blocks, but for
 /// punching. EINVAL for an empty range, or one that is not a multiple of the cluster where that is needed.
 pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: u64) -> Result<()> {
@@ -101,11 +98,11 @@ fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
 
 /// Allocates unwritten blocks in the holes of a range; where the file grows to `size`, so does its size on disk.
 fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u64>) -> Result<()> {
-    let mut lblk = blocks.start;
+    let (mut lblk, most) = (blocks.start, extent::most_at_once(st));
     while lblk < blocks.end {
         let run = map::lookup(st, inode, lblk..blocks.end)?;
         let len = match run.state {
-            State::Hole => space::with_room(st, || fill(st, inode, lblk, run.len.min(MAX_BLOCKS), size))?,
+            State::Hole => space::with_room(st, || fill(st, inode, lblk, run.len.min(most), size))?,
             State::Written | State::Unwritten => run.len,
         };
         lblk = lblk.saturating_add(len.max(1));
@@ -220,7 +217,7 @@ fn unwrite(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
     if blocks.is_empty() {
         return Ok(());
     }
-    let credits = times::CREDITS + 2 * extent::credits(st, inode, MAX_BLOCKS);
+    let credits = times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st));
     let mut h = st.start(credits)?;
     let mut at = blocks.start;
     loop {

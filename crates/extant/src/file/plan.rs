@@ -117,7 +117,9 @@ fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u
 }
 
 fn next(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>, need: &mut Need<'_>) -> Result<Piece> {
-    let run = map::lookup(st, inode, blocks)?;
+    // No more than a transaction has room for, wherever it lies.
+    let end = blocks.end.min(blocks.start.saturating_add(extent::most_at_once(st)));
+    let run = map::lookup(st, inode, blocks.start..end)?;
     match run.state {
         State::Written => Ok(in_place(run, How::InPlace)),
         State::Unwritten => Ok(in_place(run, How::Convert)),

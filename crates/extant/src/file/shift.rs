@@ -93,7 +93,7 @@ fn start<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Handle
 
 /// Credits for a part.
 fn part(st: &Store, inode: &Inode) -> u32 {
-    2 * times::CREDITS + 2 * extent::credits(st, inode, extent::most_removed(st))
+    2 * times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st))
 }
 
 fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {

@@ -145,7 +145,7 @@ fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
 
 /// Credits for freeing part of a file.
 fn budget(st: &Store, inode: &Inode) -> u32 {
-    extent::credits(st, inode, extent::most_removed(st)).max((st.journal.max_credits() / 4).min(256))
+    extent::credits(st, inode, extent::most_at_once(st)).max((st.journal.max_credits() / 4).min(256))
 }
 
 /// Makes sure of credits, in a new transaction if need be.

@@ -1,7 +1,7 @@
 //! Single operations with a known outcome.
 
 use super::model::{World, noise};
-use extant::{Caller, Errno, Falloc, Follow, Fs, New, OpenOptions};
+use extant::{Caller, Errno, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image};
@@ -37,6 +37,38 @@ fn delayed_blocks_are_counted_and_found() {
     assert_eq!(file.node().attr().blocks, 3 * 8);
     drop(file);
     world.close();
+}
+
+/// Groups so small that a long extent lies in more of them than a transaction has room for.
+#[test]
+fn long_ranges_may_lie_in_very_many_groups() {
+    for flex in ["16", "128"] {
+        let args = ["-t", "ext4", "-b", "1024", "-g", "256", "-G", flex, "-N", "2048", "-J", "size=1"];
+        let image = Image::mke2fs(96 << 20, &args);
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        let file = |name: &[u8]| {
+            let node = fs.create(&Caller::default(), &root, name, 0o644, New::File).unwrap();
+            fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
+        };
+        let data = noise(&mut Rng::new(1), 30 << 20);
+        let (kept, written) = (file(b"kept"), file(b"written"));
+        kept.allocate(Falloc::Allocate, 0, 30 << 20).unwrap();
+        for file in [&kept, &written] {
+            assert_eq!(file.write_at(0, &data).unwrap(), data.len());
+            file.sync().unwrap();
+            let mut found = vec![0; data.len()];
+            file.read_at(0, &mut found).unwrap();
+            assert!(found == data);
+        }
+        kept.allocate(Falloc::Zero, 0, 30 << 20).unwrap();
+        fs.write_direct(kept.node(), 0, &data, false).unwrap();
+        written.allocate(Falloc::Punch, 0, 30 << 20).unwrap();
+        kept.set_len(0).unwrap();
+        drop((kept, written));
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
 }
 
 #[test]
