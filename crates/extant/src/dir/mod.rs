@@ -18,7 +18,7 @@ mod htree;
 mod inline;
 mod insert;
 mod linear;
-mod nokey;
+pub mod nokey;
 mod read;
 mod respell;
 mod split;

@@ -1,5 +1,5 @@
 //! Names of encrypted directories for those who have no key, as Linux shows them: the hash and the bytes of the stored name, and a digest
-//! of what is too long, in base64url.
+//! of what is too long, in base64url. Targets of symlinks are shown like names without a hash.
 
 use super::blocks::Dir;
 use super::hash::Hasher;
@@ -58,6 +58,23 @@ impl Names {
         bytes.extend_from_slice(&start_of(stored));
         Ok(URL_SAFE_NO_PAD.encode(bytes).into_bytes())
     }
+}
+
+/// Bytes in front of an encrypted target, which say how long it is.
+const TARGET_HEAD: usize = 2;
+
+/// What is shown of the encrypted target of a symlink; `None` if there can be none in these bytes.
+pub fn show_target(stored: &[u8]) -> Option<Vec<u8>> {
+    let (len, rest) = stored.split_first_chunk::<TARGET_HEAD>()?;
+    let target = rest.get(..u16::from_le_bytes(*len).into()).filter(|target| target.len() >= LEAST)?;
+    Some(URL_SAFE_NO_PAD.encode([&[0; HASHES], start_of(target).as_slice()].concat()).into_bytes())
+}
+
+/// Bytes that are shown of a target for which so many are stored.
+pub fn shown_target_len(stored: u64) -> u64 {
+    let target = stored.saturating_sub(TARGET_HEAD as u64);
+    let bytes = if target > SHOWN as u64 { (SHOWN + DIGEST) as u64 } else { target };
+    ((HASHES as u64 + bytes) * 4).div_ceil(3)
 }
 
 /// A stored name, its end replaced by a digest where it is too long.

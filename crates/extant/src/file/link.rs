@@ -3,6 +3,7 @@
 //! None is made with inline data, as the kernel makes none: e2fsck (1.47) overlooks the attribute block of such a symlink.
 
 use super::{inline, map};
+use crate::dir::nokey;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, State};
 use crate::inode::Inode;
@@ -12,25 +13,41 @@ use extant_format::inode::{FAST_SYMLINK_MAX, InodeFlags};
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
 
-/// Reads a symlink's target.
+/// Reads a symlink's target; of an encrypted one, what is shown without its key.
 pub fn read_link(st: &Store, inode: &Arc<Inode>) -> Result<Vec<u8>> {
     if map::is_inline(inode) {
         return inline::content(st, inode);
     }
-    let size = inode.body().size;
-    let broken = || Error::from(Corrupt::new("symlink").field("size").at_inode(inode.ino).found(size));
     if !map::has_map(st, inode) {
-        let len = usize::try_from(size).map_err(|_| broken())?;
-        return inode.body().i_block.get(..len).map(<[u8]>::to_vec).ok_or_else(broken);
+        return target(inode, &inode.body().i_block);
     }
-    let len = usize::try_from(size).ok().filter(|len| *len <= st.block_size()).ok_or_else(broken)?;
     let run = extent::lookup(st, inode, 0, 1)?;
     if run.state != State::Written {
-        return Err(broken());
+        return Err(broken(inode));
     }
     let buf = st.cache.read::<Error>(run.pblk.0, |_| Ok(()))?;
-    let bytes = buf.read();
-    bytes.get(..len).map(<[u8]>::to_vec).ok_or_else(broken)
+    target(inode, &buf.read())
+}
+
+fn broken(inode: &Inode) -> Error {
+    Corrupt::new("symlink").field("size").at_inode(inode.ino).found(inode.size()).into()
+}
+
+/// The target that a symlink has in these bytes.
+fn target(inode: &Inode, bytes: &[u8]) -> Result<Vec<u8>> {
+    let stored = usize::try_from(inode.size()).ok().and_then(|len| bytes.get(..len)).ok_or_else(|| broken(inode))?;
+    match inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
+        true => nokey::show_target(stored).ok_or_else(|| broken(inode)),
+        false => Ok(stored.to_vec()),
+    }
+}
+
+/// Bytes of a symlink's target, as it is read.
+pub fn target_len(inode: &Inode) -> u64 {
+    match inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
+        true => nokey::shown_target_len(inode.size()),
+        false => inode.size(),
+    }
 }
 
 /// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else in one block.

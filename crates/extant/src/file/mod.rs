@@ -44,7 +44,7 @@ pub use direct::{read_direct, write_direct};
 pub use extents::{Extent, ExtentFlags, fiemap};
 pub use falloc::{Falloc, fallocate};
 pub use fsync::fsync;
-pub use link::{read_link, set_link};
+pub use link::{read_link, set_link, target_len};
 pub use logged::log_data;
 pub use read::read;
 pub use seek::seek;

@@ -48,7 +48,10 @@ pub struct Attr {
 impl Attr {
     #[inline(always)]
     pub(crate) fn of(inode: &Arc<Inode>) -> Attr {
-        let size = file::size(inode);
+        let size = match inode.ftype {
+            FileType::Symlink => file::target_len(inode),
+            _ => file::size(inode),
+        };
         let delayed = file::delayed_sectors(inode);
         let body = inode.vitals();
         Attr {

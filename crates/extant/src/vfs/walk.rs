@@ -349,7 +349,6 @@ impl Vfs {
         let inode = self.current(link.into())?.ok_or(Errno::Stale)?;
         let target = {
             let _lock = inode.read_lock()?;
-            dir::check_key(&inode)?;
             file::read_link(&self.st, &inode)?
         };
         if target.is_empty() {

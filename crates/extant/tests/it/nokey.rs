@@ -15,7 +15,7 @@ use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
 use std::path::Path;
 
@@ -48,7 +48,7 @@ fn make(top: &Path) {
     symlink("t".repeat(300), top.join("many/sub/long link")).expect("symlink");
 }
 
-/// Names with the numbers of their inodes, of each directory.
+/// Names with the numbers of their inodes, of each directory; the target of each symlink, with its size.
 type Listing = BTreeMap<u64, BTreeSet<(Vec<u8>, u64)>>;
 
 fn by_kernel(dir: &Path, out: &mut Listing) {
@@ -57,8 +57,12 @@ fn by_kernel(dir: &Path, out: &mut Listing) {
     for entry in std::fs::read_dir(dir).expect("read_dir") {
         let entry = entry.expect("entry");
         out.entry(ino).or_default().insert((entry.file_name().as_bytes().to_vec(), entry.ino()));
-        if entry.file_type().expect("type").is_dir() {
-            by_kernel(&entry.path(), out);
+        let (ftype, path) = (entry.file_type().expect("type"), entry.path());
+        if ftype.is_dir() {
+            by_kernel(&path, out);
+        } else if ftype.is_symlink() {
+            let target = std::fs::read_link(&path).expect("readlink").into_os_string().into_vec();
+            out.entry(entry.ino()).or_default().insert((target, path.symlink_metadata().expect("lstat").len()));
         }
     }
 }
@@ -69,8 +73,12 @@ fn by_extant(fs: &Fs, dir: &Node, out: &mut Listing) {
         let node = fs.lookup(dir, &entry.name).expect("what is listed is found");
         assert_eq!(node.ino(), entry.ino);
         out.entry(dir.ino()).or_default().insert((entry.name, entry.ino));
-        if node.file_type() == FileType::Directory {
-            by_extant(fs, &node, out);
+        match node.file_type() {
+            FileType::Directory => by_extant(fs, &node, out),
+            FileType::Symlink => {
+                out.entry(node.ino()).or_default().insert((fs.read_link(&node).expect("a target"), node.attr().size));
+            }
+            _ => {}
         }
     }
 }
@@ -109,6 +117,8 @@ fn names_are_those_that_the_kernel_shows() {
         let mut own = Listing::new();
         by_extant(&fs, &fs.root().expect("root"), &mut own);
         assert_eq!(own, kernel, "{args:?} {features}");
+        let targets = own.values().flatten().filter(|(shown, len)| shown.len() as u64 == *len);
+        assert!(targets.count() >= 2, "targets are as long as is said");
         assert!(own.values().map(BTreeSet::len).sum::<usize>() > 260);
         fs.unmount().expect("unmount");
         image.assert_clean();
@@ -133,9 +143,8 @@ fn content_is_refused_and_nothing_is_made() {
     no_key(fs.allocate(&node, Falloc::KeepSize, 0, 1 << 16));
     no_key(fs.allocate(&node, Falloc::Punch, 0, 1 << 16));
     no_key(fs.set_attr(&node, &SetAttr { size: Some(0), ..SetAttr::default() }));
-    no_key(fs.read_link(&fs.lookup(&many, &link).expect("link")));
     let path = [b"/many/", link.as_slice()].concat();
-    no_key(fs.resolve(&path, Follow::Yes));
+    assert!(fs.resolve(&path, Follow::Yes).expect_err("an encrypted target").is(Errno::NoEnt));
     assert!(fs.resolve(&path, Follow::No).is_ok());
     no_key(fs.create(&who, &many, b"new", 0o644, New::File));
     no_key(fs.create_nameless(&who, &many, 0o644));

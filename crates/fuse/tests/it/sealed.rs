@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::{DirEntryExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// A directory of encrypted files, made by the kernel with a key that it has for tests.
@@ -19,8 +19,17 @@ fn sealed() -> Image {
     for n in 0..60 {
         fs::write(dir.join(format!("{n}{}", "n".repeat(4 * n))), b"secret").expect("write");
     }
+    symlink("a target", dir.join("link")).expect("symlink");
+    symlink("t".repeat(300), dir.join("long link")).expect("symlink");
     mount.unmount();
     image
+}
+
+/// Sizes and targets of the symlinks.
+fn targets(top: &Path) -> BTreeSet<(u64, PathBuf)> {
+    let entries = fs::read_dir(top.join("dir")).expect("read_dir").map(|entry| entry.expect("entry"));
+    let links = entries.filter(|entry| entry.file_type().expect("type").is_symlink()).map(|entry| entry.path());
+    links.map(|link| (link.symlink_metadata().expect("lstat").len(), fs::read_link(&link).expect("readlink"))).collect()
 }
 
 /// Names with the numbers of their inodes.
@@ -66,10 +75,13 @@ fn who_has_no_key_is_told_what_the_kernel_says() {
     let image = sealed();
     let other = image.copy();
     let mount = Mount::new(other.path(), "");
+    let theirs = targets(&mount.join("."));
+    assert_eq!(theirs.len(), 2);
     let (their_names, said) = asked(&mount.join("."));
     let left = names(&mount.join("dir"));
     mount.unmount();
     let mut served = Served::of(image);
+    assert_eq!(targets(served.dir()), theirs);
     let (own_names, answered) = asked(served.dir());
     assert_eq!(own_names, their_names);
     assert_eq!(answered, said);

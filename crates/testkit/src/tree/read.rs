@@ -5,20 +5,7 @@ use super::walk::{SEALED, WIDE};
 use extant::{File, FileType, Fs, Node as FsNode, OpenFlags};
 use std::collections::BTreeMap;
 
-/// What an encrypted link without its key has instead of its target.
-const SEALED_TARGET: &[u8] = b"\0sealed";
-
 impl Manifest {
-    /// Forgets of encrypted links what the other could not read: the kernel shows a text made of the encrypted target, and its length.
-    pub fn with_sealed_links_of(mut self, other: &Self) -> Self {
-        for (path, sealed) in other.nodes.iter().filter(|(_, node)| node.target == SEALED_TARGET) {
-            if let Some(node) = self.nodes.get_mut(path).filter(|node| node.kind == Kind::Symlink) {
-                (node.target, node.size) = (sealed.target.clone(), sealed.size);
-            }
-        }
-        self
-    }
-
     /// Everything that can be reached from the root. An error names the path that could not be read.
     pub fn read(fs: &Fs) -> Result<Self, String> {
         let mut manifest = Self::default();
@@ -68,10 +55,7 @@ fn look(fs: &Fs, node: &FsNode) -> extant::Result<Node> {
         found.xattrs.insert(name, value);
     }
     match kind {
-        Kind::Symlink => match fs.read_link(node) {
-            Err(e) if e.is(extant::Errno::NoKey) => found.target = SEALED_TARGET.to_vec(),
-            target => found.target = target?,
-        },
+        Kind::Symlink => found.target = fs.read_link(node)?,
         Kind::File => {
             found.hash = fs.open_file(node, OpenFlags::default()).and_then(|file| hash(&file)).or_else(sealed)?
         }
