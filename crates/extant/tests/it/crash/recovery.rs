@@ -79,6 +79,43 @@ fn a_truncate_is_finished_however_often_the_power_fails() {
     });
 }
 
+/// So many groups that cutting a file takes several transactions.
+const MANY_GROUPS: Setup = Setup { name: "very many groups", bytes: 96 << 20, ..GROUPS };
+
+/// The power fails while a file is cut: it is cut to its size by whoever comes next, and keeps nothing behind its end.
+#[test]
+fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
+    const LEFT: usize = 1500;
+    let scene = record(MANY_GROUPS, false, |stage| {
+        let root = stage.root();
+        let node = stage.write(&root, "cut", 0, &[1; LEFT]);
+        let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+        (0..60).for_each(|n| file.allocate(Falloc::Allocate, n << 20, 1 << 20).expect("space"));
+        // From the first promise on states are looked at.
+        let other = stage.write(&root, "other", 0, b"other");
+        stage.sync_file(&other, "/other", b"other");
+        file.set_len(LEFT as u64).expect("truncate");
+        stage.sync_file(&node, "/cut", &[1; LEFT]);
+    });
+    let (mut walk, mut rng, mut bench) = (Walk::new(&scene.base.pages, &scene.events), Rng::new(3), Bench::new());
+    while let Some(cut) = walk.step() {
+        let durable = walk.promised(&scene);
+        if durable.is_empty() {
+            continue;
+        }
+        let state = walk.state(Part::All, &mut rng);
+        let case = Case { setup: MANY_GROUPS, durable, tagged: false };
+        let examined = bench.recover(case.setup, &state, true).and_then(|recovered| {
+            // The others are as in all tests.
+            let inside = recovered.truncated();
+            let depth = Depth { go_on: inside, e2fsck: inside, kernel: false, again: if inside { 4 } else { 0 } };
+            bench.look(case, &state, recovered, depth, &mut rng)
+        });
+        examined.unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
+    }
+    assert!(bench.tally.truncated > 0, "it was cut within one transaction");
+}
+
 #[test]
 fn orphans_of_file_and_list_are_freed_however_often_the_power_fails() {
     cut_recovery(FEW_SLOTS, 60, |stage| {
