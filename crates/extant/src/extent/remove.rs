@@ -189,19 +189,20 @@ struct Freeing {
 }
 
 impl Removal<Writer<'_, '_, '_>> for Freeing {
-    fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<bool> {
+    fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<bool> {
         let logged = purpose(nodes.st, nodes.inode) == Purpose::Metadata;
         let revokes = if logged { len / 100 + 1 } else { 0 };
         let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len) + revokes;
         let goes_on = budget::may_go_on(nodes.h, needed, self.first)?;
         self.first = false;
+        if goes_on {
+            check_bitmaps(nodes.st, nodes.h, &[(BlockNr(first.into()), len)])?;
+        }
         Ok(goes_on)
     }
 
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
-        let first = BlockNr(first.into());
-        check_bitmaps(nodes.st, nodes.h, &[(first, len)])?;
         charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))?;
-        free(nodes.st, nodes.h, nodes.inode, &[(first, len)])
+        free(nodes.st, nodes.h, nodes.inode, &[(BlockNr(first.into()), len)])
     }
 }

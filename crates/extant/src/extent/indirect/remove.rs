@@ -8,8 +8,8 @@ use std::ops::Range;
 
 /// What to do with the blocks that are unmapped.
 pub(in crate::extent) trait Removal<N: PointersMut> {
-    /// Whether a run of `len` blocks may be freed now.
-    fn may_free(&mut self, nodes: &mut N, len: u32) -> Result<bool>;
+    /// Whether a run of `len` blocks may be freed now, to which a pointer still leads. Errors: they could not be.
+    fn may_free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<bool>;
 
     /// Frees blocks that no pointer leads to any more.
     fn free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<()>;
@@ -97,10 +97,10 @@ impl Array {
     ) -> Result<(Option<u64>, usize)> {
         let start = nodes.view(self.at, |bytes| run_start(bytes, &slots))?;
         let len = (slots.end - start) as u32;
-        if !how.may_free(nodes, len)? {
+        let first = nodes.view(self.at, |bytes| pointer(bytes, start))?;
+        if !how.may_free(nodes, first, len)? {
             return Ok((Some(self.block_of(slots.end)), start));
         }
-        let first = nodes.view(self.at, |bytes| pointer(bytes, start))?;
         nodes.change(self.at, |bytes| (start..slots.end).for_each(|n| put_pointer(bytes, n, 0)))?;
         how.free(nodes, first, len)?;
         Ok((None, start))
@@ -122,7 +122,7 @@ impl Array {
             return Ok(Some(reached));
         }
         if child.last(nodes, &child.slots)?.is_none() {
-            if !how.may_free(nodes, 1)? {
+            if !how.may_free(nodes, block, 1)? {
                 return Ok(Some(child.base.saturating_add(self.span).min(range.end)));
             }
             nodes.change(self.at, |bytes| put_pointer(bytes, slot, 0))?;

@@ -67,7 +67,7 @@ struct Freed {
 }
 
 impl Removal<Mem> for Freed {
-    fn may_free(&mut self, _: &mut Mem, _: u32) -> Result<bool> {
+    fn may_free(&mut self, _: &mut Mem, _: u32, _: u32) -> Result<bool> {
         Ok(self.left > 0)
     }
 

@@ -1,7 +1,7 @@
 //! Failing devices: an error of writeback is told once to every open file, and nothing else is lost.
 
 use super::model::read_all;
-use extant::{Caller, Fs, New, OpenFlags, OpenOptions};
+use extant::{Caller, Fs, New, OpenFlags, OpenOptions, SetAttr};
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
 use extant_testkit::Memory;
 use extant_testkit::{FeatureSet, Image, debugfs};
@@ -226,4 +226,42 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
         assert!(content.iter().all(|b| *b == byte), "{name}");
     }
     fs.unmount().unwrap();
+}
+
+/// What is freed where a bitmap cannot be read stays with its owner: nothing is left that nobody owns.
+#[test]
+fn a_bitmap_that_cannot_be_read_costs_no_blocks() {
+    for set in ["ext3", "default"] {
+        let image = FeatureSet::named(set).make_sized(16 << 20);
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let (who, root) = (Caller::default(), fs.root().unwrap());
+        fs.create(&who, &root, b"dir", 0o755, New::Dir).unwrap();
+        for name in [&b"cut"[..], b"removed"] {
+            let node = fs.create(&who, &root, name, 0o644, New::File).unwrap();
+            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+            file.write_at(0, &[1; 100_000]).unwrap();
+        }
+        fs.unmount().unwrap();
+        let bytes = image.bytes();
+        for nth in 0.. {
+            let device = Arc::new(FaultDevice::new(Memory::from_bytes(&bytes)));
+            let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+            let root = fs.root().unwrap();
+            let cut = fs.lookup(&root, b"cut").unwrap();
+            device.inject(Fault::new(Op::Read, nth).from_then_on());
+            let _answers = (fs.rmdir(&root, b"dir"), fs.unlink(&root, b"removed"));
+            let _answer = fs.set_attr(&cut, &SetAttr { size: Some(0), ..SetAttr::default() });
+            let failed = device.failed();
+            device.heal();
+            let _answer = fs.sync();
+            fs.crash();
+            let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+            fs.unmount().unwrap();
+            Image::holding(&device.inner().to_vec()).assert_clean();
+            if failed == 0 {
+                assert!(nth > 2, "{set}: nothing was read");
+                break;
+            }
+        }
+    }
 }

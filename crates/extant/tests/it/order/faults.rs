@@ -159,6 +159,8 @@ fn rounds(setup: Setup, seed: u64, mut goes_on: impl FnMut(u64) -> bool) -> u64 
         drop(held);
         fs.unmount().expect("a device that is well");
         pages = device.inner().pages();
+        // Shown with what is found then.
+        println!("{}, seed {seed}, round {round}, {plan:?}", setup.name);
         assert_clean(device.inner());
         round += 1;
     }
