@@ -222,7 +222,7 @@ describe() { # when it began
     [[ " ${tests[*]} " != *" -g "* ]] || absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
         grep -vxFf <(cut -d' ' -f1 "$results/results.txt") | tr '\n' ' ' || true)
     printf '%s\n' "as=$as" "options='$options'" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
-        "code=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)" >"$results/about"
+        "code=$code" >"$results/about"
 }
 
 # The page docs/xfstests.md.
@@ -336,7 +336,7 @@ for size in 4G 8G; do
     truncate -s $size "$work/$size.img"
     devices="$devices $(losetup --find --show "$work/$size.img")"
 done
-began=$(date -u '+%Y-%m-%d %H:%M')
+began=$(date -u '+%Y-%m-%d %H:%M') code=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)
 unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --options "$options" --program "$program" --results "$results" --limit "$limit" \
     --inside "${devices# }" "$work" "${tests[@]}"
 collect
