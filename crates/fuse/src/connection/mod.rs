@@ -25,7 +25,8 @@ pub fn next(mut fuse: &File, buf: &mut [u8]) -> io::Result<Option<usize>> {
             Ok(len) => return Ok(Some(len)),
             Err(e) => match e.raw_os_error() {
                 Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
-                Some(libc::ENODEV) => return Ok(None),
+                // The second, if it ended while a request was on its way here.
+                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
                 _ => return Err(e),
             },
         }
