@@ -3,7 +3,7 @@
 use crate::served::Served;
 use extant_testkit::kernel;
 use extant_testkit::tree::{Manifest, Plan, Shape};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -137,5 +137,20 @@ pub fn free_space_is_given_back_to_the_device() {
     });
     let left = taken.take(500).find(|left| left + (60 << 11) < full);
     assert!(left.is_some(), "the image still takes nearly {full} sectors");
+    served.unmount();
+}
+
+/// What the last user sends may be on its way to the server when the mount ends.
+#[test]
+pub fn a_detached_mount_ends_well_with_its_last_user() {
+    let mut served = Served::new("default");
+    for round in 0..30u8 {
+        let path = served.path("file");
+        let files: Vec<File> = (0..4).map(|_| File::create(&path).expect("create")).collect();
+        files[3].write_all_at(&[round; 5000], 0).expect("write");
+        served.end_with(|| drop(files));
+        served.mount();
+        assert!(fs::read(&path).expect("read") == [round; 5000], "round {round}");
+    }
     served.unmount();
 }

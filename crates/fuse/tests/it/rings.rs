@@ -26,7 +26,7 @@ again! { crate::served::over_rings:
     directories { numbers_in_entries_are_those_of_stat, every_place_can_be_sought, names_that_stay_are_read_exactly_once, rewinding_shows_what_is_new, a_directory_without_a_name, links_and_sizes_of_directories }
     disks { an_unmount_returns_when_everything_is_written, the_kernel_holds_the_device, files_can_be_swap_files, blocks_lie_where_debugfs_says, blocks_have_their_places_when_they_are_asked_for, logged_content_lies_nowhere, a_sync_of_the_mount_reaches_the_device }
     handles { a_handle_outlives_the_mount_but_not_the_file, a_listing_names_inodes_that_cannot_be_had, an_image_is_mounted_once }
-    mounts { a_tree_survives_a_mount, many_writers_at_once, an_open_file_outlives_its_name, attributes_and_links, holes_and_random_writes, free_space_is_given_back_to_the_device }
+    mounts { a_tree_survives_a_mount, many_writers_at_once, an_open_file_outlives_its_name, attributes_and_links, holes_and_random_writes, free_space_is_given_back_to_the_device, a_detached_mount_ends_well_with_its_last_user }
     nameless { files_without_a_name_are_made_and_named, files_that_get_no_name_go, the_time_of_birth_shows }
     names { limits_of_names, renames_with_all_flags, special_files, attributes_by_name, what_open_says, links }
     permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_and_who_belongs_to_the_group, immutable_and_append_only_files, immutable_and_append_only_directories, flags_are_kept_and_inherited }

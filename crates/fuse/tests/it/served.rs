@@ -106,6 +106,16 @@ impl Served {
         ended.expect("everything is written");
     }
 
+    /// Detaches it while it is in use, and has its last user let go.
+    pub fn end_with(&mut self, last: impl FnOnce()) {
+        let (mounted, watchdog) = self.mounted.take().expect("mounted");
+        nix::mount::umount2(&self.dir, nix::mount::MntFlags::MNT_DETACH).expect("detach");
+        last();
+        let ended = mounted.wait();
+        watchdog.rest();
+        ended.expect("everything is written");
+    }
+
     /// See [`Image::leave_unjudged`].
     pub fn leave_unjudged(&self, why: &str) {
         self.image.leave_unjudged(why);
