@@ -8,6 +8,7 @@ use crate::error::Result;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use extant_format::error::Corrupt;
+use extant_format::inode::{TARGET_HEAD, encrypted_target};
 use sha2::{Digest, Sha256};
 
 /// Shortest stored name: one block of the cipher.
@@ -60,13 +61,9 @@ impl Names {
     }
 }
 
-/// Bytes in front of an encrypted target, which say how long it is.
-const TARGET_HEAD: usize = 2;
-
 /// What is shown of the encrypted target of a symlink; `None` if there can be none in these bytes.
 pub fn show_target(stored: &[u8]) -> Option<Vec<u8>> {
-    let (len, rest) = stored.split_first_chunk::<TARGET_HEAD>()?;
-    let target = rest.get(..u16::from_le_bytes(*len).into()).filter(|target| target.len() >= LEAST)?;
+    let target = encrypted_target(stored).filter(|target| target.len() >= LEAST)?;
     Some(URL_SAFE_NO_PAD.encode([&[0; HASHES], start_of(target).as_slice()].concat()).into_bytes())
 }
 

@@ -339,6 +339,15 @@ impl Inode {
     }
 }
 
+/// Bytes in front of the encrypted target of a symlink, which say how long it is.
+pub const TARGET_HEAD: usize = 2;
+
+/// The encrypted target in the content of a symlink; `None` if that is shorter than it says.
+pub fn encrypted_target(content: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = content.split_first_chunk::<TARGET_HEAD>()?;
+    rest.get(..u16::from_le_bytes(*len).into())
+}
+
 /// What follows the fields of an inode in its slot: the area of extended attributes.
 pub fn tail<'a>(slot: &'a [u8], geo: &Geometry, inode: &Inode) -> &'a [u8] {
     let area = inode.xattr_area(geo);
