@@ -34,7 +34,7 @@ build() {
         --target "$host" --target-dir "target/fuzz/$1"
 }
 
-seeds() { cargo run --quiet -p extant-hostile --example seeds -- "$to/corpus"; }
+seeds() { "$(scripts/built.sh)/examples/seeds" "$to/corpus"; }
 
 # One target: at most 512 bytes of choices, or a block; 1,500 MiB, of which no single request takes 512; 300 s of waiting count as a hang
 # (seconds of a clock, since a machine may be busy with something else).

@@ -2,8 +2,7 @@
 # directory, $image, the image, $dir, where it is mounted, and counts $failures.
 
 # It judges what is left as tests have it judged.
-cargo build --quiet -p extant-testkit --example judge
-judge=$(realpath "$(scripts/target.sh)/debug/examples/judge")
+judge=$(realpath "$(scripts/built.sh)/examples/judge")
 
 # Small file systems have another default.
 mount_options=delalloc

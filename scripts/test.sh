@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
 
-cargo build --workspace --bins
+# One set of features for the whole workspace: scripts below find programs and examples built.
 cargo test --workspace
 cargo test -p extant-sync --features contention
 scripts/loom.sh
