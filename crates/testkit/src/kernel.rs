@@ -138,15 +138,7 @@ impl Mount {
 
     fn release(&mut self) -> Result<(), String> {
         if std::mem::take(&mut self.mounted) {
-            let mut printed = run("umount", &[arg(&self.point)]);
-            // A child process that another test is starting may have a copy of a descriptor for a moment.
-            for _ in 0..20 {
-                if !printed.errors().contains("busy") {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(50));
-                printed = run("umount", &[arg(&self.point)]);
-            }
+            let printed = run("umount", &[arg(&self.point)]);
             if printed.code != 0 {
                 run("umount", &["--lazy".into(), arg(&self.point)]);
                 return Err(printed.to_string());

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// Directories that hold administrators' tools but are often missing from `PATH`.
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
@@ -82,6 +83,27 @@ pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> Printed {
 
 /// As [`run`], with further environment variables.
 pub fn run_with_env<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)]) -> Printed {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let printed = run_once(tool, args, env);
+        if !is_unmount(tool) || !printed.errors().contains("busy") || Instant::now() >= until {
+            return printed;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The time that an unmount may find its target busy before that counts as a failure. A child
+/// process of another test holds copies of all descriptors between fork and exec, for as long as
+/// a crowded machine keeps it from running.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether `tool` is umount(8) or one of its helpers.
+fn is_unmount(tool: &str) -> bool {
+    Path::new(tool).file_name().is_some_and(|name| name.to_string_lossy().starts_with("umount"))
+}
+
+fn run_once<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)]) -> Printed {
     let program = need(tool);
     let output = Command::new(&program)
         .args(args)

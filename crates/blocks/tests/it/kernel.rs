@@ -4,15 +4,12 @@
 
 use crate::image::image;
 use extant_blocks::{BlockDevice, OpenOptions};
+use extant_testkit::tool::run;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-fn run(package: &str, program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output();
-    let output = output.unwrap_or_else(|error| panic!("{program} (package {package}): {error}"));
-    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_string()
+fn call(program: &str, args: &[&str]) -> String {
+    run(program, args).must_succeed().text().trim().to_string()
 }
 
 /// A loop device that is detached when dropped.
@@ -20,13 +17,13 @@ struct Loop(String);
 
 impl Loop {
     fn new(args: &[&str], path: &Path) -> Self {
-        Loop(run("mount", "losetup", &[&["-f", "--show"], args, &[path.to_str().unwrap()]].concat()))
+        Loop(call("losetup", &[&["-f", "--show"], args, &[path.to_str().unwrap()]].concat()))
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        run("mount", "losetup", &["-d", &self.0]);
+        call("losetup", &["-d", &self.0]);
     }
 }
 
@@ -35,14 +32,14 @@ struct Mount(PathBuf);
 
 impl Mount {
     fn new(device: &str, at: &Path) -> Self {
-        run("mount", "mount", &["-t", "ext4", device, at.to_str().unwrap()]);
+        call("mount", &["-t", "ext4", device, at.to_str().unwrap()]);
         Mount(at.to_path_buf())
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        run("mount", "umount", &[self.0.to_str().unwrap()]);
+        call("umount", &[self.0.to_str().unwrap()]);
     }
 }
 
@@ -55,7 +52,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 fn ext4(offset: u64) -> (tempfile::TempDir, PathBuf, PathBuf) {
     let (directory, path) = image((8 << 20) + offset);
     let extended = format!("offset={offset}");
-    run("e2fsprogs", "mke2fs", &["-q", "-F", "-t", "ext4", "-E", &extended, path.to_str().unwrap(), "8M"]);
+    call("mke2fs", &["-q", "-F", "-t", "ext4", "-E", &extended, path.to_str().unwrap(), "8M"]);
     let point = directory.path().join("point");
     std::fs::create_dir(&point).unwrap();
     (directory, path, point)

@@ -4,6 +4,7 @@ use extant_testkit::kernel::{Mount, Shutdown};
 use extant_testkit::verity::{Wanted, make};
 use extant_testkit::{FEATURE_SETS, FeatureSet, Image, Memory, debugfs, dumpe2fs, e2fsck};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 
 #[test]
 fn every_feature_set_is_clean_and_mounts() {
@@ -15,6 +16,18 @@ fn every_feature_set_is_clean_and_mounts() {
         let mounted = Mount::try_new(image.path(), "");
         assert_eq!(mounted.is_ok(), set.kernel_mountable, "{}: {mounted:?}", set.name);
     }
+}
+
+/// As a child that another test starts holds copies of descriptors until it calls exec.
+#[test]
+fn an_unmount_waits_for_descriptors_of_other_programs() {
+    let image = FeatureSet::named("default").make();
+    let mount = Mount::new(image.path(), "");
+    let held = std::fs::File::create(mount.join("held")).unwrap();
+    let mut holder = Command::new("sleep").arg("0.3").stdin(held).spawn().unwrap();
+    mount.unmount();
+    assert!(holder.wait().unwrap().success());
+    image.assert_clean();
 }
 
 #[test]
