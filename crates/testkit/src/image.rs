@@ -180,6 +180,22 @@ impl Image {
         self.scratch.is_fine(&self.path);
     }
 
+    /// Replaces a text wherever it stands in the image, in names for instance, by another of the same length. The image is damaged
+    /// then, and not judged. Use a feature set without checksums of metadata.
+    #[track_caller]
+    pub fn replace(&self, text: &[u8], by: &[u8]) {
+        assert_eq!(text.len(), by.len(), "lengths");
+        let mut bytes = self.bytes();
+        let places: Vec<usize> =
+            bytes.windows(text.len()).enumerate().filter(|(_, at)| *at == text).map(|(at, _)| at).collect();
+        assert!(!places.is_empty(), "{} is not in the image", text.escape_ascii());
+        for at in places {
+            bytes[at..at + text.len()].copy_from_slice(by);
+        }
+        std::fs::write(&self.path, bytes).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()));
+        self.leave_unjudged("a text in it was replaced");
+    }
+
     /// Nobody judges it in the end: it is damaged, say, which is what the test is about.
     pub fn leave_unjudged(&self, why: &str) {
         self.scratch.leave_unjudged("image", why);

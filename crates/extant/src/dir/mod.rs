@@ -342,23 +342,37 @@ pub fn parent(st: &Store, dir: &Inode) -> Result<InodeNr> {
 }
 
 /// Hands out entries from `cookie` on (0: from the start, `.` and `..` first) until `each` returns false or the end is
-/// reached. Cookies are stable while entries come and go: hash order where the file system has dir_index.
+/// reached. Cookies are stable while entries come and go: hash order where the file system has dir_index. Names that are no
+/// path components are never handed out.
 ///
 /// # Errors
-/// `Corrupt`, `Io`.
+/// `Corrupt`, `Io`. `Corrupt` for a name that is no path component comes after the other entries.
 pub fn read(st: &Store, dir: &Inode, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
     let d = Dir::open(st, dir)?;
+    let mut bad = None;
+    read_shown(&d, cookie, &mut |entry| {
+        if matches!(entry.name, b"." | b"..") || is_component(entry.name) {
+            return each(entry);
+        }
+        bad.get_or_insert_with(|| Corrupt::new("directory entry").field("name").found(entry.ino.0).at_inode(dir.ino));
+        true
+    })?;
+    bad.map_or(Ok(()), |bad| Err(bad.into()))
+}
+
+/// As [`read`], with names that may be no path components.
+fn read_shown(d: &Dir<'_>, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
     if !d.encrypted {
-        return read::read(&d, cookie, each);
+        return read::read(d, cookie, each);
     }
-    let names = nokey::Names::of(&d)?;
+    let names = nokey::Names::of(d)?;
     let mut wrong = Ok(());
-    read::read(&d, cookie, &mut |entry| match entry.name {
+    read::read(d, cookie, &mut |entry| match entry.name {
         b"." | b".." => each(entry),
         stored => match names.show(stored, entry.hash) {
             Ok(shown) => each(Entry { name: &shown, ..entry }),
             Err(e) => {
-                wrong = Err(e.at_inode(dir.ino));
+                wrong = Err(e.at_inode(d.inode.ino));
                 false
             }
         },
@@ -426,8 +440,13 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Errno::NameTooLong.into());
     }
-    let reserved = matches!(name, b"" | b"." | b"..") || name.iter().any(|&b| b == b'/' || b == 0);
-    if reserved { Err(Errno::Inval.into()) } else { Ok(()) }
+    if is_component(name) { Ok(()) } else { Err(Errno::Inval.into()) }
+}
+
+/// Whether a name can be a component of a path that leads to an entry. Every reader of a directory relies on this check: a name
+/// with a slash would lead a copy or an archive out of its destination.
+fn is_component(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|&b| b == b'/' || b == 0)
 }
 
 impl<'a> Dir<'a> {

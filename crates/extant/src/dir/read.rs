@@ -99,7 +99,9 @@ fn area_by_offset(d: &Dir<'_>, bytes: &[u8], start: u64, cookie: u64, each: Each
     for entry in entries(bytes, &d.format) {
         let e = entry.map_err(|e| e.at_inode(d.inode.ino))?;
         let pos = start + e.offset as u64;
-        if !e.is_used() || pos < cookie {
+        // Only the first two entries can be `.` and `..`.
+        let stray = e.is_dot_or_dot_dot() && pos > DOTS[0];
+        if !e.is_used() || stray || pos < cookie {
             continue;
         }
         let next = pos + e.rec_len as u64;

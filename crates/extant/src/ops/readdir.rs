@@ -22,6 +22,10 @@ pub struct DirEntry {
 impl Operations {
     /// Hands out the entries of `dir` (with `.` and `..`) from `cookie` on, 0 being the start, until `each` returns false or none is left. Cookies
     /// stay valid while entries come and go.
+    ///
+    /// # Errors
+    /// Names that are no path components (empty, or with `/` or NUL) are never handed out: the error for them, `Corrupt`, comes after
+    /// the other entries.
     pub fn read_dir_from(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>) -> bool) -> Result<()> {
         check_dir(&dir.0)?;
         let _lock = dir.0.read_lock()?;
@@ -45,7 +49,10 @@ impl Operations {
         }))
     }
 
-    /// All entries of a directory, without `.` and `..`.
+    /// All entries of a directory, without `.` and `..`. A damaged directory may hold the same name several times.
+    ///
+    /// # Errors
+    /// As [`Operations::read_dir_from`].
     pub fn read_dir(&self, dir: &Node) -> Result<Vec<DirEntry>> {
         let mut all = Vec::new();
         self.read_dir_from(dir, 0, |e| {

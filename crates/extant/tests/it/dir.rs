@@ -523,3 +523,31 @@ fn full_file_system_leaves_directories_whole() {
         image.assert_clean();
     }
 }
+
+#[test]
+fn names_that_are_no_components_are_refused_after_the_others() {
+    for features in ["^metadata_csum", "^metadata_csum,^dir_index", "^metadata_csum,inline_data"] {
+        let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-O", features]);
+        let fs = open(&image);
+        let root = fs.operations().root().unwrap();
+        let names = ["first", "a-slash", "zero-byte", "the-last"];
+        for name in names {
+            fs.create(&WHO, &root, name.as_bytes(), 0o644, New::File).unwrap();
+        }
+        unmount(fs);
+        image.replace(b"a-slash", b"a/slash");
+        image.replace(b"zero-byte", b"zero\0bite");
+        let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20).read_only(true)).unwrap();
+        let root = fs.root().unwrap();
+        let error = fs.read_dir(&root).expect_err("two names are bad");
+        assert!(matches!(error, extant::Error::Corrupt(_)), "{error}");
+        let mut found = Vec::new();
+        let listed = fs.read_dir_from(&root, 0, |e| {
+            found.push(String::from_utf8(e.name.to_vec()).unwrap());
+            true
+        });
+        assert!(matches!(listed, Err(extant::Error::Corrupt(_))), "{listed:?}");
+        found.sort();
+        assert_eq!(found, [".", "..", "first", "lost+found", "the-last"]);
+    }
+}

@@ -2,6 +2,8 @@
 
 use crate::oracle::same_as_kernel;
 use crate::served::Served;
+use extant::{Caller, Fs, New, OpenOptions};
+use extant_testkit::Image;
 use rustix::fs::{Dir, Mode, OFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -190,4 +192,23 @@ pub fn links_and_sizes_of_directories() {
         notes.call("rmdir of a file", fs::remove_dir(dir.join("f")));
         notes.call("mkdir over a file", fs::create_dir(dir.join("f")));
     });
+}
+
+#[test]
+pub fn names_that_are_no_components_are_not_listed() {
+    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-O", "^metadata_csum"]);
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("opens");
+    let root = fs.root().expect("a root");
+    for name in ["good-1", "bad-name-1", "good-2"] {
+        fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
+    }
+    fs.unmount().expect("unmounts");
+    image.replace(b"bad-name-1", b"../nam\0-1");
+    let served = Served::of(image);
+    let names: BTreeSet<_> = open(served.dir())
+        .map_while(Result::ok)
+        .map(|entry| entry.file_name().to_str().expect("text").to_owned())
+        .collect();
+    let expected = [".", "..", "good-1", "good-2", "lost+found"].map(String::from);
+    assert_eq!(names, BTreeSet::from(expected));
 }
