@@ -1,6 +1,6 @@
 //! Where a file has data, and where holes.
 
-use super::map;
+use super::{map, verity};
 use crate::error::{Errno, Result};
 use crate::extent::State;
 use crate::inode::Inode;
@@ -14,7 +14,8 @@ pub fn seek(st: &Store, inode: &Arc<Inode>, offset: u64, data: bool) -> Result<u
     if offset >= size {
         return Err(Errno::Nxio.into());
     }
-    if map::is_inline(inode) {
+    // What is missing of a verified file is damage, which reading finds: a hole must not hide it.
+    if map::is_inline(inode) || verity::applies(inode) {
         return Ok(if data { offset } else { size });
     }
     let mut lblk = map::block_of(st, offset);
