@@ -2,6 +2,33 @@
 
 use extant::{Attr, Timestamp};
 use serde_json::{Map, Value, json};
+use std::io::{self, Write};
+
+/// An array that is written as its elements are found, so that a large one needs no memory.
+pub struct Array<W: Write> {
+    out: W,
+    empty: bool,
+}
+
+impl<W: Write> Array<W> {
+    /// An array to be written to `out`.
+    pub fn new(out: W) -> Array<W> {
+        Array { out, empty: true }
+    }
+
+    /// Writes an element.
+    pub fn push(&mut self, element: &Value) -> io::Result<()> {
+        self.out.write_all(if self.empty { b"[\n  " } else { b",\n  " })?;
+        self.empty = false;
+        self.out.write_all(serde_json::to_string_pretty(element)?.replace('\n', "\n  ").as_bytes())
+    }
+
+    /// Writes the end.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.out.write_all(if self.empty { b"[]\n" } else { b"\n]\n" })?;
+        self.out.flush()
+    }
+}
 
 /// Puts a name or path into an object: as text, and where its bytes are no UTF-8 also as hexadecimal digits under
 /// `KEY_hex`.

@@ -6,7 +6,7 @@ use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, inside, join, root_path};
 use crate::json;
 use crate::text::{shown, size};
-use crate::walk::Walk;
+use crate::walk::{Item, Step, Walk};
 use extant::{FileType, Follow};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -32,11 +32,38 @@ pub struct Args {
     apparent: bool,
 }
 
-/// A directory and what lies below it.
-struct Sum {
-    path: Vec<u8>,
-    depth: usize,
-    bytes: u64,
+/// Where the sums go.
+enum Out<'a, W: Write> {
+    Text { out: W, context: &'a Context, human: bool },
+    Json(json::Array<W>),
+}
+
+impl<W: Write> Out<'_, W> {
+    fn write(&mut self, path: &[u8], bytes: u64) -> Result {
+        match self {
+            Out::Text { out, context, human } => {
+                match *human {
+                    true => write!(out, "{}\t", size(bytes))?,
+                    false => write!(out, "{bytes}\t")?,
+                }
+                write_bytes(out, context, path)?;
+                Ok(out.write_all(b"\n")?)
+            }
+            Out::Json(array) => {
+                let mut object = Map::new();
+                json::put_bytes(&mut object, "path", path);
+                object.insert("bytes".into(), bytes.into());
+                Ok(array.push(&Value::Object(object))?)
+            }
+        }
+    }
+
+    fn finish(self) -> Result {
+        match self {
+            Out::Text { mut out, .. } => Ok(out.flush()?),
+            Out::Json(array) => Ok(array.finish()?),
+        }
+    }
 }
 
 /// Runs the command.
@@ -46,70 +73,47 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let node = fs.resolve(top, Follow::Yes).at(shown(top))?;
     let mut failed = false;
     let mut counted = HashSet::new();
-    let mut done: Vec<Sum> = Vec::new();
-    let mut open: Vec<Sum> = Vec::new();
-    for step in Walk::new(&fs, node, None) {
-        let item = match step {
-            Ok(item) => item,
-            Err(e) => {
-                complain(format_args!("{}: {}", shown(&join(top, &e.path)), e.error));
-                failed = true;
-                continue;
+    // For each directory on the way down, the bytes found so far.
+    let mut open: Vec<u64> = Vec::new();
+    let out = BufWriter::new(std::io::stdout().lock());
+    let mut out = match context.json {
+        true => Out::Json(json::Array::new(out)),
+        false => Out::Text { out, context, human: args.human },
+    };
+    let mut walk = Walk::new(&fs, node, None);
+    while let Some(step) = walk.step() {
+        match step {
+            Step::Found(item) => {
+                let bytes = if counted.insert(item.node.ino()) { bytes_of(args, &item) } else { 0 };
+                match open.last_mut() {
+                    _ if item.node.file_type() == FileType::Directory => open.push(bytes),
+                    Some(above) => *above = above.saturating_add(bytes),
+                    None => out.write(top, bytes)?,
+                }
             }
-        };
-        let attr = item.node.attr();
-        let bytes = if args.apparent { attr.size } else { attr.blocks.saturating_mul(512) };
-        let bytes = if counted.insert(attr.ino) { bytes } else { 0 };
-        if attr.ftype == FileType::Directory || item.depth == 0 {
-            close(&mut open, &mut done, item.depth);
-            open.push(Sum { path: join(top, &item.path), depth: item.depth, bytes });
-        } else {
-            close(&mut open, &mut done, item.depth);
-            if let Some(dir) = open.last_mut() {
-                dir.bytes = dir.bytes.saturating_add(bytes);
+            Step::Left(item) => {
+                let bytes = open.pop().unwrap_or(0);
+                if let Some(above) = open.last_mut() {
+                    *above = above.saturating_add(bytes);
+                }
+                if !args.summary || item.depth == 0 {
+                    out.write(&join(top, walk.path()), bytes)?;
+                }
+            }
+            Step::Problem(problem) => {
+                complain(format_args!("{}: {problem}", shown(&join(top, walk.path()))));
+                failed = true;
             }
         }
     }
-    close(&mut open, &mut done, 0);
-    if args.summary {
-        done.retain(|sum| sum.depth == 0);
-    }
-    print(args, context, &done)?;
+    out.finish()?;
     match failed {
         true => Err(Failure::told()),
         false => Ok(()),
     }
 }
 
-/// Completes the directories that lie as deep as `depth` or deeper: each adds to the one above it.
-fn close(open: &mut Vec<Sum>, done: &mut Vec<Sum>, depth: usize) {
-    while open.last().is_some_and(|sum| sum.depth >= depth) {
-        let Some(sum) = open.pop() else { return };
-        if let Some(above) = open.last_mut() {
-            above.bytes = above.bytes.saturating_add(sum.bytes);
-        }
-        done.push(sum);
-    }
-}
-
-fn print(args: &Args, context: &Context, sums: &[Sum]) -> Result {
-    if context.json {
-        let object = |sum: &Sum| {
-            let mut object = Map::new();
-            json::put_bytes(&mut object, "path", &sum.path);
-            object.insert("bytes".into(), sum.bytes.into());
-            Value::Object(object)
-        };
-        return context.document(&Value::Array(sums.iter().map(object).collect()));
-    }
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    for sum in sums {
-        match args.human {
-            true => write!(out, "{}\t", size(sum.bytes))?,
-            false => write!(out, "{}\t", sum.bytes)?,
-        }
-        write_bytes(&mut out, context, &sum.path)?;
-        out.write_all(b"\n")?;
-    }
-    Ok(out.flush()?)
+fn bytes_of(args: &Args, item: &Item) -> u64 {
+    let attr = item.node.attr();
+    if args.apparent { attr.size } else { attr.blocks.saturating_mul(512) }
 }

@@ -6,7 +6,7 @@ use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, inside, join, root_path};
 use crate::json;
 use crate::text::shown;
-use crate::walk::{Item, Walk};
+use crate::walk::{Item, Step, Walk};
 use extant::{FileType, Follow};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -41,26 +41,21 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let top = inside(&args.path);
     let node = fs.resolve(top, Follow::Yes).at(shown(top))?;
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let mut objects = Vec::new();
     let mut failed = false;
-    for step in Walk::new(&fs, node, args.max_depth) {
-        match step {
-            Ok(item) if !fits(args, &item) => {}
-            Ok(item) if context.json => objects.push(object(top, &item)),
-            Ok(item) => {
-                write_bytes(&mut out, context, &join(top, &item.path))?;
-                out.write_all(if args.print0 { b"\0" } else { b"\n" })?;
-            }
-            Err(e) => {
-                complain(format_args!("{}: {}", shown(&join(top, &e.path)), e.error));
-                failed = true;
-            }
+    let walk = Walk::new(&fs, node, args.max_depth);
+    match context.json {
+        true => {
+            let mut array = json::Array::new(out);
+            search(args, top, walk, &mut failed, |path, item| Ok(array.push(&object(path, item))?))?;
+            array.finish()?;
         }
-    }
-    out.flush()?;
-    drop(out);
-    if context.json {
-        context.document(&Value::Array(objects))?;
+        false => {
+            search(args, top, walk, &mut failed, |path, _| {
+                write_bytes(&mut out, context, path)?;
+                Ok(out.write_all(if args.print0 { b"\0" } else { b"\n" })?)
+            })?;
+            out.flush()?;
+        }
     }
     match failed {
         true => Err(Failure::told()),
@@ -68,9 +63,30 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
 }
 
-fn object(top: &[u8], item: &Item) -> Value {
+/// Hands out what fits, with its path.
+fn search(
+    args: &Args,
+    top: &[u8],
+    mut walk: Walk<'_>,
+    failed: &mut bool,
+    mut each: impl FnMut(&[u8], &Item) -> Result,
+) -> Result {
+    while let Some(step) = walk.step() {
+        match step {
+            Step::Found(item) if fits(args, &item) => each(&join(top, walk.path()), &item)?,
+            Step::Found(_) | Step::Left(_) => {}
+            Step::Problem(problem) => {
+                complain(format_args!("{}: {problem}", shown(&join(top, walk.path()))));
+                *failed = true;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn object(path: &[u8], item: &Item) -> Value {
     let mut object = Map::new();
-    json::put_bytes(&mut object, "path", &join(top, &item.path));
+    json::put_bytes(&mut object, "path", path);
     object.append(&mut json::attr(&item.node.attr()));
     Value::Object(object)
 }

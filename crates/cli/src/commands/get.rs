@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file or a tree out, with all attributes.
 ///
-/// What a directory holds goes into DEST, which is made if it is not there. A file goes to DEST, or into it under its own name
+/// What a directory holds goes into DEST, which is made if it is not there; a DEST that is there keeps its attributes. A file goes to DEST, or into it under its own name
 /// if DEST is a directory. A file that is there is replaced.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -47,8 +47,9 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
     let job = Job::new(context, 0);
     let place = dest.display();
     if node.file_type() == FileType::Directory {
-        dest::make_base(dest).at(place)?;
-        dest::Copier::new(fs, &job, dest).at(dest.display())?.tree(node, context.thread_count());
+        let made = dest::make_base(dest).at(&place)?;
+        let copier = dest::Copier::new(fs, &job, dest).at(&place)?;
+        copier.tree(node, made, context.thread_count()).at(&place)?;
         return job.finish();
     }
     let (dir, name) = match dest.is_dir() {

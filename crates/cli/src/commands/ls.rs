@@ -3,8 +3,9 @@
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, inside, root_path};
+use crate::json;
 use crate::text::{mode, seconds, shown};
-use crate::{json, walk};
+use crate::walk::{self, Listing};
 use extant::{FileType, Follow, Fs, Node};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -44,7 +45,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let path = inside(&args.path);
     let top = fs.resolve(path, Follow::Yes).at(shown(path))?;
     let (entries, failed) = match top.file_type() == FileType::Directory && !args.directory {
-        true => list(&fs, &top, path, args.all || context.json)?,
+        true => list(&fs, &top, path, args.all || context.json),
         false => (vec![Entry { name: path.to_vec(), node: top }], false),
     };
     match context.json {
@@ -58,13 +59,14 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 /// The entries, and whether some could not be read, which was told then.
-fn list(fs: &Fs, dir: &Node, path: &[u8], all: bool) -> Result<(Vec<Entry>, bool)> {
-    let mut failed = false;
+fn list(fs: &Fs, dir: &Node, path: &[u8], all: bool) -> (Vec<Entry>, bool) {
+    let Listing { entries, problems } = walk::list(fs, dir);
+    let mut failed = !problems.is_empty();
+    for problem in problems {
+        complain(format_args!("{}: {problem}", shown(path)));
+    }
     let mut list = Vec::new();
-    for entry in walk::entries(fs, dir).at(shown(path))? {
-        if entry.name.starts_with(b".") && !all {
-            continue;
-        }
+    for entry in entries.into_iter().filter(|entry| all || !entry.name.starts_with(b".")) {
         match fs.node(entry.ino) {
             Ok(node) => list.push(Entry { name: entry.name, node }),
             Err(e) => {
@@ -73,7 +75,7 @@ fn list(fs: &Fs, dir: &Node, path: &[u8], all: bool) -> Result<(Vec<Entry>, bool
             }
         }
     }
-    Ok((list, failed))
+    (list, failed)
 }
 
 fn target(fs: &Fs, node: &Node) -> Option<Vec<u8>> {

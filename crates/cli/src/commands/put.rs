@@ -113,6 +113,6 @@ fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
         job.bytes(len as u64);
         at += len as u64;
     }
-    job.done(Copied::File, path);
+    job.done(Copied::File, || path.to_vec());
     job.finish()
 }

@@ -4,7 +4,7 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, inside, join};
 use crate::text::shown;
-use crate::walk::Walk;
+use crate::walk::{Step, Walk};
 use extant::{Errno, FileType, Fs, Node};
 use std::ffi::OsString;
 
@@ -67,36 +67,27 @@ fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result {
     Ok(())
 }
 
-/// Removes what lies below a directory: files as they are met, directories afterwards, deepest first.
+/// Removes everything below a directory, each directory after its content.
 fn empty(context: &Context, fs: &Fs, path: &[u8], top: Node) -> Result {
-    let mut directories: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     let mut failed = false;
-    // The directory of the entry before, as most have the same one.
-    let mut at: (Vec<u8>, Node) = (Vec::new(), top.clone());
-    for step in Walk::new(fs, top.clone(), None) {
-        let item = match step {
-            Ok(item) if item.depth == 0 => continue,
-            Ok(item) => item,
-            Err(e) => {
-                complain(format_args!("{}: {}", shown(&join(path, &e.path)), e.error));
+    let mut walk = Walk::new(fs, top, None);
+    while let Some(step) = walk.step() {
+        let whole = || shown(&join(path, walk.path()));
+        match (step, walk.dir()) {
+            (Step::Problem(problem), _) => {
+                complain(format_args!("{}: {problem}", whole()));
                 failed = true;
-                continue;
             }
-        };
-        let parent = &item.path[..item.path.len() - item.name.len()];
-        if item.node.file_type() == FileType::Directory {
-            directories.push((parent.to_vec(), item.name));
-            continue;
+            (Step::Found(item), Some(dir)) if item.node.file_type() != FileType::Directory => {
+                fs.unlink(dir, &item.name).map_err(|e| Failure::new(format_args!("{}: {e}", whole())))?;
+                context.detail(format_args!("removed {}", whole()));
+            }
+            (Step::Left(item), Some(dir)) => {
+                fs.rmdir(dir, &item.name).map_err(|e| Failure::new(format_args!("{}: {e}", whole())))?;
+            }
+            // Directories that are emptied next, and the top itself.
+            (Step::Found(_) | Step::Left(_), _) => {}
         }
-        if at.0 != parent {
-            at = (parent.to_vec(), fs.resolve(join(path, parent), extant::Follow::No).at(shown(&item.path))?);
-        }
-        fs.unlink(&at.1, &item.name).at(shown(&join(path, &item.path)))?;
-        context.detail(format_args!("removed {}", shown(&join(path, &item.path))));
-    }
-    for (parent, name) in directories.iter().rev() {
-        let dir = fs.resolve(join(path, parent), extant::Follow::No).at(shown(parent))?;
-        fs.rmdir(&dir, name).at(shown(&join(path, &join(parent, name))))?;
     }
     match failed {
         true => Err(Failure::told()),

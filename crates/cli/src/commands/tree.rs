@@ -3,10 +3,10 @@
 use super::ls::{write_bytes, write_name};
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside, root_path};
+use crate::image::{ImageArgs, inside, join, root_path};
 use crate::json;
 use crate::text::{count, shown};
-use crate::walk::{Item, Walk};
+use crate::walk::{Item, Step, Walk};
 use extant::{FileType, Follow, Fs};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -34,18 +34,23 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let path = inside(&args.path);
     let top = fs.resolve(path, Follow::Yes).at(shown(path))?;
     let mut failed = false;
-    let found = Walk::new(&fs, top, args.depth).filter_map(|step| match step {
-        Ok(item) => Some(item),
-        Err(e) => {
-            complain(format_args!("{}: {}", shown(&crate::image::join(path, &e.path)), e.error));
-            failed = true;
-            None
-        }
-    });
-    let found = found.filter(|item| !args.directories || item.node.file_type() == FileType::Directory);
+    let mut walk = Walk::new(&fs, top, args.depth);
+    let out = BufWriter::new(std::io::stdout().lock());
     match context.json {
-        true => context.document(&Value::Array(found.map(|item| object(&fs, &item)).collect()))?,
-        false => draw(context, &fs, path, found)?,
+        true => {
+            let mut array = json::Array::new(out);
+            while let Some(item) = next(args, path, &mut walk, &mut failed) {
+                array.push(&object(&fs, walk.path(), &item))?;
+            }
+            array.finish()?;
+        }
+        false => {
+            let mut drawing = Drawing { context, fs: &fs, out, more: Vec::new(), directories: 0, others: 0 };
+            while let Some(item) = next(args, path, &mut walk, &mut failed) {
+                drawing.add(if item.depth == 0 { path } else { &item.name }, &item)?;
+            }
+            drawing.finish()?;
+        }
     }
     match failed {
         true => Err(Failure::told()),
@@ -53,9 +58,25 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
 }
 
-fn object(fs: &Fs, item: &Item) -> Value {
+/// The next item that is shown. Problems before it are told.
+fn next(args: &Args, top: &[u8], walk: &mut Walk<'_>, failed: &mut bool) -> Option<Item> {
+    loop {
+        match walk.step()? {
+            Step::Found(item) if !args.directories || item.node.file_type() == FileType::Directory => {
+                return Some(item);
+            }
+            Step::Found(_) | Step::Left(_) => {}
+            Step::Problem(problem) => {
+                complain(format_args!("{}: {problem}", shown(&join(top, walk.path()))));
+                *failed = true;
+            }
+        }
+    }
+}
+
+fn object(fs: &Fs, path: &[u8], item: &Item) -> Value {
     let mut object = Map::new();
-    json::put_bytes(&mut object, "path", &item.path);
+    json::put_bytes(&mut object, "path", path);
     object.insert("depth".into(), item.depth.into());
     object.append(&mut json::attr(&item.node.attr()));
     if item.node.file_type() == FileType::Symlink
@@ -66,37 +87,51 @@ fn object(fs: &Fs, item: &Item) -> Value {
     Value::Object(object)
 }
 
-fn draw(context: &Context, fs: &Fs, top: &[u8], found: impl Iterator<Item = Item>) -> Result {
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    // For each level above, whether more entries follow there.
-    let mut more: Vec<bool> = Vec::new();
-    let (mut directories, mut others) = (0, 0);
-    for item in found {
-        let ftype = item.node.file_type();
-        more.truncate(item.depth.saturating_sub(1));
-        for follows in &more {
+struct Drawing<'a, W: Write> {
+    context: &'a Context,
+    fs: &'a Fs,
+    out: W,
+    /// For each level above, whether more entries follow there.
+    more: Vec<bool>,
+    directories: u64,
+    others: u64,
+}
+
+impl<W: Write> Drawing<'_, W> {
+    /// Draws the line of an item.
+    fn add(&mut self, name: &[u8], item: &Item) -> Result {
+        let (out, ftype) = (&mut self.out, item.node.file_type());
+        self.more.truncate(item.depth.saturating_sub(1));
+        for follows in &self.more {
             out.write_all(if *follows { "│   ".as_bytes() } else { b"    " })?;
         }
         if item.depth > 0 {
             out.write_all(if item.last { "└── ".as_bytes() } else { "├── ".as_bytes() })?;
-            more.push(!item.last);
+            self.more.push(!item.last);
         }
-        let name = if item.depth == 0 { top } else { &item.name };
-        write_name(&mut out, context, name, ftype, item.node.attr().mode)?;
+        write_name(out, self.context, name, ftype, item.node.attr().mode)?;
         if ftype == FileType::Symlink
-            && let Ok(target) = fs.read_link(&item.node)
+            && let Ok(target) = self.fs.read_link(&item.node)
         {
             out.write_all(b" -> ")?;
-            write_bytes(&mut out, context, &target)?;
+            write_bytes(out, self.context, &target)?;
         }
         out.write_all(b"\n")?;
         match ftype {
-            FileType::Directory if item.depth > 0 => directories += 1,
+            FileType::Directory if item.depth > 0 => self.directories += 1,
             FileType::Directory => {}
-            _ => others += 1,
+            _ => self.others += 1,
         }
+        Ok(())
     }
-    let directories = if directories == 1 { "1 directory".into() } else { format!("{directories} directories") };
-    writeln!(out, "\n{directories}, {}", count(others, "file"))?;
-    Ok(out.flush()?)
+
+    /// Writes the totals.
+    fn finish(mut self) -> Result {
+        let directories = match self.directories {
+            1 => "1 directory".into(),
+            n => format!("{n} directories"),
+        };
+        writeln!(self.out, "\n{directories}, {}", count(self.others, "file"))?;
+        Ok(self.out.flush()?)
+    }
 }

@@ -1,9 +1,9 @@
 //! Out of an image into a tar archive: POSIX (PAX), with extended attributes, times to the nanosecond and sparse files.
 
-use super::dest::{check_name, next_data};
+use super::dest::next_data;
 use super::job::{Copied, Job};
 use crate::image::join;
-use crate::walk::Walk;
+use crate::walk::{Step, Walk};
 use extant::{Attr, File as ImageFile, FileType, Fs, Node, OpenFlags};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -30,17 +30,15 @@ type Records = Vec<(String, Vec<u8>)>;
 /// Writes the tree below `top` into an archive; the top itself is `name`.
 pub fn write(fs: &Fs, top: Node, name: &[u8], out: impl Write, job: &Job<'_>) -> io::Result<()> {
     let mut archive = Archive { fs, job, builder: Builder::new(out), first: HashMap::new() };
-    for step in Walk::new(fs, top, None) {
+    let mut walk = Walk::new(fs, top, None);
+    while let Some(step) = walk.step() {
         match step {
-            Ok(item) => {
-                if item.depth > 0 && check_name(&item.name).is_err() {
-                    job.problem(&item.path, "no name for a file; left out");
-                    continue;
-                }
-                let path = if item.depth == 0 { name.to_vec() } else { join(name, &item.path) };
+            Step::Found(item) => {
+                let path = if item.depth == 0 { name.to_vec() } else { join(name, walk.path()) };
                 archive.add(&path, &item.node)?;
             }
-            Err(obstacle) => job.problem(&obstacle.path, obstacle.error),
+            Step::Left(_) => {}
+            Step::Problem(problem) => job.problem(walk.path(), problem),
         }
     }
     archive.builder.finish()?;
@@ -51,7 +49,7 @@ struct Archive<'a, W: Write> {
     fs: &'a Fs,
     job: &'a Job<'a>,
     builder: Builder<W>,
-    /// The first path of each file with several.
+    /// The member of each file with several names.
     first: HashMap<u64, Vec<u8>>,
 }
 
@@ -59,16 +57,24 @@ impl<W: Write> Archive<'_, W> {
     /// Adds one entry. What cannot be read from the image is told, and the archive goes on; errors are the archive's.
     fn add(&mut self, path: &[u8], node: &Node) -> io::Result<()> {
         let attr = node.attr();
-        let Some(mut records) = self.job.check(path, xattrs(self.fs, node)) else { return Ok(()) };
-        if attr.nlink > 1 && attr.ftype != FileType::Directory {
-            if let Some(first) = self.first.get(&attr.ino).cloned() {
-                self.job.done(Copied::Other, path);
-                return self.append(path, &attr, EntryType::Link, Some(&first), Vec::new(), &mut io::empty(), 0);
-            }
+        let several = attr.nlink > 1 && attr.ftype != FileType::Directory;
+        if several && let Some(first) = self.first.get(&attr.ino).cloned() {
+            self.job.done(Copied::Other, || path.to_vec());
+            return self.append(path, &attr, EntryType::Link, Some(&first), Vec::new(), &mut io::empty(), 0);
+        }
+        let added = self.add_new(path, node, &attr)?;
+        if added && several {
+            // Further names lead to a member only if it is in the archive.
             self.first.insert(attr.ino, path.to_vec());
         }
+        Ok(())
+    }
+
+    /// Adds a file that is not in the archive yet; false if it was left out.
+    fn add_new(&mut self, path: &[u8], node: &Node, attr: &Attr) -> io::Result<bool> {
+        let Some(records) = self.job.check(|| path.to_vec(), xattrs(self.fs, node)) else { return Ok(false) };
         let (kind, copied) = match attr.ftype {
-            FileType::Regular => return self.file(path, node, &attr, records),
+            FileType::Regular => return self.file(path, node, attr, records),
             FileType::Directory => (EntryType::Directory, Copied::Directory),
             FileType::Symlink => (EntryType::Symlink, Copied::Other),
             FileType::CharDevice => (EntryType::Char, Copied::Other),
@@ -76,24 +82,25 @@ impl<W: Write> Archive<'_, W> {
             FileType::Fifo => (EntryType::Fifo, Copied::Other),
             FileType::Socket | FileType::Unknown => {
                 self.job.problem(path, "an archive cannot hold this type");
-                return Ok(());
+                return Ok(false);
             }
         };
         let target = match kind {
-            EntryType::Symlink => match self.job.check(path, self.fs.read_link(node)) {
+            EntryType::Symlink => match self.job.check(|| path.to_vec(), self.fs.read_link(node)) {
                 Some(target) => Some(target),
-                None => return Ok(()),
+                None => return Ok(false),
             },
             _ => None,
         };
-        self.job.done(copied, path);
-        self.append(path, &attr, kind, target.as_deref(), std::mem::take(&mut records), &mut io::empty(), 0)
+        self.job.done(copied, || path.to_vec());
+        self.append(path, attr, kind, target.as_deref(), records, &mut io::empty(), 0)?;
+        Ok(true)
     }
 
-    fn file(&mut self, path: &[u8], node: &Node, attr: &Attr, mut records: Records) -> io::Result<()> {
+    fn file(&mut self, path: &[u8], node: &Node, attr: &Attr, mut records: Records) -> io::Result<bool> {
         let opened = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() });
-        let Some(file) = self.job.check(path, opened) else { return Ok(()) };
-        let Some(parts) = self.job.check(path, parts(&file)) else { return Ok(()) };
+        let Some(file) = self.job.check(|| path.to_vec(), opened) else { return Ok(false) };
+        let Some(parts) = self.job.check(|| path.to_vec(), parts(&file)) else { return Ok(false) };
         let end = file.len();
         let map = match parts[..] {
             [(0, stop)] if stop == end => Vec::new(),
@@ -118,10 +125,10 @@ impl<W: Write> Archive<'_, W> {
         match content.failed {
             // The header had promised bytes; zeroes stand for them.
             Some(error) => self.job.problem(path, format_args!("{error}; zeroes stand in the archive instead")),
-            None => self.job.done(Copied::File, path),
+            None => self.job.done(Copied::File, || path.to_vec()),
         }
         self.job.bytes(stored);
-        Ok(())
+        Ok(true)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one entry")]
@@ -197,11 +204,19 @@ fn decimal_time(sec: i64, nsec: u32) -> String {
     }
 }
 
-/// Extended attributes as records.
+/// Extended attributes as records, ACLs also as the text that tar programs restore.
 fn xattrs(fs: &Fs, node: &Node) -> extant::Result<Records> {
     let mut records = Vec::new();
     for name in fs.list_xattrs(node)? {
         let value = fs.get_xattr(node, &name)?;
+        let acl = match name.as_slice() {
+            b"system.posix_acl_access" => Some("SCHILY.acl.access"),
+            b"system.posix_acl_default" => Some("SCHILY.acl.default"),
+            _ => None,
+        };
+        if let Some((key, text)) = acl.zip(acl_text(&value)) {
+            records.push((key.into(), text.into_bytes()));
+        }
         // A key that is no UTF-8, or would end early, has no place in a record.
         match String::from_utf8(name) {
             Ok(name) if !name.contains('=') => records.push((format!("SCHILY.xattr.{name}"), value)),
@@ -209,6 +224,29 @@ fn xattrs(fs: &Fs, node: &Node) -> extant::Result<Records> {
         }
     }
     Ok(records)
+}
+
+/// An ACL, given as the value of its attribute, as text with numeric ids: `user::rw-,user:7:r--,group::r--,mask::r--,other::---`.
+fn acl_text(value: &[u8]) -> Option<String> {
+    const VERSION: [u8; 4] = 2u32.to_le_bytes();
+    let entries = value.strip_prefix(&VERSION)?;
+    let mut parts = Vec::new();
+    for entry in entries.chunks(8) {
+        let [tag, tag_high, perm, _, id @ ..] = entry else { return None };
+        let id = u32::from_le_bytes(id.try_into().ok()?);
+        let who = match u16::from_le_bytes([*tag, *tag_high]) {
+            0x01 => "user:".into(),
+            0x02 => format!("user:{id}"),
+            0x04 => "group:".into(),
+            0x08 => format!("group:{id}"),
+            0x10 => "mask:".into(),
+            0x20 => "other:".into(),
+            _ => return None,
+        };
+        let letter = |bit, letter| if perm & bit != 0 { letter } else { '-' };
+        parts.push(format!("{who}:{}{}{}", letter(4, 'r'), letter(2, 'w'), letter(1, 'x')));
+    }
+    Some(parts.join(","))
 }
 
 /// The ranges of a file that have data.
@@ -287,6 +325,21 @@ mod tests {
         assert_eq!(decimal_time(5, 7), "5.000000007");
         assert_eq!(decimal_time(-1, 500_000_000), "-0.500000000");
         assert_eq!(decimal_time(-2, 900_000_000), "-1.100000000");
+    }
+
+    #[test]
+    fn acls_are_text() {
+        let mut value = 2u32.to_le_bytes().to_vec();
+        for (tag, perm, id) in
+            [(1u16, 6u16, u32::MAX), (2, 5, 7), (4, 4, u32::MAX), (8, 1, 9), (16, 7, u32::MAX), (32, 0, 0)]
+        {
+            value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+            value.extend(id.to_le_bytes());
+        }
+        let text = "user::rw-,user:7:r-x,group::r--,group:9:--x,mask::rwx,other::---";
+        assert_eq!(acl_text(&value).as_deref(), Some(text));
+        assert_eq!(acl_text(&value[..11]), None);
+        assert_eq!(acl_text(b"\x01\0\0\0"), None);
     }
 
     #[test]

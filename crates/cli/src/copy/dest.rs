@@ -1,26 +1,28 @@
 //! Out of an image onto the machine.
 //!
 //! # Invariants
-//! Nothing is made outside of the destination, whatever the image says: names are single components, each directory is opened
-//! from the destination down without following a symlink, and files are made new. A directory is entered once, so a loop in the
+//! Nothing is made outside of the destination, whatever the image says and whatever another user does to the destination
+//! meanwhile: names are single components, each once in a directory; directories are opened as [`super::place`] describes; files
+//! are made new, and attributes are set through the descriptor of what was made. A directory is entered once, so a loop in the
 //! image's tree ends. Permissions widen last: until it is complete, a file is its owner's only.
 
 use super::crew::Crew;
+use super::held::{Held, check_made};
 use super::job::{Copied, Job, Left};
-use crate::image::join;
-use crate::walk::MAX_DEPTH;
+use super::place::{Identity, Place, open_dir, replaced};
+use crate::walk::{Listing, MAX_DEPTH, list};
 use extant::{Attr, DirEntry, File as ImageFile, FileType, Fs, Node, OpenFlags, Timestamp};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno as No;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes copied at a time.
 const PIECE: usize = 1 << 20;
@@ -30,12 +32,29 @@ const BATCH: usize = 32;
 
 type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// A task of the crew. Paths lie below the destination.
+/// A task of the crew.
 enum Task {
     /// The entries of a directory, which is there.
-    Directory { path: Vec<u8>, node: Node },
+    Directory { place: Arc<Place>, node: Node },
     /// Some of the entries of a directory.
-    Entries { path: Vec<u8>, entries: Vec<DirEntry> },
+    Entries { place: Arc<Place>, entries: Vec<DirEntry> },
+}
+
+/// The first copy of a file with several names.
+enum First {
+    /// It is being made, or could not be made.
+    Missing,
+    /// The destination does not take it.
+    LeftOut,
+    /// It is there.
+    Made { place: Arc<Place>, name: Vec<u8>, identity: Identity },
+}
+
+/// A further name of a file.
+struct Link {
+    place: Arc<Place>,
+    name: Vec<u8>,
+    ino: u64,
 }
 
 /// A copy out of an image.
@@ -44,14 +63,12 @@ pub struct Copier<'a> {
     job: &'a Job<'a>,
     /// The directory that everything goes into.
     base: OwnedFd,
-    root: bool,
     entered: Mutex<HashSet<u64>>,
     /// Directories that get their attributes in the end.
-    pending: Mutex<Vec<(Vec<u8>, u64)>>,
-    /// Where the first name of each file with several names went; empty while it is being made.
-    first: Mutex<HashMap<u64, Vec<u8>>>,
-    /// Further names.
-    links: Mutex<Vec<(Vec<u8>, u64)>>,
+    pending: Mutex<Vec<(Arc<Place>, u64)>>,
+    /// The first copy of each file with several names.
+    first: Mutex<HashMap<u64, First>>,
+    links: Mutex<Vec<Link>>,
 }
 
 impl<'a> Copier<'a> {
@@ -62,7 +79,6 @@ impl<'a> Copier<'a> {
             fs,
             job,
             base,
-            root: rustix::process::geteuid().is_root(),
             entered: Mutex::default(),
             pending: Mutex::default(),
             first: Mutex::default(),
@@ -70,27 +86,27 @@ impl<'a> Copier<'a> {
         })
     }
 
-    /// Copies what the directory `top` holds, and its attributes.
-    pub fn tree(&self, top: Node, threads: usize) {
+    /// Copies what the directory `top` holds; its attributes too if `with_top`.
+    pub fn tree(&self, top: Node, with_top: bool, threads: usize) -> io::Result<()> {
+        let place = Place::base(&self.base)?;
         self.enter(&top);
-        lock(&self.pending).push((Vec::new(), top.ino()));
-        let first = Task::Directory { path: Vec::new(), node: top };
-        Crew::work(threads, vec![first], |task, crew| match task {
-            Task::Directory { path, node } => {
-                let read = self.directory(&path, &node, crew);
-                self.job.check(&path, read);
-            }
-            Task::Entries { path, entries } => self.entries(&path, &entries, crew),
+        if with_top {
+            lock(&self.pending).push((place.clone(), top.ino()));
+        }
+        Crew::work(threads, vec![Task::Directory { place, node: top }], |task, crew| match task {
+            Task::Directory { place, node } => self.directory(&place, &node, crew),
+            Task::Entries { place, entries } => self.entries(&place, &entries, crew),
         });
         self.make_links();
         self.finish_directories();
+        Ok(())
     }
 
     /// Copies something that is no directory under `name`.
     pub fn single(&self, node: &Node, name: &[u8]) {
-        let made = check_name(name).and_then(|()| self.other(self.base.as_fd(), name, node));
-        if self.job.check(name, made).is_some() {
-            self.count(node, name);
+        let made = self.other(self.base.as_fd(), name, node);
+        if let Some(Some(_)) = self.job.check(|| name.to_vec(), made) {
+            self.count(node, || name.to_vec());
         }
     }
 
@@ -99,234 +115,253 @@ impl<'a> Copier<'a> {
         lock(&self.entered).insert(dir.ino())
     }
 
-    fn directory(&self, path: &[u8], node: &Node, crew: &Crew<Task>) -> Result {
-        let mut entries = self.fs.read_dir(node)?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
+    fn directory(&self, place: &Arc<Place>, node: &Node, crew: &Crew<Task>) {
+        let Listing { mut entries, problems } = list(self.fs, node);
+        for problem in problems {
+            self.job.problem(&place.path(), problem);
+        }
         while !entries.is_empty() {
             let rest = entries.split_off(entries.len().min(BATCH));
             let batch = std::mem::replace(&mut entries, rest);
-            crew.add([Task::Entries { path: path.to_vec(), entries: batch }]);
+            crew.add([Task::Entries { place: place.clone(), entries: batch }]);
         }
-        Ok(())
     }
 
-    fn entries(&self, path: &[u8], entries: &[DirEntry], crew: &Crew<Task>) {
-        let Some(dir) = self.job.check(path, self.open_dir(path)) else { return };
+    fn entries(&self, place: &Arc<Place>, entries: &[DirEntry], crew: &Crew<Task>) {
+        let Some(dir) = self.job.check(|| place.path(), place.open(self.base.as_fd())) else { return };
         for entry in entries {
-            let own = join(path, &entry.name);
-            let made = check_name(&entry.name).and_then(|()| self.entry(&dir, &own, entry, crew));
-            self.job.check(&own, made);
+            let made = self.entry(dir.as_fd(), place, entry, crew);
+            self.job.check(|| place.path_of(&entry.name), made);
         }
     }
 
-    fn entry(&self, dir: &OwnedFd, path: &[u8], entry: &DirEntry, crew: &Crew<Task>) -> Result {
+    fn entry(&self, dir: BorrowedFd<'_>, place: &Arc<Place>, entry: &DirEntry, crew: &Crew<Task>) -> Result {
         let node = self.fs.node(entry.ino)?;
         let attr = node.attr();
         if attr.ftype == FileType::Directory {
-            return self.subdirectory(dir, path, &entry.name, node, crew);
+            return self.subdirectory(dir, place, &entry.name, node, crew);
         }
-        if attr.nlink > 1 && !self.is_first(path, entry.ino) {
+        let several = attr.nlink > 1;
+        if several && !self.is_first(place, entry) {
             return Ok(());
         }
-        self.other(dir.as_fd(), &entry.name, &node)?;
-        if attr.nlink > 1 {
-            lock(&self.first).insert(entry.ino, path.to_vec());
+        let made = self.other(dir, &entry.name, &node)?;
+        if several {
+            let first = made.map_or(First::LeftOut, |identity| First::Made {
+                place: place.clone(),
+                name: entry.name.clone(),
+                identity,
+            });
+            lock(&self.first).insert(entry.ino, first);
         }
-        self.count(&node, path);
+        if made.is_some() {
+            self.count(&node, || place.path_of(&entry.name));
+        }
         Ok(())
     }
 
-    fn count(&self, node: &Node, path: &[u8]) {
+    fn count(&self, node: &Node, path: impl FnOnce() -> Vec<u8>) {
         let what = if node.file_type() == FileType::Regular { Copied::File } else { Copied::Other };
         self.job.done(what, path);
     }
 
-    fn subdirectory(&self, dir: &OwnedFd, path: &[u8], name: &[u8], node: Node, crew: &Crew<Task>) -> Result {
+    fn subdirectory(
+        &self,
+        dir: BorrowedFd<'_>,
+        place: &Arc<Place>,
+        name: &[u8],
+        node: Node,
+        crew: &Crew<Task>,
+    ) -> Result {
         if !self.enter(&node) {
             return Err("this directory was met before: the image's tree has a loop, or two names for it".into());
         }
-        if path.iter().filter(|b| **b == b'/').count() >= MAX_DEPTH {
+        if place.depth() >= MAX_DEPTH {
             return Err("deeper than directories are followed".into());
         }
-        match rustix::fs::mkdirat(dir, OsStr::from_bytes(name), Mode::RWXU) {
-            Err(No::EXIST) | Ok(()) => {}
-            Err(e) => return Err(e.into()),
-        }
+        let made = match rustix::fs::mkdirat(dir, OsStr::from_bytes(name), Mode::RWXU) {
+            Err(No::EXIST) => false,
+            other => other.map(|()| true)?,
+        };
         // What was there may be something else, a symlink perhaps: this opens directories only.
-        self.open_dir(path)?;
-        lock(&self.pending).push((path.to_vec(), node.ino()));
-        crew.add([Task::Directory { path: path.to_vec(), node }]);
+        let below = Held::Open(File::from(open_dir(dir, name)?));
+        if made {
+            check_made(&below, dir, rustix::fs::FileType::Directory, below.stat()?.st_rdev)?;
+        }
+        let place = place.below(name, &below)?;
+        lock(&self.pending).push((place.clone(), node.ino()));
+        crew.add([Task::Directory { place, node }]);
         Ok(())
-    }
-
-    /// Opens a directory below the destination, following no symlink.
-    fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
-        let path = if path.is_empty() { b"." } else { path };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        Ok(rustix::fs::openat2(&self.base, OsStr::from_bytes(path), flags, Mode::empty(), resolve)?)
     }
 
     /// Whether this is the first name met of a file with several; the others are made when all files are there.
-    fn is_first(&self, path: &[u8], ino: u64) -> bool {
+    fn is_first(&self, place: &Arc<Place>, entry: &DirEntry) -> bool {
         let mut first = lock(&self.first);
-        if let std::collections::hash_map::Entry::Vacant(vacant) = first.entry(ino) {
-            vacant.insert(Vec::new());
+        if let std::collections::hash_map::Entry::Vacant(vacant) = first.entry(entry.ino) {
+            vacant.insert(First::Missing);
             return true;
         }
         drop(first);
-        lock(&self.links).push((path.to_vec(), ino));
+        lock(&self.links).push(Link { place: place.clone(), name: entry.name.clone(), ino: entry.ino });
         false
     }
 
-    /// Makes something that is no directory, new: what has the name is removed first, unless it is a directory.
-    fn other(&self, dir: BorrowedFd<'_>, name: &[u8], node: &Node) -> Result {
+    /// Makes something that is no directory, new: what has the name is removed first, unless it is a directory. Gives nothing
+    /// for a device that this user may not make, which is counted.
+    fn other(&self, dir: BorrowedFd<'_>, name: &[u8], node: &Node) -> Result<Option<Identity>> {
+        use rustix::fs::FileType as Kind;
         let attr = node.attr();
-        let os_name = OsStr::from_bytes(name);
-        match rustix::fs::unlinkat(dir, os_name, AtFlags::empty()) {
+        match rustix::fs::unlinkat(dir, OsStr::from_bytes(name), AtFlags::empty()) {
             Ok(()) | Err(No::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
-        match attr.ftype {
-            FileType::Regular => return self.regular(dir, os_name, node, &attr),
-            FileType::Symlink => rustix::fs::symlinkat(OsStr::from_bytes(&self.fs.read_link(node)?), dir, os_name)?,
-            FileType::BlockDevice | FileType::CharDevice if !self.root => {
-                self.job.left(Left::Device);
-                return Ok(());
-            }
-            FileType::BlockDevice => self.special(dir, os_name, rustix::fs::FileType::BlockDevice, &attr)?,
-            FileType::CharDevice => self.special(dir, os_name, rustix::fs::FileType::CharacterDevice, &attr)?,
-            FileType::Fifo => self.special(dir, os_name, rustix::fs::FileType::Fifo, &attr)?,
-            FileType::Socket => self.special(dir, os_name, rustix::fs::FileType::Socket, &attr)?,
+        let kind = match attr.ftype {
+            FileType::Regular => return self.regular(dir, name, node, &attr).map(Some),
+            FileType::Symlink => Kind::Symlink,
+            FileType::BlockDevice => Kind::BlockDevice,
+            FileType::CharDevice => Kind::CharacterDevice,
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
             FileType::Directory | FileType::Unknown => return Err("an inode of no known type".into()),
+        };
+        self.special(dir, name, node, &attr, kind)
+    }
+
+    /// Makes a file that cannot or must not be opened.
+    fn special(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        node: &Node,
+        attr: &Attr,
+        kind: rustix::fs::FileType,
+    ) -> Result<Option<Identity>> {
+        let os_name = OsStr::from_bytes(name);
+        let is_device = matches!(attr.ftype, FileType::BlockDevice | FileType::CharDevice);
+        let device = if is_device { rustix::fs::makedev(attr.rdev.0, attr.rdev.1) } else { 0 };
+        let made = match attr.ftype {
+            FileType::Symlink => rustix::fs::symlinkat(OsStr::from_bytes(&self.fs.read_link(node)?), dir, os_name),
+            _ => rustix::fs::mknodat(dir, os_name, kind, Mode::RUSR | Mode::WUSR, device),
+        };
+        match made {
+            Err(No::PERM) if is_device => {
+                self.job.left(Left::Device);
+                return Ok(None);
+            }
+            other => other?,
         }
-        self.attributes_by_name(dir, os_name, node, &attr)
+        let made = Held::known(dir, name)?;
+        check_made(&made, dir, kind, device)?;
+        self.attributes(&made, node, attr)?;
+        Ok(Some(Identity::of(&made)?))
     }
 
-    fn special(&self, dir: BorrowedFd<'_>, name: &OsStr, kind: rustix::fs::FileType, attr: &Attr) -> io::Result<()> {
-        let device = rustix::fs::makedev(attr.rdev.0, attr.rdev.1);
-        Ok(rustix::fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device)?)
-    }
-
-    fn regular(&self, dir: BorrowedFd<'_>, name: &OsStr, node: &Node, attr: &Attr) -> Result {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = File::from(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?);
+    fn regular(&self, dir: BorrowedFd<'_>, name: &[u8], node: &Node, attr: &Attr) -> Result<Identity> {
         let from = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() })?;
-        let copied = copy_content(&from, &to, self.job).and_then(|()| self.attributes_by_fd(&to, node, attr));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = File::from(rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::RUSR | Mode::WUSR)?);
+        let copied = copy_content(&from, &to, self.job);
+        let to = Held::Open(to);
+        let copied = copied.and_then(|()| self.attributes(&to, node, attr));
         if copied.is_err() {
             // Half a file is worse than none. That it could not be copied is the error to tell.
-            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(dir, OsStr::from_bytes(name), AtFlags::empty());
         }
-        copied
+        copied?;
+        Ok(Identity::of(&to)?)
     }
 
-    /// Attributes of something that can be opened.
-    fn attributes_by_fd(&self, to: &File, node: &Node, attr: &Attr) -> Result {
-        let owned = self.owner(attr, |uid, gid| rustix::fs::fchown(to, uid, gid))?;
-        rustix::fs::fchmod(to, mode(attr, owned))?;
-        self.xattrs(node, |name, value| rustix::fs::fsetxattr(to, name, value, XattrFlags::empty()))?;
-        Ok(rustix::fs::futimens(to, &times(attr))?)
-    }
-
-    /// Attributes of something that is better not opened.
-    fn attributes_by_name(&self, dir: BorrowedFd<'_>, name: &OsStr, node: &Node, attr: &Attr) -> Result {
-        let set = |uid, gid| rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
-        let owned = self.owner(attr, set)?;
-        if attr.ftype != FileType::Symlink {
-            rustix::fs::chmodat(dir, name, mode(attr, owned), AtFlags::empty())?;
-        }
-        // There is no call that takes a directory and a name.
-        let path = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
-        self.xattrs(node, |name, value| rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty()))?;
-        Ok(rustix::fs::utimensat(dir, name, &times(attr), AtFlags::SYMLINK_NOFOLLOW)?)
-    }
-
-    /// Sets the owner. False if this user may not, or there is no such owner here.
-    fn owner(&self, attr: &Attr, set: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>) -> Result<bool> {
-        match set(Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid))) {
-            Ok(()) => Ok(true),
-            Err(No::PERM | No::INVAL) => {
+    /// Gives a copy the attributes of its source. Those that the destination or this user cannot set are counted.
+    fn attributes(&self, to: &Held, node: &Node, attr: &Attr) -> Result {
+        let owned = match to.set_owner(Uid::from_raw(attr.uid), Gid::from_raw(attr.gid)) {
+            Ok(()) => true,
+            Err(e) if is_refusal(e) => {
                 self.job.left(Left::Owner);
-                Ok(false)
+                false
             }
-            Err(e) => Err(e.into()),
+            Err(e) => return Err(format!("owner: {e}").into()),
+        };
+        if attr.ftype != FileType::Symlink {
+            match to.set_mode(mode(attr, owned)) {
+                Err(e) if is_refusal(e) => self.job.left(Left::Mode),
+                other => other.map_err(|e| format!("file mode: {e}"))?,
+            }
         }
-    }
-
-    fn xattrs(&self, node: &Node, set: impl Fn(&OsStr, &[u8]) -> rustix::io::Result<()>) -> Result {
         for name in self.fs.list_xattrs(node)? {
             let value = self.fs.get_xattr(node, &name)?;
-            match set(OsStr::from_bytes(&name), &value) {
-                Ok(()) => {}
-                Err(No::OPNOTSUPP | No::PERM | No::ACCESS | No::NOSPC | No::TOOBIG | No::RANGE) => {
-                    self.job.left(Left::Attribute)
-                }
-                Err(e) => return Err(format!("attribute {}: {e}", crate::text::shown(&name)).into()),
+            match to.set_xattr(&name, &value) {
+                Err(e) if is_refusal(e) => self.job.left(Left::Attribute),
+                other => other.map_err(|e| format!("attribute {}: {e}", crate::text::shown(&name)))?,
             }
         }
-        Ok(())
+        Ok(to.set_times(&times(attr)).map_err(|e| format!("times: {e}"))?)
     }
 
     fn make_links(&self) {
-        for (path, ino) in std::mem::take(&mut *lock(&self.links)) {
-            let made = self.link(&path, ino);
-            if self.job.check(&path, made).is_some() {
-                self.job.done(Copied::Other, &path);
+        for link in std::mem::take(&mut *lock(&self.links)) {
+            let made = self.link(&link);
+            if let Some(true) = self.job.check(|| link.place.path_of(&link.name), made) {
+                self.job.done(Copied::Other, || link.place.path_of(&link.name));
             }
         }
     }
 
-    fn link(&self, path: &[u8], ino: u64) -> Result {
-        let first = lock(&self.first).get(&ino).cloned().filter(|path| !path.is_empty());
-        let first = first.ok_or("another name of a file that could not be copied")?;
-        let ((from, from_name), (to, to_name)) = (split(&first), split(path));
-        let (from, to) = (self.open_dir(from)?, self.open_dir(to)?);
-        match rustix::fs::unlinkat(&to, to_name, AtFlags::empty()) {
+    /// Makes a further name. False if the file was left out.
+    fn link(&self, link: &Link) -> Result<bool> {
+        let first = lock(&self.first);
+        let (place, name, identity) = match first.get(&link.ino) {
+            Some(First::Made { place, name, identity }) => (place.clone(), name.clone(), *identity),
+            Some(First::LeftOut) => {
+                self.job.left(Left::Device);
+                return Ok(false);
+            }
+            Some(First::Missing) | None => return Err("another name of a file that could not be copied".into()),
+        };
+        drop(first);
+        let (from, to) = (place.open(self.base.as_fd())?, link.place.open(self.base.as_fd())?);
+        let made = Held::known(from.as_fd(), &name)?;
+        if Identity::of(&made)? != identity {
+            return Err(replaced().into());
+        }
+        match rustix::fs::unlinkat(&to, OsStr::from_bytes(&link.name), AtFlags::empty()) {
             Ok(()) | Err(No::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
-        Ok(rustix::fs::linkat(&from, from_name, &to, to_name, AtFlags::empty())?)
+        made.link(to.as_fd(), &link.name)?;
+        Ok(true)
     }
 
     /// Deepest first, as a directory may come to forbid what lies below it to this user.
     fn finish_directories(&self) {
         let mut pending = std::mem::take(&mut *lock(&self.pending));
-        pending.sort_by(|a, b| b.0.cmp(&a.0));
-        for (path, ino) in pending {
-            let finished = self.finish_directory(&path, ino);
-            if self.job.check(&path, finished).is_some() {
-                self.job.done(Copied::Directory, &path);
+        pending.sort_by_key(|(place, _)| std::cmp::Reverse(place.depth()));
+        for (place, ino) in pending {
+            let finished = self.finish_directory(&place, ino);
+            if self.job.check(|| place.path(), finished).is_some() {
+                self.job.done(Copied::Directory, || place.path());
             }
         }
     }
 
-    fn finish_directory(&self, path: &[u8], ino: u64) -> Result {
+    fn finish_directory(&self, place: &Place, ino: u64) -> Result {
         let node = self.fs.node(ino)?;
-        let dir = File::from(self.open_dir(path)?);
-        self.attributes_by_fd(&dir, &node, &node.attr())
+        let dir = Held::Open(File::from(place.open(self.base.as_fd())?));
+        self.attributes(&dir, &node, &node.attr())
     }
+}
+
+/// Whether the destination does not take an attribute, or not from this user. In a user namespace, owners without a mapping are
+/// invalid, in ACLs too.
+fn is_refusal(error: No) -> bool {
+    matches!(
+        error,
+        No::OPNOTSUPP | No::PERM | No::ACCESS | No::INVAL | No::NOSPC | No::TOOBIG | No::RANGE | No::OVERFLOW
+    )
 }
 
 /// What is locked here stays whole if a thread panics.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether a name of the image can only be a name in the directory it is in.
-pub fn check_name(name: &[u8]) -> Result {
-    match name {
-        b"" | b"." | b".." => Err("no name for a file; left out".into()),
-        _ if name.iter().any(|b| matches!(b, 0 | b'/')) => Err("a name with a slash or a zero byte; left out".into()),
-        _ => Ok(()),
-    }
-}
-
-/// A directory's path and the name in it.
-fn split(path: &[u8]) -> (&[u8], &OsStr) {
-    match path.iter().rposition(|b| *b == b'/') {
-        Some(at) => (&path[..at], OsStr::from_bytes(&path[at + 1..])),
-        None => (b"", OsStr::from_bytes(path)),
-    }
 }
 
 /// Permissions; without set-user-id and set-group-id where the owner could not be set.
@@ -373,31 +408,10 @@ pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant::Result<Option<(
     Ok((start >= at && stop > start && start < end).then_some((start, stop.min(end))))
 }
 
-/// Makes a directory for a copy if nothing is there; a symlink that the user names is followed.
-pub fn make_base(path: &Path) -> io::Result<()> {
+/// Makes a directory for a copy; false if it was there. A symlink that the user names is followed.
+pub fn make_base(path: &Path) -> io::Result<bool> {
     match rustix::fs::mkdirat(CWD, path, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH) {
-        Err(No::EXIST) | Ok(()) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_single_components_are_names() {
-        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0"] {
-            assert!(check_name(bad).is_err());
-        }
-        for good in [&b"..."[..], b"a", b"\xff", b".a"] {
-            assert!(check_name(good).is_ok());
-        }
-    }
-
-    #[test]
-    fn paths_are_split_at_the_last_slash() {
-        assert_eq!(split(b"a/b/c"), (&b"a/b"[..], OsStr::new("c")));
-        assert_eq!(split(b"a"), (&b""[..], OsStr::new("a")));
+        Err(No::EXIST) => Ok(false),
+        other => Ok(other.map(|()| true)?),
     }
 }

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Left {
     /// An owner, since only root may give files away.
     Owner,
+    /// Permissions.
+    Mode,
     /// An extended attribute.
     Attribute,
     /// A device.
@@ -33,6 +35,7 @@ pub struct Job<'c> {
     bytes: AtomicU64,
     errors: AtomicU64,
     owners_left: AtomicU64,
+    modes_left: AtomicU64,
     attributes_left: AtomicU64,
     devices_left: AtomicU64,
 }
@@ -60,13 +63,14 @@ impl<'c> Job<'c> {
             bytes: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             owners_left: AtomicU64::new(0),
+            modes_left: AtomicU64::new(0),
             attributes_left: AtomicU64::new(0),
             devices_left: AtomicU64::new(0),
         }
     }
 
     /// One more is done.
-    pub fn done(&self, what: Copied, path: &[u8]) {
+    pub fn done(&self, what: Copied, path: impl FnOnce() -> Vec<u8>) {
         let counter = match what {
             Copied::File => &self.files,
             Copied::Directory => &self.directories,
@@ -74,9 +78,9 @@ impl<'c> Job<'c> {
         };
         let number = counter.fetch_add(1, Ordering::Relaxed);
         if self.context.verbose > 0 && !self.context.quiet {
-            self.bar.suspend(|| complain(shown(path)));
+            self.bar.suspend(|| complain(shown(&path())));
         } else if number % 64 == 0 && !self.bar.is_hidden() {
-            self.bar.set_message(shown(path));
+            self.bar.set_message(shown(&path()));
         }
     }
 
@@ -96,14 +100,15 @@ impl<'c> Job<'c> {
     }
 
     /// As [`Job::problem`], for a result.
-    pub fn check<T, E: Display>(&self, path: &[u8], result: Result<T, E>) -> Option<T> {
-        result.map_err(|error| self.problem(path, error)).ok()
+    pub fn check<T, E: Display>(&self, path: impl FnOnce() -> Vec<u8>, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.problem(&path(), error)).ok()
     }
 
     /// Something was left out.
     pub fn left(&self, what: Left) {
         let counter = match what {
             Left::Owner => &self.owners_left,
+            Left::Mode => &self.modes_left,
             Left::Attribute => &self.attributes_left,
             Left::Device => &self.devices_left,
         };
@@ -117,6 +122,7 @@ impl<'c> Job<'c> {
         let left = [
             (number(&self.attributes_left), "extended attribute"),
             (number(&self.owners_left), "owner"),
+            (number(&self.modes_left), "file mode"),
             (number(&self.devices_left), "device"),
         ];
         for (left, what) in left.into_iter().filter(|(left, _)| *left > 0) {
@@ -150,6 +156,7 @@ impl<'c> Job<'c> {
             "left_out": {
                 "attributes": number(&self.attributes_left),
                 "owners": number(&self.owners_left),
+                "modes": number(&self.modes_left),
                 "devices": number(&self.devices_left),
             },
         })

@@ -3,6 +3,8 @@
 pub mod archive;
 pub mod crew;
 pub mod dest;
+pub mod held;
 pub mod job;
 pub mod owner;
+pub mod place;
 pub mod source;

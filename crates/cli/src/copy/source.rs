@@ -81,12 +81,12 @@ impl<'a> Copier<'a> {
         Crew::work(threads, vec![first], |task, crew| match task {
             Task::Directory { source, dir } => {
                 let read = self.directory(&source, &dir, crew);
-                self.job.check(source.as_os_str().as_bytes(), read);
+                self.job.check(|| source.as_os_str().as_bytes().to_vec(), read);
             }
             Task::Others { dir, names } => {
                 for (source, meta) in names {
                     let copied = self.other(&source, &meta, &dir, file_name(&source));
-                    self.job.check(source.as_os_str().as_bytes(), copied);
+                    self.job.check(|| source.as_os_str().as_bytes().to_vec(), copied);
                 }
             }
         });
@@ -97,7 +97,7 @@ impl<'a> Copier<'a> {
     /// Copies something that is no directory under a name.
     pub fn single(&self, source: &Path, meta: &Metadata, dir: &Node, name: &[u8]) {
         let copied = self.other(source, meta, dir, name);
-        self.job.check(source.as_os_str().as_bytes(), copied);
+        self.job.check(|| source.as_os_str().as_bytes().to_vec(), copied);
     }
 
     fn later(&self, source: &Path, dir: &Node, meta: Metadata) {
@@ -109,12 +109,13 @@ impl<'a> Copier<'a> {
         let mut directories = Vec::new();
         for entry in std::fs::read_dir(source)? {
             let path = entry?.path();
-            let Some(meta) = self.job.check(path.as_os_str().as_bytes(), std::fs::symlink_metadata(&path)) else {
+            let Some(meta) = self.job.check(|| path.as_os_str().as_bytes().to_vec(), std::fs::symlink_metadata(&path))
+            else {
                 continue;
             };
             if meta.is_dir() {
                 let made = self.subdirectory(dir, file_name(&path), &meta);
-                let Some(made) = self.job.check(path.as_os_str().as_bytes(), made) else { continue };
+                let Some(made) = self.job.check(|| path.as_os_str().as_bytes().to_vec(), made) else { continue };
                 self.later(&path, &made, meta);
                 directories.push(Task::Directory { source: path, dir: made });
             } else {
@@ -181,7 +182,9 @@ impl<'a> Copier<'a> {
         })?;
         self.attributes(source, &node, meta)?;
         self.remember(meta, &node);
-        self.job.done(if ftype.is_file() { Copied::File } else { Copied::Other }, source.as_os_str().as_bytes());
+        self.job.done(if ftype.is_file() { Copied::File } else { Copied::Other }, || {
+            source.as_os_str().as_bytes().to_vec()
+        });
         Ok(())
     }
 
@@ -299,8 +302,8 @@ impl<'a> Copier<'a> {
         for link in links {
             let made = self.link(&link);
             let path = link.source.as_os_str().as_bytes();
-            if self.job.check(path, made).is_some() {
-                self.job.done(Copied::Other, path);
+            if self.job.check(|| path.to_vec(), made).is_some() {
+                self.job.done(Copied::Other, || path.to_vec());
             }
         }
     }
@@ -327,8 +330,8 @@ impl<'a> Copier<'a> {
             let path = one.source.as_os_str().as_bytes();
             let done =
                 self.fs.node(one.ino).map_err(Into::into).and_then(|dir| self.attributes(&one.source, &dir, &one.meta));
-            if self.job.check(path, done).is_some() {
-                self.job.done(Copied::Directory, path);
+            if self.job.check(|| path.to_vec(), done).is_some() {
+                self.job.done(Copied::Directory, || path.to_vec());
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The program from outside: what it prints, how it ends, and what e2fsck and the kernel say of what it did.
 
 mod copying;
+mod damaged;
 mod editing;
 mod helpers;
 mod mounting;

@@ -1,0 +1,120 @@
+//! A file of the machine held by a descriptor, with its attributes.
+//!
+//! # Invariants
+//! Attributes are read and set through the descriptor, never by a name: a name may lead to a different file each time it is used.
+
+use super::place::replaced;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timestamps, Uid, XattrFlags};
+use rustix::io::{Errno as No, Result};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// A file held by a descriptor.
+#[derive(Debug)]
+pub enum Held {
+    /// Open for reading or writing.
+    Open(File),
+    /// Known but not open (`O_PATH`): opening a FIFO or a device has effects, and a symlink cannot be opened.
+    Known(OwnedFd),
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Held::Open(file) => file.as_fd(),
+            Held::Known(fd) => fd.as_fd(),
+        }
+    }
+}
+
+impl Held {
+    /// Holds the entry `name` of `dir` without opening it; a symlink is not followed.
+    pub fn known(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Held> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()).map(Held::Known)
+    }
+
+    /// A path that leads to this file and to no other. System calls that take no such descriptor are given this path.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.as_fd().as_raw_fd()))
+    }
+
+    /// What fstat(2) says.
+    pub fn stat(&self) -> Result<Stat> {
+        rustix::fs::fstat(self)
+    }
+
+    /// Sets owner and group.
+    pub fn set_owner(&self, uid: Uid, gid: Gid) -> Result<()> {
+        match self {
+            Held::Open(file) => rustix::fs::fchown(file, Some(uid), Some(gid)),
+            Held::Known(fd) => rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH),
+        }
+    }
+
+    /// Sets the permissions. Must not be called for a symlink.
+    pub fn set_mode(&self, mode: Mode) -> Result<()> {
+        match self {
+            Held::Open(file) => rustix::fs::fchmod(file, mode),
+            Held::Known(_) => rustix::fs::chmod(self.path(), mode),
+        }
+    }
+
+    /// Sets the times of the last access and change.
+    pub fn set_times(&self, times: &Timestamps) -> Result<()> {
+        match self {
+            Held::Open(file) => rustix::fs::futimens(file, times),
+            Held::Known(fd) => match rustix::fs::utimensat(fd, c"", times, AtFlags::EMPTY_PATH) {
+                // Linux before 5.8.
+                Err(No::INVAL | No::NOENT) => {
+                    rustix::fs::utimensat(rustix::fs::CWD, self.path(), times, AtFlags::empty())
+                }
+                other => other,
+            },
+        }
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        let name = OsStr::from_bytes(name);
+        match self {
+            Held::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
+            Held::Known(_) => rustix::fs::setxattr(self.path(), name, value, XattrFlags::empty()),
+        }
+    }
+
+    /// Links the file under a further name.
+    pub fn link(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        rustix::fs::linkat(rustix::fs::CWD, self.path(), dir, OsStr::from_bytes(name), AtFlags::SYMLINK_FOLLOW)
+    }
+}
+
+/// Fails unless `held`, which was found under the name of something just made in `dir`, can be that: of the type `kind` and the
+/// device `rdev`, with one name if it is no directory, and of the owner that new files get there.
+pub fn check_made(held: &Held, dir: BorrowedFd<'_>, kind: rustix::fs::FileType, rdev: u64) -> io::Result<()> {
+    let stat = held.stat()?;
+    let found = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    let single = kind == rustix::fs::FileType::Directory || stat.st_nlink == 1;
+    if found != kind || stat.st_rdev != rdev || !single {
+        return Err(replaced());
+    }
+    // Some network file systems give new files another owner than the process.
+    if stat.st_uid != rustix::process::geteuid().as_raw() && stat.st_uid != owner_of_new(dir)? {
+        return Err(replaced());
+    }
+    Ok(())
+}
+
+/// The owner that a new file in `dir` gets, from a file made for this purpose: its descriptor cannot lead to another user's file.
+fn owner_of_new(dir: BorrowedFd<'_>) -> io::Result<u32> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let name = format!(".extant-get.{}.{}", std::process::id(), dir.as_raw_fd());
+    let file = rustix::fs::openat(dir, &name, flags, Mode::RUSR | Mode::WUSR)?;
+    let uid = rustix::fs::fstat(&file)?.st_uid;
+    rustix::fs::unlinkat(dir, &name, AtFlags::empty())?;
+    Ok(uid)
+}
