@@ -1,75 +1,195 @@
-//! Who sent a request, beyond what it says itself.
+//! Credentials of the thread that made a request, beyond those in the request itself.
+//!
+//! A request carries a user, a group and the number of a thread. Capabilities and further groups are read from `/proc`.
+//!
+//! # Invariants
+//! - The thread waits for the answer of its request, so its number is not used again meanwhile, and its credentials stand still:
+//!   only the thread itself can change them. (Asynchronous direct writes are the exception. Of those only the membership in a
+//!   group is looked up.) All files are read through one descriptor of the thread's directory, so that they belong to one thread.
+//! - `/proc` shows the thread's own credentials. The kernel may act with others on its behalf: overlayfs with those of the mounter,
+//!   nfsd with those of the client. Then ids differ between request and `/proc`, and nothing of `/proc` counts.
+//! - A capability counts in the user namespace of this process only: in a namespace of its own every user has all of them.
+//! - The namespace is read for requests alone that a thread makes by a system call of its own. The kernel reads it under a lock that
+//!   execve(2) holds while it closes files, and with them sends what it kept of them: the server would wait for that thread, and the
+//!   thread for the server. `status` needs no such lock.
+//! - Without an answer (no `/proc`, another PID namespace, no access) a thread has no capability and no further group.
 
 use crate::service::Who;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 
-/// Whether the caller belongs to a group. A request names his main one only; the others are looked up where it matters.
-pub fn is_member(who: Who, gid: u32) -> bool {
-    who.gid == gid || further_groups(who.pid).is_some_and(|groups| groups.contains(&gid))
+/// A privilege of a thread, by its bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// Set-user-id and set-group-id survive changes.
+    FileSetId = 4,
+    /// Administration: shutdown, trimming, labels, tunables, the names of trusted attributes.
+    SysAdmin = 21,
+    /// Limits do not bind, and content may go through the log.
+    SysResource = 24,
 }
 
-/// What a request has instead of ids where the kernel maps them, but for creations.
+/// The value of both ids in a request on a mount that allows mapped ids; creations are the exception.
 const UNTOLD: u32 = u32::MAX;
 
-/// The ids by which access to files is decided, of those that a line has.
+/// Index of the ids that decide about access to files, in a line of four.
 const OF_FILES: usize = 3;
 
-/// The sender of a request that does not say whose it is: the thread, which waits for its request meanwhile, is looked up. Nobody in particular,
-/// and not root, if it is not seen from here, or the kernel itself.
-pub fn told_or_looked_up(who: Who) -> Who {
-    if who.uid != UNTOLD || who.pid == 0 {
-        return who;
+/// Credentials in `/proc`.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    /// Effective capabilities in the thread's user namespace, a bit each.
+    capabilities: u64,
+    /// A thread of the kernel's own, which acts for others.
+    of_kernel: bool,
+}
+
+impl Shown {
+    /// Reads those of a thread, and the thread's directory. None if it is not seen.
+    fn of(thread: u32) -> Option<(Shown, OwnedFd)> {
+        if thread == 0 || !numbers_are_own() {
+            return None;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, format!("/proc/{thread}"), flags, Mode::empty()).ok()?;
+        let mut text = String::new();
+        let status = openat(&dir, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        File::from(status).read_to_string(&mut text).ok()?;
+        Some((parse(&text)?, dir))
     }
-    status(who.pid).and_then(|status| sender(&status, who.pid)).unwrap_or(who)
+
+    /// Those of a request's sender. None if they are not seen, or the kernel acts with others.
+    fn of_sender(who: Who) -> Option<Shown> {
+        let (shown, _) = Shown::of(who.pid)?;
+        Some(shown).filter(|shown| (shown.uid, shown.gid) == (who.uid, who.gid))
+    }
 }
 
-fn sender(status: &str, pid: u32) -> Option<Who> {
+/// Whether `/proc` has the numbers of this process's PID namespace, which are those in requests.
+fn numbers_are_own() -> bool {
+    let own = nix::unistd::getpid().to_string();
+    std::fs::read_link("/proc/self").is_ok_and(|shown| shown.as_os_str() == own.as_str())
+}
+
+/// Whether the thread of a directory in `/proc` is in the user namespace of this process.
+fn shares_user_namespace(dir: &OwnedFd) -> bool {
+    let of = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
+    let theirs = statat(dir, "ns/user", AtFlags::empty()).map(of);
+    let own = statat(CWD, "/proc/self/ns/user", AtFlags::empty()).map(of);
+    theirs.is_ok() && theirs == own
+}
+
+fn parse(status: &str) -> Option<Shown> {
     let id = |name| numbers(status, name)?.get(OF_FILES).copied();
-    Some(Who { uid: id("Uid:")?, gid: id("Gid:")?, pid })
+    Some(Shown {
+        uid: id("Uid:")?,
+        gid: id("Gid:")?,
+        groups: numbers(status, "Groups:")?,
+        capabilities: u64::from_str_radix(line(status, "CapEff:")?.trim(), 16).ok()?,
+        // Kernels before 6.8 do not tell.
+        of_kernel: numbers(status, "Kthread:").is_some_and(|told| told == [1]),
+    })
 }
 
-/// The supplementary groups of a thread. None if it is not seen from here.
-fn further_groups(thread: u32) -> Option<Vec<u32>> {
-    numbers(&status(thread)?, "Groups:")
-}
-
-fn status(thread: u32) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{thread}/status")).ok()
+fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name))
 }
 
 fn numbers(status: &str, name: &str) -> Option<Vec<u32>> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+    line(status, name)?.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+}
+
+/// Whether the sender belongs to a group.
+pub fn is_member(who: Who, gid: u32) -> bool {
+    who.gid == gid || Shown::of_sender(who).is_some_and(|shown| shown.groups.contains(&gid))
+}
+
+/// Whether the sender has a capability. If the kernel acts with other credentials than those of the thread, root has all. Only for
+/// requests that a thread makes by a system call of its own.
+pub fn is_capable(who: Who, capability: Capability) -> bool {
+    let Some((shown, dir)) = Shown::of(who.pid) else { return false };
+    match (shown.uid, shown.gid) == (who.uid, who.gid) {
+        true => shown.has(capability) && shares_user_namespace(&dir),
+        false => who.uid == 0,
+    }
+}
+
+impl Shown {
+    fn has(&self, capability: Capability) -> bool {
+        self.capabilities & 1 << capability as u32 != 0
+    }
+}
+
+/// The sender of a request. Where the request does not carry ids, those of its thread; none for the kernel's own threads, which
+/// act for others, and for a thread that is not seen.
+pub fn told_or_looked_up(who: Who) -> Who {
+    if who.uid != UNTOLD {
+        return who;
+    }
+    match Shown::of(who.pid) {
+        Some((shown, _)) if !shown.of_kernel => Who { uid: shown.uid, gid: shown.gid, pid: who.pid },
+        _ => who,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const STATUS: &str =
+        "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 100 \nKthread:\t0\nCapEff:\t0000000000200010\n";
+
     #[test]
-    fn groups_are_read() {
-        let parse = |status| numbers(status, "Groups:");
-        assert_eq!(parse("Name:\tx\nGroups:\t4 24 100 \nNgid:\t0\n"), Some(vec![4, 24, 100]));
-        assert_eq!(parse("Groups:\t\n"), Some(vec![]));
-        assert_eq!(parse("Groups:\tmany\n"), None);
-        assert_eq!(parse(""), None);
+    fn a_thread_is_understood() {
+        let shown = parse(STATUS).expect("all lines");
+        let capabilities = 1 << Capability::SysAdmin as u32 | 1 << Capability::FileSetId as u32;
+        assert_eq!(shown, Shown { uid: 4, gid: 8, groups: vec![4, 24, 100], capabilities, of_kernel: false });
+        assert!(parse(&STATUS.replace("Kthread:\t0", "Kthread:\t1")).expect("all lines").of_kernel);
+        assert!(parse(&STATUS.replace("4 24 100", "")).expect("all lines").groups.is_empty());
+        for missing in ["Uid:", "Gid:", "Groups:", "CapEff:"] {
+            assert_eq!(parse(&STATUS.replace(missing, "Other:")), None, "{missing}");
+        }
+        assert_eq!(parse(&STATUS.replace("4 24 100", "many")), None);
+        assert_eq!(parse(&STATUS.replace("1\t2\t3\t4", "1\t2\t3")), None);
+    }
+
+    fn own() -> Who {
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        Who { uid, gid, pid: nix::unistd::gettid().as_raw() as u32 }
     }
 
     #[test]
-    fn who_is_not_told_is_looked_up() {
-        let found = sender("Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n", 9).expect("both lines");
-        assert_eq!((found.uid, found.gid, found.pid), (4, 8, 9));
-        assert!(sender("Uid:\t1\t2\t3\n", 9).is_none());
+    fn ids_that_a_request_does_not_carry_are_looked_up() {
         let looked_up = |uid, pid| told_or_looked_up(Who { uid, gid: uid, pid }).uid;
-        assert_eq!(looked_up(UNTOLD, nix::unistd::gettid().as_raw() as u32), nix::unistd::geteuid().as_raw());
+        assert_eq!(looked_up(UNTOLD, own().pid), own().uid);
         assert_eq!(looked_up(UNTOLD, 0), UNTOLD, "the kernel itself");
+        assert_eq!(looked_up(UNTOLD, 2), UNTOLD, "a thread of the kernel, or none that is seen");
         assert_eq!(looked_up(7, 1), 7, "told");
     }
 
     #[test]
-    fn own_groups_are_found() {
-        let own: Vec<u32> = nix::unistd::getgroups().expect("getgroups").into_iter().map(|gid| gid.as_raw()).collect();
-        let mut found = further_groups(nix::unistd::gettid().as_raw() as u32).expect("/proc has this thread");
-        found.retain(|gid| own.contains(gid));
-        assert_eq!(found.len(), own.len());
+    fn own_groups_and_capabilities_are_found() {
+        let groups = nix::unistd::getgroups().expect("getgroups");
+        assert!(groups.iter().all(|gid| is_member(own(), gid.as_raw())));
+        assert!(is_member(own(), own().gid) && !is_member(own(), 54321));
+        let (shown, _) = Shown::of(own().pid).expect("/proc has this thread");
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("status");
+        assert_eq!(format!("{:016x}", shown.capabilities), line(&status, "CapEff:").expect("a line").trim());
+        assert_eq!(is_capable(own(), Capability::SysAdmin), shown.has(Capability::SysAdmin));
+        assert!(!is_capable(Who { pid: 0, ..own() }, Capability::SysAdmin), "not seen from here");
+    }
+
+    /// As nfsd and overlayfs act: for a client, for a mounter.
+    #[test]
+    fn capabilities_of_the_thread_do_not_count_for_other_credentials() {
+        let other = |uid, gid| Who { uid, gid, pid: own().pid };
+        assert!(!is_capable(other(54321, own().gid), Capability::SysAdmin));
+        assert!(!is_capable(other(54321, 0), Capability::FileSetId));
+        assert!(is_capable(other(0, 54321), Capability::SysAdmin));
     }
 }

@@ -1,5 +1,7 @@
 //! The ioctls that a FUSE server is handed: flags as chattr(1) has them, trimming, labels, shutdown.
 
+use crate::caller::{Capability, is_capable};
+use crate::service::Who;
 use extant::{Errno, Error, Node, Operations};
 
 /// FS_IOC_GETFLAGS.
@@ -29,6 +31,9 @@ const SET_LABEL: u32 = 0x4100_9432;
 /// Bytes of a label in these.
 const LABEL_BYTES: usize = 256;
 
+/// Inode flag: content goes through the log.
+const LOGGED_CONTENT: u32 = 0x4000;
+
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
 
@@ -47,12 +52,12 @@ const XFLAGS: [(u32, u32); 7] = [
 ];
 
 /// Answers one; ENOTTY (as the protocol's users expect) for those not known.
-pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) -> Result<Vec<u8>, Error> {
+pub fn answer(fs: &Operations, who: Who, node: &Node, cmd: u32, input: &[u8]) -> Result<Vec<u8>, Error> {
     match cmd {
         GET_FLAGS => Ok(node.attr().flags.to_le_bytes().to_vec()),
         SET_FLAGS => {
             let flags = word(input, 0)?;
-            fs.set_flags(node, flags).map(|()| Vec::new())
+            set_flags(fs, who, node, |_| flags)
         }
         GET_VERSION => Ok(node.generation().to_le_bytes().to_vec()),
         MEASURE_VERITY => measure(fs, node, input),
@@ -65,15 +70,27 @@ pub fn answer(fs: &Operations, uid: u32, node: &Node, cmd: u32, input: &[u8]) ->
         SET_XATTR => {
             let (own, all) = from_xflags(word(input, 0)?);
             fs.set_project(node, word(input, PROJECT_AT)?)?;
-            fs.set_flags(node, node.attr().flags & !all | own).map(|()| Vec::new())
+            set_flags(fs, who, node, |old| old & !all | own)
         }
-        TRIM | SHUTDOWN | SET_LABEL if uid != 0 => Err(Error::Posix(Errno::Perm)),
+        TRIM | SHUTDOWN | SET_LABEL if !is_capable(who, Capability::SysAdmin) => Err(Error::Posix(Errno::Perm)),
         TRIM => trim(fs, input),
         SHUTDOWN => fs.shut_down().map(|()| Vec::new()),
         GET_LABEL => Ok(padded(fs.label().as_bytes())),
         SET_LABEL => fs.set_label(text(input)).map(|()| Vec::new()),
         _ => Err(Error::Posix(Errno::NotTy)),
     }
+}
+
+/// The kernel has looked at who may change flags but for the one that it does not know.
+fn set_flags(fs: &Operations, who: Who, node: &Node, new: impl FnOnce(u32) -> u32) -> Result<Vec<u8>, Error> {
+    fs.change_flags(node, |old| {
+        let flags = new(old);
+        match (old ^ flags) & LOGGED_CONTENT != 0 && !is_capable(who, Capability::SysResource) {
+            true => Err(Errno::Perm.into()),
+            false => Ok(flags),
+        }
+    })?;
+    Ok(Vec::new())
 }
 
 /// Whether one changes what stat(2) shows.

@@ -21,6 +21,17 @@ pub struct Who {
     pub pid: u32,
 }
 
+/// A change of attributes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// The new attributes.
+    pub set: SetAttr,
+    /// The kernel names an open file: it sends its own times so, and cuts of open files.
+    pub open: bool,
+    /// Set-id bits and capabilities of the file go with a cut: the caller has no CAP_FSETID.
+    pub strip: bool,
+}
+
 /// A name's inode; the kernel remembers it until it tells that it forgot it.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -104,7 +115,7 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// Changes attributes; gives them all.
-    fn set_attr(&self, who: Who, ino: INodeNo, set: SetAttr) -> Answer<FileAttr>;
+    fn set_attr(&self, who: Who, ino: INodeNo, change: Change) -> Answer<FileAttr>;
 
     /// Where a symlink leads.
     fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>>;
@@ -196,8 +207,8 @@ pub trait Service: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// The names of all attributes, each with a zero behind.
-    fn list_xattrs(&self, _ino: INodeNo) -> Answer<Vec<u8>> {
+    /// The names of all attributes that the caller may see, each with a zero behind.
+    fn list_xattrs(&self, _who: Who, _ino: INodeNo) -> Answer<Vec<u8>> {
         Err(Errno::ENOSYS)
     }
 

@@ -200,6 +200,12 @@ impl Operations {
 
     /// Sets the flags of chattr(1) (FS_IOC_SETFLAGS).
     pub fn set_flags(&self, node: &Node, flags: u32) -> Result<()> {
+        self.change_flags(node, |_| Ok(flags))
+    }
+
+    /// As [`Operations::set_flags`]. `change` makes the new flags from those that the inode has, which stand still meanwhile, or
+    /// refuses.
+    pub fn change_flags(&self, node: &Node, change: impl FnOnce(u32) -> Result<u32>) -> Result<()> {
         let inode = &node.0;
         let st = self.st();
         if !matches!(inode.ftype, FileType::Regular | FileType::Directory) {
@@ -207,6 +213,7 @@ impl Operations {
         }
         let _lock = inode.write_lock()?;
         let old = inode.flags();
+        let flags = change(old.bits())?;
         // chattr(1) hands back what it was given, so known flags that cannot be changed are passed over.
         let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;
         if !inode.is_dir() && wanted.intersects(OF_DIRECTORIES) {
@@ -248,20 +255,43 @@ impl Operations {
     }
 
     /// Takes set-user-id, set-group-id and capabilities away, as a change of owner or content by somebody without privileges does.
-    /// Set-group-id stays where the group may not execute, if the one who makes the change is a `member` of it.
-    pub fn drop_privileges(&self, node: &Node, member: bool) -> Result<()> {
+    /// Set-group-id stays where the group may not execute, if the caller `is_member` of the group that is named.
+    pub fn drop_privileges(&self, node: &Node, is_member: impl Fn(u32) -> bool) -> Result<()> {
         if node.0.ftype != FileType::Regular {
             return Ok(());
         }
-        let mode = node.0.mode();
-        let stripped = if member { file::strip_mode(mode) } else { mode & !(MODE_SETUID | MODE_SETGID) };
-        if stripped != mode {
-            self.set_attr(node, &SetAttr { mode: Some(stripped & 0o7777), ..Default::default() })?;
+        let stripped = |mode: u16, gid: u32| match mode & MODE_SETGID != 0 && !is_member(gid) {
+            true => mode & !(MODE_SETUID | MODE_SETGID),
+            false => file::strip_mode(mode),
+        };
+        if node.0.mode() & (MODE_SETUID | MODE_SETGID) != 0 {
+            self.change_mode(node, stripped)?;
         }
         match self.get_xattr(node, CAPABILITY).is_ok() {
             true => self.remove_xattr(node, CAPABILITY),
             false => Ok(()),
         }
+    }
+
+    /// Changes permission bits to the result of `change` for the mode and the group, both of which stand still meanwhile. `change`
+    /// must not use the file system.
+    ///
+    /// # Errors
+    /// As [`Operations::set_attr`].
+    pub fn change_mode(&self, node: &Node, change: impl Fn(u16, u32) -> u16) -> Result<()> {
+        let inode = &node.0;
+        self.st().writable()?;
+        self.with_space(|| {
+            let _lock = inode.write_lock()?;
+            let (mode, gid) = (inode.mode(), inode.body().gid);
+            let new = change(mode, gid);
+            if new == mode {
+                return Ok(());
+            }
+            let set = SetAttr { mode: Some(new & 0o7777), ..SetAttr::default() };
+            check_changeable(inode, &set)?;
+            self.set_body(inode, &set)
+        })
     }
 
     /// Whether `who` may do what only the owner may.
@@ -276,7 +306,11 @@ fn check_changeable(inode: &Inode, set: &SetAttr) -> Result<()> {
     }
     let flags = inode.flags();
     let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-    let times = matches!(set.atime.or(set.mtime), Some(TimeSet::At(_)));
+    // Only a request for the current time in both is none for times of the caller's own. A cache that keeps times sends its own
+    // current time as modification time and as change time.
+    let is_now = |time: TimeSet| time == TimeSet::Now || set.ctime.is_some_and(|ctime| time == TimeSet::At(ctime));
+    let touched = set.atime == Some(TimeSet::Now) && set.mtime.is_some_and(is_now);
+    let times = (set.atime.is_some() || set.mtime.is_some()) && !touched;
     match flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && (owner || times) {
         true => Err(Errno::Perm.into()),
         false => Ok(()),

@@ -6,17 +6,18 @@
 mod work;
 
 use crate::cached::Writers;
+use crate::caller::{Capability, is_capable};
 use crate::control::{self, Pages};
 use crate::convert::{disk_ino, file_attr, kind, protocol_ino};
 use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
 use crate::reply::guarded;
-use crate::service::{Answer, Data, Entry, Listed, Service, Tell, Wants, Who};
+use crate::service::{Answer, Change, Data, Entry, Listed, Service, Tell, Wants, Who};
 use crate::stats;
 use extant::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
-    RenameFlags as Rename, SetAttr, Timestamp, Usage, XattrMode,
+    RenameFlags as Rename, Timestamp, Usage, XattrMode,
 };
 use fuser::{FileAttr, INodeNo, WriteFlags};
 use std::io;
@@ -158,8 +159,8 @@ impl Service for Server {
         })
     }
 
-    fn set_attr(&self, who: Who, ino: INodeNo, set: SetAttr) -> Answer<FileAttr> {
-        guarded(|| self.change(who, ino, set))
+    fn set_attr(&self, who: Who, ino: INodeNo, change: Change) -> Answer<FileAttr> {
+        guarded(|| self.change(who, ino, change))
     }
 
     fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>> {
@@ -353,11 +354,8 @@ impl Service for Server {
         guarded(|| self.ops.get_xattr(&self.node(ino)?, name))
     }
 
-    fn list_xattrs(&self, ino: INodeNo) -> Answer<Vec<u8>> {
-        guarded(|| {
-            let names = self.ops.list_xattrs(&self.node(ino)?)?;
-            Ok(names.into_iter().flat_map(|n| n.into_iter().chain([0])).collect())
-        })
+    fn list_xattrs(&self, who: Who, ino: INodeNo) -> Answer<Vec<u8>> {
+        guarded(|| self.listed_attributes(who, ino))
     }
 
     fn remove_xattr(&self, ino: INodeNo, name: &[u8]) -> Answer<()> {
@@ -369,7 +367,7 @@ impl Service for Server {
             control::STATS => self.stats_page(who, ino, input),
             control::SET => self.set_tunable(who, ino, input),
             _ => {
-                let out = ioctl::answer(&self.ops, who.uid, &self.node(ino)?, cmd, input)?;
+                let out = ioctl::answer(&self.ops, who, &self.node(ino)?, cmd, input)?;
                 if ioctl::changes_flags(cmd) {
                     self.flags_changed(ino);
                 }
@@ -383,9 +381,9 @@ impl Service for Server {
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
             self.ops.allocate(&node, Self::falloc(mode)?, offset, length)?;
-            match who.uid {
-                0 => Ok(()),
-                _ => self.drop_privileges(who, &node),
+            match is_capable(who, Capability::FileSetId) {
+                true => Ok(()),
+                false => self.drop_privileges(who, &node),
             }
         })
     }
@@ -415,8 +413,11 @@ impl Service for Server {
     }
 
     fn copy(&self, who: Who, from: (INodeNo, u64), to: (INodeNo, u64), len: u64) -> Answer<usize> {
-        let kill = if who.uid == 0 { WriteFlags::empty() } else { WriteFlags::FUSE_WRITE_KILL_SUIDGID };
         guarded(|| {
+            let kill = match is_capable(who, Capability::FileSetId) {
+                true => WriteFlags::empty(),
+                false => WriteFlags::FUSE_WRITE_KILL_SUIDGID,
+            };
             let source = self.node(from.0)?;
             let mut data = vec![0; len.min(COPY) as usize];
             let len = self.ops.read_direct(&source, from.1, &mut data)?;

@@ -3,13 +3,21 @@
 use super::*;
 use crate::caller::is_member;
 use crate::convert::system_time;
-use extant::{TimeSet, Timestamp};
+use extant::{SetAttr, TimeSet, Timestamp};
 
 /// The attribute that an access ACL is kept in.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
+/// The namespace of attributes that only administrators see.
+const TRUSTED: &[u8] = b"trusted.";
+
 /// Set-group-id in a mode.
 const SET_GROUP: u16 = 0o2000;
+
+/// Whether set-group-id of this group survives a change by the caller.
+fn keeps_group(who: Who, gid: u32) -> bool {
+    is_member(who, gid) || is_capable(who, Capability::FileSetId)
+}
 
 impl Server {
     pub(super) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
@@ -55,15 +63,15 @@ impl Server {
         self.entry(&self.new_node(who, at, mode, umask, what)?)
     }
 
-    pub(super) fn change(&self, who: Who, ino: INodeNo, mut set: SetAttr) -> Result<FileAttr, Error> {
+    pub(super) fn change(&self, who: Who, ino: INodeNo, change: Change) -> Result<FileAttr, Error> {
         let node = self.node(ino)?;
+        let mut set = change.set;
         let times = set.atime.is_some() || set.mtime.is_some();
         let others = set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
-        // So the times arrive that the kernel kept; and a chown that changes neither owner nor group names nothing.
-        set.kept = times && !others && set.atime.is_none();
+        set.kept = !others && Self::is_kept(&node, change);
+        // A chown that changes neither owner nor group names nothing.
         let owner = set.uid.is_some() || set.gid.is_some() || !times && !others;
-        let cut_by_user = set.size.is_some() && who.uid != 0;
-        if owner || cut_by_user {
+        if owner || set.size.is_some() && change.strip {
             self.drop_privileges(who, &node)?;
         }
         let by_caller = !set.kept || matches!(set.mtime, Some(TimeSet::At(t)) if self.predates(ino, t));
@@ -82,6 +90,13 @@ impl Server {
         };
         self.writers.tell_blocks(ino, blocks, || self.notices.blocks_told(ino));
         Ok(self.file_attr(&attr))
+    }
+
+    /// Whether these are times that the kernel kept of changes made before. They come with the change time, in the name of a file that
+    /// is open for writing. If none is, only a change time was kept: of a link or a rename.
+    fn is_kept(node: &Node, Change { set, open, .. }: Change) -> bool {
+        let both = set.atime.is_none() && set.ctime.is_some();
+        both && matches!(set.mtime, Some(TimeSet::At(t)) if open || t == node.attr().mtime)
     }
 
     /// Whether a time is older than what the kernel may have kept of writes.
@@ -105,10 +120,7 @@ impl Server {
     }
 
     pub(super) fn drop_privileges(&self, who: Who, node: &Node) -> Result<(), Error> {
-        let attr = node.attr();
-        // Only there the groups matter.
-        let member = attr.mode & SET_GROUP == 0 || who.uid == 0 || is_member(who, attr.gid);
-        self.ops.drop_privileges(node, member)
+        self.ops.drop_privileges(node, |gid| keeps_group(who, gid))
     }
 
     /// An ACL stands for a mode: set by somebody outside the file's group, it takes set-group-id away.
@@ -122,14 +134,21 @@ impl Server {
     ) -> Result<(), Error> {
         let node = self.node(ino)?;
         self.ops.set_xattr(&node, name, value, mode)?;
-        if name == ACCESS_ACL && who.uid != 0 {
-            let attr = node.attr();
-            if attr.mode & SET_GROUP != 0 && !is_member(who, attr.gid) {
-                let mode = Some(attr.mode & 0o7777 & !SET_GROUP);
-                self.ops.set_attr(&node, &SetAttr { mode, ..SetAttr::default() })?;
-            }
+        if name == ACCESS_ACL && node.attr().mode & SET_GROUP != 0 {
+            let kept = |mode, gid| if keeps_group(who, gid) { mode } else { mode & !SET_GROUP };
+            self.ops.change_mode(&node, kept)?;
         }
         Ok(())
+    }
+
+    /// Names of attributes, each with a zero behind. The kernel shows those of administrators to no others.
+    pub(super) fn listed_attributes(&self, who: Who, ino: INodeNo) -> Result<Vec<u8>, Error> {
+        let mut names = self.ops.list_xattrs(&self.node(ino)?)?;
+        let is_trusted = |name: &Vec<u8>| name.starts_with(TRUSTED);
+        if names.iter().any(is_trusted) && !is_capable(who, Capability::SysAdmin) {
+            names.retain(|name| !is_trusted(name));
+        }
+        Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
     }
 
     /// An ioctl changed attributes of an open file.
@@ -267,13 +286,13 @@ impl Server {
         })
     }
 
-    /// A page of the counters, on the root directory, for root and for the one who mounted it.
+    /// A page of the counters, on the root directory, for administrators and for the user who mounted it.
     pub(super) fn stats_page(&self, who: Who, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.may_control(who, ino)?;
         self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
     }
 
-    /// Sets a tunable, on the root directory, for root and for the one who mounted it.
+    /// Sets a tunable, on the root directory, for administrators and for the user who mounted it.
     pub(super) fn set_tunable(&self, who: Who, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.may_control(who, ino)?;
         let (name, value) = control::setting(input).ok_or(Errno::Inval)?;
@@ -290,7 +309,8 @@ impl Server {
         if ino != INodeNo::ROOT {
             return Err(Errno::NotTy.into());
         }
-        if who.uid != 0 && who.uid != self.owner {
+        let is_owner = self.owner != 0 && who.uid == self.owner;
+        if !is_owner && !is_capable(who, Capability::SysAdmin) {
             return Err(Errno::Acces.into());
         }
         Ok(())

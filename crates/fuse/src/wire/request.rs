@@ -5,7 +5,7 @@ use super::{list, reply};
 use crate::caller;
 use crate::convert::{decode_rdev, errno, type_of_mode};
 use crate::flags::LONGEST_NAME;
-use crate::service::{Answer, Data, Service, Who};
+use crate::service::{Answer, Change, Data, Service, Who};
 use extant::{FileType, New, SetAttr, TimeSet, Timestamp};
 use fuser::{Errno, INodeNo, WriteFlags};
 use zerocopy::FromBytes;
@@ -36,9 +36,9 @@ fn time(now: bool, sec: i64, nsec: u32) -> TimeSet {
     if now { TimeSet::Now } else { TimeSet::At(Timestamp { sec, nsec }) }
 }
 
-fn changes(a: &SetAttrIn) -> SetAttr {
+fn changes(a: &SetAttrIn) -> Change {
     let valid = |bit: u32| a.valid & bit != 0;
-    SetAttr {
+    let set = SetAttr {
         mode: valid(set::MODE).then_some((a.mode & 0o7777) as u16),
         uid: valid(set::UID).then_some(a.uid),
         gid: valid(set::GID).then_some(a.gid),
@@ -47,7 +47,8 @@ fn changes(a: &SetAttrIn) -> SetAttr {
         mtime: valid(set::MTIME).then(|| time(valid(set::MTIME_NOW), a.mtime, a.mtime_nsec)),
         ctime: valid(set::CTIME).then_some(Timestamp { sec: a.ctime, nsec: a.ctime_nsec }),
         ..SetAttr::default()
-    }
+    };
+    Change { set, open: valid(set::OPEN), strip: valid(set::KILL_SET_IDS) }
 }
 
 impl Call<'_> {
@@ -250,7 +251,7 @@ fn xattr(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize>
         }
         op::REMOVEXATTR => return service.remove_xattr(node, call.name()?).map(|()| 0),
         op::GETXATTR => service.xattr(node, call.name()?)?,
-        _ => service.list_xattrs(node)?,
+        _ => service.list_xattrs(call.who(), node)?,
     };
     match call.arg::<GetXattrIn>()?.size as usize {
         0 => reply::only(call.payload, &GetXattrOut { size: value.len() as u32, padding: 0 }),

@@ -225,5 +225,7 @@ pub mod set {
     pub const MTIME: u32 = 1 << 5;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
+    pub const OPEN: u32 = 1 << 6;
     pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SET_IDS: u32 = 1 << 11;
 }

@@ -51,7 +51,7 @@ mod call {
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
-fn label(dir: &File) -> io::Result<Vec<u8>> {
+pub fn label(dir: &File) -> io::Result<Vec<u8>> {
     let mut bytes = [0; LABEL];
     // SAFETY: the number tells the kernel that it writes LABEL bytes.
     unsafe { call::label(dir.as_raw_fd(), &raw mut bytes) }?;
@@ -59,7 +59,7 @@ fn label(dir: &File) -> io::Result<Vec<u8>> {
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
-fn set_label(dir: &File, label: &[u8]) -> io::Result<i32> {
+pub fn set_label(dir: &File, label: &[u8]) -> io::Result<i32> {
     let mut bytes = [0; LABEL];
     bytes[..label.len()].copy_from_slice(label);
     // SAFETY: the number tells the kernel that it reads LABEL bytes.
@@ -74,7 +74,7 @@ fn trim(dir: &File, mut range: Range) -> io::Result<bool> {
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
-fn shut_down(dir: &Path) -> io::Result<i32> {
+pub fn shut_down(dir: &Path) -> io::Result<i32> {
     // With the log flushed.
     let mut how = 1;
     // SAFETY: the kernel reads and writes no more than this number.

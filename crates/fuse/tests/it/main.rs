@@ -11,6 +11,7 @@ mod nameless;
 mod names;
 mod oracle;
 mod permissions;
+mod privileges;
 mod quota;
 mod ranges;
 mod real;

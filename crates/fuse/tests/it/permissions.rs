@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
-const USER: u32 = 1000;
+pub const USER: u32 = 1000;
 const GROUP: u32 = 2000;
 
 /// Flags that say how the inode is stored (extents, htree, inline data): they are handed back as they were.
 const KEPT: u32 = 0x0008_0000 | 0x1000 | 0x1000_0000;
 
-fn mode(path: &Path) -> io::Result<String> {
+pub fn mode(path: &Path) -> io::Result<String> {
     fs::symlink_metadata(path).map(|m| format!("{:o} {} {}", m.mode(), m.uid(), m.gid()))
 }
 
@@ -26,7 +26,7 @@ fn copy_within(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
@@ -39,7 +39,7 @@ fn mkdir(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// A file of the user's that is set-user-id and set-group-id.
-fn privileged(path: &Path, bits: u32) -> File {
+pub fn privileged(path: &Path, bits: u32) -> File {
     let file = create(path, 0o666).expect("create");
     file.write_all_at(&[1; 10_000], 0).expect("write");
     chown(path, Some(USER), Some(GROUP)).expect("chown");
@@ -243,7 +243,7 @@ pub fn set_group_id_and_who_belongs_to_the_group() {
     });
 }
 
-fn set_flags(path: &Path, flags: IFlags) -> rustix::io::Result<()> {
+pub fn set_flags(path: &Path, flags: IFlags) -> rustix::io::Result<()> {
     let file =
         rustix::fs::open(path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
     let kept = IFlags::from_bits_retain(ioctl_getflags(&file)?.bits() & KEPT);

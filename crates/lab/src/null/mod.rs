@@ -6,7 +6,7 @@ mod tree;
 
 use extant::{New, SetAttr, TimeSet, Timestamp};
 use extant_fuse::MountOptions;
-use extant_fuse::bare::{Answer, Data, Entry, Listed, Service, Wants, Who};
+use extant_fuse::bare::{Answer, Change, Data, Entry, Listed, Service, Wants, Who};
 use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -83,7 +83,7 @@ impl Service for NullServer {
         self.tree.node(ino.0).map(|node| node.attr())
     }
 
-    fn set_attr(&self, _who: Who, ino: INodeNo, set: SetAttr) -> Answer<FileAttr> {
+    fn set_attr(&self, _who: Who, ino: INodeNo, Change { set, .. }: Change) -> Answer<FileAttr> {
         self.tree.node(ino.0).map(|node| node.change(|attr| change(attr, &set)))
     }
 

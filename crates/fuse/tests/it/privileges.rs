@@ -1,0 +1,247 @@
+//! Privileges go by the capabilities of the thread that asks, in the user namespace of the mount, as with the kernel's ext4.
+
+use crate::oracle::{Notes, as_user, same_as_kernel};
+use crate::permissions::{USER, mode, privileged, set_flags, set_mode};
+use rustix::fs::{AtFlags, CWD, IFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, utimensat};
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+/// Programs that start another one as root and as a user, each with and without a capability; and as root of another user namespace.
+fn persons(capability: &str) -> Vec<Vec<String>> {
+    let user = "setpriv --reuid 1000 --regid 1000 --clear-groups";
+    [
+        "env".to_string(),
+        format!("setpriv --inh-caps=-{capability} --bounding-set=-{capability}"),
+        user.to_string(),
+        format!("{user} --inh-caps=+{capability} --ambient-caps=+{capability}"),
+        "unshare --user --map-root-user".to_string(),
+    ]
+    .iter()
+    .map(|line| line.split(' ').map(String::from).collect())
+    .collect()
+}
+
+/// Notes how a program ends for each of them; `before` prepares, `after` looks.
+fn by_all(
+    dir: &Path,
+    notes: &mut Notes,
+    capability: &str,
+    program: &[&str],
+    before: impl Fn(),
+    after: impl Fn(&mut Notes),
+) {
+    for person in persons(capability) {
+        before();
+        let args: Vec<&str> = person[1..].iter().map(String::as_str).chain(program.iter().copied()).collect();
+        notes.program(dir, &person[0], &args);
+        after(notes);
+    }
+}
+
+#[test]
+pub fn administration_goes_by_capability() {
+    same_as_kernel("default", |dir, notes| {
+        let root = File::open(dir).expect("open");
+        by_all(dir, notes, "sys_admin", &["fstrim", "."], || (), |_| ());
+        // The thread keeps the capability, which is none of files.
+        let set = as_user(USER, USER, || crate::control::set_label(&root, b"by a user"));
+        notes.call("a user with the capability sets the label", set);
+        notes.call("label", crate::control::label(&root));
+    });
+}
+
+#[test]
+pub fn a_user_with_the_capability_shuts_down() {
+    let mut served = crate::served::Served::new("default");
+    let dir = served.dir();
+    as_user(USER, USER, || crate::control::shut_down(dir)).expect("shutdown");
+    let refused = fs::create_dir(served.path("late")).expect_err("nothing changes");
+    assert_eq!(refused.raw_os_error(), Some(nix::libc::EIO));
+    served.let_go();
+    extant_testkit::e2fsck::recover(served.image()).assert_clean();
+}
+
+#[test]
+pub fn logged_content_needs_the_capability() {
+    same_as_kernel("default", |dir, notes| {
+        let path = dir.join("f");
+        let own = |uid| {
+            fs::write(&path, b"content").expect("write");
+            std::os::unix::fs::chown(&path, Some(uid), Some(uid)).expect("chown");
+        };
+        for owner in [0, USER] {
+            by_all(
+                dir,
+                notes,
+                "sys_resource",
+                &["chattr", "+j", "f"],
+                || own(owner),
+                |notes| notes.program(dir, "lsattr", &["f"]),
+            );
+        }
+        fs::create_dir(dir.join("d")).expect("mkdir");
+        by_all(
+            dir,
+            notes,
+            "sys_resource",
+            &["chattr", "+j", "d"],
+            || (),
+            |notes| notes.program(dir, "lsattr", &["-d", "d"]),
+        );
+    });
+}
+
+#[test]
+pub fn set_id_bits_go_by_capability() {
+    same_as_kernel("default", |dir, notes| {
+        let path = dir.join("f");
+        for bits in [0o6777, 0o2767] {
+            for change in [
+                ["truncate", "-s", "5", "f"].as_slice(),
+                &["sh", "-c", ": >f"],
+                &["sh", "-c", "echo more >>f; sync f"],
+                &["fallocate", "-l", "50000", "f"],
+                &["fallocate", "-p", "-l", "4096", "f"],
+                &["dd", "if=/dev/zero", "of=f", "bs=4096", "count=1", "conv=notrunc", "oflag=direct", "status=none"],
+            ] {
+                let before = || {
+                    let _ = fs::remove_file(&path);
+                    privileged(&path, bits);
+                    set_mode(&path, bits).expect("chmod");
+                };
+                by_all(dir, notes, "fsetid", change, before, |notes| notes.call("mode", mode(&path)));
+            }
+        }
+    });
+}
+
+#[test]
+pub fn trusted_names_are_listed_by_capability() {
+    same_as_kernel("default", |dir, notes| {
+        for name in ["f", "only trusted"] {
+            let path = dir.join(name);
+            fs::write(&path, b"content").expect("write");
+            set_mode(&path, 0o644).expect("chmod");
+            for (attribute, value) in [("trusted.a", "1"), ("user.b", "2"), ("trusted.c", "3")] {
+                if name == "f" || attribute.starts_with("trusted.") {
+                    rustix::fs::setxattr(&path, attribute, value.as_bytes(), XattrFlags::empty()).expect("setxattr");
+                }
+            }
+            let length = || rustix::fs::listxattr(&path, &mut [0; 0][..]);
+            notes.call("length", length());
+            by_all(dir, notes, "sys_admin", &["getfattr", "-m", "-", "-d", name], || (), |_| ());
+        }
+    });
+}
+
+/// Sets access and modification time in all ways that the system call has, each when the clock shows another time than the file.
+fn touch_all(notes: &mut Notes, label: &str, path: &Path) {
+    let age = || fs::metadata(path).and_then(|m| m.modified()).expect("stat").elapsed().unwrap_or_default();
+    let time = |tv_nsec| Timespec { tv_sec: 77, tv_nsec };
+    let times = [("now", UTIME_NOW), ("kept", UTIME_OMIT), ("set", 5)];
+    for (accessed, last_access) in times {
+        for (modified, last_modification) in times {
+            let times = Timestamps { last_access: time(last_access), last_modification: time(last_modification) };
+            while age() < std::time::Duration::from_millis(20) {
+                std::thread::yield_now();
+            }
+            let outcome = utimensat(CWD, path, &times, AtFlags::empty());
+            notes.call(format!("{label}: accessed {accessed}, modified {modified}"), outcome);
+        }
+    }
+    let shown = fs::metadata(path).map(|m| (m.atime() == 77, m.mtime() == 77)).expect("stat");
+    notes.value(format!("{label}: set"), shown);
+}
+
+#[test]
+pub fn times_of_immutable_and_append_only_files() {
+    same_as_kernel("default", |dir, notes| {
+        let (file, sub, fifo) = (dir.join("file"), dir.join("sub"), dir.join("fifo"));
+        fs::write(&file, b"content").and_then(|()| fs::create_dir(&sub)).expect("new ones");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("mkfifo");
+        symlink("file", dir.join("link")).expect("symlink");
+        for path in [&file, &sub] {
+            for flags in [IFlags::IMMUTABLE, IFlags::APPEND, IFlags::empty()] {
+                notes.call("flags", set_flags(path, flags));
+                touch_all(notes, &format!("{:?} {flags:?}", path.file_name()), path);
+                if path == &file && flags == IFlags::APPEND {
+                    // Open for writing, with times that the kernel keeps.
+                    let open = File::options().append(true).open(path).expect("open");
+                    std::io::Write::write_all(&mut &open, b"more").expect("append");
+                    touch_all(notes, "written to", path);
+                    notes.call("fsync", open.sync_all());
+                }
+            }
+        }
+        touch_all(notes, "fifo", &fifo);
+    });
+}
+
+/// The kernel copies a file up with the credentials of the mounter, in the name of a thread without privileges.
+#[test]
+fn a_file_is_copied_up_with_trusted_attributes() {
+    let mut served = crate::served::Served::new("default");
+    let file = served.path("file");
+    fs::write(&file, b"content").expect("write");
+    set_mode(&file, 0o666).expect("chmod");
+    rustix::fs::setxattr(&file, "trusted.a", b"1", XattrFlags::empty()).expect("setxattr");
+    let layers = extant_testkit::scratch::Scratch::new();
+    let [upper, work, merged] = ["upper", "work", "merged"].map(|name| layers.dir(name));
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", served.dir().display(), upper.display(), work.display());
+    nix::mount::mount(Some("overlay"), &merged, Some("overlay"), nix::mount::MsFlags::empty(), Some(options.as_str()))
+        .expect("an overlay");
+    let append = format!("echo more >>{}/file", merged.display());
+    let user = ["--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", &append];
+    let appended = extant_testkit::tool::run("setpriv", &user);
+    let kept = rustix::fs::getxattr(upper.join("file"), "trusted.a", &mut [0; 8][..]);
+    let seen = std::process::Command::new("setpriv")
+        .args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "getfattr", "-m", "-"])
+        .arg(merged.join("file"))
+        .output();
+    nix::mount::umount(&merged).expect("unmount");
+    appended.must_succeed();
+    assert_eq!(kept, Ok(1), "copied up");
+    assert_eq!(seen.expect("getfattr").stdout, b"", "not shown to a user");
+    served.unmount();
+}
+
+/// A program that is started closes files, and the kernel sends what it kept of them in the name of a thread of which `/proc` shows
+/// little meanwhile.
+#[test]
+pub fn a_program_closes_changed_files_while_it_starts() {
+    let mut served = crate::served::Served::new("default");
+    let path = served.path("file");
+    for round in 0..40u8 {
+        let file = File::options().create(true).write(true).truncate(false).open(&path).expect("open");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "exec 9>>\"$1\"; echo more >&9; exec true", "sh"]).arg(&path);
+        std::os::unix::fs::FileExt::write_all_at(&file, &[round; 5000], 0).expect("write");
+        // The child has a copy of the descriptor until it is another program.
+        let mut child = command.spawn().expect("a program");
+        drop(file);
+        assert!(child.wait().expect("it ends").success(), "round {round}");
+    }
+    served.unmount();
+}
+
+/// The kernel keeps times of changes that were made before the file was sealed: they arrive all the same.
+#[test]
+pub fn kept_times_of_a_sealed_file_arrive() {
+    same_as_kernel("default", |dir, notes| {
+        for flags in [IFlags::IMMUTABLE, IFlags::APPEND] {
+            let path = dir.join(format!("{flags:?}"));
+            fs::write(&path, b"content").expect("write");
+            let open = File::options().append(true).open(&path).expect("open");
+            std::io::Write::write_all(&mut &open, b"more").expect("append");
+            fs::hard_link(&path, dir.join("other")).expect("link");
+            notes.call("seal", set_flags(&path, flags));
+            notes.call("fsync", open.sync_all());
+            drop(open);
+            notes.call("sync", nix::unistd::syncfs(File::open(dir).expect("open")));
+            notes.call("unseal", set_flags(&path, IFlags::empty()));
+            fs::remove_file(dir.join("other")).expect("unlink");
+        }
+    });
+}
