@@ -13,6 +13,7 @@ pub mod control;
 mod convert;
 mod flags;
 mod fusermount;
+mod held;
 mod ioctl;
 mod kernel;
 mod mount;

@@ -5,7 +5,9 @@
 
 use crate::clone::another;
 use crate::connection::{BUFFER, forgets, join, needed, next};
+use crate::held::HeldWrites;
 use crate::pool::Pool;
+use crate::reply::caught;
 use crate::service::{Answer, Service};
 use crate::wire::structs::{InHeader, OutHeader, argument, op};
 use crate::wire::{Call, answer, writes_past_pages};
@@ -36,10 +38,12 @@ pub fn start(
 
 fn serve(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usize) -> io::Result<()> {
     let pool = Arc::new(Pool::start(WAITERS, threads / 2)?);
+    let held = HeldWrites::new();
     let served = std::thread::scope(|scope| {
         let spawn = |number: usize| {
             let fuse = if number == 0 { fuse.clone() } else { Arc::new(another(&fuse)?) };
-            let reader = Reader { fuse, service: service.clone(), pool: pool.clone(), buf: vec![0; BUFFER] };
+            let (pool, held) = (pool.clone(), held.clone());
+            let reader = Reader { fuse, service: service.clone(), pool, held, buf: vec![0; BUFFER] };
             let name = format!("extant-fuse-{number}");
             Builder::new().name(name).spawn_scoped(scope, move || needed(dir, || reader.run()))
         };
@@ -58,6 +62,7 @@ struct Reader<S: Service> {
     fuse: Arc<File>,
     service: Arc<S>,
     pool: Arc<Pool>,
+    held: Arc<HeldWrites>,
     buf: Vec<u8>,
 }
 
@@ -65,14 +70,17 @@ impl<S: Service> Reader<S> {
     /// Serves until the mount ends.
     fn run(mut self) -> io::Result<()> {
         while let Some(len) = next(&self.fuse, &mut self.buf)? {
-            self.request(len);
+            let request = self.buf.get(..len).unwrap_or_default();
+            let Ok((head, _)) = InHeader::read_from_prefix(request) else { continue };
+            if caught(|| self.request(head, len)).is_none() {
+                fail(&self.fuse, &head);
+            }
         }
         Ok(())
     }
 
-    fn request(&mut self, len: usize) {
+    fn request(&mut self, head: InHeader, len: usize) {
         let request = self.buf.get(..len).unwrap_or_default();
-        let Ok((head, _)) = InHeader::read_from_prefix(request) else { return };
         let node = INodeNo(head.node);
         match head.opcode {
             op::FORGET | op::BATCH_FORGET | op::INTERRUPT => {
@@ -89,7 +97,7 @@ impl<S: Service> Reader<S> {
         }
     }
 
-    /// What was written past the kernel's pages is answered when pages from before are dropped.
+    /// What was written past the kernel's pages is answered when pages from before are dropped, if it may wait for that.
     fn write(&mut self, head: InHeader, len: usize) {
         let node = INodeNo(head.node);
         let arg = self.buf.get(size_of::<InHeader>()..len).unwrap_or_default();
@@ -98,10 +106,16 @@ impl<S: Service> Reader<S> {
         if !past_pages || !self.service.outdates_pages(node) {
             return send(&self.fuse, reply);
         }
+        let Some(hold) = self.held.hold() else {
+            self.service.write_back_later(node);
+            return send(&self.fuse, reply);
+        };
         let (fuse, service, reply) = (self.fuse.clone(), self.service.clone(), reply.to_vec());
         self.pool.run(move || {
-            service.write_back(node);
+            // What was written stays written if this fails.
+            let _ = caught(|| service.write_back(node));
             send(&fuse, &reply);
+            drop(hold);
         });
     }
 
@@ -112,10 +126,15 @@ impl<S: Service> Reader<S> {
         buf.resize(len + SHORT, 0);
         move || {
             let Ok((head, _)) = InHeader::read_from_prefix(&buf) else { return };
-            if written_first {
-                service.write_back(INodeNo(head.node));
+            let done = caught(|| {
+                if written_first {
+                    service.write_back(INodeNo(head.node));
+                }
+                respond(&fuse, &*service, head, &mut buf, len);
+            });
+            if done.is_none() {
+                fail(&fuse, &head);
             }
-            respond(&fuse, &*service, head, &mut buf, len);
         }
     }
 }
@@ -137,6 +156,12 @@ fn prepare<'a>(service: &impl Service, head: InHeader, buf: &'a mut [u8], len: u
     let reply = buf.get_mut(start - size_of::<OutHeader>()..start + size)?;
     reply[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
     Some(reply)
+}
+
+/// Answers a request whose handler panicked. The kernel refuses the answer if there was one before.
+fn fail(fuse: &File, head: &InHeader) {
+    let reply = OutHeader { len: size_of::<OutHeader>() as u32, error: -Errno::EIO.code(), unique: head.unique };
+    send(fuse, reply.as_bytes());
 }
 
 fn send(mut fuse: &File, reply: &[u8]) {

@@ -10,6 +10,7 @@ mod slot;
 
 use crate::connection::{forgets, join, needed};
 use crate::flags::MAX_REQUEST;
+use crate::held::HeldWrites;
 use crate::service::Service;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -63,7 +64,7 @@ pub fn start(service: Arc<impl Service>, fuse: Arc<File>, dir: &Path) -> io::Res
 
 fn serve(service: &Arc<impl Service>, fuse: &Arc<File>, dir: &Path, queues: u16) -> io::Result<()> {
     let others = Arc::new(Others::start()?);
-    let staff = Arc::new(Staff { service: service.clone(), pace: Pace::default() });
+    let staff = Arc::new(Staff { service: service.clone(), pace: Pace::default(), held: HeldWrites::new() });
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
     let served = std::thread::scope(|scope| {
         let spawn = |name: String, work: Box<dyn FnOnce() -> io::Result<()> + Send>| {

@@ -13,20 +13,26 @@
 //! - No other request waits for requests: not on the threads of the rings, not on those for what takes long.
 //!
 //! So whatever waits in a queue's line is taken as soon as that slot is free, and it becomes free.
+//!
+//! Direct writes are requests in the background, which the kernel bounds over all queues (`held`). Where the bound is met, it sends the
+//! next one of a queue only when one of that queue ends. If all of those wait for pages to be dropped, nothing ends; so each waits for
+//! [`PATIENCE`] at most.
 
 use super::pace::{Pace, Watch};
 use super::slot::{Event, Ring, Slot};
+use crate::held::{HeldWrites, Hold};
 use crate::pool::Pool;
+use crate::reply::caught;
 use crate::service::Service;
 use crate::wire::structs::{InHeader, op};
 use crate::wire::{Call, answer, writes_past_pages};
-use fuser::INodeNo;
+use fuser::{Errno, INodeNo};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Slots of each processor: more than usual programs keep requests under way, so that no search for data is refused. The kernel takes
 /// the slot that was given back last, so those that are not needed cost addresses only.
@@ -38,25 +44,39 @@ const LONG_ONES: usize = 16;
 /// Threads for what makes requests of its own.
 const ASKING: usize = 2;
 
+/// How long a direct write waits for pages to be dropped.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// How long slots are waited for once the mount has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Slots that other threads have answered, whether they waited for requests, and what tells of them.
+/// How another thread has served a slot's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    /// It is answered.
+    Here,
+    /// It is answered, and has waited for requests.
+    Asking,
+    /// It is answered, and wrote past the kernel's pages of this inode.
+    PastPages(INodeNo),
+}
+
+/// Slots that other threads have answered, and what tells of them.
 #[derive(Debug)]
 struct Inbox {
-    done: Mutex<Vec<(Slot, bool)>>,
+    done: Mutex<Vec<(Slot, Served)>>,
     bell: EventFd,
 }
 
 impl Inbox {
-    fn put(&self, slot: Slot, asked: bool) {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((slot, asked));
+    fn put(&self, slot: Slot, served: Served) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((slot, served));
         if let Err(e) = self.bell.write(1) {
             tracing::error!("a reply is late: {e}");
         }
     }
 
-    fn take(&self) -> Vec<(Slot, bool)> {
+    fn take(&self) -> Vec<(Slot, Served)> {
         // Read first: a slot that comes after that rings again.
         let _ = self.bell.read();
         std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner))
@@ -103,6 +123,8 @@ pub struct Staff<S: Service> {
     pub service: Arc<S>,
     /// What takes long.
     pub pace: Pace,
+    /// Writes whose answers wait.
+    pub held: Arc<HeldWrites>,
 }
 
 impl<S: Service> Staff<S> {
@@ -127,13 +149,20 @@ impl<S: Service> Staff<S> {
     fn serve(&self, slot: &mut Slot) {
         let Some((head, arg, payload, len)) = slot.request() else { return };
         let watch = Watch::start();
-        let result = answer(&*self.service, Call { head, arg, payload, len });
+        let result = caught(|| answer(&*self.service, Call { head, arg, payload, len }));
         self.pace.took(head.opcode, watch.time());
-        match result {
+        match result.unwrap_or(Err(Errno::EIO)) {
             Ok(len) => slot.answer(head.unique, 0, len),
             Err(e) => slot.answer(head.unique, -e.code(), 0),
         }
     }
+}
+
+/// A direct write that waits for pages to be dropped. Empty once it is answered.
+type Waiting = Arc<Mutex<Option<(Slot, Hold)>>>;
+
+fn take(waiting: &Waiting) -> Option<(Slot, Hold)> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// The thread's side.
@@ -144,6 +173,8 @@ pub struct Queue<S: Service> {
     inbox: Arc<Inbox>,
     slots: usize,
     asking: Asking,
+    /// Direct writes in the order in which they began to wait, and when they are answered at the latest.
+    waiting: VecDeque<(Instant, Waiting)>,
 }
 
 /// How many slots of each queue requests keep that wait for requests.
@@ -183,7 +214,7 @@ impl<S: Service> Queue<S> {
         }
         ring.listen(bell.as_fd())?;
         let inbox = Arc::new(Inbox { done: Mutex::default(), bell });
-        Ok(Queue { ring, staff, others, inbox, slots, asking: Asking::default() })
+        Ok(Queue { ring, staff, others, inbox, slots, asking: Asking::default(), waiting: VecDeque::new() })
     }
 
     /// Serves until the mount ends.
@@ -191,7 +222,8 @@ impl<S: Service> Queue<S> {
         let (mut gone, mut events) = (0, Vec::new());
         while gone < self.slots {
             let ending = gone > 0;
-            self.ring.wait(ending.then_some(FAREWELL))?;
+            let patience = self.answer_late()?;
+            self.ring.wait(ending.then_some(FAREWELL).or(patience))?;
             self.ring.taken(&mut events);
             if events.is_empty() && ending {
                 tracing::warn!("the kernel keeps {} of {} slots", self.slots - gone, self.slots);
@@ -236,48 +268,76 @@ impl<S: Service> Queue<S> {
         Ok(())
     }
 
-    /// What was written past the kernel's pages is answered when pages from before are dropped; or, where no slot is left to wait with,
-    /// before.
+    /// What was written past the kernel's pages is answered when pages from before are dropped; or before, where it may not wait: no
+    /// slot is left, or too few requests in the background.
     fn written_past_pages(&mut self, slot: Slot, node: INodeNo) -> io::Result<()> {
         if !self.staff.service.outdates_pages(node) {
             return self.ring.give_back(slot);
         }
-        if !self.asking.begin(slot.queue()) {
+        let hold = self.staff.held.hold().filter(|_| self.asking.begin(slot.queue()));
+        let Some(hold) = hold else {
             self.staff.service.write_back_later(node);
             return self.ring.give_back(slot);
-        }
+        };
         let (staff, inbox) = (self.staff.clone(), self.inbox.clone());
+        let waiting: Waiting = Arc::new(Mutex::new(Some((slot, hold))));
+        self.waiting.push_back((Instant::now() + PATIENCE, waiting.clone()));
         self.others.asking.run(move || {
-            staff.service.write_back(node);
-            inbox.put(slot, true);
+            // What was written stays written if this fails.
+            let _ = caught(|| staff.service.write_back(node));
+            if let Some((slot, _hold)) = take(&waiting) {
+                inbox.put(slot, Served::Asking);
+            }
         });
         Ok(())
+    }
+
+    /// Answers direct writes that waited long enough; for how long the next one may still wait.
+    fn answer_late(&mut self) -> io::Result<Option<Duration>> {
+        let now = Instant::now();
+        while let Some((until, waiting)) = self.waiting.front() {
+            let left = until.saturating_duration_since(now);
+            let is_answered = waiting.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+            if !left.is_zero() && !is_answered {
+                return Ok(Some(left));
+            }
+            let late = take(waiting);
+            self.waiting.pop_front();
+            if let Some((slot, _hold)) = late {
+                self.asking.end(slot.queue());
+                self.ring.give_back(slot)?;
+            }
+        }
+        Ok(None)
     }
 
     fn hand_over(&self, mut slot: Slot, asks: bool) {
         let (staff, inbox) = (self.staff.clone(), self.inbox.clone());
         let pool = if asks { &self.others.asking } else { &self.others.long };
         pool.run(move || {
-            let Some((head, arg, ..)) = slot.request() else { return inbox.put(slot, asks) };
+            let served = if asks { Served::Asking } else { Served::Here };
+            let Some((head, arg, ..)) = slot.request() else { return inbox.put(slot, served) };
             let (node, past_pages) = (INodeNo(head.node), writes_past_pages(&head, arg));
             if asks {
-                staff.service.write_back(node);
+                // It is a search, which then finds what was written before.
+                let _ = caught(|| staff.service.write_back(node));
             }
             staff.serve(&mut slot);
-            if past_pages && staff.service.outdates_pages(node) {
-                // This thread may not wait for requests.
-                staff.service.write_back_later(node);
-            }
-            inbox.put(slot, asks);
+            // This thread may not wait for requests: that of the ring decides who does.
+            inbox.put(slot, if past_pages { Served::PastPages(node) } else { served });
         });
     }
 
     fn woken(&mut self) -> io::Result<()> {
-        for (slot, asked) in self.inbox.take() {
-            if asked {
-                self.asking.end(slot.queue());
+        for (slot, served) in self.inbox.take() {
+            match served {
+                Served::Here => self.ring.give_back(slot)?,
+                Served::Asking => {
+                    self.asking.end(slot.queue());
+                    self.ring.give_back(slot)?;
+                }
+                Served::PastPages(node) => self.written_past_pages(slot, node)?,
             }
-            self.ring.give_back(slot)?;
         }
         self.ring.listen(self.inbox.bell.as_fd())
     }

@@ -16,6 +16,7 @@ mod quota;
 mod ranges;
 mod real;
 mod remembered;
+mod resources;
 mod rings;
 mod sealed;
 mod served;
