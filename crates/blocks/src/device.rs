@@ -1,5 +1,6 @@
 //! What every block device can do.
 
+use crate::Claim;
 use extant_sync::Arc;
 use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -84,6 +85,16 @@ pub trait BlockDevice: Send + Sync + Debug {
         let len = self.len();
         Ok((offset < len).then_some(offset..len))
     }
+
+    /// Claims the device for a file system: alone to write, beside other readers to read. Devices are told apart by their
+    /// addresses; a device over another one must pass this on if two of its kind over one device would disturb each other.
+    /// The caller must keep the device as long as the claim.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if this process has claimed the device otherwise.
+    fn claim(&self, exclusive: bool) -> io::Result<Claim> {
+        Claim::new(self, exclusive)
+    }
 }
 
 /// Zeroes a range by writing zeroes.
@@ -165,13 +176,18 @@ macro_rules! forward_device {
             $inner.next_data(offset)
         }
     };
+    (@claim $this:ident $inner:expr) => {
+        fn claim(&$this, exclusive: bool) -> std::io::Result<$crate::Claim> {
+            $inner.claim(exclusive)
+        }
+    };
 }
 
 macro_rules! forward_pointers {
     ($($type:ty),+) => {$(
         impl<D: BlockDevice + ?Sized> BlockDevice for $type {
             forward_device!(self => (**self); len, name, read_only, read_at, write_at, read_vectored_at, write_vectored_at,
-                flush, discard, write_zeroes, set_len, next_data);
+                flush, discard, write_zeroes, set_len, next_data, claim);
         }
     )+};
 }

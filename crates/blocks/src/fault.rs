@@ -142,7 +142,7 @@ impl<D: BlockDevice> FaultDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
-    crate::forward_device!(self => self.inner; len, name, read_only, next_data);
+    crate::forward_device!(self => self.inner; len, name, read_only, next_data, claim);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.run(Op::Read, offset, buf.len() as u64, || self.inner.read_at(buf, offset))

@@ -42,7 +42,7 @@ fn delay(time: Duration) {
 }
 
 impl<D: BlockDevice> BlockDevice for LatencyDevice<D> {
-    crate::forward_device!(self => self.inner; len, name, read_only, set_len, next_data);
+    crate::forward_device!(self => self.inner; len, name, read_only, set_len, next_data, claim);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         delay(self.latency.read);

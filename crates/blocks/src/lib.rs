@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod claim;
 mod device;
 mod error;
 mod fault;
 mod file;
 mod latency;
 mod mem;
+mod mounted;
 mod overlay;
 pub mod partition;
 mod plug;
@@ -19,12 +21,14 @@ mod sparse;
 mod spec;
 
 pub use cache::{Buffer, BufferRead, BufferWrite, Cache, CacheStats};
+pub use claim::Claim;
 pub use device::BlockDevice;
 pub use error::{DeviceError, Op, raw_os_error};
 pub use fault::{Failure, Fault, FaultDevice};
 pub use file::{FileDevice, OpenOptions, is_write_protected};
 pub use latency::{Latency, LatencyDevice};
 pub use mem::MemDevice;
+pub use mounted::MountedDevice;
 pub use overlay::{OverlayDevice, ReplaySource};
 pub use plug::{Piece, Plug, PlugStats};
 pub use recording::{Event, RecordingDevice, replay};

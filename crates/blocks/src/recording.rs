@@ -163,7 +163,7 @@ impl<D: BlockDevice> RecordingDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
-    crate::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, next_data);
+    crate::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, next_data, claim);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.record(self.inner.write_at(data, offset), || Event::Write { offset, data: Arc::from(data) })

@@ -63,7 +63,7 @@ mod xattr;
 pub mod device {
     pub use crate::fs::image_spec;
     pub use extant_blocks::{
-        BlockDevice, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place, is_write_protected,
+        BlockDevice, Claim, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place, is_write_protected,
     };
 }
 

@@ -8,7 +8,7 @@
 //!   nothing any more.
 
 use crate::error::{Errno, Error, Result};
-use extant_blocks::BlockDevice;
+use extant_blocks::{BlockDevice, MountedDevice};
 use extant_format::mmp as disk;
 use extant_format::superblock::{Geometry, Superblock};
 use extant_sync::{Condvar, Level, Mutex, OnceLock};
@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Where the block is, and what is on it.
 #[derive(Debug)]
 struct Block {
-    dev: Arc<dyn BlockDevice>,
+    dev: Arc<MountedDevice>,
     offset: u64,
     seed: Option<u32>,
     bytes: Vec<u8>,
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Mmp {
 }
 
 impl Block {
-    fn open(dev: Arc<dyn BlockDevice>, sb: &Superblock, geo: &Geometry) -> Result<Block> {
+    fn open(dev: Arc<MountedDevice>, sb: &Superblock, geo: &Geometry) -> Result<Block> {
         let nr = sb.mmp_block();
         if !geo.data_range_valid(nr, 1) {
             let bad = extant_format::error::Corrupt::new("superblock").field("mmp_block").found(nr.0);
@@ -96,7 +96,7 @@ fn in_use(mmp: &disk::Mmp) -> Error {
 impl Mmp {
     /// Claims the file system. EBUSY if another host uses or checks it. Waits as long as the format asks for: at once if it was left clean, but for
     /// the watch after claiming.
-    pub fn claim(dev: Arc<dyn BlockDevice>, sb: &Superblock, geo: &Geometry) -> Result<Mmp> {
+    pub fn claim(dev: Arc<MountedDevice>, sb: &Superblock, geo: &Geometry) -> Result<Mmp> {
         let mut block = Block::open(dev, sb, geo)?;
         let mut seen = block.read()?;
         let interval = sb.mmp_update_interval().max(seen.check_interval);
@@ -132,8 +132,11 @@ impl Mmp {
         let stop = Arc::new((Mutex::new(Level::FsState, false), Condvar::new()));
         let when_lost = Arc::new(WhenLost::new());
         let (own, end, lost) = (block.clone(), stop.clone(), when_lost.clone());
+        let dev = block.lock().dev.clone();
         let body = move || {
             while sleep(&end, Duration::from_secs(every)) {
+                // Another host may take the file system meanwhile: the block is read after that.
+                dev.wait_for_thaw();
                 let renewed = renew(&mut own.lock());
                 match renewed {
                     Err(e) if e.is(Errno::Busy) => return lost.get().into_iter().for_each(|act| act()),

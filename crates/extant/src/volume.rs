@@ -1,7 +1,7 @@
 //! What every room stands on: the device, its geometry, the block cache, the journal, time and chance.
 
 use crate::error::{Errno, Error, Result};
-use extant_blocks::{BlockDevice, Cache};
+use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::RoCompat;
 use extant_format::quota::QuotaKind;
 use extant_format::{superblock::Geometry, types::Timestamp};
@@ -79,6 +79,10 @@ pub struct Volume {
     pub geo: Geometry,
     /// The device, journal replayed (or overlaid).
     pub dev: Arc<dyn BlockDevice>,
+    /// The device that every transfer goes through in the end: it is frozen, revoked and counted there.
+    pub mounted: Arc<MountedDevice>,
+    /// Set when the file system is closed: no operation begins any more.
+    pub closed: AtomicBool,
     /// Cached metadata blocks.
     pub cache: Arc<Cache>,
     /// Transactions; present also on file systems without a journal (see `extant_journal`).
@@ -105,6 +109,15 @@ impl Volume {
         match self.geo.inode_size > OLD_INODE_BYTES {
             true => now,
             false => Timestamp { nsec: 0, ..now },
+        }
+    }
+
+    /// ESTALE if the file system is closed.
+    #[inline]
+    pub fn alive(&self) -> Result<()> {
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(Errno::Stale.into()),
+            false => Ok(()),
         }
     }
 

@@ -34,6 +34,8 @@ mod models;
 #[cfg(not(loom))]
 mod mutex;
 mod padded;
+#[cfg(not(loom))]
+mod revocable;
 mod rounds;
 #[cfg(not(loom))]
 mod rwlock;
@@ -66,6 +68,8 @@ pub use modelled::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard
 #[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
+#[cfg(not(loom))]
+pub use revocable::Revocable;
 pub use rounds::Rounds;
 #[cfg(not(loom))]
 pub use rwlock::{

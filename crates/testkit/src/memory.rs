@@ -67,7 +67,7 @@ impl Memory {
 }
 
 impl BlockDevice for Memory {
-    forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, flush, next_data);
+    forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, flush, next_data, claim);
     forward_device!(self => self.changes(); write_at, write_vectored_at, discard, write_zeroes, set_len);
 }
 

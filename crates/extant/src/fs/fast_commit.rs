@@ -6,7 +6,7 @@ use super::{OpenOptions, boot, open};
 use crate::error::Result;
 use crate::ops::Operations;
 use crate::vfs::Vfs;
-use extant_blocks::{BlockDevice, OverlayDevice};
+use extant_blocks::{BlockDevice, MountedDevice, OverlayDevice};
 use extant_journal::Log;
 use extant_journal::recovery::{FastCommits, Replay};
 use std::sync::Arc;
@@ -25,7 +25,9 @@ pub(super) fn in_memory(
     let overlay = Arc::new(OverlayDevice::new(dev, geo.block_size as usize, MAX_BYTES));
     // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));
-    let store = open::build(overlay.clone(), geo, sb, None, &options, open::Use { write: true, closed: false })?;
+    let mounted = MountedDevice::unclaimed(overlay.clone());
+    let store =
+        open::build((mounted.clone(), &mounted), geo, sb, None, &options, open::Use { write: true, closed: false })?;
     let client: Arc<dyn extant_journal::Client> = Arc::new(StoreClient(store.clone()));
     store.journal.set_client(Arc::downgrade(&client));
     let ops = Operations::new(Vfs::new(store.clone(), options.memory / 4, options.names, false));

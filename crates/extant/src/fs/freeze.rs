@@ -3,14 +3,14 @@
 use super::{Fs, boot, open};
 use crate::error::Result;
 use crate::ops::Operations;
-use crate::store::Store;
+use extant_blocks::{BlockDevice, MountedDevice};
 use extant_journal::UpdatesLock;
 use extant_sync::MutexGuard;
 
-/// A frozen file system; operations that change it wait. It thaws when this is dropped, or by [`Frozen::thaw`], which tells errors.
+/// A frozen file system; operations that change it wait, and no byte of its devices changes. It thaws when this is dropped, or by [`Frozen::thaw`], which tells errors.
 #[derive(Debug)]
 pub struct Frozen<'a> {
-    st: &'a Store,
+    fs: &'a Fs,
     updates: Option<UpdatesLock<'a>>,
     _one: MutexGuard<'a, ()>,
 }
@@ -28,7 +28,11 @@ impl Fs {
         let updates = st.journal.lock_updates();
         st.journal.checkpoint_all()?;
         open::mark_clean(st, self.clean_state)?;
-        Ok(Frozen { st, updates: Some(updates), _one: one })
+        let frozen = Frozen { fs: self, updates: Some(updates), _one: one };
+        // Data that are written in place need no handle: these writes, and all others, wait from here on.
+        self.devices().for_each(MountedDevice::freeze);
+        self.devices().try_for_each(|device| device.flush())?;
+        Ok(frozen)
     }
 }
 
@@ -40,8 +44,10 @@ impl Frozen<'_> {
 
     fn resume(&mut self) -> Result<()> {
         let Some(updates) = self.updates.take() else { return Ok(()) };
-        // Before the first change: recovery may be needed again.
-        let marked = boot::write_superblock(&*self.st.dev, &mut self.st.groups.superblock());
+        self.fs.devices().for_each(MountedDevice::thaw);
+        let st = self.fs.operations().st();
+        // Before the first change of metadata: recovery may be needed again.
+        let marked = boot::write_superblock(&*st.dev, &mut st.groups.superblock());
         drop(updates);
         marked
     }

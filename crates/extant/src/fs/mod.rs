@@ -20,7 +20,7 @@ use crate::error::{Errno, Error, Result};
 use crate::mkfs;
 use crate::mmp::Mmp;
 use crate::ops::{Anchor, Node, Operations};
-use extant_blocks::BlockDevice;
+use extant_blocks::{BlockDevice, MountedDevice};
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::{State, Superblock};
 use extant_format::types::FileType;
@@ -47,7 +47,7 @@ pub struct Fs {
     clean_state: State,
     mmp: Option<Mmp>,
     /// The journal's device, if that is not the file system's own.
-    external_log: Option<Arc<dyn BlockDevice>>,
+    external_log: Option<Arc<MountedDevice>>,
 }
 
 impl Deref for Fs {
@@ -91,7 +91,8 @@ impl Fs {
         if sb.journal_inum().0 == 0 && self.external_log.is_none() {
             return Ok(None);
         }
-        let log = boot::log(&st.dev, self.external_log.as_ref(), &st.geo, &sb)?;
+        let external = self.external_log.clone().map(|log| -> Arc<dyn BlockDevice> { log });
+        let log = boot::log(&st.dev, external.as_ref(), &st.geo, &sb)?;
         Ok(log.map(|log| log.superblock().clone()))
     }
 
@@ -117,7 +118,8 @@ impl Fs {
         FsStats::of(&self.ops)
     }
 
-    /// Writes everything, marks the file system clean and closes it.
+    /// Writes everything, marks the file system clean and closes it. Handles that outlive this get ESTALE, and neither write to the
+    /// device nor keep it open.
     pub fn unmount(mut self) -> Result<()> {
         self.close()
     }
@@ -125,18 +127,51 @@ impl Fs {
     /// Lets go of the device as it is: nothing more is written, as in a power cut. For tests.
     #[doc(hidden)]
     pub fn crash(mut self) {
-        self.ahead = None;
-        if let Some(threads) = self.threads.take() {
-            threads.stop();
-        }
+        self.refuse_operations();
+        self.stop_threads();
         self.ops.st().read_only.store(true, Ordering::Release);
         self.ops.st().journal.crash();
+        self.mmp = None;
+        self.revoke();
+    }
+
+    /// Lets no operation begin any more; whether that is new.
+    fn refuse_operations(&self) -> bool {
+        !self.ops.st().closed.swap(true, Ordering::AcqRel)
+    }
+
+    fn stop_threads(&mut self) -> bool {
+        self.ahead = None;
+        self.threads.take().map(Threads::stop).is_some()
+    }
+
+    /// The file system's device, and the journal's.
+    fn devices(&self) -> impl Iterator<Item = &MountedDevice> {
+        std::iter::once(&*self.ops.st().mounted).chain(self.external_log.as_deref())
+    }
+
+    /// Waits for transfers that run and lets go of the devices.
+    fn revoke(&self) {
+        self.devices().for_each(MountedDevice::revoke);
     }
 
     fn close(&mut self) -> Result<()> {
-        self.ahead = None;
-        let Some(threads) = self.threads.take() else { return Ok(()) };
-        threads.stop();
+        if !self.refuse_operations() {
+            return Ok(());
+        }
+        let closed = if self.stop_threads() {
+            self.finish()
+        } else {
+            self.ops.st().journal.crash();
+            Ok(())
+        };
+        self.mmp = None;
+        self.revoke();
+        closed
+    }
+
+    /// Brings the device into the state that it is left in. Only the caller uses the file system.
+    fn finish(&mut self) -> Result<()> {
         let st = self.ops.st();
         match self.mmp.as_ref().map_or(Ok(()), Mmp::check) {
             Err(e) if e.is(Errno::Busy) => {

@@ -15,7 +15,7 @@ use crate::quota::Quotas;
 use crate::store::Store;
 use crate::vfs::Vfs;
 use crate::volume::{Rng, Volume, superblock_seconds};
-use extant_blocks::{BlockDevice, Cache};
+use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{ErrorPolicy, Geometry, State, SuperFlags, Superblock};
 use extant_format::types::InodeNr;
@@ -46,14 +46,21 @@ const UNSIGNED_CHARS: bool = c_char::MAX as i32 == 255;
 
 /// Opens whatever is on `dev`.
 pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
+    let exclusive = !options.read_only && !dev.read_only();
+    let mounted = MountedDevice::claimed(dev, exclusive)?;
+    open_mounted(&mounted, options).inspect_err(|_| mounted.revoke())
+}
+
+fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<Fs> {
+    let dev: Arc<dyn BlockDevice> = mounted.clone();
     let (sb, geo) = boot::superblock(&*dev)?;
     let mut recovery = Recovery::default();
     let write = may_write(&*dev, &sb, options, &mut recovery)?;
     if !write || !sb.incompat().contains(Incompat::MMP) {
-        return open_claimed(dev, geo, &sb, options, write, recovery);
+        return open_claimed(mounted, geo, &sb, options, write, recovery);
     }
-    let mmp = Mmp::claim(dev.clone(), &sb, &geo)?;
-    match open_claimed(dev, geo, &sb, options, write, recovery) {
+    let mmp = Mmp::claim(mounted.clone(), &sb, &geo)?;
+    match open_claimed(mounted, geo, &sb, options, write, recovery) {
         Ok(mut fs) => {
             let store = Arc::downgrade(&fs.ops.vfs.st);
             mmp.when_lost(move || store.upgrade().into_iter().for_each(|st| stop_writing(&st)));
@@ -70,34 +77,44 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
 }
 
 fn open_claimed(
-    dev: Arc<dyn BlockDevice>,
+    mounted: &Arc<MountedDevice>,
     geo: Geometry,
     sb: &Superblock,
     options: &OpenOptions,
     write: bool,
     mut recovery: Recovery,
 ) -> Result<Fs> {
-    let external_log = if options.no_recovery { None } else { options.journal_device(!write)? };
-    let (dev, log) = recover(dev, external_log.as_ref(), &geo, sb, options, write, &mut recovery)?;
+    let external_log = external_log(options, write)?;
+    let log_device = external_log.clone().map(|log| -> Arc<dyn BlockDevice> { log });
+    let (dev, log) = recover(mounted.clone(), log_device.as_ref(), &geo, sb, options, write, &mut recovery)?;
     let (sb, _) = boot::superblock(&*dev)?;
     if !write {
-        let mut fs = assemble(dev, &sb, sb.clone(), None, options, recovery)?;
+        let mut fs = assemble((dev, mounted), &sb, sb.clone(), None, options, recovery)?;
         fs.external_log = external_log;
         return Ok(fs);
     }
     let mut marked = sb.clone();
     mark_mounted(&*dev, &mut marked, log.is_some(), options)?;
-    let assembled = assemble(dev.clone(), &sb, marked, Some(log), options, recovery);
+    let assembled = assemble((dev.clone(), mounted), &sb, marked, Some(log), options, recovery);
     let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
     fs.external_log = external_log;
     start(&mut fs, options).inspect_err(|_| abandon(&fs))?;
     Ok(fs)
 }
 
+/// The journal's own device, claimed, where one was named and is used.
+fn external_log(options: &OpenOptions, write: bool) -> Result<Option<Arc<MountedDevice>>> {
+    if options.no_recovery {
+        return Ok(None);
+    }
+    let device = options.journal_device(!write)?;
+    Ok(device.map(|device| MountedDevice::claimed(device, write)).transpose()?)
+}
+
 /// Puts the rooms together, from bottom to top. `before` is the superblock as it was found, `sb` as it is marked now; `log`
 /// is `None` for a file system that is only read.
 fn assemble(
-    dev: Arc<dyn BlockDevice>,
+    devices: (Arc<dyn BlockDevice>, &Arc<MountedDevice>),
     before: &Superblock,
     sb: Superblock,
     log: Option<Option<Log>>,
@@ -108,7 +125,7 @@ fn assemble(
     let geo = Geometry::new(&sb)?;
     let how =
         Use { write: log.is_some(), closed: is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied };
-    let store = build(dev, geo, sb, log.flatten(), options, how)?;
+    let store = build(devices, geo, sb, log.flatten(), options, how)?;
     let client = Arc::new(StoreClient(store.clone()));
     let as_client: Arc<dyn extant_journal::Client> = client.clone();
     store.journal.set_client(Arc::downgrade(&as_client));
@@ -329,7 +346,7 @@ pub(super) struct Use {
 }
 
 pub(super) fn build(
-    dev: Arc<dyn BlockDevice>,
+    (dev, mounted): (Arc<dyn BlockDevice>, &Arc<MountedDevice>),
     geo: Geometry,
     sb: Superblock,
     log: Option<Log>,
@@ -355,6 +372,8 @@ pub(super) fn build(
     let vol = Volume {
         geo,
         dev,
+        mounted: mounted.clone(),
+        closed: AtomicBool::new(false),
         cache,
         journal,
         clock: options.clock.clone(),

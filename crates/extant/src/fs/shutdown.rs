@@ -12,6 +12,7 @@ impl Operations {
     /// # Errors
     /// Those of the commit; the file system is stopped nevertheless.
     pub fn shut_down(&self) -> Result<()> {
+        self.alive()?;
         let st = self.st();
         if st.writable().is_err() {
             return Ok(());

@@ -17,6 +17,7 @@ impl Operations {
     /// # Errors
     /// Those of this writing, and losses of data that nobody was told of; all who share a sync are told.
     pub fn sync(&self) -> Result<()> {
+        self.alive()?;
         self.may_sync()?;
         if self.is_durable() {
             return Ok(());

@@ -51,6 +51,8 @@ impl Threads {
         let stop = Arc::new(Stop { asked: Mutex::new(Level::Leaf, false), wake: Condvar::new() });
         let mut threads = Threads { stop, running: Vec::new() };
         threads.every(interval, "extant-writeback", ops, |ops| {
+            // What waits for a thaw with files locked would keep others from reading them.
+            ops.st().mounted.wait_for_thaw();
             if let Err(e) = ops.write_back_all() {
                 tracing::error!("writeback failed: {e}");
             }

@@ -66,6 +66,8 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
     let clock = Arc::new(SystemClock);
     Arc::new(Volume {
         geo,
+        mounted: extant_blocks::MountedDevice::unclaimed(dev.clone()),
+        closed: false.into(),
         dev,
         cache,
         journal,

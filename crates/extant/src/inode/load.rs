@@ -75,6 +75,7 @@ impl Inode {
             promised: AtomicU64::new(0),
             dirty_tid: AtomicU64::new(0),
             made_at: AtomicU32::new(0),
+            mounting: st.mounted.id(),
             hints: Hints::default(),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),

@@ -115,6 +115,8 @@ pub struct Inode {
     dirty_tid: AtomicU64,
     /// Where it is listed in that transaction, if it was made there.
     made_at: AtomicU32,
+    /// The mounting that it belongs to: see [`extant_blocks::MountedDevice::id`].
+    pub mounting: u32,
     /// For guesses of what is asked for next.
     pub hints: Hints,
     /// Last transaction that an fsync must wait for.

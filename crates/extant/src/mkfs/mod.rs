@@ -71,8 +71,9 @@ const END_BYTES: u64 = 64 << 10;
 /// Makes a file system on the device; what was there is lost.
 ///
 /// # Errors
-/// Options that make no file system, too small a device, an error of the device.
+/// Options that make no file system, too small a device, an error of the device; EBUSY if this process has a file system open on it.
 pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
+    let _claim = device.claim(true)?;
     let features = features::choose(options)?;
     let sizes = Sizes::new(options, features, device.len())?;
     let identity = Identity::new(options);

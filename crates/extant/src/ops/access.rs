@@ -44,6 +44,7 @@ impl Operations {
     /// # Errors
     /// Those of the journal; ESTALE if the inode is gone.
     pub fn accessed(&self, node: &Node, which: AccessTimes) -> Result<bool> {
+        self.own(node)?;
         let (st, inode) = (self.st(), &node.0);
         let attr = node.attr();
         let now = st.now();

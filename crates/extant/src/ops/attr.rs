@@ -148,6 +148,7 @@ impl Operations {
 
     /// As [`Operations::set_attr`]; `look` sees the inode before anybody else changes it.
     pub(super) fn change_attr<R>(&self, node: &Node, set: &SetAttr, look: fn(&Arc<Inode>) -> R) -> Result<R> {
+        self.own(node)?;
         self.st().writable()?;
         self.with_space(|| self.set_attr_once(&node.0, set, look))
     }
@@ -206,6 +207,7 @@ impl Operations {
     /// As [`Operations::set_flags`]. `change` makes the new flags from those that the inode has, which stand still meanwhile, or
     /// refuses.
     pub fn change_flags(&self, node: &Node, change: impl FnOnce(u32) -> Result<u32>) -> Result<()> {
+        self.own(node)?;
         let inode = &node.0;
         let st = self.st();
         if !matches!(inode.ftype, FileType::Regular | FileType::Directory) {
@@ -257,6 +259,7 @@ impl Operations {
     /// Takes set-user-id, set-group-id and capabilities away, as a change of owner or content by somebody without privileges does.
     /// Set-group-id stays where the group may not execute, if the caller `is_member` of the group that is named.
     pub fn drop_privileges(&self, node: &Node, is_member: impl Fn(u32) -> bool) -> Result<()> {
+        self.own(node)?;
         if node.0.ftype != FileType::Regular {
             return Ok(());
         }

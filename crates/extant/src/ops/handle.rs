@@ -53,6 +53,7 @@ impl Operations {
     }
 
     fn open_node(self: &Arc<Self>, node: Node, flags: OpenFlags) -> Result<File> {
+        self.own(&node)?;
         match node.0.ftype {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::IsDir.into()),
@@ -76,6 +77,7 @@ impl Operations {
 
     /// Whether `node` may be opened for writing: EPERM where its flags forbid that.
     pub fn check_open(&self, node: &Node, flags: OpenFlags) -> Result<()> {
+        self.own(node)?;
         self.st().writable()?;
         check_key(node)?;
         let own = node.0.flags();
@@ -89,6 +91,7 @@ impl Operations {
 
     /// Reads past the page cache, for callers with a cache of their own. Fewer bytes than asked for at the end of the file.
     pub fn read_direct(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.own(node)?;
         check_key(node)?;
         self.noticed(file::read_direct(self.st(), &node.0, offset, buf))
     }
@@ -98,6 +101,7 @@ impl Operations {
     /// # Errors
     /// ENODATA for other files; `Corrupt`, `Io`.
     pub fn measure_verity(&self, node: &Node) -> Result<(u8, Vec<u8>)> {
+        self.own(node)?;
         if !file::is_verified(&node.0) {
             return Err(Errno::NoData.into());
         }
@@ -107,6 +111,7 @@ impl Operations {
 
     /// Whether content may be written now through an open file: EPERM if the inode became immutable meanwhile.
     pub fn check_write(&self, node: &Node) -> Result<()> {
+        self.own(node)?;
         self.st().writable()?;
         match node.0.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
             true => Err(Errno::Perm.into()),
@@ -117,26 +122,33 @@ impl Operations {
     /// Writes past the page cache; the data are on the device (not flushed) when this returns. `strip` takes set-user-id and set-group-id away.
     /// Does not ask [`Operations::check_write`]: a cache may write back what it took before.
     pub fn write_direct(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
-        self.st().writable()?;
-        check_key(node)?;
-        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, Note { strip, times: true }))
+        self.write_past(node, offset, data, Note { strip, times: true })
     }
 
     /// As [`Operations::write_direct`], of content from a cache that keeps the file's times itself: those that are here stay.
     pub fn write_kept(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+        self.write_past(node, offset, data, Note { strip, times: false })
+    }
+
+    fn write_past(&self, node: &Node, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+        self.own(node)?;
         self.st().writable()?;
         check_key(node)?;
-        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, Note { strip, times: false }))
+        // Before the inode is locked: others may read it while the file system is frozen.
+        self.st().mounted.wait_for_thaw();
+        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, note))
     }
 
     /// Content and attributes of one inode are durable when this returns (`datasync`: without what is not needed to read the content).
     pub fn sync_node(&self, node: &Node, datasync: bool) -> Result<()> {
+        self.own(node)?;
         self.may_sync()?;
         file::fsync(self.st(), &node.0, datasync)
     }
 
     /// SEEK_DATA or SEEK_HOLE.
     pub fn seek(&self, node: &Node, offset: u64, data: bool) -> Result<u64> {
+        self.own(node)?;
         let _lock = node.0.read_lock()?;
         file::seek(self.st(), &node.0, offset, data)
     }
@@ -145,6 +157,7 @@ impl Operations {
     /// they do not. It holds until the file is changed. Files whose content goes through the journal have no such place: an older copy may
     /// go home at any time.
     pub fn place_of(&self, node: &Node, offset: u64, len: u64) -> Result<Option<u64>> {
+        self.own(node)?;
         let _lock = node.0.read_lock()?;
         if node.0.logs_data(self.st()) {
             return Ok(None);
@@ -171,6 +184,7 @@ impl Operations {
 
     /// fallocate(2).
     pub fn allocate(&self, node: &Node, how: Falloc, offset: u64, len: u64) -> Result<()> {
+        self.own(node)?;
         self.st().writable()?;
         let inode = &node.0;
         check_key(node)?;
@@ -200,6 +214,7 @@ impl File {
         if self.flags.direct {
             return self.ops.read_direct(&self.node, offset, buf);
         }
+        self.ops.alive()?;
         let _lock = inode.read_lock()?;
         self.ops.noticed(file::read(st, inode, offset, buf))
     }
@@ -208,6 +223,10 @@ impl File {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
         self.check_mode()?;
         self.ops.check_write(&self.node)?;
+        if self.flags.direct {
+            // Before the inode is locked: others may read it while the file system is frozen.
+            self.ops.st().mounted.wait_for_thaw();
+        }
         self.ops.with_space(|| self.write_once(offset, data))
     }
 
@@ -257,6 +276,7 @@ impl File {
 
     /// Extents of a byte range, in order, until `each` returns false.
     pub fn extents(&self, start: u64, len: u64, mut each: impl FnMut(&Extent) -> bool) -> Result<()> {
+        self.ops.alive()?;
         let _lock = self.node.0.read_lock()?;
         file::fiemap(self.ops.st(), &self.node.0, start, len, &mut each)
     }
@@ -272,6 +292,7 @@ impl File {
     }
 
     fn sync_as(&self, datasync: bool) -> Result<()> {
+        self.ops.alive()?;
         let synced = file::fsync(self.ops.st(), &self.node.0, datasync);
         let earlier = self.take_error();
         synced.and(earlier)

@@ -20,6 +20,7 @@ impl Operations {
         if label.len() > MOST || label.contains(&0) {
             return Err(Errno::Inval.into());
         }
+        self.alive()?;
         let st = self.st();
         let mut h = st.start(1)?;
         st.groups.edit_superblock(&mut h, |sb| sb.set_volume_name(label))?;

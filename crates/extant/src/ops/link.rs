@@ -17,6 +17,8 @@ const MAX_LINKS: u16 = 65000;
 impl Operations {
     /// Gives `node` another name. A nameless file that was made by [`Operations::create_nameless`] gets its first.
     pub fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        self.own(node)?;
+        self.own(dir)?;
         check_name(name)?;
         check_dir(&dir.0)?;
         if node.0.ftype == FileType::Directory {

@@ -100,13 +100,31 @@ impl Operations {
         &self.vfs.st
     }
 
+    /// ESTALE once the file system is closed. Each operation asks this first.
+    #[inline]
+    pub(crate) fn alive(&self) -> Result<()> {
+        self.st().alive()
+    }
+
+    /// As [`Operations::alive`]; EXDEV if the node belongs to another file system, or to an earlier opening of this one.
+    #[inline]
+    pub(crate) fn own(&self, node: &Node) -> Result<()> {
+        self.alive()?;
+        match node.0.mounting == self.st().mounted.id() {
+            true => Ok(()),
+            false => Err(Errno::Xdev.into()),
+        }
+    }
+
     /// The root directory.
     pub fn root(&self) -> Result<Node> {
+        self.alive()?;
         self.noticed(self.vfs.node(InodeNr::ROOT)).map(Node)
     }
 
     /// The inode of a number. ESTALE if the number is free.
     pub fn node(&self, ino: u64) -> Result<Node> {
+        self.alive()?;
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
         if let Some(inode) = self.vfs.inodes.peek(ino) {
             return Ok(Node(alive(inode)?));
@@ -131,6 +149,7 @@ impl Operations {
     }
 
     pub(super) fn stat_by(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<Attr> {
+        self.alive()?;
         let pinned = pin();
         if let Some(inode) = self.vfs.look(&pinned, who, path, follow) {
             return Ok(Attr::of(inode));
@@ -140,10 +159,12 @@ impl Operations {
     }
 
     pub(super) fn resolve_by(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<Node> {
+        self.alive()?;
         self.noticed(self.vfs.resolve(who, path, follow).map(Node))
     }
 
     pub(super) fn parent_by<'p>(&self, who: Option<&Identity<'_>>, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
+        self.alive()?;
         let (dir, name) = self.vfs.resolve_parent(who, path)?;
         Ok((Node(dir), name))
     }
@@ -155,6 +176,7 @@ impl Operations {
 
     /// The child `name` of a directory. ENOENT if there is none.
     pub fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.own(dir)?;
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
@@ -164,6 +186,7 @@ impl Operations {
 
     /// The directory that a directory is in; the root is in itself.
     pub fn parent(&self, dir: &Node) -> Result<Node> {
+        self.own(dir)?;
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
@@ -176,6 +199,7 @@ impl Operations {
 
     /// Target of a symlink; of an encrypted one, what the kernel shows without its key.
     pub fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        self.own(node)?;
         if node.0.ftype != extant_format::types::FileType::Symlink {
             return Err(Errno::Inval.into());
         }

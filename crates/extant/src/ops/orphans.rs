@@ -120,6 +120,7 @@ impl Operations {
 
     /// As [`Operations::release`], by number: an inode that has left memory is not loaded for it. ESTALE if nobody holds it.
     pub fn forget(&self, ino: u64, n: u64) -> Result<()> {
+        self.alive()?;
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
         let inode = match self.vfs.inodes.peek(ino) {
             Some(inode) => inode,

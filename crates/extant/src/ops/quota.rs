@@ -89,6 +89,7 @@ impl Operations {
     }
 
     fn quota_file(&self, kind: QuotaKind) -> Result<&QuotaFile> {
+        self.alive()?;
         let missing = || Error::Unsupported(format!("counting without a sound {}", kind.file_name()));
         self.st().quota.sound(kind).ok_or_else(missing)
     }
@@ -103,6 +104,7 @@ impl Operations {
     /// # Errors
     /// EOPNOTSUPP if the file system or the inode has no room for it, EDQUOT, EROFS, EPERM for an immutable inode.
     pub fn set_project(&self, node: &Node, project: u32) -> Result<()> {
+        self.own(node)?;
         let st = self.st();
         st.writable()?;
         let inode = &node.0;

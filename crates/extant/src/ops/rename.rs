@@ -40,6 +40,8 @@ const MAX_DEPTH: u32 = 1 << 20;
 impl Operations {
     /// Moves `name` of `dir` to `new_name` of `new_dir`.
     pub fn rename(&self, dir: &Node, name: &[u8], new_dir: &Node, new_name: &[u8], flags: RenameFlags) -> Result<()> {
+        self.own(dir)?;
+        self.own(new_dir)?;
         check_removable_name(name, Errno::Busy)?;
         check_removable_name(new_name, Errno::Busy)?;
         check_dir(&dir.0)?;

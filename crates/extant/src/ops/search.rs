@@ -35,6 +35,7 @@ impl Operations {
     /// # Errors
     /// Also EACCES if `who` may not search the directory.
     pub fn lookup_as(&self, who: &Identity<'_>, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.own(dir)?;
         if let Some(who) = who.bound() {
             self.noticed(self.vfs.check_search_of(&dir.0, who))?;
         }

@@ -28,12 +28,14 @@ pub(super) enum Left {
 impl Operations {
     /// Removes a name that is not a directory's.
     pub fn unlink(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.own(dir)?;
         check_removable_name(name, Errno::IsDir)?;
         self.remove_name(&dir.0, name, false)
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.own(dir)?;
         match name {
             b"." => return Err(Errno::Inval.into()),
             b".." => return Err(Errno::NotEmpty.into()),

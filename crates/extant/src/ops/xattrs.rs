@@ -12,24 +12,28 @@ use std::sync::Arc;
 impl Operations {
     /// Value of an attribute (`user.x`, `security.x` …). ENODATA if there is none.
     pub fn get_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.own(node)?;
         let _lock = node.0.read_lock()?;
         xattr::get(self.st(), &node.0, name)
     }
 
     /// Names of all attributes.
     pub fn list_xattrs(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        self.own(node)?;
         let _lock = node.0.read_lock()?;
         xattr::list(self.st(), &node.0)
     }
 
     /// Sets an attribute. An access ACL changes the mode, too, and vanishes if it says no more than the mode.
     pub fn set_xattr(&self, node: &Node, name: &[u8], value: &[u8], mode: Mode) -> Result<()> {
+        self.own(node)?;
         check_namespace(&node.0, name)?;
         self.with_space(|| self.change_xattr(&node.0, name, Some(value), mode))
     }
 
     /// Removes an attribute. ENODATA if there is none.
     pub fn remove_xattr(&self, node: &Node, name: &[u8]) -> Result<()> {
+        self.own(node)?;
         check_namespace(&node.0, name)?;
         self.with_space(|| self.change_xattr(&node.0, name, None, Mode::Any))
     }

@@ -2,7 +2,7 @@
 //! [`crate::life`].
 
 use extant::{Caller, Errno, Error, Follow, Fs, New, Node, OpenFlags, OpenOptions};
-use extant_blocks::{FaultDevice, Op};
+use extant_blocks::{FaultDevice, Op, OverlayDevice};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_hostile::atlas::{change_superblock, superblock};
 use extant_testkit::Memory;
@@ -224,7 +224,9 @@ fn multiple_mount_protection_is_honoured() {
     let device = device(&bytes);
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     write_file(&fs, "file", b"protected");
-    let second = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap_err();
+    // As another host: this process would refuse to open the device twice.
+    let there = Arc::new(OverlayDevice::new(device.clone(), 4096, 16));
+    let second = Fs::open_device(there, &OpenOptions::new()).unwrap_err();
     assert!(second.is(Errno::Busy), "{second}");
     fs.unmount().unwrap();
     let image = Image::blank(0);

@@ -3,9 +3,10 @@
 
 use extant::format::State;
 use extant::{Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};
-use extant_testkit::dumpe2fs;
 use extant_testkit::image::FeatureSet;
+use extant_testkit::{Memory, dumpe2fs};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 fn write(fs: &Fs, name: &str) {
@@ -46,6 +47,50 @@ fn a_copy_of_a_frozen_file_system_is_clean() {
     assert!(fs.resolve("/after", Follow::No).is_ok());
     fs.unmount().expect("unmount");
     torn.assert_clean();
+}
+
+#[test]
+fn no_byte_changes_while_frozen() {
+    let image = FeatureSet::named("default").make();
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new().discard(true)).expect("open");
+    let root = fs.root().expect("root");
+    let files = ["overwritten", "written", "fallocated", "read"].map(|name| {
+        let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
+        let flags = OpenFlags { write: true, direct: true, ..Default::default() };
+        let file = fs.open_file(&node, flags).expect("open");
+        file.write_at(0, &[1; 1 << 16]).expect("write");
+        file
+    });
+    files[2].allocate(extant::Falloc::Allocate, 0, 1 << 20).expect("allocate");
+    fs.sync().expect("sync");
+    let (done, ended) = mpsc::channel();
+    std::thread::scope(|s| {
+        let frozen = fs.freeze().expect("freeze");
+        let before = device.to_vec();
+        let changes: [Box<dyn Fn() -> bool + Send + '_>; 4] = [
+            Box::new(|| files[0].write_at(4096, &[2; 8192]).is_ok()),
+            Box::new(|| files[1].write_at(1 << 16, &[2; 8192]).is_ok()),
+            Box::new(|| files[2].write_at(1 << 18, &[2; 8192]).is_ok()),
+            Box::new(|| fs.trim(0..fs.usage().blocks, 1).is_ok()),
+        ];
+        for change in changes {
+            let done = done.clone();
+            s.spawn(move || done.send(change()).expect("the test waits for it"));
+        }
+        let early = ended.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "a change went through a freeze");
+        for file in &files {
+            let mut bytes = [0; 8192];
+            file.read_at(4096, &mut bytes).expect("reads go on");
+            assert_eq!(bytes, [1; 8192]);
+        }
+        assert!(before == device.to_vec(), "the device changed while it was frozen");
+        frozen.thaw().expect("thaw");
+        assert!((0..4).all(|_| ended.recv().expect("a change ends")));
+    });
+    drop((files, root));
+    fs.unmount().expect("unmount");
 }
 
 #[test]

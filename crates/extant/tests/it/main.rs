@@ -18,6 +18,7 @@ mod held;
 mod hostile;
 mod life;
 mod mkfs;
+mod mounted;
 mod nameless;
 mod names;
 mod nokey;

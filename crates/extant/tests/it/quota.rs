@@ -321,6 +321,7 @@ fn many_owners_make_the_file_grow() {
         let wanted: std::collections::BTreeSet<u32> = ids.iter().copied().collect();
         assert_eq!(found.iter().map(|record| record.id).collect::<std::collections::BTreeSet<_>>(), wanted);
         assert!(found.iter().all(|record| record.inodes == if record.id == 0 { 3 } else { 1 }));
+        let root = fs.root().expect("root");
         ids.iter().for_each(|id| fs.unlink(&root, format!("{id}").as_bytes()).expect("unlink"));
         fs.unmount().expect("unmount");
         image.assert_clean();

@@ -74,6 +74,8 @@ impl House {
         let vol = Arc::new(Volume {
             geo,
             dev: dev.clone(),
+            mounted: extant_blocks::MountedDevice::unclaimed(dev.clone()),
+            closed: AtomicBool::new(false),
             cache,
             journal,
             clock: Arc::new(SystemClock),

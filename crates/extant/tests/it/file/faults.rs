@@ -163,7 +163,7 @@ struct Staged {
 const IDLE: u32 = 1000;
 
 impl BlockDevice for Staged {
-    extant_blocks::forward_device!(self => self.inner; len, name, read_at, flush, discard);
+    extant_blocks::forward_device!(self => self.inner; len, name, read_at, flush, discard, claim);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         match self.writes.load(SeqCst) {

@@ -28,7 +28,7 @@ impl<D> Counting<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Counting<D> {
-    extant_blocks::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, flush, discard, next_data);
+    extant_blocks::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, flush, discard, next_data, claim);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.count();

@@ -1,0 +1,250 @@
+//! A device while a file system is open on it.
+//!
+//! Every transfer of the file system goes through one [`MountedDevice`], which
+//!
+//! - counts the bytes that are written,
+//! - lets no byte change between [`MountedDevice::freeze`] and [`MountedDevice::thaw`]: changes wait,
+//! - refuses every transfer after [`MountedDevice::revoke`], which waits for those that run and lets go of the device. A handle
+//!   of the file system that lives longer can neither write to the device nor keep it open.
+//!
+//! # Locking
+//! A change that waits for the thaw holds no lock of this type; it may hold any lock of its caller. [`MountedDevice::thaw`] takes
+//! none of these.
+
+use crate::device::total_len;
+use crate::{BlockDevice, Claim};
+use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use extant_sync::{Condvar, Level, Mutex, Revocable, Sharded};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The number of the next mounting.
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+/// A device of an open file system.
+pub struct MountedDevice {
+    id: u32,
+    device: Revocable<Arc<dyn BlockDevice>>,
+    name: String,
+    /// The length as it was known last; the device's own as long as it is there.
+    len: AtomicU64,
+    read_only: bool,
+    claim: Mutex<Option<Claim>>,
+    /// Bytes written by the threads of each shard.
+    written: Sharded<AtomicU64>,
+    frozen: AtomicBool,
+    /// Held by those who wait for the thaw, and by who thaws.
+    waiters: Mutex<()>,
+    thawed: Condvar,
+}
+
+impl std::fmt::Debug for MountedDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MountedDevice").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl MountedDevice {
+    /// A device whose user is known to be alone, such as one over another device.
+    pub fn unclaimed(device: Arc<dyn BlockDevice>) -> Arc<MountedDevice> {
+        Self::new(device, None)
+    }
+
+    /// Claims the device, alone where `exclusive`, until it is revoked.
+    ///
+    /// # Errors
+    /// Those of [`BlockDevice::claim`].
+    pub fn claimed(device: Arc<dyn BlockDevice>, exclusive: bool) -> io::Result<Arc<MountedDevice>> {
+        let claim = device.claim(exclusive)?;
+        Ok(Self::new(device, Some(claim)))
+    }
+
+    fn new(device: Arc<dyn BlockDevice>, claim: Option<Claim>) -> Arc<MountedDevice> {
+        Arc::new(MountedDevice {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            name: device.name(),
+            len: AtomicU64::new(device.len()),
+            read_only: device.read_only(),
+            device: Revocable::new(device),
+            claim: Mutex::new(Level::Leaf, claim),
+            written: Sharded::default(),
+            frozen: AtomicBool::new(false),
+            waiters: Mutex::new(Level::Leaf, ()),
+            thawed: Condvar::new(),
+        })
+    }
+
+    /// A number that no other mounting of this process has.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Bytes written so far, zeroes included.
+    pub fn written(&self) -> u64 {
+        // Relaxed: a sum of counters that only grow.
+        self.written.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Lets no byte of the device change from the return of this on: changes that run are waited for, later ones wait.
+    pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::Release);
+        self.device.settle();
+    }
+
+    /// Lets changes go on.
+    pub fn thaw(&self) {
+        let _waiters = self.waiters.lock();
+        self.frozen.store(false, Ordering::Release);
+        self.thawed.notify_all();
+    }
+
+    /// Whether changes wait.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Acquire)
+    }
+
+    /// Waits while changes wait. To be called before locks are taken that others need for reading.
+    pub fn wait_for_thaw(&self) {
+        if self.is_frozen() {
+            let mut waiters = self.waiters.lock();
+            self.thawed.wait_while(&mut waiters, |()| self.is_frozen());
+        }
+    }
+
+    /// Waits for transfers that run, refuses all others from now on, and lets go of the device and of the claim.
+    pub fn revoke(&self) {
+        self.device.revoke();
+        let claim = self.claim.lock().take();
+        drop(claim);
+        // Changes that wait are refused instead.
+        self.thaw();
+    }
+
+    fn with<R>(&self, transfer: impl FnOnce(&dyn BlockDevice) -> io::Result<R>) -> io::Result<R> {
+        self.device.with(|device| transfer(&**device)).unwrap_or_else(|| Err(self.revoked()))
+    }
+
+    /// Runs a change, which has so many bytes to write, when the device is not frozen.
+    fn change(&self, bytes: u64, change: impl Fn(&dyn BlockDevice) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            // Asked within the use: a freeze waits for those that found the device thawed.
+            match self.with(|device| if self.is_frozen() { Ok(false) } else { change(device).map(|()| true) })? {
+                true => {
+                    self.written.local().fetch_add(bytes, Ordering::Relaxed);
+                    return Ok(());
+                }
+                false => self.wait_for_thaw(),
+            }
+        }
+    }
+
+    fn revoked(&self) -> io::Error {
+        let text = format!("{}: the file system is unmounted", self.name);
+        io::Error::new(io::ErrorKind::StaleNetworkFileHandle, text)
+    }
+}
+
+impl BlockDevice for MountedDevice {
+    fn len(&self) -> u64 {
+        self.device.with(|device| device.len()).unwrap_or_else(|| self.len.load(Ordering::Acquire))
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.with(|device| device.read_at(buf, offset))
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.change(data.len() as u64, |device| device.write_at(data, offset))
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.with(|device| device.read_vectored_at(bufs, offset))
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.change(total_len(bufs), |device| device.write_vectored_at(bufs, offset))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.with(|device| device.flush())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.change(0, |device| device.discard(offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.change(len, |device| device.write_zeroes(offset, len))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.change(0, |device| device.set_len(len))?;
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        self.with(|device| device.next_data(offset))
+    }
+
+    fn claim(&self, exclusive: bool) -> io::Result<Claim> {
+        self.with(|device| device.claim(exclusive))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_revoked_device_is_let_go_and_refuses_transfers() {
+        let inner = Arc::new(MemDevice::new(4096));
+        let mounted = MountedDevice::claimed(inner.clone(), true).unwrap();
+        mounted.write_at(&[1; 512], 0).unwrap();
+        assert_eq!(mounted.written(), 512);
+        assert!(inner.claim(true).is_err());
+        mounted.revoke();
+        assert_eq!(mounted.write_at(&[2; 512], 0).unwrap_err().kind(), io::ErrorKind::StaleNetworkFileHandle);
+        assert!(mounted.read_at(&mut [0; 1], 0).is_err() && mounted.flush().is_err());
+        assert_eq!((Arc::strong_count(&inner), mounted.len()), (1, 4096));
+        assert!(inner.claim(true).is_ok());
+    }
+
+    #[test]
+    fn changes_wait_for_the_thaw_and_reads_do_not() {
+        let mounted = MountedDevice::unclaimed(Arc::new(MemDevice::new(4096)));
+        mounted.freeze();
+        let (done, ended) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for change in 0..4 {
+                let (mounted, done) = (&mounted, done.clone());
+                scope.spawn(move || {
+                    let changed = match change {
+                        0 => mounted.write_at(&[1; 4096], 0),
+                        1 => mounted.write_vectored_at(&[IoSlice::new(&[1; 4096])], 0),
+                        2 => mounted.write_zeroes(0, 512),
+                        _ => mounted.discard(512, 512),
+                    };
+                    done.send(changed.is_ok()).unwrap();
+                });
+            }
+            let mut bytes = [9; 4096];
+            mounted.read_at(&mut bytes, 0).unwrap();
+            mounted.flush().unwrap();
+            assert_eq!((bytes, ended.try_recv().is_err()), ([0; 4096], true));
+            mounted.thaw();
+            assert!((0..4).all(|_| ended.recv().unwrap()));
+        });
+    }
+}

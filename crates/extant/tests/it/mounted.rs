@@ -1,0 +1,164 @@
+//! The borders of one mounting: handles that outlive it, nodes of another one, a second one on the same device.
+
+use extant::{
+    Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr, XattrMode, mkfs,
+};
+use extant_testkit::Memory;
+use extant_testkit::image::FeatureSet;
+use std::sync::Arc;
+
+const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+
+fn memory() -> Arc<Memory> {
+    Arc::new(Memory::from_bytes(&FeatureSet::named("default").make().bytes()))
+}
+
+fn open(device: &Arc<Memory>) -> Fs {
+    Fs::open_device(device.clone(), &OpenOptions::new()).expect("a good image opens")
+}
+
+fn make(fs: &Fs, name: &str) -> Node {
+    fs.create(&WHO, &fs.root().expect("root"), name.as_bytes(), 0o644, New::File).expect("create")
+}
+
+fn written(fs: &Fs, name: &str, byte: u8, direct: bool) -> File {
+    let flags = OpenFlags { write: true, direct, ..Default::default() };
+    let file = fs.open_file(&make(fs, name), flags).expect("open");
+    file.write_at(0, &[byte; 1 << 16]).expect("write");
+    file.sync().expect("sync");
+    file
+}
+
+fn is_stale<T: std::fmt::Debug>(done: Result<T, Error>) {
+    let error = done.expect_err("the file system is unmounted");
+    assert_eq!(error.errno(), Errno::Stale as i32, "{error}");
+}
+
+#[test]
+fn a_handle_that_outlives_unmount_writes_nothing() {
+    for direct in [false, true] {
+        let device = memory();
+        let fs = open(&device);
+        let (file, ops, root) = (written(&fs, "old", 1, direct), fs.operations().clone(), fs.root().expect("root"));
+        fs.unmount().expect("unmount");
+        let fs = open(&device);
+        fs.unlink(&fs.root().expect("root"), b"old").expect("unlink");
+        fs.sync().expect("sync");
+        drop(written(&fs, "new", 2, direct));
+        let before = device.to_vec();
+        is_stale(file.write_at(0, &[3; 1 << 16]));
+        is_stale(file.set_len(0));
+        is_stale(file.allocate(extant::Falloc::Allocate, 0, 1 << 20));
+        is_stale(file.sync());
+        is_stale(file.read_at(0, &mut [0; 10]));
+        is_stale(file.seek_data(0));
+        is_stale(file.extents(0, 10, |_| true));
+        is_stale(ops.create(&WHO, &root, b"late", 0o644, New::File));
+        is_stale(ops.resolve("/old", Follow::No));
+        is_stale(ops.stat("/old", Follow::No));
+        is_stale(ops.read_dir(&root));
+        is_stale(ops.sync());
+        is_stale(ops.write_direct(file.node(), 0, &[4; 4096], false));
+        drop((file, ops, root));
+        assert_eq!(before == device.to_vec(), true, "a handle of the earlier mounting has written");
+        fs.unmount().expect("unmount");
+    }
+}
+
+#[test]
+fn a_leaked_handle_keeps_no_image_locked() {
+    let image = FeatureSet::named("default").make();
+    for read_only in [false, true] {
+        let fs = Fs::open(image.path(), &OpenOptions::new().read_only(read_only)).expect("open");
+        let node = if read_only { fs.resolve("/file", Follow::No).expect("a file") } else { make(&fs, "file") };
+        std::mem::forget(fs.open_file(&node, OpenFlags { write: !read_only, ..Default::default() }).expect("open"));
+        fs.unmount().expect("unmount");
+    }
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("nobody has the image");
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+#[test]
+fn nodes_of_another_file_system_are_refused() {
+    let (here, there) = (memory(), memory());
+    let (fs, other) = (open(&here), open(&there));
+    let foreign = make(&other, "foreign");
+    let (root, other_root) = (fs.root().expect("root"), other.root().expect("root"));
+    let own = make(&fs, "own");
+    let write = OpenFlags { write: true, truncate: true, ..Default::default() };
+    let refused = [
+        fs.link(&foreign, &root, b"link").err(),
+        fs.link(&own, &other_root, b"link").err(),
+        fs.open_file(&foreign, write).err(),
+        fs.create(&WHO, &other_root, b"made", 0o644, New::File).err(),
+        fs.create_nameless(&WHO, &other_root, 0o644).err(),
+        fs.rename(&root, b"own", &other_root, b"moved", RenameFlags::empty()).err(),
+        fs.rename(&other_root, b"foreign", &root, b"moved", RenameFlags::empty()).err(),
+        fs.unlink(&other_root, b"own").err(),
+        fs.rmdir(&other_root, b"lost+found").err(),
+        fs.lookup(&other_root, b"own").err(),
+        fs.parent(&other_root).err(),
+        fs.read_dir(&other_root).err(),
+        fs.read_dir_plus(&other_root, 0, |_, _| true).err(),
+        fs.set_attr(&foreign, &SetAttr { mode: Some(0), ..Default::default() }).err(),
+        fs.set_flags(&foreign, 0x80).err(),
+        fs.set_xattr(&foreign, b"user.x", b"1", XattrMode::Any).err(),
+        fs.remove_xattr(&foreign, b"user.x").err(),
+        fs.get_xattr(&foreign, b"user.x").err(),
+        fs.list_xattrs(&foreign).err(),
+        fs.set_project(&foreign, 7).err(),
+        fs.read_direct(&foreign, 0, &mut [0; 10]).err(),
+        fs.write_direct(&foreign, 0, &[1; 10], true).err(),
+        fs.write_kept(&foreign, 0, &[1; 10], true).err(),
+        fs.allocate(&foreign, extant::Falloc::Allocate, 0, 4096).err(),
+        fs.sync_node(&foreign, false).err(),
+        fs.seek(&foreign, 0, true).err(),
+        fs.place_of(&foreign, 0, 1).err(),
+        fs.check_write(&foreign).err(),
+        fs.drop_privileges(&foreign, false).err(),
+        fs.make_findable(&foreign).err(),
+        fs.accessed(&foreign, extant::AccessTimes::Always).err(),
+    ];
+    for (nth, refused) in refused.into_iter().enumerate() {
+        let error = refused.unwrap_or_else(|| panic!("call {nth} took a node of another file system"));
+        assert!(error.is(Errno::Xdev), "call {nth}: {error}");
+    }
+    drop((foreign, own, root, other_root));
+    fs.unmount().expect("unmount");
+    other.unmount().expect("unmount");
+}
+
+#[test]
+fn a_device_has_one_writer() {
+    let device = memory();
+    let fs = open(&device);
+    let busy = |refused: Option<Error>| {
+        let error = refused.expect("a second user of the device");
+        assert_eq!(error.errno(), Errno::Busy as i32, "{error}");
+    };
+    let reader = OpenOptions::new().read_only(true);
+    busy(Fs::open_device(device.clone(), &OpenOptions::new()).err());
+    busy(Fs::open_device(Arc::new(device.clone()), &OpenOptions::new()).err());
+    busy(Fs::open_device(device.clone(), &reader).err());
+    busy(Fs::create(device.clone(), &mkfs::Options::default(), &OpenOptions::new()).err());
+    drop(written(&fs, "file", 1, false));
+    fs.unmount().expect("unmount");
+    let readers = [(); 2].map(|()| Fs::open_device(device.clone(), &reader).expect("readers share a device"));
+    busy(Fs::open_device(device.clone(), &OpenOptions::new()).err());
+    drop(readers);
+    open(&device).crash();
+    open(&device).unmount().expect("unmount");
+}
+
+#[test]
+fn a_path_is_opened_once_in_a_process() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    for read_only in [false, true] {
+        let refused = Fs::open(image.path(), &OpenOptions::new().read_only(read_only)).expect_err("it is in use");
+        assert_eq!(refused.errno(), Errno::Busy as i32, "{refused}");
+    }
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
