@@ -114,11 +114,14 @@ impl Operations {
         if !st.geo.ro_compat(RoCompat::PROJECT) || !inode.body().has_projid() {
             return Err(Errno::OpNotSupp.into());
         }
-        let _lock = inode.write_lock()?;
-        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-            return Err(Errno::Perm.into());
-        }
-        self.with_space(|| self.change_owner(inode, Ownership { project: Some(project), ..Ownership::default() }))
+        // The lock is taken for each attempt: between two of them the reaper frees inodes, and commits are waited for.
+        self.with_space(|| {
+            let _lock = inode.write_lock()?;
+            if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                return Err(Errno::Perm.into());
+            }
+            self.change_owner(inode, Ownership { project: Some(project), ..Ownership::default() })
+        })
     }
 
     /// Whether a change of owners moves usage.

@@ -532,6 +532,29 @@ fn limits_are_exact_among_many_threads() {
 }
 
 #[test]
+fn a_file_too_large_for_a_project_stays_where_it_is() {
+    let image = small();
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let node = create(&fs, 1, &root, "file").expect("create");
+    writer(&fs, &node, false).write_at(0, &[1; 1 << 18]).expect("write");
+    fs.sync().expect("sync");
+    fs.set_quota(QuotaKind::Project, 7, block_limits(64, 0)).expect("limits");
+    // Something waits to be freed, which the refused call frees before it tries again.
+    let gone = create(&fs, 1, &root, "gone").expect("create");
+    let held = writer(&fs, &gone, false);
+    fs.unlink(&root, b"gone").expect("unlink");
+    drop((held, gone));
+    is_quota(fs.set_project(&node, 7));
+    assert_eq!(fs.project(&node), 0);
+    fs.set_quota(QuotaKind::Project, 7, block_limits(1024, 0)).expect("limits");
+    fs.set_project(&node, 7).expect("room for it");
+    drop((node, root));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+#[test]
 fn projects_are_handed_down_and_kept_apart() {
     let image = small();
     let fs = open(&image);
