@@ -41,7 +41,21 @@ const BATCH: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     dir: InodeNr,
+    /// The number may be another inode's by the time of the step.
+    generation: u32,
     cookie: u64,
+}
+
+impl Step {
+    /// The first step into a directory.
+    fn into(dir: &Inode) -> Step {
+        Step { dir: dir.ino, generation: dir.generation, cookie: 0 }
+    }
+
+    /// Whether an inode is the directory that the step was noted for, and not a later one with its number.
+    fn means(&self, inode: &Inode) -> bool {
+        inode.is_dir() && inode.ino == self.dir && inode.generation == self.generation
+    }
 }
 
 #[derive(Debug, Default)]
@@ -116,7 +130,7 @@ impl Ahead {
         if dir.hints.set(Hint::Missed) && !dir.hints.is_set(Hint::LookedThrough) {
             let mut state = self.state.lock();
             state.budget = state.budget.max(FIRST);
-            self.first(state, dir.ino);
+            self.first(state, dir);
         }
     }
 
@@ -129,7 +143,7 @@ impl Ahead {
         let mut state = self.state.lock();
         state.budget = (state.budget + GRANT).min(MOST);
         if inode.is_dir() && !inode.hints.is_set(Hint::LookedThrough) {
-            self.first(state, inode.ino);
+            self.first(state, inode);
         } else if state.budget >= FIRST {
             self.go_on(state);
         }
@@ -141,14 +155,14 @@ impl Ahead {
         if descends && !dir.hints.is_set(Hint::LookedThrough) {
             let mut state = self.state.lock();
             state.budget = (state.budget + GRANT).min(MOST);
-            self.first(state, dir.ino);
+            self.first(state, dir);
         }
     }
 
     /// To be looked through before all others.
-    fn first(&self, mut state: MutexGuard<'_, State>, dir: InodeNr) {
+    fn first(&self, mut state: MutexGuard<'_, State>, dir: &Inode) {
         state.waiting.truncate(MOST_WAITING - 1);
-        state.waiting.push_front(Step { dir, cookie: 0 });
+        state.waiting.push_front(Step::into(dir));
         self.go_on(state);
     }
 
@@ -164,14 +178,14 @@ impl Ahead {
     }
 
     /// A step loaded so many inodes and came to a place; below it are directories.
-    fn done(&self, loaded: usize, rest: Option<Step>, below: &[InodeNr]) {
+    fn done(&self, loaded: usize, rest: Option<Step>, below: &[Step]) {
         self.loaded.add(loaded as i64);
         let mut state = self.state.lock();
         // A directory's block was read as well.
         state.budget = state.budget.saturating_sub(loaded as u32 + 1);
         rest.into_iter().for_each(|step| state.waiting.push_front(step));
         let room = MOST_WAITING.saturating_sub(state.waiting.len());
-        state.waiting.extend(below.iter().take(room).map(|dir| Step { dir: *dir, cookie: 0 }));
+        state.waiting.extend(below.iter().take(room));
     }
 }
 
@@ -208,7 +222,7 @@ impl Vfs {
 
     /// Loads inodes that a directory has names for. Errors are for those who ask.
     pub fn look_ahead(&self, step: Step) {
-        let Some(dir) = self.inodes.peek(step.dir) else { return };
+        let Some(dir) = self.inodes.peek(step.dir).filter(|inode| step.means(inode)) else { return };
         if step.cookie == 0 && dir.hints.set(Hint::LookedThrough) {
             return;
         }
@@ -225,7 +239,7 @@ impl Vfs {
         if read.is_err() {
             return;
         }
-        let rest = (names.len() == BATCH).then_some(Step { dir: step.dir, cookie });
+        let rest = (names.len() == BATCH).then_some(Step { cookie, ..step });
         let (mut loaded, mut below) = (0, Vec::new());
         for ino in names {
             let known = self.inodes.peek(ino).is_some();
@@ -236,9 +250,43 @@ impl Vfs {
                 loaded += 1;
             }
             if inode.is_dir() && !inode.hints.is_set(Hint::LookedThrough) {
-                below.push(ino);
+                below.push(Step::into(&inode));
             }
         }
         self.ahead.done(loaded, rest, &below);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caller, Fs, New, OpenFlags, OpenOptions};
+    use extant_testkit::FeatureSet;
+
+    /// A number that was a directory's is a file's by the time of the step, and its content looks like names.
+    #[test]
+    fn a_reused_number_is_not_read_as_a_directory() {
+        let image = FeatureSet::named("ext2").make();
+        image.leave_unjudged("the file system is not closed");
+        let fs = Fs::open(image.path(), &OpenOptions::new().look_ahead(true)).unwrap();
+        let (who, root) = (Caller::default(), fs.root().unwrap());
+        let dir = fs.create(&who, &root, b"dir", 0o755, New::Dir).unwrap();
+        let old = Step::into(&dir.0);
+        let file = fs.create(&who, &root, b"file", 0o644, New::File).unwrap();
+        let lost = fs.lookup(&root, b"lost+found").unwrap().ino() as u8;
+        let mut names = vec![0; 4096];
+        names[..12].copy_from_slice(&[lost, 0, 0, 0, 0, 16, 1, 2, b'x', 0, 0, 0]);
+        let writer = fs.open_file(&file, OpenFlags { write: true, ..Default::default() }).unwrap();
+        writer.write_at(0, &names).unwrap();
+        writer.sync().unwrap();
+        for generation in [file.generation(), old.generation] {
+            fs.vfs.look_ahead(Step { dir: file.0.ino, generation, cookie: 0 });
+            assert!(!file.0.hints.is_set(Hint::LookedThrough), "a file is looked through");
+        }
+        fs.vfs.look_ahead(Step { generation: old.generation.wrapping_add(1), ..old });
+        assert!(!dir.0.hints.is_set(Hint::LookedThrough), "another inode had the number");
+        fs.vfs.look_ahead(old);
+        assert!(dir.0.hints.is_set(Hint::LookedThrough));
+        fs.crash();
     }
 }
