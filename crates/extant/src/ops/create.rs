@@ -7,7 +7,7 @@ use crate::quota::{Change, Owners};
 use crate::vfs::{Target, check_name};
 use crate::{dir, extent, file, xattr};
 use extant_format::error::Corrupt;
-use extant_format::inode::{self as disk, InodeFlags};
+use extant_format::inode::{self as disk, InodeFlags, can_store_rdev};
 use extant_format::types::{FileType, InodeNr, Timestamp};
 use extant_journal::Handle;
 use std::sync::Arc;
@@ -78,6 +78,7 @@ fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
 impl Operations {
     /// Makes `name` in `dir`. `mode` are permission bits. EEXIST if the name is there, EDQUOT beyond the limits of an owner.
     pub fn create(&self, who: &Caller, dir: &Node, name: &[u8], mode: u16, what: New<'_>) -> Result<Node> {
+        self.own(dir)?;
         check_name(name)?;
         self.check_new(&what)?;
         self.for_caller(who, || self.create_once(who, &dir.0, name, mode, &what))
@@ -86,6 +87,7 @@ impl Operations {
     /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked. Until then
     /// [`Operations::node`] does not find it, unless [`Operations::make_findable`] says that it has to.
     pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
+        self.own(dir)?;
         self.for_caller(who, || {
             let dir = &dir.0;
             check_dir(dir)?;
@@ -110,6 +112,7 @@ impl Operations {
 
     /// A file without a name is to be found by its number from now on, as a FUSE kernel asks for it. ESTALE if it is being freed.
     pub fn make_findable(&self, node: &Node) -> Result<()> {
+        self.own(node)?;
         let _own = node.0.read_lock()?;
         self.vfs.inodes.enter(&node.0);
         Ok(())
@@ -130,6 +133,9 @@ impl Operations {
             New::Special(FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown, _) => {
                 Err(Errno::Inval.into())
             }
+            // It would end there for those who read it.
+            New::Symlink(target) if target.contains(&0) => Err(Errno::Inval.into()),
+            New::Special(ftype, rdev) if ftype.is_device() && !can_store_rdev(*rdev) => Err(Errno::Inval.into()),
             _ => Ok(()),
         }
     }
@@ -235,8 +241,8 @@ impl Operations {
         body.generation = st.rng.next_u32();
         match what {
             New::File => file::init(st, &mut body),
-            New::Special(_, rdev) => body.set_rdev(*rdev),
-            New::Dir | New::Symlink(_) => {}
+            New::Special(ftype, rdev) if ftype.is_device() => body.set_rdev(*rdev),
+            New::Dir | New::Symlink(_) | New::Special(..) => {}
         }
         let inode = Inode::fresh(st, ino, body);
         if let Err(e) = st.dirty.mark_new(st, h, &inode) {

@@ -13,7 +13,7 @@ mod time;
 
 pub use checksum::{seal_inode, verify_inode};
 pub use raw::RawInode;
-pub use special::{FAST_SYMLINK_MAX, LINK_MAX};
+pub use special::{FAST_SYMLINK_MAX, LINK_MAX, can_store_rdev};
 
 use crate::error::{Corrupt, Result};
 use crate::features::{Incompat, RoCompat};

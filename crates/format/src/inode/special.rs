@@ -11,6 +11,14 @@ pub const LINK_MAX: u16 = 65_000;
 /// Bytes of a symbolic link that is stored in the inode at most.
 pub const FAST_SYMLINK_MAX: usize = I_BLOCK_SIZE - 1;
 
+/// Bits of a device's major number in an inode, and of its minor number.
+const RDEV_BITS: (u32, u32) = (12, 20);
+
+/// Whether an inode has room for a device's major and minor number.
+pub fn can_store_rdev((major, minor): (u32, u32)) -> bool {
+    major >> RDEV_BITS.0 == 0 && minor >> RDEV_BITS.1 == 0
+}
+
 impl Inode {
     /// Major and minor number, if it is a device.
     pub fn rdev(&self) -> Option<(u32, u32)> {
@@ -25,7 +33,8 @@ impl Inode {
         Some((new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00))
     }
 
-    /// Stores major (12 bits) and minor (20 bits) number of a device, in the old form if it fits.
+    /// Stores major (12 bits) and minor (20 bits) number of a device, in the old form if it fits. They must fit: see
+    /// [`can_store_rdev`].
     pub fn set_rdev(&mut self, (major, minor): (u32, u32)) {
         self.i_block = [0; I_BLOCK_SIZE];
         if major < 256 && minor < 256 {
