@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::text::{count, shown};
+use extant::device::image_spec;
 use extant::{Error, Fs, OpenOptions, Recovery};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -57,13 +58,13 @@ impl ImageArgs {
     /// Opens as the options say.
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
         let options = self.with_journal(options.clone().wait(self.wait));
-        Fs::open(&self.image, &options).map_err(|e| self.refused(&e))
+        Fs::open_image(&image_spec(&self.image), &options).map_err(|e| self.refused(&e))
     }
 
     /// Options that name the external journal, if there is one.
     pub fn with_journal(&self, options: OpenOptions) -> OpenOptions {
         match &self.journal {
-            Some(path) => options.journal(path),
+            Some(path) => options.journal_image(image_spec(path)),
             None => options,
         }
     }

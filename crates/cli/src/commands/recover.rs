@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::image::ImageArgs;
 use crate::text::count;
-use extant::device::{BlockDevice, OverlayDevice};
+use extant::device::{BlockDevice, OverlayDevice, image_spec};
 use extant::journal::{Dropped, Outcome};
 use extant::{Fs, OpenOptions, Recovery};
 use serde_json::{Value, json};
@@ -51,12 +51,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
 /// Opens an image for writing whose writes stay in memory.
 fn on_trial(args: &Args) -> Result<Fs> {
     let reading = OpenOptions::new().read_only(true).wait(args.image.wait);
-    let base = reading.device(&args.image.image).map_err(|e| args.image.refused(&e))?;
+    let base = reading.device_of(&image_spec(&args.image.image)).map_err(|e| args.image.refused(&e))?;
     let trial = OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES);
     let device: Arc<dyn BlockDevice> = Arc::new(trial);
     let mut options = OpenOptions::new();
     if let Some(path) = &args.image.journal {
-        let base = reading.device(path).map_err(|e| args.image.refused(&e))?;
+        let base = reading.device_of(&image_spec(path)).map_err(|e| args.image.refused(&e))?;
         options = options.journal_on(Arc::new(OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES)));
     }
     Fs::open_device(device, &options).at(args.image.name())

@@ -97,7 +97,7 @@ fn open_options(plan: &Plan) -> OpenOptions {
         options = options.frsp_cache_aggression(level);
     }
     if let Some(path) = &own.journal {
-        options = options.journal(path);
+        options = options.journal_image(image_spec(path));
     }
     if let Some(policy) = own.errors {
         options = options.errors(policy);
@@ -128,7 +128,7 @@ fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Clai
         true => Claim::of(&spec.path, &fuse_options(plan), plan.options.read_only).map_err(Error::Io)?,
         false => None,
     };
-    let fs = Fs::open(&plan.image, &options.clone().claimed(claim.is_some()))?;
+    let fs = Fs::open_image(&spec, &options.clone().claimed(claim.is_some()))?;
     Ok((fs, claim))
 }
 

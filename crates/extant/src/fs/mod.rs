@@ -20,7 +20,7 @@ use crate::error::{Errno, Error, Result};
 use crate::mkfs;
 use crate::mmp::Mmp;
 use crate::ops::{Anchor, Node, Operations};
-use extant_blocks::{BlockDevice, MountedDevice};
+use extant_blocks::{BlockDevice, ImageSpec, MountedDevice};
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::{State, Superblock};
 use extant_format::types::FileType;
@@ -58,9 +58,14 @@ impl Deref for Fs {
 }
 
 impl Fs {
-    /// Opens an image file or block device: `PATH`, `PATH@OFFSET` or `PATH@pN`.
+    /// Opens an image file or block device. The path is taken as it is, whatever characters it has.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Fs> {
         Self::open_device(options.device(path.as_ref())?, options)
+    }
+
+    /// Opens the file system that lies at a place in a file or disk, such as a partition.
+    pub fn open_image(image: &ImageSpec, options: &OpenOptions) -> Result<Fs> {
+        Self::open_device(options.device_of(image)?, options)
     }
 
     /// Opens whatever is on a device.

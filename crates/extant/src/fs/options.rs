@@ -43,7 +43,7 @@ pub struct OpenOptions {
 /// Where an external journal is.
 #[derive(Clone, Debug)]
 enum Journal {
-    Path(PathBuf),
+    Image(ImageSpec),
     Device(Arc<dyn BlockDevice>),
 }
 
@@ -233,9 +233,14 @@ impl OpenOptions {
         self
     }
 
-    /// The image file or block device of an external journal, named as images are.
-    pub fn journal(mut self, path: impl Into<PathBuf>) -> Self {
-        self.journal = Some(Journal::Path(path.into()));
+    /// The image file or block device of an external journal.
+    pub fn journal(self, path: impl Into<PathBuf>) -> Self {
+        self.journal_image(ImageSpec { path: path.into(), place: Place::Whole })
+    }
+
+    /// An external journal at a place in a file or disk.
+    pub fn journal_image(mut self, image: ImageSpec) -> Self {
+        self.journal = Some(Journal::Image(image));
         self
     }
 
@@ -250,24 +255,29 @@ impl OpenOptions {
         match &self.journal {
             None => Ok(None),
             Some(Journal::Device(device)) => Ok(Some(device.clone())),
-            Some(Journal::Path(path)) => self.open_device(path, read_only, false).map(Some),
+            Some(Journal::Image(image)) => self.open_device(image, read_only, false).map(Some),
         }
     }
 
-    /// Opens the device that a path names, as [`crate::Fs::open`] does.
+    /// Opens the device that a path leads to, as [`crate::Fs::open`] does.
     pub fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
-        self.open_device(path, self.read_only, self.claimed)
+        self.device_of(&ImageSpec { path: path.into(), place: Place::Whole })
     }
 
-    fn open_device(&self, path: &Path, read_only: bool, claimed: bool) -> Result<Arc<dyn BlockDevice>> {
-        let spec = image_spec(path);
-        let how = extant_blocks::OpenOptions::from_spec(&spec).read_only(read_only).direct(self.direct_io);
+    /// Opens the device that lies at a place in a file or disk, as [`crate::Fs::open_image`] does.
+    pub fn device_of(&self, image: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+        self.open_device(image, self.read_only, self.claimed)
+    }
+
+    fn open_device(&self, image: &ImageSpec, read_only: bool, claimed: bool) -> Result<Arc<dyn BlockDevice>> {
+        let how = extant_blocks::OpenOptions::from_spec(image).read_only(read_only).direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);
         Ok(Arc::new(how.claimed(claimed).wait(patience).open().map_err(Error::Io)?))
     }
 }
 
-/// The file or disk that a path names, and the place in it. A path that is no UTF-8 has no place after it.
+/// The file or disk that a word of a command line names, and the place in it: `PATH`, `PATH@OFFSET` or `PATH@pN`. A path that is no
+/// UTF-8 has no place after it.
 pub fn image_spec(path: &Path) -> ImageSpec {
     match path.to_str() {
         Some(text) => parse_image_spec(text),
