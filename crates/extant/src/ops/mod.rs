@@ -122,10 +122,13 @@ impl Operations {
         self.noticed(self.vfs.node(InodeNr::ROOT)).map(Node)
     }
 
-    /// The inode of a number. ESTALE if the number is free.
+    /// The inode of a number. ESTALE if the number is free, or one of the file system's own: its journal, its quota files and the like.
     pub fn node(&self, ino: u64) -> Result<Node> {
         self.alive()?;
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
+        if self.st().quota.is_hidden(ino) {
+            return Err(Errno::Stale.into());
+        }
         if let Some(inode) = self.vfs.inodes.peek(ino) {
             return Ok(Node(alive(inode)?));
         }
