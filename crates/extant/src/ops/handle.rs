@@ -33,6 +33,9 @@ pub struct File {
     errors: Mutex<ErrorCursor>,
 }
 
+/// Extents that are found under one lock of the file.
+const EXTENTS: usize = 256;
+
 /// ENOKEY for content that is encrypted.
 pub(super) fn check_key(node: &Node) -> Result<()> {
     match node.0.vitals().flags.contains(InodeFlags::ENCRYPT) {
@@ -274,11 +277,26 @@ impl File {
         self.ops.seek(&self.node, offset, false)
     }
 
-    /// Extents of a byte range, in order, until `each` returns false.
+    /// Extents of a byte range, in order, until `each` returns false. The file is not locked while `each` runs, which may call any
+    /// operation.
     pub fn extents(&self, start: u64, len: u64, mut each: impl FnMut(&Extent) -> bool) -> Result<()> {
-        self.ops.alive()?;
-        let _lock = self.node.0.read_lock()?;
-        file::fiemap(self.ops.st(), &self.node.0, start, len, &mut each)
+        let end = start.saturating_add(len);
+        let mut at = start;
+        loop {
+            self.ops.alive()?;
+            let mut batch = Vec::new();
+            {
+                let _lock = self.node.0.read_lock()?;
+                file::fiemap(self.ops.st(), &self.node.0, at, end.saturating_sub(at), &mut |extent| {
+                    batch.push(*extent);
+                    batch.len() < EXTENTS
+                })?;
+            }
+            if !batch.iter().all(&mut each) || batch.len() < EXTENTS {
+                return Ok(());
+            }
+            at = batch.last().map_or(end, |last| last.logical.saturating_add(last.len));
+        }
     }
 
     /// Content and attributes are durable when this returns. A failed writeback is told once to each open file.

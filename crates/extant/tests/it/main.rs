@@ -17,6 +17,7 @@ mod halfway;
 mod held;
 mod hostile;
 mod life;
+mod misuse;
 mod mkfs;
 mod mounted;
 mod nameless;
