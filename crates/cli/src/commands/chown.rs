@@ -27,7 +27,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     for path in &args.paths {
         let path = inside(path);
         let node = fs.resolve(path, Follow::No).at(shown(path))?;
-        fs.drop_privileges(&node, true).at(shown(path))?;
+        fs.drop_privileges(&node, |_| true).at(shown(path))?;
         let set = SetAttr { uid: Some(args.owner.uid), gid: Some(args.owner.gid), ..SetAttr::default() };
         fs.set_attr(&node, &set).at(shown(path))?;
     }

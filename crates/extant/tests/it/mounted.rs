@@ -116,7 +116,7 @@ fn nodes_of_another_file_system_are_refused() {
         fs.seek(&foreign, 0, true).err(),
         fs.place_of(&foreign, 0, 1).err(),
         fs.check_write(&foreign).err(),
-        fs.drop_privileges(&foreign, false).err(),
+        fs.drop_privileges(&foreign, |_| false).err(),
         fs.make_findable(&foreign).err(),
         fs.accessed(&foreign, extant::AccessTimes::Always).err(),
     ];
