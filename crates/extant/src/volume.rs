@@ -166,6 +166,23 @@ impl Volume {
         done
     }
 
+    /// Ends a step that began when the handle counted `before` changes. An error after the first change of the step, a lack
+    /// of space included, aborts the journal: the caller has obtained all that the step needs before it began.
+    pub fn end_step<T>(&self, h: &Handle<'_>, before: u64, done: Result<T>) -> Result<T> {
+        done.inspect_err(|e| {
+            if h.changes() != before {
+                self.give_up(e);
+            }
+        })
+    }
+
+    /// Runs a step of a change. See [`Volume::end_step`].
+    pub fn step<'j, T>(&self, h: &mut Handle<'j>, change: impl FnOnce(&mut Handle<'j>) -> Result<T>) -> Result<T> {
+        let before = h.changes();
+        let done = change(h);
+        self.end_step(h, before, done)
+    }
+
     /// Something is half-done and cannot be taken back: nothing may become durable any more.
     pub fn give_up(&self, why: &Error) {
         tracing::error!("a change failed half-way, so nothing is changed any more: {why}");

@@ -66,6 +66,15 @@ impl<'a> Handle<'a> {
     #[inline]
     pub fn join(&mut self, buffer: &Arc<Buffer>) -> Result<()> {
         self.note_change();
+        self.enlist(buffer)
+    }
+
+    /// As [`Handle::join`], but counts no change: the client announces one, and makes it later or never.
+    ///
+    /// # Errors
+    /// As [`Handle::join`].
+    #[inline]
+    pub fn enlist(&mut self, buffer: &Arc<Buffer>) -> Result<()> {
         if buffer.tid() == self.tid.0 { Ok(()) } else { self.add(buffer, Seal::NONE) }
     }
 

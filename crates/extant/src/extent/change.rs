@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// there. A range within one run is done at once if the handle was started with [`credits`](super::credits) for it.
 ///
 /// # Errors
-/// ENOSPC where a split needs a block, `Corrupt`, `Io`.
+/// ENOSPC where a split needs a block, `Corrupt`, `Io`. Nothing has changed then: after an error behind the first run the call
+/// returns where it stopped, and the next one meets the error.
 pub fn mark_written(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<u32> {
     match Kind::of(inode) {
         Kind::Tree => mark(st, h, inode, range, false),
@@ -48,7 +49,7 @@ fn mark(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>, u
         return Ok(range.end);
     }
     let mut map = inode.map.write();
-    let reached = changing(h, inode, &mut map, |h| convert_runs(st, h, inode, range.clone(), unwritten))?;
+    let reached = changing(st, h, inode, &mut map, |h| convert_runs(st, h, inode, range.clone(), unwritten))?;
     map.forget(range.start.into()..reached.into());
     Ok(reached)
 }
@@ -62,11 +63,26 @@ fn convert_runs(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range
             break;
         }
         let before = nodes.h.credits_left();
-        let next = tree::convert(&mut nodes, at..range.end, unwritten)?;
+        let next = match tree::convert(&mut nodes, at..range.end, unwritten) {
+            // What was converted before counts.
+            Err(_) if at > range.start => break,
+            next => next?,
+        };
         budget::assert_used(before, nodes.h, needed);
         at = u32::try_from(next).unwrap_or(range.end).clamp(at + 1, range.end);
     }
     Ok(at)
+}
+
+/// Sees to it that no extent goes across the border before block `at`, so that a later [`shift`] from there needs no space.
+///
+/// # Errors
+/// ENOSPC, `Corrupt`, `Io`; the mapping is the same in any case.
+pub fn split_at(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, at: u32) -> Result<()> {
+    let mut map = inode.map.write();
+    changing(st, h, inode, &mut map, |h| {
+        tree::split_at(&mut Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino)), at)
+    })
 }
 
 /// Moves every mapping within `range` by `by` logical blocks (negative: collapse, the space before `range` must be
@@ -84,7 +100,7 @@ pub fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u6
         Kind::Indirect | Kind::Inline => return Err(Errno::OpNotSupp.into()),
     }
     let mut map = inode.map.write();
-    let left = changing(h, inode, &mut map, |h| {
+    let left = changing(st, h, inode, &mut map, |h| {
         let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
         match by < 0 {
             true => shift_down(&mut nodes, range.clone(), by),

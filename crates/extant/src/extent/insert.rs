@@ -31,7 +31,7 @@ pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, l
     }
     if let Some(pblk) = implied_locked(st, inode, lblk)? {
         let run = Run { pblk, state, len: found.len.min(to_cluster_end(st, lblk)), lblk };
-        changing(h, inode, &mut map, |h| insert_owned(st, h, inode, run))?;
+        changing(st, h, inode, &mut map, |h| insert_owned(st, h, inode, run))?;
         map.put(run);
         return Ok(run);
     }
@@ -58,9 +58,19 @@ fn allocate_at(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, map: &mut Map
     let mut claim = claim(st, inode, lblk, offset, len)?;
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
-    changing(h, inode, map, |h| insert_claimed(st, h, inode, run, &mut claim, offset))?;
-    map.put(run);
-    Ok(run)
+    let (mapped, result) = changing(st, h, inode, map, |h| Ok(insert_claimed(st, h, inode, run, &mut claim, offset)))?;
+    let run = Run { len: mapped, ..run };
+    match result {
+        Err(error) if mapped == 0 => {
+            map.clear();
+            Err(error)
+        }
+        // The next call meets the error.
+        _ => {
+            map.put(run);
+            Ok(run)
+        }
+    }
 }
 
 fn to_cluster_end(st: &Store, lblk: u32) -> u32 {
@@ -94,12 +104,13 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
 
 /// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way
 /// to the device already). `offset_in_claim` is not zero only on bigalloc, where `lblk` may lie inside its cluster:
-/// the claim begins with the cluster then.
+/// the claim begins with the cluster then. Returns how many blocks are mapped, and why not all if so: blocks that could not
+/// be mapped are free again.
 ///
 /// # Errors
 /// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned)); EOPNOTSUPP for unwritten
 /// blocks in a map that does not know them; EINVAL for a claim that is too short or lies wrong; ENOSPC, `Corrupt`,
-/// `Io`. Blocks that could not be mapped are free again.
+/// `Io`.
 #[expect(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
 pub fn insert_claim(
     st: &Store,
@@ -110,47 +121,60 @@ pub fn insert_claim(
     offset_in_claim: u32,
     len: u32,
     state: State,
-) -> Result<()> {
+) -> (u32, Result<()>) {
     let fits = offset_in_claim.checked_add(len).is_some_and(|end| end <= claim.len);
     if len == 0 || !fits || offset_in_claim != lblk % st.geo.cluster_ratio() {
-        return Err(Errno::Inval.into());
+        return (0, Err(Errno::Inval.into()));
     }
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset_in_claim)), state };
     let mut map = inode.map.write();
-    if st.geo.cluster_ratio() > 1 && unowned_locked(st, inode, &map, lblk, len)? < len {
-        return Err(Errno::Again.into());
+    if st.geo.cluster_ratio() > 1 {
+        match unowned_locked(st, inode, &map, lblk, len) {
+            Ok(free) if free < len => return (0, Err(Errno::Again.into())),
+            Ok(_) => {}
+            Err(error) => return (0, Err(error)),
+        }
     }
-    changing(h, inode, &mut map, |h| insert_claimed(st, h, inode, run, claim, offset_in_claim))?;
-    map.put(run);
-    Ok(())
+    let done = changing(st, h, inode, &mut map, |h| Ok(insert_claimed(st, h, inode, run, claim, offset_in_claim)));
+    match done {
+        Ok((mapped, result)) if mapped > 0 => {
+            map.put(Run { len: mapped, ..run });
+            (mapped, result)
+        }
+        Ok((_, result)) => {
+            map.clear();
+            (0, result)
+        }
+        Err(error) => (0, Err(error)),
+    }
 }
 
 /// Books `claim` whole and maps it, written, in parts: each of `parts`, a logical block and how many from there, gets the
-/// next blocks of the claim. For extent trees without clusters.
+/// next blocks of the claim. For extent trees without clusters. Returns how many of the claim's blocks are mapped, and why
+/// not all if so: the others are free again.
 ///
 /// # Errors
-/// EINVAL if the parts are not as long as the claim; otherwise as [`insert_claim`]. After an error the first parts may be
-/// mapped; the blocks of the others are free again.
+/// EINVAL if the parts are not as long as the claim; otherwise as [`insert_claim`].
 pub fn insert_scattered(
     st: &Store,
     h: &mut Handle<'_>,
     inode: &Arc<Inode>,
     claim: &mut Claim,
     parts: &[(u32, u32)],
-) -> Result<()> {
+) -> (u32, Result<()>) {
     if let [(lblk, len)] = *parts {
         return insert_claim(st, h, inode, lblk, claim, 0, len, State::Written);
     }
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
     if sum != claim.len.into() || parts.is_empty() || st.geo.cluster_ratio() > 1 || Kind::of(inode) != Kind::Tree {
-        return Err(Errno::Inval.into());
+        return (0, Err(Errno::Inval.into()));
     }
     let mut map = inode.map.write();
-    changing(h, inode, &mut map, |h| insert_each(st, h, inode, claim, parts))?;
+    let done = changing(st, h, inode, &mut map, |h| Ok(insert_each(st, h, inode, claim, parts)));
     for (lblk, len) in parts {
         map.forget(u64::from(*lblk)..u64::from(*lblk) + u64::from(*len));
     }
-    Ok(())
+    done.unwrap_or_else(|error| (0, Err(error)))
 }
 
 fn insert_each(
@@ -159,11 +183,14 @@ fn insert_each(
     inode: &Arc<Inode>,
     claim: &mut Claim,
     parts: &[(u32, u32)],
-) -> Result<()> {
+) -> (u32, Result<()>) {
     let (before, booked) = (h.credits_left(), claim.len);
     let bound = parts.iter().fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(st, inode, *len)));
     let mut nodes = Writer::new(st, h, inode, claim.start);
-    let start = book(&mut nodes, claim, booked)?;
+    let start = match book(&mut nodes, claim, booked) {
+        Ok(start) => start,
+        Err(error) => return (0, Err(error)),
+    };
     let mut done = 0;
     for (lblk, len) in parts {
         let pblk = BlockNr(start.0 + u64::from(done));
@@ -171,12 +198,12 @@ fn insert_each(
             insert_parts(&mut nodes, inode, Run { lblk: *lblk, len: *len, pblk, state: State::Written });
         done += mapped;
         if let Err(error) = result {
-            give_back(st, nodes.h, inode, start, booked, done)?;
-            return Err(error);
+            give_back(st, nodes.h, inode, start, booked, done);
+            return (done, Err(error));
         }
     }
     budget::assert_used(before, nodes.h, bound);
-    Ok(())
+    (done, Ok(()))
 }
 
 /// Maps a run whose blocks are booked already, and charges the file for them. The blocks that it is mapped to must be
@@ -189,21 +216,27 @@ pub fn insert_booked(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Ru
         return Err(Errno::OpNotSupp.into());
     }
     let mut map = inode.map.write();
-    changing(h, inode, &mut map, |h| {
-        insert_owned(st, h, inode, run)?;
-        charge(st, h, inode, run.len.into())
+    changing(st, h, inode, &mut map, |h| {
+        st.step(h, |h| {
+            insert_owned(st, h, inode, run)?;
+            charge(st, h, inode, run.len.into())
+        })
     })?;
     map.put(run);
     Ok(())
 }
 
-/// Runs a change of the map: what readers found before is stale, and after an error nothing is known any more.
+/// Runs a change of the map. This is the one place that makes fsync and fdatasync wait for it: the inode is dirty in the
+/// transaction even if the change is in a block outside of the inode, so the ids that they wait for stay in memory with it.
+/// What readers found before is stale, and after an error nothing is known any more.
 pub(super) fn changing<'j, R>(
+    st: &Store,
     h: &mut Handle<'j>,
     inode: &Arc<Inode>,
     map: &mut MapCache,
     change: impl FnOnce(&mut Handle<'j>) -> Result<R>,
 ) -> Result<R> {
+    inode.touch(st, h)?;
     map.changing();
     let result = change(h);
     inode.note_datasync(h);
@@ -213,7 +246,8 @@ pub(super) fn changing<'j, R>(
     result
 }
 
-/// Books a run's blocks, which are the claim's from `offset` on, and maps them.
+/// Books a run's blocks, which are the claim's from `offset` on, and maps them. Returns how many, and why not all if so: the
+/// blocks of the others are free again.
 fn insert_claimed(
     st: &Store,
     h: &mut Handle<'_>,
@@ -221,48 +255,55 @@ fn insert_claimed(
     run: Run,
     claim: &mut Claim,
     offset: u32,
-) -> Result<()> {
-    check_state(st, inode, run.state)?;
+) -> (u32, Result<()>) {
     let (before, bound) = (h.credits_left(), budget::credits(st, inode, run.len));
     let mut nodes = Writer::new(st, h, inode, run.pblk);
-    if Kind::of(inode) == Kind::Tree {
-        tree::prepare_insert(&mut nodes, run.lblk)?;
-    }
     let claimed = claim.len;
-    let start = book(&mut nodes, claim, offset + run.len)?;
+    let start = match prepare(&mut nodes, run).and_then(|()| book(&mut nodes, claim, offset + run.len)) {
+        Ok(start) => start,
+        Err(error) => return (0, Err(error)),
+    };
     let booked = claimed - claim.len;
     let (done, result) = insert_parts(&mut nodes, inode, run);
     budget::assert_used(before, nodes.h, bound);
-    match result {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            give_back(st, nodes.h, inode, start, booked, if done == 0 { 0 } else { offset + done })?;
-            Err(error)
-        }
+    if result.is_err() {
+        give_back(st, nodes.h, inode, start, booked, if done == 0 { 0 } else { offset + done });
+    }
+    (done, result)
+}
+
+/// Before anything is booked: the run may be mapped, and there is space for nodes.
+fn prepare(nodes: &mut Writer<'_, '_, '_>, run: Run) -> Result<()> {
+    check_state(nodes.st, nodes.inode, run.state)?;
+    match Kind::of(nodes.inode) {
+        Kind::Tree => tree::prepare_insert(nodes, run.lblk),
+        Kind::Indirect | Kind::Inline => Ok(()),
     }
 }
 
 /// Charges the file for the first `len` blocks of a claim, in whole clusters, and books them. After an error nothing is booked,
-/// and the claim is as it was.
+/// and the claim is as it was, or the journal is aborted.
 fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
     let (st, inode) = (nodes.st, nodes.inode);
     let blocks = i64::from(len.next_multiple_of(st.geo.cluster_ratio()));
+    nodes.hold_bitmaps(claim.start, len)?;
     charge(st, nodes.h, inode, blocks)?;
-    let booked = st.alloc.book(nodes.h, claim, len);
+    let booked = st.step(nodes.h, |h| st.alloc.book(h, claim, len));
     if booked.is_err() {
-        charge(st, nodes.h, inode, -blocks)?;
+        charge(st, nodes.h, inode, -blocks).inspect_err(|e| st.give_up(e))?;
     }
     booked
 }
 
-/// Frees the booked blocks of which no cluster is mapped: only the first `used` are.
-fn give_back(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, start: BlockNr, booked: u32, used: u32) -> Result<()> {
+/// Frees the booked blocks of which no cluster is mapped: only the first `used` are. If that fails the journal is aborted.
+fn give_back(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, start: BlockNr, booked: u32, used: u32) {
     let used = used.next_multiple_of(st.geo.cluster_ratio()).min(booked);
     if used < booked {
-        charge(st, h, inode, -i64::from(booked - used))?;
-        st.alloc.free(h, BlockNr(start.0 + u64::from(used)), booked - used, purpose(st, inode))?;
+        let (first, len) = (BlockNr(start.0 + u64::from(used)), booked - used);
+        let freed =
+            charge(st, h, inode, -i64::from(len)).and_then(|()| st.alloc.free(h, first, len, purpose(st, inode)));
+        let _ = freed.inspect_err(|e| st.give_up(e));
     }
-    Ok(())
 }
 
 /// Maps blocks of a cluster that the file owns.

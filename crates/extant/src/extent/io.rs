@@ -10,13 +10,14 @@ use super::tree::{At, Expect, Nodes, NodesMut};
 use super::verify::Owner;
 use crate::alloc::{Claim, Purpose, Request};
 use crate::error::{Errno, Error, Result};
+use crate::groups::{Bitmap, Kind as Bits};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, NodeMut, seal_extent_block};
 use extant_format::inode::I_BLOCK_SIZE;
-use extant_format::types::BlockNr;
+use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::{Handle, Seal};
 use extant_sync::atomic::Ordering;
 use smallvec::SmallVec;
@@ -83,11 +84,15 @@ pub(super) struct Writer<'a, 'h, 'j> {
     /// Where new nodes should lie.
     near: BlockNr,
     claims: SmallVec<[Claim; 2]>,
+    /// What the next step reads: in memory until it has ended.
+    held: SmallVec<[Arc<Buffer>; 4]>,
+    /// The group whose bitmap is held since the last step.
+    last_group: Option<GroupNr>,
 }
 
 impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     pub fn new(st: &'a Store, h: &'h mut Handle<'j>, inode: &'a Arc<Inode>, near: BlockNr) -> Self {
-        Writer { st, h, inode, near, claims: SmallVec::new() }
+        Writer { st, h, inode, near, claims: SmallVec::new(), held: SmallVec::new(), last_group: None }
     }
 
     pub(super) fn reader(&self) -> Reader<'a> {
@@ -106,37 +111,78 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         Ok(f(&mut body.i_block))
     }
 
+    /// Reads the bitmaps and descriptors of the groups in which blocks lie that are about to be booked or freed, and holds them
+    /// for the next step.
+    pub(super) fn hold_bitmaps(&mut self, start: BlockNr, len: u32) -> Result<()> {
+        let geo = &self.st.geo;
+        let (mut at, end) = (start, start.0.saturating_add(len.into()));
+        while at.0 < end
+            && let Some(g) = geo.group_of_block(at)
+        {
+            // What was freed in this transaction is in memory.
+            if !self.st.alloc.frees_in(self.h.tid(), g) && self.last_group.replace(g) != Some(g) {
+                if let Bitmap::Block(buffer) = self.st.groups.bitmap(g, Bits::Blocks)? {
+                    self.held.push(buffer);
+                }
+                self.held.push(self.st.groups.desc_block(g)?);
+            }
+            at = BlockNr(geo.first_block_of_group(g).0.saturating_add(geo.blocks_in_group(g).into()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn hold_block(&mut self, buffer: Arc<Buffer>) {
+        self.held.push(buffer);
+    }
+
+    /// Runs a step: see [`NodesMut::step`].
+    pub(super) fn in_step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let before = self.h.changes();
+        let done = change(self);
+        self.held.clear();
+        self.last_group = None;
+        self.st.end_step(self.h, before, done)
+    }
+
     /// Claims blocks for the map's own use, so that there are `blocks` of them; `low` ones lie below 2^32.
     pub(super) fn claim_blocks(&mut self, blocks: usize, low: bool) -> Result<()> {
         let ratio = self.st.geo.cluster_ratio();
         while self.claims.len() < blocks {
             let (goal, purpose) = (self.near, Purpose::Metadata);
             let want = Request { goal, len: ratio, min: ratio, purpose, privileged: true, reserved: false, low };
-            self.claims.push(self.st.alloc.claim(&want)?);
+            let claim = self.st.alloc.claim(&want)?;
+            self.hold_bitmaps(claim.start, claim.len)?;
+            self.claims.push(claim);
         }
         Ok(())
     }
 
-    /// Books a claimed block. It takes a whole cluster.
+    /// Books a claimed block within a step. It takes a whole cluster.
     pub(super) fn take_block(&mut self, low: bool) -> Result<BlockNr> {
         self.claim_blocks(1, low)?;
         let mut claim = self.claims.pop().ok_or(Errno::NoSpc)?;
         let ratio = self.st.geo.cluster_ratio();
-        // First, since it may be refused: what is booked could only be freed again.
         charge(self.st, self.h, self.inode, ratio.into())?;
-        let block = self.st.alloc.book(self.h, &mut claim, ratio);
-        if block.is_err() {
-            charge(self.st, self.h, self.inode, -i64::from(ratio))?;
-        }
-        block
+        self.st.alloc.book(self.h, &mut claim, ratio)
     }
 
-    /// Frees a block of the map, with its cluster.
-    pub(super) fn free_block(&mut self, block: u64) -> Result<()> {
+    /// The cluster of a block of the map.
+    fn cluster(&self, block: u64) -> (BlockNr, u32) {
         let ratio = self.st.geo.cluster_ratio();
-        let start = BlockNr(block & !(u64::from(ratio) - 1));
-        charge(self.st, self.h, self.inode, -i64::from(ratio))?;
-        self.st.alloc.free(self.h, start, ratio, Purpose::Metadata)
+        (BlockNr(block & !(u64::from(ratio) - 1)), ratio)
+    }
+
+    /// Reads what [`Self::free_block`] takes.
+    pub(super) fn prepare_free(&mut self, block: u64) -> Result<()> {
+        let (start, len) = self.cluster(block);
+        self.hold_bitmaps(start, len)
+    }
+
+    /// Frees a block of the map, with its cluster, within a step.
+    pub(super) fn free_block(&mut self, block: u64) -> Result<()> {
+        let (start, len) = self.cluster(block);
+        charge(self.st, self.h, self.inode, -i64::from(len))?;
+        self.st.alloc.free(self.h, start, len, Purpose::Metadata)
     }
 }
 
@@ -175,5 +221,21 @@ impl NodesMut for Writer<'_, '_, '_> {
 
     fn release(&mut self, block: u64) -> Result<()> {
         self.free_block(block)
+    }
+
+    fn hold(&mut self, at: At, expect: Expect) -> Result<()> {
+        if let At::Block(nr) = at {
+            let buffer = self.reader().block(nr, expect)?;
+            self.hold_block(buffer);
+        }
+        Ok(())
+    }
+
+    fn prepare_release(&mut self, block: u64) -> Result<()> {
+        self.prepare_free(block)
+    }
+
+    fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        self.in_step(change)
     }
 }

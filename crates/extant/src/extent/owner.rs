@@ -59,11 +59,15 @@ const MOST_SECTORS: u64 = (1 << 48) - 1;
 pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
     let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MOST_SECTORS } else { u32::MAX.into() };
+    let sum_of = |old: u64| {
+        let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
+        sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))
+    };
+    // Before the handle counts a change.
+    sum_of(inode.body().blocks)?;
     loop {
         let mut body = inode.edit(st, h)?;
-        let old = body.blocks;
-        let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
-        let sum = sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))?;
+        let sum = sum_of(body.blocks)?;
         if charge_owners(st, h, inode, &body, blocks)? {
             body.blocks = sum;
             return Ok(());

@@ -77,4 +77,20 @@ impl PointersMut for Writer<'_, '_, '_> {
     fn release(&mut self, block: u32) -> Result<()> {
         self.free_block(block.into())
     }
+
+    fn hold(&mut self, at: At) -> Result<()> {
+        if let At::Block(nr) = at {
+            let buffer = self.reader().pointer_block(nr)?;
+            self.hold_block(buffer);
+        }
+        Ok(())
+    }
+
+    fn prepare_release(&mut self, block: u32) -> Result<()> {
+        self.prepare_free(block.into())
+    }
+
+    fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        self.in_step(change)
+    }
 }

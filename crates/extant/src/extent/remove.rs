@@ -9,7 +9,6 @@ use super::owner::{Kind, charge, purpose};
 use super::tree;
 use crate::alloc::Purpose;
 use crate::error::{Errno, Error, Result};
-use crate::groups::Kind as Bits;
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::extent::Leaf;
@@ -20,17 +19,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Unmaps and frees blocks of `range` from its end towards its start as far as the handle's credits allow. Returns
-/// the new end: when it equals `range.start`, all is done; else restart the handle (with [`credits`](super::credits)
-/// for 1 block or more) and call again with the shorter range. An empty tree goes back to depth 0.
+/// the new end: when it equals `range.start`, all is done; else restart the handle (with [`removal_credits`]) and call again
+/// with the shorter range. An empty tree goes back to depth 0.
 ///
 /// # Errors
-/// `Corrupt`, `Io`.
+/// `Corrupt`, `Io`, ENOSPC where the middle of an extent goes and its leaf is full. Nothing is unmapped then: after an error
+/// behind the first step the new end tells how far it came, and the next call meets the error.
 pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
     if range.start >= range.end {
         return Ok(range.start);
     }
     let mut map = inode.map.write();
-    let reached = changing(h, inode, &mut map, |h| match Kind::of(inode) {
+    let reached = changing(st, h, inode, &mut map, |h| match Kind::of(inode) {
         Kind::Tree => remove_extents(st, h, inode, range.clone()),
         Kind::Indirect => remove_pointers(st, h, inode, range.clone()),
         Kind::Inline => Ok(range.start),
@@ -47,55 +47,99 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
 const MOST_GROUPS: u32 = 16;
 const MOST_BLOCKS: u32 = 1 << 15;
 
-/// Blocks that a step of [`remove`] frees at most, or that are allocated or written to in one: where groups are small, a long extent
-/// lies in more of them than a transaction has room for.
-pub fn most_at_once(st: &Store) -> u32 {
+/// Blocks that lie in as many groups as a transaction has room for.
+fn in_few_groups(st: &Store) -> u32 {
     st.geo.blocks_per_group.saturating_mul(MOST_GROUPS).min(MOST_BLOCKS)
 }
 
+/// Blocks that are allocated or written to at most in one handle: where groups are small a long extent lies in more of them than
+/// a transaction has room for, and a long run of pointers needs more pointer blocks than a small log holds.
+pub fn most_at_once(st: &Store, inode: &Inode) -> u32 {
+    let (mut most, bound) = (in_few_groups(st), st.journal.max_credits() / 2);
+    while most > 1 && budget::credits(st, inode, most) > bound {
+        most /= 2;
+    }
+    most
+}
+
 /// Most logged blocks freed at once.
-const MOST_REVOKED: u64 = 1000;
+const MOST_REVOKED: u32 = 1000;
 
 /// Most extents unmapped at once.
 const MOST_PARTS: usize = 64;
 
+/// Credits of the revoke records of `blocks` blocks, of which at least a hundred fit in a block of the log.
+fn revoke_credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
+    if purpose(st, inode) == Purpose::Metadata { blocks / 100 + 1 } else { 0 }
+}
+
+/// Most blocks that a step unmaps of one extent, or of one array of pointers.
+fn longest(st: &Store, inode: &Inode) -> u32 {
+    let logged = purpose(st, inode) == Purpose::Metadata;
+    in_few_groups(st).min(if logged { MOST_REVOKED } else { u32::MAX })
+}
+
+/// Credits with which each call of [`remove`] unmaps something, whatever the map is like.
+pub fn removal_credits(st: &Store, inode: &Inode) -> u32 {
+    let most = longest(st, inode);
+    let map = match Kind::of(inode) {
+        Kind::Tree | Kind::Inline => budget::edit(st, budget::depth(inode) + 1),
+        Kind::Indirect => budget::pointer_run(st),
+    };
+    map + st.alloc.credits(most) + revoke_credits(st, inode, most)
+}
+
+/// Unmaps extents from the end of a range towards its start. What was reached before an error counts.
 fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
     let mut end = range.end;
-    let mut first = true;
-    // Records of blocks that were logged cost credits, too: at least a hundred fit in a block.
-    let logged = purpose(st, inode) == Purpose::Metadata;
-    let revokes = if logged { MOST_REVOKED as u32 / 100 + 1 } else { 0 };
-    let long = u64::from(most_at_once(st)).min(if logged { MOST_REVOKED } else { u64::MAX });
+    let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
+    loop {
+        match remove_last(&mut nodes, range.start..end, end == range.end) {
+            Ok(Step::Done) => return Ok(range.start),
+            Ok(Step::Unmapped(low)) => end = low,
+            Ok(Step::NoCredits(high)) => return Ok(high.min(end)),
+            Err(e) if end == range.end => return Err(e),
+            Err(_) => return Ok(end),
+        }
+    }
+}
+
+/// How a step of a removal ended.
+enum Step {
+    /// Nothing of the range is mapped any more.
+    Done,
+    /// Nothing is mapped from this block on.
+    Unmapped(u64),
+    /// Nothing was unmapped; nothing is mapped from this block on.
+    NoCredits(u64),
+}
+
+/// Unmaps the last extents of a range that lie in one leaf.
+fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -> Result<Step> {
+    let (st, inode) = (nodes.st, nodes.inode);
+    let Some(path) = tree::last_before(nodes, range.end)? else { return Ok(Step::Done) };
+    let long = longest(st, inode).into();
     // On bigalloc what is free depends on what is left.
     let most = if st.geo.cluster_ratio() > 1 { 1 } else { MOST_PARTS };
-    let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
-    while let Some(path) = tree::last_before(&nodes, end)? {
-        let mut gone = tree::tail(&nodes, &path, range.start..end, most, long)?;
-        let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last()) else { break };
-        let (low, high) = (u64::from(low.lblk), high.end());
-        let fixed = budget::edit(st, path.depth() as u32);
-        let cost = |part: &Leaf| st.alloc.credits(part.len.into()) + revokes;
-        let needed = gone.parts.iter().fold(fixed, |sum, part| sum.saturating_add(cost(part)));
-        let (mut needed, mut low) = (needed, low);
-        if !budget::may_go_on(nodes.h, needed, false)? {
-            // As many as there are credits for, from the end.
-            let one = fixed + gone.parts.last().map_or(0, cost);
-            if !budget::may_go_on(nodes.h, one, first)? {
-                return Ok(high);
-            }
-            gone = tree::tail(&nodes, &path, range.start..end, 1, long)?;
-            (needed, low) = (one, gone.parts.first().map_or(low, |part| part.lblk.into()));
+    let mut gone = tree::tail(nodes, &path, range.clone(), most, long)?;
+    let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last().copied()) else { return Ok(Step::Done) };
+    let mut low = u64::from(low.lblk);
+    let fixed = budget::edit(st, path.depth() as u32);
+    let cost = |part: &Leaf| st.alloc.credits(part.len.into()) + revoke_credits(st, inode, part.len.into());
+    let mut needed = gone.parts.iter().fold(fixed, |sum, part| sum.saturating_add(cost(part)));
+    if !budget::may_go_on(nodes.h, needed, false)? {
+        // As many as there are credits for, from the end.
+        needed = fixed + cost(&high);
+        if !budget::may_go_on(nodes.h, needed, first)? {
+            return Ok(Step::NoCredits(high.end()));
         }
-        let before = nodes.h.credits_left();
-        remove_parts(&mut nodes, &path, &gone)?;
-        budget::assert_used(before, nodes.h, needed);
-        if gone.whole {
-            break;
-        }
-        end = low;
-        first = false;
+        gone = tree::tail(nodes, &path, range, 1, long)?;
+        low = gone.parts.first().map_or(low, |part| part.lblk.into());
     }
-    Ok(range.start)
+    let before = nodes.h.credits_left();
+    remove_parts(nodes, &path, &gone)?;
+    budget::assert_used(before, nodes.h, needed);
+    Ok(if gone.whole { Step::Done } else { Step::Unmapped(low) })
 }
 
 /// Unmaps parts of extents and frees their blocks.
@@ -103,45 +147,30 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: &tree::Path, gone: &tree::
     let (st, inode) = (nodes.st, nodes.inode);
     let mut freed = gone.parts.iter().map(|part| freed_blocks(nodes, part)).collect::<Result<SmallVec<[_; 8]>>>()?;
     freed.retain(|(_, len)| *len > 0);
-    check_bitmaps(st, nodes.h, &freed)?;
+    freed.iter().try_for_each(|(start, len)| nodes.hold_bitmaps(*start, *len))?;
+    tree::prepare_removal(nodes, path, gone)?;
     let sum: i64 = freed.iter().map(|(_, len)| i64::from(*len)).sum();
     charge(st, nodes.h, inode, -sum)?;
     if let Err(error) = tree::remove_tail(nodes, path, gone) {
-        // For lack of space, say: the tree is as it was.
-        charge(st, nodes.h, inode, sum)?;
+        // The tree is as it was, or the journal is aborted.
+        charge(st, nodes.h, inode, sum).inspect_err(|e| st.give_up(e))?;
         return Err(error);
     }
     free(st, nodes.h, inode, &freed)
 }
 
-/// Frees blocks that are unmapped already. What a damaged bitmap does not take stays marked as used; but a device that
-/// fails must not leave blocks that nobody owns.
+/// Frees blocks that are unmapped already. What a damaged bitmap does not take stays marked as used; any other failure must
+/// not leave blocks that nothing owns.
 fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
     let freed = match purpose(st, inode) {
         Purpose::Data => st.alloc.free_data(h, runs),
         purpose => st.alloc.free_all(h, runs, purpose),
     };
-    if let Err(e @ Error::Io(_)) = &freed {
-        st.give_up(e);
-    }
-    freed
-}
-
-/// Before blocks are unmapped: the bitmaps that they are to be freed in can be read.
-fn check_bitmaps(st: &Store, h: &Handle<'_>, runs: &[(BlockNr, u32)]) -> Result<()> {
-    let mut seen = None;
-    for (start, len) in runs {
-        let (mut at, end) = (*start, start.0.saturating_add((*len).into()));
-        while at.0 < end
-            && let Some(g) = st.geo.group_of_block(at)
-        {
-            if seen.replace(g) != Some(g) && !st.alloc.frees_in(h.tid(), g) {
-                st.groups.bitmap(g, Bits::Blocks)?;
-            }
-            at = BlockNr(st.geo.first_block_of_group(g).0.saturating_add(st.geo.blocks_in_group(g).into()));
+    freed.inspect_err(|e| {
+        if !matches!(e, Error::Corrupt(_)) {
+            st.give_up(e);
         }
-    }
-    Ok(())
+    })
 }
 
 /// The blocks that are free when `part` is unmapped: whole clusters of which no other block is mapped.
@@ -180,29 +209,44 @@ fn remove_pointers(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Ra
         return Err(Errno::OpNotSupp.into());
     }
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
-    indirect::remove(&mut nodes, range, &mut Freeing { first: true })
+    let end = range.end;
+    let mut freeing = Freeing { first: true, reached: end };
+    let removed = indirect::remove(&mut nodes, range, &mut freeing);
+    match removed {
+        // What was reached before an error counts.
+        Err(_) if freeing.reached < end => Ok(freeing.reached),
+        removed => removed,
+    }
 }
 
 /// Frees the runs of an indirect map as long as the handle has credits.
 struct Freeing {
     first: bool,
+    /// The block from which on all is unmapped.
+    reached: u64,
 }
 
 impl Removal<Writer<'_, '_, '_>> for Freeing {
     fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<bool> {
-        let logged = purpose(nodes.st, nodes.inode) == Purpose::Metadata;
-        let revokes = if logged { len / 100 + 1 } else { 0 };
+        let revokes = revoke_credits(nodes.st, nodes.inode, len);
         let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len) + revokes;
         let goes_on = budget::may_go_on(nodes.h, needed, self.first)?;
         self.first = false;
         if goes_on {
-            check_bitmaps(nodes.st, nodes.h, &[(BlockNr(first.into()), len)])?;
+            nodes.hold_bitmaps(BlockNr(first.into()), len)?;
         }
         Ok(goes_on)
     }
 
+    fn uncharge(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<()> {
+        charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))
+    }
+
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
-        charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))?;
         free(nodes.st, nodes.h, nodes.inode, &[(BlockNr(first.into()), len)])
+    }
+
+    fn reached(&mut self, lblk: u64) {
+        self.reached = lblk;
     }
 }

@@ -113,13 +113,21 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
     let forgo = |_: &Error| st.quota.forgo(inode, u64::MAX);
     write_data(st, inode, &pieces, offset, data).inspect_err(forgo)?;
     let stamp = times::due(st, inode, note).then_some(note);
-    {
+    let mut after = After::new(covered, stamp);
+    let applied = {
         let _work = inode.pages.work.lock();
-        plan::apply(st, inode, &mut pieces.into(), After { size: covered, stamp }).inspect_err(forgo)?;
-    }
-    inode.pages.grow_size(covered);
+        plan::apply(st, inode, &mut pieces.into(), &mut after).inspect_err(forgo)
+    };
+    let done = match applied {
+        Ok(()) => covered,
+        // What is mapped is written, as far as anything can become durable.
+        Err(e) => Some(map::byte(st, after.reached).min(covered))
+            .filter(|end| *end > offset && st.writable().is_ok())
+            .ok_or(e)?,
+    };
+    inode.pages.grow_size(done);
     inode.pages.change(&st.pool, |pages| pages.invalidate(blocks));
-    Ok(data.len())
+    Ok((done - offset) as usize)
 }
 
 /// Writes the bytes to their places; of blocks that were not written before, the rest becomes zero.

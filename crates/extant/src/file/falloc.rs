@@ -98,7 +98,7 @@ fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
 
 /// Allocates unwritten blocks in the holes of a range; where the file grows to `size`, so does its size on disk.
 fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u64>) -> Result<()> {
-    let (mut lblk, most) = (blocks.start, extent::most_at_once(st));
+    let (mut lblk, most) = (blocks.start, extent::most_at_once(st, inode));
     while lblk < blocks.end {
         let run = map::lookup(st, inode, lblk..blocks.end)?;
         let len = match run.state {
@@ -118,7 +118,6 @@ fn fill(st: &Store, inode: &Arc<Inode>, lblk: u32, len: u32, size: Option<u64>) 
         times::grow_disk_size(st, &mut h, inode, size)?;
         inode.pages.grow_size(size);
     }
-    inode.note_datasync(&h);
     Ok(run.len)
 }
 
@@ -183,7 +182,6 @@ fn punch_blocks(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()
     while end > start {
         let next = {
             let mut h = truncate::start_removal(st, inode)?;
-            inode.note_datasync(&h);
             extent::remove(st, &mut h, inode, start..end)?
         };
         forget_pages(st, inode, next.max(start) as u32..end as u32);
@@ -217,12 +215,11 @@ fn unwrite(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
     if blocks.is_empty() {
         return Ok(());
     }
-    let credits = times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st));
+    let credits = times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st, inode));
     let mut h = st.start(credits)?;
     let mut at = blocks.start;
     loop {
         at = extent::mark_unwritten(st, &mut h, inode, at..blocks.end)?;
-        inode.note_datasync(&h);
         if at >= blocks.end {
             return Ok(());
         }

@@ -177,7 +177,7 @@ fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
 fn move_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, claim: &mut Claim) -> Result<()> {
     let before = inode.body().clone();
     let moved =
-        take_out(st, h, inode).and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, State::Written));
+        take_out(st, h, inode).and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, State::Written).1);
     if moved.is_err() {
         let mut body = inode.edit(st, h)?;
         body.i_block = before.i_block;

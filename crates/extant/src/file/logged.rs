@@ -52,23 +52,31 @@ pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], no
     in_chunks(st, offset, data, most, |at, part| space::with_room(st, || chunk(st, inode, at, part, note)))
 }
 
+/// Credits of writing one block.
+fn block_credits(st: &Store, inode: &Inode) -> u32 {
+    1 + extent::credits(st, inode, 1)
+}
+
 /// Writes as much as there is space for; ENOSPC if that is nothing.
 fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
     let _work = inode.pages.work.lock();
     let end = offset + data.len() as u64;
     let blocks = map::blocks(st, offset, end);
-    let count = blocks.end - blocks.start;
-    let credits = times::CREDITS + count * (1 + extent::credits(st, inode, 1));
-    let mut h = st.start(credits.min(st.journal.max_credits()))?;
-    let mut end = end;
+    // As many as a small log has room for.
+    let room = st.journal.max_credits().saturating_sub(times::CREDITS) / block_credits(st, inode).max(1);
+    let count = (blocks.end - blocks.start).min(room.max(1));
+    let blocks = blocks.start..blocks.start + count;
+    let mut h = st.start(times::CREDITS + count * block_credits(st, inode))?;
+    let mut end = end.min(map::byte(st, blocks.end));
     for lblk in blocks.clone() {
         let start = map::byte(st, lblk);
         let from = offset.saturating_sub(start) as usize;
         let part = data.get(start.max(offset).saturating_sub(offset) as usize..).unwrap_or_default();
         let part = part.get(..part.len().min(st.block_size() - from)).unwrap_or_default();
-        let buffer = match writable_block(st, &mut h, inode, lblk) {
-            // What was mapped before is in the transaction, so it is written, and the size covers it.
-            Err(e) if space::no_space(&e) && lblk > blocks.start => {
+        let buffer = match st.step(&mut h, |h| writable_block(st, h, inode, lblk)) {
+            // What was mapped before is in the transaction, so it is written, and the size covers it. The next call meets the
+            // error.
+            Err(_) if lblk > blocks.start && st.writable().is_ok() => {
                 end = start;
                 break;
             }

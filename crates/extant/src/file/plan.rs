@@ -118,7 +118,7 @@ fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u
 
 fn next(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>, need: &mut Need<'_>) -> Result<Piece> {
     // No more than a transaction has room for, wherever it lies.
-    let end = blocks.end.min(blocks.start.saturating_add(extent::most_at_once(st)));
+    let end = blocks.end.min(blocks.start.saturating_add(extent::most_at_once(st, inode)));
     let run = map::lookup(st, inode, blocks.start..end)?;
     match run.state {
         State::Written => Ok(in_place(run, How::InPlace)),
@@ -185,21 +185,30 @@ pub(super) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
 }
 
 /// What else the handle that maps has to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct After {
     /// The file's size: the size on disk grows up to it with the pieces.
     pub size: u64,
     /// What a change of content does to the inode besides, if anything.
     pub stamp: Option<Note>,
+    /// The block behind the last one that was mapped, or was already.
+    pub reached: u32,
+}
+
+impl After {
+    /// Nothing is mapped yet.
+    pub fn new(size: u64, stamp: Option<Note>) -> After {
+        After { size, stamp, reached: 0 }
+    }
 }
 
 /// Pieces in the order of the file. Those that are mapped leave; after an error those that are not are left.
 pub(super) type Pieces = VecDeque<Piece>;
 
-/// Maps pieces whose data are written, in as few handles as their credits allow.
-pub(super) fn apply(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, after: After) -> Result<()> {
+/// Maps pieces whose data are written, in as few handles as their credits allow. After an error the size on disk covers what
+/// is mapped, and `after.reached` says where that ends.
+pub(super) fn apply(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, after: &mut After) -> Result<()> {
     let most = st.journal.max_credits() / 4;
-    let mut after = after;
     while !pieces.is_empty() {
         let (mut credits, mut many) = (times::CREDITS, 0);
         while let Some(piece) = pieces.get(many) {
@@ -210,7 +219,7 @@ pub(super) fn apply(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, after: 
             credits += cost;
             many += 1;
         }
-        apply_batch(st, inode, (pieces, many), credits, &mut after)?;
+        apply_batch(st, inode, (pieces, many), credits, after)?;
     }
     Ok(())
 }
@@ -235,12 +244,14 @@ fn apply_batch(st: &Store, inode: &Arc<Inode>, first: First<'_>, credits: u32, a
     let (end, maps) = extent_of(&first, st);
     if !maps && after.stamp.is_none() && inode.body().size >= end.min(after.size) {
         first.0.drain(..first.1);
+        after.reached = after.reached.max(map::block_up(st, end));
         return Ok(());
     }
     apply_in(st, &mut st.start(credits)?, inode, first, credits, after)
 }
 
-/// Maps pieces within a handle, which goes on in others with as many credits if it has to.
+/// Maps pieces within a handle, which goes on in others with as many credits if it has to. The size on disk covers what was
+/// mapped, also after an error: written blocks behind it would be wrong.
 fn apply_in(
     st: &Store,
     h: &mut Handle<'_>,
@@ -249,14 +260,26 @@ fn apply_in(
     credits: u32,
     after: &mut After,
 ) -> Result<()> {
-    let (end, maps) = extent_of(&first, st);
-    map_pieces(st, h, inode, first, Restart { credits, size: after.size })?;
-    let grew = times::grow_disk_size(st, h, inode, end.min(after.size))?;
+    let mapped = map_pieces(st, h, inode, first, credits, after);
+    let noted = note_mapped(st, h, inode, after);
+    match mapped {
+        Ok(()) => noted,
+        Err(e) => {
+            // What is mapped cannot be taken back.
+            let _ = noted.inspect_err(|e| st.give_up(e));
+            Err(e)
+        }
+    }
+}
+
+/// Raises the size on disk over what is mapped, and stamps the inode.
+fn note_mapped(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, after: &mut After) -> Result<()> {
+    if after.reached == 0 {
+        return Ok(());
+    }
+    times::grow_disk_size(st, h, inode, map::byte(st, after.reached).min(after.size))?;
     if let Some(note) = after.stamp.take() {
         times::stamp(st, &mut *inode.edit(st, h)?, note);
-    }
-    if maps || grew {
-        inode.note_datasync(h);
     }
     Ok(())
 }
@@ -290,7 +313,7 @@ pub(super) fn apply_all(st: &Store, files: Vec<Written<'_>>) -> Vec<Result<()>> 
     let mut files = files.into_iter().map(|file| (file.cost(st), file)).peekable();
     while let Some((mut credits, file)) = files.next() {
         if credits > most {
-            results.push(apply(st, file.inode, file.pieces, After { size: file.size, stamp: None }));
+            results.push(apply(st, file.inode, file.pieces, &mut After::new(file.size, None)));
             continue;
         }
         let mut together = vec![file];
@@ -313,21 +336,20 @@ fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Resu
     };
     let each = |Written { inode, pieces, size }: Written<'_>| {
         let many = pieces.len();
-        apply_in(st, &mut h, inode, (pieces, many), credits, &mut After { size, stamp: None })
+        apply_in(st, &mut h, inode, (pieces, many), credits, &mut After::new(size, None))
     };
     files.into_iter().map(each).collect()
 }
 
-/// What a handle that goes on in another transaction needs.
-#[derive(Clone, Copy, Debug)]
-struct Restart {
-    credits: u32,
-    /// The file's size.
-    size: u64,
-}
-
 /// Maps pieces. Those whose claims follow each other on the device, though not in the file, are booked at once.
-fn map_pieces(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, first: First<'_>, restart: Restart) -> Result<()> {
+fn map_pieces(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    first: First<'_>,
+    credits: u32,
+    after: &mut After,
+) -> Result<()> {
     let joins = st.geo.cluster_bits == 0 && extent::has_unwritten(inode);
     let (pieces, mut left) = first;
     while left > 0
@@ -335,7 +357,7 @@ fn map_pieces(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, first: First<'
     {
         left -= 1;
         match piece {
-            Piece { lblk, len, pblk, how: How::Map { mut claim, offset: 0 } } if joins && claim.len == len => {
+            Piece { lblk, len, how: How::Map { mut claim, offset: 0 }, .. } if joins && claim.len == len => {
                 let mut parts = vec![(lblk, len)];
                 while left > 0
                     && let Some(Piece { lblk, len, how: How::Map { claim: more, .. }, .. }) =
@@ -345,19 +367,40 @@ fn map_pieces(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, first: First<'
                     claim.join(more);
                     parts.push((lblk, len));
                 }
-                let result = extent::insert_scattered(st, h, inode, &mut claim, &parts);
-                keep_unless(result, pieces, Piece { lblk, len, pblk, how: How::Map { claim, offset: 0 } })?;
+                let (mapped, result) = extent::insert_scattered(st, h, inode, &mut claim, &parts);
+                after.note_parts(&parts, mapped);
+                keep_unless(result, pieces, lblk, claim)?;
             }
-            piece => map_piece(st, h, inode, pieces, piece, restart)?,
+            piece => map_piece(st, h, inode, pieces, piece, credits, after)?,
         }
     }
     Ok(())
 }
 
-/// After an error what is left of a piece's claim stays with the others.
-fn keep_unless(result: Result<()>, pieces: &mut Pieces, piece: Piece) -> Result<()> {
+impl After {
+    /// Blocks up to this one are mapped.
+    fn note(&mut self, end: u32) {
+        self.reached = self.reached.max(end);
+    }
+
+    /// The first `mapped` blocks of these parts are mapped.
+    fn note_parts(&mut self, parts: &[(u32, u32)], mapped: u32) {
+        let mut left = mapped;
+        for (lblk, len) in parts {
+            let part = left.min(*len);
+            if part > 0 {
+                self.note(lblk + part);
+            }
+            left -= part;
+        }
+    }
+}
+
+/// After an error what is left of a claim stays with the other pieces.
+fn keep_unless(result: Result<()>, pieces: &mut Pieces, lblk: u32, claim: Claim) -> Result<()> {
     if result.is_err() {
-        pieces.push_front(piece);
+        let (len, pblk) = (claim.len, claim.start);
+        pieces.push_front(Piece { lblk, len, pblk, how: How::Map { claim, offset: 0 } });
     }
     result
 }
@@ -373,33 +416,44 @@ fn map_piece(
     inode: &Arc<Inode>,
     pieces: &mut Pieces,
     piece: Piece,
-    restart: Restart,
+    credits: u32,
+    after: &mut After,
 ) -> Result<()> {
+    let end = piece.end();
     let Piece { lblk, len, pblk, how } = piece;
     match how {
-        How::InPlace => Ok(()),
-        How::Convert => convert(st, h, inode, lblk..lblk + len, restart),
+        How::InPlace => {}
+        How::Convert => return convert(st, h, inode, lblk..end, credits, after),
         How::Map { mut claim, offset } => {
-            let result = extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written);
-            keep_unless(result, pieces, Piece { lblk, len, pblk, how: How::Map { claim, offset } })
+            let (mapped, result) = extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written);
+            after.note_parts(&[(lblk, len)], mapped);
+            return keep_unless(result, pieces, lblk, claim);
         }
-        How::Owned => map_owned(st, h, inode, lblk, len, pblk),
+        How::Owned => map_owned(st, h, inode, lblk, len, pblk)?,
     }
+    after.note(end);
+    Ok(())
 }
 
 /// Turns unwritten blocks into written ones, in another handle if this one has not enough credits: the size covers what
 /// is written at the end of each.
-fn convert(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>, restart: Restart) -> Result<()> {
+fn convert(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u32>,
+    credits: u32,
+    after: &mut After,
+) -> Result<()> {
     let mut at = range.start;
     loop {
-        let done = extent::mark_written(st, h, inode, at..range.end)?;
-        inode.note_datasync(h);
-        if done >= range.end {
+        at = extent::mark_written(st, h, inode, at..range.end)?;
+        after.note(at);
+        if at >= range.end {
             return Ok(());
         }
-        at = done;
-        times::grow_disk_size(st, h, inode, map::byte(st, done).min(restart.size))?;
-        h.restart(restart.credits)?;
+        note_mapped(st, h, inode, after).inspect_err(|e| st.give_up(e))?;
+        h.restart(credits)?;
     }
 }
 

@@ -28,7 +28,8 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
     clear(st, inode, &mut work, offset)?;
     let (first, last) = (map::block_of(st, offset), map::block_of(st, end));
     let mut h = start(st, inode, first..last)?;
-    st.whole(&mut h, |h| {
+    // Only the first part of the removal may lack space, and nothing has changed then.
+    st.step(&mut h, |h| {
         truncate::remove(st, h, inode, first, last.into())?;
         shift(st, h, inode, last.into()..extent::max_blocks(st, inode), -i64::from(last - first))?;
         resize(st, h, inode, size - len)
@@ -55,7 +56,9 @@ pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> R
     }
     zero::within_block(st, inode, times::tail(st, size))?;
     let mut h = start(st, inode, first..first)?;
-    st.whole(&mut h, |h| {
+    // So that no later step lacks space.
+    extent::split_at(st, &mut h, inode, first)?;
+    st.step(&mut h, |h| {
         // The size comes first, so that nothing ever lies behind the end of the file.
         resize(st, h, inode, grown)?;
         shift(st, h, inode, first.into()..end, by.into())
@@ -87,13 +90,13 @@ fn start<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Handle
         false => step,
     };
     // The extent that the range begins in is cut, and the last step may find the tree a level higher.
-    let all = pieces.iter().map(each).fold(2 * times::CREDITS + 2 * step, u32::saturating_add);
+    let all = pieces.iter().map(each).fold(2 * times::CREDITS + 3 * step, u32::saturating_add);
     st.start(if all <= most { all } else { part(st, inode) })
 }
 
 /// Credits for a part.
 fn part(st: &Store, inode: &Inode) -> u32 {
-    2 * times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st))
+    2 * times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st, inode))
 }
 
 fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
@@ -107,8 +110,6 @@ fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>, 
     let mut left = range;
     loop {
         left = extent::shift(st, h, inode, left.clone(), by)?;
-        inode.touch(st, h)?;
-        inode.note_datasync(h);
         if left.is_empty() {
             return Ok(());
         }

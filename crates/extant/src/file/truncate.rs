@@ -139,13 +139,14 @@ fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
     if pieces.len() > FEW {
         return Ok(None);
     }
-    let credits: u32 = pieces.iter().map(|piece| extent::credits(st, inode, piece.len)).sum();
+    let credits = pieces.iter().fold(0u32, |sum, piece| sum.saturating_add(extent::credits(st, inode, piece.len)));
     Ok((credits <= st.journal.max_credits() / 4).then_some(credits))
 }
 
 /// Credits for freeing part of a file.
 fn budget(st: &Store, inode: &Inode) -> u32 {
-    extent::credits(st, inode, extent::most_at_once(st)).max((st.journal.max_credits() / 4).min(256))
+    // More than one step takes, where the log has room, so that fewer transactions do.
+    extent::removal_credits(st, inode).max((st.journal.max_credits() / 4).min(256))
 }
 
 /// Makes sure of credits, in a new transaction if need be.
@@ -178,7 +179,6 @@ fn remove_by<'j>(
 ) -> Result<()> {
     let mut end = blocks.end;
     loop {
-        inode.note_datasync(h);
         end = extent::remove(st, h, inode, blocks.start..end)?;
         if end <= blocks.start {
             return Ok(());

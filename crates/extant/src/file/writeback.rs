@@ -136,7 +136,7 @@ fn write_group(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, taken: &[Tak
     add_data(st, &mut plug, pieces, taken);
     submit::all(st, plug)?;
     inode.pages.note_written(st.journal.note_data_write());
-    plan::apply(st, inode, pieces, After { size, stamp: None })
+    plan::apply(st, inode, pieces, &mut After::new(size, None))
 }
 
 /// One run for pages that lie far from each other.

@@ -262,7 +262,7 @@ impl Groups {
     }
 
     /// The block that holds the group's descriptor. Its content was verified when the file system was opened.
-    fn desc_block(&self, g: GroupNr) -> Result<Arc<Buffer>> {
+    pub fn desc_block(&self, g: GroupNr) -> Result<Arc<Buffer>> {
         let (index, _) = self.vol.geo.desc_location(g);
         self.vol.cache.read::<Error>(self.vol.geo.gdt_block(index).0, |_| Ok(()))
     }

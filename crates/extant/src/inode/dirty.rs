@@ -53,14 +53,14 @@ fn unpack(place: u32) -> Option<(usize, usize)> {
 }
 
 impl DirtyInodes {
-    /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has been freed.
+    /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has been freed. The handle counts
+    /// no change: the caller does, when it makes one.
     pub fn mark(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let tid = h.tid().0;
         if inode.gone() {
             return Err(Errno::Stale.into());
         }
         if inode.dirty_tid.load(Ordering::Acquire) == tid {
-            h.note_change();
             return Ok(());
         }
         join(st, h, inode)?;
@@ -70,6 +70,7 @@ impl DirtyInodes {
 
     /// As [`Self::mark`], an inode that was made in the handle's transaction and that nobody else knows yet.
     pub fn mark_new(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        h.note_change();
         join(st, h, inode)?;
         inode.dirty_tid.store(h.tid().0, Ordering::Release);
         let index = shard_index() & (shard_count() - 1);
@@ -136,7 +137,7 @@ impl DirtyInodes {
 /// Makes the inode's slot part of the handle's transaction.
 fn join(st: &Store, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
     let (buf, _) = slot(st, inode.ino)?;
-    h.join(&buf)?;
+    h.enlist(&buf)?;
     inode.sync_tid.fetch_max(h.tid().0, Ordering::AcqRel);
     Ok(())
 }

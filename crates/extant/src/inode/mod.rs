@@ -215,10 +215,12 @@ impl Inode {
     /// The body for changing within `h`. ESTALE if the inode has been freed: its slot may be another's.
     pub fn edit(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<BodyMut<'_>> {
         self.touch(st, h)?;
+        h.note_change();
         Ok(BodyMut { body: self.body.lock(), published: &self.published })
     }
 
-    /// Marks the body dirty in the handle's transaction without changing it.
+    /// Marks the body dirty in the handle's transaction without changing it. A later [`Inode::edit`] in that transaction
+    /// reads nothing, and the inode stays in memory until the transaction is durable.
     pub fn touch(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<()> {
         st.dirty.mark(st, h, self)
     }
@@ -237,12 +239,15 @@ impl Inode {
         self.ftype == FileType::Regular && (st.pool.log_data || self.flags().contains(disk::InodeFlags::JOURNAL_DATA))
     }
 
-    /// Whether data and map changes of this transaction matter to fdatasync.
+    /// Makes fsync and fdatasync wait for the handle's transaction: it changes the map, the size or logged data. The inode
+    /// must be dirty in that transaction ([`Inode::touch`]): eviction would lose the ids of one that is not.
     pub fn note_datasync(&self, h: &Handle<'_>) {
         let tid = h.tid().0;
-        // Only grows, so who reads it large enough has nothing to add.
-        if self.datasync_tid.load(Ordering::Acquire) < tid {
-            self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
+        for id in [&self.datasync_tid, &self.sync_tid] {
+            // The ids only grow: a thread that reads a large one has nothing to add.
+            if id.load(Ordering::Acquire) < tid {
+                id.fetch_max(tid, Ordering::AcqRel);
+            }
         }
     }
 

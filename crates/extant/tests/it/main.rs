@@ -2,6 +2,7 @@
 
 mod ahead;
 mod crash;
+mod deep;
 mod devices;
 mod dir;
 mod dying;

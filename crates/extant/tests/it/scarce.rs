@@ -286,3 +286,73 @@ fn inodes_run_out(setup: Setup, copy: &mut Copy) {
         assert!((1..last as usize).contains(&lacking), "{name:?}: {lacking} times too few inodes");
     }
 }
+
+/// Every kind of change on the smallest log, with few and with many groups: none asks for more than the log grants.
+#[test]
+fn the_smallest_log_has_room_for_each_operation() {
+    const KINDS: [(&str, &str); 3] = [("ext3", ""), ("ext4", ""), ("ext4", ",bigalloc")];
+    for (kind, features) in KINDS {
+        for (groups, per_group) in [(8u64, 2048u64), (128, 256), (2048, 256)] {
+            // Groups of clusters cannot be as small.
+            let per_group = if features.is_empty() { per_group } else { per_group * 16 };
+            let what = format!("{kind}{features}, {groups} groups");
+            let features = format!("^resize_inode{features}");
+            let size = per_group.to_string();
+            let per = if features.contains("bigalloc") { "-G" } else { "-g" };
+            let per_value = if features.contains("bigalloc") { "16" } else { size.as_str() };
+            let args = ["-t", kind, "-b", "1024", "-O", &features, per, per_value, "-J", "size=1", "-N", "4096"];
+            let image = extant_testkit::image::Image::mke2fs(groups * per_group << 10, &args);
+            let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+            change_everything(&fs, &what);
+            fs.unmount().unwrap();
+            image.assert_clean();
+            Fs::open(image.path(), &OpenOptions::new()).unwrap().unmount().unwrap();
+        }
+    }
+}
+
+fn change_everything(fs: &Fs, what: &str) {
+    let root = fs.root().unwrap();
+    let node = fs.create(&WHO, &root, b"file", 0o644, New::File).unwrap();
+    let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+    // Five pieces far from each other, one of them long.
+    for (at, len) in [(0, 9000), (100 << 20, 5000), (200 << 20, 5000), (300 << 20, 3 << 20), (400 << 20, 5000)] {
+        assert_eq!(file.write_at(at, &vec![7; len]).unwrap(), len, "{what}");
+        file.sync().unwrap_or_else(|e| panic!("{what}, a write at {at}: {e}"));
+    }
+    fs.write_direct(&node, 500 << 20, &vec![7; 1 << 20], false).unwrap_or_else(|e| panic!("{what}: {e}"));
+    for (how, at, len) in [
+        (Falloc::Punch, 200 << 20, 100 << 20),
+        (Falloc::KeepSize, 150 << 20, 2 << 20),
+        (Falloc::Zero, 300 << 20, 1 << 20),
+        (Falloc::Collapse, 16 << 10, 16 << 10),
+        (Falloc::Insert, 32 << 10, 16 << 10),
+    ] {
+        match file.allocate(how, at, len) {
+            Err(e) if e.is(Errno::OpNotSupp) => {}
+            done => done.unwrap_or_else(|e| panic!("{what}, {how:?}: {e}")),
+        }
+    }
+    for size in [(300 << 20) + 5000, 4000] {
+        file.set_len(size).unwrap_or_else(|e| panic!("{what}, cut to {size}: {e}"));
+    }
+    file.write_at(70 << 20, &[7; 9000]).unwrap();
+    drop(file);
+    let dir = fs.create(&WHO, &root, b"dir", 0o755, New::Dir).unwrap();
+    for n in 0..200 {
+        let name = format!("{}{n}", "name".repeat(40));
+        fs.link(&node, &dir, name.as_bytes()).unwrap_or_else(|e| panic!("{what}, link {n}: {e}"));
+    }
+    for n in 0..200 {
+        let name = format!("{}{n}", "name".repeat(40));
+        fs.unlink(&dir, name.as_bytes()).unwrap_or_else(|e| panic!("{what}, unlink {n}: {e}"));
+    }
+    fs.create(&WHO, &root, b"link", 0o777, New::Symlink(&[b't'; 300])).unwrap();
+    fs.set_xattr(&node, b"user.x", &[1; 600], XattrMode::Any).unwrap();
+    fs.rename(&root, b"file", &dir, b"moved", RenameFlags::empty()).unwrap();
+    fs.set_attr(&node, &SetAttr { uid: Some(5), ..Default::default() }).unwrap();
+    fs.unlink(&dir, b"moved").unwrap_or_else(|e| panic!("{what}, removal: {e}"));
+    drop(node);
+    fs.rmdir(&root, b"dir").unwrap_or_else(|e| panic!("{what}, rmdir: {e}"));
+    fs.sync().unwrap_or_else(|e| panic!("{what}: {e}"));
+}

@@ -18,31 +18,45 @@ pub(in crate::extent) fn insert(nodes: &mut impl PointersMut, lblk: u32, pblk: u
     (done, Ok(()))
 }
 
-/// Maps as many blocks as lie in one array of pointers.
+/// Maps as many blocks as lie in one array of pointers, in one step: after an error nothing has changed.
 fn insert_part(nodes: &mut impl PointersMut, lblk: u32, pblk: u64, len: u32) -> Result<u32> {
     let path = Path::new(lblk, nodes.block_size()).ok_or(Errno::FBig)?;
     let (first, end) = array(nodes, &path);
     let len = len.min((end - first) as u32);
     let pblk = u32::try_from(pblk).ok().filter(|p| p.checked_add(len).is_some()).ok_or(Errno::FBig)?;
-    let at = make_way(nodes, &path)?;
-    let free = nodes.view(at, |bytes| (first..first + len as usize).all(|n| pointer(bytes, n) == 0))?;
-    if !free {
+    let (at, level) = existing(nodes, &path)?;
+    if level == path.levels()
+        && !nodes.view(at, |bytes| (first..first + len as usize).all(|n| pointer(bytes, n) == 0))?
+    {
         return Err(Corrupt::new("block map").field("block mapped twice").found(lblk).into());
     }
-    nodes.change(at, |bytes| (0..len).for_each(|n| put_pointer(bytes, first + n as usize, pblk + n)))?;
+    nodes.hold(at)?;
+    nodes.prepare(path.levels() - level)?;
+    nodes.step(|nodes| {
+        let at = make_way(nodes, &path, at, level)?;
+        nodes.change(at, |bytes| (0..len).for_each(|n| put_pointer(bytes, first + n as usize, pblk + n)))
+    })?;
     Ok(len)
 }
 
-/// The last array on the way; pointer blocks that are missing are made.
-fn make_way(nodes: &mut impl PointersMut, path: &Path) -> Result<At> {
+/// The last array on the way that exists, and its level.
+fn existing(nodes: &impl PointersMut, path: &Path) -> Result<(At, usize)> {
     let mut at = At::Root;
     for (level, &offset) in path.offsets()[..path.levels()].iter().enumerate() {
-        let mut child = nodes.view(at, |bytes| pointer(bytes, offset as usize))?;
-        if child == 0 {
-            nodes.prepare(path.levels() - level)?;
-            child = nodes.create()?;
-            nodes.change(at, |bytes| put_pointer(bytes, offset as usize, child))?;
+        match nodes.view(at, |bytes| pointer(bytes, offset as usize))? {
+            0 => return Ok((at, level)),
+            child => at = At::Block(child.into()),
         }
+    }
+    Ok((at, path.levels()))
+}
+
+/// Makes the pointer blocks that are missing below an array at `level`. Gives the last array on the way.
+fn make_way(nodes: &mut impl PointersMut, path: &Path, from: At, level: usize) -> Result<At> {
+    let mut at = from;
+    for &offset in &path.offsets()[level..path.levels()] {
+        let child = nodes.create()?;
+        nodes.change(at, |bytes| put_pointer(bytes, offset as usize, child))?;
         at = At::Block(child.into());
     }
     Ok(at)

@@ -31,4 +31,14 @@ pub(in crate::extent) trait PointersMut: Pointers {
 
     /// Frees a pointer block.
     fn release(&mut self, block: u32) -> Result<()>;
+
+    /// Reads pointers and keeps them in memory until the next step has ended.
+    fn hold(&mut self, at: At) -> Result<()>;
+
+    /// Reads what the next step needs to release the block. Changes nothing.
+    fn prepare_release(&mut self, block: u32) -> Result<()>;
+
+    /// Runs a step, of which all or nothing becomes durable. It must not need more than was prepared and held: an error
+    /// after its first change aborts the journal.
+    fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R>;
 }

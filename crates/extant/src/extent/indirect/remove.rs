@@ -11,8 +11,14 @@ pub(in crate::extent) trait Removal<N: PointersMut> {
     /// Whether a run of `len` blocks may be freed now, to which a pointer still leads. Errors: they could not be.
     fn may_free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<bool>;
 
+    /// Takes blocks that are about to be unmapped off the owner's account.
+    fn uncharge(&mut self, nodes: &mut N, len: u32) -> Result<()>;
+
     /// Frees blocks that no pointer leads to any more.
     fn free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<()>;
+
+    /// All blocks of the range from this one on are unmapped, and pointer blocks without pointers freed.
+    fn reached(&mut self, lblk: u64);
 }
 
 /// Unmaps the blocks of `range`. Returns the block down to which that is done.
@@ -101,8 +107,14 @@ impl Array {
         if !how.may_free(nodes, first, len)? {
             return Ok((Some(self.block_of(slots.end)), start));
         }
-        nodes.change(self.at, |bytes| (start..slots.end).for_each(|n| put_pointer(bytes, n, 0)))?;
+        nodes.hold(self.at)?;
+        let cleared = slots.end;
+        nodes.step(|nodes| {
+            how.uncharge(nodes, len)?;
+            nodes.change(self.at, |bytes| (start..cleared).for_each(|n| put_pointer(bytes, n, 0)))
+        })?;
         how.free(nodes, first, len)?;
+        how.reached(self.block_of(start));
         Ok((None, start))
     }
 
@@ -122,11 +134,18 @@ impl Array {
             return Ok(Some(reached));
         }
         if child.last(nodes, &child.slots)?.is_none() {
+            // A removal that stops here comes back to this pointer block.
+            how.reached(child.base.saturating_add(1));
             if !how.may_free(nodes, block, 1)? {
                 return Ok(Some(child.base.saturating_add(self.span).min(range.end)));
             }
-            nodes.change(self.at, |bytes| put_pointer(bytes, slot, 0))?;
-            nodes.release(block)?;
+            nodes.hold(self.at)?;
+            nodes.prepare_release(block)?;
+            nodes.step(|nodes| {
+                nodes.change(self.at, |bytes| put_pointer(bytes, slot, 0))?;
+                nodes.release(block)
+            })?;
+            how.reached(child.base);
         }
         Ok(None)
     }

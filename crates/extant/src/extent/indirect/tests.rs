@@ -58,6 +58,18 @@ impl PointersMut for Mem {
         assert!(self.blocks.remove(&block).is_some_and(|b| b.iter().all(|&x| x == 0)));
         Ok(())
     }
+
+    fn hold(&mut self, _: At) -> Result<()> {
+        Ok(())
+    }
+
+    fn prepare_release(&mut self, _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        change(self)
+    }
 }
 
 /// Frees into a set, so many runs at a time.
@@ -70,6 +82,12 @@ impl Removal<Mem> for Freed {
     fn may_free(&mut self, _: &mut Mem, _: u32, _: u32) -> Result<bool> {
         Ok(self.left > 0)
     }
+
+    fn uncharge(&mut self, _: &mut Mem, _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn reached(&mut self, _: u64) {}
 
     fn free(&mut self, _: &mut Mem, first: u32, len: u32) -> Result<()> {
         self.left -= 1;

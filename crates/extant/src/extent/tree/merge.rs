@@ -1,8 +1,11 @@
 //! Keeps the tree small: joins nodes that are nearly empty with a sibling, and takes levels away that are not needed.
+//!
+//! Each join is a step of its own, after the edit that made it possible. A tree that is larger than it must be is sound, so a
+//! sibling that cannot be read is left alone: the edit has succeeded without it.
 
 use super::nodes::{At, Expect, Nodes, NodesMut};
 use super::path::{self, Path, Step};
-use super::splice::{Entries, fits};
+use super::splice::{Entries, fits, prepare_release};
 use crate::error::Result;
 use extant_format::extent::{ROOT_SIZE, capacity};
 
@@ -26,29 +29,50 @@ pub(super) fn merge_up(nodes: &mut impl NodesMut, path: &Path, left: usize) -> R
 fn merge_with_sibling(nodes: &mut impl NodesMut, parent: &Step) -> Result<bool> {
     let behind = (parent.index + 1 < parent.entries).then_some(parent.index);
     for first in behind.into_iter().chain(parent.index.checked_sub(1)) {
-        let (low, low_len, max) = child(nodes, parent, first)?;
-        let (high, high_len, _) = child(nodes, parent, first + 1)?;
-        if (low_len + high_len) * 4 <= max * 3 {
-            join(nodes, parent, first, low, high)?;
+        let Some((low, high)) = if_readable(pair(nodes, parent, first)) else { continue };
+        if (low.len + high.len) * 4 <= low.max * 3 {
+            nodes.step(|nodes| join(nodes, parent, first, low, high))?;
             return Ok(true);
         }
     }
     Ok(false)
 }
 
+/// Nothing for what cannot be read.
+fn if_readable<T>(found: Result<T>) -> Option<T> {
+    found.inspect_err(|e| tracing::warn!("an extent tree stays larger than it must be: {e}")).ok()
+}
+
 /// A child of a node, its number of entries and how many it has room for.
-fn child(nodes: &impl Nodes, parent: &Step, index: usize) -> Result<((At, Expect), usize, usize)> {
+#[derive(Clone, Copy)]
+struct Child {
+    at: At,
+    expect: Expect,
+    len: usize,
+    max: usize,
+}
+
+/// Two children of a node that follow each other, with all that it takes to join them.
+fn pair(nodes: &mut impl NodesMut, parent: &Step, first: usize) -> Result<(Child, Child)> {
+    nodes.hold(parent.at, parent.expect)?;
+    let (low, high) = (child(nodes, parent, first)?, child(nodes, parent, first + 1)?);
+    prepare_release(nodes, high.at)?;
+    Ok((low, high))
+}
+
+fn child(nodes: &mut impl NodesMut, parent: &Step, index: usize) -> Result<Child> {
     let (at, expect) = nodes.view(parent.at, parent.expect, |node| path::child(&node, parent.expect, index))??;
+    nodes.hold(at, expect)?;
     let (len, max) = nodes.view(at, expect, |node| (node.len(), node.header().max.into()))?;
-    Ok(((at, expect), len, max))
+    Ok(Child { at, expect, len, max })
 }
 
 /// Moves the entries of the child behind `first` into that one.
-fn join(nodes: &mut impl NodesMut, parent: &Step, first: usize, low: (At, Expect), high: (At, Expect)) -> Result<()> {
-    let moved = nodes.view(high.0, high.1, |node| Entries::of(&node, 0))?;
-    fits(nodes.change(low.0, |mut node| moved.append_to(&mut node))?)?;
+fn join(nodes: &mut impl NodesMut, parent: &Step, first: usize, low: Child, high: Child) -> Result<()> {
+    let moved = nodes.view(high.at, high.expect, |node| Entries::of(&node, 0))?;
+    fits(nodes.change(low.at, |mut node| moved.append_to(&mut node))?)?;
     nodes.change(parent.at, |mut node| node.remove(first + 1..first + 2))?;
-    match high.0 {
+    match high.at {
         At::Block(block) => nodes.release(block),
         At::Root => Ok(()),
     }
@@ -56,15 +80,26 @@ fn join(nodes: &mut impl NodesMut, parent: &Step, first: usize, low: (At, Expect
 
 /// While the root has one child whose entries fit into the root, they move there.
 pub(super) fn pull_up(nodes: &mut impl NodesMut) -> Result<()> {
-    while let Some((at, expect)) = only_child(nodes)? {
-        let entries = nodes.view(at, expect, |node| (node.len() <= ROOM).then(|| Entries::of(&node, 0)))?;
-        let Some(entries) = entries else { return Ok(()) };
-        fits(nodes.format(At::Root, entries.depth, |mut node| entries.append_to(&mut node))?)?;
-        if let At::Block(block) = at {
-            nodes.release(block)?;
-        }
+    while let Some((at, entries)) = if_readable(small_child(nodes)).flatten() {
+        nodes.step(|nodes| {
+            fits(nodes.format(At::Root, entries.depth, |mut node| entries.append_to(&mut node))?)?;
+            match at {
+                At::Block(block) => nodes.release(block),
+                At::Root => Ok(()),
+            }
+        })?;
     }
     Ok(())
+}
+
+/// The only child of the root with its entries, if these fit into the root, and all that it takes to move them there.
+fn small_child(nodes: &mut impl NodesMut) -> Result<Option<(At, Entries)>> {
+    let Some((at, expect)) = only_child(nodes)? else { return Ok(None) };
+    let entries = nodes.view(at, expect, |node| (node.len() <= ROOM).then(|| Entries::of(&node, 0)))?;
+    if entries.is_some() {
+        prepare_release(nodes, at)?;
+    }
+    Ok(entries.map(|entries| (at, entries)))
 }
 
 fn only_child(nodes: &impl Nodes) -> Result<Option<(At, Expect)>> {

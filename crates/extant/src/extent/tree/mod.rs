@@ -85,6 +85,20 @@ pub(super) fn remove_tail(nodes: &mut impl NodesMut, path: &Path, tail: &Tail) -
     }
 }
 
+/// Makes sure that [`remove_tail`] will not lack space for nodes. Changes nothing on disk.
+pub(super) fn prepare_removal(nodes: &mut impl NodesMut, path: &Path, tail: &Tail) -> Result<()> {
+    let removed = path.leaf().1.index.saturating_sub(tail.first);
+    match tail.kept.len().saturating_sub(removed) {
+        0 => Ok(()),
+        growth => nodes.prepare(path.blocks_to_split(growth)),
+    }
+}
+
+/// Sees to it that no extent goes across the border before `lblk`. The mapping stays the same.
+pub(super) fn split_at(nodes: &mut impl NodesMut, lblk: u32) -> Result<()> {
+    edit(nodes, lblk, |path| plan::split_at(path, lblk)).map(drop)
+}
+
 /// Moves the part at or behind `from` of the extent that holds `at`, by `by` blocks.
 pub(super) fn shift(nodes: &mut impl NodesMut, at: u32, from: u64, by: i64) -> Result<bool> {
     edit(nodes, at, |path| plan::shift(path, from, by))

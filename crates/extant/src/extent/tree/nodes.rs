@@ -53,4 +53,14 @@ pub(in crate::extent) trait NodesMut: Nodes {
 
     /// Frees a block that is no node any more.
     fn release(&mut self, block: u64) -> Result<()>;
+
+    /// Reads a node and keeps it in memory until the next step has ended.
+    fn hold(&mut self, at: At, expect: Expect) -> Result<()>;
+
+    /// Reads what the next step needs to release the block. Changes nothing.
+    fn prepare_release(&mut self, block: u64) -> Result<()>;
+
+    /// Runs a step, of which all or nothing becomes durable. It must not need more than was prepared and held: an error
+    /// after its first change aborts the journal.
+    fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R>;
 }

@@ -85,6 +85,13 @@ pub(in crate::extent) fn remove(path: &Path, range: Range<u64>) -> Option<Edit> 
     Some(Edit { first: path.leaf().1.index.checked_sub(1)?, remove: 1, new })
 }
 
+/// Makes two extents of the found one where `lblk` is not its first block.
+pub(in crate::extent) fn split_at(path: &Path, lblk: u32) -> Option<Edit> {
+    let old = path.hit().filter(|old| old.lblk < lblk)?;
+    let new = cut(&old, 0..lblk.into()).into_iter().chain(cut(&old, lblk.into()..u64::MAX)).collect();
+    Some(Edit { first: path.leaf().1.index.checked_sub(1)?, remove: 1, new })
+}
+
 /// Moves the part of the left extent at or behind `from` by `by` blocks. The caller made sure that there is room.
 /// `None` if nothing would move, or to where no logical block is.
 pub(in crate::extent) fn shift(path: &Path, from: u64, by: i64) -> Option<Edit> {

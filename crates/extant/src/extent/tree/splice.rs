@@ -3,7 +3,7 @@
 //! # Invariants
 //! - After each edit the first key of a child equals its parent's key for it, no node but the root is empty, and an
 //!   empty root has depth 0.
-//! - What may fail for lack of space is prepared before the first change.
+//! - All that an edit reads and allocates is at hand before its first change: it happens as a whole, or not at all.
 
 use super::nodes::{At, NodesMut};
 use super::path::{Path, Step};
@@ -12,21 +12,32 @@ use super::{merge, split};
 use crate::error::Result;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Index, Node, NodeMut};
+use std::ops::Range;
 
-/// Carries the edit out. False if the leaf had to be split first: find the path and plan the edit again.
+/// Carries the edit out in one step. False if the leaf was split first, which changes nothing of the mapping: find the path
+/// and plan the edit again.
+///
+/// # Errors
+/// Nothing has changed, or the journal is aborted.
 pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<bool> {
     let (level, leaf) = path.leaf();
+    path.steps.iter().try_for_each(|step| nodes.hold(step.at, step.expect))?;
     if leaf.entries + edit.growth() > leaf.max {
-        split::split(nodes, path, edit)?;
-        return Ok(false);
+        return split::split(nodes, path, edit);
     }
-    fits(nodes.change(leaf.at, |mut node| replace(&mut node, edit))?)?;
     let left = (leaf.entries + edit.new.len()).saturating_sub(edit.remove);
-    if left == 0 {
-        prune(nodes, path)?;
-    } else if edit.first == 0 && level > 0 {
-        rekey(nodes, path, level)?;
-    }
+    let empty = if left == 0 { emptied(path) } else { level + 1..level + 1 };
+    path.steps[empty.clone()].iter().try_for_each(|step| prepare_release(nodes, step.at))?;
+    nodes.step(|nodes| {
+        fits(nodes.change(leaf.at, |mut node| replace(&mut node, edit))?)?;
+        if left == 0 {
+            prune(nodes, path, empty)
+        } else if edit.first == 0 && level > 0 {
+            rekey(nodes, path, level)
+        } else {
+            Ok(())
+        }
+    })?;
     if left > 0 && edit.new.len() < edit.remove {
         merge::merge_up(nodes, path, left)?;
     }
@@ -71,18 +82,33 @@ fn rekey(nodes: &mut impl NodesMut, path: &Path, level: usize) -> Result<()> {
     Ok(())
 }
 
-/// The leaf is empty: takes it out, and all nodes above that become empty by that.
-fn prune(nodes: &mut impl NodesMut, path: &Path) -> Result<()> {
-    for (level, step) in path.steps.iter().enumerate().skip(1).rev() {
-        let At::Block(block) = step.at else { break };
-        nodes.release(block)?;
-        let parent = path.steps[level - 1];
-        if parent.entries > 1 {
-            nodes.change(parent.at, |mut node| node.remove(parent.index..parent.index + 1))?;
-            return if parent.index == 0 { rekey(nodes, path, level - 1) } else { Ok(()) };
-        }
+/// Levels of the nodes, the root excepted, that become empty with the leaf: each has no other child than the one below.
+fn emptied(path: &Path) -> Range<usize> {
+    let (level, _) = path.leaf();
+    let first = (1..=level).rev().find(|at| path.steps[at - 1].entries > 1).unwrap_or(1);
+    first..level + 1
+}
+
+pub(super) fn prepare_release(nodes: &mut impl NodesMut, at: At) -> Result<()> {
+    match at {
+        At::Block(block) => nodes.prepare_release(block),
+        At::Root => Ok(()),
     }
-    nodes.format(At::Root, 0, |_| ())
+}
+
+/// Takes the nodes at these levels, which are empty, out of the tree.
+fn prune(nodes: &mut impl NodesMut, path: &Path, empty: Range<usize>) -> Result<()> {
+    let blocks = path.steps[empty.clone()].iter().filter_map(|step| match step.at {
+        At::Block(block) => Some(block),
+        At::Root => None,
+    });
+    blocks.rev().try_for_each(|block| nodes.release(block))?;
+    let parent = path.steps[empty.start.saturating_sub(1)];
+    if empty.is_empty() || parent.entries <= 1 {
+        return nodes.format(At::Root, 0, |_| ());
+    }
+    nodes.change(parent.at, |mut node| node.remove(parent.index..parent.index + 1))?;
+    if parent.index == 0 { rekey(nodes, path, empty.start - 1) } else { Ok(()) }
 }
 
 /// The entries of a node from `start` on, in memory.

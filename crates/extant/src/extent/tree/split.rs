@@ -5,10 +5,11 @@ use super::path::{Path, Step};
 use super::plan::Edit;
 use super::splice::{Entries, fits};
 use crate::error::{Errno, Result};
-use extant_format::extent::{Index, MAX_DEPTH};
+use extant_format::extent::{Index, MAX_DEPTH, NodeMut};
 
-/// Makes more room in the path's leaf. Prepares all blocks before the first change.
-pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<()> {
+/// Makes more room in the path's leaf, in one step, for which all blocks are prepared. True if that carried the edit out: new
+/// extents behind the last one begin a leaf, which is never empty. The caller holds the path.
+pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<bool> {
     let (level, leaf) = path.leaf();
     let grows = path.steps[..level].iter().all(|s| s.entries >= s.max);
     if grows && path.depth() >= usize::from(MAX_DEPTH) {
@@ -16,18 +17,23 @@ pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
     }
     nodes.prepare(path.blocks_to_split(edit.growth()))?;
     if level == 0 {
-        return grow(nodes).map(|_| ());
+        return nodes.step(grow).map(|_| false);
     }
     let appended = edit.remove == 0 && edit.first == leaf.entries;
-    let sibling = match edit.new.first().filter(|_| appended) {
-        Some(first) => {
-            let child = nodes.create()?;
-            nodes.format(At::Block(child), 0, |_| ())?;
-            Index { lblk: first.lblk, child }
-        }
-        None => move_upper_part(nodes, &leaf, leaf.entries / 2)?,
-    };
-    add_child(nodes, path, level - 1, sibling)
+    let first = edit.new.first().filter(|_| appended);
+    nodes.step(|nodes| {
+        let sibling = match first {
+            Some(first) => {
+                let child = nodes.create()?;
+                let all = |mut node: NodeMut<'_>| edit.new.iter().all(|e| node.insert_leaf(node.len(), e));
+                fits(nodes.format(At::Block(child), 0, all)?)?;
+                Index { lblk: first.lblk, child }
+            }
+            None => move_upper_part(nodes, &leaf, leaf.entries / 2)?,
+        };
+        add_child(nodes, path, level - 1, sibling)
+    })?;
+    Ok(first.is_some())
 }
 
 /// Adds a child behind the path's child at `level`; splits the index, and those above it, if it is full.

@@ -4,7 +4,8 @@ use super::*;
 use crate::error::{Errno, Error};
 use extant_format::extent::{MAX_DEPTH, Node, NodeMut};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes in memory: the root of 60 bytes and blocks of five entries.
 #[derive(Debug)]
@@ -15,6 +16,13 @@ struct Mem {
     /// Blocks that may still be had.
     free: usize,
     prepared: usize,
+    /// Reads of blocks until one fails, and whether that one was met.
+    reads_left: Cell<usize>,
+    failed: Cell<bool>,
+    held: BTreeSet<u64>,
+    changes: usize,
+    /// A step failed after its first change.
+    half_done: bool,
 }
 
 const BLOCK_BYTES: usize = 12 + 5 * 12 + 4;
@@ -23,7 +31,37 @@ impl Mem {
     fn new() -> Mem {
         let mut root = vec![0; 60];
         NodeMut::init(&mut root, 0);
-        Mem { root, blocks: BTreeMap::new(), next: 1, free: 10_000, prepared: 0 }
+        Mem {
+            root,
+            blocks: BTreeMap::new(),
+            next: 1,
+            free: 10_000,
+            prepared: 0,
+            reads_left: Cell::new(usize::MAX),
+            failed: Cell::new(false),
+            held: BTreeSet::new(),
+            changes: 0,
+            half_done: false,
+        }
+    }
+
+    /// A block comes from the device unless it is held: nothing is cached.
+    fn read(&self, at: At) -> Result<()> {
+        let At::Block(nr) = at else { return Ok(()) };
+        if self.held.contains(&nr) {
+            return Ok(());
+        }
+        match self.reads_left.get() {
+            0 => {
+                self.failed.set(true);
+                self.reads_left.set(usize::MAX);
+                Err(std::io::Error::other("unreadable").into())
+            }
+            left => {
+                self.reads_left.set(left - 1);
+                Ok(())
+            }
+        }
     }
 
     fn bytes(&mut self, at: At) -> &mut Vec<u8> {
@@ -36,6 +74,7 @@ impl Mem {
 
 impl Nodes for Mem {
     fn view<R>(&self, at: At, expect: Expect, f: impl FnOnce(Node<'_>) -> R) -> Result<R> {
+        self.read(at)?;
         let bytes = match at {
             At::Root => &self.root,
             At::Block(nr) => &self.blocks[&nr],
@@ -46,10 +85,13 @@ impl Nodes for Mem {
 
 impl NodesMut for Mem {
     fn change<R>(&mut self, at: At, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R> {
+        self.read(at)?;
+        self.changes += 1;
         Ok(f(NodeMut::open(self.bytes(at))?))
     }
 
     fn format<R>(&mut self, at: At, depth: u16, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R> {
+        self.changes += 1;
         Ok(f(NodeMut::init(self.bytes(at), depth)))
     }
 
@@ -65,13 +107,36 @@ impl NodesMut for Mem {
         self.prepared = self.prepared.checked_sub(1).expect("a block that was not prepared");
         self.free -= 1;
         self.next += 1;
+        self.changes += 1;
         self.blocks.insert(self.next, vec![0; BLOCK_BYTES]);
+        self.held.insert(self.next);
         Ok(self.next)
     }
 
     fn release(&mut self, block: u64) -> Result<()> {
         assert!(self.blocks.remove(&block).is_some(), "block {block} freed twice");
+        self.changes += 1;
         Ok(())
+    }
+
+    fn hold(&mut self, at: At, _: Expect) -> Result<()> {
+        self.read(at)?;
+        if let At::Block(nr) = at {
+            self.held.insert(nr);
+        }
+        Ok(())
+    }
+
+    fn prepare_release(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let before = self.changes;
+        let done = change(self);
+        self.held.clear();
+        self.half_done |= done.is_err() && self.changes != before;
+        done
     }
 }
 
@@ -216,6 +281,25 @@ proptest! {
         prop_assert_eq!(mem.view(At::Root, Expect::ROOT, |n| n.header().max).unwrap(), 4);
     }
 
+    /// An edit of a cold tree meets a block that cannot be read, whichever: it has happened as a whole or not at all.
+    #[test]
+    fn an_unreadable_block_leaves_no_half_of_an_edit(ops in prop::collection::vec(op(), 100..300), nth in 0usize..12) {
+        let (mut mem, mut model) = (Mem::new(), Model::new());
+        let (before, last) = ops.split_at(ops.len() / 2);
+        for op in before {
+            run(&mut mem, &mut model, op);
+        }
+        for op in last {
+            let model = as_model(&check(&mem));
+            mem.reads_left.set(nth);
+            let (done, after) = one_edit(&mut mem, &model, op);
+            mem.reads_left.set(usize::MAX);
+            prop_assert!(!mem.half_done, "{op:?} would have aborted the journal");
+            let found = as_model(&check(&mem));
+            prop_assert!(found == if done { after } else { model }, "{op:?}, done: {done}");
+        }
+    }
+
     #[test]
     fn without_space_nothing_changes(ops in prop::collection::vec(op(), 1..200), free in 0usize..6) {
         let mut mem = Mem::new();
@@ -233,6 +317,40 @@ proptest! {
         let after = check(&mem);
         prop_assert_eq!(&after[..before.len()], &before[..]);
     }
+}
+
+/// One edit of the kind that an operation begins with. Gives whether it succeeded, and the model after it.
+fn one_edit(mem: &mut Mem, model: &Model, op: &Op) -> (bool, Model) {
+    let mut after = model.clone();
+    let done = match *op {
+        Op::Insert { lblk, len, pblk, unwritten } => {
+            let done = insert(mem, Leaf { lblk, len, pblk, unwritten });
+            if let Ok(true) = done {
+                after.extend((0..u32::from(len)).map(|n| (lblk + n, (pblk + u64::from(n), unwritten))));
+            }
+            done.map(drop)
+        }
+        Op::Convert { lblk, len, unwritten } => convert(mem, lblk..lblk + len, unwritten).map(|end| {
+            after.range_mut(lblk..end as u32).for_each(|(_, block)| block.1 = unwritten);
+        }),
+        Op::Remove { lblk, len } | Op::Collapse { lblk, len } => {
+            let range = u64::from(lblk)..u64::from(lblk + len);
+            let found = last_before(mem, range.end).and_then(|path| match path {
+                Some(path) => tail(mem, &path, range, 3, u64::MAX).map(|gone| Some((path, gone))),
+                None => Ok(None),
+            });
+            found.and_then(|found| match found {
+                Some((path, gone)) if !gone.parts.is_empty() => {
+                    let low = gone.parts[0].lblk;
+                    after.retain(|&l, _| l < low || l >= lblk + len);
+                    remove_tail(mem, &path, &gone)
+                }
+                _ => Ok(()),
+            })
+        }
+        Op::Open { lblk, .. } => split_at(mem, lblk),
+    };
+    (done.is_ok(), after)
 }
 
 fn written(lblk: u32, len: u16, pblk: u64) -> Leaf {

@@ -84,7 +84,7 @@ impl Operations {
     fn unmap(&self, inode: &Arc<Inode>, mut range: Range<u64>) -> Result<()> {
         let st = self.st();
         while !range.is_empty() {
-            let mut h = st.start(extent::credits(st, inode, extent::most_at_once(st)))?;
+            let mut h = st.start(extent::removal_credits(st, inode))?;
             range.end = extent::remove(st, &mut h, inode, range.clone())?;
         }
         Ok(())

@@ -129,6 +129,75 @@ fn maps(stage: &mut Stage) {
     stage.sync_file(&node, "/map", &whole[..30 * BLOCK]);
 }
 
+/// Writes a file of many unwritten pieces within its size: its map has leaves of its own.
+fn preallocated(stage: &mut Stage, name: &str) -> Node {
+    let node = stage.write(&stage.root(), name, (PIECES * PIECE + 100) as u64, b"the end");
+    let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    for n in (0..PIECES).step_by(2) {
+        file.allocate(extant::Falloc::KeepSize, (n * PIECE) as u64, PIECE as u64).expect("fallocate");
+    }
+    stage.fs.sync().expect("sync");
+    node
+}
+
+const PIECES: usize = 40;
+const PIECE: usize = 8192;
+
+/// Bytes of the file that [`preallocated`] makes, with one piece written.
+fn with_piece(n: usize, data: &[u8]) -> Vec<u8> {
+    let mut whole = vec![0; PIECES * PIECE + 100];
+    whole.extend_from_slice(b"the end");
+    whole[n * PIECE..n * PIECE + data.len()].copy_from_slice(data);
+    whole
+}
+
+/// Writes into unwritten extents in leaves of their own blocks; each fsync must cover the conversion, in whichever way the
+/// bytes came and even if the inode left memory between the write and the fsync.
+fn conversions(stage: &mut Stage) {
+    let data = Rng::new(5).bytes(PIECE);
+    for (round, name) in ["cached", "direct", "evicted", "evicted, data only"].into_iter().enumerate() {
+        let node = preallocated(stage, name);
+        let other = stage.write(&stage.root(), &format!("other {round}"), 0, &data);
+        // No inode is dirty in the transaction of the conversion.
+        stage.fs.sync().expect("sync");
+        let at = (8 * PIECE) as u64;
+        if round == 0 {
+            stage.write(&stage.root(), name, at, &data);
+        } else {
+            stage.fs.write_direct(&node, at, &data, false).expect("direct write");
+        }
+        drop(node);
+        if round >= 2 {
+            while stage.fs.operations().shrink(1000) > 0 {}
+        }
+        let node = stage.fs.lookup(&stage.root(), name.as_bytes()).expect(name);
+        stage.fs.sync_node(&node, round == 3).expect("fsync");
+        stage.holds(&format!("/{name}"), with_piece(8, &data));
+        drop((node, other));
+    }
+}
+
+/// On bigalloc: blocks are added to a cluster that the file owns, below leaves of their own blocks.
+fn owned_clusters(stage: &mut Stage) {
+    let root = stage.root();
+    let block = Rng::new(6).bytes(1024);
+    let mut whole = vec![0; 40 * 8192 + 1024];
+    let node = stage.write(&root, "file", 40 * 8192, &block);
+    whole[40 * 8192..].copy_from_slice(&block);
+    for n in 0..40usize {
+        stage.write(&root, "file", (n * 8192) as u64, &block);
+        whole[n * 8192..n * 8192 + 1024].copy_from_slice(&block);
+    }
+    stage.fs.sync().expect("sync");
+    stage.holds("/file", whole.clone());
+    for n in [3, 20] {
+        stage.forget("/file");
+        stage.fs.write_direct(&node, (n * 8192 + 2048) as u64, &block, false).expect("direct write");
+        whole[n * 8192 + 2048..n * 8192 + 3072].copy_from_slice(&block);
+        stage.sync_file(&node, "/file", &whole);
+    }
+}
+
 /// A directory grows from one kind into the next and is emptied again; others come and go.
 fn directories(stage: &mut Stage) {
     let root = stage.root();
@@ -201,6 +270,16 @@ fn attributes_survive_power_cuts() {
 #[test]
 fn maps_survive_power_cuts() {
     sweep("maps", &record(EXT4, false, maps), STATES, 1);
+}
+
+#[test]
+fn fsync_makes_converted_extents_durable() {
+    sweep("conversions", &record(EXT4, false, conversions), STATES / 2, 1);
+}
+
+#[test]
+fn fsync_makes_blocks_of_owned_clusters_durable() {
+    sweep("owned clusters", &record(BIGALLOC, false, owned_clusters), STATES / 2, 1);
 }
 
 #[test]

@@ -1,0 +1,234 @@
+//! Files whose maps have several leaves and levels, met with cold caches by a device that fails to read: each edit of a map
+//! happens as a whole or not at all, and no block comes to two files.
+
+use extant::{Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, SetAttr};
+use extant_blocks::{Fault, FaultDevice, Op};
+use extant_testkit::Memory;
+use extant_testkit::image::Image;
+use extant_testkit::{debugfs, e2fsck};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: u64 = 1024;
+
+/// A kind of map.
+struct Layout {
+    name: &'static str,
+    args: &'static [&'static str],
+    /// Pieces of the file; one unit of [`Layout::unit`] blocks of each two is mapped.
+    pieces: u64,
+    unit: u64,
+    /// Levels of the extent tree; `None` for pointers.
+    depth: Option<u32>,
+    log_data: bool,
+}
+
+const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=4"];
+const BIGALLOC: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "4096", "-J", "size=4"];
+const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=4"];
+
+const fn layout(name: &'static str, args: &'static [&'static str], pieces: u64, depth: Option<u32>) -> Layout {
+    Layout { name, args, pieces, unit: 1, depth, log_data: false }
+}
+
+const LEAVES: Layout = layout("one level", EXT4, 150, Some(1));
+const LEVELS: Layout = layout("two levels", EXT4, 800, Some(2));
+const CLUSTERS: Layout = Layout { unit: 4, ..layout("bigalloc", BIGALLOC, 150, Some(1)) };
+const POINTERS: Layout = layout("pointers", EXT3, 700, None);
+const LOGGED: Layout = Layout { log_data: true, ..layout("logged data", EXT4, 800, Some(2)) };
+
+impl Layout {
+    fn options(&self) -> OpenOptions {
+        let never = Duration::from_secs(100_000);
+        OpenOptions::new().memory(64 << 20).commit_interval(never).log_data(self.log_data)
+    }
+
+    /// The byte at which a piece begins.
+    fn at(&self, piece: u64) -> u64 {
+        piece * 2 * self.unit * BLOCK
+    }
+
+    /// An image with such a file: extents are added from the last to the first, so that leaves are half full, and of each second
+    /// leaf half goes again, so that it can be joined with its neighbours. Another file has its extents behind its size.
+    fn image(&self) -> Vec<u8> {
+        let image = Image::mke2fs(64 << 20, self.args);
+        let fs = Fs::open(image.path(), &self.options()).unwrap();
+        let unit = self.unit * BLOCK;
+        let file = create(&fs, "deep");
+        file.write_at(self.at(self.pieces), &[8; 100]).unwrap();
+        for piece in (0..self.pieces).rev() {
+            match self.depth {
+                Some(_) => file.allocate(Falloc::KeepSize, self.at(piece), unit).unwrap(),
+                None => assert_eq!(file.write_at(self.at(piece), &vec![1; unit as usize]).unwrap(), unit as usize),
+            }
+        }
+        for piece in (0..self.pieces).filter(|piece| piece / 42 % 2 == 0 && piece % 42 < 20) {
+            file.allocate(Falloc::Punch, self.at(piece), unit).unwrap();
+        }
+        let behind = create(&fs, "behind");
+        behind.write_at(0, &[8; 100]).unwrap();
+        if self.depth.is_some() {
+            (1..TAIL).rev().for_each(|n| behind.allocate(Falloc::KeepSize, self.at(n), unit).unwrap());
+        }
+        drop((file, behind));
+        fs.unmount().unwrap();
+        image.assert_clean();
+        if let Some(depth) = self.depth {
+            let dump = debugfs::read(image.path(), "dump_extents deep");
+            assert!(dump.contains(&format!(" 0/ {depth} ")), "{}: {dump}", self.name);
+        }
+        image.bytes()
+    }
+}
+
+/// Pieces behind the size.
+const TAIL: u64 = 150;
+
+fn create(fs: &Fs, name: &str) -> File {
+    let node = fs.create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+    fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
+}
+
+type Work = fn(&Layout, &Fs, &Node) -> extant::Result<()>;
+
+fn allocate(fs: &Fs, node: &Node, how: Falloc, at: u64, len: u64) -> extant::Result<()> {
+    fs.open_file(node, OpenFlags { write: true, ..Default::default() })?.allocate(how, at, len)
+}
+
+fn cut(fs: &Fs, node: &Node, size: u64) -> extant::Result<()> {
+    fs.set_attr(node, &SetAttr { size: Some(size), ..Default::default() }).map(drop)
+}
+
+/// What is done to the file, one operation at a time.
+const WORK: &[(&str, Work)] = &[
+    ("a write in the middle", |layout, fs, node| {
+        let file = fs.open_file(node, OpenFlags { write: true, ..Default::default() })?;
+        file.write_at(layout.at(layout.pieces / 4), &vec![2; 20 * layout.unit as usize * 1024])?;
+        file.sync()
+    }),
+    ("a direct write past the size", |layout, fs, _| {
+        let node = fs.resolve("/behind", Follow::No)?;
+        fs.write_direct(&node, 50, &vec![3; layout.at(TAIL) as usize], false)?;
+        fs.sync_node(&node, false)
+    }),
+    ("a cached write past the size", |layout, fs, _| {
+        let node = fs.resolve("/behind", Follow::No)?;
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+        file.write_at(50, &vec![3; layout.at(TAIL) as usize])?;
+        file.sync()
+    }),
+    ("a conversion", |layout, fs, node| {
+        fs.write_direct(node, layout.at(layout.pieces / 3), &vec![4; layout.unit as usize * 1024], false)?;
+        fs.sync_node(node, true)
+    }),
+    ("a hole", |layout, fs, node| {
+        allocate(fs, node, Falloc::Punch, layout.at(layout.pieces / 3), layout.at(layout.pieces / 3))
+    }),
+    ("a hole that joins leaves", |layout, fs, node| {
+        allocate(fs, node, Falloc::Punch, layout.at(84 + 22), layout.at(4))
+    }),
+    ("zeroes", |layout, fs, node| allocate(fs, node, Falloc::Zero, layout.at(50), layout.at(60))),
+    ("a cut", |layout, fs, node| cut(fs, node, layout.at(layout.pieces / 3) + 100)),
+    ("a cut to nothing", |_, fs, node| cut(fs, node, 0)),
+    ("a collapse", |layout, fs, node| allocate(fs, node, Falloc::Collapse, layout.at(30), layout.at(20))),
+    ("an insertion", |layout, fs, node| allocate(fs, node, Falloc::Insert, layout.at(33), layout.at(2))),
+    ("a removal", |_, fs, _| fs.unlink(&fs.root()?, b"deep")),
+];
+
+/// After a failure: other files get blocks, everything is closed and recovered, and the image is as it must be.
+fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
+    let next = || -> extant::Result<()> {
+        let root = fs.root()?;
+        fs.sync()?;
+        let node = fs.create(&Caller::default(), &root, b"next", 0o644, New::File)?;
+        fs.write_direct(&node, 0, &vec![9; 300 << 10], false)?;
+        fs.sync()
+    };
+    let went_on = next();
+    assert!(went_on.is_ok() || fs.is_read_only(), "{what}: {went_on:?}");
+    match fs.is_read_only() {
+        true => fs.crash(),
+        false => fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}")),
+    }
+    // A cut that failed has left an orphan record. Extant finishes the cut; e2fsck 1.47.0 miscounts below several leaves.
+    device.inner().leave_unjudged("it is judged once the cut is finished");
+    let image = Image::holding(&device.inner().to_vec());
+    let fs = Fs::open(image.path(), &layout.options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let has_errors = fs.superblock().state().contains(extant::format::State::ERROR);
+    // Below such a map e2fsck 1.47.0 takes some unwritten extents behind the size for wrong, of the kernel's files, too.
+    let node = fs.resolve("/behind", Follow::No).unwrap();
+    let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+    let end = file.len().next_multiple_of(layout.unit.max(1) * BLOCK);
+    file.extents(0, u64::MAX, |extent| {
+        let written = if extent.flags.unwritten { 0 } else { extent.logical + extent.len };
+        assert!(written <= end, "{what}: written blocks up to byte {written} of {}", file.len());
+        true
+    })
+    .unwrap();
+    file.set_len(file.len()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    drop((file, node));
+    fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+    let verdict = if has_errors { e2fsck::recover(image.path()) } else { e2fsck::check(image.path()) };
+    assert!(verdict.is_clean(), "{what}: {verdict:?}");
+}
+
+/// Lets each read of each operation fail, with nothing in memory. Gives the operations that had to stop all changes.
+fn each_read_fails(layout: &Layout) -> BTreeSet<&'static str> {
+    let base = layout.image();
+    let mut stopped = BTreeSet::new();
+    for (name, work) in WORK {
+        for nth in 0.. {
+            let device = Arc::new(FaultDevice::new(Memory::from_bytes(&base)));
+            let fs = Fs::open_device(device.clone(), &layout.options()).unwrap();
+            let node = fs.resolve("/deep", Follow::No).unwrap();
+            device.inject(Fault::new(Op::Read, nth));
+            let done = work(layout, &fs, &node);
+            let met = device.failed() > 0;
+            device.heal();
+            drop(node);
+            let what = format!("{}: {name}, read {nth}, {done:?}", layout.name);
+            println!("{what}");
+            let possible = |e: &extant::Error| met || layout.depth.is_none() && e.is(Errno::OpNotSupp);
+            assert!(done.as_ref().err().is_none_or(possible), "{what}");
+            if fs.is_read_only() {
+                stopped.insert(*name);
+            }
+            judge(layout, fs, &device, &what);
+            if !met {
+                assert!(nth > 0 || done.is_err_and(|e| e.is(Errno::OpNotSupp)), "{what}");
+                break;
+            }
+        }
+    }
+    stopped
+}
+
+#[test]
+fn an_unreadable_leaf_leaves_no_half_of_an_edit() {
+    let stopped = each_read_fails(&LEAVES);
+    // What an edit reads is read before its first change. But a collapse and an insertion are many edits, half of which is wrong,
+    // and a removal changes more than the map.
+    let many = ["a collapse", "an insertion", "a removal"];
+    assert!(stopped.iter().all(|name| many.contains(name)), "{stopped:?}");
+}
+
+#[test]
+fn an_unreadable_node_of_two_levels_leaves_no_half_of_an_edit() {
+    each_read_fails(&LEVELS);
+}
+
+#[test]
+fn an_unreadable_node_leaves_no_half_of_an_edit_of_clusters() {
+    each_read_fails(&CLUSTERS);
+}
+
+#[test]
+fn an_unreadable_pointer_block_leaves_no_half_of_an_edit() {
+    each_read_fails(&POINTERS);
+}
+
+#[test]
+fn an_unreadable_node_leaves_no_half_of_a_logged_write() {
+    each_read_fails(&LOGGED);
+}
