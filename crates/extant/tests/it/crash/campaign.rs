@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Kinds of file systems that mixes run on, and how many threads make the mix.
-pub(crate) const KINDS: [(Setup, usize); 12] = [
+pub(crate) const KINDS: [(Setup, usize); 14] = [
     (scene::EXT4, 1),
     (scene::INLINE, 1),
     (scene::EXT3, 1),
@@ -28,6 +28,8 @@ pub(crate) const KINDS: [(Setup, usize); 12] = [
     (scene::QUOTA, 1),
     (scene::UNLOGGED, 1),
     (scene::EXT2, 1),
+    (scene::DEEP, 1),
+    (scene::DEEP_BIGALLOC, 1),
 ];
 
 /// Failures after which a campaign ends.

@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Operations of one mix.
 const STEPS: u64 = 90;
 
+/// Extents of a new file whose map is to have several leaves.
+const DEEP_PIECES: u64 = 100;
+
 /// Files that are held without a name.
 const HELD: usize = 3;
 
@@ -67,6 +70,8 @@ struct Mix<'a> {
     /// A file that never had a name.
     nameless: Option<(Node, Known)>,
     made: u8,
+    /// As [`Setup::deep`].
+    deep: u64,
     /// Files whose names have changed since their last fsync: fdatasync promises nothing of names.
     renamed: BTreeSet<u64>,
 }
@@ -171,6 +176,26 @@ impl Mix<'_> {
         self.renamed.insert(node.ino());
         let known = self.new_file();
         self.files.insert(node.ino(), known);
+        if self.deep > 0 {
+            self.deepen(&node);
+        }
+    }
+
+    /// Gives a file an unwritten extent in each second place of its first bytes, from the last to the first: leaves are half full.
+    fn deepen(&self, node: &Node) {
+        let file = self.stage.fs.open_file(node, OpenFlags { write: true, ..Default::default() }).expect("a file");
+        for place in (0..DEEP_PIECES).rev() {
+            match file.allocate(Falloc::KeepSize, place * 2 * self.deep, self.deep) {
+                Ok(()) => {}
+                Err(e) if e.is(Errno::NoSpc) => return,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    /// Bytes within which writes begin.
+    fn span(&self) -> u64 {
+        if self.deep > 0 { DEEP_PIECES * 2 * self.deep } else { 30_000 }
     }
 
     fn new_file(&mut self) -> Known {
@@ -219,7 +244,7 @@ impl Mix<'_> {
                 (at, self.rng.between(1, 9000).min((size - at) as u64) as usize)
             }
             Where::End => (size, self.rng.between(1, 300) as usize),
-            _ => (self.rng.below(30_000) as usize, self.rng.between(1, 9000) as usize),
+            _ => (self.rng.below(self.span()) as usize, self.rng.between(1, 9000) as usize),
         };
         let known = self.files.get_mut(&ino).expect("a file");
         let bytes = known.bytes(len);
@@ -266,7 +291,7 @@ impl Mix<'_> {
 
     fn truncate_path(&mut self, path: &str) {
         let Some((ino, file)) = self.open(path) else { return };
-        let size = self.rng.below(40_000) as usize;
+        let size = self.rng.below(self.span() + 10_000) as usize;
         file.set_len(size as u64).expect(path);
         self.files.get_mut(&ino).expect("a file").data.resize(size, 0);
     }
@@ -278,10 +303,11 @@ impl Mix<'_> {
 
     fn allocate_path(&mut self, path: &str) {
         let Some((ino, file)) = self.open(path) else { return };
+        let span = self.span();
         let bytes = &mut self.files.get_mut(&ino).expect("a file").data;
         // A whole number of blocks and of clusters, as collapse and insert want.
         let unit = 4096;
-        let at = self.rng.below(6) as usize * unit;
+        let at = self.rng.below(span / 5000) as usize * unit;
         let len = self.rng.between(1, 4) as usize * unit;
         let how = *self.rng.pick(&Falloc::ALL);
         match file.allocate(how, at as u64, len as u64) {
@@ -471,7 +497,7 @@ impl Mix<'_> {
 }
 
 /// A mix in directories of its own.
-fn run(stage: &Stage, top: &str, seed: u64) {
+fn run(stage: &Stage, top: &str, seed: u64, deep: u64) {
     let mut dirs = Vec::new();
     let mut parent = stage.root();
     let mut prefix = String::new();
@@ -495,6 +521,7 @@ fn run(stage: &Stage, top: &str, seed: u64) {
         held: Vec::new(),
         nameless: None,
         made: 0,
+        deep,
         renamed: BTreeSet::new(),
     };
     for _ in 0..STEPS {
@@ -510,10 +537,10 @@ pub(crate) fn scene(setup: Setup, threads: usize, seed: u64) -> Scene {
     record(setup, true, |stage| {
         let stage = &*stage;
         match threads {
-            1 => run(stage, "t", seed),
+            1 => run(stage, "t", seed, setup.deep),
             _ => std::thread::scope(|scope| {
                 for nr in 0..threads {
-                    scope.spawn(move || run(stage, &format!("t{nr}"), seed * 100 + nr as u64));
+                    scope.spawn(move || run(stage, &format!("t{nr}"), seed * 100 + nr as u64, setup.deep));
                 }
             }),
         }

@@ -21,13 +21,15 @@ pub(crate) struct Setup {
     pub log_data: bool,
     /// The kernel mounts it for writing.
     pub kernel: bool,
+    /// New files get maps of several leaves and levels, of pieces of so many bytes, and operations go farther apart; 0: neither.
+    pub deep: u64,
     /// There is no journal: what is promised holds once the file system was closed.
     pub unlogged: bool,
 }
 
 /// A kind of the usual size.
 pub(crate) const fn setup(name: &'static str, args: &'static [&'static str]) -> Setup {
-    Setup { name, bytes: 4 << 20, args, log_data: false, kernel: true, unlogged: false }
+    Setup { name, bytes: 4 << 20, args, log_data: false, kernel: true, deep: 0, unlogged: false }
 }
 
 pub(crate) const EXT4: Setup =
@@ -42,6 +44,8 @@ pub(crate) const POINTERS: Setup =
 /// Blocks of eight sectors, which a cut may separate.
 pub(crate) const WIDE: Setup =
     Setup { bytes: 10 << 20, ..setup("4k", &["-t", "ext4", "-b", "4096", "-O", "orphan_file", "-J", "size=4"]) };
+pub(crate) const DEEP: Setup = Setup { name: "deep", bytes: 16 << 20, deep: 1024, ..EXT4 };
+pub(crate) const DEEP_BIGALLOC: Setup = Setup { name: "deep bigalloc", bytes: 24 << 20, deep: 4096, ..BIGALLOC };
 /// This kernel has no format for quota files.
 pub(crate) const QUOTA: Setup = Setup {
     kernel: false,
