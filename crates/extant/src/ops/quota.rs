@@ -3,7 +3,7 @@
 use super::{Node, Operations};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
-use crate::quota::{self, Change, Grace, Growing, Outcome, Owners, QuotaFile};
+use crate::quota::{self, Change, Grace, Outcome, Owners, QuotaFile};
 use crate::{extent, xattr};
 use extant_format::features::RoCompat;
 use extant_format::inode::InodeFlags;
@@ -206,23 +206,18 @@ impl Operations {
         };
         let growth = MOST_GROWTH * (1 + extent::credits(st, &inode, 1));
         let mut h = st.start(quota::INSERT_CREDITS + 1 + growth)?;
-        self.grow_quota_file(&mut h, file, &growing, &inode)?;
-        file.insert(&mut growing, &mut h, id)
+        while file.is_full(&growing) {
+            st.step(&mut h, |h| self.grow_quota_file(h, file, &inode))?;
+        }
+        st.step(&mut h, |h| file.insert(&mut growing, h, id))
     }
 
-    fn grow_quota_file(
-        &self,
-        h: &mut Handle<'_>,
-        file: &QuotaFile,
-        growing: &Growing,
-        inode: &Arc<Inode>,
-    ) -> Result<()> {
+    /// Adds a block to a quota file. ENOSPC if there is none: nothing has changed then.
+    fn grow_quota_file(&self, h: &mut Handle<'_>, file: &QuotaFile, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();
-        while file.is_full(growing) {
-            let run = extent::allocate(st, h, inode, file.len(), 1, extent::State::Written)?;
-            file.add_block(h, run.pblk.0)?;
-            inode.edit(st, h)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
-        }
+        let run = extent::allocate(st, h, inode, file.len(), 1, extent::State::Written)?;
+        file.add_block(h, run.pblk.0)?;
+        inode.edit(st, h)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
         Ok(())
     }
 }

@@ -257,7 +257,8 @@ impl QuotaFile {
         if way.len() > quota::LEVELS {
             return Ok(());
         }
-        let header = &mut growing.header;
+        // Memory follows when all is done.
+        let header = &mut { growing.header };
         let mut child = self.add_record(header, h, id)?;
         // From the bottom to the top: who reads meanwhile finds the way when it is whole.
         for level in (way.len()..quota::LEVELS).rev() {
@@ -267,7 +268,9 @@ impl QuotaFile {
         }
         let (at, level) = (way.last().copied().unwrap_or(quota::ROOT), way.len() - 1);
         self.change(h, at, |bytes| quota::put_pointer(bytes, quota::slot_of(id, level), child))?;
-        self.store_header(header, h)
+        self.store_header(header, h)?;
+        growing.header = *header;
+        Ok(())
     }
 
     /// Sets for how long soft limits may be exceeded.
