@@ -95,10 +95,7 @@ pub(super) fn has_map(st: &Store, inode: &Inode) -> bool {
     }
     match inode.ftype {
         FileType::Regular | FileType::Directory => true,
-        FileType::Symlink => {
-            let acl = if body.file_acl == 0 { 0 } else { u64::from(st.geo.cluster_ratio()) };
-            body.blocks > acl * u64::from(st.geo.sectors_per_block())
-        }
+        FileType::Symlink => !body.is_fast_symlink(&st.geo),
         _ => false,
     }
 }

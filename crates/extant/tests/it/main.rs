@@ -37,5 +37,6 @@ mod space;
 mod stress;
 mod structures;
 mod sync;
+mod values;
 mod verity;
 mod xattr;

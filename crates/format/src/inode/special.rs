@@ -2,6 +2,7 @@
 
 use super::{I_BLOCK_SIZE, Inode, InodeFlags};
 use crate::bytes::{le32, put_bytes, put_le32};
+use crate::features::Incompat;
 use crate::geometry::Geometry;
 use crate::types::Timestamp;
 
@@ -45,11 +46,26 @@ impl Inode {
         }
     }
 
+    /// Whether the `i_block` area of this inode is the target of a symbolic link, and no map of blocks.
+    ///
+    /// The block count tells them apart: that of a short target counts the attribute block at most. With `ea_inode` it also
+    /// counts the blocks of values in other inodes, so that the size and the flags decide. A size of 0 is that of a target
+    /// whose blocks are being freed.
+    pub fn is_fast_symlink(&self, geo: &Geometry) -> bool {
+        if !self.is_symlink() || self.flags.contains(InodeFlags::INLINE_DATA) {
+            return false;
+        }
+        if geo.incompat(Incompat::EA_INODE) {
+            let short = (1..=FAST_SYMLINK_MAX as u64).contains(&self.size);
+            return short && !self.flags.contains(InodeFlags::EXTENTS);
+        }
+        let xattr_sectors = if self.file_acl == 0 { 0 } else { u64::from(geo.sectors_per_block()) << geo.cluster_bits };
+        self.blocks <= xattr_sectors
+    }
+
     /// The target of a symbolic link that is stored in the inode, and `None` for all others.
     pub fn fast_symlink(&self, geo: &Geometry) -> Option<&[u8]> {
-        let xattr_sectors = if self.file_acl == 0 { 0 } else { geo.sectors_per_block() << geo.cluster_bits };
-        let elsewhere = self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
-        if !self.is_symlink() || elsewhere || self.blocks > u64::from(xattr_sectors) {
+        if self.flags.contains(InodeFlags::EXTENTS) || !self.is_fast_symlink(geo) {
             return None;
         }
         let len = usize::try_from(self.size).ok().filter(|len| *len <= FAST_SYMLINK_MAX)?;

@@ -140,6 +140,26 @@ fn short_links_lie_in_the_inode() {
 }
 
 #[test]
+fn where_values_have_inodes_the_size_and_the_flags_tell_short_links() {
+    let mut geo = geometry(256, RoCompat::empty());
+    geo.features.incompat.insert(Incompat::EA_INODE);
+    let mut inode = Inode::new(&geo, 0o120_777, NOW);
+    inode.blocks = 16;
+    for len in 1..=59 {
+        assert!(inode.set_fast_symlink(&vec![b'a'; len]));
+        assert_eq!(inode.fast_symlink(&geo), Some(&vec![b'a'; len][..]));
+    }
+    inode.flags.insert(InodeFlags::EXTENTS);
+    assert!(!inode.is_fast_symlink(&geo));
+    inode.flags.remove(InodeFlags::EXTENTS);
+    for size in [0, 60, 300] {
+        inode.size = size;
+        assert!(!inode.is_fast_symlink(&geo), "{size}");
+    }
+    assert!(!Inode { size: 5, ..Inode::new(&geo, 0o100_600, NOW) }.is_fast_symlink(&geo));
+}
+
+#[test]
 fn attribute_values_count_their_users() {
     let geo = geometry(256, RoCompat::empty());
     let mut inode = Inode::new(&geo, 0o100_600, NOW);
