@@ -10,7 +10,8 @@
 //! # Locking
 //! The buffer's lock is never held while another room is called; `sharing` is, while a block is freed.
 
-use super::value;
+use super::places::Places;
+use super::value::{self, Values};
 use crate::alloc::{Purpose, Request};
 use crate::error::{Error, Result};
 use crate::extent;
@@ -21,8 +22,7 @@ use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::BlockNr;
 use extant_format::xattr::{
-    Entry, REFCOUNT_MAX, Value, decode_block, encode_block, refcount, seal_xattr_block, set_refcount,
-    verify_xattr_block,
+    Entry, REFCOUNT_MAX, decode_block, encode_block, refcount, seal_xattr_block, set_refcount, verify_xattr_block,
 };
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
@@ -65,67 +65,62 @@ pub(super) fn encode(st: &Store, attrs: &[Entry]) -> Option<Vec<u8>> {
     encode_block(attrs, 1, &mut image).then_some(image)
 }
 
-/// Gives the inode the attributes of `image` as its block, in place of `old`: in place, shared, or new. `attrs` is what
-/// the image holds; values that only `old` names are released.
+/// Gives the inode the attributes of `image` as its block, in place of the one in `places`: in place, shared, or new. `attrs`
+/// is what the image holds; values that only the old block names are released.
 pub(super) fn store(
     st: &Store,
     h: &mut Handle<'_>,
     inode: &Arc<Inode>,
-    old: Option<&Block>,
+    places: &Places,
     attrs: &[Entry],
     image: &[u8],
 ) -> Result<()> {
+    let old = places.block.as_ref();
     let (header, new) = decode_block(image)?;
     let hash = header.hash;
     let shareable = hash != 0 && values(attrs).next().is_none();
     if shareable && let Some(nr) = share(st, h, old, hash, &new)? {
-        return point(st, h, inode, old, nr);
+        return point(st, h, inode, places, nr);
     }
     if let Some(old) = old
         && old.refcount == 1
         && rewrite(st, h, old, image)?
     {
         remember(st, hash, old.buf.nr(), shareable);
-        return release_values(st, h, inode, values(&old.attrs).filter(|ino| !values(attrs).any(|kept| kept == *ino)));
+        let mut gone = values(&old.attrs).filter(|ino| !values(attrs).any(|kept| kept == *ino));
+        return gone.try_for_each(|ino| places.values.release(st, h, ino));
     }
     let nr = create(st, h, inode, image)?;
     remember(st, hash, nr, shareable);
     if let Some(old) = old {
         // The old block keeps its own references to what both name.
         for ino in values(attrs).filter(|ino| values(&old.attrs).any(|both| both == *ino)) {
-            value::retain(st, h, ino)?;
+            places.values.retain(st, h, ino)?;
         }
     }
-    point(st, h, inode, old, nr)
+    point(st, h, inode, places, nr)
 }
 
-/// Takes the inode's block away.
-pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Result<()> {
-    inode.edit(st, h)?.file_acl = 0;
+/// Takes the inode's block away, if it has one.
+pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places) -> Result<()> {
+    let Some(old) = &places.block else { return Ok(()) };
     extent::charge(st, h, inode, -i64::from(st.geo.cluster_ratio()))?;
-    unref(st, h, inode, old)
+    inode.edit(st, h)?.file_acl = 0;
+    unref(st, h, old, &places.values)
 }
 
 /// Makes `nr` the inode's block, on which it has a reference already.
-fn point(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: Option<&Block>, nr: u64) -> Result<()> {
+fn point(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, nr: u64) -> Result<()> {
     inode.edit(st, h)?.file_acl = nr;
-    match old {
-        Some(old) => unref(st, h, inode, old),
+    match &places.block {
+        Some(old) => unref(st, h, old, &places.values),
         None => extent::charge(st, h, inode, i64::from(st.geo.cluster_ratio())),
     }
 }
 
 /// Inodes that hold values of these attributes.
 fn values(attrs: &[Entry]) -> impl Iterator<Item = u32> {
-    attrs.iter().filter_map(|attr| match attr.value {
-        Value::EaInode { ino, .. } => Some(ino),
-        Value::Inline(_) => None,
-    })
-}
-
-fn release_values(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, gone: impl Iterator<Item = u32>) -> Result<()> {
-    let mut gone = gone;
-    gone.try_for_each(|ino| value::release(st, h, inode, ino))
+    attrs.iter().filter_map(value::inode_of)
 }
 
 /// Replaces the entries of a block that nobody shares; false if somebody does by now.
@@ -161,7 +156,7 @@ fn share(st: &Store, h: &mut Handle<'_>, old: Option<&Block>, hash: u32, new: &[
 }
 
 /// Gives a reference back; the last one frees the block and releases its values.
-fn unref(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Result<()> {
+fn unref(st: &Store, h: &mut Handle<'_>, old: &Block, opened: &Values) -> Result<()> {
     let nr = old.buf.nr();
     let sharing = st.attrs.sharing.lock();
     let left = {
@@ -179,7 +174,7 @@ fn unref(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, old: &Block) -> Res
     forget(st, old.hash, nr);
     st.alloc.free(h, BlockNr(nr), st.geo.cluster_ratio(), Purpose::Metadata)?;
     drop(sharing);
-    release_values(st, h, inode, values(&old.attrs))
+    values(&old.attrs).try_for_each(|ino| opened.release(st, h, ino))
 }
 
 /// Writes a block of its own.

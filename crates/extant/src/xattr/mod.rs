@@ -89,7 +89,8 @@ pub fn set(
     if key.is_acl() {
         acl::forget(inode);
     }
-    let places = Places::read(st, inode)?;
+    let places = Places::read_to_change(st, inode, Some(&key))?;
+    value::check_count(st, inode, &places, &key)?;
     match (places.find(&key).is_some(), mode, &value) {
         (true, Mode::Create, _) => Err(Errno::Exist.into()),
         (false, Mode::Replace, _) | (false, _, None) => Err(Errno::NoData.into()),
@@ -163,7 +164,7 @@ fn try_put(
     let attrs = with(places.in_block(), key, Some(attr));
     let Some(image) = block::encode(st, &attrs) else { return Ok(false) };
     let without = places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
-    block::store(st, h, inode, places.block.as_ref(), &attrs, &image)?;
+    block::store(st, h, inode, places, &attrs, &image)?;
     if let Some(tail) = without.and_then(|here| encode_here(inode, &here)) {
         put_here(st, h, inode, places, key, tail)?;
     }
@@ -180,9 +181,9 @@ fn put_here(
     tail: Box<[u8]>,
 ) -> Result<()> {
     store_here(st, h, inode, &tail)?;
-    match places.here.iter().find(|attr| is(attr, key)).map(|attr| &attr.value) {
-        Some(Value::EaInode { ino, .. }) => value::release(st, h, inode, *ino),
-        _ => Ok(()),
+    match places.here.iter().find(|attr| is(attr, key)).and_then(value::inode_of) {
+        Some(ino) => places.values.release(st, h, ino),
+        None => Ok(()),
     }
 }
 
@@ -202,10 +203,10 @@ fn drop_from_block(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &
     };
     let left = with(&old.attrs, key, None);
     if left.is_empty() {
-        return block::remove(st, h, inode, old);
+        return block::remove(st, h, inode, places);
     }
     let image = block::encode(st, &left).ok_or(Errno::NoSpc)?;
-    block::store(st, h, inode, Some(old), &left, &image)
+    block::store(st, h, inode, places, &left, &image)
 }
 
 /// The superblock says that there are attributes, once there are.
@@ -256,34 +257,30 @@ pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<boo
             return Ok(true);
         }
         let places = Places::read(st, inode)?;
-        let next = places
-            .all()
-            .filter_map(|attr| if let Value::EaInode { ino, .. } = attr.value { Some((attr, ino)) } else { None })
-            .next();
-        let Some((attr, ino)) = next else { return release_rest(st, h, inode, &places) };
+        let next = places.all().find(|attr| value::inode_of(attr).is_some());
+        let Some(attr) = next else { return release_rest(st, h, inode) };
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1) && !places.here.contains(attr);
         if shared {
             // The values belong to those who go on using the block.
-            return release_rest(st, h, inode, &places);
-        }
-        if !afford(h, value::credits_of(st, ino)? + credits(st, 0))? {
-            return Ok(false);
+            return release_rest(st, h, inode);
         }
         let key = Key { index: attr.index, suffix: &attr.name };
+        let places = Places::read_to_change(st, inode, Some(&key))?;
+        value::check_count(st, inode, &places, &key)?;
+        if !afford(h, places.values.credits(st, attr) + credits(st, 0))? {
+            return Ok(false);
+        }
         drop_attr(st, h, inode, &places, &key)?;
     }
 }
 
-fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places) -> Result<bool> {
-    let Some(block) = &places.block else { return Ok(true) };
-    if !afford(h, 3 + 2 * st.alloc.credits(1))? {
+fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
+    // Values of a shared block are others' from now on, unless those have given it up meanwhile.
+    let places = Places::read_to_change(st, inode, None)?;
+    if places.block.is_some() && !afford(h, 3 + 2 * st.alloc.credits(1))? {
         return Ok(false);
     }
-    // Values of a shared block are others' from now on.
-    for attr in block.attrs.iter().filter(|attr| value::inodes_of(attr) > 0) {
-        value::charge(st, h, inode, places, &Key { index: attr.index, suffix: &attr.name }, None, 0)?;
-    }
-    block::remove(st, h, inode, block)?;
+    block::remove(st, h, inode, &places)?;
     Ok(true)
 }
 

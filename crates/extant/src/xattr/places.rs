@@ -2,6 +2,7 @@
 
 use super::block::{self, Block};
 use super::names::Key;
+use super::value::Values;
 use crate::error::Result;
 use crate::inode::{Inode, Tail};
 use crate::store::Store;
@@ -15,6 +16,8 @@ pub(super) struct Places {
     pub here: Vec<Entry>,
     /// In its block.
     pub block: Option<Block>,
+    /// Values in other inodes that a change may release, opened by [`Places::read_to_change`].
+    pub values: Values,
 }
 
 impl Places {
@@ -26,7 +29,21 @@ impl Places {
         };
         let here = decode_inode_area(&tail).map_err(|e| e.at_inode(inode.ino))?;
         let block = if nr == 0 { None } else { Some(block::load(st, inode, nr)?) };
-        Ok(Places { here, block })
+        Ok(Places { here, block, values: Values::default() })
+    }
+
+    /// As [`Places::read`], before `key` is changed or the block is given up: opens the values that may lose or gain a
+    /// reference by that. Of a block that others share a copy may be made, or it is freed if they have given it up meanwhile,
+    /// so that all its values count.
+    ///
+    /// Errors: `Corrupt`, `Io`.
+    pub fn read_to_change(st: &Store, inode: &Inode, key: Option<&Key<'_>>) -> Result<Places> {
+        let mut places = Places::read(st, inode)?;
+        let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1);
+        let is_key = |attr: &&Entry| key.is_some_and(|key| is(attr, key));
+        let in_block = places.in_block().iter().filter(|attr| shared || is_key(attr));
+        places.values = Values::open(st, inode, places.here.iter().filter(is_key).chain(in_block))?;
+        Ok(places)
     }
 
     /// The attributes of the block.

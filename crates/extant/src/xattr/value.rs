@@ -4,20 +4,27 @@
 //! - An attribute inode has no name and no other reference than entries; its count is the number of entries that name
 //!   it. It is freed in the handle that takes the last one away.
 //! - Values never change: a new value gets a new inode.
+//! - Before an entry is changed, the values that may lose or gain a reference by it are opened and checked ([`Values`]). So
+//!   damage is found while nothing is changed: a damaged value loses its entry and keeps its inode, which a checker frees.
 
 use super::names::Key;
 use super::places::Places;
 use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 use crate::extent::{self, State};
+use crate::groups;
 use crate::inode::Inode;
 use crate::quota::Change;
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags};
-use extant_format::types::{FileType, InodeNr};
-use extant_format::xattr::{Entry, Value, value_crc};
+use extant_format::types::{BlockNr, FileType, GroupNr, InodeNr};
+use extant_format::{
+    bitmap,
+    xattr::{Entry, Value, value_crc},
+};
 use extant_journal::{Handle, Seal};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Largest value that is believed, in bytes.
@@ -79,7 +86,7 @@ fn read_content(st: &Store, ea: &Inode, size: usize) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// The form without checksum and count: the inode names its only owner instead.
+/// The form of Lustre, without checksum and count: the inode names its only owner instead, which does not count the blocks.
 fn is_old_form(ea: &Inode, owner: &Inode) -> bool {
     ea.generation == owner.generation && ea.body().ea_parent() == owner.ino.0
 }
@@ -150,7 +157,7 @@ fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) 
 }
 
 /// Keeps the owner's block count true when its attribute `key` is replaced by `new`: it counts the clusters of values
-/// in other inodes as its own. For `paid` inodes its owners are charged already.
+/// in other inodes as its own, but for those of the old form. For `paid` inodes its owners are charged already.
 pub(super) fn charge(
     st: &Store,
     h: &mut Handle<'_>,
@@ -162,10 +169,27 @@ pub(super) fn charge(
 ) -> Result<()> {
     let old: Vec<&Entry> = places.all().filter(|entry| entry.is(key.index, key.suffix)).collect();
     let inodes = new.map_or(0, inodes_of) - old.iter().map(|entry| inodes_of(entry)).sum::<i64>();
-    let blocks =
-        new.map_or(0, |entry| blocks_of(st, entry)) - old.iter().map(|entry| blocks_of(st, entry)).sum::<i64>();
+    let counted = old.iter().filter(|entry| !places.values.is_old_form(entry));
+    let blocks = new.map_or(0, |entry| blocks_of(st, entry)) - counted.map(|entry| blocks_of(st, entry)).sum::<i64>();
     charge_inodes(st, h, owner, inodes - paid, false)?;
     if blocks == 0 { Ok(()) } else { extent::charge(st, h, owner, blocks) }
+}
+
+/// Checks, before anything is changed, that the owner's block count covers what it loses with the attribute `key`: the blocks
+/// of its value, and an attribute block that holds nothing else.
+///
+/// # Errors
+/// `Corrupt`.
+pub(super) fn check_count(st: &Store, owner: &Inode, places: &Places, key: &Key<'_>) -> Result<()> {
+    let old = places.all().filter(|entry| entry.is(key.index, key.suffix) && !places.values.is_old_form(entry));
+    let values: u64 = old.map(|entry| blocks_of(st, entry).unsigned_abs()).sum();
+    let alone = matches!(places.in_block(), [only] if only.is(key.index, key.suffix));
+    let lost = values + if alone { u64::from(st.geo.cluster_ratio()) } else { 0 };
+    let counted = owner.body().blocks;
+    match counted / u64::from(st.geo.sectors_per_block()) >= lost {
+        true => Ok(()),
+        false => Err(Corrupt::new("inode").field("block count").found(counted).at_inode(owner.ino).into()),
+    }
 }
 
 /// Charges the owners for the inode of a value that `key` is to get, unless they are for that of an old one; says for how many.
@@ -221,31 +245,135 @@ fn blocks_of(st: &Store, entry: &Entry) -> i64 {
     }
 }
 
-/// Counts one more entry that names the inode.
-pub(super) fn retain(st: &Store, h: &mut Handle<'_>, ino: u32) -> Result<()> {
-    let ea = open(st, ino)?;
-    let mut body = ea.edit(st, h)?;
-    let count = body.ea_refcount();
-    body.set_ea_refcount(count.saturating_add(1));
+/// Values that entries name, in memory as long as this is. A damaged one is left out.
+#[derive(Default)]
+pub(super) struct Values(Vec<Opened>);
+
+struct Opened {
+    ea: Arc<Inode>,
+    old_form: bool,
+}
+
+impl Values {
+    /// Opens and checks what the entries name. What is wrong with a value is noted in the superblock, and the error policy
+    /// obeyed.
+    ///
+    /// # Errors
+    /// `Io`; a value that cannot be read is not damaged.
+    pub fn open<'a>(st: &Store, owner: &Inode, entries: impl Iterator<Item = &'a Entry>) -> Result<Values> {
+        let mut values = Values::default();
+        for ino in entries.filter_map(inode_of) {
+            if values.find(ino).is_some() {
+                continue;
+            }
+            match Opened::new(st, owner, ino) {
+                Ok(opened) => values.0.push(opened),
+                Err(e @ Error::Corrupt(_)) => {
+                    tracing::error!(ino = owner.ino.0, "the inode of an attribute's value is left behind: {e}");
+                    st.groups.note(&e);
+                    st.obey_error_policy();
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(values)
+    }
+
+    fn find(&self, ino: u32) -> Option<&Opened> {
+        self.0.iter().find(|opened| opened.ea.ino.0 == ino)
+    }
+
+    fn is_old_form(&self, entry: &Entry) -> bool {
+        inode_of(entry).and_then(|ino| self.find(ino)).is_some_and(|opened| opened.old_form)
+    }
+
+    /// Counts one more entry that names the inode.
+    pub fn retain(&self, st: &Store, h: &mut Handle<'_>, ino: u32) -> Result<()> {
+        let Some(opened) = self.find(ino) else { return Ok(()) };
+        let mut body = opened.ea.edit(st, h)?;
+        let count = body.ea_refcount();
+        body.set_ea_refcount(count.saturating_add(1));
+        Ok(())
+    }
+
+    /// Counts one entry less; the last one frees the inode.
+    pub fn release(&self, st: &Store, h: &mut Handle<'_>, ino: u32) -> Result<()> {
+        let Some(opened) = self.find(ino) else { return Ok(()) };
+        if !opened.old_form {
+            let mut body = opened.ea.edit(st, h)?;
+            let count = body.ea_refcount();
+            if count > 1 {
+                body.set_ea_refcount(count - 1);
+                return Ok(());
+            }
+        }
+        destroy(st, h, &opened.ea)
+    }
+
+    /// Credits of freeing the value of this entry.
+    pub fn credits(&self, st: &Store, entry: &Entry) -> u32 {
+        let Some(opened) = inode_of(entry).and_then(|ino| self.find(ino)) else { return 0 };
+        let blocks = u32::try_from(block_count(st, &opened.ea)).unwrap_or(u32::MAX).min(extent_limit(st));
+        Alloc::INODE_CREDITS + 2 + extent::credits(st, &opened.ea, blocks)
+    }
+}
+
+impl Opened {
+    fn new(st: &Store, owner: &Inode, ino: u32) -> Result<Opened> {
+        let ea = open(st, ino)?;
+        let old_form = is_old_form(&ea, owner);
+        let (count, size) = {
+            let body = ea.body();
+            (body.ea_refcount(), body.size)
+        };
+        let wrong = |field| Corrupt::new("attribute inode").field(field).at_inode(ea.ino);
+        if count == 0 && !old_form {
+            return Err(wrong("reference count").found(0u32).into());
+        }
+        if size > u64::from(SIZE_MAX) {
+            return Err(wrong("size").found(size).into());
+        }
+        if !st.alloc.inode_in_use(ea.ino)? {
+            return Err(wrong("freed inode is free").into());
+        }
+        for run in extent::pieces(st, &ea, 0, block_count(st, &ea) as usize + 1)? {
+            check_used(st, &ea, run.pblk, run.len)?;
+        }
+        Ok(Opened { ea, old_form })
+    }
+}
+
+/// Checks that blocks of a value exist and are in use, so that freeing them cannot fail half-way.
+fn check_used(st: &Store, ea: &Inode, start: BlockNr, len: u32) -> Result<()> {
+    let wrong = |at: BlockNr| Corrupt::new("attribute inode").field("block").at_inode(ea.ino).at_block(at.0);
+    if !st.geo.data_range_valid(start, len.into()) {
+        return Err(wrong(start).found(start.0).into());
+    }
+    let (mut at, end) = (start.0, start.0 + u64::from(len));
+    while at < end {
+        let group = st.geo.group_of_block(BlockNr(at)).ok_or_else(|| wrong(BlockNr(at)))?;
+        let first = st.geo.first_block_of_group(group).0;
+        let next = end.min(first + u64::from(st.geo.blocks_per_group));
+        let bits = |nr: u64| ((nr - first) >> st.geo.cluster_bits) as usize;
+        if !used_in(st, group, bits(at)..bits(next - 1) + 1)? {
+            return Err(wrong(BlockNr(at)).into());
+        }
+        at = next;
+    }
     Ok(())
 }
 
-/// Counts one entry less; the last one frees the inode.
-pub(super) fn release(st: &Store, h: &mut Handle<'_>, owner: &Inode, ino: u32) -> Result<()> {
-    let ea = open(st, ino)?;
-    let old_form = is_old_form(&ea, owner);
-    {
-        let mut body = ea.edit(st, h)?;
-        let count = body.ea_refcount();
-        if count > 1 {
-            body.set_ea_refcount(count - 1);
-            return Ok(());
-        }
-        if count == 0 && !old_form {
-            return Err(Corrupt::new("attribute inode").field("reference count").found(0u32).at_inode(ino).into());
-        }
+fn used_in(st: &Store, group: GroupNr, clusters: Range<usize>) -> Result<bool> {
+    let bits = st.groups.bitmap(group, groups::Kind::Blocks)?;
+    Ok(bits.with(|bits| bitmap::all_ones(bits, clusters)))
+}
+
+/// The inode that holds an attribute's value.
+pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
+    match entry.value {
+        Value::EaInode { ino, .. } => Some(ino),
+        Value::Inline(_) => None,
     }
-    destroy(st, h, &ea)
 }
 
 /// Frees the inode of a value that no entry came to name.
@@ -301,17 +429,10 @@ pub(super) fn create_credits(st: &Store, len: usize) -> u32 {
     Alloc::INODE_CREDITS + 1 + blocks + st.alloc.credits(blocks) + 2
 }
 
-/// Credits of [`release`] of a value of usual size.
+/// Credits of [`Values::release`] of a value of usual size.
 pub(super) fn release_credits(st: &Store) -> u32 {
     let blocks = (super::SIZE_MAX.div_ceil(st.block_size())) as u32;
     Alloc::INODE_CREDITS + 1 + st.alloc.credits(blocks) + 4
-}
-
-/// Credits of freeing the value that an attribute has now.
-pub(super) fn credits_of(st: &Store, ino: u32) -> Result<u32> {
-    let ea = open(st, ino)?;
-    let blocks = u32::try_from(block_count(st, &ea)).unwrap_or(u32::MAX).min(extent_limit(st));
-    Ok(Alloc::INODE_CREDITS + 2 + extent::credits(st, &ea, blocks))
 }
 
 fn extent_limit(st: &Store) -> u32 {
