@@ -88,7 +88,12 @@ fn document(recovery: &Recovery, dry_run: bool) -> Value {
     json!({
         "dry_run": dry_run,
         "journal": journal,
-        "orphans": { "freed": orphans.freed, "truncated": orphans.truncated, "invalid": orphans.invalid },
+        "orphans": {
+            "freed": orphans.freed,
+            "truncated": orphans.truncated,
+            "invalid": orphans.invalid,
+            "kept": orphans.kept,
+        },
     })
 }
 
@@ -131,6 +136,10 @@ fn tell(args: &Args, context: &Context, recovery: &Recovery) {
     }
     if orphans.invalid > 0 {
         say(format!("dropped {} that named nothing valid", count(orphans.invalid, "orphan record")));
+    }
+    if orphans.kept > 0 {
+        let records = count(orphans.kept, "orphan record");
+        say(format!("kept {records} whose inodes could not be recovered: the file system wants a check"));
     }
     if quiet {
         context.note(format_args!("{name}: nothing to recover"));

@@ -155,6 +155,9 @@ fn assemble(
 /// The first changes: what a crash left is finished, and the threads begin.
 fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     fs.recovery.orphans = fs.ops.process_orphans()?;
+    if fs.is_read_only() {
+        fs.recovery.read_only = Some("an orphan could not be recovered, and errors stop all changes".into());
+    }
     let mut threads = Threads::start(&fs.ops, options.commit_interval)?;
     // Where blocks go depends on what is known of groups, and so on time: not where the same image shall come out again.
     let scanning = if options.seed.is_none() { threads.start_scanning(&fs.ops) } else { Ok(()) };

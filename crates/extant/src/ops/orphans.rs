@@ -92,6 +92,8 @@ pub struct OrphanReport {
     pub truncated: u64,
     /// Records that named nothing valid.
     pub invalid: u64,
+    /// Records that stay for the next recovery, since a structure that their inodes need could not be read.
+    pub kept: u64,
 }
 
 impl Operations {
@@ -257,51 +259,75 @@ impl Operations {
     }
 
     /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs before anybody else
-    /// uses the file system.
+    /// uses the file system. A record whose inode needs a structure that cannot be read stays, and so do all others once the error
+    /// policy stops changes: the next recovery finds them.
+    ///
+    /// # Errors
+    /// Those of reading the orphan file.
     pub(crate) fn process_orphans(&self) -> Result<OrphanReport> {
         let mut report = OrphanReport::default();
-        self.noticed(self.process_all(&mut report)).map(|()| report)
-    }
-
-    fn process_all(&self, report: &mut OrphanReport) -> Result<()> {
-        self.process_list(report)?;
+        self.process_list(&mut report);
         for (ino, slot) in self.st().orphans.recorded_in_file()? {
-            self.process(ino, Some(slot), report)?;
+            self.process(ino, Some(slot), &mut report);
         }
-        Ok(())
+        Ok(report)
     }
 
-    fn process_list(&self, report: &mut OrphanReport) -> Result<()> {
+    fn process_list(&self, report: &mut OrphanReport) {
         let st = self.st();
-        // Each pass reads one inode more. None is recorded twice, and what is not valid cuts the list; so it ends.
+        // Each pass reads one inode more. None is recorded twice, and what is not valid cuts the list; so it ends. It also ends at
+        // an inode that cannot be read, since the rest of the list is known from there only.
         while let Some(ino) = st.orphans.unread() {
-            self.process(ino, None, report)?;
+            self.process(ino, None, report);
+            if st.orphans.unread() == Some(ino) {
+                return;
+            }
         }
-        Ok(())
     }
 
     /// Processes the record in a slot, or the next one of the list.
-    fn process(&self, ino: InodeNr, slot: Option<SlotAt>, report: &mut OrphanReport) -> Result<()> {
+    fn process(&self, ino: InodeNr, slot: Option<SlotAt>, report: &mut OrphanReport) {
         let st = self.st();
-        let inode = match self.valid_orphan(ino) {
-            Ok(inode) => inode,
-            Err(Error::Io(e)) => return Err(Error::Io(e)),
+        let done = st.writable().and_then(|()| self.valid_orphan(ino)).and_then(|found| match found {
+            Ok(inode) => {
+                st.orphans.adopt(&inode, slot);
+                self.finish(&inode)
+            }
             Err(why) => {
                 tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
-                report.invalid += 1;
                 let mut h = st.start(Orphans::CREDITS)?;
-                return st.orphans.drop_invalid(st, &mut h, slot);
+                st.orphans.drop_invalid(st, &mut h, slot).map(|()| Finished::Dropped)
             }
-        };
-        st.orphans.adopt(&inode, slot);
-        if inode.links() > 0 {
-            report.truncated += 1;
-            return self.finish_truncate(&inode);
+        });
+        match done {
+            Ok(Finished::Dropped) => report.invalid += 1,
+            Ok(Finished::Truncated) => report.truncated += 1,
+            Ok(Finished::Freed) => report.freed += 1,
+            Err(why) => {
+                report.kept += 1;
+                self.keep_record(ino, &why);
+            }
         }
-        report.freed += 1;
+    }
+
+    /// Notes why a record stays, and obeys the error policy.
+    fn keep_record(&self, ino: InodeNr, why: &Error) {
+        let st = self.st();
+        tracing::error!(ino = ino.0, "the orphan's record is kept for the next recovery: {why}");
+        if matches!(why, Error::Corrupt(_) | Error::Io(_)) {
+            st.groups.note(why);
+            st.obey_error_policy();
+        }
+    }
+
+    /// Frees the inode of a record, or cuts it to its size.
+    fn finish(&self, inode: &Arc<Inode>) -> Result<Finished> {
+        if inode.links() > 0 {
+            return self.finish_truncate(inode).map(|()| Finished::Truncated);
+        }
         match inode.begin_free() {
-            true => self.free(&inode),
-            false => Ok(()),
+            true => self.free(inode).map(|()| Finished::Freed),
+            false => Ok(Finished::Freed),
         }
     }
 
@@ -314,24 +340,37 @@ impl Operations {
         st.orphans.remove(st, &mut h, inode)
     }
 
-    /// The inode of a record, if the record can be right.
-    fn valid_orphan(&self, ino: InodeNr) -> Result<Arc<Inode>> {
+    /// The inode of a record, or why the record cannot be right.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io` if that cannot be judged.
+    fn valid_orphan(&self, ino: InodeNr) -> Result<Result<Arc<Inode>, Corrupt>> {
         let st = self.st();
-        let bad = |why| Error::from(Corrupt::new(why).at_inode(ino));
+        let bad = |why| Ok(Err(Corrupt::new(why).at_inode(ino)));
         let first = st.geo.first_ino;
         if ino.0 < first || ino.0 > st.geo.inodes_count || !st.alloc.inode_in_use(ino)? {
-            return Err(bad("orphan record of an inode that is not in use"));
+            return bad("orphan record of an inode that is not in use");
         }
         let inode = Arc::clone(&*self.vfs.inodes.get(st, ino, true)?);
         let (links, truncatable) = (inode.links(), file::can_truncate(&inode));
         if links > 0 && !truncatable {
-            return Err(bad("orphan record of a linked inode without content"));
+            return bad("orphan record of a linked inode without content");
         }
         match inode.orphan.get() {
-            OrphanAt::None => Ok(inode),
-            _ => Err(bad("second orphan record of an inode")),
+            OrphanAt::None => Ok(Ok(inode)),
+            _ => bad("second orphan record of an inode"),
         }
     }
+}
+
+/// What became of an orphan record.
+enum Finished {
+    /// It named nothing valid.
+    Dropped,
+    /// Its inode was cut to its size.
+    Truncated,
+    /// Its inode was freed.
+    Freed,
 }
 
 /// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record, owners.

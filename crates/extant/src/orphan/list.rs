@@ -69,6 +69,15 @@ impl Chain {
         self.links.insert(inode.ino, Link { inode: inode.clone(), previous: InodeNr::NONE, next });
     }
 
+    fn append(&mut self, inode: &Arc<Inode>) {
+        let previous = std::mem::replace(&mut self.last, inode.ino);
+        match self.links.get_mut(&previous) {
+            Some(old) => old.next = inode.ino,
+            None => self.first = inode.ino,
+        }
+        self.links.insert(inode.ino, Link { inode: inode.clone(), previous, next: InodeNr::NONE });
+    }
+
     fn take(&mut self, ino: InodeNr) {
         let Some(Link { previous, next, .. }) = self.links.remove(&ino) else { return };
         match self.links.get_mut(&previous) {
@@ -141,13 +150,15 @@ impl OrphanList {
         Ok(())
     }
 
-    /// Takes note of the inode that heads what is unread, at open.
+    /// Takes note of the inode that heads what is unread, at open. It becomes the last one of the last part, which is its place
+    /// on the device: the one before it, if that is still recorded, names it already.
     pub fn adopt(&self, inode: &Arc<Inode>) -> OrphanAt {
-        let mut chain = self.parts[0].chain.lock();
+        let part = self.parts.len() - 1;
+        let mut chain = self.parts[part].chain.lock();
         let next = inode.body().dtime;
-        chain.push(inode);
+        chain.append(inode);
         self.unread.store(next, Ordering::Relaxed);
-        OrphanAt::List { part: 0 }
+        OrphanAt::List { part: part as u16 }
     }
 
     /// Forgets what is unread: it leads nowhere.
