@@ -67,8 +67,8 @@ impl Log {
     /// The blocks of an external journal are those of its device: its superblock is not the first of them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the extents have gaps, lead outside the device, or hold less than the superblock says, or
-    /// if that is damaged; [`Error::Unsupported`] for features unknown.
+    /// [`Error::Corrupt`] if the extents have gaps, overlap, lead outside the device, or hold less than the superblock says,
+    /// or if that is damaged; [`Error::Unsupported`] for features unknown.
     pub fn open(device: Arc<dyn BlockDevice>, extents: &[LogExtent], block_size: u32, place: LogPlace) -> Result<Log> {
         let mut extents = extents.to_vec();
         extents.sort_unstable_by_key(|extent| extent.logical);
@@ -121,7 +121,7 @@ impl Log {
         let end = |extent: &LogExtent| extent.physical.saturating_add(u64::from(extent.len));
         let mut ranges: Vec<(u64, u64)> = self.extents.iter().map(|extent| (extent.physical, end(extent))).collect();
         ranges.sort_unstable();
-        // Overlaps, which only a damaged inode has, become one range.
+        // Adjacent extents become one range.
         ranges.dedup_by(|next, kept| {
             let joins = next.0 <= kept.1;
             if joins {
@@ -199,7 +199,8 @@ fn corrupt(field: &'static str) -> Corrupt {
     Corrupt::new("journal").field(field)
 }
 
-/// Checks that the extents are a gapless row on the device, and gives its length.
+/// Checks that the extents are a gapless row of distinct blocks of the device, and gives its length. So a log is no longer than
+/// its device, and work in proportion to its length is bounded by that.
 fn check_extents(extents: &[LogExtent], device_blocks: u64) -> Result<u32> {
     let mut next = 0u32;
     for extent in extents {
@@ -210,7 +211,22 @@ fn check_extents(extents: &[LogExtent], device_blocks: u64) -> Result<u32> {
         let after = next.checked_add(extent.len).filter(|_| end.is_some() && extent.len > 0);
         next = after.ok_or_else(|| corrupt("extent's end").found(extent.physical).expected(device_blocks))?;
     }
+    check_distinct(extents)?;
     Ok(next)
+}
+
+/// Checks that no block is in two of the extents.
+fn check_distinct(extents: &[LogExtent]) -> Result<()> {
+    let mut runs: Vec<(u64, u32)> = extents.iter().map(|extent| (extent.physical, extent.len)).collect();
+    runs.sort_unstable();
+    for pair in runs.windows(2) {
+        if let [(first, len), (second, _)] = *pair
+            && second - first < u64::from(len)
+        {
+            return Err(corrupt("block that it has twice").found(second).at_block(second).into());
+        }
+    }
+    Ok(())
 }
 
 fn offset(extents: &[LogExtent], logical: u32, block_size: u32) -> Result<u64> {
