@@ -240,13 +240,14 @@ fn recover(
         }
         return Ok((dev, Some(log)));
     }
-    let replay = recovery::scan(&log, geo.blocks_count)?;
+    let blocks = device_blocks(&*dev, geo);
+    let replay = recovery::scan(&log, blocks)?;
     let (outcome, fast) = (replay.outcome(), replay.fast_commits().clone());
     recovery.journal = Some(outcome);
     if write {
         let log = match fast.is_empty() {
             true => replay.finish(&*dev)?,
-            false => recovery::scan(&fast_commit::commit(replay, &dev, options)?, geo.blocks_count)?.finish(&*dev)?,
+            false => recovery::scan(&fast_commit::commit(replay, &dev, options)?, blocks)?.finish(&*dev)?,
         };
         note_errors(&*dev, sb, outcome.errno)?;
         return Ok((dev, Some(log)));
@@ -257,6 +258,12 @@ fn recover(
         true => Ok((full, None)),
         false => Ok((fast_commit::in_memory(full, &fast, options)?, None)),
     }
+}
+
+/// The blocks that a log may name. The superblock on the device does not bound them: a file system that was enlarged while it
+/// was mounted has its new size in the log only.
+fn device_blocks(dev: &dyn BlockDevice, geo: &Geometry) -> u64 {
+    dev.len() / u64::from(geo.block_size)
 }
 
 /// The superblock says that everything is home, so what the log holds is from before somebody took care of it without the
@@ -270,7 +277,7 @@ fn empty_log(
 ) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
     let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
     tracing::warn!("the superblock says that nothing is to be recovered: what the journal holds is dropped");
-    recovery::scan(&log, geo.blocks_count)?.discard()?;
+    recovery::scan(&log, device_blocks(&*dev, geo))?.discard()?;
     recovery.log_emptied = true;
     note_errors(&*dev, sb, log.errno())?;
     let log = boot::log(&dev, external_log, geo, sb)?;

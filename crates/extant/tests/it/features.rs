@@ -4,10 +4,15 @@
 use extant::{Caller, Errno, Error, Follow, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_blocks::{FaultDevice, Op, OverlayDevice};
 use extant_format::features::{Compat, Incompat, RoCompat};
-use extant_hostile::atlas::{change_superblock, superblock};
+use extant_format::types::Timestamp;
+use extant_hostile::atlas::{Atlas, change_superblock, superblock};
+use extant_journal::{Log, LogExtent, LogPlace, recovery};
 use extant_testkit::Memory;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::{Mount, Shutdown};
+use extant_testkit::tool::run;
+use extant_testkit::{dumpe2fs, e2fsck};
+use std::fs::OpenOptions as OpenFile;
 use std::sync::Arc;
 
 const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
@@ -247,4 +252,61 @@ fn other_block_sizes() {
         let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
         assert!(read_file(&fs, "/file39") == vec![39; 117_000]);
     }
+}
+
+/// A file system of 16 MiB on a device of 64 MiB, with a committed log that makes it what `resize2fs` makes of it.
+fn with_log_of_resize() -> Image {
+    const LOG_BLOCKS: u32 = 4096;
+    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
+    OpenFile::new().write(true).open(image.path()).unwrap().set_len(64 << 20).unwrap();
+    let large = image.copy();
+    run("resize2fs", &[large.path()]).must_succeed();
+    large.assert_clean();
+    let [mut before, mut after] = [&image, &large].map(Image::bytes);
+    for bytes in [&mut before, &mut after] {
+        change_superblock(bytes, |sb| {
+            let mut features = sb.features();
+            features.incompat |= Incompat::RECOVER;
+            sb.set_features(features);
+        });
+    }
+    std::fs::write(image.path(), &before).unwrap();
+    let blocks: Vec<(u64, Arc<[u8]>)> = (0..)
+        .zip(before.chunks(1024).zip(after.chunks(1024)))
+        .filter(|(_, (before, after))| before != after)
+        .map(|(nr, (_, after))| (nr, after.into()))
+        .collect();
+    assert!(blocks.iter().any(|(nr, _)| *nr >= 16 << 10), "something lies behind the old end");
+    let atlas = Atlas::of(&before);
+    let place = |at: u32| LogExtent { logical: at, physical: atlas.journal_block(at).start as u64 / 1024, len: 1 };
+    let extents: Vec<LogExtent> = (0..LOG_BLOCKS).map(place).collect();
+    let device = OpenOptions::new().device(image.path()).unwrap();
+    let log = Log::open(device.clone(), &extents, 1024, LogPlace::Inside).unwrap();
+    let empty = recovery::scan(&log, 64 << 10).unwrap();
+    empty.apply_full(&*device).unwrap();
+    empty.append(&blocks, Timestamp::new(1_700_000_000, 0)).unwrap();
+    image
+}
+
+/// The superblock on the device has the old size until the log is written home, and so does not bound what the log names.
+#[test]
+fn a_log_of_an_online_resize_is_replayed() {
+    let image = with_log_of_resize();
+    image.leave_unjudged("copies are judged");
+    let blocks = |image: &Image| dumpe2fs::header(image.path()).number("Block count");
+    assert_eq!(blocks(&image), 16 << 10, "the new size is in the log only");
+
+    let by_e2fsck = image.copy();
+    e2fsck::recover(by_e2fsck.path()).assert_clean();
+    assert_eq!(blocks(&by_e2fsck), 64 << 10);
+
+    let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
+    assert_eq!(fs.superblock().blocks_count(), 64 << 10, "readers see it replayed");
+    drop(fs);
+    let ours = image.copy();
+    let fs = Fs::open(ours.path(), &OpenOptions::new()).unwrap();
+    assert_eq!(fs.superblock().blocks_count(), 64 << 10);
+    write_file(&fs, "file", &[7; 40 << 20]);
+    fs.unmount().unwrap();
+    ours.assert_clean();
 }

@@ -59,13 +59,13 @@ pub struct Outcome {
     pub fast_records: u64,
 }
 
-/// Finds out what is to be replayed onto a file system of `fs_blocks` blocks. A log that is marked empty gives an empty
-/// replay.
+/// Finds out what is to be replayed onto the file system's device, which has `device_blocks` blocks. A log that is marked empty
+/// gives an empty replay.
 ///
 /// # Errors
 /// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged or names blocks that do not exist or belong
 /// to the log; [`Unsupported`](crate::Error::Unsupported) for fast commits of a kind that is not known; I/O errors.
-pub fn scan(log: &Log, fs_blocks: u64) -> Result<Replay> {
+pub fn scan(log: &Log, device_blocks: u64) -> Result<Replay> {
     let mut outcome = Outcome {
         first: log.superblock().sequence(),
         end: log.superblock().sequence(),
@@ -76,7 +76,7 @@ pub fn scan(log: &Log, fs_blocks: u64) -> Result<Replay> {
     if !log.needs_recovery() {
         return Ok(Replay::new(log.clone(), Vec::new(), FastCommits::default(), outcome, log.superblock().first()));
     }
-    let mut found = scan::transactions(log, fs_blocks)?;
+    let mut found = scan::transactions(log, device_blocks)?;
     let copies = resolve::copies(log, &mut found, &mut outcome)?;
     outcome.transactions = found.transactions.len() as u32;
     outcome.end = outcome.first.wrapping_add(outcome.transactions);

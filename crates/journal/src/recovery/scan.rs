@@ -81,8 +81,8 @@ impl Found {
 }
 
 /// Finds the transactions of a log that needs recovery.
-pub(super) fn transactions(log: &Log, fs_blocks: u64) -> Result<Found> {
-    let mut scanner = Scanner::new(log, fs_blocks);
+pub(super) fn transactions(log: &Log, device_blocks: u64) -> Result<Found> {
+    let mut scanner = Scanner::new(log, device_blocks);
     while let Step::Continue = scanner.step()? {}
     let mut found = scanner.found;
     let torn = found.transactions.last().copied().unwrap_or_default();
@@ -102,7 +102,7 @@ enum Step {
 struct Scanner<'a> {
     log: &'a Log,
     format: JournalFormat,
-    fs_blocks: u64,
+    device_blocks: u64,
     /// The log's own blocks, as sorted ranges.
     own: Vec<(u64, u64)>,
     block: Vec<u8>,
@@ -120,11 +120,11 @@ struct Scanner<'a> {
 const V1_INIT: u32 = u32::MAX;
 
 impl<'a> Scanner<'a> {
-    fn new(log: &'a Log, fs_blocks: u64) -> Scanner<'a> {
+    fn new(log: &'a Log, device_blocks: u64) -> Scanner<'a> {
         Scanner {
             log,
             format: log.superblock().format(),
-            fs_blocks,
+            device_blocks,
             own: log.own_blocks(),
             block: vec![0; log.block_size()],
             next: log.superblock().start(),
@@ -230,8 +230,8 @@ impl<'a> Scanner<'a> {
     fn check_homes(&self) -> Result<()> {
         let start = self.found.transactions.last().map_or(0, |last| last.copies_end);
         for copy in self.found.copies.get(start..).unwrap_or(&[]) {
-            if copy.block >= self.fs_blocks {
-                let error = Corrupt::new("journal tag").field("block").found(copy.block).expected(self.fs_blocks);
+            if copy.block >= self.device_blocks {
+                let error = Corrupt::new("journal tag").field("block").found(copy.block).expected(self.device_blocks);
                 return Err(error.at_block(u64::from(copy.at)).into());
             }
             if contains(&self.own, copy.block) {
