@@ -65,6 +65,14 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
 
+/// The mode bit of a directory that hands its group down.
+const SETGID: u16 = 0o2000;
+
+/// The project that a directory hands down.
+fn inherited_project(dir: &disk::Inode) -> u32 {
+    if dir.flags.contains(InodeFlags::PROJINHERIT) { dir.projid } else { 0 }
+}
+
 /// Of these, what makes sense for a type.
 fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
     let flags = dir & INHERITED;
@@ -186,20 +194,19 @@ impl Operations {
         let st = self.st();
         let (dir_mode, dir_gid, dir_flags, projid) = {
             let body = dir.body();
-            (body.mode, body.gid, body.flags, body.projid)
+            (body.mode, body.gid, body.flags, inherited_project(&body))
         };
         let inherit = if ftype == FileType::Symlink {
             xattr::Inherited::plain(mode)
         } else {
             xattr::inherit_acl(st, dir, mode, who.umask, ftype)?
         };
-        let setgid = dir_mode & 0o2000 != 0;
+        let setgid = dir_mode & SETGID != 0;
         let mut mode = inherit.mode & 0o7777 | ftype.to_mode();
         if setgid && ftype == FileType::Directory {
-            mode |= 0o2000;
+            mode |= SETGID;
         }
         let flags = inherited(dir_flags, ftype);
-        let projid = if dir_flags.contains(InodeFlags::PROJINHERIT) { projid } else { 0 };
         Ok(Plan { mode, uid: who.uid, gid: if setgid { dir_gid } else { who.gid }, flags, projid, acl: inherit.acls })
     }
 
@@ -257,25 +264,25 @@ impl Operations {
         Ok(inode)
     }
 
-    /// A new inode without anything inherited but its place.
-    pub(super) fn new_plain(
-        &self,
-        h: &mut Handle<'_>,
-        who: &Caller,
-        dir: &Arc<Inode>,
-        what: &New<'_>,
-    ) -> Result<Arc<Inode>> {
-        let ftype = what.ftype();
-        let plan = Plan {
-            mode: ftype.to_mode(),
-            uid: who.uid,
-            gid: who.gid,
-            flags: InodeFlags::empty(),
-            projid: 0,
+    /// Attributes of a new whiteout: group, flags and project come from its directory, as with the kernel. A default ACL is not
+    /// inherited, since a whiteout has no permissions.
+    pub(super) fn plan_whiteout(&self, dir: &Inode) -> Plan {
+        let body = dir.body();
+        Plan {
+            mode: FileType::CharDevice.to_mode(),
+            uid: 0,
+            gid: if body.mode & SETGID != 0 { body.gid } else { 0 },
+            flags: inherited(body.flags, FileType::CharDevice),
+            projid: inherited_project(&body),
             acl: Vec::new(),
-        };
-        let inode = self.new_inode(h, dir, &plan, what)?;
-        self.fill_or_undo(h, &inode, dir.ino, &plan, what)?;
+        }
+    }
+
+    /// Makes the inode that hides a name from lower layers: a character device 0:0.
+    pub(super) fn new_whiteout(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan) -> Result<Arc<Inode>> {
+        let what = New::Special(FileType::CharDevice, (0, 0));
+        let inode = self.new_inode(h, dir, plan, &what)?;
+        self.fill_or_undo(h, &inode, dir.ino, plan, &what)?;
         self.vfs.inodes.insert(inode.clone());
         Ok(inode)
     }
@@ -349,7 +356,7 @@ fn dir_links(now: u16, by: i32) -> u16 {
     }
 }
 
-struct Plan {
+pub(super) struct Plan {
     mode: u16,
     uid: u32,
     gid: u32,
@@ -364,7 +371,7 @@ impl Plan {
     }
 
     /// Sees to it that those who are charged have records. No handle is open.
-    fn owners(&self, ops: &Operations) -> Result<()> {
+    pub(super) fn owners(&self, ops: &Operations) -> Result<()> {
         ops.new_owners(self.ids()).map(drop)
     }
 }

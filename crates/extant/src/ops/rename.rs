@@ -1,6 +1,6 @@
 //! rename, with RENAME_NOREPLACE, RENAME_EXCHANGE and RENAME_WHITEOUT.
 
-use super::create::{Caller, MAX_DIR_LINKS, New, check_dir, check_dir_writable};
+use super::create::{MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::error::{Errno, Result};
@@ -149,20 +149,18 @@ impl Operations {
             }
         }
         if moved.is_dir() && from.dir.ino != to.dir.ino {
-            check_room_for_dir(st, to.dir, target)?;
+            if target.is_none() {
+                check_room_for_dir(st, to.dir)?;
+            }
             // Before anything is changed: it has a `..` to be changed.
             dir::parent(st, moved)?;
         }
-        if flags.contains(RenameFlags::WHITEOUT) {
-            self.new_owners((0, 0, 0))?;
-        }
+        let plan = flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(from.dir));
+        plan.as_ref().map_or(Ok(()), |plan| plan.owners(self))?;
         let mut h = st.start(self.rename_credits(to))?;
         // Before anything is changed: their slots can be read.
         [from.dir, to.dir, moved].into_iter().chain(target).try_for_each(|inode| inode.touch(st, &mut h))?;
-        let whiteout = match flags.contains(RenameFlags::WHITEOUT) {
-            true => Some(self.new_whiteout(&mut h, from.dir)?),
-            false => None,
-        };
+        let whiteout = plan.map(|plan| self.new_whiteout(&mut h, from.dir, &plan)).transpose()?;
         let done = st.whole(&mut h, |h| self.move_name(h, from, to, moved, target, whiteout.as_ref()));
         if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
             self.drop_new(&mut h, whiteout);
@@ -298,12 +296,6 @@ impl Operations {
         let target = inode.map(|i| Target { ino: i.ino, generation: i.generation, ftype: i.ftype });
         self.vfs.remember(side.dir, side.name, target);
     }
-
-    /// The inode that hides a name from lower layers: a character device 0:0.
-    fn new_whiteout(&self, h: &mut Handle<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
-        let what = New::Special(FileType::CharDevice, (0, 0));
-        self.new_plain(h, &Caller::default(), dir, &what)
-    }
 }
 
 fn check_sides(
@@ -332,8 +324,8 @@ fn check_sides(
 }
 
 /// EMLINK where a directory cannot have one more subdirectory.
-fn check_room_for_dir(st: &Store, dir: &Inode, replaced: Option<&Arc<Inode>>) -> Result<()> {
-    let full = replaced.is_none() && dir.links() >= MAX_DIR_LINKS && !st.geo.has_dir_nlink();
+fn check_room_for_dir(st: &Store, dir: &Inode) -> Result<()> {
+    let full = dir.links() >= MAX_DIR_LINKS && !st.geo.has_dir_nlink();
     match full {
         true => Err(Errno::Mlink.into()),
         false => Ok(()),

@@ -6,6 +6,7 @@ use extant::{
 };
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
+use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -776,5 +777,67 @@ fn an_owner_without_a_record_costs_its_own_counting() {
     let fs = open(&image);
     assert_eq!(fs.quota(QuotaKind::User, 123).expect("counted anew").inodes, 1);
     assert_eq!(fs.quota(QuotaKind::User, 5).expect("kept").inodes, 3);
+    fs.unmount().expect("unmount");
+}
+
+/// The whiteout that a rename leaves is an inode of its directory's project, as any other that is made there.
+#[test]
+fn whiteouts_belong_to_the_project_of_their_directory() {
+    let image = small();
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let who = Caller::default();
+    let tree = fs.create(&who, &root, b"tree", 0o755, New::Dir).expect("mkdir");
+    fs.set_project(&tree, 42).expect("project");
+    fs.set_flags(&tree, tree.attr().flags | PROJINHERIT).expect("flag");
+    let sub = fs.create(&who, &tree, b"sub", 0o755, New::Dir).expect("mkdir");
+    create(&fs, 1, &tree, "file").expect("create");
+    fs.rename(&tree, b"file", &sub, b"moved", RenameFlags::WHITEOUT).expect("rename");
+    let whiteout = fs.lookup(&tree, b"file").expect("a whiteout");
+    assert_eq!(fs.project(&whiteout), 42);
+    drop(whiteout);
+    assert_eq!(fs.quota(QuotaKind::Project, 42).expect("quota").inodes, 4);
+    fs.rename(&tree, b"file", &sub, b"whiteout", RenameFlags::empty()).expect("a whiteout moves within its project");
+    fs.set_quota(QuotaKind::Project, 42, QuotaLimits { inode_hard: 4, ..QuotaLimits::default() }).expect("limits");
+    is_quota(fs.rename(&sub, b"moved", &sub, b"again", RenameFlags::WHITEOUT));
+    assert!(fs.lookup(&sub, b"moved").is_ok() && fs.lookup(&sub, b"again").is_err());
+    drop((root, tree, sub));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+/// Group and flags come from the directory, too, as the kernel has it.
+#[test]
+fn whiteouts_inherit_what_the_kernel_lets_them_inherit() {
+    const NOATIME: u32 = 0x80;
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-O", "orphan_file"]);
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    for name in ["ours", "theirs"] {
+        let dir =
+            fs.create(&Caller { uid: 7, gid: 9, umask: 0 }, &root, name.as_bytes(), 0o2755, New::Dir).expect("mkdir");
+        fs.set_flags(&dir, dir.attr().flags | NOATIME).expect("flag");
+        create(&fs, 1, &dir, "file").expect("create");
+    }
+    fs.rename(&fs.lookup(&root, b"ours").expect("dir"), b"file", &root, b"moved", RenameFlags::WHITEOUT)
+        .expect("rename");
+    drop(root);
+    fs.unmount().expect("unmount");
+    let mount = Mount::new(image.path(), "");
+    let (dir, top) =
+        (std::fs::File::open(mount.join("theirs")).expect("dir"), std::fs::File::open(mount.path()).expect("root"));
+    rustix::fs::renameat_with(&dir, "file", &top, "by the kernel", rustix::fs::RenameFlags::WHITEOUT).expect("rename");
+    drop((dir, top));
+    mount.unmount();
+    image.assert_clean();
+    let fs = open(&image);
+    let [ours, theirs] = ["/ours/file", "/theirs/file"].map(|path| fs.resolve(path, Follow::No).expect(path));
+    let facts = |node: &Node| {
+        let attr = node.attr();
+        (attr.mode, attr.uid, attr.gid, attr.flags, attr.rdev)
+    };
+    assert_eq!(facts(&ours), facts(&theirs));
+    assert_eq!((ours.attr().gid, ours.attr().flags & NOATIME), (9, NOATIME));
+    drop((ours, theirs));
     fs.unmount().expect("unmount");
 }
