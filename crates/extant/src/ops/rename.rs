@@ -238,6 +238,11 @@ impl Operations {
     fn exchange(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: &Arc<Inode>) -> Result<()> {
         let st = self.st();
         if from.dir.ino != to.dir.ino {
+            match (moved.is_dir(), target.is_dir()) {
+                (true, false) => check_room_for_dir(st, to.dir)?,
+                (false, true) => check_room_for_dir(st, from.dir)?,
+                _ => {}
+            }
             // Before anything is changed: directories have a `..` to be changed.
             [moved, target]
                 .into_iter()

@@ -1,6 +1,7 @@
 //! Names and inodes that leave memory, move and come, while others look them up.
 
 use extant::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr};
+use extant_testkit::kernel::Mount;
 use extant_testkit::{FeatureSet, Image, debugfs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -285,4 +286,43 @@ fn the_flag_of_direct_access_is_handed_down() {
     fs.set_flags(&before, both).expect("nothing changes");
     drop(before);
     fs.unmount().expect("unmount");
+}
+
+/// Without `dir_nlink` a directory has a limit of subdirectories, for an exchange of names, too.
+#[test]
+fn an_exchange_gives_no_directory_more_subdirectories_than_it_may_have() {
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-O", "^dir_nlink"]);
+    let fs = open(&image);
+    let root = fs.root().unwrap();
+    let [full, other] = ["full", "other"].map(|name| dir(&fs, &root, name));
+    dir(&fs, &full, "sub");
+    file(&fs, &full, "file");
+    dir(&fs, &other, "dir");
+    drop((root, full, other));
+    fs.unmount().unwrap();
+    image.leave_unjudged("a directory says that it has more subdirectories than it has");
+    debugfs::write(image.path(), "set_inode_field full links_count 65000");
+
+    let mount = Mount::new(image.path(), "");
+    let [full, other] = ["full", "other"].map(|name| std::fs::File::open(mount.join(name)).unwrap());
+    let swap = |from: &std::fs::File, a: &str, to: &std::fs::File, b: &str| {
+        rustix::fs::renameat_with(from, a, to, b, rustix::fs::RenameFlags::EXCHANGE)
+    };
+    assert_eq!(swap(&full, "file", &other, "dir"), Err(rustix::io::Errno::MLINK), "so says the kernel");
+    drop((full, other));
+    mount.unmount();
+
+    let fs = open(&image);
+    let root = fs.root().unwrap();
+    let [full, other] = [b"full".as_slice(), b"other"].map(|name| fs.lookup(&root, name).unwrap());
+    let swap = |from: &Node, a: &str, to: &Node, b: &str| {
+        fs.rename(from, a.as_bytes(), to, b.as_bytes(), RenameFlags::EXCHANGE)
+    };
+    assert!(swap(&full, "file", &other, "dir").unwrap_err().is(Errno::Mlink));
+    assert!(swap(&other, "dir", &full, "file").unwrap_err().is(Errno::Mlink));
+    assert!(fs.lookup(&full, b"file").unwrap().file_type() == extant::FileType::Regular);
+    // One for another leaves the number as it is.
+    swap(&full, "sub", &other, "dir").unwrap();
+    swap(&full, "file", &full, "sub").unwrap();
+    fs.unmount().unwrap();
 }
