@@ -318,3 +318,39 @@ fn what_the_kernel_set_is_read_and_changed() {
         kernel_reads(&image, &expected);
     }
 }
+
+/// An ACL that is not there is removed with success, as by the kernel; any other attribute is not.
+#[test]
+fn removing_an_absent_acl_succeeds_as_with_the_kernel() {
+    let image = FeatureSet::named("default").make();
+    let fs = open(&image);
+    let root = fs.root().unwrap();
+    fs.create(&WHO, &root, b"file", 0o644, New::File).unwrap();
+    fs.create(&WHO, &root, b"dir", 0o755, New::Dir).unwrap();
+    fs.create(&WHO, &root, b"link", 0o777, New::Symlink(b"target")).unwrap();
+    drop(root);
+    unmount(fs);
+    let cases: Vec<(&str, &[u8])> = ["file", "dir", "link"]
+        .into_iter()
+        .flat_map(|path| [ACCESS, DEFAULT, b"trusted.absent"].map(|name| (path, name)))
+        .collect();
+    let mount = Mount::new(image.path(), "");
+    let expected: Vec<i32> = cases
+        .iter()
+        .map(|(path, name)| {
+            let done = rustix::fs::lremovexattr(mount.join(path), *name);
+            done.map_or_else(|e| e.raw_os_error(), |()| 0)
+        })
+        .collect();
+    mount.unmount();
+    let fs = open(&image);
+    for ((path, name), expected) in cases.iter().zip(expected) {
+        let node = node(&fs, &format!("/{path}"));
+        let before = node.attr().ctime;
+        let done = fs.remove_xattr(&node, name).map_or_else(|e| e.errno(), |()| 0);
+        assert_eq!(done, expected, "{path}: {}", String::from_utf8_lossy(name));
+        assert_eq!(node.attr().ctime, before, "{path}: nothing was changed");
+    }
+    unmount(fs);
+    image.assert_clean();
+}
