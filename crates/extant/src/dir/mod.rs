@@ -46,10 +46,16 @@ pub fn can_fold(encoding: u16) -> bool {
     encoding == fold::UTF8_12_1
 }
 
-/// Whether names of a directory are equal if they differ in case only. What is remembered of one name would have to be of all of
-/// them, so nothing is.
+/// Whether names of a directory are equal if they differ in case only.
 pub fn folds(st: &Store, flags: InodeFlags) -> bool {
     flags.contains(InodeFlags::CASEFOLD) && st.geo.incompat(Incompat::CASEFOLD)
+}
+
+/// Whether an entry of a directory may be found under several names: names that fold, and names that are shown without their
+/// key, of which the hash is not compared. The cache of names must not have one of them, since a change through another would
+/// not reach it.
+pub fn has_spellings(st: &Store, flags: InodeFlags) -> bool {
+    folds(st, flags) || flags.contains(InodeFlags::ENCRYPT)
 }
 
 /// Longest name in bytes.

@@ -100,10 +100,10 @@ impl Vfs {
         Ok(target)
     }
 
-    /// Remembers where a name leads (or that it is absent), but in directories that fold case: there it is not the only spelling.
-    /// The caller holds the directory's lock.
+    /// Remembers where a name leads (or that it is absent), but in directories that fold case or are encrypted: there it is not
+    /// the only spelling. The caller holds the directory's lock.
     pub fn remember(&self, dir: &Inode, name: &[u8], target: Option<Target>) {
-        if !dir::folds(&self.st, dir.vitals().flags) {
+        if !dir::has_spellings(&self.st, dir.vitals().flags) {
             self.dentries.set(dir.ino, dir.generation, name, target);
         }
     }

@@ -329,3 +329,38 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
         image.assert_clean();
     }
 }
+
+/// Of a shown name the hash is not looked at, so that one entry has many. None of them is there when the entry is gone, though
+/// its inode has other names.
+#[test]
+fn no_other_spelling_of_a_name_outlives_it() {
+    for args in KINDS {
+        let image = encrypted(args);
+        let mount = Mount::new(image.path(), WITH_KEY);
+        for n in 0..250 {
+            let link = mount.join("many").join(format!("hard link {n}"));
+            std::fs::hard_link(mount.join("many").join(name(n)), link).expect("a hard link");
+        }
+        mount.unmount();
+        let fs = open(&image);
+        let many = fs.resolve("/many", Follow::No).expect("many");
+        let names = fs.read_dir(&many).expect("readdir").into_iter().filter(|e| e.ftype == FileType::Regular);
+        for (n, entry) in names.take(20).enumerate() {
+            let mut bytes = URL_SAFE_NO_PAD.decode(&entry.name).expect("base64url");
+            bytes[2] ^= 0xFF;
+            let alias = URL_SAFE_NO_PAD.encode(bytes).into_bytes();
+            let found = fs.lookup(&many, &alias).map(|node| node.ino());
+            assert_eq!(found.ok(), Some(entry.ino), "both spellings lead to the entry");
+            assert_eq!(fs.lookup(&many, &entry.name).expect("found").ino(), entry.ino);
+            let (gone, other) = if n % 2 == 0 { (&entry.name, &alias) } else { (&alias, &entry.name) };
+            fs.unlink(&many, gone).expect("unlink");
+            assert!(fs.lookup(&many, gone).expect_err("gone").is(Errno::NoEnt));
+            assert!(fs.lookup(&many, other).expect_err("no spelling is left").is(Errno::NoEnt));
+            assert!(fs.stat([b"/many/".as_slice(), other].concat(), Follow::No).expect_err("gone").is(Errno::NoEnt));
+            assert!(fs.unlink(&many, other).expect_err("gone").is(Errno::NoEnt));
+        }
+        drop(many);
+        fs.unmount().expect("unmount");
+        image.assert_clean();
+    }
+}
