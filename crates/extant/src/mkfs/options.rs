@@ -86,9 +86,8 @@ pub struct Options {
     pub stride: u16,
     /// RAID stripe width in blocks.
     pub stripe_width: u32,
-    /// The size in blocks that the file system can later grow to, for the reserved descriptor blocks; 1024 times its
-    /// size if unset.
-    pub resize_limit: Option<u64>,
+    /// The size that the file system can later grow to, for the reserved descriptor blocks; 1024 times its size if unset.
+    pub resize_limit: Option<Length>,
     /// Number of superblock copies with `sparse_super2`, 0 to 2.
     pub backup_superblocks: u8,
     /// Seconds between updates of the block of multiple mount protection.
@@ -194,7 +193,7 @@ impl Options {
         match name {
             "stride" => self.stride = number(name, value)?,
             "stripe_width" | "stripe-width" => self.stripe_width = number(name, value)?,
-            "resize" => self.resize_limit = Some(number(name, value)?),
+            "resize" => self.resize_limit = Some(length(value)?),
             "num_backup_sb" => self.backup_superblocks = number(name, value)?,
             "mmp_update_interval" => self.mmp_interval = number(name, value)?,
             "root_owner" => self.root_owner = owner(value)?,

@@ -172,8 +172,11 @@ impl Sizes {
     /// Inodes of a group: whole blocks of the table, a multiple of 8 for the bitmap.
     fn inodes(&self, options: &Options, bytes: u64) -> Result<u32> {
         let per_block = u64::from(self.inodes_per_block());
+        // Both are powers of two, so that the larger is a multiple of the other.
+        let unit = per_block.max(8);
         let groups = u64::from(self.groups.max(1));
-        let most = u64::from((self.block_size * 8).min(MAX_PER_GROUP)) & !7;
+        let down = |count: u64| count - count % unit;
+        let most = down((self.block_size * 8).min(MAX_PER_GROUP).into());
         let wanted = match options.inode_count {
             Some(count) => count,
             None => self.blocks.saturating_mul(self.block_size.into()) / self.inode_ratio(options, bytes)?,
@@ -182,10 +185,9 @@ impl Sizes {
         if per_group > most && options.inode_count.is_some() {
             return Error::invalid(format!("{wanted} inodes are too many for {groups} groups"));
         }
-        let whole = per_group.div_ceil(per_block) * per_block;
-        let fewest = FEWEST_INODES.div_ceil(groups).next_multiple_of(8).max(per_block & !7);
-        let cap = most.min((u64::from(u32::MAX) / groups) & !7);
-        Ok((whole & !7).clamp(fewest.min(cap), cap) as u32)
+        let fewest = FEWEST_INODES.div_ceil(groups).next_multiple_of(unit);
+        let cap = most.min(down(u64::from(u32::MAX) / groups));
+        Ok(down(per_group.next_multiple_of(per_block)).clamp(fewest.min(cap), cap) as u32)
     }
 
     fn inode_ratio(&self, options: &Options, bytes: u64) -> Result<u64> {
@@ -205,12 +207,13 @@ impl Sizes {
             return Ok(0);
         }
         let limit = match options.resize_limit {
-            Some(limit) if limit <= self.blocks => {
-                return Error::invalid("the limit for growing is not above the size");
-            }
-            Some(limit) => limit,
+            Some(Length::Bytes(bytes)) => bytes / u64::from(self.block_size),
+            Some(Length::Blocks(blocks)) => blocks,
             None => self.blocks.saturating_mul(1024),
         };
+        if options.resize_limit.is_some() && limit <= self.blocks {
+            return Error::invalid("the limit for growing is not above the size");
+        }
         let limit = limit.min(u32::MAX.into()) - u64::from(self.first_data_block);
         let blocks = limit.div_ceil(self.blocks_per_group()).div_ceil(self.descs_per_block());
         let there = u64::from(self.groups).div_ceil(self.descs_per_block());
@@ -410,7 +413,10 @@ mod tests {
         assert!(sizes("", 1 << 30, |o| o.orphan_file_size = Some(Length::Blocks(u64::MAX))).is_err());
         assert!(sizes("", 1 << 30, |o| o.inode_ratio = Some(0)).is_err());
         assert!(sizes("", u64::MAX, |o| o.block_size = Some(1024)).is_err());
-        assert_eq!(sizes("", 1 << 30, |o| o.resize_limit = Some(u64::MAX)).unwrap().reserved_gdt_blocks, 1024);
-        assert!(sizes("", 1 << 30, |o| o.resize_limit = Some(1)).is_err());
+        assert_eq!(
+            sizes("", 1 << 30, |o| o.resize_limit = Some(Length::Blocks(u64::MAX))).unwrap().reserved_gdt_blocks,
+            1024
+        );
+        assert!(sizes("", 1 << 30, |o| o.resize_limit = Some(Length::Blocks(1))).is_err());
     }
 }

@@ -206,6 +206,16 @@ fn twins() -> Vec<(&'static str, Options, u64)> {
             64 * MIB,
         ),
         ("-t ext4 -b 1024", ext4(1024, plain), 100 * MIB),
+        (
+            "-t ext4 -b 1024 -E resize=1G",
+            with(ext4(1024, plain), |o| o.apply_extended("resize=1G").unwrap()),
+            100 * MIB,
+        ),
+        (
+            "-t ext4 -b 1024 -E resize=4000000",
+            with(ext4(1024, plain), |o| o.apply_extended("resize=4000000").unwrap()),
+            100 * MIB,
+        ),
         ("-t ext4 -b 4096", ext4(4096, plain), 20_000 * MIB),
         ("-t ext4 -b 2048 -O ^64bit", ext4(2048, "^64bit,^orphan_file,^metadata_csum_seed"), 300 * MIB),
         ("-t ext4 -b 1024 -O ^flex_bg", ext4(1024, "^flex_bg,^orphan_file,^metadata_csum_seed"), 64 * MIB),
@@ -423,4 +433,32 @@ fn any_options_make_a_clean_file_system_or_none() {
         assert!(verdict.is_clean(), "seed {seed}, {bytes} bytes: {verdict:?}\n{options:?}");
     }
     assert!(made > 40, "{made}");
+}
+
+/// Tables have whole blocks: the most inodes of a group depend on how many a block holds.
+#[test]
+fn the_smallest_ratio_makes_clean_file_systems_at_every_block_and_inode_size() {
+    for block_size in (10..=16).map(|bits| 1_u32 << bits) {
+        for inode_size in (7..=15).map(|bits| 1_u16 << bits).take_while(|size| u32::from(*size) <= block_size) {
+            let mut options = ext4(block_size, "");
+            options.inode_size = Some(inode_size);
+            options.inode_ratio = Some(1024);
+            // A full group: as many inodes as it has blocks are asked for.
+            let bytes = u64::from(block_size) * (u64::from(block_size) * 8).min(65_528) + 1024;
+            println!("block size {block_size}, inode size {inode_size}");
+            let image = Image::blank(bytes);
+            let device = OpenOptions::new(image.path()).open().unwrap();
+            match make(&device, &options) {
+                Ok(report) => assert!(report.free_blocks > 0),
+                // The table would take the whole group, or most of it.
+                Err(Error::TooSmall(_)) if u32::from(inode_size) * 2 >= block_size => continue,
+                Err(error) => panic!("block size {block_size}, inode size {inode_size}: {error}"),
+            }
+            drop(device);
+            let header = dumpe2fs::header(image.path());
+            let per_block = u64::from(block_size) / u64::from(inode_size);
+            assert_eq!(header.number("Inodes per group") % per_block, 0);
+            e2fsck::check(image.path()).assert_clean();
+        }
+    }
 }
