@@ -5,6 +5,7 @@ mod client;
 mod fast_commit;
 mod features;
 mod freeze;
+mod memory;
 mod open;
 mod options;
 mod report;

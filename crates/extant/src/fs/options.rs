@@ -1,5 +1,6 @@
 //! How a file system is opened.
 
+use super::memory::{MIN_MEMORY, default_memory};
 use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
 use crate::inode::PlugPolicy;
@@ -13,6 +14,12 @@ use std::time::Duration;
 
 /// How long to wait at most for another program to let go of an image.
 const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// How long a change may stay in memory only, by default.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// More commits than this make cost more than they are worth.
+const MIN_COMMIT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How a file system is opened. `OpenOptions::new()` reads and writes, recovers first, and commits every 5 seconds.
 #[derive(Clone, Debug)]
@@ -54,7 +61,7 @@ impl Default for OpenOptions {
             no_recovery: false,
             wait: false,
             direct_io: false,
-            commit_interval: Duration::from_secs(5),
+            commit_interval: COMMIT_INTERVAL,
             errors: None,
             memory: default_memory(),
             names: true,
@@ -73,16 +80,6 @@ impl Default for OpenOptions {
             journal: None,
         }
     }
-}
-
-/// A quarter of the machine's memory, at least 64 MiB.
-fn default_memory() -> u64 {
-    const LEAST: u64 = 64 << 20;
-    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    total.map_or(LEAST, |kib| (kib * 1024 / 4).max(LEAST))
 }
 
 impl OpenOptions {
@@ -122,9 +119,9 @@ impl OpenOptions {
         self
     }
 
-    /// How long a change may stay in memory only.
+    /// How long a change may stay in memory only: 5 seconds by default, which zero stands for, too, and at least 10 milliseconds.
     pub fn commit_interval(mut self, interval: Duration) -> Self {
-        self.commit_interval = interval;
+        self.commit_interval = if interval.is_zero() { COMMIT_INTERVAL } else { interval.max(MIN_COMMIT_INTERVAL) };
         self
     }
 
@@ -135,9 +132,10 @@ impl OpenOptions {
         self
     }
 
-    /// Bound on all caches together, in bytes (at least 64 MiB are used).
+    /// Bound on all caches together, in bytes. The engine works with 64 MiB at least, which any smaller number stands for. The default
+    /// is a quarter of the memory that this process may have: the machine's, or what its control groups allow.
     pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory = bytes.max(64 << 20);
+        self.memory = bytes.max(MIN_MEMORY);
         self
     }
 
@@ -282,5 +280,18 @@ pub fn image_spec(path: &Path) -> ImageSpec {
     match path.to_str() {
         Some(text) => parse_image_spec(text),
         None => ImageSpec { path: path.into(), place: Place::Whole },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_interval_is_never_too_short() {
+        let interval = |asked| OpenOptions::new().commit_interval(asked).commit_interval;
+        assert_eq!(interval(Duration::ZERO), COMMIT_INTERVAL);
+        assert_eq!(interval(Duration::from_nanos(1)), MIN_COMMIT_INTERVAL);
+        assert_eq!(interval(Duration::from_secs(60)), Duration::from_secs(60));
     }
 }
