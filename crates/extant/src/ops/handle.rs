@@ -19,7 +19,7 @@ pub struct OpenFlags {
     pub append: bool,
     /// Pages are bypassed: for callers with a cache of their own, such as a FUSE kernel.
     pub direct: bool,
-    /// The size becomes 0.
+    /// The size becomes 0, as with `open(2)` also of a file that is opened to be read only.
     pub truncate: bool,
 }
 
@@ -63,7 +63,7 @@ impl Operations {
             _ => return Err(Errno::Nxio.into()),
         }
         check_key(&node)?;
-        if flags.write {
+        if flags.write || flags.truncate {
             self.check_open(&node, flags)?;
         }
         node.hold(1)?;
@@ -72,8 +72,8 @@ impl Operations {
         }
         let errors = Mutex::new(Level::Leaf, node.0.pages.error_seq());
         let file = File { ops: self.anchor(), node, flags, errors };
-        if flags.truncate && flags.write {
-            file.set_len(0)?;
+        if flags.truncate {
+            file.resize(0)?;
         }
         Ok(file)
     }
@@ -247,6 +247,10 @@ impl File {
     /// Cuts the file or lets it grow (with a hole).
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.check_mode()?;
+        self.resize(size)
+    }
+
+    fn resize(&self, size: u64) -> Result<()> {
         let set = super::SetAttr { size: Some(size), ..Default::default() };
         self.ops.change_attr(&self.node, &set, |_| ())
     }
