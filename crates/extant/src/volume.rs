@@ -6,8 +6,8 @@ use extant_format::features::RoCompat;
 use extant_format::quota::QuotaKind;
 use extant_format::{superblock::Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
-use extant_sync::Sharded;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use extant_sync::{OnceLock, Sharded};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -81,6 +81,8 @@ pub struct Volume {
     pub dev: Arc<dyn BlockDevice>,
     /// The device that every transfer goes through in the end: it is frozen, revoked and counted there.
     pub mounted: Arc<MountedDevice>,
+    /// The first error that ended all changes.
+    pub cause: OnceLock<String>,
     /// Set when the file system is closed: no operation begins any more.
     pub closed: AtomicBool,
     /// Cached metadata blocks.
@@ -130,15 +132,30 @@ impl Volume {
         }
     }
 
+    /// Lets nothing be changed any more; the first cause is kept.
+    fn stop_changes(&self, why: &Error) {
+        // Another one was first.
+        let _ = self.cause.set(why.to_string());
+        self.read_only.store(true, Ordering::Release);
+    }
+
+    /// Why nothing may be changed any more, after an error.
+    pub fn cause(&self) -> String {
+        let own = self.cause.get().cloned();
+        own.or_else(|| self.journal.abort_cause().map(ToString::to_string)).unwrap_or_else(|| "unknown".into())
+    }
+
     /// Whether somebody shut the file system down.
     pub fn is_shut_down(&self) -> bool {
         self.shut_down.load(Ordering::Acquire)
     }
 
-    /// Something was found to be wrong in the file system's own structures.
-    pub fn obey_error_policy(&self) {
+    /// Something was found to be wrong in the file system's own structures. Where that ends all changes, it aborts the journal, as in
+    /// the kernel: the running transaction may hold what was made from the damage, and does not become durable.
+    pub fn obey_error_policy(&self, why: &Error) {
         if self.stop_on_error {
-            self.read_only.store(true, Ordering::Release);
+            self.stop_changes(why);
+            self.journal.abort(why.errno());
         }
     }
 
@@ -186,7 +203,7 @@ impl Volume {
     /// Something is half-done and cannot be taken back: nothing may become durable any more.
     pub fn give_up(&self, why: &Error) {
         tracing::error!("a change failed half-way, so nothing is changed any more: {why}");
-        self.read_only.store(true, Ordering::Release);
+        self.stop_changes(why);
         self.journal.abort(why.errno());
     }
 

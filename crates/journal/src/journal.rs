@@ -249,6 +249,11 @@ impl Journal {
         self.core.abort(Error::Aborted(errno));
     }
 
+    /// Why the journal was aborted, if it was.
+    pub fn abort_cause(&self) -> Option<&Error> {
+        self.core.why()
+    }
+
     /// Whether the journal was aborted.
     pub fn is_aborted(&self) -> bool {
         self.core.why().is_some()

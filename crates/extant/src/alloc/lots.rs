@@ -214,6 +214,6 @@ impl Blocks {
     fn tell(&self, error: &Error) {
         tracing::error!("{error}");
         self.groups.note(error);
-        self.vol.obey_error_policy();
+        self.vol.obey_error_policy(error);
     }
 }

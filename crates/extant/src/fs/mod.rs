@@ -195,7 +195,8 @@ impl Fs {
             true => {
                 // An error stopped all changes; what is in the journal is for the next recovery.
                 st.journal.crash();
-                open::mark_error(st).and(Err(Error::Aborted("an earlier error stopped all changes".into())))
+                open::mark_error(st)
+                    .and(Err(Error::Aborted(format!("an earlier error stopped all changes: {}", st.cause()))))
             }
         };
         closed.and(self.mmp.take().map_or(Ok(()), Mmp::release))
@@ -209,7 +210,11 @@ impl Fs {
         let closed = st.journal.shutdown().map_err(Error::from);
         if closed.is_err() || self.is_read_only() {
             let stopped = closed.and(Err(Error::Aborted("an error stopped all changes".into())));
-            return open::mark_error(st).and(stopped);
+            let caused = |e| match e {
+                Error::Aborted(_) => Error::Aborted(format!("an error stopped all changes: {}", st.cause())),
+                other => other,
+            };
+            return open::mark_error(st).and(stopped.map_err(caused));
         }
         open::mark_clean(st, self.clean_state)?;
         synced

@@ -384,6 +384,7 @@ pub(super) fn build(
         dev,
         mounted: mounted.clone(),
         closed: AtomicBool::new(false),
+        cause: Default::default(),
         cache,
         journal,
         clock: options.clock.clone(),

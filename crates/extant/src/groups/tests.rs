@@ -68,6 +68,7 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
         geo,
         mounted: extant_blocks::MountedDevice::unclaimed(dev.clone()),
         closed: false.into(),
+        cause: Default::default(),
         dev,
         cache,
         journal,

@@ -269,7 +269,7 @@ impl Operations {
             let st = self.st();
             tracing::error!("{e}");
             st.groups.note(e);
-            st.obey_error_policy();
+            st.obey_error_policy(e);
         }
         done
     }

@@ -282,6 +282,7 @@ fn who_opens_says_what_follows_an_error() {
         let options = policy.map_or(OpenOptions::new(), |policy| OpenOptions::new().errors(policy));
         let fs = Fs::open(image.path(), &options).unwrap();
         let root = fs.root().unwrap();
+        create(&fs, &root, "running").unwrap();
         assert!(
             fs.resolve("/lost+found/name", Follow::No).is_err_and(|e| e.errno() == 117),
             "{superblock}, {policy:?}"
@@ -290,6 +291,10 @@ fn who_opens_says_what_follows_an_error() {
         assert_eq!(made.is_err_and(|e| e.is(Errno::RoFs)), ends, "{superblock}, {policy:?}");
         drop(root);
         let _ = fs.unmount();
+        // As in the kernel, the transaction that was running is not committed any more.
+        let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
+        assert_eq!(fs.resolve("/running", Follow::No).is_err(), ends, "{superblock}, {policy:?}");
+        assert!(fs.superblock().state().contains(extant::format::State::ERROR), "{superblock}, {policy:?}");
     }
 }
 

@@ -76,6 +76,7 @@ impl House {
             dev: dev.clone(),
             mounted: extant_blocks::MountedDevice::unclaimed(dev.clone()),
             closed: AtomicBool::new(false),
+            cause: Default::default(),
             cache,
             journal,
             clock: Arc::new(SystemClock),
