@@ -11,6 +11,9 @@ use crate::ops::Operations;
 use extant_sync::levels::{self, Level};
 use std::sync::Arc;
 
+/// KiB written that a crash may leave uncounted, but for those of the last commit interval.
+const UNRECORDED_KBYTES: u64 = 16 << 10;
+
 impl Operations {
     /// Everything done so far is durable when this returns.
     ///
@@ -47,6 +50,16 @@ impl Operations {
     /// Writes all dirty pages back, and waits for those that others write.
     pub(crate) fn write_back_all(&self) -> Result<()> {
         crate::file::writeback_all(self.st())
+    }
+
+    /// Has the next transaction carry the count of bytes written, once it has grown by so much that a crash should not lose it.
+    pub(crate) fn record_writes(&self) -> Result<()> {
+        let st = self.st();
+        if st.groups.kbytes_unrecorded() < UNRECORDED_KBYTES || st.writable().is_err() {
+            return Ok(());
+        }
+        let mut h = st.start(1)?;
+        st.groups.join_superblock(&mut h)
     }
 
     /// Frees what waits for it and writes everything, until nothing is left to do.

@@ -77,6 +77,7 @@ impl Groups {
         self.sb.noted.store(false, Ordering::Release);
         let mut sb = self.superblock();
         sb.set_wtime(superblock_seconds(&*self.vol.clock));
+        self.sb.fields.lock().set_kbytes_written(sb.kbytes_written());
         let buffer = self.superblock_block()?;
         let at = (SUPERBLOCK_OFFSET % self.vol.block_size() as u64) as usize;
         let mut bytes = out.write(&buffer, Seal::NONE)?;

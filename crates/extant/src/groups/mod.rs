@@ -48,6 +48,8 @@ pub struct Groups {
     /// Groups that are dirty in the running transaction.
     dirty: Sharded<Mutex<Vec<GroupNr>>>,
     sb: SuperState,
+    /// KiB that were written to the file system before it was opened.
+    written_before: u64,
 }
 
 /// A group in memory.
@@ -106,7 +108,8 @@ impl Groups {
         };
         let slots = descs.into_iter().map(slot).collect();
         let dirty = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
-        Ok(Groups { vol, slots, tables, metadata, totals, dirty, sb: SuperState::new(sb) })
+        let written_before = sb.kbytes_written();
+        Ok(Groups { vol, slots, tables, metadata, totals, dirty, sb: SuperState::new(sb), written_before })
     }
 
     /// Number of groups.

@@ -32,11 +32,22 @@ const BAD_CHECKSUM: u8 = 4;
 const CORRUPT: u8 = 5;
 
 impl Groups {
+    /// KiB that were ever written to the file system: all writes of this process to its device count.
+    fn kbytes_written(&self) -> u64 {
+        self.written_before.saturating_add(self.vol.mounted.written() / 1024)
+    }
+
+    /// KiB that were written since the superblock was last part of a transaction.
+    pub fn kbytes_unrecorded(&self) -> u64 {
+        self.kbytes_written().saturating_sub(self.sb.fields.lock().kbytes_written())
+    }
+
     /// The superblock as it is now: a copy, with the sums of all groups as its counts.
     pub fn superblock(&self) -> Superblock {
         let mut sb = self.sb.fields.lock().clone();
         sb.set_free_blocks_count(self.free_clusters() << self.vol.geo.cluster_bits);
         sb.set_free_inodes_count(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
+        sb.set_kbytes_written(self.kbytes_written());
         sb
     }
 

@@ -3,6 +3,7 @@
 use extant::{
     Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr, XattrMode, mkfs,
 };
+use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
 use extant_testkit::Memory;
 use extant_testkit::image::FeatureSet;
 use std::sync::Arc;
@@ -161,4 +162,58 @@ fn a_path_is_opened_once_in_a_process() {
     }
     fs.unmount().expect("unmount");
     image.assert_clean();
+}
+
+/// Bytes written by these events.
+fn bytes(events: &[Event]) -> u64 {
+    let of = |event: &Event| match event {
+        Event::Write { data, .. } => data.len() as u64,
+        Event::Zero { len, .. } => *len,
+        _ => 0,
+    };
+    events.iter().map(of).sum()
+}
+
+#[test]
+fn writes_of_a_lifetime_are_counted() {
+    let device = Arc::new(RecordingDevice::new(memory()));
+    let open = || Fs::open_device(device.clone(), &OpenOptions::new()).expect("a good image opens");
+    let before = open().superblock().kbytes_written();
+    device.take_log();
+    let fs = open();
+    drop(written(&fs, "data", 1, false));
+    drop(written(&fs, "direct", 2, true));
+    fs.unmount().expect("unmount");
+    let log = device.take_log();
+    // The superblock that carries the count is the last write.
+    let last = log.iter().rposition(|event| matches!(event, Event::Write { .. })).expect("writes");
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new().read_only(true)).expect("open");
+    let counted = fs.superblock().kbytes_written();
+    assert!(counted >= before + 128, "{before} and then {counted}");
+    assert_eq!(counted, before + bytes(&log[..last]) / 1024);
+    fs.unmount().expect("unmount");
+    // What a transaction has carried outlives a crash.
+    let fs = open();
+    drop(written(&fs, "more", 3, true));
+    fs.set_label(b"carries the count").err();
+    fs.set_label(b"carries it").expect("label");
+    let carried = fs.superblock().kbytes_written();
+    fs.crash();
+    let fs = open();
+    assert!(fs.superblock().kbytes_written() + 64 >= carried, "{carried}");
+    assert!(fs.superblock().kbytes_written() >= counted + 64);
+    fs.unmount().expect("unmount");
+}
+
+#[test]
+fn unmount_tells_the_error_that_stopped_all_changes() {
+    let device = Arc::new(FaultDevice::new(memory()));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    make(&fs, "file");
+    device.inject(Fault::new(Op::Write, 1).from_then_on());
+    fs.sync().expect_err("the log cannot be written");
+    device.heal();
+    let told = fs.unmount().expect_err("changes are lost").to_string();
+    assert!(told.contains("write"), "{told}");
+    device.inner().leave_unjudged("changes are lost, as the device was broken");
 }
