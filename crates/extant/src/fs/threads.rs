@@ -1,15 +1,18 @@
 //! The engine's own threads: writeback, reaper, those that scan bitmaps until all groups are known, and one that looks ahead. The journal has its own.
 
 use crate::alloc::Scanned;
-use crate::ops::Operations;
+use crate::ops::{Bell, Operations, ToReap};
 use crate::vfs::Ahead;
 use extant_sync::{Condvar, Level, Mutex};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often the reaper looks for inodes to free.
+/// How often the reaper looks for inodes to free, while there are any.
 const REAP_EVERY: Duration = Duration::from_millis(50);
+
+/// How often it looks for those that only wait until callers let go of them.
+const RETIRE_EVERY: Duration = Duration::from_secs(1);
 
 /// How often scanning that was switched off looks whether it was switched on again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -28,6 +31,10 @@ struct Stop {
 }
 
 impl Stop {
+    fn is_asked(&self) -> bool {
+        *self.asked.lock()
+    }
+
     /// Sleeps; false if it was woken to stop.
     fn sleep(&self, how_long: Duration) -> bool {
         let mut asked = self.asked.lock();
@@ -42,6 +49,7 @@ impl Stop {
 #[derive(Debug)]
 pub struct Threads {
     stop: Arc<Stop>,
+    bell: Arc<Bell>,
     running: Vec<JoinHandle<()>>,
 }
 
@@ -49,18 +57,45 @@ impl Threads {
     /// Starts writeback (every `interval`) and the reaper.
     pub fn start(ops: &Arc<Operations>, interval: Duration) -> std::io::Result<Threads> {
         let stop = Arc::new(Stop { asked: Mutex::new(Level::Leaf, false), wake: Condvar::new() });
-        let mut threads = Threads { stop, running: Vec::new() };
+        let mut threads = Threads { stop, bell: ops.reaper_bell(), running: Vec::new() };
         threads.every(interval, "extant-writeback", ops, |ops| {
             // What waits for a thaw with files locked would keep others from reading them.
             ops.st().mounted.wait_for_thaw();
             if let Err(e) = ops.write_back_all() {
                 tracing::error!("writeback failed: {e}");
             }
+            if let Err(e) = ops.record_writes() {
+                tracing::warn!("the count of writes is not recorded: {e}");
+            }
         })?;
-        threads.every(REAP_EVERY, "extant-reaper", ops, |ops| {
-            ops.reap();
-        })?;
+        threads.start_reaper(ops)?;
         Ok(threads)
+    }
+
+    /// Starts the reaper, which sleeps while nothing waits for it.
+    fn start_reaper(&mut self, ops: &Arc<Operations>) -> std::io::Result<()> {
+        let (stop, bell, ops) = (self.stop.clone(), self.bell.clone(), Arc::downgrade(ops));
+        let left = move || ops.upgrade().map(|ops| (ops.to_reap(), ops));
+        let body = move || {
+            while let Some((waiting, _)) = left() {
+                let pause = match waiting {
+                    ToReap::Soon => REAP_EVERY,
+                    ToReap::Later => RETIRE_EVERY,
+                    ToReap::Nothing => {
+                        bell.sleep(|| stop.is_asked() || left().is_none_or(|(waiting, _)| waiting != ToReap::Nothing));
+                        REAP_EVERY
+                    }
+                };
+                if !stop.sleep(pause) {
+                    return;
+                }
+                if let Some((_, ops)) = left() {
+                    ops.reap();
+                }
+            }
+        };
+        self.running.push(Builder::new().name("extant-reaper".into()).spawn(body)?);
+        Ok(())
     }
 
     /// Starts what finds out how much space each group has, where that is worth a thread.
@@ -128,6 +163,7 @@ impl Threads {
     pub fn stop(self) {
         *self.stop.asked.lock() = true;
         self.stop.wake.notify_all();
+        self.bell.end_sleep();
         for thread in self.running {
             if thread.join().is_err() {
                 tracing::error!("a thread of the engine had panicked");

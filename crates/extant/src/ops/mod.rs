@@ -29,6 +29,7 @@ pub use attr::{Attr, SetAttr, TimeSet};
 pub use create::{Caller, New};
 pub use handle::{File, OpenFlags};
 pub use orphans::OrphanReport;
+pub(crate) use orphans::{Bell, ToReap};
 pub use readdir::DirEntry;
 pub use rename::RenameFlags;
 

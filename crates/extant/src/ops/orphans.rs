@@ -14,7 +14,7 @@ use crate::{file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::types::{InodeNr, Timestamp};
 use extant_journal::{Handle, Tid};
-use extant_sync::{Level, Mutex, Sharded};
+use extant_sync::{Condvar, Level, Mutex, Sharded};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,9 +46,51 @@ impl Default for Queue {
 /// Freed inodes of transactions, those of older ones first in each list.
 type Departed = Sharded<Mutex<VecDeque<(Tid, Arc<Inode>)>>>;
 
+/// Wakes the reaper's thread, which sleeps while nothing waits for it.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    /// Whether it was rung since the thread went to sleep.
+    rung: Mutex<bool>,
+    wake: Condvar,
+    /// The thread sleeps, or is about to.
+    sleeping: AtomicBool,
+}
+
+impl Bell {
+    fn new() -> Bell {
+        Bell { rung: Mutex::new(Level::Leaf, false), wake: Condvar::new(), sleeping: AtomicBool::new(false) }
+    }
+
+    /// To be called after something was queued. The lock of its list carries to it what a thread said that had found the list
+    /// empty, or carries what was queued to that thread.
+    fn ring(&self) {
+        if self.sleeping.load(Ordering::Acquire) {
+            self.end_sleep();
+        }
+    }
+
+    /// Wakes the thread, if only for it to see that it has to end.
+    pub(crate) fn end_sleep(&self) {
+        *self.rung.lock() = true;
+        self.wake.notify_all();
+    }
+
+    /// Sleeps until something is queued, unless `is_busy` says that something is already.
+    pub(crate) fn sleep(&self, is_busy: impl FnOnce() -> bool) {
+        self.sleeping.store(true, Ordering::Release);
+        if !is_busy() {
+            let mut rung = self.rung.lock();
+            self.wake.wait_while(&mut rung, |rung| !*rung);
+            *rung = false;
+        }
+        self.sleeping.store(false, Ordering::Release);
+    }
+}
+
 /// Inodes that wait to be freed.
 #[derive(Debug)]
 pub(super) struct Reaper {
+    bell: Arc<Bell>,
     /// Held while what is queued is freed, so that who needs the space waits for it.
     turn: Mutex<()>,
     /// Whether somebody has taken what was queued and may not have freed all of it.
@@ -64,6 +106,7 @@ impl Default for Reaper {
     fn default() -> Self {
         let departed = Sharded::new(|_| Mutex::new(Level::Leaf, VecDeque::new()));
         Reaper {
+            bell: Arc::new(Bell::new()),
             turn: Mutex::new(Level::Reaper, ()),
             at_work: AtomicBool::new(false),
             queue: Queue::default(),
@@ -81,6 +124,33 @@ impl Reaper {
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.at_work.load(Ordering::Acquire)
     }
+
+    fn queue(&self, inode: Arc<Inode>) {
+        self.queue.push(inode);
+        self.bell.ring();
+    }
+
+    /// Keeps a freed inode until its number may be another's.
+    fn depart(&self, tid: Tid, inode: Arc<Inode>) {
+        self.departed.local().lock().push_back((tid, inode));
+        self.bell.ring();
+    }
+
+    /// Keeps a freed inode until nobody knows it any more.
+    fn linger(&self, inode: Arc<Inode>) {
+        self.lingering.push(inode);
+        self.bell.ring();
+    }
+}
+
+/// What waits for the reaper's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToReap {
+    /// Inodes to be freed, or freed ones that a commit retires.
+    Soon,
+    /// Freed inodes that callers still refer to, for as long as they like.
+    Later,
+    Nothing,
 }
 
 /// What opening found on the orphan records.
@@ -99,7 +169,7 @@ pub struct OrphanReport {
 impl Operations {
     /// Queues an inode for the reaper.
     pub(super) fn bury(&self, inode: &Arc<Inode>) {
-        self.reaper.queue.push(inode.clone());
+        self.reaper.queue(inode.clone());
     }
 
     /// Frees an inode whose last name is gone, if nobody holds it; else its last holder will. No lock may be held.
@@ -133,6 +203,20 @@ impl Operations {
         };
         self.release(&super::Node(alive(inode)?), n);
         Ok(())
+    }
+
+    /// What wakes the reaper's thread.
+    pub(crate) fn reaper_bell(&self) -> Arc<Bell> {
+        self.reaper.bell.clone()
+    }
+
+    /// What waits for the reaper's thread.
+    pub(crate) fn to_reap(&self) -> ToReap {
+        let reaper = &self.reaper;
+        if !reaper.queue.is_empty() || reaper.departed.iter().any(|list| !list.lock().is_empty()) {
+            return ToReap::Soon;
+        }
+        if reaper.lingering.is_empty() { ToReap::Nothing } else { ToReap::Later }
     }
 
     /// Whether nothing that somebody let go before this call still has to be freed.
@@ -172,7 +256,7 @@ impl Operations {
     /// Takes a freed inode out of the table, now or when nobody knows it any more.
     fn retire(&self, inode: Arc<Inode>) {
         if let Some(busy) = self.vfs.inodes.retire(inode) {
-            self.reaper.lingering.push(busy);
+            self.reaper.linger(busy);
         }
     }
 
@@ -216,7 +300,7 @@ impl Operations {
         unlisted = self.vfs.inodes.let_go(inode);
         let left = st.whole(&mut h, |h| self.free_number(h, inode, st.now()))?;
         if left == Left::Unmade && unlisted.is_none() {
-            self.reaper.lingering.push(inode.clone());
+            self.reaper.linger(inode.clone());
         }
         Ok(())
     }
@@ -236,7 +320,7 @@ impl Operations {
         inode.end_free();
         let unmade = st.dirty.forget_new(h, inode);
         if !unmade && self.vfs.inodes.knows(inode) {
-            self.reaper.departed.local().lock().push_back((h.tid(), inode.clone()));
+            self.reaper.depart(h.tid(), inode.clone());
         }
         st.alloc.free_inode(h, inode.ino, inode.ftype, unmade)?;
         Ok(if unmade { Left::Unmade } else { Left::Freed })
@@ -378,3 +462,26 @@ const FREE_CREDITS: u32 = 24 + 6;
 
 /// Of these, what is needed when the attributes are gone.
 const LAST_CREDITS: u32 = Orphans::CREDITS + 1 + Alloc::INODE_CREDITS + 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reaper_sleeps_until_something_is_queued() {
+        let (bell, queued, woken) = (Bell::new(), AtomicBool::new(false), AtomicBool::new(false));
+        bell.sleep(|| true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bell.sleep(|| queued.load(Ordering::Acquire));
+                assert!(queued.load(Ordering::Acquire), "nothing was queued");
+                woken.store(true, Ordering::Release);
+            });
+            queued.store(true, Ordering::Release);
+            while !woken.load(Ordering::Acquire) {
+                bell.ring();
+                std::thread::yield_now();
+            }
+        });
+    }
+}

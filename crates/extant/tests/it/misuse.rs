@@ -162,3 +162,40 @@ fn a_symlink_to_a_name_with_nul_is_refused() {
     fs.unmount().expect("unmount");
     image.assert_clean();
 }
+
+#[test]
+fn a_file_opened_to_be_read_may_be_truncated() {
+    let image = FeatureSet::named("default").make();
+    let fs = open(&image);
+    let node = make(&fs, &fs.root().expect("root"), "file", New::File).expect("create");
+    let writer = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    writer.write_at(0, &[1; 10_000]).expect("write");
+    let reader = fs.open_file(&node, OpenFlags { truncate: true, ..Default::default() }).expect("open");
+    assert_eq!((node.attr().size, reader.len()), (0, 0));
+    assert!(reader.write_at(0, b"no").expect_err("it is open to be read").is(Errno::BadF));
+    drop((writer, reader, node));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+#[test]
+fn a_file_that_is_let_go_is_freed_by_itself() {
+    let image = FeatureSet::named("default").make();
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let before = fs.usage().inodes_free;
+    for _ in 0..3 {
+        let node = make(&fs, &root, "file", New::File).expect("create");
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+        fs.unlink(&root, b"file").expect("unlink");
+        drop((file, node));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while fs.usage().inodes_free != before {
+            assert!(std::time::Instant::now() < end, "the reaper sleeps");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+    drop(root);
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
