@@ -1,39 +1,56 @@
-//! Ranges of blocks that one thread at a time works on.
+//! Ranges of blocks that one thread at a time works on, in the order in which they were asked for: a long range waits for
+//! those that overlap it and came before, and for none that came later.
 
 use extant_sync::levels::{self, Entered};
 use extant_sync::{Condvar, Level, Mutex};
 use std::ops::Range;
 
-/// Ranges in use. Ranges that do not overlap are independent.
+/// Ranges in use, and those that are waited for. Ranges that do not overlap are independent.
 #[derive(Debug)]
 pub struct RangeLock {
-    busy: Mutex<Vec<Range<u32>>>,
+    queue: Mutex<Queue>,
     freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Ranges and their tickets, in the order of tickets. One is in use if it overlaps none before it.
+    ranges: Vec<(u64, Range<u32>)>,
+    next: u64,
+}
+
+impl Queue {
+    /// Whether one before the ticket's overlaps `range`.
+    fn must_wait(&self, ticket: u64, range: &Range<u32>) -> bool {
+        self.ranges.iter().take_while(|(before, _)| *before < ticket).any(|(_, other)| overlap(other, range))
+    }
 }
 
 /// A range in use by this thread.
 pub struct RangeGuard<'a> {
     lock: &'a RangeLock,
-    range: Range<u32>,
+    ticket: u64,
     entered: Option<Entered>,
 }
 
 impl Default for RangeLock {
     fn default() -> Self {
-        RangeLock { busy: Mutex::new(Level::InodeRange, Vec::new()), freed: Condvar::new() }
+        RangeLock { queue: Mutex::new(Level::InodeRange, Queue::default()), freed: Condvar::new() }
     }
 }
 
 impl RangeLock {
-    /// Waits until nothing in `range` is in use, and uses it.
+    /// Waits until nothing in `range` is in use, or was asked for before, and uses it.
     pub fn lock(&self, range: Range<u32>) -> RangeGuard<'_> {
-        let mut busy = self.busy.lock();
-        while busy.iter().any(|other| overlap(other, &range)) {
-            self.freed.wait(&mut busy);
+        let mut queue = self.queue.lock();
+        let ticket = queue.next;
+        queue.next += 1;
+        queue.ranges.push((ticket, range.clone()));
+        while queue.must_wait(ticket, &range) {
+            self.freed.wait(&mut queue);
         }
-        busy.push(range.clone());
-        drop(busy);
-        RangeGuard { lock: self, range, entered: Some(levels::enter(Level::InodeRange)) }
+        drop(queue);
+        RangeGuard { lock: self, ticket, entered: Some(levels::enter(Level::InodeRange)) }
     }
 }
 
@@ -45,11 +62,10 @@ impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         // First, since the list is a lock of the same level.
         self.entered.take();
-        let mut busy = self.lock.busy.lock_nested();
-        if let Some(at) = busy.iter().position(|own| *own == self.range) {
-            busy.swap_remove(at);
-        }
-        drop(busy);
+        let mut queue = self.lock.queue.lock_nested();
+        // Few at a time; those behind keep their order.
+        queue.ranges.retain(|(ticket, _)| *ticket != self.ticket);
+        drop(queue);
         self.lock.freed.notify_all();
     }
 }
@@ -84,6 +100,35 @@ mod tests {
             scope.spawn(|| drop(lock.lock(5..9)));
         });
         drop(first);
-        assert!(lock.busy.lock().is_empty());
+        assert!(lock.queue.lock().ranges.is_empty());
+    }
+
+    #[test]
+    fn a_long_range_is_not_overtaken_by_short_ones() {
+        let lock = RangeLock::default();
+        let order = Mutex::new(Level::Leaf, Vec::new());
+        let asked_for = |ranges: usize| {
+            while lock.queue.lock_nested().ranges.len() < ranges {
+                std::thread::yield_now();
+            }
+        };
+        let first = lock.lock(0..2);
+        std::thread::scope(|scope| {
+            let ask = |range: Range<u32>| {
+                let (lock, order) = (&lock, &order);
+                scope.spawn(move || {
+                    let guard = lock.lock(range.clone());
+                    order.lock().push(range.len());
+                    drop(guard);
+                });
+            };
+            ask(0..100);
+            asked_for(2);
+            // It overlaps what waits, and nothing that is in use.
+            ask(50..51);
+            asked_for(3);
+            drop(first);
+        });
+        assert_eq!(*order.lock(), [100, 1]);
     }
 }
