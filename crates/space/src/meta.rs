@@ -5,6 +5,7 @@
 //!
 //! # Invariants
 //! - Each tree is linked once, under the class noted for it. Class and link change together under the lock.
+//! - The class noted is that of `longest` when nobody changes it, however many threads did at once: see [`Meta::relink`].
 //! - `longest` of a tree that is in memory is its true longest run, or that of its groups not in memory, when nobody changes
 //!   it; of other trees it is a hint.
 //!
@@ -12,7 +13,10 @@
 //! The lock is held for a descent or one move. Searches only try it; who finds it busy goes by what `longest` says of the
 //! trees nearby, which needs no lock.
 
-use extant_sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use extant_sync::atomic::{
+    AtomicU8, AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
 use extant_sync::{Level, RwLock};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -68,18 +72,46 @@ impl Meta {
         self.longest.get(tree as usize).map_or(0, |len| len.load(Relaxed))
     }
 
-    /// Notes a tree's longest run. Concurrent calls for one tree are the caller's to order.
+    /// Notes a tree's longest run. Of concurrent calls for one tree the last one counts.
     pub fn set(&self, tree: u32, len: u32) {
-        let at = tree as usize;
-        let (Some(longest), Some(noted)) = (self.longest.get(at), self.classes.get(at)) else { return };
-        // Relaxed: a hint. What decides is seen under the tree's own lock.
-        longest.store(len, Relaxed);
-        let (old, new) = (noted.load(Relaxed), class(len));
-        if old != new {
-            let mut linked = self.linked.write();
+        if let Some(longest) = self.longest.get(tree as usize) {
+            if longest.load(SeqCst) != len {
+                longest.store(len, SeqCst);
+            }
+            self.relink(tree, longest);
+        }
+    }
+
+    /// Notes that a tree has a run of `len` units, which may not be its longest.
+    pub fn raise(&self, tree: u32, len: u32) {
+        if let Some(longest) = self.longest.get(tree as usize)
+            && longest.load(SeqCst) < len
+            && longest.fetch_max(len, SeqCst) < len
+        {
+            self.relink(tree, longest);
+        }
+    }
+
+    /// Links a tree under the class of its longest run, which was changed just now.
+    ///
+    /// Threads change the length first and look at the class noted then. One that finds its own class noted may be about to
+    /// be overtaken: another one holds the lock, has read an older length, and notes that one's class afterwards. So the one
+    /// under the lock reads the length again after it has noted a class. All of these are SeqCst: either the first sees the
+    /// class that was noted, and takes the lock itself, or the other one sees the new length.
+    fn relink(&self, tree: u32, longest: &AtomicU32) {
+        let Some(noted) = self.classes.get(tree as usize) else { return };
+        if noted.load(SeqCst) == class(longest.load(SeqCst)) {
+            return;
+        }
+        let mut linked = self.linked.write();
+        loop {
+            let (old, new) = (noted.load(SeqCst), class(longest.load(SeqCst)));
+            if old == new {
+                return;
+            }
             linked.remove(&(old, tree));
             linked.insert((new, tree));
-            noted.store(new, Relaxed);
+            noted.store(new, SeqCst);
         }
     }
 
@@ -183,6 +215,38 @@ mod tests {
             let near = meta.nearby(want, near, limit);
             prop_assert!(near.len() == fits.len().min(ADVICE) && near.iter().all(|tree| good(*tree, want)));
         }
+    }
+
+    /// Two threads change the length while the links are locked: both see the same class noted.
+    #[test]
+    fn threads_that_note_lengths_of_one_tree_leave_it_linked_once() {
+        for round in 0..50 {
+            let meta = Meta::new([0; 2]);
+            let locked = meta.linked.write();
+            std::thread::scope(|scope| {
+                for len in [8 + round, 3000 + round] {
+                    let meta = &meta;
+                    scope.spawn(move || if len % 2 == 0 { meta.set(1, len) } else { meta.raise(1, len) });
+                    while meta.get(1) < len {
+                        std::thread::yield_now();
+                    }
+                }
+                // They come to the lock soon.
+                (0..100).for_each(|_| std::thread::yield_now());
+                drop(locked);
+            });
+            check_links(&meta);
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_not_the_longest_changes_nothing() {
+        let meta = Meta::new([100; 2]);
+        meta.raise(1, 50);
+        assert_eq!(meta.get(1), 100);
+        meta.raise(1, 1000);
+        assert_eq!((meta.get(1), meta.longest(0, 2).unwrap()[0]), (1000, 1));
+        check_links(&meta);
     }
 
     #[test]

@@ -10,7 +10,9 @@
 //! - What was freed is noted under its bitmap's lock, and a group is loaded under that lock, too: so a clear bit is free, held or noted.
 //! - Space that may be claimed is noted before it is given to the budget, and noted or in a tree from then on. Whoever locks a tree to
 //!   look for space settles first; so whoever holds a part of the budget finds space.
-//! - The order of trees may know less of a tree than there is, but not nothing: at least the longest run that is noted.
+//! - The order of trees may know less of a tree than there is, but not nothing: at least the longest run that is noted. Who
+//!   notes a run raises what the order knows afterwards; who changes the tree, under its lock, sets it and then looks whether
+//!   something longer was noted meanwhile.
 //!
 //! # Locking
 //! The lists' lock is inward of the tree's, and nothing but the list of trees is taken inside.
@@ -73,12 +75,13 @@ impl Loose {
 
     /// The longest run that is noted and may be claimed.
     pub fn longest(&self) -> u32 {
-        // Relaxed, here and where it is set: a hint for the order of trees.
-        self.longest.load(Ordering::Relaxed)
+        // SeqCst, here and where it is raised: who notes a run tells the order of trees afterwards, and who tells it looks here
+        // afterwards.
+        self.longest.load(Ordering::SeqCst)
     }
 
     fn note_any(&self, lists: &Lists, longest: u32) {
-        self.longest.fetch_max(longest, Ordering::Relaxed);
+        self.longest.fetch_max(longest, Ordering::SeqCst);
         // Release: who sees it takes the lock, and finds it all the same.
         self.any.store(lists.len() > 0, Ordering::Release);
     }
@@ -159,9 +162,10 @@ impl Blocks {
     /// Something that may be claimed was noted: `many` runs are by now.
     fn noted(&self, t: u32, loose: &Loose, longest: u32, many: bool) {
         let settles = many || !loose.resident.load(Ordering::Relaxed);
-        // If somebody works on the tree now, the next one settles.
-        if (!settles || self.try_tree(t).is_none()) && self.meta.get(t) < longest {
-            self.meta.set(t, longest);
+        // If somebody works on the tree now, the next one settles. It may have done so since, and have claimed the run: the
+        // order of trees knows too much then, until somebody looks there in vain (`in_tree`).
+        if !settles || self.try_tree(t).is_none() {
+            self.meta.raise(t, longest);
         }
     }
 

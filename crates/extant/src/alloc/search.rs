@@ -313,8 +313,12 @@ impl Blocks {
                 self.touch(t, &tree);
                 return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });
             }
+            let Some((g, _)) = outside.filter(|(_, longest)| *longest >= least) else {
+                // The order may have advised a tree that had more once.
+                self.tell_longest(t, &tree);
+                return None;
+            };
             drop(tree);
-            let (g, _) = outside.filter(|(_, longest)| *longest >= least)?;
             self.load(g).ok()?;
         }
         None

@@ -7,7 +7,6 @@
 
 use super::blocks::Blocks;
 use super::group;
-use super::loose::Loose;
 use super::search::TRACED;
 use super::shape::Shape;
 use crate::error::{Error, Result};
@@ -75,9 +74,16 @@ impl Blocks {
         let before = tree.free.runs() as i64;
         let result = change(tree);
         self.memory.count(tree.free.runs() as i64 - before);
-        let noted = self.loose.get(t as usize).map_or(0, Loose::longest);
-        self.meta.set(t, tree.longest().max(noted));
+        self.tell_longest(t, tree);
         result
+    }
+
+    /// Tells the order of trees the longest run of a locked tree, or the longest that is noted beside it.
+    pub(super) fn tell_longest(&self, t: u32, tree: &Tree) {
+        let Some(loose) = self.loose.get(t as usize) else { return };
+        self.meta.set(t, tree.longest().max(loose.longest()));
+        // What was noted since may have been told before, and lost just now.
+        self.meta.raise(t, loose.longest());
     }
 
     /// Computes again what is known of the groups that are not in memory.
