@@ -62,6 +62,9 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Tells that a range's bytes are no longer needed. What it reads as afterwards is unknown. Doing nothing is a
     /// valid answer.
+    ///
+    /// # Errors
+    /// `Unsupported` from a device that is known to do nothing each time.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Makes a range read as zeroes.

@@ -115,6 +115,14 @@ impl FileDevice {
         }
     }
 
+    fn zero_data(&self, offset: u64, len: u64) -> io::Result<()> {
+        match self.deallocator.zero(&self.file, self.start + offset, len) {
+            Ok(true) => Ok(()),
+            Ok(false) => write_zeroes_plainly(self, offset, len),
+            Err(error) => Err(self.at(Op::Zero, offset, len)(error)),
+        }
+    }
+
     /// The next range of the file with data, within the device; `None` if the file cannot tell.
     fn seek_data(&self, offset: u64) -> nix::Result<Option<Range<u64>>> {
         let end = self.start + self.len();
@@ -228,11 +236,17 @@ impl BlockDevice for FileDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_change(Op::Zero, offset, len)?;
-        match self.deallocator.zero(&self.file, self.start + offset, len) {
-            Ok(true) => Ok(()),
-            Ok(false) => write_zeroes_plainly(self, offset, len),
-            Err(error) => Err(self.at(Op::Zero, offset, len)(error)),
+        // What is a hole is zero already, and stays a hole.
+        let (mut at, end) = (offset, offset + len);
+        while at < end
+            && let Some(data) = self.next_data(at)?
+            && data.start < end
+        {
+            let part = data.start.max(at)..data.end.min(end);
+            self.zero_data(part.start, part.end - part.start)?;
+            at = part.end;
         }
+        Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -15,15 +15,22 @@ pub(super) struct Deallocator {
 }
 
 impl Deallocator {
-    /// Gives up a range's storage, if that is supported.
+    /// Gives up a range's storage. A range that does not fit the file's units keeps it.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the file cannot give up any.
     pub(super) fn discard(&self, file: &File, at: u64, len: u64) -> io::Result<()> {
-        attempt(&self.no_punch, file, FallocateFlags::FALLOC_FL_PUNCH_HOLE, at, len).map(drop)
+        let done = attempt(&self.no_punch, file, FallocateFlags::FALLOC_FL_PUNCH_HOLE, at, len)?;
+        match !done && self.no_punch.load(Ordering::Relaxed) {
+            true => Err(Errno::EOPNOTSUPP.into()),
+            false => Ok(()),
+        }
     }
 
-    /// Zeroes a range without writing it, giving up its storage if possible. False: it has to be written.
+    /// Zeroes a range without writing it. Its storage stays the file's: space that was allocated beforehand is not to be
+    /// lacking later. False: the range has to be written.
     pub(super) fn zero(&self, file: &File, at: u64, len: u64) -> io::Result<bool> {
-        let punched = attempt(&self.no_punch, file, FallocateFlags::FALLOC_FL_PUNCH_HOLE, at, len)?;
-        Ok(punched || attempt(&self.no_zero, file, FallocateFlags::FALLOC_FL_ZERO_RANGE, at, len)?)
+        attempt(&self.no_zero, file, FallocateFlags::FALLOC_FL_ZERO_RANGE, at, len)
     }
 }
 

@@ -75,6 +75,44 @@ fn zeroes_and_holes() {
     assert_eq!(device.next_data(device.len()).unwrap(), None);
 }
 
+/// Bytes of storage that a file has.
+fn stored(path: &PathBuf) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
+}
+
+#[test]
+fn zeroing_keeps_the_storage_of_data_and_gives_holes_none() {
+    const LEN: u64 = 1 << 20;
+    for shared_memory in [false, true] {
+        let directory = match shared_memory {
+            // It cannot zero a range without writing it.
+            true => tempfile::tempdir_in("/dev/shm").unwrap(),
+            false => tempfile::tempdir_in("/var/tmp").unwrap(),
+        };
+        let path = directory.path().join("image");
+        std::fs::write(&path, vec![1; LEN as usize]).unwrap();
+        File::options().write(true).open(&path).unwrap().sync_all().unwrap();
+        let whole = stored(&path);
+        let device = open(&path).unwrap();
+        device.write_zeroes(0, LEN).unwrap();
+        device.flush().unwrap();
+        assert!(stored(&path) >= whole.min(LEN), "{} of {whole} bytes are left", stored(&path));
+        let mut bytes = vec![2; LEN as usize];
+        device.read_at(&mut bytes, 0).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        drop(device);
+
+        File::create(&path).unwrap().set_len(LEN).unwrap();
+        let device = open(&path).unwrap();
+        device.write_at(&[1; 4096], 8192).unwrap();
+        device.write_zeroes(0, LEN).unwrap();
+        device.flush().unwrap();
+        assert!(stored(&path) <= 16_384, "{} bytes for a hole", stored(&path));
+        device.read_at(&mut bytes, 0).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+}
+
 #[test]
 fn one_writer_or_many_readers() {
     let (_directory, path) = image(8192);

@@ -87,7 +87,11 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let mut groups = Groups::new(&geo, &tables, &taken, &files);
     let mut out = Output::new(device, geo.block_size, options.zeroing);
     if options.discard {
-        device.discard(0, geo.blocks_count.saturating_mul(geo.block_size.into()))?;
+        match device.discard(0, geo.blocks_count.saturating_mul(geo.block_size.into())) {
+            // A favour, which not all devices know.
+            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {}
+            done => done?,
+        }
     }
     groups.note_zero_tables(options, &mut out)?;
     wipe(device, options, &geo, &mut out)?;
