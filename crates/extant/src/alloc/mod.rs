@@ -193,16 +193,27 @@ impl Alloc {
         self.keep.stats()
     }
 
-    /// Sets space aside for `blocks` delayed blocks, counted in whole clusters by the caller.
+    /// Sets space aside for `blocks` delayed blocks, and for `map` clusters of the map that they may need. The map's may be of
+    /// the margin: half of it, or all of it if the file owns its blocks already.
     ///
     /// # Errors
-    /// ENOSPC if there is not so much.
-    pub fn reserve(&self, blocks: u32, privileged: bool) -> Result<()> {
-        let clusters = self.blocks.clusters(blocks);
+    /// ENOSPC if there is not so much; nothing is set aside then.
+    pub fn reserve(&self, blocks: u32, map: u32, privileged: bool) -> Result<()> {
+        let (clusters, map) = (self.blocks.clusters(blocks), u64::from(map));
+        let budget = &self.blocks.budget;
+        let of_margin = self.blocks.keep(Purpose::Metadata, blocks == 0);
         let keep = self.blocks.keep(Purpose::Data, privileged);
-        self.unless_preallocated(|| match self.blocks.budget.take(clusters, keep) {
-            true => Ok(()),
-            false => Err(Errno::NoSpc.into()),
+        self.unless_preallocated(|| {
+            if budget.take(clusters + map, keep) {
+                return Ok(());
+            }
+            if budget.take(clusters, if clusters > 0 { keep } else { 0 }) {
+                if budget.take(map, of_margin) {
+                    return Ok(());
+                }
+                budget.give(clusters);
+            }
+            Err(Errno::NoSpc.into())
         })
     }
 

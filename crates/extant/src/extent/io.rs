@@ -83,16 +83,72 @@ pub(super) struct Writer<'a, 'h, 'j> {
     pub(super) inode: &'a Arc<Inode>,
     /// Where new nodes should lie.
     near: BlockNr,
-    claims: SmallVec<[Claim; 2]>,
+    claims: Claims<'a>,
     /// What the next step reads: in memory until it has ended.
     held: SmallVec<[Arc<Buffer>; 4]>,
     /// The group whose bitmap is held since the last step.
     last_group: Option<GroupNr>,
 }
 
+/// Blocks for new nodes. Those that come from what was set aside with the file's pages go back there if they are not used.
+#[derive(Debug)]
+struct Claims<'a> {
+    inode: &'a Inode,
+    list: SmallVec<[Claim; 2]>,
+    /// How many of them are from the share.
+    shared: usize,
+}
+
+impl Claims<'_> {
+    /// Claims a cluster for the map; gives its place.
+    fn add(&mut self, st: &Store, goal: BlockNr, low: bool) -> Result<(BlockNr, u32)> {
+        let (len, purpose) = (st.geo.cluster_ratio(), Purpose::Metadata);
+        let reserved = self.inode.pages.take_from_share();
+        let want = Request { goal, len, min: len, purpose, privileged: true, reserved, low };
+        match st.alloc.claim(&want) {
+            Ok(claim) => {
+                let place = (claim.start, claim.len);
+                self.list.push(claim);
+                self.shared += usize::from(reserved);
+                Ok(place)
+            }
+            Err(e) => {
+                if reserved {
+                    self.inode.pages.add_to_share(1);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// One of them, to be booked.
+    fn pop(&mut self) -> Option<Claim> {
+        self.shared = self.shared.saturating_sub(1);
+        self.list.pop()
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        for claim in self.list.drain(..).take(self.shared) {
+            if claim.into_reservation() > 0 {
+                self.inode.pages.add_to_share(1);
+            }
+        }
+    }
+}
+
 impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     pub fn new(st: &'a Store, h: &'h mut Handle<'j>, inode: &'a Arc<Inode>, near: BlockNr) -> Self {
-        Writer { st, h, inode, near, claims: SmallVec::new(), held: SmallVec::new(), last_group: None }
+        Writer {
+            st,
+            h,
+            inode,
+            near,
+            claims: Claims { inode, list: SmallVec::new(), shared: 0 },
+            held: SmallVec::new(),
+            last_group: None,
+        }
     }
 
     pub(super) fn reader(&self) -> Reader<'a> {
@@ -146,13 +202,9 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
 
     /// Claims blocks for the map's own use, so that there are `blocks` of them; `low` ones lie below 2^32.
     pub(super) fn claim_blocks(&mut self, blocks: usize, low: bool) -> Result<()> {
-        let ratio = self.st.geo.cluster_ratio();
-        while self.claims.len() < blocks {
-            let (goal, purpose) = (self.near, Purpose::Metadata);
-            let want = Request { goal, len: ratio, min: ratio, purpose, privileged: true, reserved: false, low };
-            let claim = self.st.alloc.claim(&want)?;
-            self.hold_bitmaps(claim.start, claim.len)?;
-            self.claims.push(claim);
+        while self.claims.list.len() < blocks {
+            let (start, len) = self.claims.add(self.st, self.near, low)?;
+            self.hold_bitmaps(start, len)?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ mod owner;
 mod pointers;
 pub mod raw;
 mod remove;
+mod share;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -29,3 +30,4 @@ pub use insert::{allocate, insert_booked, insert_claim, insert_scattered};
 pub use lookup::{Around, around, goal, implied, lookup, pieces, unowned};
 pub use owner::{charge, init, init_body, max_blocks, owns_nothing};
 pub use remove::{most_at_once, removal_credits, remove};
+pub use share::MapShape;

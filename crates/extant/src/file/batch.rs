@@ -71,6 +71,26 @@ pub fn writeback_all(st: &Store) -> Result<()> {
     result
 }
 
+/// Writes back what waits and nobody works on, so that no space is set aside for it any more. Waits for no other thread. The
+/// caller may hold a file's `rw`, no `work`.
+pub(super) fn clean(st: &Store) {
+    let mut walk = st.pool.dirty_inodes();
+    loop {
+        let inodes = walk.next(MOST_FILES);
+        if inodes.is_empty() {
+            return;
+        }
+        for inode in inodes {
+            let Some(mut work) = inode.pages.work.try_lock() else { continue };
+            // Errors are noted for fsync.
+            let _ = writeback::within(st, &inode, &mut work, 0..map::END);
+            ahead::discard_of_closed(&inode, &mut work);
+            drop(work);
+            st.pool.note_clean(&inode);
+        }
+    }
+}
+
 /// Writes back until the pool is within its bounds. The caller may hold a file's `rw`, no `work`.
 pub(super) fn throttle(st: &Store) {
     st.pool.shrink();
@@ -296,12 +316,14 @@ fn map_all(st: &Store, jobs: &mut [Job<'_>]) {
     let mut files = Vec::new();
     for job in jobs.iter_mut() {
         if let Stage::Placed(pieces) = &mut job.stage {
+            job.inode.pages.set_uses_share(true);
             files.push(Written { inode: job.inode, pieces, size: job.inode.pages.size() });
         }
     }
     let results = plan::apply_all(st, files);
     let placed = jobs.iter_mut().filter(|job| matches!(job.stage, Stage::Placed(_)));
     for (job, result) in placed.zip(results) {
+        job.inode.pages.set_uses_share(false);
         match result {
             Ok(()) => job.stage = Stage::Mapped,
             Err(e) => {

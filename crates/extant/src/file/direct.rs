@@ -11,7 +11,7 @@ use super::ahead::Growth;
 use super::map::Kind;
 use super::plan::{self, After, How, Need, Piece};
 use super::times::Note;
-use super::{inline, limits, logged, map, read, times, write, writeback};
+use super::{inline, limits, logged, map, read, space, times, write, writeback};
 use crate::error::{Error, Result};
 use crate::extent::State;
 use crate::inode::Inode;
@@ -125,6 +125,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
             .filter(|end| *end > offset && st.writable().is_ok())
             .ok_or(e)?,
     };
+    space::renew_share(st, inode);
     inode.pages.grow_size(done);
     inode.pages.change(&st.pool, |pages| pages.invalidate(blocks));
     Ok((done - offset) as usize)

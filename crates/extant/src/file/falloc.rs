@@ -53,7 +53,7 @@ pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: 
     if how != Falloc::Punch && !extent::has_unwritten(inode) {
         return Err(Errno::OpNotSupp.into());
     }
-    match how {
+    let done = match how {
         Falloc::Allocate => allocate(st, inode, offset, end, true),
         Falloc::KeepSize => allocate(st, inode, offset, end, false),
         Falloc::Punch => punch(st, inode, offset, end),
@@ -61,7 +61,9 @@ pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: 
         Falloc::ZeroKeepSize => zero_range(st, inode, offset, end, false),
         Falloc::Collapse => shift::collapse(st, inode, offset, len),
         Falloc::Insert => shift::insert(st, inode, offset, len),
-    }
+    };
+    space::renew_share(st, inode);
+    done
 }
 
 fn allocate(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -> Result<()> {
@@ -153,6 +155,7 @@ fn write_neighbours(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: &Ra
 fn forget_pages(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) {
     let removed = inode.pages.change(&st.pool, |pages| pages.remove(blocks, st.geo.cluster_bits));
     space::unreserve(st, inode, removed.reserved);
+    space::release_share(st, inode);
 }
 
 fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::ahead::{self, Ahead, Growth};
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Error, Result};
-use crate::extent;
+use crate::extent::{self, MapShape};
 use crate::inode::{Inode, Work};
 use crate::store::Store;
 use extant_format::features::Incompat;
@@ -34,9 +34,43 @@ fn make_room(st: &Store) -> bool {
     st.alloc.pending() > 0 && st.journal.wait(st.journal.running_tid()).is_ok()
 }
 
-/// Sets `blocks` aside for delayed allocation.
-pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32) -> Result<()> {
-    promised(st, inode, blocks, || with_room(st, || st.alloc.reserve(blocks, privileged(st))))
+/// Sets `blocks` aside for delayed allocation, and what the map may need for the pages that are pinned, which end before the
+/// block `end`.
+pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32, end: u32) -> Result<()> {
+    let shape = MapShape::of(st, inode).reaching(end);
+    let share = inode.pages.read().share_missing(|pages| shape.needs(pages));
+    if blocks > 0 || share > 0 {
+        promised(st, inode, blocks, || with_room(st, || st.alloc.reserve(blocks, share, privileged(st))))?;
+    }
+    if share > 0 {
+        inode.pages.add_to_share(share);
+    }
+    Ok(())
+}
+
+/// Gives back what is set aside for the map beyond the need of the pages that still wait.
+pub(super) fn release_share(st: &Store, inode: &Inode) {
+    if inode.pages.never_used() || *inode.pages.write().share() == 0 {
+        return;
+    }
+    let shape = MapShape::of(st, inode);
+    let left = inode.pages.write().share_left(|pages| shape.needs(pages));
+    if left > 0 {
+        st.alloc.unreserve(left.saturating_mul(st.geo.cluster_ratio()));
+    }
+}
+
+/// After the map was changed for something else than pages: those that wait may need more than before, which may come from
+/// the margin.
+pub(super) fn renew_share(st: &Store, inode: &Inode) {
+    if !inode.pages.busy() {
+        return;
+    }
+    let shape = MapShape::of(st, inode);
+    let missing = inode.pages.read().share_missing(|pages| shape.needs(pages));
+    if missing > 0 && st.alloc.reserve(0, missing, true).is_ok() {
+        inode.pages.add_to_share(missing);
+    }
 }
 
 /// Gives a reservation back.

@@ -126,6 +126,7 @@ fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) -> InPage {
         (removed, tail)
     });
     space::unreserve(st, inode, removed.reserved);
+    space::release_share(st, inode);
     tail
 }
 

@@ -9,7 +9,7 @@ use super::times::Note;
 use super::{batch, inline, limits, logged, map, space, times, zero};
 use crate::error::Result;
 use crate::extent::{self, State};
-use crate::inode::{Content, Cover, Inode};
+use crate::inode::{Content, Cover, Inode, Place};
 use crate::store::Store;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -34,10 +34,28 @@ pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Not
     times::note_change(st, inode, note)?;
     fill_gap(st, inode, offset)?;
     in_chunks(st, offset, data, CHUNK, |at, part| {
-        let done = chunk(st, inode, at, part)?;
+        let done = match chunk(st, inode, at, part) {
+            Err(e) if space::no_space(&e) => {
+                // Maps of what waits need less than was set aside for them, and what is written needs nothing any more.
+                batch::clean(st);
+                fitting(st, inode, at, part)?
+            }
+            done => done?,
+        };
         batch::throttle(st);
         Ok(done)
     })
+}
+
+/// Writes as much as there is space for: all of it, or the first half, and so on.
+fn fitting(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+    let blocks = map::blocks(st, offset, offset + data.len() as u64);
+    let half = blocks.start + (blocks.end - blocks.start) / 2;
+    let fits = map::byte(st, half).saturating_sub(offset) as usize;
+    match (chunk(st, inode, offset, data), data.get(..fits).filter(|part| !part.is_empty() && half > blocks.start)) {
+        (Err(e), Some(part)) if space::no_space(&e) => fitting(st, inode, offset, part),
+        (done, _) => done,
+    }
 }
 
 /// Writes `data` in parts that end at multiples of `most`. A lack of space ends it early; it is an error if nothing was
@@ -80,8 +98,8 @@ struct Missing {
     lblk: u32,
     /// What the block holds; `None` if the page is cached or overwritten whole, or if that is zeroes.
     old: Option<Arc<[u8]>>,
-    /// It has a block, or its cluster has.
-    mapped: bool,
+    /// Where its block is.
+    place: Place,
 }
 
 fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
@@ -94,7 +112,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usi
     }
     // On bigalloc no writeback may take a cluster's reservation while its pages are counted.
     let _work = (st.geo.cluster_bits > 0).then(|| inode.pages.work.lock());
-    inode.pages.change(&st.pool, |pages| pages.pin(blocks.clone()));
+    inode.pages.write().pin(blocks.clone());
     let ready = prepare(st, inode, offset, data, blocks.clone());
     match ready {
         Ok(missing) => {
@@ -103,14 +121,9 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usi
             Ok(data.len())
         }
         Err(e) => {
-            inode.pages.change(&st.pool, |pages| pages.pin(0..0));
-            drop(_work);
-            let half = blocks.start + (blocks.end - blocks.start) / 2;
-            let fits = map::byte(st, half).saturating_sub(offset) as usize;
-            match data.get(..fits).filter(|part| !part.is_empty() && half > blocks.start) {
-                Some(part) if space::no_space(&e) => chunk(st, inode, offset, part),
-                _ => Err(e),
-            }
+            inode.pages.write().pin(0..0);
+            space::release_share(st, inode);
+            Err(e)
         }
     }
 }
@@ -134,30 +147,51 @@ fn overwrite(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]
 /// Writes into a block that is not cached, in one page; false if it is.
 fn add_page(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]) -> Result<bool> {
     let crowded = {
-        let pages = inode.pages.read();
+        let mut pages = inode.pages.write();
         if pages.has(lblk) {
             return Ok(false);
         }
+        pages.pin(lblk..lblk.saturating_add(1));
         pages.is_crowded(lblk)
     };
+    let added = add_pinned(st, inode, lblk, offset, data, crowded);
+    if added.is_err() {
+        inode.pages.write().pin(0..0);
+        space::release_share(st, inode);
+    }
+    added.map(|()| true)
+}
+
+/// Adds a page that is pinned and not cached.
+fn add_pinned(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8], crowded: bool) -> Result<()> {
     let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
     let whole = data.len() == st.block_size();
     let old = match run.state {
         State::Written if !whole => old_bytes(st, inode, lblk, run.pblk.0)?,
         State::Written | State::Unwritten | State::Hole => None,
     };
-    let hole = run.state == State::Hole;
-    if hole {
-        space::reserve(st, inode, 1)?;
+    let place = place_in(run.state);
+    if place != Place::Written {
+        space::reserve(st, inode, u32::from(place == Place::Reserved), lblk.saturating_add(1))?;
     }
     let page = new_page(st, old, (offset - map::byte(st, lblk)) as usize, data, crowded);
     // Nobody else adds pages: that takes `rw`.
     inode.pages.change(&st.pool, |pages| {
         inode.pages.grow_size(offset + data.len() as u64);
-        pages.add_dirty(lblk, page, !hole, 0);
+        pages.add_dirty(lblk, page, place, 0);
+        pages.pin(0..0);
     });
     st.pool.note(inode, true);
-    Ok(true)
+    Ok(())
+}
+
+/// Where a page has its block if the map says so of the block, and clusters are single blocks.
+fn place_in(state: State) -> Place {
+    match state {
+        State::Written => Place::Written,
+        State::Unwritten => Place::Owned,
+        State::Hole => Place::Reserved,
+    }
 }
 
 /// Finds what is not cached or has no space, and gets both.
@@ -179,10 +213,11 @@ fn prepare(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], blocks: Ran
                 true => old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk))?,
                 false => None,
             };
-            if run.state == State::Hole {
+            let place = place_in(run.state);
+            if place == Place::Reserved {
                 holes.push(*lblk);
             }
-            missing.push(Missing { lblk: *lblk, old, mapped: run.state != State::Hole });
+            missing.push(Missing { lblk: *lblk, old, place });
         }
         Ok(true)
     })?;
@@ -211,12 +246,13 @@ fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64) -> Result<Option<A
     Ok(Some(shared))
 }
 
-/// Sets space aside for the clusters of `holes` that have none; blocks whose cluster the file owns count as mapped.
+/// Sets space aside for the clusters of `holes` that have none, and for the map; blocks whose cluster the file owns are its own.
 fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [Missing]) -> Result<()> {
     let bits = st.geo.cluster_bits;
+    let changing = missing.iter().rfind(|m| m.place != Place::Written);
+    let Some(end) = changing.map(|last| last.lblk.saturating_add(1)) else { return Ok(()) };
     if bits == 0 {
-        let blocks = holes.len() as u32;
-        return if blocks > 0 { space::reserve(st, inode, blocks) } else { Ok(()) };
+        return space::reserve(st, inode, holes.len() as u32, end);
     }
     let (mut fresh, mut owned) = (BTreeSet::new(), BTreeSet::new());
     for lblk in holes {
@@ -228,11 +264,11 @@ fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [M
             set.insert(cluster);
         }
     }
-    missing.iter_mut().filter(|m| owned.contains(&(m.lblk >> bits))).for_each(|m| m.mapped = true);
-    match fresh.len() as u32 {
-        0 => Ok(()),
-        clusters => space::reserve(st, inode, clusters << bits),
-    }
+    missing
+        .iter_mut()
+        .filter(|m| owned.contains(&(m.lblk >> bits)) && m.place == Place::Reserved)
+        .for_each(|m| m.place = Place::Owned);
+    space::reserve(st, inode, (fresh.len() as u32) << bits, end)
 }
 
 /// Everything is ready: the bytes go into the pages.
@@ -251,8 +287,8 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
             let part = rest.get(..rest.len().min(size - from)).unwrap_or(rest);
             let new = missing.next_if(|m| m.lblk == lblk);
             match (pages.has(lblk), new) {
-                (false, Some(Missing { old, mapped, .. })) => {
-                    pages.add_dirty(lblk, new_page(st, old, from, part, false), mapped, bits);
+                (false, Some(Missing { old, place, .. })) => {
+                    pages.add_dirty(lblk, new_page(st, old, from, part, false), place, bits);
                 }
                 (cached, new) => {
                     if !cached {
@@ -260,7 +296,7 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
                         pages.add(lblk, Content::part(&st.pool.frames, 0, &[], size, true), false);
                     }
                     if let Some(m) = new {
-                        if m.mapped { pages.set_mapped(lblk) } else { pages.set_reserved(lblk, bits) }
+                        pages.set_place(lblk, m.place, bits);
                     }
                     pages.dirty(lblk, |page| page.write(&st.pool.frames, from, part));
                 }

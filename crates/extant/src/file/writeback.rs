@@ -108,6 +108,7 @@ pub(super) fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Re
     }
     let lblks = taken.iter().map(|t| t.lblk);
     inode.pages.change(&st.pool, |pages| if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) });
+    space::release_share(st, inode);
     result
 }
 
@@ -136,7 +137,11 @@ fn write_group(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, taken: &[Tak
     add_data(st, &mut plug, pieces, taken);
     submit::all(st, plug)?;
     inode.pages.note_written(st.journal.note_data_write());
-    plan::apply(st, inode, pieces, &mut After::new(size, None))
+    inode.pages.set_uses_share(true);
+    let mut after = After::new(size, None);
+    let mapped = space::with_room(st, || plan::apply(st, inode, pieces, &mut after));
+    inode.pages.set_uses_share(false);
+    mapped
 }
 
 /// One run for pages that lie far from each other.

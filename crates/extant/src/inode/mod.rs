@@ -27,7 +27,9 @@ pub use dirty::DirtyInodes;
 pub use hints::{Hint, Hints};
 pub use map_cache::{MapCache, Run, State};
 pub use orphan_at::{OrphanAt, OrphanCell};
-pub use pages::{Content, Cover, ErrorCursor, PageMap, PagePool, Pages, PlugPolicy, PoolStats, Taken, Work};
+pub use pages::{
+    Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats, Remapped, Taken, Work,
+};
 pub use tail::Tail;
 pub use verity::Verity;
 pub use vitals::Vitals;

@@ -1,5 +1,6 @@
 //! Integration tests of the engine.
 
+mod accepted;
 mod ahead;
 mod crash;
 mod deep;

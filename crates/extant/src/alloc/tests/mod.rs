@@ -138,13 +138,13 @@ fn threads_share_the_space_exactly() {
 fn reservations_are_kept() {
     let house = House::named("default");
     let free = house.alloc.usage();
-    house.alloc.reserve(1000, false).unwrap();
+    house.alloc.reserve(1000, 0, false).unwrap();
     assert_eq!(house.alloc.usage().free, free.free - 1000);
     let mut claims = Vec::new();
     while let Ok(claim) = house.alloc.claim(&all(0, 4000)) {
         claims.push(claim);
     }
-    assert!(house.alloc.reserve(1, true).is_err());
+    assert!(house.alloc.reserve(1, 0, true).is_err());
     let mut got = 0;
     while got < 1000 {
         let claim = house.alloc.claim(&Request { reserved: true, ..want(0, 1000 - got, 1) }).unwrap();
@@ -153,7 +153,7 @@ fn reservations_are_kept() {
     }
     drop(claims);
     assert_eq!(house.alloc.usage().free, free.free);
-    house.alloc.reserve(100, false).unwrap();
+    house.alloc.reserve(100, 0, false).unwrap();
     house.alloc.unreserve(100);
     assert_eq!(house.alloc.usage().free, free.free);
 }

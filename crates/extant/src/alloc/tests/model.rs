@@ -74,7 +74,7 @@ impl World {
 
     fn claim(&mut self, want: &Request) {
         let alloc = &self.house().alloc;
-        if want.reserved && alloc.reserve(want.len, true).is_err() {
+        if want.reserved && alloc.reserve(want.len, 0, true).is_err() {
             return;
         }
         let claim = alloc.claim(want);

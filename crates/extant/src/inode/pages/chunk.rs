@@ -40,6 +40,15 @@ pub(super) fn each(word: u64) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Most leaves of the map that pages of `range` may need, as [`States::leaves`] counts them.
+pub(super) fn leaves(range: &Range<u32>) -> usize {
+    if range.is_empty() {
+        return 0;
+    }
+    let chunks = place(range.end - 1).0 - place(range.start).0 + 1;
+    range.len().min(chunks as usize * MAX_LEAVES as usize)
+}
+
 /// The states of a chunk's pages. Bits of pages that are not there are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct States {
@@ -53,12 +62,23 @@ pub(super) struct States {
     pub mapped: u64,
     /// Those that are counted in the inode's reservation.
     pub reserved: u64,
+    /// Those whose writing changes the file's map.
+    pub remapped: u64,
 }
+
+/// Most leaves of a map that are split, or made, for the pages of a chunk: the leaf in which the chunk begins may be split
+/// behind its last entry and in the middle, the one in which it ends in the middle, and the smallest leaves once more.
+const MAX_LEAVES: u32 = 4;
 
 impl States {
     /// Those that have a block, or will have one.
     pub fn covered(&self) -> u64 {
         self.mapped | self.reserved | self.writing
+    }
+
+    /// Leaves of the map that may be split, or made, when the chunk is written.
+    pub fn leaves(&self) -> usize {
+        self.remapped.count_ones().min(MAX_LEAVES) as usize
     }
 }
 
@@ -124,8 +144,8 @@ impl Chunk {
             let mut bits = each(self.states.present);
             self.pages.retain(|_| bits.next().is_some_and(|bit| gone & bit == 0));
         }
-        let States { present, dirty, writing, mapped, reserved } = &mut self.states;
-        [present, dirty, writing, mapped, reserved].into_iter().for_each(|word| *word &= !gone);
+        let States { present, dirty, writing, mapped, reserved, remapped } = &mut self.states;
+        [present, dirty, writing, mapped, reserved, remapped].into_iter().for_each(|word| *word &= !gone);
         *self.used.get_mut() &= !gone;
     }
 

@@ -7,6 +7,9 @@
 //! - With clusters of several blocks, space is set aside once for a cluster, however many of its pages wait: `delayed`
 //!   counts them.
 //! - `pinned` pages are not evicted.
+//! - A page is *remapped* from when it becomes dirty over a block that the map does not call written, until it is written or
+//!   given up. `share` covers the blocks that the map may need for all such pages, less those that it took already: it grows
+//!   before they come, while they are pinned, and shrinks to what [`Remapped`] needs when some went.
 //! - `totals` are the sums over all chunks, and no chunk is empty.
 
 #[cfg(test)]
@@ -31,6 +34,26 @@ pub enum Cover {
     Unknown,
     /// It is not cached.
     Absent,
+}
+
+/// Where a page that becomes dirty has its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The map has it, and calls it written.
+    Written,
+    /// The file owns it; the map changes when it is written.
+    Owned,
+    /// Nowhere yet: space was set aside.
+    Reserved,
+}
+
+/// Pages whose writing changes the file's map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remapped {
+    /// How many there are.
+    pub pages: u64,
+    /// Leaves of the map that may be split, or made, for them, wherever they lie.
+    pub leaves: u64,
 }
 
 /// A page taken for being written.
@@ -60,6 +83,9 @@ pub(super) struct Totals {
     pub writing: usize,
     /// Pages that are counted in the inode's reservation.
     reserved: usize,
+    /// Pages whose writing changes the map, and leaves that they may need.
+    remapped: usize,
+    leaves: usize,
 }
 
 impl Totals {
@@ -76,6 +102,8 @@ impl Totals {
         moved(&mut self.dirty, before.dirty, after.dirty);
         moved(&mut self.writing, before.writing, after.writing);
         moved(&mut self.reserved, before.reserved, after.reserved);
+        moved(&mut self.remapped, before.remapped, after.remapped);
+        self.leaves = (self.leaves + after.leaves()).saturating_sub(before.leaves());
     }
 }
 
@@ -88,6 +116,7 @@ pub struct PageMap {
     delayed: BTreeMap<u32, u32>,
     cluster_bits: u32,
     pinned: Range<u32>,
+    share: u32,
     hand: u32,
     generation: u64,
     page_size: u64,
@@ -242,16 +271,46 @@ impl PageMap {
         self.insert(lblk, content, |states, bit| states.mapped |= if mapped { bit } else { 0 });
     }
 
-    /// Adds a page that waits for being written, and has a place on the device (`mapped`) or space set aside. It is not
-    /// cached.
-    pub fn add_dirty(&mut self, lblk: u32, content: Content, mapped: bool, cluster_bits: u32) {
-        self.insert(lblk, content, |states, bit| {
-            states.mapped |= if mapped { bit } else { 0 };
-            states.dirty |= bit;
-        });
-        if !mapped {
+    /// Adds a page that waits for being written. It is not cached.
+    pub fn add_dirty(&mut self, lblk: u32, content: Content, place: Place, cluster_bits: u32) {
+        self.insert(lblk, content, |states, bit| states.dirty |= bit);
+        self.set_place(lblk, place, cluster_bits);
+    }
+
+    /// Notes where a page has its block. For one without, the caller has set space aside.
+    pub fn set_place(&mut self, lblk: u32, place: Place, cluster_bits: u32) {
+        if place == Place::Reserved {
             self.set_reserved(lblk, cluster_bits);
         }
+        self.edit(lblk, |chunk, bit| {
+            let bit = bit & chunk.states.present;
+            chunk.states.mapped |= if place == Place::Reserved { 0 } else { bit };
+            chunk.states.remapped |= if place == Place::Written { 0 } else { bit };
+        });
+    }
+
+    /// Pages whose writing changes the map, with those that are pinned as if they all were such pages.
+    fn remapped(&self) -> Remapped {
+        Remapped {
+            pages: (self.totals.remapped + self.pinned.len()) as u64,
+            leaves: (self.totals.leaves + chunk::leaves(&self.pinned)) as u64,
+        }
+    }
+
+    /// Blocks of the map that are to be set aside before the pinned pages become dirty; `need` gives how many pages need.
+    pub fn share_missing(&self, need: impl FnOnce(Remapped) -> u32) -> u32 {
+        need(self.remapped()).saturating_sub(self.share)
+    }
+
+    /// Takes from the share those blocks that no page needs any more.
+    pub fn share_left(&mut self, need: impl FnOnce(Remapped) -> u32) -> u32 {
+        let needed = need(self.remapped()).min(self.share);
+        std::mem::replace(&mut self.share, needed) - needed
+    }
+
+    /// Blocks that are set aside for the map, to be changed.
+    pub fn share(&mut self) -> &mut u32 {
+        &mut self.share
     }
 
     fn insert(&mut self, lblk: u32, content: Content, set: impl FnOnce(&mut States, u64)) {
@@ -279,8 +338,8 @@ impl PageMap {
         written.flatten().is_some()
     }
 
-    /// Counts the page in the inode's reservation. The caller has set space aside.
-    pub fn set_reserved(&mut self, lblk: u32, cluster_bits: u32) {
+    /// Counts the page in the inode's reservation.
+    fn set_reserved(&mut self, lblk: u32, cluster_bits: u32) {
         let newly = self.edit(lblk, |chunk, bit| {
             let new = chunk.states.present & !chunk.states.reserved & bit;
             chunk.states.reserved |= new;
@@ -292,11 +351,6 @@ impl PageMap {
                 *self.delayed.entry(lblk >> cluster_bits).or_insert(0) += 1;
             }
         }
-    }
-
-    /// Notes that the block of the page is mapped.
-    pub fn set_mapped(&mut self, lblk: u32) {
-        self.edit(lblk, |chunk, bit| chunk.states.mapped |= bit & chunk.states.present);
     }
 
     /// Changes a cached page; it then waits for being written. Snapshots keep the old bytes. False if it is not cached.
@@ -367,6 +421,7 @@ impl PageMap {
                 let done = chunk.states.writing & bits;
                 chunk.states.writing &= !done;
                 chunk.states.mapped |= done;
+                chunk.states.remapped &= !done;
             });
         }
     }

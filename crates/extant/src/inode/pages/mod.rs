@@ -23,7 +23,7 @@ mod readahead;
 
 pub use content::Content;
 pub use errors::{ErrorCursor, ErrorSeq};
-pub use map::{Cover, PageMap, Taken};
+pub use map::{Cover, PageMap, Place, Remapped, Taken};
 pub use pool::{PagePool, PlugPolicy, PoolStats};
 pub use range::RangeLock;
 pub use readahead::ReadAhead;
@@ -33,7 +33,7 @@ use crate::alloc::Prealloc;
 use crate::error::Result;
 use extant_journal::WriteStamp;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard};
+use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pool::Counts;
 use std::sync::Arc;
 
@@ -62,6 +62,8 @@ pub struct Pages {
     written: AtomicU64,
     /// How many have the file open for writing.
     writers: AtomicU32,
+    /// Whether the map is changed for pages now, whose share it may use. Changes under [`Pages::work`].
+    uses_share: AtomicBool,
     /// On the pool's queue of inodes with pages.
     queued: AtomicBool,
 }
@@ -103,6 +105,7 @@ impl Pages {
             dirty_link: Link::default(),
             writeback_link: Link::default(),
             writers: AtomicU32::new(0),
+            uses_share: AtomicBool::new(false),
             counts: OnceLock::new(),
         }
     }
@@ -144,6 +147,11 @@ impl Pages {
         self.map.read()
     }
 
+    /// The pages for changing what is not counted by the pool.
+    pub fn write(&self) -> RwLockWriteGuard<'_, PageMap> {
+        self.map.write()
+    }
+
     /// Changes the pages and books the difference with the pool.
     pub fn change<R>(&self, pool: &PagePool, f: impl FnOnce(&mut PageMap) -> R) -> R {
         let counts = self.counts.get_or_init(|| pool.counts().clone());
@@ -154,6 +162,26 @@ impl Pages {
         counts.moved(before, after);
         counts.writeback(&self.writeback_link, before, after);
         result
+    }
+
+    /// Tells, under [`Pages::work`], whether the map is changed for pages from now on, or otherwise.
+    pub fn set_uses_share(&self, uses: bool) {
+        // Relaxed: whoever changes the map holds `work`.
+        self.uses_share.store(uses, Ordering::Relaxed);
+    }
+
+    /// Takes a block for the map from what was set aside with pages, if it is changed for them.
+    pub fn take_from_share(&self) -> bool {
+        self.uses_share.load(Ordering::Relaxed) && {
+            let mut map = self.map.write();
+            let left = map.share().checked_sub(1);
+            left.inspect(|left| *map.share() = *left).is_some()
+        }
+    }
+
+    /// Adds blocks for the map to what is set aside with pages.
+    pub fn add_to_share(&self, blocks: u32) {
+        *self.map.write().share() += blocks;
     }
 
     /// Gives up the pages and what is claimed ahead: the inode leaves memory, and nobody uses it any more. Waits for no lock.

@@ -27,7 +27,7 @@ fn set_first(map: &mut PageMap, lblk: u32, byte: u8) {
 
 fn waiting(map: &mut PageMap, lblk: u32, cluster_bits: u32) {
     map.add(lblk, page(lblk as u8), false);
-    map.set_reserved(lblk, cluster_bits);
+    map.set_place(lblk, Place::Reserved, cluster_bits);
     set_first(map, lblk, 1);
 }
 
