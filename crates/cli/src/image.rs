@@ -21,6 +21,13 @@ pub struct ImageArgs {
     /// Image file or block device of the journal, where the file system has an external one
     #[arg(long, value_name = "PATH")]
     pub journal: Option<PathBuf>,
+    /// Bound on all caches together, at least 64M [default: what the engine derives from the memory of the machine]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    pub memory: Option<u64>,
+}
+
+fn memory_size(text: &str) -> Result<u64, String> {
+    extant::mkfs::parse_size(text).map_err(|e| e.to_string())
 }
 
 impl ImageArgs {
@@ -57,7 +64,7 @@ impl ImageArgs {
 
     /// Opens as the options say.
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
-        let options = self.with_journal(options.clone().wait(self.wait));
+        let options = self.with_memory(self.with_journal(options.clone().wait(self.wait)));
         Fs::open_image(&image_spec(&self.image), &options).map_err(|e| self.refused(&e))
     }
 
@@ -65,6 +72,14 @@ impl ImageArgs {
     pub fn with_journal(&self, options: OpenOptions) -> OpenOptions {
         match &self.journal {
             Some(path) => options.journal_image(image_spec(path)),
+            None => options,
+        }
+    }
+
+    /// Options with the bound on memory, if there is one.
+    pub fn with_memory(&self, options: OpenOptions) -> OpenOptions {
+        match self.memory {
+            Some(bytes) => options.memory(bytes),
             None => options,
         }
     }

@@ -1,8 +1,9 @@
 //! `extant put`: files and trees copied in.
 
 use crate::context::Context;
-use crate::copy::job::{Copied, Job};
+use crate::copy::job::Job;
 use crate::copy::owner::{Owner, parse_owner};
+use crate::copy::replace::{Placer, Wanted};
 use crate::copy::source;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, inside};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Copy a file or a tree in, with all attributes, as journaled transactions.
 ///
 /// What a directory holds goes into PATH, which is made if it is not there. A file goes to PATH, or into it under its own name
-/// if PATH is a directory. A file that is there is replaced once its successor is complete. Everything is durable when the
+/// if PATH is a directory. A file that is there is replaced once its successor is complete and durable. Everything is durable when the
 /// command ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -53,12 +54,19 @@ fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
     if !meta.is_dir() {
         let (dir, name) = place(fs, path, source)?;
         let job = Job::new(context, meta.len());
-        source::Copier::new(fs, &job, args.owner, &image).single(source, &meta, &dir, name);
+        let above = match source.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            _ => Path::new("."),
+        };
+        let copier = source::Copier::new(fs, &job, args.owner, &image, above).at(above.display())?;
+        let own = source.file_name().unwrap_or_default().as_bytes();
+        copier.single(own, &dir, name).at(source.display())?;
         return job.finish();
     }
     let dir = base(fs, path, args.owner)?;
     let job = Job::new(context, if context.shows_progress() { source::total_bytes(source) } else { 0 });
-    source::Copier::new(fs, &job, args.owner, &image).tree(source, meta, dir, context.thread_count());
+    let copier = source::Copier::new(fs, &job, args.owner, &image, source).at(source.display())?;
+    copier.tree(dir, context.thread_count()).at(source.display())?;
     job.finish()
 }
 
@@ -90,29 +98,46 @@ fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8
     }
 }
 
+/// A file that is replaced leaves its owner and permissions to the new one.
 fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
     let path = inside(&args.path);
     let job = Job::new(context, 0);
     let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
-    let who = args.owner.map_or_else(Caller::default, Owner::caller);
-    let node = match fs.create(&who, &dir, name, 0o644, New::File) {
-        Err(e) if e.is(Errno::Exist) => fs.lookup(&dir, name).at(shown(path))?,
-        other => other.at(shown(path))?,
+    let old = match fs.lookup(&dir, name) {
+        Err(e) if e.is(Errno::NoEnt) => None,
+        other => Some(other.at(shown(path))?.attr()).filter(|attr| attr.ftype == FileType::Regular),
     };
-    let file =
-        fs.open_file(&node, OpenFlags { write: true, truncate: true, ..OpenFlags::default() }).at(shown(path))?;
+    let kept = old.as_ref().map(|attr| Owner { uid: attr.uid, gid: attr.gid });
+    let wanted = Wanted {
+        dir: &dir,
+        name,
+        owner: args.owner.or(kept).map_or_else(Caller::default, Owner::caller),
+        mode: old.map_or(0o644, |attr| attr.mode & 0o7777),
+        what: New::File,
+    };
+    let mut placer = Placer::new(fs, &job);
+    let placed = placer.place(&wanted, path, |node| stream(fs, node, &job));
+    placer.finish();
+    job.check(|| path.to_vec(), placed);
+    job.finish()
+}
+
+/// Copies standard input into a new file, past the pages of the file system.
+fn stream(fs: &Fs, node: &Node, job: &Job<'_>) -> source::Result {
+    let file = fs.open_file(node, OpenFlags { write: true, direct: true, ..OpenFlags::default() })?;
     let mut input = std::io::stdin().lock();
-    let mut piece = vec![0; PIECE];
+    let mut piece = Vec::with_capacity(PIECE);
     let mut at = 0;
     loop {
-        let len = input.read(&mut piece).at("standard input")?;
+        piece.clear();
+        // Pipes give less than is asked for.
+        let len =
+            input.by_ref().take(PIECE as u64).read_to_end(&mut piece).map_err(|e| format!("standard input: {e}"))?;
         if len == 0 {
-            break;
+            return Ok(());
         }
-        file.write_at(at, &piece[..len]).at(shown(path))?;
+        source::write_all(&file, at, &piece)?;
         job.bytes(len as u64);
         at += len as u64;
     }
-    job.done(Copied::File, || path.to_vec());
-    job.finish()
 }

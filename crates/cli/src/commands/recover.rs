@@ -54,7 +54,7 @@ fn on_trial(args: &Args) -> Result<Fs> {
     let base = reading.device_of(&image_spec(&args.image.image)).map_err(|e| args.image.refused(&e))?;
     let trial = OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES);
     let device: Arc<dyn BlockDevice> = Arc::new(trial);
-    let mut options = OpenOptions::new();
+    let mut options = args.image.with_memory(OpenOptions::new());
     if let Some(path) = &args.image.journal {
         let base = reading.device_of(&image_spec(path)).map_err(|e| args.image.refused(&e))?;
         options = options.journal_on(Arc::new(OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES)));

@@ -7,11 +7,14 @@ use super::place::replaced;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timestamps, Uid, XattrFlags};
 use rustix::io::{Errno as No, Result};
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+/// Bytes for the names of attributes, and for the value of one: the limits of Linux.
+const XATTR_MAX: usize = 64 << 10;
 
 /// A file held by a descriptor.
 #[derive(Debug)]
@@ -19,15 +22,12 @@ pub enum Held {
     /// Open for reading or writing.
     Open(File),
     /// Known but not open (`O_PATH`): opening a FIFO or a device has effects, and a symlink cannot be opened.
-    Known(OwnedFd),
+    Known(File),
 }
 
 impl AsFd for Held {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Held::Open(file) => file.as_fd(),
-            Held::Known(fd) => fd.as_fd(),
-        }
+        self.file().as_fd()
     }
 }
 
@@ -35,12 +35,24 @@ impl Held {
     /// Holds the entry `name` of `dir` without opening it; a symlink is not followed.
     pub fn known(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Held> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()).map(Held::Known)
+        rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()).map(|fd| Held::Known(File::from(fd)))
     }
 
     /// A path that leads to this file and to no other. System calls that take no such descriptor are given this path.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.as_fd().as_raw_fd()))
+    }
+
+    /// The file, which may be open for nothing.
+    pub fn file(&self) -> &File {
+        match self {
+            Held::Open(file) | Held::Known(file) => file,
+        }
+    }
+
+    /// What fstat(2) says, as the standard library has it.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.file().metadata()
     }
 
     /// What fstat(2) says.
@@ -84,6 +96,45 @@ impl Held {
         match self {
             Held::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
             Held::Known(_) => rustix::fs::setxattr(self.path(), name, value, XattrFlags::empty()),
+        }
+    }
+
+    /// All extended attributes that can be read.
+    pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut names = vec![0; 4096];
+        let used = match self.list_xattrs(&mut names) {
+            Err(No::OPNOTSUPP) => 0,
+            Err(No::RANGE) => {
+                names.resize(XATTR_MAX, 0);
+                self.list_xattrs(&mut names)?
+            }
+            other => other?,
+        };
+        let mut found = Vec::new();
+        for name in names[..used].split(|b| *b == 0).filter(|name| !name.is_empty()) {
+            let mut value = vec![0; XATTR_MAX];
+            let name = OsStr::from_bytes(name);
+            let read = match self {
+                Held::Open(file) => rustix::fs::fgetxattr(file, name, &mut value[..]),
+                Held::Known(_) => rustix::fs::getxattr(self.path(), name, &mut value[..]),
+            };
+            match read {
+                Ok(len) => {
+                    value.truncate(len);
+                    found.push((name.as_bytes().to_vec(), value));
+                }
+                // It was removed since, or is made up by a security module.
+                Err(No::NODATA | No::OPNOTSUPP) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(found)
+    }
+
+    fn list_xattrs(&self, names: &mut [u8]) -> Result<usize> {
+        match self {
+            Held::Open(file) => rustix::fs::flistxattr(file, names),
+            Held::Known(_) => rustix::fs::listxattr(self.path(), names),
         }
     }
 

@@ -7,4 +7,5 @@ pub mod held;
 pub mod job;
 pub mod owner;
 pub mod place;
+pub mod replace;
 pub mod source;

@@ -3,55 +3,77 @@
 //! Directories are read and files copied by a crew of threads. A directory's own attributes come last: its default ACL and its
 //! set-group-id bit would change what is made in it, and what is made in it would change its times. Names of files that have
 //! several are made when all files are there.
+//!
+//! # Invariants
+//! Nothing outside of the source is read, whatever another user does to it meanwhile: directories are opened as [`super::place`]
+//! describes, symlinks are not followed, and content and attributes are read through the descriptor of one and the same file.
 
 use super::crew::Crew;
+use super::held::Held;
 use super::job::{Copied, Job, Left};
 use super::owner::Owner;
-use extant::{
-    Caller, Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet, Timestamp,
-    XattrMode,
-};
-use rustix::fs::{OFlags, SeekFrom};
+use super::place::{Identity, Place, open_dir, replaced};
+use super::replace::{Placer, Wanted};
+use crate::image::join;
+use crate::walk::MAX_DEPTH;
+use extant::{Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, SetAttr, TimeSet, Timestamp, XattrMode};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes copied at a time.
 const PIECE: usize = 1 << 20;
 
+/// The smallest buffer: files of procfs are read whole, or not at all.
+const MIN_PIECE: usize = 64 << 10;
+
+/// Bytes from which on a file is written past the pages of the file system: its content would push everything else out of
+/// memory, and gains nothing by waiting there.
+pub const MIN_STREAM: u64 = 8 << 20;
+
 /// Files of one directory that make one task.
 const BATCH: usize = 32;
 
-/// Room for the names of attributes, and for the value of one: what Linux allows at most.
-const XATTR_MAX: usize = 64 << 10;
-
-type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+/// Result of a step of a copy.
+pub type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// A task of the crew.
 enum Task {
     /// The entries of a directory.
-    Directory { source: PathBuf, dir: Node },
+    Directory { place: Arc<Place>, dir: Node },
     /// Entries of one directory that are no directories themselves.
-    Others { dir: Node, names: Vec<(PathBuf, Metadata)> },
+    Others { place: Arc<Place>, dir: Node, names: Vec<Vec<u8>> },
 }
 
 /// Attributes that a directory gets in the end.
 struct Pending {
-    source: PathBuf,
+    place: Arc<Place>,
     ino: u64,
     meta: Metadata,
 }
 
 /// Another name of a file.
 struct Link {
-    source: PathBuf,
+    place: Arc<Place>,
+    name: Vec<u8>,
     dir: u64,
     of: (u64, u64),
+}
+
+/// An entry of a directory of the machine, and its place in the image.
+struct Entry<'a> {
+    from: BorrowedFd<'a>,
+    place: &'a Arc<Place>,
+    name: &'a [u8],
+    dir: &'a Node,
+    new_name: &'a [u8],
 }
 
 /// A copy into an image.
@@ -59,6 +81,9 @@ pub struct Copier<'a> {
     fs: &'a Fs,
     job: &'a Job<'a>,
     owner: Option<Owner>,
+    /// The directory that everything comes from, and its path for messages.
+    base: OwnedFd,
+    base_path: PathBuf,
     /// Device and number of the image file, which is not copied into itself.
     image: Option<(u64, u64)>,
     pending: Mutex<Vec<Pending>>,
@@ -68,104 +93,174 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// A copy into `fs`, whose image file is `image`; everything belongs to `owner`, if given.
-    pub fn new(fs: &'a Fs, job: &'a Job<'a>, owner: Option<Owner>, image: &Path) -> Copier<'a> {
+    /// A copy from the directory `base` into `fs`, whose image file is `image`; everything belongs to `owner`, if given.
+    pub fn new(
+        fs: &'a Fs,
+        job: &'a Job<'a>,
+        owner: Option<Owner>,
+        image: &Path,
+        base: &Path,
+    ) -> io::Result<Copier<'a>> {
         let image = std::fs::metadata(image).ok().map(|meta| (meta.dev(), meta.ino()));
-        Copier { fs, job, owner, image, pending: Mutex::default(), links: Mutex::default(), first: Mutex::default() }
+        Ok(Copier {
+            fs,
+            job,
+            owner,
+            base: rustix::fs::open(base, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?,
+            base_path: base.into(),
+            image,
+            pending: Mutex::default(),
+            links: Mutex::default(),
+            first: Mutex::default(),
+        })
     }
 
-    /// Copies all that the directory `source` holds into `dir`, and its attributes.
-    pub fn tree(&self, source: &Path, meta: Metadata, dir: Node, threads: usize) {
-        self.later(source, &dir, meta);
-        let first = Task::Directory { source: source.into(), dir };
-        Crew::work(threads, vec![first], |task, crew| match task {
-            Task::Directory { source, dir } => {
-                let read = self.directory(&source, &dir, crew);
-                self.job.check(|| source.as_os_str().as_bytes().to_vec(), read);
+    /// Copies all that the base holds into `dir`, and its attributes.
+    pub fn tree(&self, dir: Node, threads: usize) -> io::Result<()> {
+        let place = Place::base(&self.base)?;
+        let meta = File::from(self.base.try_clone()?).metadata()?;
+        lock(&self.pending).push(Pending { place: place.clone(), ino: dir.ino(), meta });
+        Crew::work(threads, vec![Task::Directory { place, dir }], |task, crew| match task {
+            Task::Directory { place, dir } => {
+                let read = self.directory(&place, &dir, crew);
+                self.job.check(|| self.shown(&place.path()), read);
             }
-            Task::Others { dir, names } => {
-                for (source, meta) in names {
-                    let copied = self.other(&source, &meta, &dir, file_name(&source));
-                    self.job.check(|| source.as_os_str().as_bytes().to_vec(), copied);
-                }
-            }
+            Task::Others { place, dir, names } => self.others(&place, &dir, &names),
         });
         self.make_links();
         self.finish_directories();
+        Ok(())
     }
 
-    /// Copies something that is no directory under a name.
-    pub fn single(&self, source: &Path, meta: &Metadata, dir: &Node, name: &[u8]) {
-        let copied = self.other(source, meta, dir, name);
-        self.job.check(|| source.as_os_str().as_bytes().to_vec(), copied);
+    /// Copies the entry `name` of the base, which is no directory, under `new_name`.
+    pub fn single(&self, name: &[u8], dir: &Node, new_name: &[u8]) -> io::Result<()> {
+        let place = Place::base(&self.base)?;
+        let mut placer = Placer::new(self.fs, self.job);
+        let entry = Entry { from: self.base.as_fd(), place: &place, name, dir, new_name };
+        let copied = self.other(&entry, &mut placer);
+        placer.finish();
+        self.job.check(|| self.shown(name), copied);
+        Ok(())
     }
 
-    fn later(&self, source: &Path, dir: &Node, meta: Metadata) {
-        lock(&self.pending).push(Pending { source: source.into(), ino: dir.ino(), meta });
+    /// A path below the base for messages.
+    fn shown(&self, path: &[u8]) -> Vec<u8> {
+        join(self.base_path.as_os_str().as_bytes(), path)
     }
 
-    fn directory(&self, source: &Path, dir: &Node, crew: &Crew<Task>) -> Result {
+    fn directory(&self, place: &Arc<Place>, dir: &Node, crew: &Crew<Task>) -> Result {
+        let from = place.open(self.base.as_fd())?;
         let mut others = Vec::new();
         let mut directories = Vec::new();
-        for entry in std::fs::read_dir(source)? {
-            let path = entry?.path();
-            let Some(meta) = self.job.check(|| path.as_os_str().as_bytes().to_vec(), std::fs::symlink_metadata(&path))
-            else {
+        for entry in rustix::fs::Dir::read_from(&from)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
                 continue;
+            }
+            let kind = match entry.file_type() {
+                rustix::fs::FileType::Unknown => kind_of(from.as_fd(), name),
+                known => Ok(known),
             };
-            if meta.is_dir() {
-                let made = self.subdirectory(dir, file_name(&path), &meta);
-                let Some(made) = self.job.check(|| path.as_os_str().as_bytes().to_vec(), made) else { continue };
-                self.later(&path, &made, meta);
-                directories.push(Task::Directory { source: path, dir: made });
-            } else {
-                others.push((path, meta));
+            match self.job.check(|| self.shown(&place.path_of(name)), kind) {
+                Some(rustix::fs::FileType::Directory) => {
+                    let made = self.subdirectory(from.as_fd(), place, dir, name);
+                    directories.extend(self.job.check(|| self.shown(&place.path_of(name)), made));
+                }
+                Some(_) => others.push(name.to_vec()),
+                None => {}
             }
         }
         // Names in order: an index of a directory by hash does not care, a linear one stays readable.
-        others.sort_by(|a, b| a.0.cmp(&b.0));
+        others.sort();
         crew.add(directories);
         while !others.is_empty() {
             let rest = others.split_off(others.len().min(BATCH));
             let names = std::mem::replace(&mut others, rest);
-            crew.add([Task::Others { dir: dir.clone(), names }]);
+            crew.add([Task::Others { place: place.clone(), dir: dir.clone(), names }]);
         }
         Ok(())
     }
 
-    /// A directory of the image: a new one, or the one that is there.
-    fn subdirectory(&self, dir: &Node, name: &[u8], meta: &Metadata) -> Result<Node> {
-        match self.fs.create(&self.caller(meta), dir, name, 0o700, New::Dir) {
+    /// Makes the copy of a directory, or takes the directory that is there.
+    fn subdirectory(&self, from: BorrowedFd<'_>, place: &Arc<Place>, dir: &Node, name: &[u8]) -> Result<Task> {
+        if place.depth() >= MAX_DEPTH {
+            return Err("deeper than directories are followed".into());
+        }
+        let source = File::from(open_dir(from, name)?);
+        let meta = source.metadata()?;
+        let place = place.below(name, &source)?;
+        let made = match self.fs.create(&self.owner_of(&meta).caller(), dir, name, 0o700, New::Dir) {
             Err(e) if e.is(Errno::Exist) => {
                 let there = self.fs.lookup(dir, name)?;
                 match there.file_type() {
-                    FileType::Directory => Ok(there),
-                    _ => Err(Errno::NotDir.message().into()),
+                    FileType::Directory => there,
+                    _ => return Err(Errno::NotDir.message().into()),
                 }
             }
-            other => Ok(other?),
+            other => other?,
+        };
+        lock(&self.pending).push(Pending { place: place.clone(), ino: made.ino(), meta });
+        Ok(Task::Directory { place, dir: made })
+    }
+
+    fn owner_of(&self, meta: &Metadata) -> Owner {
+        self.owner.unwrap_or(Owner { uid: meta.uid(), gid: meta.gid() })
+    }
+
+    fn others(&self, place: &Arc<Place>, dir: &Node, names: &[Vec<u8>]) {
+        let opened = place.open(self.base.as_fd());
+        let Some(from) = self.job.check(|| self.shown(&place.path()), opened) else { return };
+        let mut placer = Placer::new(self.fs, self.job);
+        for name in names {
+            let entry = Entry { from: from.as_fd(), place, name, dir, new_name: name };
+            let copied = self.other(&entry, &mut placer);
+            self.job.check(|| self.shown(&place.path_of(name)), copied);
         }
+        placer.finish();
     }
 
-    fn caller(&self, meta: &Metadata) -> Caller {
-        let owner = self.owner.unwrap_or(Owner { uid: meta.uid(), gid: meta.gid() });
-        owner.caller()
-    }
-
-    fn other(&self, source: &Path, meta: &Metadata, dir: &Node, name: &[u8]) -> Result {
+    fn other(&self, entry: &Entry<'_>, placer: &mut Placer<'_>) -> Result {
+        let known = Held::known(entry.from, entry.name)?;
+        let meta = known.metadata()?;
         if self.image == Some((meta.dev(), meta.ino())) {
             return Err("this is the image itself; it is left out".into());
         }
-        if meta.nlink() > 1 && !self.is_first(source, meta, dir) {
+        if meta.nlink() > 1 && !self.is_first(entry, &meta) {
             return Ok(());
         }
+        let node = match meta.is_file() {
+            true => self.regular(entry, &known, placer)?,
+            false => self.special(entry, &known, &meta, placer)?,
+        };
+        if meta.nlink() > 1 {
+            lock(&self.first).insert((meta.dev(), meta.ino()), node.ino());
+        }
+        Ok(())
+    }
+
+    fn regular(&self, entry: &Entry<'_>, known: &Held, placer: &mut Placer<'_>) -> Result<Node> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let from = File::from(rustix::fs::openat(entry.from, OsStr::from_bytes(entry.name), flags, Mode::empty())?);
+        if Identity::of(&from)? != Identity::of(known)? {
+            return Err(replaced().into());
+        }
+        let from = Held::Open(from);
+        let meta = from.metadata()?;
+        self.place(entry, &meta, New::File, placer, |node| {
+            let flags = OpenFlags { write: true, direct: meta.len() >= MIN_STREAM, ..OpenFlags::default() };
+            copy_content(from.file(), &self.fs.open_file(node, flags)?, self.job)?;
+            self.attributes(&from, node, &meta)
+        })
+    }
+
+    /// Copies a file that cannot or must not be opened.
+    fn special(&self, entry: &Entry<'_>, known: &Held, meta: &Metadata, placer: &mut Placer<'_>) -> Result<Node> {
         let target;
         let ftype = meta.file_type();
         let device = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-        let what = if ftype.is_file() {
-            New::File
-        } else if ftype.is_symlink() {
-            target = std::fs::read_link(source)?.into_os_string().into_vec();
+        let what = if ftype.is_symlink() {
+            target = rustix::fs::readlinkat(known, c"", Vec::new())?.into_bytes();
             New::Symlink(&target)
         } else if ftype.is_block_device() {
             New::Special(FileType::BlockDevice, device)
@@ -173,23 +268,29 @@ impl<'a> Copier<'a> {
             New::Special(FileType::CharDevice, device)
         } else if ftype.is_fifo() {
             New::Special(FileType::Fifo, (0, 0))
-        } else {
+        } else if ftype.is_socket() {
             New::Special(FileType::Socket, (0, 0))
+        } else {
+            return Err(replaced().into());
         };
-        let node = self.place(dir, name, meta, what, |node| match ftype.is_file() {
-            true => self.content(source, node),
-            false => Ok(()),
-        })?;
-        self.attributes(source, &node, meta)?;
-        self.remember(meta, &node);
-        self.job.done(if ftype.is_file() { Copied::File } else { Copied::Other }, || {
-            source.as_os_str().as_bytes().to_vec()
-        });
-        Ok(())
+        self.place(entry, meta, what, placer, |node| self.attributes(known, node, meta))
+    }
+
+    fn place(
+        &self,
+        entry: &Entry<'_>,
+        meta: &Metadata,
+        what: New<'_>,
+        placer: &mut Placer<'_>,
+        fill: impl FnOnce(&Node) -> Result,
+    ) -> Result<Node> {
+        let (owner, mode) = (self.owner_of(meta).caller(), (meta.mode() & 0o7777) as u16);
+        let wanted = Wanted { dir: entry.dir, name: entry.new_name, owner, mode, what };
+        placer.place(&wanted, &self.shown(&entry.place.path_of(entry.name)), fill)
     }
 
     /// Whether this is the first name met of a file with several; the others are made when all files are there.
-    fn is_first(&self, source: &Path, meta: &Metadata, dir: &Node) -> bool {
+    fn is_first(&self, entry: &Entry<'_>, meta: &Metadata) -> bool {
         let of = (meta.dev(), meta.ino());
         let mut first = lock(&self.first);
         if let std::collections::hash_map::Entry::Vacant(vacant) = first.entry(of) {
@@ -197,77 +298,15 @@ impl<'a> Copier<'a> {
             return true;
         }
         drop(first);
-        lock(&self.links).push(Link { source: source.into(), dir: dir.ino(), of });
+        let (place, name) = (entry.place.clone(), entry.name.to_vec());
+        lock(&self.links).push(Link { place, name, dir: entry.dir.ino(), of });
         false
     }
 
-    fn remember(&self, meta: &Metadata, node: &Node) {
-        if meta.nlink() > 1 {
-            lock(&self.first).insert((meta.dev(), meta.ino()), node.ino());
-        }
-    }
-
-    /// Makes something under a name. What has the name already is replaced once the new thing is complete.
-    fn place(
-        &self,
-        dir: &Node,
-        name: &[u8],
-        meta: &Metadata,
-        what: New<'_>,
-        fill: impl FnOnce(&Node) -> Result,
-    ) -> Result<Node> {
-        let who = self.caller(meta);
-        let mode = (meta.mode() & 0o7777) as u16;
-        match self.fs.create(&who, dir, name, mode, what) {
-            Err(e) if e.is(Errno::Exist) => {}
-            other => {
-                let node = other?;
-                return self.fill(dir, name, node, fill);
-            }
-        }
-        if self.fs.lookup(dir, name)?.file_type() == FileType::Directory {
-            return Err(Errno::IsDir.message().into());
-        }
-        let (node, beside) = self.beside(&who, dir, mode, what)?;
-        let node = self.fill(dir, &beside, node, fill)?;
-        self.fs.rename(dir, &beside, dir, name, RenameFlags::empty())?;
-        Ok(node)
-    }
-
-    /// Fills something new; takes its name away again if that fails.
-    fn fill(&self, dir: &Node, name: &[u8], node: Node, fill: impl FnOnce(&Node) -> Result) -> Result<Node> {
-        match fill(&node) {
-            Ok(()) => Ok(node),
-            Err(e) => {
-                self.fs.unlink(dir, name)?;
-                Err(e)
-            }
-        }
-    }
-
-    /// Makes something under a name that is free.
-    fn beside(&self, who: &Caller, dir: &Node, mode: u16, what: New<'_>) -> Result<(Node, Vec<u8>)> {
-        for number in 0..u32::MAX {
-            let name = format!(".extant-put.{number}").into_bytes();
-            match self.fs.create(who, dir, &name, mode, what) {
-                Err(e) if e.is(Errno::Exist) => {}
-                other => return Ok((other?, name)),
-            }
-        }
-        Err(Errno::Exist.message().into())
-    }
-
-    fn content(&self, source: &Path, node: &Node) -> Result {
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let from = File::options().read(true).custom_flags(flags).open(source)?;
-        let to = self.fs.open_file(node, OpenFlags { write: true, ..OpenFlags::default() })?;
-        copy_content(&from, &to, self.job)
-    }
-
     /// Gives a copy the attributes of its source.
-    fn attributes(&self, source: &Path, node: &Node, meta: &Metadata) -> Result {
+    fn attributes(&self, source: &Held, node: &Node, meta: &Metadata) -> Result {
         self.xattrs(source, node)?;
-        let owner = self.owner.unwrap_or(Owner { uid: meta.uid(), gid: meta.gid() });
+        let owner = self.owner_of(meta);
         let symlink = meta.file_type().is_symlink();
         let set = SetAttr {
             mode: (!symlink).then_some((meta.mode() & 0o7777) as u16),
@@ -281,8 +320,8 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    fn xattrs(&self, source: &Path, node: &Node) -> Result {
-        let wanted = read_xattrs(source)?;
+    fn xattrs(&self, source: &Held, node: &Node) -> Result {
+        let wanted = source.xattrs().map_err(|e| format!("extended attributes: {e}"))?;
         for name in self.fs.list_xattrs(node)? {
             if !wanted.iter().any(|(wanted, _)| *wanted == name) {
                 self.fs.remove_xattr(node, &name)?;
@@ -298,12 +337,11 @@ impl<'a> Copier<'a> {
     }
 
     fn make_links(&self) {
-        let links = std::mem::take(&mut *lock(&self.links));
-        for link in links {
+        for link in std::mem::take(&mut *lock(&self.links)) {
+            let path = || self.shown(&link.place.path_of(&link.name));
             let made = self.link(&link);
-            let path = link.source.as_os_str().as_bytes();
-            if self.job.check(|| path.to_vec(), made).is_some() {
-                self.job.done(Copied::Other, || path.to_vec());
+            if self.job.check(path, made).is_some() {
+                self.job.done(Copied::Other, path);
             }
         }
     }
@@ -311,7 +349,7 @@ impl<'a> Copier<'a> {
     fn link(&self, link: &Link) -> Result {
         let first = lock(&self.first).get(&link.of).copied().filter(|ino| *ino != 0);
         let first = first.ok_or("another name of a file that could not be copied")?;
-        let (node, dir, name) = (self.fs.node(first)?, self.fs.node(link.dir)?, file_name(&link.source));
+        let (node, dir, name) = (self.fs.node(first)?, self.fs.node(link.dir)?, link.name.as_slice());
         match self.fs.link(&node, &dir, name) {
             Err(e) if e.is(Errno::Exist) => {
                 if self.fs.lookup(&dir, name)?.ino() == node.ino() {
@@ -325,15 +363,18 @@ impl<'a> Copier<'a> {
     }
 
     fn finish_directories(&self) {
-        let pending = std::mem::take(&mut *lock(&self.pending));
-        for one in pending {
-            let path = one.source.as_os_str().as_bytes();
-            let done =
-                self.fs.node(one.ino).map_err(Into::into).and_then(|dir| self.attributes(&one.source, &dir, &one.meta));
-            if self.job.check(|| path.to_vec(), done).is_some() {
-                self.job.done(Copied::Directory, || path.to_vec());
+        for one in std::mem::take(&mut *lock(&self.pending)) {
+            let path = || self.shown(&one.place.path());
+            let done = self.finish_directory(&one);
+            if self.job.check(path, done).is_some() {
+                self.job.done(Copied::Directory, path);
             }
         }
+    }
+
+    fn finish_directory(&self, one: &Pending) -> Result {
+        let source = Held::Open(File::from(one.place.open(self.base.as_fd())?));
+        self.attributes(&source, &self.fs.node(one.ino)?, &one.meta)
     }
 }
 
@@ -346,14 +387,17 @@ fn nanoseconds(nsec: i64) -> u32 {
     u32::try_from(nsec).unwrap_or(0)
 }
 
-fn file_name(path: &Path) -> &[u8] {
-    path.file_name().unwrap_or_default().as_bytes()
+/// The type of an entry, where reading the directory does not give it.
+fn kind_of(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fs::FileType> {
+    let stat = rustix::fs::statat(dir, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode))
 }
 
-/// Copies content, holes left out, from the standing of `from`'s file; `to` is empty.
+/// Copies content, holes left out; `to` is empty. The length that the source claims shows where holes can be, but not where
+/// the content ends: files of procfs claim none.
 pub fn copy_content(from: &File, to: &ImageFile, job: &Job<'_>) -> Result {
     let end = from.metadata()?.len();
-    let mut piece = vec![0; PIECE.min(usize::try_from(end).unwrap_or(PIECE)).max(1)];
+    let mut piece = vec![0; PIECE.min(usize::try_from(end).unwrap_or(PIECE)).max(MIN_PIECE)];
     let mut at = 0;
     while let Some((start, stop)) = next_data(from, at, end)? {
         at = start;
@@ -361,16 +405,37 @@ pub fn copy_content(from: &File, to: &ImageFile, job: &Job<'_>) -> Result {
             let want = piece.len().min(usize::try_from(stop - at).unwrap_or(PIECE));
             let len = from.read_at(&mut piece[..want], at)?;
             if len == 0 {
-                // It was cut while it was copied.
+                // It was cut during the copy, or is shorter than it claims.
                 return Ok(to.set_len(at)?);
             }
-            to.write_at(at, &piece[..len])?;
+            write_all(to, at, &piece[..len])?;
             job.bytes(len as u64);
             at += len as u64;
         }
     }
-    if to.len() < end {
-        to.set_len(end)?;
+    at = end;
+    loop {
+        let len = from.read_at(&mut piece, at)?;
+        if len == 0 {
+            break;
+        }
+        write_all(to, at, &piece[..len])?;
+        job.bytes(len as u64);
+        at += len as u64;
+    }
+    if to.len() < at {
+        to.set_len(at)?;
+    }
+    Ok(())
+}
+
+/// Writes all of `data` at `at`.
+pub fn write_all(to: &ImageFile, mut at: u64, mut data: &[u8]) -> Result {
+    while !data.is_empty() {
+        // Less is written if space ends; the next write tells why.
+        let len = to.write_at(at, data)?;
+        let Some(rest) = data.get(len..).filter(|_| len > 0) else { return Err(Errno::NoSpc.message().into()) };
+        (data, at) = (rest, at + len as u64);
     }
     Ok(())
 }
@@ -390,34 +455,6 @@ fn next_data(file: &File, at: u64, end: u64) -> io::Result<Option<(u64, u64)>> {
     let stop = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(end);
     // A file that changes under the copy may give anything.
     Ok((start >= at && stop > start && start < end).then_some((start, stop.min(end))))
-}
-
-/// The extended attributes of a file itself, a symlink not followed.
-fn read_xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    use rustix::io::Errno as No;
-    let mut names = vec![0; 4096];
-    let used = match rustix::fs::llistxattr(path, &mut names[..]) {
-        Err(No::OPNOTSUPP) => 0,
-        Err(No::RANGE) => {
-            names.resize(XATTR_MAX, 0);
-            rustix::fs::llistxattr(path, &mut names[..])?
-        }
-        other => other?,
-    };
-    let mut found = Vec::new();
-    for name in names[..used].split(|b| *b == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0; XATTR_MAX];
-        match rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
-            Ok(len) => {
-                value.truncate(len);
-                found.push((name.to_vec(), value));
-            }
-            // It was removed since, or is made up by a security module.
-            Err(No::NODATA | No::OPNOTSUPP) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(found)
 }
 
 /// The bytes of all regular files below a directory, for the progress bar.

@@ -161,8 +161,8 @@ fn refused(plan: &Plan, error: &Error) -> Failure {
         let (image, dir) = (plan.image.display(), there.dir.display());
         return Failure::new(format_args!("{image} is mounted at {dir}; unmount it there first"));
     }
-    let args =
-        crate::image::ImageArgs { image: plan.image.clone(), wait: false, journal: plan.options.journal.clone() };
+    let journal = plan.options.journal.clone();
+    let args = crate::image::ImageArgs { image: plan.image.clone(), wait: false, journal, memory: plan.options.memory };
     args.refused(error)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::program::{EXTANT, done, extant, refused};
+use crate::rival::beside_a_rival;
 use extant_testkit::tool::run;
 use extant_testkit::verity::{self, Wanted};
 use extant_testkit::{Image, Scratch, debugfs};
@@ -9,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An image, made from a tree, whose names can be changed without notice.
 fn image_of(top: &Path) -> Image {
@@ -85,34 +86,6 @@ fn repeated_names_are_copied_once_and_told() {
     let members = run("tar", &["-tf".as_ref(), archive.as_os_str()]).must_succeed().text();
     assert_eq!(members.lines().count(), 42, "{members}");
     refused(&args!["ls", image.path(), "/"], 1, "left out for repeated names: 40");
-}
-
-/// Sets its flag when dropped, by a panic too: the rival must end then.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Runs a program as often as it takes until `hits` shows that a rival met it in the middle, while the rival works.
-fn beside_a_rival(rival: impl Fn(&AtomicU64) + Sync, mut round: impl FnMut()) {
-    let (hits, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                rival(&hits);
-            }
-        });
-        let _stop = Stop(&stop);
-        let mut rounds = 0;
-        while hits.load(Ordering::Relaxed) < 20 || rounds < 5 {
-            round();
-            rounds += 1;
-            assert!(rounds < 500, "the rival was never in time");
-        }
-    });
 }
 
 #[test]

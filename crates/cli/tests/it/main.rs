@@ -1,5 +1,6 @@
 //! The program from outside: what it prints, how it ends, and what e2fsck and the kernel say of what it did.
 
+mod bounds;
 mod copying;
 mod damaged;
 mod editing;
@@ -8,5 +9,6 @@ mod mounting;
 mod program;
 mod reading;
 mod recovery;
+mod rival;
 mod unprivileged;
 mod usage;
