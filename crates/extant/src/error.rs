@@ -42,6 +42,7 @@ macro_rules! errnos {
 errnos! {
     Perm = 1, "operation not permitted";
     NoEnt = 2, "no such file or directory";
+    Intr = 4, "interrupted";
     Io = 5, "input/output error";
     Nxio = 6, "no such device or address";
     TooBig = 7, "argument list too long";

@@ -44,6 +44,7 @@ pub mod error;
 pub mod mkfs;
 
 mod alloc;
+mod bounds;
 mod dir;
 mod extent;
 mod file;
@@ -90,6 +91,7 @@ pub mod design {
 }
 
 pub use alloc::{Fragmentation, PreallocStats, SpaceStats, Usage};
+pub use bounds::{Interrupt, set_interrupt};
 pub use error::{Errno, Error, Result};
 pub use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
 pub use extant_format::types::{FileType, Timestamp};

@@ -33,6 +33,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
 fn print(fs: &Fs, path: &[u8]) -> Result {
     let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
     let file = fs.open_file(&node, OpenFlags { direct: true, ..OpenFlags::default() }).at(shown(path))?;
+    // A small image may hold more data than its device has blocks.
+    file.check_map().at(shown(path))?;
     let mut out = std::io::stdout().lock();
     let mut piece = vec![0; PIECE];
     let mut at = 0;

@@ -400,6 +400,10 @@ pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant::Result<Option<(
     if at >= end {
         return Ok(None);
     }
+    if at == 0 {
+        // Before the first byte: a small image may hold more data than its device has blocks.
+        file.check_map()?;
+    }
     let start = match file.seek_data(at) {
         Err(e) if e.is(extant::Errno::Nxio) => return Ok(None),
         other => other?,

@@ -5,6 +5,7 @@
 //! verified under the shape that it had then, so whoever uses it still treats it as bytes that may say anything.
 
 use super::Kind;
+use crate::bounds::Steps;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, State};
 use crate::inode::Inode;
@@ -42,6 +43,23 @@ pub(super) struct Dir<'a> {
     /// Names are encrypted as they are spelled, and found by the hash of what they fold to, which is kept behind each of them. Who has no
     /// key cannot hash a name, so the index is of no use.
     pub keeps_hashes: bool,
+}
+
+/// Reads many blocks of a directory whose map was verified.
+pub(super) struct Scan<'d, 'a> {
+    dir: &'d Dir<'a>,
+    steps: Steps,
+}
+
+impl Scan<'_, '_> {
+    /// Reads block `lblk`; what follows will be read too.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`, EINTR.
+    pub fn load(&mut self, lblk: u32) -> Result<Arc<Buffer>> {
+        self.steps.next()?;
+        self.dir.load_ahead(lblk, READ_AHEAD)
+    }
 }
 
 /// What a block of a directory is.
@@ -111,9 +129,27 @@ impl<'a> Dir<'a> {
         self.load_ahead(lblk, 1)
     }
 
-    /// Reads block `lblk` of a scan: what follows will be read too.
-    pub fn load_scan(&self, lblk: u32) -> Result<Arc<Buffer>> {
-        self.load_ahead(lblk, READ_AHEAD)
+    /// A scan of the directory's blocks.
+    ///
+    /// # Errors
+    /// As [`Dir::check_map`].
+    pub fn scan(&self) -> Result<Scan<'_, 'a>> {
+        self.check_map()?;
+        Ok(Scan { dir: self, steps: Steps::default() })
+    }
+
+    /// Verifies, once while the inode is in memory, that no block stands in two places of the directory. Then a scan, whose
+    /// length the image claims, visits distinct blocks only. Changes made here keep that true.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`, EINTR.
+    pub fn check_map(&self) -> Result<()> {
+        if self.count <= 1 || self.inode.dir.lock().map_checked {
+            return Ok(());
+        }
+        extent::check_distinct(self.st, self.inode, self.count)?;
+        self.inode.dir.lock().map_checked = true;
+        Ok(())
     }
 
     fn load_ahead(&self, lblk: u32, ahead: u32) -> Result<Arc<Buffer>> {

@@ -8,7 +8,8 @@ use super::Spot;
 use super::area::{self, Room};
 use super::blocks::{Dir, Shape};
 use super::hash::Hasher;
-use crate::error::Result;
+use crate::bounds::Walk;
+use crate::error::{Error, Result};
 use extant_blocks::Buffer;
 use extant_format::htree::{Kind, Node, RootInfo};
 use smallvec::SmallVec;
@@ -83,8 +84,8 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>
     let root = root(d)?;
     let hash = root.hasher.major(name);
     let mut path = probe(d, &root, hash)?;
-    let mut first = None;
-    for _ in 0..d.count {
+    let (mut first, mut chain) = (None, Walk::of(d.inode.ino));
+    loop {
         let buf = load_leaf(d, path.leaf)?;
         let look =
             area::look(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
@@ -93,11 +94,51 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>
             Err(room) => first.get_or_insert((buf, room)),
         };
         match path.next_key(d)? {
-            Some(key) if key == hash | 1 => path.advance(d)?,
+            Some(key) if key == hash | 1 => {
+                // Leaves that continue each other differ, or their chain has no end.
+                chain.enter(path.leaf.into())?;
+                path.advance(d)?;
+            }
             _ => return Ok(Err(first.clone())),
         }
     }
-    Err(d.corrupt("hash tree chain", path.leaf).into())
+}
+
+/// Verifies, once while the inode is in memory, that the tree leads to each node and each leaf once. Else a few leaves would
+/// be listed for ever.
+///
+/// # Errors
+/// `Corrupt` if it does not; `Io`, EINTR.
+pub(super) fn check_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
+    let known = d.inode.dir.lock().tree_is_sound;
+    match known {
+        Some(true) => return Ok(()),
+        Some(false) => return Err(d.corrupt("hash tree child in several places", 0).into()),
+        None => {}
+    }
+    d.check_map()?;
+    let checked = walk_tree(d, root);
+    if matches!(checked, Ok(()) | Err(Error::Corrupt(_))) {
+        d.inode.dir.lock().tree_is_sound = Some(checked.is_ok());
+    }
+    checked
+}
+
+fn walk_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
+    // Nodes to be looked at, and the levels below each.
+    let mut todo = vec![(0, root.info.levels)];
+    let mut walk = Walk::of(d.inode.ino);
+    while let Some((lblk, below)) = todo.pop() {
+        let buf = if lblk == 0 { root.buf.clone() } else { load_node(d, lblk)? };
+        let node = Frame { lblk, buf, at: 0 };
+        let children: Vec<u32> = node.with(d, |node| node.entries().map(|(_, child)| child).collect())?;
+        for child in children {
+            check_child(d, child)?;
+            walk.enter(child.into())?;
+            todo.extend(below.checked_sub(1).map(|below| (child, below)));
+        }
+    }
+    Ok(())
 }
 
 impl Path {

@@ -19,8 +19,9 @@ const GAP_UNIT: usize = 4;
 
 /// Scans all leaves for a name.
 pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+    let mut scan = d.scan()?;
     for lblk in 0..d.count {
-        let buf = d.load_scan(lblk)?;
+        let buf = scan.load(lblk)?;
         let hit = {
             let bytes = buf.read();
             match d.shape(lblk, &bytes) {
@@ -58,8 +59,9 @@ pub(super) fn dotdot(d: &Dir<'_>) -> Result<(usize, InodeNr)> {
 /// Whether no leaf has an entry besides `.` and `..`.
 pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
     dotdot(d)?;
+    let mut scan = d.scan()?;
     for lblk in 0..d.count {
-        let buf = d.load_scan(lblk)?;
+        let buf = scan.load(lblk)?;
         let bytes = buf.read();
         if d.shape(lblk, &bytes) == Shape::Leaf
             && let Some(entry) = area::names(d.format.area(&bytes), &d.format).next()
@@ -164,8 +166,9 @@ fn find_gap(d: &Dir<'_>, need: usize) -> Result<Option<u32>> {
 
 fn collect_gaps(d: &Dir<'_>) -> Result<Vec<u16>> {
     let mut gaps = Vec::new();
+    let mut scan = d.scan()?;
     for lblk in 0..d.count {
-        let buf = d.load_scan(lblk)?;
+        let buf = scan.load(lblk)?;
         gaps.push(gap_of(d, &buf));
     }
     Ok(gaps)

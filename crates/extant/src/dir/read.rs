@@ -81,8 +81,9 @@ fn inline_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
 fn blocks_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
     let bits = d.st.geo.block_bits;
     let first = u32::try_from(cookie >> bits).unwrap_or(u32::MAX);
+    let mut scan = d.scan()?;
     for lblk in first..d.count {
-        let buf = d.load_scan(lblk)?;
+        let buf = scan.load(lblk)?;
         // A copy, since `each` must not run under the buffer's lock.
         let bytes = buf.snapshot();
         if d.shape(lblk, &bytes) == Shape::Leaf
@@ -124,8 +125,9 @@ pub(super) fn for_each_name(d: &Dir<'_>, mut f: impl FnMut(area::New<'_>) -> Res
     if d.kind == Kind::Inline {
         return Areas::read(d)?.each().try_for_each(|(_, _, bytes)| take(bytes));
     }
+    let mut scan = d.scan()?;
     for lblk in 0..d.count {
-        let buf = d.load_scan(lblk)?;
+        let buf = scan.load(lblk)?;
         let bytes = buf.read();
         if d.shape(lblk, &bytes) == Shape::Leaf {
             take(d.format.area(&bytes))?;

@@ -44,6 +44,7 @@ fn make(d: &Dir<'_>, pos: u64) -> Result<Window> {
 /// The leaves around a position, from one key without continuation to the next.
 fn of_tree(d: &Dir<'_>, pos: u64) -> Result<Window> {
     let root = htree::root(d)?;
+    htree::check_tree(d, &root)?;
     let (mut path, start) = first_of_chain(d, &root, major_of(pos))?;
     let mut out = Window { start: start_of(start), end: Window::END, ..Window::default() };
     for _ in 0..d.count {

@@ -4,6 +4,7 @@ use super::indirect;
 use super::io::Reader;
 use super::owner::{Kind, max_blocks};
 use super::tree::{self, LOGICAL_END, Path};
+use crate::bounds::{Steps, Walk};
 use crate::error::Result;
 use crate::inode::{Inode, MapCache, Run, State};
 use crate::store::Store;
@@ -108,6 +109,24 @@ fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run
         at += len.max(1);
     }
     Ok(None)
+}
+
+/// Verifies that no physical block stands in two places of the file before logical block `end`.
+///
+/// # Errors
+/// `Corrupt`, `Io`, EINTR.
+pub fn check_distinct(st: &Store, inode: &Inode, end: u32) -> Result<()> {
+    let (mut walk, mut steps) = (Walk::of(inode.ino), Steps::default());
+    let (mut at, end) = (0, u64::from(end).min(max_blocks(st, inode)));
+    while at < end {
+        steps.next()?;
+        let run = lookup(st, inode, at as u32, (end - at) as u32)?;
+        if run.is_mapped() {
+            walk.enter_all(run.pblk.0..run.pblk.0.saturating_add(run.len.into()))?;
+        }
+        at += u64::from(run.len).max(1);
+    }
+    Ok(())
 }
 
 /// Stores what was found while the map was as in `epoch`; not at all if that would mean to wait.

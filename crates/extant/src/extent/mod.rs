@@ -27,7 +27,7 @@ pub use crate::inode::{Run, State};
 pub use budget::credits;
 pub use change::{has_unwritten, mark_unwritten, mark_written, shift, split_at};
 pub use insert::{allocate, insert_booked, insert_claim, insert_scattered};
-pub use lookup::{Around, around, goal, implied, lookup, pieces, unowned};
+pub use lookup::{Around, around, check_distinct, goal, implied, lookup, pieces, unowned};
 pub use owner::{charge, init, init_body, max_blocks, owns_nothing};
 pub use remove::{most_at_once, removal_credits, remove};
 pub use share::MapShape;

@@ -39,6 +39,17 @@ impl Pointers for Reader<'_> {
             At::Block(nr) => Ok(f(&self.pointer_block(nr)?.read())),
         }
     }
+
+    fn place(&self, block: u32, first: u32, level: u8) -> Result<()> {
+        match self.inode.pointer_places.is_place(block, first, level) {
+            true => Ok(()),
+            false => Err(Corrupt::new("block map")
+                .field("pointer block in several places")
+                .found(block)
+                .at_inode(self.inode.ino)
+                .into()),
+        }
+    }
 }
 
 impl Pointers for Writer<'_, '_, '_> {
@@ -48,6 +59,10 @@ impl Pointers for Writer<'_, '_, '_> {
 
     fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         Pointers::view(&self.reader(), at, f)
+    }
+
+    fn place(&self, block: u32, first: u32, level: u8) -> Result<()> {
+        self.reader().place(block, first, level)
     }
 }
 
@@ -75,6 +90,7 @@ impl PointersMut for Writer<'_, '_, '_> {
     }
 
     fn release(&mut self, block: u32) -> Result<()> {
+        self.inode.pointer_places.forget(block);
         self.free_block(block.into())
     }
 

@@ -1,6 +1,7 @@
 //! The map of a file as users ask for it (fiemap).
 
 use super::map;
+use crate::bounds::Steps;
 use crate::error::Result;
 use crate::extent::{Run, State};
 use crate::inode::Inode;
@@ -65,8 +66,8 @@ pub fn fiemap(
     let blocks = map::blocks(st, start, start.saturating_add(len));
     // One extent is kept back until it is known whether another follows it.
     let mut kept: Option<Extent> = None;
-    let mut lblk = blocks.start;
-    while let Some((extent, next)) = next_extent(st, inode, lblk)? {
+    let (mut lblk, mut steps) = (blocks.start, Steps::default());
+    while let Some((extent, next)) = next_extent(st, inode, lblk, &mut steps)? {
         if let Some(before) = kept.take()
             && !each(&before)
         {
@@ -86,10 +87,11 @@ pub fn fiemap(
 }
 
 /// The first extent at or behind `lblk`, and the block behind it.
-fn next_extent(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<(Extent, u32)>> {
+fn next_extent(st: &Store, inode: &Inode, lblk: u32, steps: &mut Steps) -> Result<Option<(Extent, u32)>> {
     let busy = inode.pages.read().next_busy(lblk..map::END);
     let mut found = None;
     map::runs(st, inode, lblk..map::END, |run| {
+        steps.next()?;
         let delayed = busy.filter(|b| run.state == State::Hole && (run.lblk..run.lblk + run.len).contains(b));
         found = match (run.state, delayed) {
             (State::Hole, None) => return Ok(true),

@@ -75,6 +75,14 @@ pub(super) fn runs(
     Ok(())
 }
 
+/// Verifies that no block of the device stands in two places of the file. The caller holds `rw`.
+pub fn check_map(st: &Store, inode: &Inode) -> Result<()> {
+    match is_inline(inode) {
+        true => Ok(()),
+        false => extent::check_distinct(st, inode, block_up(st, visible(st, inode))),
+    }
+}
+
 /// The first run of a range that is not empty; at least one block, at most the range. What a map cannot hold is a hole.
 pub(super) fn lookup(st: &Store, inode: &Inode, range: Range<u32>) -> Result<Run> {
     let most = range.end.saturating_sub(range.start).max(1);

@@ -46,6 +46,7 @@ pub use falloc::{Falloc, fallocate};
 pub use fsync::fsync;
 pub use link::{read_link, set_link, target_len};
 pub use logged::log_data;
+pub use map::check_map;
 pub use read::read;
 pub use seek::seek;
 pub use times::{Note, strip_mode};

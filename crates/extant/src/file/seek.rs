@@ -1,6 +1,7 @@
 //! Where a file has data, and where holes.
 
 use super::{map, verity};
+use crate::bounds::Steps;
 use crate::error::{Errno, Result};
 use crate::extent::State;
 use crate::inode::Inode;
@@ -20,7 +21,9 @@ pub fn seek(st: &Store, inode: &Arc<Inode>, offset: u64, data: bool) -> Result<u
     }
     let mut lblk = map::block_of(st, offset);
     let end = map::block_up(st, size);
+    let mut steps = Steps::default();
     while lblk < end {
+        steps.next()?;
         let (is_data, next) = piece(st, inode, lblk, end)?;
         if is_data == data {
             return Ok(map::byte(st, lblk).max(offset));

@@ -42,6 +42,10 @@ pub struct DirState {
     pub gaps: Option<Vec<u16>>,
     /// The entries that were last read.
     pub window: Option<Arc<Window>>,
+    /// No block stands in two places of the directory.
+    pub map_checked: bool,
+    /// Whether the hash tree leads to each leaf and node once, as far as that was looked at.
+    pub tree_is_sound: Option<bool>,
 }
 
 /// Entries of a stretch of positions, in order of position.

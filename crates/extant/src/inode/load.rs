@@ -67,6 +67,7 @@ impl Inode {
             rw: ArcRwLock::new(Self::level(ftype), ()),
             map: Lazy::new(),
             pages: Pages::new(size),
+            pointer_places: Lazy::new(),
             verity: Lazy::new(),
             dir: Lazy::new(),
             orphan: OrphanCell::default(),

@@ -17,6 +17,7 @@ mod load;
 mod map_cache;
 mod orphan_at;
 mod pages;
+mod pointer_places;
 mod tail;
 mod verity;
 mod vitals;
@@ -30,6 +31,7 @@ pub use orphan_at::{OrphanAt, OrphanCell};
 pub use pages::{
     Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats, Remapped, Taken, Work,
 };
+pub use pointer_places::PointerPlaces;
 pub use tail::Tail;
 pub use verity::Verity;
 pub use vitals::Vitals;
@@ -104,6 +106,8 @@ pub struct Inode {
     pub rw: ArcRwLock<()>,
     /// Logical to physical map: guards the extent tree (or indirect blocks) and caches it.
     pub map: Lazy<RwLock<MapCache>>,
+    /// Where the pointer blocks of its map belong.
+    pub pointer_places: Lazy<PointerPlaces>,
     /// What a file with a hash tree is verified by.
     pub verity: Lazy<Verity>,
     /// Caches of a directory.

@@ -303,6 +303,16 @@ impl File {
         }
     }
 
+    /// Verifies that no block of the device stands in two places of the file. Else a small image may hold more data than
+    /// the device has blocks: before all of a file of unknown origin is copied, this is worth a look at its map.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`, EINTR.
+    pub fn check_map(&self) -> Result<()> {
+        let _lock = self.node.0.read_lock()?;
+        file::check_map(self.ops.st(), &self.node.0)
+    }
+
     /// Content and attributes are durable when this returns. A failed writeback is told once to each open file.
     pub fn sync(&self) -> Result<()> {
         self.sync_as(false)

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The engine's rooms from bottom to top; a room may use those before it.
-const ROOMS: [&str; 16] = [
-    "error", "volume", "mmp", "groups", "inode", "alloc", "orphan", "quota", "store", "extent", "xattr", "dir", "file",
-    "vfs", "ops", "mkfs",
+const ROOMS: [&str; 17] = [
+    "error", "bounds", "volume", "mmp", "groups", "inode", "alloc", "orphan", "quota", "store", "extent", "xattr",
+    "dir", "file", "vfs", "ops", "mkfs",
 ];
 
 /// Edges that go upward on purpose: a type of the lower rooms carries state or a handle of the named one.

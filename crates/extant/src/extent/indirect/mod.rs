@@ -29,7 +29,10 @@ pub(super) fn lookup(nodes: &impl Pointers, lblk: u32, max: u64) -> Result<Found
     for (level, &offset) in path.offsets()[..path.levels()].iter().enumerate() {
         match nodes.view(at, |bytes| pointer(bytes, offset as usize))? {
             0 => return Ok((None, rest_of_hole(nodes, &path, level).min(max))),
-            child => at = At::Block(child.into()),
+            child => {
+                nodes.place(child, lblk - inside(nodes, &path, level) as u32, level as u8)?;
+                at = At::Block(child.into());
+            }
         }
     }
     let (first, end) = array(nodes, &path);
@@ -47,10 +50,14 @@ fn array(nodes: &impl Pointers, path: &Path) -> (usize, usize) {
 
 /// Blocks from the wanted one to the end of what a missing pointer at `level` would lead to.
 fn rest_of_hole(nodes: &impl Pointers, path: &Path, level: usize) -> u64 {
+    let below = path.offsets()[level + 1..].len();
+    u64::from(nodes.per_block()).pow(below as u32) - inside(nodes, path, level)
+}
+
+/// Blocks from the first one that a pointer at `level` leads to, to the wanted one.
+fn inside(nodes: &impl Pointers, path: &Path, level: usize) -> u64 {
     let per_block = u64::from(nodes.per_block());
-    let below = &path.offsets()[level + 1..];
-    let inside = below.iter().fold(0, |sum, &offset| sum * per_block + u64::from(offset));
-    per_block.pow(below.len() as u32) - inside
+    path.offsets()[level + 1..].iter().fold(0, |sum, &offset| sum * per_block + u64::from(offset))
 }
 
 /// Pointers from the range's start on that are all zero, or each one more than the one before.

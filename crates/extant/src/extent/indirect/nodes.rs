@@ -12,6 +12,13 @@ pub(in crate::extent) trait Pointers {
     /// Runs `f` on the inode's pointers or on a pointer block. `f` takes no lock.
     fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R>;
 
+    /// Notes that a pointer leads to block `block` of pointers: to logical block `first` and following, `level` steps below
+    /// the inode.
+    ///
+    /// # Errors
+    /// `Corrupt` if the block is known in another place.
+    fn place(&self, block: u32, first: u32, level: u8) -> Result<()>;
+
     /// Pointers of a block.
     fn per_block(&self) -> u32 {
         pointers_per_block(self.block_size())

@@ -3,6 +3,7 @@
 use super::*;
 use crate::error::Errno;
 use proptest::prelude::*;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCK: usize = 16;
@@ -12,13 +13,20 @@ const REACH: u32 = 12 + 4 + 16 + 64;
 struct Mem {
     root: Vec<u8>,
     blocks: BTreeMap<u32, Vec<u8>>,
+    places: RefCell<BTreeMap<u32, (u32, u8)>>,
     next: u32,
     free: usize,
 }
 
 impl Mem {
     fn new() -> Mem {
-        Mem { root: vec![0; 60], blocks: BTreeMap::new(), next: 1_000_000, free: usize::MAX }
+        Mem {
+            root: vec![0; 60],
+            blocks: BTreeMap::new(),
+            places: RefCell::default(),
+            next: 1_000_000,
+            free: usize::MAX,
+        }
     }
 }
 
@@ -32,6 +40,12 @@ impl Pointers for Mem {
             At::Root => Ok(f(&self.root)),
             At::Block(nr) => Ok(f(&self.blocks[&(nr as u32)])),
         }
+    }
+
+    fn place(&self, block: u32, first: u32, level: u8) -> Result<()> {
+        let place = *self.places.borrow_mut().entry(block).or_insert((first, level));
+        assert_eq!(place, (first, level), "{block} in two places");
+        Ok(())
     }
 }
 
