@@ -1,8 +1,10 @@
 //! Reads a map before there is a cache or a journal: for the journal's own inode and the orphan file.
 //!
 //! # Invariants
-//! The work is bounded whatever the image says: [`MAX_NODES`] blocks are read at most, and [`MAX_RUNS`] runs kept.
+//! The work is bounded whatever the image says: no block is met twice, as a node or as data, [`MAX_NODES`] blocks are read at
+//! most, and [`MAX_RUNS`] runs kept.
 
+use crate::bounds::Walk as Met;
 use crate::error::Result;
 use extant_blocks::BlockDevice;
 use extant_format::Geometry;
@@ -26,7 +28,7 @@ pub type RawRun = (u32, u64, u32);
 /// # Errors
 /// `Corrupt` if the map is wrong or larger than such a file's can be, `Io`.
 pub fn map(dev: &dyn BlockDevice, geo: &Geometry, body: &Inode, ino: InodeNr) -> Result<Vec<RawRun>> {
-    let mut walk = Walk { dev, geo, ino, seed: body.seed(geo, ino), nodes: 0, runs: Vec::new() };
+    let mut walk = Walk { dev, geo, ino, seed: body.seed(geo, ino), nodes: 0, runs: Vec::new(), met: Met::of(ino) };
     if body.flags.contains(InodeFlags::INLINE_DATA) {
         return Err(walk.corrupt("inline data", 0).into());
     }
@@ -44,6 +46,7 @@ struct Walk<'a> {
     seed: u32,
     nodes: u32,
     runs: Vec<RawRun>,
+    met: Met,
 }
 
 impl Walk<'_> {
@@ -59,6 +62,7 @@ impl Walk<'_> {
         if !self.geo.data_range_valid(BlockNr(nr), 1) {
             return Err(self.corrupt("block", nr).into());
         }
+        self.met.enter(nr)?;
         let mut bytes = vec![0; self.geo.block_size as usize];
         self.dev.read_at(&mut bytes, nr * u64::from(self.geo.block_size))?;
         Ok(bytes)
@@ -72,6 +76,7 @@ impl Walk<'_> {
         if !self.geo.data_range_valid(BlockNr(pblk), len.into()) {
             return Err(self.corrupt("physical block", pblk).into());
         }
+        self.met.enter_all(pblk..pblk + u64::from(len))?;
         if let Some(last) = self.runs.last_mut()
             && (end, last.1 + u64::from(last.2)) == (lblk, pblk)
         {
@@ -160,7 +165,8 @@ mod tests {
         let seed = body.seed(&geo, InodeNr(8));
         for (n, first) in [(0u64, 0u32), (1, 100)] {
             let mut block = vec![0; BLOCK];
-            let leaves = [leaf(first, 200 + n * 50, 10), leaf(first + 10, 210 + n * 50, 5), leaf(first + 20, 900, 1)];
+            let leaves =
+                [leaf(first, 200 + n * 50, 10), leaf(first + 10, 210 + n * 50, 5), leaf(first + 20, 900 + n, 1)];
             assert!(NodeMut::init(&mut block, 0).set_leaves(&leaves));
             seal_extent_block(&mut block, 0, seed);
             put(&dev, 1000 + n, &block);
@@ -168,7 +174,7 @@ mod tests {
         let children = [Index { lblk: 0, child: 1000 }, Index { lblk: 100, child: 1001 }];
         assert!(NodeMut::init(&mut body.i_block, 1).set_indexes(&children));
         let runs = map(&dev, &geo, &body, InodeNr(8)).unwrap();
-        assert_eq!(runs, [(0, 200, 15), (20, 900, 1), (100, 250, 15), (120, 900, 1)]);
+        assert_eq!(runs, [(0, 200, 15), (20, 900, 1), (100, 250, 15), (120, 901, 1)]);
     }
 
     #[test]
@@ -193,13 +199,32 @@ mod tests {
         let mut double = vec![0; BLOCK];
         (0..12).for_each(|n| put_pointer(&mut body.i_block, n, 100 + n as u32));
         (0..256).for_each(|n| put_pointer(&mut single, n, 113 + n as u32));
+        let mut second = vec![0; BLOCK];
+        (0..256).for_each(|n| put_pointer(&mut second, n, 513 + n as u32));
         put_pointer(&mut body.i_block, 12, 112);
         put_pointer(&mut body.i_block, 13, 1000);
-        put_pointer(&mut double, 0, 112);
+        put_pointer(&mut double, 0, 512);
         put(&dev, 112, &single);
+        put(&dev, 512, &second);
         put(&dev, 1000, &double);
         let runs = map(&dev, &geo, &body, InodeNr(8)).unwrap();
-        assert_eq!(runs, [(0, 100, 12), (12, 113, 256), (268, 113, 32)]);
+        assert_eq!(runs, [(0, 100, 12), (12, 113, 256), (268, 513, 32)]);
+    }
+
+    #[test]
+    fn a_block_in_two_places_is_an_error() {
+        let (dev, geo) = device();
+        let error = |body: &Inode| map(&dev, &geo, body, InodeNr(8)).unwrap_err().to_string();
+        let mut body = Inode { size: 300 * BLOCK as u64, ..Inode::default() };
+        // Data twice, then a pointer block twice, then runs that overlap.
+        (0..2).for_each(|n| put_pointer(&mut body.i_block, n, 100));
+        assert!(error(&body).contains("in several places"));
+        put_pointer(&mut body.i_block, 1, 101);
+        (IND..IND + 2).for_each(|n| put_pointer(&mut body.i_block, n, 112));
+        assert!(error(&body).contains("in several places"));
+        body.flags = InodeFlags::EXTENTS;
+        assert!(NodeMut::init(&mut body.i_block, 0).set_leaves(&[leaf(0, 100, 10), leaf(10, 105, 10)]));
+        assert!(error(&body).contains("in several places"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::features::{self, Access};
 use super::threads::{LooksAhead, Threads};
 use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
 use crate::alloc::Alloc;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::{AttrCache, DirtyInodes, PagePool};
 use crate::mmp::Mmp;
@@ -216,6 +216,21 @@ fn may_write(dev: &dyn BlockDevice, sb: &Superblock, options: &OpenOptions, reco
     Ok(true)
 }
 
+/// Memory that a group takes while the file system is open, about: descriptor, locks, summary of its free space.
+const GROUP_BYTES: u64 = 400;
+
+/// All descriptors are kept in memory: an image must not have more groups than memory is allowed for.
+fn check_groups(groups: u32, memory: u64) -> Result<()> {
+    let needed = u64::from(groups) * GROUP_BYTES;
+    if needed <= memory {
+        return Ok(());
+    }
+    let (needed, memory) = (needed.div_ceil(1 << 20), memory >> 20);
+    Err(Error::Invalid(format!(
+        "{groups} block groups take {needed} MiB of memory, and {memory} MiB are allowed: allow more memory to open this file system"
+    )))
+}
+
 /// Replays the journal, onto the device or in memory. Gives the device to work on, and the log.
 fn recover(
     dev: Arc<dyn BlockDevice>,
@@ -394,6 +409,7 @@ pub(super) fn build(
         stop_on_error: options.errors.unwrap_or_else(|| sb.error_policy()) != ErrorPolicy::Continue,
     };
     let vol = Arc::new(vol);
+    check_groups(vol.geo.groups_count, options.memory)?;
     let groups = Arc::new(Groups::open(vol.clone(), sb)?);
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
     let quota = Quotas::new(vol.clone(), groups.clone(), quota_files);
@@ -422,4 +438,19 @@ pub(super) fn build(
 fn chance() -> u64 {
     let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     t.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_kept_within_the_memory_allowed() {
+        let allowed = 64 << 20;
+        assert!(check_groups((allowed / GROUP_BYTES) as u32, allowed).is_ok());
+        let error = check_groups(5_000_000, allowed).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)));
+        assert!(error.to_string().contains("allow more memory"), "{error}");
+        assert!(check_groups(5_000_000, 2 << 30).is_ok());
+    }
 }

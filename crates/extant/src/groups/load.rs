@@ -1,11 +1,12 @@
 //! Reads all descriptors: those that lie one behind the other in few large reads.
 
-use crate::error::Result;
+use crate::bounds::Walk;
+use crate::error::{Error, Result};
 use crate::volume::Volume;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::Geometry;
-use extant_format::types::{BlockNr, GroupNr};
+use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use std::ops::Range;
 
 /// Bytes of the largest read.
@@ -17,13 +18,14 @@ pub(super) fn descriptors(vol: &Volume) -> Result<Vec<GroupDesc>> {
     // Grows with what was read: a lying group count meets the end of the device first.
     let mut descs = Vec::new();
     let mut bytes = Vec::new();
+    let mut places = Walk::of(InodeNr(0));
     let mut index = 0;
     while index < geo.desc_blocks {
         let run = run(geo, index);
         bytes.resize(run.len() * vol.block_size(), 0);
         vol.dev.read_at(&mut bytes, byte_of(vol, geo.gdt_block(index))?)?;
         for (block, bytes) in run.clone().zip(bytes.chunks_exact(vol.block_size())) {
-            decode_block(geo, block, bytes, &mut descs)?;
+            decode_block(geo, block, bytes, &mut descs, &mut places)?;
         }
         index = run.end;
     }
@@ -47,14 +49,25 @@ fn byte_of(vol: &Volume, block: BlockNr) -> Result<u64> {
     byte.ok_or_else(|| outside().into())
 }
 
-fn decode_block(geo: &Geometry, block: u32, bytes: &[u8], descs: &mut Vec<GroupDesc>) -> Result<()> {
+fn decode_block(geo: &Geometry, block: u32, bytes: &[u8], descs: &mut Vec<GroupDesc>, places: &mut Walk) -> Result<()> {
     let first = block * geo.descs_per_block();
     for (g, slot) in (first..first + geo.descs_in_block(block)).zip(bytes.chunks_exact(usize::from(geo.desc_size))) {
         let desc = GroupDesc::decode(slot, geo, GroupNr(g))?;
         check(geo, GroupNr(g), &desc).map_err(|error| error.at_group(GroupNr(g)))?;
+        // Groups do not share what is theirs: else a few blocks of an image stand for millions of groups.
+        for place in [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] {
+            places.enter(place).map_err(|e| match e {
+                Error::Corrupt(_) => shared(GroupNr(g), place).into(),
+                other => other,
+            })?;
+        }
         descs.push(desc);
     }
     Ok(())
+}
+
+fn shared(g: GroupNr, place: u64) -> Corrupt {
+    Corrupt::new("group descriptor").field("bitmap or inode table of another group").found(place).at_group(g)
 }
 
 /// What a single descriptor's own checks do not see: counts of a short last group, and metadata that would lie on the

@@ -354,6 +354,11 @@ impl Operations {
         for (ino, slot) in self.st().orphans.recorded_in_file()? {
             self.process(ino, Some(slot), &mut report);
         }
+        for (count, fate) in [(report.invalid, "dropped"), (report.kept, "kept")] {
+            if count > MAX_WARNINGS {
+                tracing::warn!("{count} orphan records were {fate}, of which {MAX_WARNINGS} were told");
+            }
+        }
         Ok(report)
     }
 
@@ -378,7 +383,10 @@ impl Operations {
                 self.finish(&inode)
             }
             Err(why) => {
-                tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
+                // One by one as long as these are few: an image may have millions.
+                if report.invalid < MAX_WARNINGS {
+                    tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
+                }
                 let mut h = st.start(Orphans::CREDITS)?;
                 st.orphans.drop_invalid(st, &mut h, slot).map(|()| Finished::Dropped)
             }
@@ -388,16 +396,18 @@ impl Operations {
             Ok(Finished::Truncated) => report.truncated += 1,
             Ok(Finished::Freed) => report.freed += 1,
             Err(why) => {
+                if report.kept < MAX_WARNINGS {
+                    tracing::error!(ino = ino.0, "the orphan's record is kept for the next recovery: {why}");
+                }
                 report.kept += 1;
-                self.keep_record(ino, &why);
+                self.keep_record(&why);
             }
         }
     }
 
     /// Notes why a record stays, and obeys the error policy.
-    fn keep_record(&self, ino: InodeNr, why: &Error) {
+    fn keep_record(&self, why: &Error) {
         let st = self.st();
-        tracing::error!(ino = ino.0, "the orphan's record is kept for the next recovery: {why}");
         if matches!(why, Error::Corrupt(_) | Error::Io(_)) {
             st.groups.note(why);
             st.obey_error_policy();
@@ -456,6 +466,9 @@ enum Finished {
     /// Its inode was freed.
     Freed,
 }
+
+/// Records that are warned of one by one.
+const MAX_WARNINGS: u64 = 20;
 
 /// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record, owners.
 const FREE_CREDITS: u32 = 24 + 6;

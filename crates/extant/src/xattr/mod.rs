@@ -57,6 +57,7 @@ fn get_stored(st: &Store, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<u8>
         return Ok(None);
     }
     let places = Places::read(st, inode)?;
+    value::check_total(inode, &places)?;
     places.find(key).map(|attr| value::read(st, inode, attr)).transpose()
 }
 
@@ -233,6 +234,7 @@ pub fn list(st: &Store, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         return Ok(Vec::new());
     }
     let places = Places::read(st, inode)?;
+    value::check_total(inode, &places)?;
     Ok(places.all().filter_map(|attr| names::full(attr.index, &attr.name)).collect())
 }
 

@@ -7,10 +7,11 @@
 //! - Before an entry is changed, the values that may lose or gain a reference by it are opened and checked ([`Values`]). So
 //!   damage is found while nothing is changed: a damaged value loses its entry and keeps its inode, which a checker frees.
 
+use super::SIZE_MAX;
 use super::names::Key;
 use super::places::Places;
 use crate::alloc::Alloc;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::extent::{self, State};
 use crate::groups;
 use crate::inode::Inode;
@@ -27,8 +28,9 @@ use extant_journal::{Handle, Seal};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Largest value that is believed, in bytes.
-const SIZE_MAX: u32 = 1 << 24;
+/// Bytes that the values of one inode have at most, those in inodes of their own: more than names fit into a block for, but for
+/// the largest blocks.
+const MAX_TOTAL: u64 = 32 << 20;
 
 /// Attribute inodes kept in memory.
 const KEPT: usize = 256;
@@ -44,13 +46,33 @@ pub(super) fn read(st: &Store, owner: &Inode, attr: &Entry) -> Result<Vec<u8>> {
     }
 }
 
+/// Verifies that the values of an inode are not more than a program can be expected to collect. Several names may have the
+/// same value in common, as the kernel stores equal values once: each counts.
+pub(super) fn check_total(owner: &Inode, places: &Places) -> Result<()> {
+    let in_inodes = places.all().filter(|attr| matches!(attr.value, Value::EaInode { .. }));
+    let total: u64 = in_inodes.map(|attr| (attr.value.len() as u64).min(SIZE_MAX as u64)).sum();
+    match total <= MAX_TOTAL {
+        true => Ok(()),
+        false => Err(Corrupt::new("attributes")
+            .field("bytes of values")
+            .found(total)
+            .expected(MAX_TOTAL)
+            .at_inode(owner.ino)
+            .into()),
+    }
+}
+
 fn read_inode(st: &Store, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
+    // As the kernel: what no system call can carry is not read.
+    if size as usize > SIZE_MAX {
+        return Err(Errno::TooBig.into());
+    }
     let ea = open(st, ino)?;
     let (own_size, hash) = {
         let body = ea.body();
         (body.size, body.ea_hash())
     };
-    if own_size != u64::from(size) || size > SIZE_MAX {
+    if own_size != u64::from(size) {
         return Err(Corrupt::new("attribute inode")
             .field("size")
             .found(own_size)
