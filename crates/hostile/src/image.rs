@@ -1,5 +1,6 @@
 //! Whole images: a good one of a few, damaged as the input says, and then used in every way.
 
+use crate::bombs::share;
 use crate::drive::{Depth, use_up};
 use crate::mutate::mutate_once;
 use crate::seeds::{Seed, with_fast_commits};
@@ -31,6 +32,9 @@ const BASES: [(&str, bool); 16] = [
 
 /// First bytes from here on mean the image with fast commits, which came later than the others.
 pub const FAST_COMMITS: u8 = 224;
+
+/// Second bytes that mean that few blocks stand for many, too. None of the inputs that were kept before begins so.
+const SHARED: std::ops::Range<u8> = 192..255;
 
 /// Places that are damaged at most.
 const MOST: usize = 16;
@@ -64,6 +68,9 @@ pub fn run(input: &[u8]) {
     image.copy_from_slice(&base.seed.bytes);
     let rng = &mut Rng::laid_down(damage);
     let mut what = Vec::new();
+    if SHARED.contains(how) {
+        what.push(share(image, &base.seed.atlas, rng));
+    }
     while rng.left() > 0 && what.len() < MOST {
         what.push(mutate_once(image, &base.seed.atlas, rng));
     }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod atlas;
+pub mod bombs;
 pub mod drive;
 pub mod image;
 pub mod log;

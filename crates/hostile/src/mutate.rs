@@ -1,13 +1,15 @@
 //! Damage that knows what it damages: fields of structures get values that break things, and the checksum is mended.
 
 use crate::atlas::{Atlas, Kind, Piece};
+use crate::bombs;
 use crate::records::Record;
 use extant_testkit::rng::Rng;
 
-/// Damages an image in some places. Gives what was changed, for messages.
+/// Damages an image in some places, or has few of its blocks stand for many. Gives what was changed, for messages.
 pub fn mutate(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> Vec<String> {
     let rounds = *rng.pick(&[1, 1, 1, 2, 3, 8]);
-    (0..rounds).map(|_| mutate_once(image, atlas, rng)).collect()
+    let shared = rng.one_in(8).then(|| bombs::share(image, atlas, rng));
+    shared.into_iter().chain((0..rounds).map(|_| mutate_once(image, atlas, rng))).collect()
 }
 
 /// Damages an image in one place.

@@ -1,5 +1,6 @@
 //! What fuzzing found once, tried again on each change.
 
+mod bombs;
 mod noise;
 
 use extant::{Follow, Fs};
