@@ -14,6 +14,7 @@ mod convert;
 mod flags;
 mod fusermount;
 mod held;
+mod interrupts;
 mod ioctl;
 mod kernel;
 mod mount;

@@ -2,6 +2,7 @@
 
 use crate::claim::Claim;
 use crate::connection::{self, hello};
+use crate::interrupts::Interrupts;
 use crate::server::Server;
 use crate::service::Service;
 use crate::{fusermount, kernel, reader, ring, tune};
@@ -108,6 +109,7 @@ pub struct Mounted {
     thread: JoinHandle<io::Result<()>>,
     outcome: std::sync::mpsc::Receiver<Result<(), extant::Error>>,
     instead: Option<String>,
+    interrupts: Option<Arc<Interrupts>>,
 }
 
 impl MountOptions {
@@ -134,8 +136,9 @@ pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> 
 pub fn mount_claimed(fs: Fs, dir: &Path, options: &MountOptions, claim: Option<Claim>) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
+    let interrupts = server.interrupts().cloned();
     let (thread, instead) = start(&Arc::new(server), dir, options, read_only, claim)?;
-    Ok(Mounted { dir: dir.into(), thread, outcome, instead })
+    Ok(Mounted { dir: dir.into(), thread, outcome, instead, interrupts })
 }
 
 type Serving = JoinHandle<io::Result<()>>;
@@ -208,7 +211,7 @@ impl Mounted {
 
     /// What unmounts it from another thread.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { dir: self.dir.clone() }
+        Unmounter { dir: self.dir.clone(), interrupts: self.interrupts.clone() }
     }
 
     /// Waits until the mount has ended and everything is written. Errors: of serving, or of writing the last changes.
@@ -232,24 +235,35 @@ impl Mounted {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     dir: PathBuf,
+    interrupts: Option<Arc<Interrupts>>,
 }
 
 impl Unmounter {
     /// Of whatever is mounted on `dir`.
     pub fn of(dir: &Path) -> Unmounter {
-        Unmounter { dir: dir.into() }
+        Unmounter { dir: dir.into(), interrupts: None }
     }
 
-    /// Has the kernel write what it keeps, and unmounts. EBUSY while files are open.
+    /// Has the kernel write what it keeps, and unmounts; requests that take long end with EINTR. EBUSY while files are open.
     pub fn unmount(&self) -> io::Result<()> {
+        self.interrupt();
         // What cannot be written is told, but is no reason to stay.
         let synced = sync(&self.dir);
         unmount_dir(&self.dir, false).and(synced)
     }
 
-    /// Detaches the mount at once; it ends when its last user is gone.
+    /// Detaches the mount at once; it ends when its last user is gone. Requests that take long end with EINTR.
     pub fn detach(&self) -> io::Result<()> {
+        self.interrupt();
         unmount_dir(&self.dir, true)
+    }
+}
+
+impl Unmounter {
+    fn interrupt(&self) {
+        if let Some(interrupts) = &self.interrupts {
+            interrupts.interrupt_all();
+        }
     }
 }
 

@@ -76,6 +76,7 @@ impl<S: Service> Reader<S> {
                 fail(&self.fuse, &head);
             }
         }
+        forgets::end_requests(&*self.service);
         Ok(())
     }
 

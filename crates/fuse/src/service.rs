@@ -2,9 +2,11 @@
 //!
 //! Transports call from many threads at once. A call may wait; what a transport has to know of that, it asks beforehand.
 
+use crate::interrupts::Interrupts;
 use extant::{New, SetAttr, Timestamp, Usage};
 use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A request's outcome.
@@ -102,6 +104,11 @@ pub trait Service: Send + Sync + 'static {
 
     /// The inode of a name; none if there is no such name. Counts one lookup.
     fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>>;
+
+    /// What ends requests that take long, where that is possible.
+    fn interrupts(&self) -> Option<&Arc<Interrupts>> {
+        None
+    }
 
     /// The kernel forgets so many lookups.
     fn forget(&self, ino: INodeNo, lookups: u64);

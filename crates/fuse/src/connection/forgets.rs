@@ -15,7 +15,15 @@ pub fn read(fuse: &File, service: &impl Service) -> io::Result<()> {
     while let Some(len) = next(fuse, &mut buf)? {
         handle(fuse, service, &buf[..len])?;
     }
+    end_requests(service);
     Ok(())
+}
+
+/// The mount has ended: requests that take long do so, too.
+pub fn end_requests(service: &impl Service) {
+    if let Some(interrupts) = service.interrupts() {
+        interrupts.end();
+    }
 }
 
 /// Takes in what was forgotten; tells the kernel that nothing else is known here.
@@ -35,7 +43,13 @@ pub fn handle(mut fuse: &File, service: &impl Service, request: &[u8]) -> io::Re
                 }
             }
         }
-        // Interruptions, among others: the kernel then sends no more of them.
+        op::INTERRUPT if service.interrupts().is_some() => {
+            // There is no reply to it, but that of the request itself.
+            if let (Some(all), Ok((unique, _))) = (service.interrupts(), u64::read_from_prefix(rest)) {
+                all.interrupt(unique);
+            }
+        }
+        // The kernel then sends no more of them.
         _ => {
             let reply = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::ENOSYS, unique: head.unique };
             if let Err(e) = fuse.write_all(reply.as_bytes()) {

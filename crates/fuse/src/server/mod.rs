@@ -9,6 +9,7 @@ use crate::cached::Writers;
 use crate::caller::{Capability, is_capable};
 use crate::control::{self, Pages};
 use crate::convert::{disk_ino, file_attr, kind, protocol_ino};
+use crate::interrupts::Interrupts;
 use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
@@ -51,6 +52,7 @@ pub struct Server {
     directory_access_times: bool,
     done: Sender<Result<(), Error>>,
     stats: Pages,
+    interrupts: Arc<Interrupts>,
     /// Who mounted it.
     owner: u32,
     /// The image was opened for reading only.
@@ -77,6 +79,7 @@ impl Server {
             directory_access_times: options.directory_access_times,
             done,
             stats: Pages::default(),
+            interrupts: Arc::default(),
             owner: nix::unistd::geteuid().as_raw(),
             read_only,
         };
@@ -112,6 +115,10 @@ impl Service for Server {
             // Nobody waits if the mount's owner is gone.
             let _ = self.done.send(closed);
         }
+    }
+
+    fn interrupts(&self) -> Option<&Arc<Interrupts>> {
+        Some(&self.interrupts)
     }
 
     fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>> {

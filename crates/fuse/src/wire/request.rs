@@ -82,7 +82,14 @@ impl Call<'_> {
 
 /// Answers a request; how many bytes of its payload are the reply. ENOSYS for those that are not known: the kernel then stops asking, for
 /// OPENDIR and FLUSH among others.
-pub fn answer(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
+pub fn answer(service: &impl Service, call: Call<'_>) -> Answer<usize> {
+    match service.interrupts() {
+        Some(interrupts) => interrupts.serve(call.head.unique, || answer_to(service, call)),
+        None => answer_to(service, call),
+    }
+}
+
+fn answer_to(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
     let node = INodeNo(call.head.node);
     match call.head.opcode {
         op::LOOKUP | op::SYMLINK | op::MKNOD | op::MKDIR | op::LINK | op::CREATE | op::TMPFILE => {

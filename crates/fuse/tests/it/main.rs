@@ -5,6 +5,7 @@ mod directories;
 mod disks;
 mod handles;
 mod idmaps;
+mod interrupts;
 mod mix;
 mod mounts;
 mod nameless;
