@@ -141,12 +141,12 @@ make_image() { # options of mke2fs
 }
 
 say "pjdfstest on an image of extant mkfs"
-"$extant" mkfs --quiet "$image" 256M
+"$extant" mkfs --quiet -F "$image" 256M
 run_pjdfstest "pjdfstest"
 for workers in $several; do
     mount_options=$([ "$workers" = 2 ] && echo nodelalloc || echo delalloc)
     say "pjdfstest, $workers workers, $mount_options"
-    "$extant" mkfs --quiet "$image" 256M
+    "$extant" mkfs --quiet -F "$image" 256M
     start
     pjdfstest "pjdfstest" "$workers" false
     stop "pjdfstest, $workers workers"

@@ -17,6 +17,7 @@ mod overlay;
 pub mod partition;
 mod plug;
 mod recording;
+mod signature;
 mod sparse;
 mod spec;
 
@@ -32,5 +33,6 @@ pub use mounted::MountedDevice;
 pub use overlay::{OverlayDevice, ReplaySource};
 pub use plug::{Piece, Plug, PlugStats};
 pub use recording::{Event, RecordingDevice, replay};
+pub use signature::{Signature, SignatureKind, identify};
 pub use sparse::{MAX_SPARSE_LEN, SparseDevice};
 pub use spec::{ImageSpec, Place, parse_image_spec};

@@ -2,7 +2,7 @@
 
 use crate::commands::*;
 use crate::context::{Context, Global};
-use crate::failure::Result;
+use crate::failure::{Result, report_usage};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -79,14 +79,20 @@ impl Command {
 /// Runs the command that `args` (the program's name first) ask for.
 pub fn run(args: Vec<OsString>) -> ExitCode {
     // Errors of usage end the program here, with exit code 2.
-    let cli = Cli::parse_from(args);
+    let wants_json = args.iter().any(|arg| arg == "--json");
+    let cli = Cli::try_parse_from(args).unwrap_or_else(|error| {
+        if wants_json && error.use_stderr() {
+            report_usage(error.kind());
+        }
+        error.exit()
+    });
     let context = Context::new(&cli.global);
     if !matches!(cli.command, Command::Mount(_)) {
         context.log_to_stderr();
     }
     match cli.command.run(&context) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(&context),
     }
 }
 

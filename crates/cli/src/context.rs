@@ -1,10 +1,14 @@
 //! What holds for every command: how much is said, where, and how.
 
 use crate::failure::Result;
+use crate::log::{Log, Sink};
+use crate::text::shown;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// When output is coloured.
@@ -54,10 +58,15 @@ pub struct Context {
     pub color: bool,
     /// Standard output is a terminal.
     pub terminal: bool,
+    /// A JSON document was printed.
+    printed: Arc<AtomicBool>,
+    /// What opening an image for writing brought back, for the JSON document.
+    recovery: Arc<OnceLock<Value>>,
 }
 
-/// Says something on standard error.
+/// Says something on standard error: one line, in which names of an image cannot forge others.
 pub fn complain(message: impl Display) {
+    let message = shown(message.to_string().as_bytes());
     // Nothing is left to do if that cannot be written either.
     let _ = writeln!(io::stderr().lock(), "extant: {message}");
 }
@@ -78,12 +87,23 @@ impl Context {
             threads: global.threads.map(usize::from),
             color: color && !global.json,
             terminal,
+            printed: Arc::default(),
+            recovery: Arc::default(),
         }
     }
 
     /// The context of a helper: silent unless something fails.
     pub fn helper(verbose: bool) -> Context {
-        Context { json: false, quiet: !verbose, verbose: 0, threads: None, color: false, terminal: false }
+        Context {
+            json: false,
+            quiet: !verbose,
+            verbose: 0,
+            threads: None,
+            color: false,
+            terminal: false,
+            printed: Arc::default(),
+            recovery: Arc::default(),
+        }
     }
 
     /// How many threads to work with.
@@ -105,10 +125,26 @@ impl Context {
         }
     }
 
+    /// Whether the JSON document was printed.
+    pub fn has_document(&self) -> bool {
+        self.printed.load(Ordering::Relaxed)
+    }
+
+    /// Has the JSON document tell what opening an image for writing brought back.
+    pub fn note_recovery(&self, recovery: Value) {
+        // The first image is the one that the command is about.
+        let _ = self.recovery.set(recovery);
+    }
+
     /// Prints the JSON document.
     pub fn document(&self, document: &Value) -> Result {
+        self.printed.store(true, Ordering::Relaxed);
+        let mut document = document.clone();
+        if let (Value::Object(object), Some(recovery)) = (&mut document, self.recovery.get()) {
+            object.insert("recovery".into(), recovery.clone());
+        }
         let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
+        serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
         writeln!(out)?;
         Ok(out.flush()?)
     }
@@ -141,8 +177,7 @@ impl Context {
             (_, 0 | 1) => tracing::Level::WARN,
             _ => tracing::Level::DEBUG,
         };
-        let logger = tracing_subscriber::fmt().with_max_level(level).with_target(false).without_time();
-        // A logger that is there already stays.
-        let _ = tracing::subscriber::set_global_default(logger.with_ansi(false).with_writer(io::stderr).finish());
+        // Who asks for more wants every message.
+        Log::new(Sink::Stderr, self.verbose == 0).install(level);
     }
 }

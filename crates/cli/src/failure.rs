@@ -1,5 +1,10 @@
 //! Why a command failed, and the exit code that says so.
 
+use crate::context::Context;
+use extant::Error;
+use extant::device::DeviceError;
+use serde_json::{Map, Value, json};
+use std::any::Any;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -10,31 +15,142 @@ const FAILED: u8 = 1;
 /// Exit code of wrong usage.
 const USAGE: u8 = 2;
 
-/// A failed command: what standard error says, and the exit code.
+/// A failed command: what standard error says, the exit code, and what programs are told.
 #[derive(Debug)]
 pub struct Failure {
-    code: u8,
+    exit: u8,
     /// Nothing if everything was said already.
     message: Option<String>,
+    cause: Cause,
+    /// What it happened to: a path in the image or on the host, or the image.
+    path: Option<String>,
+    /// What was done before, for the JSON document.
+    before: Map<String, Value>,
+}
+
+/// The class of a failure and its coordinates, as far as they are known.
+#[derive(Clone, Debug)]
+struct Cause {
+    code: &'static str,
+    errno: Option<i32>,
+    place: Option<Value>,
 }
 
 /// Result of a command or a step of it.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
+/// Every code that a failure may have.
+const CODES: [&str; 11] = [
+    "failed",
+    "usage",
+    "in_use",
+    "interrupted",
+    "io",
+    "corrupt",
+    "unsupported",
+    "foreign",
+    "invalid",
+    "aborted",
+    "refused",
+];
+
+impl Cause {
+    /// A failure of no known class.
+    const UNKNOWN: Cause = Cause { code: "failed", errno: None, place: None };
+
+    fn of(error: &dyn Any) -> Cause {
+        match (error.downcast_ref::<Error>(), error.downcast_ref::<io::Error>()) {
+            (Some(error), _) => Cause { code: code(error), errno: Some(error.errno()), place: place(error) },
+            (_, Some(error)) => Cause { code: "io", errno: error.raw_os_error(), place: device_place(error) },
+            _ => Cause::UNKNOWN,
+        }
+    }
+}
+
+fn code(error: &Error) -> &'static str {
+    match error {
+        Error::Io(e) if e.kind() == io::ErrorKind::ResourceBusy => "in_use",
+        Error::Posix(extant::Errno::Intr) => "interrupted",
+        Error::Io(_) => "io",
+        Error::Corrupt(_) => "corrupt",
+        Error::Unsupported(_) => "unsupported",
+        Error::Foreign(_) => "foreign",
+        Error::Invalid(_) => "invalid",
+        Error::Aborted(_) => "aborted",
+        _ => "refused",
+    }
+}
+
+/// Where on the device or in the file system an error lies.
+fn place(error: &Error) -> Option<Value> {
+    match error {
+        Error::Io(error) => device_place(error),
+        Error::Corrupt(corrupt) => Some(json!({
+            "structure": corrupt.what(),
+            "field": corrupt.field_name(),
+            "found": corrupt.found_value(),
+            "expected": corrupt.expected_value(),
+            "inode": corrupt.inode().map(|ino| ino.0),
+            "group": corrupt.group().map(|group| group.0),
+            "block": corrupt.block().map(|block| block.0),
+        })),
+        _ => None,
+    }
+}
+
+fn device_place(error: &io::Error) -> Option<Value> {
+    let error = error.get_ref()?.downcast_ref::<DeviceError>()?;
+    Some(json!({ "device": error.device, "operation": error.op.to_string(), "offset": error.offset, "len": error.len }))
+}
+
 impl Failure {
+    fn with_exit(exit: u8, cause: Cause, message: Option<String>) -> Failure {
+        Failure { exit, message, cause, path: None, before: Map::new() }
+    }
+
     /// It failed; `message` says what and where.
     pub fn new(message: impl Display) -> Failure {
-        Failure { code: FAILED, message: Some(message.to_string()) }
+        Failure::with_exit(FAILED, Cause::UNKNOWN, Some(message.to_string()))
+    }
+
+    /// As [`Failure::new`], for an error of the engine that happened to `path`.
+    pub fn of(error: &Error, path: impl Display, message: impl Display) -> Failure {
+        Failure { cause: Cause::of(error), path: Some(path.to_string()), ..Failure::new(message) }
     }
 
     /// It was called wrongly.
     pub fn usage(message: impl Display) -> Failure {
-        Failure { code: USAGE, message: Some(message.to_string()) }
+        let cause = Cause { code: "usage", ..Cause::UNKNOWN };
+        Failure::with_exit(USAGE, cause, Some(message.to_string()))
     }
 
     /// It failed, and each reason was told when it came up.
     pub fn told() -> Failure {
-        Failure { code: FAILED, message: None }
+        Failure::with_exit(FAILED, Cause::UNKNOWN, None)
+    }
+
+    /// Adds what was done before, for programs.
+    pub fn after(mut self, before: Map<String, Value>) -> Failure {
+        self.before = before;
+        self
+    }
+
+    /// The failure as one line, for the process that started this one.
+    pub fn to_wire(&self) -> String {
+        self.object().to_string()
+    }
+
+    /// What [`Failure::to_wire`] gave. Text that is something else is the message.
+    pub fn from_wire(line: &str) -> Failure {
+        let Ok(Value::Object(object)) = serde_json::from_str(line) else { return Failure::new(line) };
+        let text = |key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
+        let code = text("code").unwrap_or_default();
+        let cause = Cause {
+            code: CODES.iter().find(|known| **known == code).unwrap_or(&Cause::UNKNOWN.code),
+            errno: object.get("errno").and_then(Value::as_i64).and_then(|errno| i32::try_from(errno).ok()),
+            place: object.get("place").filter(|place| !place.is_null()).cloned(),
+        };
+        Failure { cause, path: text("path"), ..Failure::new(text("message").unwrap_or_default()) }
     }
 
     /// What there is left to say.
@@ -42,12 +158,30 @@ impl Failure {
         self.message.as_deref()
     }
 
-    /// Says why on standard error and gives the exit code.
-    pub fn report(&self) -> ExitCode {
+    /// The failure as programs read it.
+    pub fn object(&self) -> Value {
+        json!({
+            "code": self.cause.code,
+            "exit_code": self.exit,
+            "message": self.message.as_deref().unwrap_or("standard error has each reason"),
+            "path": self.path,
+            "place": self.cause.place,
+            "errno": self.cause.errno,
+        })
+    }
+
+    /// Says why on standard error, and as a JSON document where one is due and none was printed. Gives the exit code.
+    pub fn report(&self, context: &Context) -> ExitCode {
         if let Some(message) = &self.message {
             crate::context::complain(message);
         }
-        ExitCode::from(self.code)
+        if context.json && !context.has_document() {
+            let mut document = self.before.clone();
+            document.insert("error".into(), self.object());
+            // Nothing is left to do if that cannot be written.
+            let _ = context.document(&Value::Object(document));
+        }
+        ExitCode::from(self.exit)
     }
 }
 
@@ -56,7 +190,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::told(),
-            _ => Failure::new(format_args!("standard output: {error}")),
+            _ => Failure { cause: Cause::of(&error), ..Failure::new(format_args!("standard output: {error}")) },
         }
     }
 }
@@ -67,8 +201,20 @@ pub trait At<T> {
     fn at(self, place: impl Display) -> Result<T>;
 }
 
-impl<T, E: Display> At<T> for std::result::Result<T, E> {
+impl<T, E: Display + 'static> At<T> for std::result::Result<T, E> {
     fn at(self, place: impl Display) -> Result<T> {
-        self.map_err(|error| Failure::new(format_args!("{place}: {error}")))
+        self.map_err(|error| Failure {
+            cause: Cause::of(&error),
+            path: Some(place.to_string()),
+            ..Failure::new(format_args!("{place}: {error}"))
+        })
     }
+}
+
+/// Prints the error document of arguments that are not understood; clap says the rest.
+pub fn report_usage(message: impl Display) {
+    let mut context = Context::helper(false);
+    context.json = true;
+    let document = json!({ "error": Failure::usage(message).object() });
+    let _ = context.document(&document);
 }

@@ -146,8 +146,10 @@ fn mount(call: &Call, subtype: String) -> Result {
         image: std::path::absolute(image).at(image.display())?,
         dir: directory(dir)?,
         options,
+        lists: call.options.clone(),
         subtype,
         log: None,
+        syslog: crate::log::SYSLOG.into(),
         patience: Patience::Helper,
     };
     if call.fake {

@@ -1,11 +1,17 @@
 //! Images as commands open them: readers change nothing, writers recover first, and both refuse an image in use.
 
-use crate::context::Context;
-use crate::failure::{Failure, Result};
-use crate::text::{count, shown};
-use extant::device::image_spec;
-use extant::{Error, Fs, OpenOptions, Recovery};
+use crate::context::{Context, complain};
+use crate::failure::{At, Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::json;
+use crate::recovery::{self, replayed};
+use crate::text::shown;
+use extant::device::{Signature, SignatureKind, first_partition, image_spec};
+use extant::format::MAGIC_FIELD;
+use extant::{Errno, Error, Follow, Fs, OpenOptions};
+use serde_json::{Map, Value};
 use std::ffi::{OsStr, OsString};
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -30,24 +36,89 @@ fn memory_size(text: &str) -> Result<u64, String> {
     extant::mkfs::parse_size(text).map_err(|e| e.to_string())
 }
 
+/// The image that a command reads from.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReadArgs {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Read the image as it is, without the changes in its journal
+    #[arg(long, visible_alias = "norecovery")]
+    noload: bool,
+}
+
+impl Deref for ReadArgs {
+    type Target = ImageArgs;
+    fn deref(&self) -> &ImageArgs {
+        &self.image
+    }
+}
+
+impl ReadArgs {
+    /// Opens for reading. An image that needs recovery is recovered in memory; without its journal if that is damaged.
+    pub fn read(&self, context: &Context) -> Result<Fs> {
+        let options = OpenOptions::new().read_only(true).skip_damaged_log(true).no_recovery(self.noload);
+        let fs = self.open(&options)?;
+        let (name, recovery) = (self.name(), fs.recovery());
+        if let Some(replayed) = replayed(recovery) {
+            context.detail(format_args!("{name}: {replayed} in memory, the image stays as it is"));
+        }
+        if let Some(why) = &recovery.log_skipped {
+            context.note(format_args!(
+                "{name}: the journal cannot be replayed ({why}): its changes are missing, and names or content may be wrong"
+            ));
+        }
+        Ok(fs)
+    }
+}
+
+/// What a command has changed so far, for its JSON document.
+#[derive(Debug)]
+pub struct Changes {
+    document: Map<String, Value>,
+    changed: Vec<Value>,
+    errors: Vec<Value>,
+}
+
+impl Changes {
+    fn new(image: &ImageArgs) -> Changes {
+        let mut document = Map::new();
+        document.insert("image".into(), image.name().into());
+        Changes { document, changed: Vec::new(), errors: Vec::new() }
+    }
+
+    /// A path was changed.
+    pub fn path(&mut self, path: &[u8]) {
+        let mut object = Map::new();
+        json::put_bytes(&mut object, "path", path);
+        self.changed.push(object.into());
+    }
+
+    /// Something failed, and the command goes on.
+    pub fn failed(&mut self, failure: &Failure) {
+        if let Some(message) = failure.message() {
+            complain(message);
+        }
+        self.errors.push(failure.object());
+    }
+
+    /// Whether something failed.
+    pub fn has_failed(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
+    fn document(mut self) -> Map<String, Value> {
+        self.document.insert("changed".into(), self.changed.into());
+        if !self.errors.is_empty() {
+            self.document.insert("errors".into(), self.errors.into());
+        }
+        self.document
+    }
+}
+
 impl ImageArgs {
     /// The image's name for messages.
     pub fn name(&self) -> String {
         shown(self.image.as_os_str().as_bytes())
-    }
-
-    /// Opens for reading. An image that needs recovery is recovered in memory.
-    pub fn read(&self, context: &Context) -> Result<Fs> {
-        self.read_with(context, OpenOptions::new())
-    }
-
-    /// As [`ImageArgs::read`], with further options.
-    pub fn read_with(&self, context: &Context, options: OpenOptions) -> Result<Fs> {
-        let fs = self.open(&options.read_only(true))?;
-        if let Some(replayed) = replayed(fs.recovery()) {
-            context.detail(format_args!("{}: {replayed} in memory, the image stays as it is", self.name()));
-        }
-        Ok(fs)
     }
 
     /// Opens for writing; recovers first.
@@ -59,13 +130,43 @@ impl ImageArgs {
         if let Some(replayed) = replayed(fs.recovery()) {
             context.note(format_args!("{}: {replayed}", self.name()));
         }
+        context.note_recovery(recovery::document(fs.recovery()).into());
+        fs.set_use_reserve(may_use_reserve(&fs));
         Ok(fs)
     }
 
-    /// Opens as the options say.
+    /// Opens for writing, has `work` change something, writes everything and closes. Reports what was replayed and changed, also if a part
+    /// of it failed.
+    pub fn change(&self, context: &Context, work: impl FnOnce(&Fs, &mut Changes) -> Result) -> Result {
+        let fs = self.write(context)?;
+        let mut changes = Changes::new(self);
+        let worked = work(&fs, &mut changes);
+        let closed = self.close(fs);
+        let done = worked.and(closed).and(match changes.has_failed() {
+            true => Err(Failure::told()),
+            false => Ok(()),
+        });
+        match done {
+            Ok(()) if context.json => context.document(&changes.document().into()),
+            Ok(()) => Ok(()),
+            Err(failure) => Err(failure.after(changes.document())),
+        }
+    }
+
+    /// Opens as the options say. Signals end waits in order if it is opened for writing.
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
         let options = self.with_memory(self.with_journal(options.clone().wait(self.wait)));
-        Fs::open_image(&image_spec(&self.image), &options).map_err(|e| self.refused(&e))
+        if options.is_read_only() {
+            return Fs::open_image(&image_spec(&self.image), &options).map_err(|e| self.refused(&e));
+        }
+        let interrupt = Interrupt::register().at("signals")?;
+        let opened = Fs::open_image(&image_spec(&self.image), &options.interrupt(interrupt.flag()));
+        let interrupted = interrupt.restore_default();
+        let fs = opened.map_err(|e| self.refused(&e))?;
+        match interrupted {
+            true => self.close(fs).and_then(|()| Err(self.refused(&Errno::Intr.into()))),
+            false => Ok(fs),
+        }
     }
 
     /// Options that name the external journal, if there is one.
@@ -86,17 +187,8 @@ impl ImageArgs {
 
     /// Writes everything and closes.
     pub fn close(&self, fs: Fs) -> Result {
-        fs.unmount()
-            .map_err(|e| Failure::new(format_args!("{}: the last changes could not be written: {e}", self.name())))
-    }
-
-    /// Ends a command that changed something and has nothing else to tell.
-    pub fn finish(&self, fs: Fs, context: &Context) -> Result {
-        self.close(fs)?;
-        match context.json {
-            true => context.document(&serde_json::json!({ "image": self.name() })),
-            false => Ok(()),
-        }
+        let failed = |e: &Error| format!("{}: the last changes could not be written: {e}", self.name());
+        fs.unmount().map_err(|e| Failure::of(&e, self.name(), failed(&e)))
     }
 
     /// What an error of opening means, and what may be done.
@@ -104,24 +196,57 @@ impl ImageArgs {
         let name = self.name();
         let text = error.to_string();
         let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
-        match error {
+        let message = match error {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
-                let advice = "unmount it or let the other program end, or wait for that with --wait";
-                Failure::new(format_args!("{text}; {advice}"))
+                format!("{text}; unmount it or let the other program end, or wait for that with --wait")
             }
-            Error::Posix(extant::Errno::Busy) => {
-                Failure::new(format_args!("{name} is in use by another host, or was when that failed (MMP): {text}"))
+            Error::Posix(Errno::Busy) => {
+                format!("{name} is in use by another host, or was when that failed (MMP): {text}")
             }
-            _ => Failure::new(format_args!("{name}: {text}")),
+            Error::Posix(Errno::Intr) => format!("{name}: interrupted"),
+            Error::Foreign(found) => format!("{name} {text}{}", self.advice(found)),
+            Error::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) && corrupt.what() == "superblock" => {
+                format!("{name} holds no file system that is known: {text}")
+            }
+            _ if self.is_readable_without_log() => format!(
+                "{name}: the journal cannot be replayed: {text}; `ls`, `get` and other readers go on without it, `mount -o noload` mounts it \
+                 for reading, and `e2fsck -fy` drops the journal and repairs what that leaves"
+            ),
+            _ => format!("{name}: {text}"),
+        };
+        Failure::of(error, name, message)
+    }
+
+    /// Whether the image can be opened for reading if its journal is left alone.
+    fn is_readable_without_log(&self) -> bool {
+        let opened = Fs::open_image(&image_spec(&self.image), &OpenOptions::new().no_recovery(true));
+        opened.is_ok_and(|fs| fs.superblock().features().names().iter().any(|name| name == "needs_recovery"))
+    }
+
+    /// What can be done with something that is no ext4 file system.
+    fn advice(&self, found: &Signature) -> String {
+        let name = self.name();
+        match found.kind {
+            SignatureKind::PartitionTable => {
+                let device = OpenOptions::new().read_only(true).device_of(&image_spec(&self.image)).ok();
+                let number = device.and_then(|device| first_partition(&*device)).unwrap_or(1);
+                format!("; {name}@p{number} names a partition")
+            }
+            SignatureKind::DiskImage => "; convert it first: qemu-img convert -O raw".into(),
+            SignatureKind::Archive => "; unpack it first".into(),
+            SignatureKind::Encrypted => "; open it first, with cryptsetup for example, and name the opened disk".into(),
+            SignatureKind::Volume => "; name the logical volume or the assembled array instead".into(),
+            SignatureKind::Ext | SignatureKind::FileSystem | SignatureKind::Swap => String::new(),
         }
     }
 }
 
-/// What recovery brought back, if anything.
-fn replayed(recovery: &Recovery) -> Option<String> {
-    let journal = recovery.journal.as_ref().filter(|journal| journal.transactions > 0)?;
-    let what = count(journal.transactions.into(), "transaction");
-    Some(format!("replayed {what} ({}) of the journal", count(journal.blocks, "block")))
+/// Whether this user may use the reserved blocks, as on a mount of the kernel.
+fn may_use_reserve(fs: &Fs) -> bool {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let is_member = |group: u32| gid.as_raw() == group || groups.iter().any(|own| own.as_raw() == group);
+    uid.is_root() || fs.reserve_is_for(uid.as_raw(), is_member)
 }
 
 /// A path inside an image: bytes.
@@ -129,10 +254,18 @@ pub fn inside(path: &OsStr) -> &[u8] {
     path.as_bytes()
 }
 
-/// The path below `dir` with `name` behind it.
+/// A symlink at the end of a path is not followed, but for a slash behind it.
+pub fn unless_slash(path: &[u8]) -> Follow {
+    match path.ends_with(b"/") {
+        true => Follow::Yes,
+        false => Follow::No,
+    }
+}
+
+/// The path below `dir` with `name` behind it; `dir` itself if that is empty.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = dir.to_vec();
-    if !path.is_empty() && !path.ends_with(b"/") {
+    if !name.is_empty() && !path.is_empty() && !path.ends_with(b"/") {
         path.push(b'/');
     }
     path.extend_from_slice(name);

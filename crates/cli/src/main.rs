@@ -10,8 +10,11 @@ mod copy;
 mod failure;
 mod helper;
 mod image;
+mod interrupt;
 mod json;
+mod log;
 mod mounting;
+mod recovery;
 mod text;
 mod walk;
 

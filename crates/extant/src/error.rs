@@ -1,5 +1,6 @@
 //! The error of every operation, and its one translation to an errno.
 
+use extant_blocks::Signature;
 use extant_format::error::Corrupt;
 use std::{fmt, io};
 
@@ -16,6 +17,8 @@ pub enum Error {
     Corrupt(Corrupt),
     /// The image uses something that this version does not support; the text names it.
     Unsupported(String),
+    /// The device holds something else than ext4; the value names it.
+    Foreign(Signature),
     /// Options that make no sense together; the text says why.
     Invalid(String),
     /// The journal was aborted after an earlier error; nothing can be changed any more.
@@ -82,6 +85,7 @@ impl Error {
             Error::Io(e) => extant_blocks::raw_os_error(e).unwrap_or_else(|| errno_of_kind(e.kind())),
             Error::Corrupt(_) => Errno::Uclean as i32,
             Error::Unsupported(_) => Errno::OpNotSupp as i32,
+            Error::Foreign(_) => Errno::Inval as i32,
             Error::Aborted(_) => Errno::RoFs as i32,
             Error::Invalid(_) => Errno::Inval as i32,
             Error::Posix(e) => *e as i32,
@@ -96,6 +100,7 @@ impl Error {
             }
             Error::Corrupt(c) => Error::Corrupt(c.clone()),
             Error::Unsupported(what) => Error::Unsupported(what.clone()),
+            Error::Foreign(found) => Error::Foreign(*found),
             Error::Invalid(why) => Error::Invalid(why.clone()),
             Error::Aborted(why) => Error::Aborted(why.clone()),
             Error::Posix(e) => Error::Posix(*e),
@@ -127,6 +132,7 @@ impl fmt::Display for Error {
             Error::Io(e) => write!(f, "{e}"),
             Error::Corrupt(c) => write!(f, "corrupt: {c}"),
             Error::Unsupported(what) => write!(f, "not supported: {what}"),
+            Error::Foreign(found) => write!(f, "holds {}, not an ext4 file system", found.name),
             Error::Invalid(why) => f.write_str(why),
             Error::Aborted(why) => write!(f, "journal aborted: {why}"),
             Error::Posix(e) => f.write_str(e.message()),

@@ -63,15 +63,17 @@ mod xattr;
 /// Devices that images lie on.
 pub mod device {
     pub use crate::fs::image_spec;
+    pub use extant_blocks::partition::first as first_partition;
     pub use extant_blocks::{
-        BlockDevice, Claim, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place, is_write_protected,
+        BlockDevice, Claim, DeviceError, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place,
+        Signature, SignatureKind, identify, is_write_protected,
     };
 }
 
 /// What an image says of itself.
 pub mod format {
     pub use extant_format::jbd2::JournalSuperblock;
-    pub use extant_format::superblock::{ErrorPolicy, State, Superblock};
+    pub use extant_format::superblock::{ErrorPolicy, ErrorRecord, MAGIC_FIELD, State, Superblock};
 }
 
 /// What recovery of the journal found.
@@ -97,7 +99,7 @@ pub use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
 pub use extant_format::types::{FileType, Timestamp};
 pub use extent::{Run, State};
 pub use file::{Extent, ExtentFlags, Falloc};
-pub use fs::{Frozen, Fs, FsStats, OpenOptions, Recovery};
+pub use fs::{Frozen, Fs, FsStats, Health, OpenOptions, Recovery};
 #[doc(hidden)]
 pub use inode::PlugPolicy;
 pub use inode::PoolStats;

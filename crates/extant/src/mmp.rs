@@ -13,8 +13,12 @@ use extant_format::mmp as disk;
 use extant_format::superblock::{Geometry, Superblock};
 use extant_sync::{Condvar, Level, Mutex, OnceLock};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often a wait looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Where the block is, and what is on it.
 #[derive(Debug)]
@@ -88,15 +92,38 @@ fn patience(interval: u16) -> u64 {
     (2 * i + 1).min(i + 60)
 }
 
+/// The names come from the image: escaped, they cannot forge further messages.
+/// Waits for signs of another host, with a message, since that may take minutes. EINTR once `interrupt` is set.
+fn watch(interval: u16, interrupt: Option<&AtomicBool>) -> Result<()> {
+    let seconds = patience(interval);
+    tracing::warn!("multiple mount protection: waiting {seconds} seconds for signs of another host");
+    let begin = Instant::now();
+    loop {
+        if interrupt.is_some_and(|flag| flag.load(Ordering::Acquire)) {
+            return Err(Errno::Intr.into());
+        }
+        match Duration::from_secs(seconds).checked_sub(begin.elapsed()) {
+            Some(left) if !left.is_zero() => std::thread::sleep(left.min(LOOK)),
+            _ => return Ok(()),
+        }
+    }
+}
+
 fn in_use(mmp: &disk::Mmp) -> Error {
-    tracing::error!("the file system is in use on {} (device {})", mmp.node_name, mmp.bdev_name);
+    let (host, device) = (mmp.node_name.escape_debug(), mmp.bdev_name.escape_debug());
+    tracing::error!("the file system is in use on {host} (device {device})");
     Errno::Busy.into()
 }
 
 impl Mmp {
     /// Claims the file system. EBUSY if another host uses or checks it. Waits as long as the format asks for: at once if it was left clean, but for
-    /// the watch after claiming.
-    pub fn claim(dev: Arc<MountedDevice>, sb: &Superblock, geo: &Geometry) -> Result<Mmp> {
+    /// the watch after claiming. EINTR, with the block as it was, if `interrupt` is set meanwhile.
+    pub fn claim(
+        dev: Arc<MountedDevice>,
+        sb: &Superblock,
+        geo: &Geometry,
+        interrupt: Option<&AtomicBool>,
+    ) -> Result<Mmp> {
         let mut block = Block::open(dev, sb, geo)?;
         let mut seen = block.read()?;
         let interval = sb.mmp_update_interval().max(seen.check_interval);
@@ -106,19 +133,24 @@ impl Mmp {
             return Err(in_use(&seen));
         }
         if seen.seq != disk::MMP_SEQ_CLEAN {
-            std::thread::sleep(Duration::from_secs(patience(interval)));
+            watch(interval, interrupt)?;
             let again = block.read()?;
             if again.seq != seen.seq {
                 return Err(in_use(&again));
             }
         }
+        let before = seen.clone();
         let claimed = (now().subsec_nanos() ^ std::process::id().rotate_left(16)) % disk::MMP_SEQ_MAX;
         seen.seq = claimed.max(1);
         seen.time = now().as_secs();
         seen.node_name = node_name();
         seen.bdev_name = block.dev.name();
         block.write(&seen)?;
-        std::thread::sleep(Duration::from_secs(patience(interval)));
+        if let Err(interrupted) = watch(interval, interrupt) {
+            block.read_own()?;
+            block.write(&before)?;
+            return Err(interrupted);
+        }
         let again = block.read()?;
         if again.seq != seen.seq {
             return Err(in_use(&again));

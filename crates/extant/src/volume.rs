@@ -9,6 +9,7 @@ use extant_journal::{Handle, Journal};
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{OnceLock, Sharded};
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -72,6 +73,31 @@ impl Rng {
     }
 }
 
+thread_local! {
+    /// Whether what the thread does now may use the blocks that are reserved for root.
+    static RESERVE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Takes a thread's right to use the reserve back when it goes.
+struct ReserveScope(bool);
+
+impl Drop for ReserveScope {
+    fn drop(&mut self) {
+        RESERVE.set(self.0);
+    }
+}
+
+/// Runs `f`, in which this thread's file content may use the reserved blocks.
+pub fn with_reserve<T>(f: impl FnOnce() -> T) -> T {
+    let _scope = ReserveScope(RESERVE.replace(true));
+    f()
+}
+
+/// Whether this thread runs within [`with_reserve`].
+pub fn uses_reserve() -> bool {
+    RESERVE.get()
+}
+
 /// The ground floor; shared by all rooms, owned by `fs`.
 #[derive(Debug)]
 pub struct Volume {
@@ -132,11 +158,11 @@ impl Volume {
         }
     }
 
-    /// Lets nothing be changed any more; the first cause is kept.
-    fn stop_changes(&self, why: &Error) {
+    /// Lets nothing be changed any more; the first cause is kept. Whether changes were allowed before.
+    fn stop_changes(&self, why: &Error) -> bool {
         // Another one was first.
         let _ = self.cause.set(why.to_string());
-        self.read_only.store(true, Ordering::Release);
+        !self.read_only.swap(true, Ordering::AcqRel)
     }
 
     /// Why nothing may be changed any more, after an error.
@@ -154,7 +180,11 @@ impl Volume {
     /// the kernel: the running transaction may hold what was made from the damage, and does not become durable.
     pub fn obey_error_policy(&self, why: &Error) {
         if self.stop_on_error {
-            self.stop_changes(why);
+            if self.stop_changes(why) {
+                tracing::error!(
+                    "nothing is changed any more, as demanded for errors: check the file system, then mount it anew"
+                );
+            }
             self.journal.abort(why.errno());
         }
     }

@@ -81,6 +81,8 @@ pub struct MountOptions {
     pub subtype: String,
     /// How requests come.
     pub transport: Transport,
+    /// The options as the user gave them, to be shown with the counters.
+    pub shown_options: String,
 }
 
 impl Default for MountOptions {
@@ -98,6 +100,7 @@ impl Default for MountOptions {
             directory_access_times: true,
             subtype: "extant".into(),
             transport: Transport::default(),
+            shown_options: String::new(),
         }
     }
 }

@@ -1,13 +1,16 @@
 //! The counters of a served file system as a JSON document.
 
+use extant::format::ErrorRecord;
 use extant::{FsStats, Operations};
 use serde_json::{Value, json};
 
-/// All counters, room by room.
-pub fn document(fs: &Operations) -> Vec<u8> {
+/// State, options and all counters, room by room.
+pub fn document(fs: &Operations, options: &str) -> Vec<u8> {
     let stats = FsStats::of(fs);
     let fragmentation = fs.fragmentation();
     let document = json!({
+        "state": state(&stats),
+        "options": options,
         "usage": usage(&stats),
         "memory": {
             "inodes": stats.inodes_cached,
@@ -32,6 +35,34 @@ pub fn document(fs: &Operations) -> Vec<u8> {
         },
     });
     document.to_string().into_bytes()
+}
+
+fn state(stats: &FsStats) -> Value {
+    let health = &stats.health;
+    let changes = match (health.shut_down, health.read_only) {
+        (true, _) => "shut down",
+        (_, true) => "read-only",
+        _ => "writable",
+    };
+    json!({
+        "changes": changes,
+        "journal_aborted": health.journal_aborted,
+        "stops_on_error": health.stops_on_error,
+        "errors": health.errors,
+        "first_error": health.first_error.as_ref().map(error),
+        "last_error": health.last_error.as_ref().map(error),
+    })
+}
+
+fn error(record: &ErrorRecord) -> Value {
+    json!({
+        "time": record.time,
+        "inode": record.ino.0,
+        "block": record.block.0,
+        "function": record.func,
+        "line": record.line,
+        "code": record.errcode,
+    })
 }
 
 fn usage(stats: &FsStats) -> Value {

@@ -10,6 +10,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,7 @@ pub struct OpenOptions {
     lock: bool,
     claimed: bool,
     wait: Option<Duration>,
+    interrupt: Option<Arc<AtomicBool>>,
 }
 
 /// Whether a file is an image or a disk.
@@ -53,6 +56,7 @@ impl OpenOptions {
             lock: true,
             claimed: false,
             wait: None,
+            interrupt: None,
         }
     }
 
@@ -125,16 +129,29 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the device.
+    /// Ends the wait of [`OpenOptions::wait`] once another thread sets the flag.
+    #[must_use]
+    pub fn interrupt(mut self, flag: Option<Arc<AtomicBool>>) -> Self {
+        self.interrupt = flag;
+        self
+    }
+
+    /// Opens the device. An image on a file system that is mounted read-only is opened for reading only, as a disk that
+    /// is write-protected.
     ///
     /// # Errors
-    /// `ResourceBusy` if the image is in use; `InvalidInput` if the path is neither a file nor a disk; `InvalidData`
+    /// `Interrupted` if the wait was ended; `ResourceBusy` if the image is in use; `InvalidInput` if the path is neither a file nor a disk; `InvalidData`
     /// for a partition that the table does not have, or has beyond the file's end; the system's errors.
     pub fn open(&self) -> io::Result<FileDevice> {
         let begin = Instant::now();
         loop {
             match self.try_open() {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && self.may_wait(begin) => sleep(RETRY),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && self.may_wait(begin) => {
+                    if self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire)) {
+                        return Err(self.named(io::ErrorKind::Interrupted.into()));
+                    }
+                    sleep(RETRY);
+                }
                 result => return result,
             }
         }
@@ -145,6 +162,15 @@ impl OpenOptions {
     }
 
     fn try_open(&self) -> io::Result<FileDevice> {
+        match self.open_as_told() {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem && self.path.exists() => {
+                self.clone().read_only(true).open_as_told()
+            }
+            other => other,
+        }
+    }
+
+    fn open_as_told(&self) -> io::Result<FileDevice> {
         let (file, kind, created) = self.open_file()?;
         let metadata = file.metadata()?;
         let extent = self.locate(&file, &metadata)?;
@@ -300,9 +326,10 @@ fn is_protected(metadata: &Metadata) -> bool {
     property(metadata, "ro") == Some(1)
 }
 
-/// Whether a path leads to a disk that is write-protected.
+/// Whether a path leads to a disk that is write-protected, or to a file on a file system that is mounted read-only.
 pub fn is_write_protected(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| is_protected(&metadata))
+        || nix::unistd::access(path, nix::unistd::AccessFlags::W_OK) == Err(nix::errno::Errno::EROFS)
 }
 
 /// A number that the kernel shows of a disk; None for other files.

@@ -8,6 +8,8 @@ use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const SIGNATURE: [u8; 2] = [0x55, 0xaa];
+/// The status of an entry that is booted from.
+const BOOTABLE: u8 = 0x80;
 /// The type of the entry that covers a disk with a GUID table.
 const TYPE_PROTECTIVE: u8 = 0xee;
 /// The types of entries that hold a chain of tables.
@@ -53,6 +55,12 @@ impl Entry {
 impl Table {
     pub(super) fn is_protective(&self) -> bool {
         self.entries.iter().any(|entry| entry.kind == TYPE_PROTECTIVE)
+    }
+
+    /// Whether it has a partition, and nothing but what a table may have: a boot sector of something else ends with the same signature.
+    pub(super) fn is_in_use(&self) -> bool {
+        let plausible = self.entries.iter().all(|entry| matches!(entry.status, 0 | BOOTABLE));
+        plausible && self.entries.iter().any(Entry::is_used)
     }
 }
 

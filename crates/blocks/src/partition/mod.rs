@@ -13,6 +13,9 @@ use std::ops::Range;
 /// The sector size of images, and the size of the classic table whatever the sector.
 const SECTOR: u64 = 512;
 
+/// Partitions that are tried for the first one.
+const MAX_TRIED: u32 = 16;
+
 /// Finds partition `number`, from 1, and gives its range in bytes.
 ///
 /// `sector` is the size of the device's sectors in bytes, if known; in an image 512 and 4096 are tried for a GUID
@@ -31,6 +34,16 @@ pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::R
         mbr::find(device, &table, number, sector.unwrap_or(SECTOR))?
     };
     sectors.ok_or_else(|| invalid(device, &format!("the partition table has no valid partition {number}")))
+}
+
+/// Whether the first sector holds a classic table with a partition, or one that announces a GUID table.
+pub(crate) fn has_table(device: &dyn BlockDevice) -> bool {
+    mbr::read(device, 0).is_ok_and(|table| table.is_some_and(|table| table.is_in_use()))
+}
+
+/// The number of the first partition that [`find`] gives; None if there is none.
+pub fn first(device: &dyn BlockDevice) -> Option<u32> {
+    (1..=MAX_TRIED).find(|number| find(device, *number, None).is_ok())
 }
 
 /// The byte range of sectors `first..first + count` if it is not empty and within the device.

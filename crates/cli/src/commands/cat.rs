@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside};
+use crate::image::{ReadArgs, inside};
 use crate::text::shown;
-use extant::{Follow, Fs, OpenFlags};
+use extant::{Follow, Fs, Node, OpenFlags};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use std::io::Write;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: ReadArgs,
     /// Files
     #[arg(required = true)]
     paths: Vec<OsString>,
@@ -27,12 +27,15 @@ pub fn run(args: &Args, context: &Context) -> Result {
         return Err(Failure::usage("cat has no JSON form: content is bytes"));
     }
     let fs = args.image.read(context)?;
-    args.paths.iter().try_for_each(|path| print(&fs, inside(path)))
+    args.paths.iter().try_for_each(|path| {
+        let path = inside(path);
+        print(&fs, &fs.resolve(path, Follow::Yes).at(shown(path))?, path)
+    })
 }
 
-fn print(fs: &Fs, path: &[u8]) -> Result {
-    let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
-    let file = fs.open_file(&node, OpenFlags { direct: true, ..OpenFlags::default() }).at(shown(path))?;
+/// Writes the content of a file, which `path` leads to, to standard output.
+pub fn print(fs: &Fs, node: &Node, path: &[u8]) -> Result {
+    let file = fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() }).at(shown(path))?;
     // A small image may hold more data than its device has blocks.
     file.check_map().at(shown(path))?;
     let mut out = std::io::stdout().lock();

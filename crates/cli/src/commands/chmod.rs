@@ -23,11 +23,13 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.write(context)?;
-    for path in &args.paths {
-        let path = inside(path);
-        let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
-        fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() }).at(shown(path))?;
-    }
-    args.image.finish(fs, context)
+    args.image.change(context, |fs, changes| {
+        for path in &args.paths {
+            let path = inside(path);
+            let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
+            fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() }).at(shown(path))?;
+            changes.path(path);
+        }
+        Ok(())
+    })
 }

@@ -23,13 +23,15 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.write(context)?;
-    for path in &args.paths {
-        let path = inside(path);
-        let node = fs.resolve(path, Follow::No).at(shown(path))?;
-        fs.drop_privileges(&node, |_| true).at(shown(path))?;
-        let set = SetAttr { uid: Some(args.owner.uid), gid: Some(args.owner.gid), ..SetAttr::default() };
-        fs.set_attr(&node, &set).at(shown(path))?;
-    }
-    args.image.finish(fs, context)
+    args.image.change(context, |fs, changes| {
+        for path in &args.paths {
+            let path = inside(path);
+            let node = fs.resolve(path, Follow::No).at(shown(path))?;
+            fs.drop_privileges(&node, |_| true).at(shown(path))?;
+            let set = SetAttr { uid: Some(args.owner.uid), gid: Some(args.owner.gid), ..SetAttr::default() };
+            fs.set_attr(&node, &set).at(shown(path))?;
+            changes.path(path);
+        }
+        Ok(())
+    })
 }

@@ -3,11 +3,11 @@
 use super::ls::write_bytes;
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside, join, root_path};
+use crate::image::{ReadArgs, inside, join, root_path, unless_slash};
 use crate::json;
 use crate::text::shown;
 use crate::walk::{Item, Step, Walk};
-use extant::{FileType, Follow};
+use extant::FileType;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: ReadArgs,
     /// Where the tree begins
     #[arg(default_value_os_t = root_path())]
     path: OsString,
@@ -39,7 +39,7 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let top = inside(&args.path);
-    let node = fs.resolve(top, Follow::Yes).at(shown(top))?;
+    let node = fs.resolve(top, unless_slash(top)).at(shown(top))?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut failed = false;
     let walk = Walk::new(&fs, node, args.max_depth);

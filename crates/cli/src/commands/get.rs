@@ -1,10 +1,11 @@
 //! `extant get`: files and trees copied out.
 
+use super::cat;
 use crate::context::Context;
 use crate::copy::job::Job;
 use crate::copy::{archive, dest};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside};
+use crate::image::{ReadArgs, inside};
 use crate::text::shown;
 use extant::{FileType, Follow, Fs, Node};
 use std::ffi::{OsStr, OsString};
@@ -20,10 +21,10 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: ReadArgs,
     /// What to copy
     path: OsString,
-    /// Where to
+    /// Where to; - is standard output, for a file's content
     #[arg(required_unless_present = "tar", conflicts_with = "tar")]
     dest: Option<PathBuf>,
     /// Write a tar archive instead; - is standard output
@@ -44,6 +45,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Result {
+    if dest == OsStr::new("-") {
+        return to_stdout(context, fs, &node, path);
+    }
     let job = Job::new(context, 0);
     let place = dest.display();
     if node.file_type() == FileType::Directory {
@@ -58,6 +62,18 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
     };
     dest::Copier::new(fs, &job, dir).at(dir.display())?.single(&node, name);
     job.finish()
+}
+
+/// The content of a file, as `cat` writes it; symlinks are not followed, as by all of `get`.
+fn to_stdout(context: &Context, fs: &Fs, node: &Node, path: &[u8]) -> Result {
+    match node.file_type() {
+        _ if context.json => {
+            Err(Failure::usage("content and a JSON document cannot both go to standard output; ./- names a file"))
+        }
+        FileType::Regular => cat::print(fs, node, path),
+        FileType::Directory => Err(Failure::usage("a directory cannot go to standard output, but for --tar -")),
+        _ => Err(Failure::usage(format_args!("{}: only a file's content can go to standard output", shown(path)))),
+    }
 }
 
 fn archive(context: &Context, fs: &Fs, node: Node, path: &[u8], tar: &Path) -> Result {

@@ -1,8 +1,8 @@
 //! `extant info`: what a file system says of itself.
 
 use crate::context::Context;
-use crate::failure::{At, Result};
-use crate::image::ImageArgs;
+use crate::failure::Result;
+use crate::image::ReadArgs;
 use crate::text::{count, seconds, size, uuid};
 use extant::format::{ErrorPolicy, JournalSuperblock, State, Superblock};
 use extant::{Fs, Usage};
@@ -13,13 +13,14 @@ use std::io::{BufWriter, Write};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: ReadArgs,
 }
 
 /// What is shown.
 struct Info {
     superblock: Superblock,
-    journal: Option<JournalSuperblock>,
+    /// The journal's superblock, or why it cannot be read.
+    journal: Result<Option<JournalSuperblock>, String>,
     usage: Usage,
     needs_recovery: bool,
 }
@@ -27,7 +28,8 @@ struct Info {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
-    let journal = fs.journal_superblock().at(format_args!("{}: journal", args.image.name()))?;
+    // A damaged journal hides nothing else.
+    let journal = fs.journal_superblock().map_err(|e| e.to_string());
     let info = Info { superblock: fs.superblock(), journal, usage: fs.usage(), needs_recovery: needs_recovery(&fs) };
     match context.json {
         true => context.document(&document(&info)),
@@ -102,7 +104,8 @@ fn document(info: &Info) -> Value {
         "last_mounted_on": sb.last_mounted(),
         "mount_count": sb.mnt_count(),
         "lifetime_kib_written": sb.kbytes_written(),
-        "journal": info.journal.as_ref().map(journal_document),
+        "journal": info.journal.as_ref().ok().and_then(Option::as_ref).map(journal_document),
+        "journal_error": info.journal.as_ref().err(),
     })
 }
 
@@ -179,7 +182,7 @@ fn sizes(info: &Info) -> Vec<Row> {
         ("Available", format!("{}, and {} for root", bytes(usage.available), bytes(sb.r_blocks_count()))),
         ("Inodes", format!("{inodes_used} of {} used, {} bytes each", usage.inodes, sb.inode_size())),
         ("Groups", format!("{} of {}", groups(sb), in_group.join(" and "))),
-        ("Journal", info.journal.as_ref().map_or("none".into(), journal_text)),
+        ("Journal", journal_row(&info.journal)),
     ]
 }
 
@@ -200,6 +203,14 @@ fn history(info: &Info) -> Vec<Row> {
 
 fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
+}
+
+fn journal_row(journal: &Result<Option<JournalSuperblock>, String>) -> String {
+    match journal {
+        Ok(Some(journal)) => journal_text(journal),
+        Ok(None) => "none".into(),
+        Err(why) => format!("cannot be read: {}", crate::text::shown(why.as_bytes())),
+    }
 }
 
 fn journal_text(journal: &JournalSuperblock) -> String {

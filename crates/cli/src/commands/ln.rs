@@ -23,14 +23,16 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.write(context)?;
-    let (target, path) = (inside(&args.target), inside(&args.path));
-    let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
-    if args.symbolic {
-        fs.create(&Caller::default(), &dir, name, 0o777, New::Symlink(target)).at(shown(path))?;
-    } else {
-        let node = fs.resolve(target, Follow::No).at(shown(target))?;
-        fs.link(&node, &dir, name).at(shown(path))?;
-    }
-    args.image.finish(fs, context)
+    args.image.change(context, |fs, changes| {
+        let (target, path) = (inside(&args.target), inside(&args.path));
+        let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
+        if args.symbolic {
+            fs.create(&Caller::default(), &dir, name, 0o777, New::Symlink(target)).at(shown(path))?;
+        } else {
+            let node = fs.resolve(target, Follow::No).at(shown(target))?;
+            fs.link(&node, &dir, name).at(shown(path))?;
+        }
+        changes.path(path);
+        Ok(())
+    })
 }

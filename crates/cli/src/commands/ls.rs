@@ -2,11 +2,11 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside, root_path};
+use crate::image::{ReadArgs, inside, root_path, unless_slash};
 use crate::json;
 use crate::text::{mode, seconds, shown};
 use crate::walk::{self, Listing};
-use extant::{FileType, Follow, Fs, Node};
+use extant::{Errno, FileType, Follow, Fs, Node};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{BufWriter, StdoutLock, Write};
@@ -15,7 +15,7 @@ use std::io::{BufWriter, StdoutLock, Write};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: ReadArgs,
     /// Directory or file
     #[arg(default_value_os_t = root_path())]
     path: OsString,
@@ -43,7 +43,7 @@ struct Entry {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let path = inside(&args.path);
-    let top = fs.resolve(path, Follow::Yes).at(shown(path))?;
+    let top = named(args, &fs, path).at(shown(path))?;
     let (entries, failed) = match top.file_type() == FileType::Directory && !args.directory {
         true => list(&fs, &top, path, args.all || context.json),
         false => (vec![Entry { name: path.to_vec(), node: top }], false),
@@ -55,6 +55,17 @@ pub fn run(args: &Args, context: &Context) -> Result {
     match failed {
         true => Err(Failure::told()),
         false => Ok(()),
+    }
+}
+
+/// What is listed. A symlink is followed, unless it leads nowhere, or its own attributes are asked for and no slash is behind it.
+fn named(args: &Args, fs: &Fs, path: &[u8]) -> extant::Result<Node> {
+    if args.long || args.directory {
+        return fs.resolve(path, unless_slash(path));
+    }
+    match fs.resolve(path, Follow::Yes) {
+        Err(e) if e.is(Errno::NoEnt) || e.is(Errno::Loop) => fs.resolve(path, Follow::No).map_err(|_| e),
+        found => found,
     }
 }
 

@@ -37,9 +37,13 @@ pub fn parse_mode(text: &str) -> Result<u16, String> {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.write(context)?;
-    args.paths.iter().try_for_each(|path| make(args, &fs, inside(path)))?;
-    args.image.finish(fs, context)
+    args.image.change(context, |fs, changes| {
+        for path in &args.paths {
+            make(args, fs, inside(path))?;
+            changes.path(inside(path));
+        }
+        Ok(())
+    })
 }
 
 fn make(args: &Args, fs: &Fs, path: &[u8]) -> Result {

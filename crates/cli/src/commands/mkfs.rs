@@ -4,11 +4,11 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::text::{count, shown, size, uuid};
 use extant::Timestamp;
-use extant::device::{BlockDevice, FileDevice, FileOptions, image_spec};
+use extant::device::{BlockDevice, FileDevice, FileOptions, identify, image_spec};
 use extant::format::{ErrorPolicy, Superblock};
 use extant::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
 use serde_json::json;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub struct Args {
     /// Seed of all that is random; with the same one, and the time in SOURCE_DATE_EPOCH (or 1970), the image is the same
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Overwrite a file system that is there without asking
+    /// Overwrite a file system, a partition table or the like that is there without asking
     #[arg(short = 'F', long)]
     force: bool,
     /// Discard the whole device first
@@ -104,6 +104,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let options = args.options()?;
     let device = args.device(&options)?;
     args.check_overwrite(&device)?;
+    args.grow(&device, &options)?;
     let report = mkfs::make(&device, &options).map_err(|e| args.failed(e))?;
     match context.json {
         true => context.document(&document(args, &report)),
@@ -123,7 +124,10 @@ impl Args {
         let name = self.name();
         match error {
             mkfs::Error::Invalid(why) => Failure::usage(why),
-            other => Failure::new(format_args!("{name}: {other}")),
+            other => {
+                let message = format!("{name}: {other}");
+                Failure::of(&other.into(), name, message)
+            }
         }
     }
 
@@ -181,7 +185,7 @@ impl Args {
         number.checked_mul(unit).map(Some).ok_or_else(|| Failure::usage(format_args!("size out of range: {text}")))
     }
 
-    /// The device to make it on: a file is made, and grows to the size, if need be.
+    /// The device to make it on: a file is made if it is not there.
     fn device(&self, options: &Options) -> Result<FileDevice> {
         let spec = image_spec(&self.image);
         if !spec.path.exists() && options.size.is_none() {
@@ -189,38 +193,65 @@ impl Args {
         }
         let wait = self.wait.then_some(PATIENCE);
         let open = FileOptions::from_spec(&spec).create(true).wait(wait);
-        let device = open.open().map_err(|e| match e.kind() {
-            std::io::ErrorKind::ResourceBusy => {
-                Failure::new(format_args!("{e}; unmount it first, or wait with --wait"))
-            }
-            _ => Failure::new(e),
+        let device = open.open().map_err(|e| {
+            let advice = match e.kind() {
+                std::io::ErrorKind::ResourceBusy => "; unmount it first, or wait with --wait",
+                _ => "",
+            };
+            let message = format!("{e}{advice}");
+            Failure::of(&extant::Error::Io(e), self.name(), message)
         })?;
-        if let Some(size) = options.size.filter(|size| *size > device.len()) {
-            device.set_len(size).at(self.name())?;
+        if device.read_only() {
+            return Err(Failure::new(format_args!("{} cannot be written: it is write-protected", self.name())));
         }
         Ok(device)
     }
 
-    /// Somebody at a terminal is told what would be lost.
+    /// Asks on a terminal before something known is overwritten; elsewhere `-F` has to be given.
     fn check_overwrite(&self, device: &FileDevice) -> Result {
-        if self.force || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        if self.force {
             return Ok(());
         }
-        let (offset, len) = SUPERBLOCK;
-        let mut bytes = vec![0; len];
-        if device.read_at(&mut bytes, offset).is_err() {
-            return Ok(());
+        let Some(found) = identify(device) else { return Ok(()) };
+        let found = format!("{} holds {}{}", self.name(), found.name, identity(device));
+        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            return Err(Failure::new(format_args!("{found}; -F overwrites it")));
         }
-        match Superblock::parse(&bytes) {
-            Ok(there) => Err(Failure::new(format_args!(
-                "{} has a file system (label \"{}\", UUID {}); -F overwrites it",
-                self.name(),
-                shown(there.volume_name().as_bytes()),
-                uuid(there.uuid()),
-            ))),
-            Err(_) => Ok(()),
+        match confirmed(&format!("{found}. Overwrite it? (y/N) "))? {
+            true => Ok(()),
+            false => Err(Failure::new(format_args!("{}: nothing was changed", self.name()))),
         }
     }
+
+    /// Grows a file to the size of the file system.
+    fn grow(&self, device: &FileDevice, options: &Options) -> Result {
+        match options.size.filter(|size| *size > device.len()) {
+            Some(size) => device.set_len(size).at(self.name()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Label, UUID and last place of an ext4 file system that is there, as far as its superblock can be read.
+fn identity(device: &FileDevice) -> String {
+    let (offset, len) = SUPERBLOCK;
+    let mut bytes = vec![0; len];
+    let read = device.read_at(&mut bytes, offset).ok();
+    let Some(there) = read.and_then(|()| Superblock::parse(&bytes).ok()) else { return String::new() };
+    let mounted = match there.last_mounted() {
+        path if path.is_empty() => String::new(),
+        path => format!(", last mounted on {}", shown(path.as_bytes())),
+    };
+    format!(" (label \"{}\", UUID {}{mounted})", shown(there.volume_name().as_bytes()), uuid(there.uuid()))
+}
+
+/// Asks on the terminal; only an answer that begins with `y` means yes.
+fn confirmed(question: &str) -> Result<bool> {
+    let mut out = std::io::stderr().lock();
+    write!(out, "{question}").and_then(|()| out.flush()).at("standard error")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).at("standard input")?;
+    Ok(answer.trim_start().starts_with(['y', 'Y']))
 }
 
 fn number<T: TryFrom<u64>>(option: &str, text: &Option<String>) -> Result<Option<T>> {

@@ -2,18 +2,16 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::log::SYSLOG;
 use crate::mounting::announce::Audience;
 use crate::mounting::directory;
-use crate::mounting::options::Options;
+use crate::mounting::options::{HELP, Options};
 use crate::mounting::{Patience, Plan, Remounted, anew, serve, spawn};
 use std::path::PathBuf;
 
 /// Mount an image through FUSE; returns when it is mounted. umount(8) ends it.
-///
-/// Options: ro, rw, noload (norecovery), acl, noacl, allow_other, commit=SECONDS, data=ordered|journal, io=buffered|direct,
-/// threads=N, memory=SIZE, delalloc, nodelalloc, noblkdev, remount, and those of every mount: nosuid, nodev, noexec, noatime, nodiratime, relatime,
-/// strictatime, sync, dirsync.
 #[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
 pub struct Args {
     /// Image file or block device, with @OFFSET or @pN for a part of it
     #[arg(value_name = "IMAGE")]
@@ -27,9 +25,12 @@ pub struct Args {
     /// Stay, and serve from this process; Ctrl-C unmounts
     #[arg(short, long)]
     foreground: bool,
-    /// File for the server's messages
+    /// File for the server's messages, instead of the machine's log
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Socket of the machine's log
+    #[arg(long, hide = true, value_name = "PATH", default_value = SYSLOG)]
+    syslog: PathBuf,
     /// Wait until nobody else uses the image
     #[arg(long)]
     wait: bool,
@@ -71,6 +72,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
         true => {
             // Signals of the terminal that it was started from are not meant for it.
             rustix::process::setsid().at("cannot start a session")?;
+            // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).at("signals")?;
             std::env::set_current_dir("/").at("/")?;
             Audience::Parent
         }
@@ -94,8 +97,10 @@ impl Args {
             image: absolute(&self.image)?,
             dir: directory(&self.dir)?,
             options,
+            lists: self.options.clone(),
             subtype: self.subtype.clone(),
             log: self.log.as_ref().map(absolute).transpose()?,
+            syslog: self.syslog.clone(),
             patience: if self.wait { Patience::Long } else { self.patience },
         })
     }

@@ -23,14 +23,16 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.write(context)?;
-    let (from, to) = (inside(&args.from), inside(&args.to));
-    let (dir, name) = fs.resolve_parent(from).at(shown(from))?;
-    let flags = if args.no_clobber { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-    let (new_dir, new_name) = match fs.resolve(to, Follow::Yes) {
-        Ok(node) if node.file_type() == FileType::Directory => (node, name),
-        _ => fs.resolve_parent(to).at(shown(to))?,
-    };
-    fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!("{} to {}", shown(from), shown(to)))?;
-    args.image.finish(fs, context)
+    args.image.change(context, |fs, changes| {
+        let (from, to) = (inside(&args.from), inside(&args.to));
+        let (dir, name) = fs.resolve_parent(from).at(shown(from))?;
+        let flags = if args.no_clobber { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let (new_dir, new_name) = match fs.resolve(to, Follow::Yes) {
+            Ok(node) if node.file_type() == FileType::Directory => (node, name),
+            _ => fs.resolve_parent(to).at(shown(to))?,
+        };
+        fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!("{} to {}", shown(from), shown(to)))?;
+        changes.path(to);
+        Ok(())
+    })
 }

@@ -26,21 +26,15 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.write(context)?;
-    let mut failed = false;
-    for path in &args.paths {
-        if let Err(failure) = remove(args, context, &fs, inside(path)) {
-            if let Some(message) = failure.message() {
-                complain(message);
+    args.image.change(context, |fs, changes| {
+        for path in &args.paths {
+            match remove(args, context, fs, inside(path)) {
+                Ok(()) => changes.path(inside(path)),
+                Err(failure) => changes.failed(&failure),
             }
-            failed = true;
         }
-    }
-    args.image.finish(fs, context)?;
-    match failed {
-        true => Err(Failure::told()),
-        false => Ok(()),
-    }
+        Ok(())
+    })
 }
 
 fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result {

@@ -31,18 +31,20 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let value = value(args.value.as_bytes())?;
-    let fs = args.image.write(context)?;
-    for path in &args.paths {
-        let path = inside(path);
-        let node = fs.resolve(path, Follow::No).at(shown(path))?;
-        if let Some(name) = &args.name {
-            fs.set_xattr(&node, name.as_bytes(), &value, XattrMode::Any).at(shown(path))?;
+    args.image.change(context, |fs, changes| {
+        for path in &args.paths {
+            let path = inside(path);
+            let node = fs.resolve(path, Follow::No).at(shown(path))?;
+            if let Some(name) = &args.name {
+                fs.set_xattr(&node, name.as_bytes(), &value, XattrMode::Any).at(shown(path))?;
+            }
+            if let Some(name) = &args.remove {
+                fs.remove_xattr(&node, name.as_bytes()).at(shown(path))?;
+            }
+            changes.path(path);
         }
-        if let Some(name) = &args.remove {
-            fs.remove_xattr(&node, name.as_bytes()).at(shown(path))?;
-        }
-    }
-    args.image.finish(fs, context)
+        Ok(())
+    })
 }
 
 /// The bytes of a value as it is written.

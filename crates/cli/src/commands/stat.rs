@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{At, Result};
-use crate::image::{ImageArgs, inside};
+use crate::image::{ReadArgs, inside};
 use crate::json;
 use crate::text::{flags, mode, shown, time, type_name};
 use extant::{Extent, FileType, Follow, Fs, Node, OpenFlags};
@@ -14,7 +14,7 @@ use std::io::{BufWriter, Write};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: ReadArgs,
     /// Files or directories
     #[arg(required = true)]
     paths: Vec<OsString>,

@@ -2,11 +2,12 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::text::shown;
 use serde_json::Value;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
-/// Show the counters of a live mount, or change a tunable of it
+/// Show the state, errors, options and counters of a live mount, or change a tunable of it
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where it is mounted
@@ -78,7 +79,8 @@ fn print(out: &mut impl Write, prefix: &str, value: &Value) -> std::io::Result<(
             let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
             print(out, &name, value)
         }),
-        Value::String(text) => writeln!(out, "{prefix:<32} {text}"),
+        Value::String(text) => writeln!(out, "{prefix:<32} {}", shown(text.as_bytes())),
+        Value::Null => writeln!(out, "{prefix:<32} none"),
         other => writeln!(out, "{prefix:<32} {other}"),
     }
 }

@@ -3,7 +3,7 @@
 use super::ls::{write_bytes, write_name};
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside, join, root_path};
+use crate::image::{ReadArgs, inside, join, root_path};
 use crate::json;
 use crate::text::{count, shown};
 use crate::walk::{Item, Step, Walk};
@@ -16,7 +16,7 @@ use std::io::{BufWriter, Write};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: ReadArgs,
     /// Where the tree begins
     #[arg(default_value_os_t = root_path())]
     path: OsString,

@@ -30,11 +30,14 @@ impl Audience {
         }
     }
 
-    /// It is mounted. From now on nobody listens: standard input, output and error lead to `log`, or nowhere.
+    /// It is mounted. From now on nobody listens: standard input and output lead nowhere, standard error to `log` if there is one.
     pub fn ready(&self, log: Option<&File>) -> std::io::Result<()> {
         if let Audience::Terminal(_) = self {
             return Ok(());
         }
+        crate::log::leave_parent();
+        // The end of the process that started this one ends nothing from now on.
+        rustix::process::set_parent_process_death_signal(None)?;
         send(READY, "");
         let nowhere = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&nowhere)?;
@@ -45,13 +48,18 @@ impl Audience {
     /// It is not mounted.
     pub fn failed(&self, failure: Failure) -> Result {
         match (self, failure.message()) {
-            (Audience::Parent, Some(message)) => {
-                send(FAILED, message);
+            (Audience::Parent, Some(_)) => {
+                send(FAILED, failure.to_wire());
                 Err(Failure::told())
             }
             _ => Err(failure),
         }
     }
+}
+
+/// A remark of the engine, for the process that started this one.
+pub fn remark(text: &str) {
+    send(NOTE, text);
 }
 
 fn send(word: &str, text: impl Display) {
@@ -68,7 +76,7 @@ pub fn listen(from: impl Read, context: &Context) -> Result {
         let (word, text) = line.split_once(' ').unwrap_or((&line, ""));
         match word {
             READY => return Ok(()),
-            FAILED => return Err(Failure::new(text)),
+            FAILED => return Err(Failure::from_wire(text)),
             NOTE => context.note(text),
             _ => {}
         }

@@ -36,10 +36,14 @@ pub struct Plan {
     pub dir: PathBuf,
     /// How.
     pub options: Options,
+    /// The same as the caller gave them.
+    pub lists: Vec<String>,
     /// The type shows as `fuse.SUBTYPE`.
     pub subtype: String,
     /// Where the server's messages go.
     pub log: Option<PathBuf>,
+    /// Where the machine's log takes messages.
+    pub syslog: PathBuf,
     /// How long to wait for an image in use.
     pub patience: Patience,
 }

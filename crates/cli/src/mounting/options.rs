@@ -126,6 +126,44 @@ const NOTHING: [&str; 25] = [
     "freespace_tree",
 ];
 
+/// Every option, for people.
+pub const HELP: &str = "\
+Options of -o:
+  ro, rw                        for reading only; for reading and writing
+  noload, norecovery            for reading only, without the changes in the journal
+  remount                       change the options of a mount that is there
+  acl, noacl                    POSIX ACLs are honored (the default), or not
+  allow_other                   other users may use the mount; the default for root
+  allow_idmap                   the kernel may show the mount elsewhere with ids mapped
+  commit=SECONDS                how long a change may stay in memory; 5 by default
+  errors=continue|remount-ro|panic
+                                after an error in the file system's own structures; the superblock says it by
+                                default, and panic is as remount-ro
+  data=ordered|writeback|journal
+                                whether file data goes through the journal, too; writeback is as ordered
+  discard, nodiscard            whether the disk is told of freed space
+  init_itable, noinit_itable    whether unused parts of inode tables are zeroed in the background
+  io=buffered|direct            access to the image through the page cache, or past it
+  memory=SIZE                   bound on all caches together
+  threads=N                     threads that serve
+  transport=dev|uring|auto      how requests come from the kernel
+  delalloc, writeback_cache     the kernel collects writes; the default but for small file systems
+  nodelalloc, no_writeback_cache
+                                each write has its space when it returns
+  blkdev, noblkdev              whether the kernel holds a disk for the mount; it does by default
+  journal_path=PATH             the disk or image of an external journal
+  mb_frsp_max_mem=SIZE          what free-space trees may take
+  frsp_cache_aggression=0..3    what a request for space does to know more free space
+  prefetch_block_bitmaps, no_prefetch_block_bitmaps, prefetch_block_bitmaps=0|1
+                                whether block bitmaps are scanned in the background
+Options of every mount:
+  suid, nosuid, dev, nodev, exec, noexec, atime, noatime, diratime, nodiratime, relatime, norelatime,
+  strictatime, nostrictatime, sync, async, dirsync
+Accepted without effect, for lists that are written for mount(8) or for the kernel's ext4:
+  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, silent, loud, nomand, lazytime,
+  nolazytime, iversion, noiversion, user_xattr, default_permissions, barrier, barrier=1, bsddf,
+  block_validity, freespace_tree, comment=TEXT, x-*, user_id=, group_id=, max_read=, blksize=, rootmode=";
+
 impl Options {
     /// The options of several lists, the later ones winning. An error names what is not known.
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
@@ -295,6 +333,29 @@ mod tests {
         assert!(!Options::parse(["no_prefetch_block_bitmaps"]).unwrap().prefetch);
         assert!(!Options::parse(["prefetch_block_bitmaps=0"]).unwrap().prefetch);
         assert!(Options::parse(["prefetch_block_bitmaps=0,prefetch_block_bitmaps"]).unwrap().prefetch);
+    }
+
+    /// Words are taken from the text of the functions that know them.
+    #[test]
+    fn the_help_has_every_option() {
+        let text = include_str!("options.rs");
+        let part = |from: &str, to: &str| {
+            let begin = text.find(from).expect("the begin of the functions");
+            &text[begin..begin + text[begin..].find(to).expect("their end")]
+        };
+        let known = part("    fn apply(&mut self", "    /// Flags that fuser(8)");
+        let tables = part("const FLAGS:", "/// Every option");
+        let words: Vec<&str> = [known, tables].iter().flat_map(|text| text.split('"').skip(1).step_by(2)).collect();
+        let is_option =
+            |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || "_-=1".contains(c)) && word.len() > 1;
+        let listed: Vec<&str> = HELP.split(|c: char| !(c.is_ascii_alphanumeric() || "_-".contains(c))).collect();
+        let missing: Vec<&str> = words
+            .into_iter()
+            .filter(is_option)
+            .filter(|word| !listed.contains(&word.split('=').next().unwrap_or(word)))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        assert!(listed.contains(&"journal_path") && listed.contains(&"nostrictatime"));
     }
 
     #[test]

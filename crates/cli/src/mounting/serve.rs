@@ -3,9 +3,13 @@
 use super::announce::Audience;
 use super::{Patience, Plan, table};
 use crate::failure::{At, Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::log::{Log, Sink};
+use crate::recovery;
 use crate::text::count;
 use extant::device::{image_spec, is_write_protected};
-use extant::{Error, Fs, OpenOptions, Operations};
+use extant::format::Superblock;
+use extant::{Errno, Error, Fs, OpenOptions, Operations};
 use extant_fuse::{Claim, MountOptions, Unmounter};
 use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -13,6 +17,7 @@ use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
@@ -31,16 +36,26 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
             Err(failure) => return audience.failed(failure),
         };
     audience.ready(log.as_ref()).at("standard output and error")?;
-    mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()))
+    let ended = mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));
+    match &ended {
+        Ok(()) => tracing::info!("{} is unmounted", plan.image.display()),
+        Err(failure) => tracing::error!("{}", failure.message().unwrap_or_default()),
+    }
+    ended
 }
 
 fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::Level) -> Result<extant_fuse::Mounted> {
-    start_log(audience, log, level).at("the log file")?;
-    let (fs, claim) = open(plan)?;
+    start_log(plan, audience, log, level).at("the log file")?;
+    let interrupt = Interrupt::register().at("signals")?;
+    let (fs, claim) = open(plan, &interrupt)?;
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
+    if interrupt.hand_over() {
+        return Err(refused(plan, &Errno::Intr.into()));
+    }
+    tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
     let options = MountOptions { writeback_cache: collects, ..fuse_options(plan) };
     let mounted = extant_fuse::mount_claimed(fs, &plan.dir, &options, claim).at(plan.dir.display())?;
@@ -57,20 +72,23 @@ fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::L
     Ok(mounted)
 }
 
-/// The engine's messages go to the log, to the terminal, or nowhere.
-fn start_log(audience: &Audience, log: Option<&File>, level: tracing::Level) -> io::Result<()> {
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false);
-    let started = match (log, audience) {
-        (Some(log), _) => {
-            let log = log.try_clone()?;
-            tracing::subscriber::set_global_default(builder.with_writer(Arc::new(log)).finish())
-        }
-        (None, Audience::Terminal(_)) => {
-            tracing::subscriber::set_global_default(builder.with_writer(io::stderr).finish())
-        }
-        (None, Audience::Parent) => Ok(()),
+/// Where the engine's messages go: to the file that was named; else those of a server that nobody looks at to the machine's log, and until
+/// it is mounted to the process that started it, too.
+fn start_log(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::Level) -> io::Result<()> {
+    // A log that is read later says when a mount began and ended, too.
+    let lifecycle = level.max(tracing::Level::INFO);
+    let (own, level) = match (log, audience) {
+        (Some(log), _) => (Sink::File(log.try_clone()?), lifecycle),
+        (None, Audience::Terminal(_)) => (Sink::Stderr, level),
+        (None, Audience::Parent) => (Sink::syslog(&plan.syslog), lifecycle),
     };
-    started.map_err(io::Error::other)
+    let sink = match audience {
+        Audience::Parent => Sink::Parent(Box::new(own)),
+        Audience::Terminal(_) => own,
+    };
+    // Who asks for more wants every message.
+    Log::new(sink, level <= tracing::Level::INFO).install(level);
+    Ok(())
 }
 
 fn open_options(plan: &Plan) -> OpenOptions {
@@ -110,16 +128,53 @@ fn open_options(plan: &Plan) -> OpenOptions {
 
 /// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in use is waited for: `umount` returns before
 /// the server has finished.
-fn open(plan: &Plan) -> Result<(Fs, Option<Claim>)> {
-    let options = open_options(plan);
+fn open(plan: &Plan, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
+    let flag = interrupt.flag();
+    let options = open_options(plan).interrupt(flag.clone());
     let begin = Instant::now();
     loop {
-        match claim_and_open(plan, &options) {
-            Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy && may_wait(plan, begin) => thread::sleep(LOOK),
+        let opened = recover_first(plan, &flag).and_then(|()| claim_and_open(plan, &options));
+        match opened {
+            Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy && may_wait(plan, begin) => {
+                if flag.load(Ordering::Acquire) {
+                    return Err(refused(plan, &Errno::Intr.into()));
+                }
+                thread::sleep(LOOK);
+            }
             Err(e) => return Err(refused(plan, &e)),
             Ok((fs, claim)) => return Ok((accepted(plan, fs)?, claim)),
         }
     }
+}
+
+/// Called by mount(8) to mount for reading, does as the kernel does: a file system that was not unmounted is recovered first, on its disk, unless
+/// that was not wanted (`noload`) or the disk is write-protected. `extant mount -o ro` never writes.
+fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> {
+    let own = &plan.options;
+    let asked = plan.patience == Patience::Helper && own.read_only && !own.no_recovery;
+    if !asked || is_write_protected(&image_spec(&plan.image).path) {
+        return Ok(());
+    }
+    // Without a place of the mount and the like: the superblock says of a mount for reading nothing.
+    let recovering = OpenOptions::new().count_mount(false).direct_io(own.direct_io);
+    let recovering = own.journal.iter().fold(recovering, |recovering, path| recovering.journal_image(image_spec(path)));
+    let looked = Fs::open_image(&image_spec(&plan.image), &recovering.clone().no_recovery(true))?;
+    let sb = looked.superblock();
+    drop(looked);
+    if !was_in_use(&sb) {
+        return Ok(());
+    }
+    let recovered = Fs::open_image(&image_spec(&plan.image), &recovering.interrupt(interrupt.clone()))?;
+    for line in recovery::lines(recovered.recovery()) {
+        tracing::info!("{}: {line}", plan.image.display());
+    }
+    recovered.unmount()
+}
+
+/// Whether a file system was not unmounted: it has changes to replay, or files to free.
+fn was_in_use(sb: &Superblock) -> bool {
+    sb.last_orphan().0 != 0
+        || sb.features().names().iter().any(|name| ["needs_recovery", "orphan_present"].contains(&name.as_str()))
 }
 
 fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Claim>), Error> {
@@ -200,6 +255,7 @@ fn fuse_options(plan: &Plan) -> MountOptions {
         access_times: own.access_times(),
         directory_access_times: !own.flags.contains(MountFlags::NODIRATIME),
         subtype: plan.subtype.clone(),
+        shown_options: plan.lists.join(","),
         ..MountOptions::default()
     };
     options.allow_other = own.allow_other.unwrap_or(options.allow_other);

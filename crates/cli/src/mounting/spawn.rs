@@ -5,9 +5,10 @@ use super::Plan;
 use super::announce::listen;
 use crate::context::Context;
 use crate::failure::{At, Result};
+use crate::log::SYSLOG;
 use clap::ValueEnum;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Starts the server with the arguments of `mount` and returns once it has mounted the image.
@@ -23,6 +24,9 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     }
     if let Some(log) = &plan.log {
         command.arg("--log").arg(log);
+    }
+    if plan.syslog != Path::new(SYSLOG) {
+        command.arg("--syslog").arg(&plan.syslog);
     }
     for list in lists {
         command.arg("-o").arg(list);

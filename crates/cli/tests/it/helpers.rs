@@ -1,7 +1,8 @@
 //! The program under the names of helpers of mount(8), umount(8) and mkfs(8).
 
 use crate::args;
-use crate::program::{EXTANT, is_mount};
+use crate::program::{EXTANT, is_mount, json};
+use crate::recovery::crashed;
 use extant_testkit::tool::{Printed, run};
 use extant_testkit::{FeatureSet, Image, Scratch, e2fsck, kernel};
 use std::ffi::OsString;
@@ -299,6 +300,69 @@ fn a_protected_disk_that_needs_recovery_is_refused() {
         printed.must_succeed();
     }
     assert_eq!(found.unwrap(), b"x");
+}
+
+/// The kernel replays the journal and frees orphans of a disk that it mounts with `ro`; `extant mount -o ro` never writes.
+#[test]
+fn mounting_for_reading_recovers_as_the_kernel_does() {
+    for set in ["default", "orphan_file"] {
+        let names = Names::new();
+        let image = crashed(FeatureSet::named(set));
+        let dir = names.0.dir("mnt");
+        let before = image.bytes();
+        for options in ["ro", "ro,noload"] {
+            let mounted = match options {
+                "ro" => run(EXTANT, &args!["mount", "-o", options, image.path(), &dir]),
+                _ => names.call("mount.ext4", &args![image.path(), &dir, "-o", options]),
+            };
+            let unmounted = names.call("umount.fuse", &args![&dir]);
+            mounted.must_succeed();
+            unmounted.must_succeed();
+            assert!(before == image.bytes(), "{set}, {options}: it wrote");
+        }
+        let last_mount = json(&args!["info", image.path()])["last_mount"].clone();
+        let disk = kernel::Loop::attach(image.path(), false);
+        let mounted = names.call("mount.ext4", &args![disk.device(), &dir, "-o", "ro"]);
+        let found = dir.join("f99").exists() && dir.join("last").exists() && !dir.join("f0").exists();
+        let refused = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
+        let unmounted = names.call("umount.fuse", &args![&dir]);
+        drop(disk);
+        let mounted = mounted.must_succeed();
+        assert!(mounted.errors().is_empty(), "{set}: {mounted}");
+        assert!(found, "{set}: the journal was replayed");
+        assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem), "{set}");
+        unmounted.must_succeed();
+        let info = json(&args!["info", image.path()]);
+        assert_eq!((&info["needs_recovery"], &info["last_mount"]), (&false.into(), &last_mount), "{set}");
+        image.assert_clean();
+    }
+}
+
+/// An image on a file system that is mounted read-only is mounted for reading, as a disk that is write-protected.
+#[test]
+fn an_image_on_a_read_only_file_system_is_mounted_for_reading() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let (held, dir) = (names.0.dir("held"), names.0.dir("mnt"));
+    let source = image.path().parent().unwrap();
+    run("mount", &["--bind".as_ref(), source.as_os_str(), held.as_os_str()]).must_succeed();
+    let protected = run("mount", &["-o".as_ref(), "remount,bind,ro".as_ref(), held.as_os_str()]);
+    let inside = held.join(image.path().file_name().unwrap());
+    let mounted = run(EXTANT, &args!["mount", &inside, &dir]);
+    let found = dir.join("lost+found").is_dir();
+    let written = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
+    let unmounted = names.call("umount.fuse", &args![&dir]);
+    let changed = run(EXTANT, &args!["mkdir", &inside, "/d"]);
+    let made = run(EXTANT, &args!["mkfs", "-F", &inside]);
+    run("umount", &[&held]).must_succeed();
+    protected.must_succeed();
+    let mounted = mounted.must_succeed();
+    assert!(found && mounted.errors().contains("mounted read-only"), "{mounted}");
+    assert_eq!(written, Err(std::io::ErrorKind::ReadOnlyFilesystem));
+    unmounted.must_succeed();
+    assert!(changed.code == 1 && changed.errors().contains("can be read only"), "{changed}");
+    assert!(made.code == 1 && made.errors().contains("write-protected"), "{made}");
+    image.assert_clean();
 }
 
 #[test]

@@ -5,7 +5,8 @@ use crate::program::{Server, await_that, done, extant, is_mount, json, refused};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Manifest, Plan, Shape};
-use extant_testkit::{FeatureSet, Scratch, debugfs, e2fsck};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs, e2fsck};
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
@@ -274,4 +275,120 @@ fn a_small_disk_says_itself_that_it_is_full() {
     assert_eq!(content.len() as u64, accepted);
     assert!(content.iter().all(|byte| *byte != 0), "what was accepted is there");
     run("umount", &[&dir]).must_succeed();
+}
+
+/// An image whose lost+found is damaged, mounted so that the first error stops changes.
+fn stopped(image: &Image, dir: &Path, more: &[OsString]) {
+    image.leave_unjudged("a directory's map is damaged");
+    debugfs::write(image.path(), "set_inode_field lost+found block[5] 0xFFFFFF");
+    let mut words = args!["mount", "-o", "errors=remount-ro,noatime"].to_vec();
+    words.extend_from_slice(more);
+    words.extend(args![image.path(), dir]);
+    done(&words);
+    assert!(std::fs::read_dir(dir.join("lost+found")).and_then(|mut names| names.next().transpose()).is_err());
+    assert!(std::fs::write(dir.join("f"), "x").is_err());
+}
+
+#[test]
+fn a_stopped_mount_says_why() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let scratch = Scratch::new();
+    let (dir, log) = (scratch.dir("mnt"), scratch.join("log"));
+    let _mounted = Mounted(&dir);
+    stopped(&image, &dir, &args!["--log", &log]);
+    let state = json(&args!["stats", &dir]);
+    assert_eq!(state["state"]["changes"], "read-only", "{state}");
+    assert!(state["state"]["errors"].as_u64().unwrap() > 0, "{state}");
+    assert!(state["state"]["first_error"]["time"].as_u64().unwrap() > 0, "{state}");
+    assert_eq!(
+        (&state["state"]["first_error"]["inode"], &state["state"]["last_error"]["inode"]),
+        (&11.into(), &11.into())
+    );
+    assert_eq!(state["options"], "errors=remount-ro,noatime", "{state}");
+    assert!(done(&args!["stats", &dir]).text().contains("state.first_error.inode"));
+    run("umount", &[&dir]).must_succeed();
+    let logged = || std::fs::read_to_string(&log).unwrap();
+    await_that("the server's end", || logged().contains("the mount ended with an error"));
+    for words in ["is mounted at", "corrupt", "nothing is changed any more"] {
+        assert!(logged().contains(words), "{words} in {}", logged());
+    }
+}
+
+#[test]
+fn messages_of_a_mount_go_to_the_log_of_the_machine() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    let log = std::os::unix::net::UnixDatagram::bind(scratch.join("log")).unwrap();
+    log.set_read_timeout(Some(crate::program::PATIENCE)).unwrap();
+    let _mounted = Mounted(&dir);
+    stopped(&image, &dir, &args!["--syslog", scratch.join("log")]);
+    run("umount", &[&dir]).must_succeed();
+    let mut messages = Vec::new();
+    let mut bytes = [0; 4096];
+    while !messages.iter().any(|text: &String| text.contains("ended with an error") || text.contains("left out")) {
+        let len = match log.recv(&mut bytes) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            received => received.expect("a message"),
+        };
+        messages.push(String::from_utf8(bytes[..len].to_vec()).unwrap());
+    }
+    assert!(
+        messages.iter().any(|text| text.starts_with("<30>extant[") && text.contains("is mounted at")),
+        "{messages:?}"
+    );
+    assert!(
+        messages.iter().any(|text| text.starts_with("<27>extant[") && text.contains("nothing is changed")),
+        "{messages:?}"
+    );
+}
+
+/// Fills a file until there is no space, as a user.
+fn fill(user: u32, file: &Path) {
+    let script = format!("exec dd if=/dev/zero of={} bs=64k conv=fsync", file.display());
+    let id = user.to_string();
+    let printed = run("setpriv", &["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", &script]);
+    assert!(printed.code != 0 && printed.errors().contains("No space left"), "{printed}");
+}
+
+#[test]
+fn root_and_the_user_that_the_superblock_names_use_reserved_blocks() {
+    const USER: u32 = 65534;
+    for (options, allowed) in [("nodelalloc", 0), ("delalloc", 0), ("nodelalloc", USER), ("delalloc", USER)] {
+        let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-m", "10"]);
+        run("tune2fs", &["-u".as_ref(), allowed.to_string().as_ref(), image.path().as_os_str()]).must_succeed();
+        let reserved = json(&args!["info", image.path()])["reserved_blocks"].as_u64().unwrap();
+        let server = Server::start(image.path(), &format!("rw,{options},allow_other"));
+        let users = server.dir().join("users");
+        std::fs::create_dir(&users).unwrap();
+        std::os::unix::fs::chown(&users, Some(USER), Some(USER)).unwrap();
+        let free = || {
+            let usage = json(&args!["stats", server.dir()])["usage"].clone();
+            (usage["free_blocks"].as_u64().unwrap(), usage["available_blocks"].as_u64().unwrap())
+        };
+        let (before, available) = free();
+        assert!(before - available >= reserved, "statfs tells users of what they may use");
+        fill(USER, &users.join("f"));
+        let (left, available) = free();
+        assert_eq!(left < reserved / 2, allowed == USER, "{options}, {allowed}: {left} of {reserved} left to the user");
+        assert_eq!(available, 0, "{options}, {allowed}");
+        fill(0, &server.dir().join("f"));
+        let (left, _) = free();
+        assert!(left < reserved / 2, "{options}, {allowed}: {left} of {reserved} left to root");
+        server.unmount();
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn root_puts_files_into_reserved_blocks() {
+    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-m", "20"]);
+    let usage = json(&args!["info", image.path()])["usage"].clone();
+    let blocks = |field: &str| usage[field].as_u64().unwrap();
+    let scratch = Scratch::new();
+    let file = scratch.join("f");
+    let len = (blocks("available_blocks") + (blocks("free_blocks") - blocks("available_blocks")) / 2) * 4096;
+    std::fs::write(&file, vec![7; len as usize]).unwrap();
+    done(&args!["put", image.path(), &file, "/f"]);
+    image.assert_clean();
 }

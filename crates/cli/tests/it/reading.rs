@@ -1,7 +1,7 @@
 //! Commands that read, on images that mke2fs made.
 
 use crate::args;
-use crate::program::{done, json};
+use crate::program::{EXTANT, done, json, refused};
 use extant_testkit::tree::{Plan, Shape};
 use extant_testkit::{FEATURE_SETS, FeatureSet, Image, Scratch};
 use serde_json::Value;
@@ -118,4 +118,52 @@ fn trees_of_the_kernel_are_found_whole() {
     assert_eq!(of("fifo"), 2);
     assert!(of("symlink") > 0 && of("block device") > 0);
     assert!(matches!(found[0]["mtime"]["nsec"], Value::Number(_)));
+}
+
+#[test]
+fn symlinks_are_shown_themselves_where_ls_and_find_do() {
+    let (_scratch, image) = filled();
+    done(&args!["ln", "-s", image.path(), "nowhere", "/dangling"]);
+    done(&args!["ln", "-s", image.path(), "a", "/to_dir"]);
+    let said = |words: &[&str]| {
+        let words = words.iter().map(std::ffi::OsString::from);
+        let mut words: Vec<_> = words.collect();
+        words.insert(1, image.path().into());
+        done(&words).text()
+    };
+    assert!(said(&["ls", "/dangling", "-l"]).ends_with("/dangling -> nowhere\n"));
+    assert!(said(&["ls", "/dangling"]).ends_with("/dangling\n"));
+    assert!(said(&["ls", "/to_dir", "-l"]).starts_with("lrwxrwxrwx"));
+    assert!(said(&["ls", "/to_dir", "-d"]).ends_with("/to_dir\n"));
+    assert!(said(&["ls", "/to_dir/", "-l"]).contains("hello"));
+    assert_eq!(said(&["ls", "/to_dir"]), "again\nb\nhello\n");
+    assert_eq!(json(&args!["ls", "-d", image.path(), "/to_dir"])[0]["type"], "symlink");
+    assert_eq!(said(&["find", "/dangling"]), "/dangling\n");
+    assert_eq!(said(&["find", "/to_dir"]), "/to_dir\n");
+    assert!(said(&["find", "/to_dir/"]).contains("/to_dir/hello"));
+    assert!(said(&["du", "/dangling"]).contains("/dangling"));
+}
+
+#[test]
+fn get_writes_content_to_standard_output() {
+    let (scratch, image) = filled();
+    let script = format!("cd {}; {EXTANT} get {} /a/hello -", scratch.path().display(), image.path().display());
+    let printed = extant_testkit::tool::run("sh", &["-c", &script]).must_succeed();
+    assert_eq!(printed.text(), "hello, world\n");
+    assert!(!scratch.join("-").exists());
+    refused(&args!["get", image.path(), "/a", "-"], 2, "--tar -");
+    refused(&args!["get", image.path(), "/link", "-"], 2, "only a file's content");
+}
+
+#[test]
+fn a_label_cannot_forge_lines() {
+    let (_scratch, image) = filled();
+    let mut bytes = image.bytes();
+    bytes[1024 + 0x78..][..16].copy_from_slice(b"a\nState clean\x1b[\0");
+    image.leave_unjudged("the superblock's checksum is of the old label");
+    std::fs::write(image.path(), &bytes).unwrap();
+    extant_testkit::debugfs::write(image.path(), "set_super_value mnt_count 1");
+    let text = done(&args!["info", image.path()]).text();
+    assert_eq!(text.lines().filter(|line| line.starts_with("State")).count(), 1, "{text}");
+    assert!(text.contains("a\\nState clean\\u{1b}["), "{text}");
 }

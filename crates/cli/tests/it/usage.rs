@@ -76,3 +76,59 @@ fn a_closed_pipe_is_no_panic() {
     let printed = extant_testkit::tool::run("sh", &["-c", &script]);
     assert!(!printed.errors().contains("panicked"), "{printed}");
 }
+
+#[test]
+fn failures_are_json_documents_where_those_are_wanted() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let failed = |args: &[std::ffi::OsString], code: i32| -> serde_json::Value {
+        let mut all = args.to_vec();
+        all.push("--json".into());
+        let printed = extant(&all);
+        assert_eq!(printed.code, code, "{printed}");
+        let document: serde_json::Value =
+            serde_json::from_slice(&printed.stdout).unwrap_or_else(|e| panic!("{e}: {printed}"));
+        assert_eq!(document["error"]["exit_code"], code, "{document}");
+        document
+    };
+    let missing = &failed(&args!["ls", image.path(), "/missing"], 1)["error"];
+    assert_eq!((&missing["path"], &missing["errno"]), (&"/missing".into(), &2.into()), "{missing}");
+    assert!(missing["message"].as_str().unwrap().contains("no such file"), "{missing}");
+    let absent = &failed(&args!["info", "/no/such/image"], 1)["error"];
+    assert_eq!(
+        (&absent["code"], &absent["path"], &absent["errno"]),
+        (&"io".into(), &"/no/such/image".into(), &2.into())
+    );
+    assert_eq!(failed(&args!["mkfs", "/no/such/image"], 2)["error"]["code"], "usage");
+    assert_eq!(failed(&args!["ls", "--nonsense"], 2)["error"]["code"], "usage");
+    let mounted = &failed(&args!["mount", image.path(), "/no/such/dir"], 1)["error"];
+    assert!(mounted["message"].as_str().unwrap().contains("/no/such/dir"), "{mounted}");
+    let removed = failed(&args!["rm", image.path(), "/missing", "/lost+found"], 1);
+    assert_eq!(removed["errors"][0]["errno"], 2, "{removed}");
+    assert_eq!(removed["changed"], serde_json::json!([]), "{removed}");
+    let made = failed(&args!["mkdir", image.path(), "/made", "/missing/made"], 1);
+    assert_eq!(made["changed"][0]["path"], "/made", "{made}");
+    assert_eq!(made["error"]["path"], "/missing/made", "{made}");
+    // A superblock that is damaged has its place.
+    let mut bytes = image.bytes();
+    bytes[1024 + 4] ^= 1;
+    std::fs::write(image.path(), &bytes).unwrap();
+    let corrupt = &failed(&args!["info", image.path()], 1)["error"];
+    assert_eq!((&corrupt["code"], &corrupt["errno"]), (&"corrupt".into(), &117.into()), "{corrupt}");
+    assert_eq!(
+        (&corrupt["place"]["structure"], &corrupt["place"]["field"]),
+        (&"superblock".into(), &"checksum".into())
+    );
+    bytes[1024 + 4] ^= 1;
+    std::fs::write(image.path(), &bytes).unwrap();
+}
+
+#[test]
+fn help_of_mount_has_its_options() {
+    for arguments in [&args!["help", "mount"][..], &args!["mount", "--help"]] {
+        let help = done(arguments).text();
+        for option in ["journal_path=", "errors=", "transport=", "allow_idmap", "noblkdev", "nostrictatime", "delalloc"]
+        {
+            assert!(help.contains(option), "{option} in {help}");
+        }
+    }
+}

@@ -10,6 +10,7 @@ use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, MapCache, Run, State};
 use crate::store::Store;
+use crate::volume::uses_reserve;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
@@ -98,7 +99,8 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
     let len = len.saturating_add(offset);
     let purpose = purpose(st, inode);
     // Relaxed: a switch that guards nothing.
-    let privileged = purpose == Purpose::Data && st.pool.use_reserve.load(Ordering::Relaxed);
+    let reserve = st.pool.use_reserve.load(Ordering::Relaxed) || uses_reserve();
+    let privileged = purpose == Purpose::Data && reserve;
     Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 

@@ -6,12 +6,13 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::{self, MapShape};
 use crate::inode::{Inode, Work};
 use crate::store::Store;
+use crate::volume::uses_reserve;
 use extant_format::features::Incompat;
 use extant_sync::atomic::Ordering;
 
-/// Whether file data may use root's reserve.
+/// Whether file data may use root's reserve: all of it, or that of this thread's caller.
 pub(super) fn privileged(st: &Store) -> bool {
-    st.pool.use_reserve.load(Ordering::Relaxed)
+    st.pool.use_reserve.load(Ordering::Relaxed) || uses_reserve()
 }
 
 /// Whether the error is a lack of space, or of space that the owners may use: what was done before it counts.

@@ -2,13 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::extent::raw;
-use extant_blocks::BlockDevice;
+use extant_blocks::{BlockDevice, SignatureKind, identify};
 use extant_format::error::Corrupt;
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::group_desc::GroupDesc;
 use extant_format::inode as disk;
 use extant_format::quota::QuotaKind;
-use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::superblock::{Geometry, MAGIC_FIELD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::{GroupNr, InodeNr};
 use extant_journal::{Log, LogExtent, LogPlace};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use std::sync::Arc;
 pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     if dev.len() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
         let short = Corrupt::new("image, too short for a superblock").field("bytes").found(dev.len());
-        return Err(short.into());
+        return Err(identify(dev).map_or_else(|| short.into(), Error::Foreign));
     }
     let mut bytes = [0; SUPERBLOCK_SIZE];
     dev.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
-    let sb = Superblock::parse(&bytes)?;
+    let sb = Superblock::parse(&bytes).map_err(|e| name_foreign(dev, e))?;
     super::features::access(&sb.features())?;
     if sb.incompat().contains(Incompat::CASEFOLD) && !crate::dir::can_fold(sb.encoding()) {
         return Err(Error::Unsupported(format!("casefold with names in encoding {}", sb.encoding())));
@@ -36,6 +36,13 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
             .expected(dev.len() / u64::from(geo.block_size))
             .into()),
     }
+}
+
+/// The error of a superblock with another magic number, which names what else the device holds, if that is known.
+fn name_foreign(dev: &dyn BlockDevice, error: Corrupt) -> Error {
+    let is_magic = error.field_name() == Some(MAGIC_FIELD);
+    let found = is_magic.then(|| identify(dev)).flatten().filter(|found| found.kind != SignatureKind::Ext);
+    found.map_or_else(|| error.into(), Error::Foreign)
 }
 
 /// Writes the superblock past all caches, and makes it durable.

@@ -15,7 +15,7 @@ mod threads;
 
 pub use freeze::Frozen;
 pub use options::{OpenOptions, image_spec};
-pub use report::{FsStats, Recovery};
+pub use report::{FsStats, Health, Recovery};
 
 use crate::error::{Errno, Error, Result};
 use crate::mkfs;

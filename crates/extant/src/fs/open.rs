@@ -59,7 +59,7 @@ fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<F
     if !write || !sb.incompat().contains(Incompat::MMP) {
         return open_claimed(mounted, geo, &sb, options, write, recovery);
     }
-    let mmp = Mmp::claim(mounted.clone(), &sb, &geo)?;
+    let mmp = Mmp::claim(mounted.clone(), &sb, &geo, options.interrupt.as_deref())?;
     match open_claimed(mounted, geo, &sb, options, write, recovery) {
         Ok(mut fs) => {
             let store = Arc::downgrade(&fs.ops.vfs.st);
@@ -86,7 +86,18 @@ fn open_claimed(
 ) -> Result<Fs> {
     let external_log = external_log(options, write)?;
     let log_device = external_log.clone().map(|log| -> Arc<dyn BlockDevice> { log });
-    let (dev, log) = recover(mounted.clone(), log_device.as_ref(), &geo, sb, options, write, &mut recovery)?;
+    recovery.was_in_use =
+        sb.incompat().contains(Incompat::RECOVER) || sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
+    let recovered = recover(mounted.clone(), log_device.as_ref(), &geo, sb, options, write, &mut recovery);
+    let (dev, log) = match recovered {
+        Err(e @ (Error::Corrupt(_) | Error::Io(_))) if !write && options.skip_damaged_log => {
+            recovery.journal = None;
+            recovery.in_memory = false;
+            recovery.log_skipped = Some(e.to_string());
+            (mounted.clone() as Arc<dyn BlockDevice>, None)
+        }
+        other => other?,
+    };
     let (sb, _) = boot::superblock(&*dev)?;
     if !write {
         let mut fs = assemble((dev, mounted), &sb, sb.clone(), None, options, recovery)?;
@@ -329,8 +340,10 @@ fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, optio
         // Whoever writes first decides how bytes above 127 are hashed in names.
         sb.set_flags(sb.flags() | if UNSIGNED_CHARS { SuperFlags::UNSIGNED_HASH } else { SuperFlags::SIGNED_HASH });
     }
-    sb.set_mtime(superblock_seconds(&*options.clock));
-    sb.set_mnt_count(sb.mnt_count().saturating_add(1));
+    if options.count_mount {
+        sb.set_mtime(superblock_seconds(&*options.clock));
+        sb.set_mnt_count(sb.mnt_count().saturating_add(1));
+    }
     if let Some(path) = &options.mount_point {
         sb.set_last_mounted(path.as_bytes());
     }

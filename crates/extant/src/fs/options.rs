@@ -2,14 +2,16 @@
 
 use super::memory::{MIN_MEMORY, default_memory};
 use crate::alloc::MAX_AGGRESSION;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::PlugPolicy;
 use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, ImageSpec, Place, parse_image_spec};
 use extant_format::superblock::ErrorPolicy;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// How long to wait at most for another program to let go of an image.
@@ -26,7 +28,10 @@ const MIN_COMMIT_INTERVAL: Duration = Duration::from_millis(10);
 pub struct OpenOptions {
     pub(crate) read_only: bool,
     pub(crate) no_recovery: bool,
+    pub(crate) skip_damaged_log: bool,
+    pub(crate) count_mount: bool,
     pub(crate) wait: bool,
+    pub(crate) interrupt: Option<Arc<AtomicBool>>,
     pub(crate) claimed: bool,
     pub(crate) direct_io: bool,
     pub(crate) commit_interval: Duration,
@@ -59,7 +64,10 @@ impl Default for OpenOptions {
         OpenOptions {
             read_only: false,
             no_recovery: false,
+            skip_damaged_log: false,
+            count_mount: true,
             wait: false,
+            interrupt: None,
             direct_io: false,
             commit_interval: COMMIT_INTERVAL,
             errors: None,
@@ -101,9 +109,34 @@ impl OpenOptions {
         self
     }
 
+    /// If the journal is damaged, a file system that is opened for reading is shown without it, instead of being refused;
+    /// [`Recovery::log_skipped`](crate::Recovery::log_skipped) says so. Opening for writing is refused all the same.
+    pub fn skip_damaged_log(mut self, yes: bool) -> Self {
+        self.skip_damaged_log = yes;
+        self
+    }
+
+    /// Whether opening for writing counts as a mount in the superblock (time, number, place); it does by default. A recovery does not.
+    pub fn count_mount(mut self, yes: bool) -> Self {
+        self.count_mount = yes;
+        self
+    }
+
+    /// Whether the options ask for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Wait for another program to let go of the image, instead of failing.
     pub fn wait(mut self, yes: bool) -> Self {
         self.wait = yes;
+        self
+    }
+
+    /// Ends waits of the opening with EINTR once another thread sets the flag: for another program, and for another host, which takes minutes
+    /// where multiple mount protection says so.
+    pub fn interrupt(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.interrupt = Some(flag);
         self
     }
 
@@ -270,7 +303,11 @@ impl OpenOptions {
     fn open_device(&self, image: &ImageSpec, read_only: bool, claimed: bool) -> Result<Arc<dyn BlockDevice>> {
         let how = extant_blocks::OpenOptions::from_spec(image).read_only(read_only).direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);
-        Ok(Arc::new(how.claimed(claimed).wait(patience).open().map_err(Error::Io)?))
+        let how = how.claimed(claimed).wait(patience).interrupt(self.interrupt.clone());
+        Ok(Arc::new(how.open().map_err(|error| match error.kind() {
+            ErrorKind::Interrupted => Errno::Intr.into(),
+            _ => Error::Io(error),
+        })?))
     }
 }
 

@@ -5,8 +5,10 @@ use crate::inode::PoolStats;
 use crate::ops::{Operations, OrphanReport};
 use crate::orphan::OrphanStats;
 use extant_blocks::CacheStats;
+use extant_format::superblock::ErrorRecord;
 use extant_journal::Stats as JournalStats;
 use extant_journal::recovery::Outcome;
+use extant_sync::atomic::Ordering;
 
 /// What opening had to mend.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +17,11 @@ pub struct Recovery {
     pub journal: Option<Outcome>,
     /// Whether the journal held something though the superblock said that nothing had to be recovered: it was emptied.
     pub log_emptied: bool,
+    /// Whether the superblock said that the file system was in use: it was not unmounted.
+    pub was_in_use: bool,
+    /// Why the journal was left alone, where [`OpenOptions::skip_damaged_log`](crate::OpenOptions::skip_damaged_log) allows that: its changes
+    /// are missing.
+    pub log_skipped: Option<String>,
     /// Whether the replay went into memory only.
     pub in_memory: bool,
     /// What was done with orphan records.
@@ -23,9 +30,46 @@ pub struct Recovery {
     pub read_only: Option<String>,
 }
 
+/// Whether a live file system can be changed, and the errors that its superblock has recorded.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Nothing can be changed: asked for, or after an error.
+    pub read_only: bool,
+    /// It was shut down.
+    pub shut_down: bool,
+    /// The journal was aborted.
+    pub journal_aborted: bool,
+    /// An error of the file system's own structures ends all changes.
+    pub stops_on_error: bool,
+    /// Errors since the last check.
+    pub errors: u32,
+    /// The first of them.
+    pub first_error: Option<ErrorRecord>,
+    /// The last of them.
+    pub last_error: Option<ErrorRecord>,
+}
+
+impl Health {
+    fn of(ops: &Operations) -> Health {
+        let (st, sb) = (ops.st(), ops.st().groups.superblock());
+        let journal_aborted = st.journal.is_aborted();
+        Health {
+            read_only: st.read_only.load(Ordering::Acquire) || journal_aborted,
+            shut_down: st.is_shut_down(),
+            journal_aborted,
+            stops_on_error: st.stop_on_error,
+            errors: sb.error_count(),
+            first_error: sb.first_error(),
+            last_error: sb.last_error(),
+        }
+    }
+}
+
 /// Counters of all rooms.
 #[derive(Clone, Debug)]
 pub struct FsStats {
+    /// State and errors.
+    pub health: Health,
     /// Space.
     pub usage: Usage,
     /// Free-space trees.
@@ -66,6 +110,7 @@ impl FsStats {
         let st = ops.st();
         let (inodes_ahead, inodes_ahead_used) = ops.vfs.ahead.counts();
         FsStats {
+            health: Health::of(ops),
             usage: ops.usage(),
             space: st.alloc.space_stats(),
             inodes_cached: ops.vfs.inodes.len(),

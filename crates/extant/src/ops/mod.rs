@@ -18,6 +18,7 @@ mod quota;
 mod readdir;
 mod rename;
 mod replay;
+mod reserve;
 mod search;
 mod trim;
 mod unlink;

@@ -410,7 +410,7 @@ impl Operations {
         let st = self.st();
         if matches!(why, Error::Corrupt(_) | Error::Io(_)) {
             st.groups.note(why);
-            st.obey_error_policy();
+            st.obey_error_policy(why);
         }
     }
 

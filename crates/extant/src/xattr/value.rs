@@ -293,7 +293,7 @@ impl Values {
                 Err(e @ Error::Corrupt(_)) => {
                     tracing::error!(ino = owner.ino.0, "the inode of an attribute's value is left behind: {e}");
                     st.groups.note(&e);
-                    st.obey_error_policy();
+                    st.obey_error_policy(&e);
                 }
                 Err(e) => return Err(e),
             }
@@ -352,7 +352,7 @@ impl Opened {
         if count == 0 && !old_form {
             return Err(wrong("reference count").found(0u32).into());
         }
-        if size > u64::from(SIZE_MAX) {
+        if size > SIZE_MAX as u64 {
             return Err(wrong("size").found(size).into());
         }
         if !st.alloc.inode_in_use(ea.ino)? {

@@ -20,6 +20,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// The magic number of the superblock.
 pub const SUPERBLOCK_MAGIC: u16 = 0xEF53;
 
+/// How an error names the magic number, which is wrong where there is no superblock.
+pub const MAGIC_FIELD: &str = "magic";
+
 /// The only checksum algorithm: CRC-32C.
 pub const CHECKSUM_TYPE_CRC32C: u8 = 1;
 
@@ -178,7 +181,7 @@ impl Superblock {
         let (raw, _) = RawSuperblock::read_from_prefix(bytes)
             .map_err(|_| Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64).expected(1024u64))?;
         if raw.magic.get() != SUPERBLOCK_MAGIC {
-            let error = Corrupt::new(STRUCTURE).field("magic");
+            let error = Corrupt::new(STRUCTURE).field(MAGIC_FIELD);
             return Err(error.found(raw.magic.get()).expected(SUPERBLOCK_MAGIC));
         }
         Ok(Superblock { raw: Box::new(raw) })

@@ -53,6 +53,8 @@ pub struct Server {
     done: Sender<Result<(), Error>>,
     stats: Pages,
     interrupts: Arc<Interrupts>,
+    /// The options of the mount, for the counters.
+    options: String,
     /// Who mounted it.
     owner: u32,
     /// The image was opened for reading only.
@@ -80,6 +82,7 @@ impl Server {
             done,
             stats: Pages::default(),
             interrupts: Arc::default(),
+            options: options.shown_options.clone(),
             owner: nix::unistd::geteuid().as_raw(),
             read_only,
         };
@@ -387,7 +390,8 @@ impl Service for Server {
         guarded(|| {
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
-            self.ops.allocate(&node, Self::falloc(mode)?, offset, length)?;
+            let mode = Self::falloc(mode)?;
+            self.with_reserve_for(who, || self.ops.allocate(&node, mode, offset, length))?;
             match is_capable(who, Capability::FileSetId) {
                 true => Ok(()),
                 false => self.drop_privileges(who, &node),

@@ -19,6 +19,12 @@ fn keeps_group(who: Who, gid: u32) -> bool {
     is_member(who, gid) || is_capable(who, Capability::FileSetId)
 }
 
+/// The owner of a file, as far as its ids tell.
+fn owner(node: &Node) -> Who {
+    let attr = node.attr();
+    Who { uid: attr.uid, gid: attr.gid, pid: 0 }
+}
+
 impl Server {
     pub(super) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
         self.ops.node(disk_ino(ino))
@@ -183,10 +189,12 @@ impl Server {
             true => self.ops.write_direct(&node, offset, data, strip),
             false => self.ops.without_limits(|| self.ops.write_direct(&node, offset, data, strip)),
         };
-        let mut len = write(offset, data)?;
+        // For the same reason it is the file's owner by whom the use of reserved blocks is judged.
+        let writer = if from_cache { owner(&node) } else { who };
+        let mut len = self.with_reserve_for(writer, || write(offset, data))?;
         // The kernel's cache does not look at how much was written: what is left goes in as well, or it is an error.
         while from_cache && len < data.len() {
-            match write(offset + len as u64, &data[len..])? {
+            match self.with_reserve_for(writer, || write(offset + len as u64, &data[len..]))? {
                 0 => return Err(Errno::Io.into()),
                 more => len += more,
             }
@@ -195,6 +203,22 @@ impl Server {
             self.notices.blocks(ino);
         }
         Ok(len)
+    }
+
+    /// Runs `f`, which may use the reserved blocks if the superblock lets the caller. By a capability he may too, which costs a look at
+    /// `/proc`: so only what lacks space is tried again with it.
+    pub(super) fn with_reserve_for<T>(&self, who: Who, f: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        if who.uid == 0 || self.ops.reserve_is_for(who.uid, |group| group == who.gid) {
+            return self.ops.with_reserve(f);
+        }
+        match f() {
+            Err(e) if e.is(Errno::NoSpc) && self.reaches_reserve(who) => self.ops.with_reserve(f),
+            other => other,
+        }
+    }
+
+    fn reaches_reserve(&self, who: Who) -> bool {
+        self.ops.reserve_is_for(who.uid, |group| is_member(who, group)) || is_capable(who, Capability::SysResource)
     }
 
     /// Notes an access; true if the kernel's times are old now, which it is told soon.
@@ -289,7 +313,7 @@ impl Server {
     /// A page of the counters, on the root directory, for administrators and for the user who mounted it.
     pub(super) fn stats_page(&self, who: Who, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.may_control(who, ino)?;
-        self.stats.page(input, || stats::document(&self.ops)).ok_or(Errno::Inval.into())
+        self.stats.page(input, || stats::document(&self.ops, &self.options)).ok_or(Errno::Inval.into())
     }
 
     /// Sets a tunable, on the root directory, for administrators and for the user who mounted it.
