@@ -292,9 +292,9 @@ fn inodes_run_out(setup: Setup, copy: &mut Copy) {
 fn the_smallest_log_has_room_for_each_operation() {
     const KINDS: [(&str, &str); 3] = [("ext3", ""), ("ext4", ""), ("ext4", ",bigalloc")];
     for (kind, features) in KINDS {
-        for (groups, per_group) in [(8u64, 2048u64), (128, 256), (2048, 256)] {
+        for (groups, per_group) in [(8u64, 2048u64), (128, 256), (128, 8192), (2048, 256)] {
             // Groups of clusters cannot be as small.
-            let per_group = if features.is_empty() { per_group } else { per_group * 16 };
+            let per_group = if features.is_empty() || per_group > 4096 { per_group } else { per_group * 16 };
             let what = format!("{kind}{features}, {groups} groups");
             let features = format!("^resize_inode{features}");
             let size = per_group.to_string();
