@@ -10,9 +10,10 @@ use crate::tid::Tid;
 use extant_blocks::{Buffer, BufferWrite};
 use extant_sync::levels::{self, Entered};
 use extant_sync::{Arc, Level, shard_index};
+use std::thread::panicking;
 
 /// An open handle: what is changed through it becomes durable as a whole, with everything else in its transaction. It
-/// belongs to the thread that started it. Dropping it stops it.
+/// belongs to the thread that started it. Dropping it stops it; if a panic drops it, the journal is aborted.
 #[must_use]
 pub struct Handle<'a> {
     core: &'a Arc<Core>,
@@ -23,6 +24,8 @@ pub struct Handle<'a> {
     /// Counts what may have been a change.
     changes: u64,
     sync: bool,
+    /// The thread panicked before it started the handle.
+    panicked: bool,
     /// `None` only while the handle is between two transactions.
     level: Option<Entered>,
 }
@@ -32,7 +35,16 @@ impl<'a> Handle<'a> {
         let level = levels::enter(Level::Handle);
         let shard = shard_index();
         enter(core, shard, credits)?;
-        Ok(Handle { core, tid: core.running(), shard, credits, changes: 0, sync: false, level: Some(level) })
+        Ok(Handle {
+            core,
+            tid: core.running(),
+            shard,
+            credits,
+            changes: 0,
+            sync: false,
+            panicked: panicking(),
+            level: Some(level),
+        })
     }
 
     /// The transaction.
@@ -201,6 +213,11 @@ impl<'a> Handle<'a> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
+        // An operation that panicked may be half-done. The transaction can be committed once its last handle has left it, so it is
+        // stopped before.
+        if panicking() && !self.panicked && self.level.is_some() {
+            self.core.abort_of_panic("a thread panicked in the middle of a change");
+        }
         self.leave();
     }
 }

@@ -14,6 +14,7 @@ use crate::tid::Tid;
 use extant_blocks::Cache;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use extant_sync::{Arc, CachePadded, OnceLock, Weak, thread};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 const EIO: i32 = 5;
@@ -180,13 +181,21 @@ impl Core {
         self.stop();
         if let Some(logged) = &self.logged
             && self.check_crash().is_ok()
-            && let Err(error) = logged.space.record_error(why.errno())
         {
-            tracing::warn!(%error, "the journal superblock could not take the error number");
+            // This may be the end of a panic, so none may come of it.
+            let recorded = catch_unwind(AssertUnwindSafe(|| logged.space.record_error(why.errno())));
+            if !matches!(recorded, Ok(Ok(()))) {
+                tracing::warn!("the journal superblock could not take the error number");
+            }
         }
         if let Some(client) = self.client.get().and_then(Weak::upgrade) {
             client.aborted(&why);
         }
+    }
+
+    /// Aborts after a panic, which may have left something half-done.
+    pub fn abort_of_panic(&self, what: &str) {
+        self.abort(Error::Client { errno: EIO, message: what.to_owned() });
     }
 
     /// Ends handles to come, waits, and threads.
@@ -205,8 +214,7 @@ pub(crate) struct AbortOnPanic<'a>(pub &'a Core);
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            let message = "a journal thread panicked".to_owned();
-            self.0.abort(Error::Client { errno: EIO, message });
+            self.0.abort_of_panic("a journal thread panicked");
         }
     }
 }

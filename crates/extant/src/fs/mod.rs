@@ -21,7 +21,7 @@ use crate::error::{Errno, Error, Result};
 use crate::mkfs;
 use crate::mmp::Mmp;
 use crate::ops::{Anchor, Node, Operations};
-use extant_blocks::{BlockDevice, ImageSpec, MountedDevice};
+use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, MountedDevice};
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::{State, Superblock};
 use extant_format::types::FileType;
@@ -69,9 +69,9 @@ impl Fs {
         Self::open_device(options.device_of(image)?, options)
     }
 
-    /// Opens whatever is on a device.
+    /// Opens whatever is on a device. A panic of the device counts as an I/O error.
     pub fn open_device(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
-        open::open(dev, options)
+        open::open(Arc::new(GuardedDevice::new(dev)), options)
     }
 
     /// Makes a file system on a device and opens it.

@@ -6,7 +6,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::PlugPolicy;
 use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
-use extant_blocks::{BlockDevice, ImageSpec, Place, parse_image_spec};
+use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, Place, parse_image_spec};
 use extant_format::superblock::ErrorPolicy;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -277,7 +277,7 @@ impl OpenOptions {
 
     /// The device of an external journal.
     pub fn journal_on(mut self, device: Arc<dyn BlockDevice>) -> Self {
-        self.journal = Some(Journal::Device(device));
+        self.journal = Some(Journal::Device(Arc::new(GuardedDevice::new(device))));
         self
     }
 

@@ -1,10 +1,16 @@
 //! Stopping a file system in use as a power cut would (FS_IOC_SHUTDOWN), for those who test what outlives one.
 
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::ops::Operations;
 use extant_sync::atomic::Ordering;
 
 impl Operations {
+    /// Aborts the journal and refuses changes from now on, after a panic of code that used the file system: a change may be
+    /// half-done, and is not to become durable.
+    pub fn stop_changes(&self, why: &str) {
+        self.st().give_up(&Error::Io(std::io::Error::other(why.to_owned())));
+    }
+
     /// Commits what was done so far, then stops: nothing more reaches the device, not even by the unmount, and the next opening
     /// recovers. From then on changes and syncs fail with EIO. Content that is only in pages is lost. Does nothing if nothing may be
     /// changed anyway.

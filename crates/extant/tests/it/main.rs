@@ -28,6 +28,7 @@ mod nokey;
 mod numbers;
 mod order;
 mod orphans;
+mod panics;
 mod prealloc;
 mod quota;
 mod races;

@@ -8,12 +8,13 @@ mod work;
 use crate::cached::Writers;
 use crate::caller::{Capability, is_capable};
 use crate::control::{self, Pages};
+use crate::convert::errno;
 use crate::convert::{disk_ino, file_attr, kind, protocol_ino};
 use crate::interrupts::Interrupts;
 use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
-use crate::reply::guarded;
+use crate::reply::caught;
 use crate::service::{Answer, Change, Data, Entry, Listed, Service, Tell, Wants, Who};
 use crate::stats;
 use extant::{
@@ -88,6 +89,17 @@ impl Server {
         };
         Ok((server, outcome))
     }
+
+    /// Runs a handler. A panic becomes EIO, and nothing is changed any more: what it left half-done is not to become durable.
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Answer<T> {
+        caught(work).map_or_else(
+            || {
+                self.ops.stop_changes("a request's handler panicked");
+                Err(fuser::Errno::EIO)
+            },
+            |done| done.map_err(|e| errno(&e)),
+        )
+    }
 }
 
 fn writes(flags: i32) -> bool {
@@ -125,7 +137,7 @@ impl Service for Server {
     }
 
     fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>> {
-        guarded(|| {
+        self.guarded(|| {
             let dir = self.node(parent)?;
             // By the dots the kernel asks for what a handle names, which may be no directory, and for what that is in.
             let found = match name {
@@ -145,7 +157,7 @@ impl Service for Server {
         if self.writers.forgotten(ino) {
             self.notices.forgotten(ino);
         }
-        let forgotten = guarded(|| self.ops.forget(disk_ino(ino), lookups));
+        let forgotten = self.guarded(|| self.ops.forget(disk_ino(ino), lookups));
         if forgotten.is_err() {
             // Of an entry whose inode could not be had, or one that was lost.
             tracing::warn!(ino = ino.0, "the kernel forgot an inode that is not known");
@@ -153,7 +165,7 @@ impl Service for Server {
     }
 
     fn attr(&self, ino: INodeNo, open: bool) -> Answer<FileAttr> {
-        guarded(|| {
+        self.guarded(|| {
             // Of an open file the kernel asks before it accepts a write.
             if open && self.writeback {
                 self.check_room(ino)?;
@@ -163,18 +175,18 @@ impl Service for Server {
     }
 
     fn attr_and_birth(&self, ino: INodeNo) -> Answer<(FileAttr, Option<Timestamp>)> {
-        guarded(|| {
+        self.guarded(|| {
             let attr = self.node(ino)?.attr();
             Ok((self.file_attr(&attr), attr.crtime))
         })
     }
 
     fn set_attr(&self, who: Who, ino: INodeNo, change: Change) -> Answer<FileAttr> {
-        guarded(|| self.change(who, ino, change))
+        self.guarded(|| self.change(who, ino, change))
     }
 
     fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>> {
-        guarded(|| {
+        self.guarded(|| {
             let node = self.node(ino)?;
             self.note_access(ino, &node);
             self.ops.read_link(&node)
@@ -182,11 +194,11 @@ impl Service for Server {
     }
 
     fn make(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, what: New<'_>) -> Answer<Entry> {
-        guarded(|| self.make_node(who, at, mode, umask, what))
+        self.guarded(|| self.make_node(who, at, mode, umask, what))
     }
 
     fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
-        guarded(|| {
+        self.guarded(|| {
             let (node, made) = self.create_or_open(who, at, mode, umask, flags)?;
             if writes(flags) {
                 self.writers.open(made.attr.ino);
@@ -197,7 +209,7 @@ impl Service for Server {
     }
 
     fn create_nameless(&self, who: Who, dir: INodeNo, mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
-        guarded(|| {
+        self.guarded(|| {
             let caller = Caller { uid: who.uid, gid: who.gid, umask: umask as u16 };
             // The engine's own hold is the kernel's lookup.
             let node = self.ops.create_nameless(&caller, &self.node(dir)?, (mode & 0o7777) as u16)?;
@@ -213,22 +225,22 @@ impl Service for Server {
     }
 
     fn unlink(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
-        guarded(|| self.ops.unlink(&self.node(parent)?, name))
+        self.guarded(|| self.ops.unlink(&self.node(parent)?, name))
     }
 
     fn rmdir(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
-        guarded(|| self.ops.rmdir(&self.node(parent)?, name))
+        self.guarded(|| self.ops.rmdir(&self.node(parent)?, name))
     }
 
     fn rename(&self, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()> {
-        guarded(|| {
+        self.guarded(|| {
             let flags = Rename::from_bits(flags).ok_or(Errno::Inval)?;
             self.ops.rename(&self.node(from.0)?, from.1, &self.node(to.0)?, to.1, flags)
         })
     }
 
     fn link(&self, ino: INodeNo, parent: INodeNo, name: &[u8]) -> Answer<Entry> {
-        guarded(|| {
+        self.guarded(|| {
             let node = self.node(ino)?;
             self.ops.link(&node, &self.node(parent)?, name)?;
             self.entry(&node)
@@ -236,7 +248,7 @@ impl Service for Server {
     }
 
     fn open(&self, ino: INodeNo, flags: i32) -> Answer<()> {
-        guarded(|| {
+        self.guarded(|| {
             let node = self.node(ino)?;
             self.check_open(&node, flags)?;
             if writes(flags) {
@@ -253,7 +265,7 @@ impl Service for Server {
     }
 
     fn release(&self, ino: INodeNo, flags: i32) -> Answer<()> {
-        guarded(|| {
+        self.guarded(|| {
             if writes(flags) {
                 if self.writers.close(ino) {
                     self.notices.closed(ino);
@@ -268,11 +280,11 @@ impl Service for Server {
     }
 
     fn read(&self, ino: INodeNo, offset: u64, buf: &mut [u8]) -> Answer<Data> {
-        guarded(|| self.ops.read_direct(&self.node(ino)?, offset, buf).map(Data::Filled))
+        self.guarded(|| self.ops.read_direct(&self.node(ino)?, offset, buf).map(Data::Filled))
     }
 
     fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: WriteFlags) -> Answer<usize> {
-        guarded(|| {
+        self.guarded(|| {
             let written = self.write_to(who, ino, offset, data, how);
             if let (Err(e), true) = (&written, how.contains(WriteFlags::FUSE_WRITE_CACHE)) {
                 self.stop_writers(ino, e);
@@ -282,7 +294,7 @@ impl Service for Server {
     }
 
     fn fsync(&self, ino: INodeNo, datasync: bool) -> Answer<()> {
-        guarded(|| {
+        self.guarded(|| {
             self.ops.sync_node(&self.node(ino)?, datasync)?;
             self.notices.settle(ino);
             Ok(())
@@ -290,11 +302,11 @@ impl Service for Server {
     }
 
     fn sync(&self) -> Answer<()> {
-        guarded(|| self.ops.sync())
+        self.guarded(|| self.ops.sync())
     }
 
     fn place(&self, ino: INodeNo, block: u64, block_size: u32) -> Answer<u64> {
-        guarded(|| {
+        self.guarded(|| {
             // Kernels before 6.17 take a file's blocks for those of the mount.
             if block_size == 0 || block_size != self.block_size {
                 return Ok(0);
@@ -307,7 +319,7 @@ impl Service for Server {
     }
 
     fn list(&self, ino: INodeNo, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
-        guarded(|| {
+        self.guarded(|| {
             let dir = self.node(ino)?;
             self.note_listing(ino, &dir, from);
             self.ops.read_dir_from(&dir, from, |e| {
@@ -323,7 +335,7 @@ impl Service for Server {
         from: u64,
         each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
     ) -> Answer<()> {
-        guarded(|| {
+        self.guarded(|| {
             let dir = self.node(ino)?;
             self.note_listing(ino, &dir, from);
             self.ops.read_dir_plus(&dir, from, |e, node| {
@@ -357,23 +369,23 @@ impl Service for Server {
             2 => XattrMode::Replace,
             _ => XattrMode::Any,
         };
-        guarded(|| self.set_attribute(who, ino, name, value, mode))
+        self.guarded(|| self.set_attribute(who, ino, name, value, mode))
     }
 
     fn xattr(&self, ino: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
-        guarded(|| self.ops.get_xattr(&self.node(ino)?, name))
+        self.guarded(|| self.ops.get_xattr(&self.node(ino)?, name))
     }
 
     fn list_xattrs(&self, who: Who, ino: INodeNo) -> Answer<Vec<u8>> {
-        guarded(|| self.listed_attributes(who, ino))
+        self.guarded(|| self.listed_attributes(who, ino))
     }
 
     fn remove_xattr(&self, ino: INodeNo, name: &[u8]) -> Answer<()> {
-        guarded(|| self.ops.remove_xattr(&self.node(ino)?, name))
+        self.guarded(|| self.ops.remove_xattr(&self.node(ino)?, name))
     }
 
     fn ioctl(&self, who: Who, ino: INodeNo, cmd: u32, input: &[u8]) -> Answer<Vec<u8>> {
-        guarded(|| match cmd {
+        self.guarded(|| match cmd {
             control::STATS => self.stats_page(who, ino, input),
             control::SET => self.set_tunable(who, ino, input),
             _ => {
@@ -387,7 +399,7 @@ impl Service for Server {
     }
 
     fn allocate(&self, who: Who, ino: INodeNo, offset: u64, length: u64, mode: i32) -> Answer<()> {
-        guarded(|| {
+        self.guarded(|| {
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
             let mode = Self::falloc(mode)?;
@@ -400,7 +412,7 @@ impl Service for Server {
     }
 
     fn seek(&self, ino: INodeNo, offset: i64, whence: i32) -> Answer<u64> {
-        guarded(|| self.seek_node(ino, offset, whence))
+        self.guarded(|| self.seek_node(ino, offset, whence))
     }
 
     fn is_written_to(&self, ino: INodeNo) -> bool {
@@ -424,7 +436,7 @@ impl Service for Server {
     }
 
     fn copy(&self, who: Who, from: (INodeNo, u64), to: (INodeNo, u64), len: u64) -> Answer<usize> {
-        guarded(|| {
+        self.guarded(|| {
             let kill = match is_capable(who, Capability::FileSetId) {
                 true => WriteFlags::empty(),
                 false => WriteFlags::FUSE_WRITE_KILL_SUIDGID,
