@@ -3,6 +3,7 @@
 use crate::claim::Claim;
 use crate::connection::{self, hello};
 use crate::interrupts::Interrupts;
+use crate::ring::Rings;
 use crate::server::Server;
 use crate::service::Service;
 use crate::{fusermount, kernel, reader, ring, tune};
@@ -155,20 +156,14 @@ pub(crate) fn start(
     read_only: bool,
     claim: Option<Claim>,
 ) -> io::Result<(Serving, Option<String>)> {
-    let why_not = match options.transport {
-        Transport::Device => Some(String::new()),
-        Transport::IoUring | Transport::Auto => Transport::IoUring.missing(),
-    };
     let fuse = Arc::new(File::from(connect(dir, options, read_only, claim)?));
-    let started = serve(service, fuse, dir, options, why_not.is_none());
+    let started = serve(service, fuse, dir, options);
     if started.is_err() {
         unmount_dir(dir, true)?;
     }
-    let (thread, over_rings) = started?;
+    let (thread, missing) = started?;
     tune::raise_limits(dir);
-    let missed = options.transport == Transport::IoUring && !over_rings;
-    let instead = missed.then(|| why_not.unwrap_or("this kernel does not offer FUSE over io_uring".into()));
-    Ok((thread, instead))
+    Ok((thread, missing.filter(|_| options.transport == Transport::IoUring)))
 }
 
 /// Mounts; requests will arrive at the descriptor.
@@ -184,21 +179,34 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Starts the threads that serve a connection. True if requests come through rings.
+/// Rings for a connection, or why there are none.
+fn rings(fuse: &File, transport: Transport) -> Result<Rings, String> {
+    if transport == Transport::Device {
+        return Err("the transport is `dev`".into());
+    }
+    if let Some(missing) = ring::missing() {
+        return Err(missing);
+    }
+    let remedy = "see the sysctl kernel.io_uring_disabled, and filters of system calls";
+    Rings::build(fuse).map_err(|e| format!("io_uring cannot be used here: {e} ({remedy})"))
+}
+
+/// Starts the threads that serve a connection. The text says why requests do not come through rings, if they do not.
 fn serve(
     service: &Arc<impl Service>,
     fuse: Arc<File>,
     dir: &Path,
     options: &MountOptions,
-    rings: bool,
-) -> io::Result<(Serving, bool)> {
-    let over_rings = hello::agree(&fuse, &**service, rings)?;
+) -> io::Result<(Serving, Option<String>)> {
+    let rings = rings(&fuse, options.transport);
+    let over_rings = hello::agree(&fuse, &**service, rings.is_ok())?;
     service.connect(connection::teller(fuse.clone()));
-    let thread = match over_rings {
-        true => ring::start(service.clone(), fuse, dir)?,
-        false => reader::start(service.clone(), fuse, dir, options.thread_count())?,
+    let missing = match rings {
+        Ok(rings) if over_rings => return Ok((ring::start(service.clone(), fuse, dir, rings)?, None)),
+        Ok(_) => "this kernel does not offer FUSE over io_uring".into(),
+        Err(missing) => missing,
     };
-    Ok((thread, over_rings))
+    Ok((reader::start(service.clone(), fuse, dir, options.thread_count())?, Some(missing)))
 }
 
 impl Mounted {

@@ -45,7 +45,7 @@ fn serve(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usiz
             let (pool, held) = (pool.clone(), held.clone());
             let reader = Reader { fuse, service: service.clone(), pool, held, buf: vec![0; BUFFER] };
             let name = format!("extant-fuse-{number}");
-            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, || reader.run()))
+            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, &|| (), || reader.run()))
         };
         let running: Vec<_> = (0..threads.max(1)).map(spawn).collect();
         running.into_iter().map(|thread| join(thread?)).fold(Ok(()), io::Result::and)

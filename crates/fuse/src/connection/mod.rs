@@ -19,12 +19,22 @@ use zerocopy::IntoBytes;
 pub const BUFFER: usize = MAX_REQUEST as usize + 4096;
 
 /// Reads the next request: how long it is. None when the mount has ended.
-pub fn next(mut fuse: &File, buf: &mut [u8]) -> io::Result<Option<usize>> {
+pub fn next(fuse: &File, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match try_next(fuse, buf) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done,
+        }
+    }
+}
+
+/// As [`next`]. `WouldBlock` if there is no request and the descriptor does not wait.
+pub fn try_next(mut fuse: &File, buf: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match fuse.read(buf) {
             Ok(len) => return Ok(Some(len)),
             Err(e) => match e.raw_os_error() {
-                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                Some(libc::ENOENT | libc::EINTR) => {}
                 // The second, if it ended while a request was on its way here.
                 Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
                 _ => return Err(e),
@@ -46,21 +56,23 @@ pub fn teller(fuse: Arc<File>) -> Tell {
     })
 }
 
-/// Ends the connection when one of its threads ends early: nobody would serve that thread's requests.
-struct Abort<'a>(&'a Path);
+/// Ends the connection when one of its threads ends early: nobody would serve that thread's requests. Only root may unmount it by
+/// force; else all threads end and close their descriptors, after which the kernel fails all requests.
+struct Abort<'a, F: Fn()>(&'a Path, &'a F);
 
-impl Drop for Abort<'_> {
+impl<F: Fn()> Drop for Abort<'_, F> {
     fn drop(&mut self) {
         tracing::error!("a thread that serves {} ended early; the mount ends", self.0.display());
         if let Err(e) = umount2(self.0, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH) {
             tracing::error!("it cannot be unmounted: {e}");
         }
+        (self.1)();
     }
 }
 
-/// Runs a thread's work; the mount ends if that fails.
-pub fn needed(dir: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let abort = Abort(dir);
+/// Runs a thread's work; the mount ends if that fails, by `end_all` where it cannot be unmounted.
+pub fn needed(dir: &Path, end_all: &impl Fn(), work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let abort = Abort(dir, end_all);
     work()?;
     std::mem::forget(abort);
     Ok(())

@@ -8,14 +8,15 @@ mod pace;
 mod queue;
 mod slot;
 
-use crate::connection::{forgets, join, needed};
+use crate::connection::forgets::ForgetReader;
+use crate::connection::{join, needed};
 use crate::flags::MAX_REQUEST;
 use crate::held::HeldWrites;
 use crate::service::Service;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use pace::Pace;
-use queue::{Others, Queue, Staff};
+use queue::{Others, Place, Queue, Staff};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -55,38 +56,78 @@ fn processors() -> io::Result<u16> {
     count(&list).filter(|n| *n > 0).ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))
 }
 
-/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount ended.
-pub fn start(service: Arc<impl Service>, fuse: Arc<File>, dir: &Path) -> io::Result<JoinHandle<io::Result<()>>> {
-    let queues = processors()?;
-    let dir = dir.to_path_buf();
-    Builder::new().name("extant-fuse".into()).spawn(move || serve(&service, &fuse, &dir, queues))
+/// Rings and threads for a connection, built before the kernel is told that requests may come this way: what cannot be had shows
+/// while another transport can still be chosen.
+pub struct Rings {
+    places: Vec<Place>,
+    others: Others,
 }
 
-fn serve(service: &Arc<impl Service>, fuse: &Arc<File>, dir: &Path, queues: u16) -> io::Result<()> {
-    let others = Arc::new(Others::start()?);
+impl Rings {
+    /// Builds them for a connection.
+    ///
+    /// # Errors
+    /// EPERM where io_uring is disabled (`kernel.io_uring_disabled`) or filtered, ENOMEM and the like.
+    pub fn build(fuse: &File) -> io::Result<Rings> {
+        let queues = processors()?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
+        let place = |first: usize| Place::build(fuse, (0..queues).skip(first).step_by(threads).collect());
+        Ok(Rings { places: (0..threads).map(place).collect::<io::Result<_>>()?, others: Others::start()? })
+    }
+}
+
+/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount ended.
+pub fn start(
+    service: Arc<impl Service>,
+    fuse: Arc<File>,
+    dir: &Path,
+    rings: Rings,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let dir = dir.to_path_buf();
+    let forgets = ForgetReader::new(&fuse)?;
+    Builder::new().name("extant-fuse".into()).spawn(move || serve(&service, &dir, rings, &forgets))
+}
+
+fn serve(
+    service: &Arc<impl Service>,
+    dir: &Path,
+    rings: Rings,
+    // It keeps the connection open, which has to live longer than the rings.
+    forgets: &ForgetReader,
+) -> io::Result<()> {
+    let others = Arc::new(rings.others);
     let staff = Arc::new(Staff { service: service.clone(), pace: Pace::default(), held: HeldWrites::new() });
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
+    let ends: Vec<_> = rings.places.iter().map(Place::end).collect();
+    // The connection ends when nobody has a descriptor of it any more: for users who cannot unmount it so.
+    let end_all = || {
+        ends.iter().for_each(|end| end());
+        forgets.end();
+    };
     let served = std::thread::scope(|scope| {
+        let end_all = &end_all;
         let spawn = |name: String, work: Box<dyn FnOnce() -> io::Result<()> + Send>| {
-            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, work))
+            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, end_all, work))
         };
         let mut running = Vec::new();
-        for first in 0..threads {
-            let own: Vec<u16> = (0..queues).skip(first).step_by(threads).collect();
-            let (fuse, staff, others) = (fuse.clone(), staff.clone(), others.clone());
+        for (number, place) in rings.places.into_iter().enumerate() {
+            let (staff, others) = (staff.clone(), others.clone());
             running.push(spawn(
-                format!("extant-ring-{first}"),
+                format!("extant-ring-{number}"),
                 Box::new(move || {
-                    stay_on(first);
-                    Queue::new(&*fuse, &own, MAX_REQUEST as usize, staff, others)?.run()
+                    stay_on(number);
+                    Queue::new(place, MAX_REQUEST as usize, staff, others)?.run()
                 }),
             ));
         }
-        let (dev, reader) = (fuse.clone(), service.clone());
-        running.push(spawn("extant-forget".into(), Box::new(move || forgets::read(&dev, &*reader))));
+        let reader = service.clone();
+        running.push(spawn("extant-forget".into(), Box::new(move || forgets.read(&*reader))));
+        if running.iter().any(Result::is_err) {
+            end_all();
+        }
         running.into_iter().map(|thread| join(thread?)).fold(Ok(()), io::Result::and)
     });
-    if let Some(mut others) = Arc::into_inner(others) {
+    // After an early end a thread may wait for requests that nobody serves.
+    if let Some(mut others) = Arc::into_inner(others).filter(|_| served.is_ok()) {
         others.stop();
     }
     service.end();

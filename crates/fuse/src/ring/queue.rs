@@ -31,6 +31,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -65,10 +66,18 @@ enum Served {
 #[derive(Debug)]
 struct Inbox {
     done: Mutex<Vec<(Slot, Served)>>,
+    /// The thread is to end.
+    ends: AtomicBool,
     bell: EventFd,
 }
 
 impl Inbox {
+    fn end(&self) {
+        // Relaxed: who hears the bell sees it.
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.bell.write(1);
+    }
+
     fn put(&self, slot: Slot, served: Served) {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).push((slot, served));
         if let Err(e) = self.bell.write(1) {
@@ -158,6 +167,32 @@ impl<S: Service> Staff<S> {
     }
 }
 
+/// What a thread needs of the machine before it can serve.
+pub struct Place {
+    ring: Ring,
+    inbox: Arc<Inbox>,
+    queues: Vec<u16>,
+}
+
+impl Place {
+    /// A ring for the requests of these processors.
+    pub fn build(fuse: impl AsFd, queues: Vec<u16>) -> io::Result<Place> {
+        let ring = Ring::new(fuse.as_fd(), queues.len() * DEPTH)?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(Place {
+            ring,
+            inbox: Arc::new(Inbox { done: Mutex::default(), ends: AtomicBool::new(false), bell }),
+            queues,
+        })
+    }
+
+    /// Ends the thread that serves here.
+    pub fn end(&self) -> impl Fn() + Send + Sync + use<> {
+        let inbox = self.inbox.clone();
+        move || inbox.end()
+    }
+}
+
 /// A direct write that waits for pages to be dropped. Empty once it is answered.
 type Waiting = Arc<Mutex<Option<(Slot, Hold)>>>;
 
@@ -199,21 +234,14 @@ impl Asking {
 
 impl<S: Service> Queue<S> {
     /// Registers slots of these processors. The connection has to live longer.
-    pub fn new(
-        fuse: impl AsFd,
-        queues: &[u16],
-        payload: usize,
-        staff: Arc<Staff<S>>,
-        others: Arc<Others>,
-    ) -> io::Result<Queue<S>> {
+    pub fn new(place: Place, payload: usize, staff: Arc<Staff<S>>, others: Arc<Others>) -> io::Result<Queue<S>> {
+        let Place { mut ring, inbox, queues } = place;
         let slots = queues.len() * DEPTH;
-        let mut ring = Ring::new(fuse.as_fd(), slots)?;
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        ring.enable()?;
         for (number, queue) in queues.iter().flat_map(|queue| [*queue; DEPTH]).enumerate() {
             ring.lend(number, queue, payload)?;
         }
-        ring.listen(bell.as_fd())?;
-        let inbox = Arc::new(Inbox { done: Mutex::default(), bell });
+        ring.listen(inbox.bell.as_fd())?;
         Ok(Queue { ring, staff, others, inbox, slots, asking: Asking::default(), waiting: VecDeque::new() })
     }
 
@@ -227,6 +255,9 @@ impl<S: Service> Queue<S> {
             self.ring.taken(&mut events);
             if events.is_empty() && ending {
                 tracing::warn!("the kernel keeps {} of {} slots", self.slots - gone, self.slots);
+                return Ok(());
+            }
+            if self.inbox.ends.load(Ordering::Relaxed) {
                 return Ok(());
             }
             for event in events.drain(..) {

@@ -145,14 +145,19 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring with room for so many slots. The connection `fuse` has to live longer.
+    /// A ring with room for so many slots, which [`Ring::enable`] starts. The connection `fuse` has to live longer.
     pub fn new(fuse: BorrowedFd<'_>, slots: usize) -> io::Result<Ring> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
-        builder.setup_single_issuer().setup_coop_taskrun();
+        builder.setup_single_issuer().setup_coop_taskrun().setup_r_disabled();
         let room = u32::try_from(slots + 1).map_err(io::Error::other)?.next_power_of_two();
         let ring = builder.build(room)?;
         let lent = ManuallyDrop::new((0..slots).map(|_| None).collect());
         Ok(Ring { lent, ring, fuse: fuse.as_raw_fd() })
+    }
+
+    /// Starts the ring. From now on it is this thread's.
+    pub fn enable(&self) -> io::Result<()> {
+        self.ring.submitter().register_enable_rings()
     }
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {

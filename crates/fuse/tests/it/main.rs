@@ -16,6 +16,7 @@ mod privileges;
 mod quota;
 mod ranges;
 mod real;
+mod refused;
 mod remembered;
 mod resources;
 mod rings;

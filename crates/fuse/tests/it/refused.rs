@@ -1,0 +1,197 @@
+//! System calls that are refused to the server: io_uring, or to unmount by force.
+
+use crate::served::make;
+use crate::watchdog::Watchdog;
+use extant::{Fs, New, OpenOptions, Usage};
+use extant_fuse::bare::{self, Answer, Change, Data, Entry, Listed, Service, Wants, Who};
+use extant_fuse::{MountOptions, Transport, mount};
+use extant_testkit::kernel::enable_rings;
+use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
+use nix::libc;
+use std::fs;
+use std::io;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Refuses a system call to this thread, and to all that it starts, with EPERM.
+#[expect(unsafe_code, reason = "a system call that no crate in use offers")]
+fn refuse(call: libc::c_long) {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut steps = [
+        // The number of the call is the first field of what the filter sees.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which is as long as it says.
+    let failed = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) };
+    assert_eq!(failed, 0, "{}", io::Error::last_os_error());
+}
+
+/// Runs something on a thread to which a system call is refused.
+fn without<T: Send>(call: libc::c_long, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            refuse(call);
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn a_mount_without_io_uring_is_served_through_the_device() {
+    enable_rings();
+    for transport in [Transport::IoUring, Transport::Auto] {
+        let image = make("default");
+        let dir = image.scratch().dir("mnt");
+        without(libc::SYS_io_uring_setup, || {
+            let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+            let mounted = mount(fs, &dir, &MountOptions { transport, ..MountOptions::default() }).expect("mount");
+            let watchdog = Watchdog::over(&dir);
+            let why = mounted.instead().map(String::from);
+            fs::write(dir.join("file"), b"content").expect("write");
+            assert_eq!(fs::read(dir.join("file")).expect("read"), b"content");
+            mounted.unmount().expect("unmount");
+            watchdog.rest();
+            match transport {
+                Transport::Auto => assert_eq!(why, None),
+                _ => assert!(why.as_ref().is_some_and(|why| why.contains("kernel.io_uring_disabled")), "{why:?}"),
+            }
+        });
+        image.assert_clean();
+    }
+}
+
+/// A root directory in which everything is found once, and panics when it is forgotten.
+struct Brittle;
+
+fn attr(ino: INodeNo, kind: FileType) -> FileAttr {
+    FileAttr {
+        ino,
+        size: 4096,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind,
+        perm: 0o777,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+impl Service for Brittle {
+    fn wants(&self) -> Wants {
+        Wants { writeback: false, acl: false, id_maps: false }
+    }
+
+    fn time_to_live(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn lookup(&self, _parent: INodeNo, _name: &[u8]) -> Answer<Option<Entry>> {
+        Ok(Some(Entry { attr: attr(INodeNo(5), FileType::RegularFile), generation: 0 }))
+    }
+
+    fn forget(&self, _ino: INodeNo, _lookups: u64) {
+        panic!("planted");
+    }
+
+    fn attr(&self, ino: INodeNo, _open: bool) -> Answer<FileAttr> {
+        Ok(attr(ino, if ino == INodeNo::ROOT { FileType::Directory } else { FileType::RegularFile }))
+    }
+
+    fn set_attr(&self, _who: Who, _ino: INodeNo, _change: Change) -> Answer<FileAttr> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn read_link(&self, _ino: INodeNo) -> Answer<Vec<u8>> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn make(&self, _who: Who, _at: (INodeNo, &[u8]), _mode: u32, _umask: u32, _what: New<'_>) -> Answer<Entry> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn create(&self, _who: Who, _at: (INodeNo, &[u8]), _mode: u32, _umask: u32, _flags: i32) -> Answer<Entry> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn unlink(&self, _parent: INodeNo, _name: &[u8]) -> Answer<()> {
+        Ok(())
+    }
+
+    fn rmdir(&self, _parent: INodeNo, _name: &[u8]) -> Answer<()> {
+        Ok(())
+    }
+
+    fn rename(&self, _from: (INodeNo, &[u8]), _to: (INodeNo, &[u8]), _flags: u32) -> Answer<()> {
+        Ok(())
+    }
+
+    fn open(&self, _ino: INodeNo, _flags: i32) -> Answer<()> {
+        Ok(())
+    }
+
+    fn release(&self, _ino: INodeNo, _flags: i32) -> Answer<()> {
+        Ok(())
+    }
+
+    fn read(&self, _ino: INodeNo, _offset: u64, _buf: &mut [u8]) -> Answer<Data> {
+        panic!("planted");
+    }
+
+    fn write(&self, _: Who, _: INodeNo, _: u64, data: &[u8], _: WriteFlags) -> Answer<usize> {
+        Ok(data.len())
+    }
+
+    fn fsync(&self, _ino: INodeNo, _datasync: bool) -> Answer<()> {
+        Ok(())
+    }
+
+    fn list(&self, _ino: INodeNo, _from: u64, _each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
+        Ok(())
+    }
+
+    fn list_plus(
+        &self,
+        _ino: INodeNo,
+        _from: u64,
+        _each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
+    ) -> Answer<()> {
+        Ok(())
+    }
+
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+}
+
+/// A mount that a user may not end by force, as for users other than root, ends with its first thread.
+#[test]
+fn a_thread_of_rings_that_dies_ends_the_mount() {
+    enable_rings();
+    let scratch = extant_testkit::scratch::Scratch::new();
+    let dir = scratch.dir("mnt");
+    let options = MountOptions { transport: Transport::IoUring, ..MountOptions::default() };
+    let serving = without(libc::SYS_umount2, || bare::mount(Brittle, &dir, &options, false).expect("mount"));
+    let watchdog = Watchdog::over(&dir);
+    // A handler that panics is answered.
+    let failed = fs::read(dir.join("file")).expect_err("it cannot be read");
+    assert_eq!(failed.raw_os_error(), Some(libc::EIO), "{failed}");
+    // The removal has the kernel forget the inode.
+    let _ = fs::remove_file(dir.join("file"));
+    let ended = serving.join().expect("the threads are joined");
+    assert!(ended.is_err(), "a thread died");
+    let failed = fs::metadata(dir.join("other")).expect_err("nobody serves");
+    assert!(matches!(failed.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)), "{failed}");
+    nix::mount::umount2(&dir, nix::mount::MntFlags::MNT_DETACH).expect("unmount");
+    watchdog.rest();
+}
