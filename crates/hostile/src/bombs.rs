@@ -98,7 +98,6 @@ pub fn share_values(image: &mut [u8], atlas: &Atlas, ino: u32, value: u32, size:
 }
 
 /// As [`share_values`], as long as `more` says so.
-#[expect(clippy::too_many_arguments, reason = "an inode of an image, and a value")]
 pub fn share_some_values(
     image: &mut [u8],
     atlas: &Atlas,

@@ -85,7 +85,8 @@ impl Scene {
         large_directory(&fs);
         fs.unmount().expect("unmount");
         // With an index while it is made; without one it has to be scanned.
-        run("tune2fs", &["-O".into(), "^dir_index".into(), image.path().into()] as &[std::ffi::OsString; 3]).must_succeed();
+        run("tune2fs", &["-O".into(), "^dir_index".into(), image.path().into()] as &[std::ffi::OsString; 3])
+            .must_succeed();
         let disk = FileOptions::new(image.path()).open().expect("a device");
         let disk = Arc::new(Slow { disk, is_slow: AtomicBool::new(false), reads: AtomicU64::new(0) });
         let fs = Fs::open_device(disk.clone(), &OpenOptions::new().remember_names(false)).expect("the image opens");
