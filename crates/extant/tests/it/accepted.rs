@@ -48,7 +48,7 @@ fn assert_kept(image: &Image, fs: Fs, accepted: &Accepted) {
     fs.unmount().expect("unmount");
     let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
     for (nr, piece, offset, len) in accepted {
-        let node = fs.resolve(&format!("/{nr}"), Follow::No).unwrap();
+        let node = fs.resolve(format!("/{nr}"), Follow::No).unwrap();
         let file = fs.open_file(&node, OpenFlags::default()).unwrap();
         let mut bytes = vec![0; *len];
         assert_eq!(file.read_at(*offset, &mut bytes).unwrap(), *len, "file {nr}, piece {piece}");

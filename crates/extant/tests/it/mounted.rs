@@ -61,7 +61,7 @@ fn a_handle_that_outlives_unmount_writes_nothing() {
         is_stale(ops.sync());
         is_stale(ops.write_direct(file.node(), 0, &[4; 4096], false));
         drop((file, ops, root));
-        assert_eq!(before == device.to_vec(), true, "a handle of the earlier mounting has written");
+        assert!(before == device.to_vec(), "a handle of the earlier mounting has written");
         fs.unmount().expect("unmount");
     }
 }

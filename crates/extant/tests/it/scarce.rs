@@ -301,7 +301,7 @@ fn the_smallest_log_has_room_for_each_operation() {
             let per = if features.contains("bigalloc") { "-G" } else { "-g" };
             let per_value = if features.contains("bigalloc") { "16" } else { size.as_str() };
             let args = ["-t", kind, "-b", "1024", "-O", &features, per, per_value, "-J", "size=1", "-N", "4096"];
-            let image = extant_testkit::image::Image::mke2fs(groups * per_group << 10, &args);
+            let image = extant_testkit::image::Image::mke2fs((groups * per_group) << 10, &args);
             let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
             change_everything(&fs, &what);
             fs.unmount().unwrap();
