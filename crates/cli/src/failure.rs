@@ -21,7 +21,7 @@ pub struct Failure {
     exit: u8,
     /// Nothing if everything was said already.
     message: Option<String>,
-    cause: Cause,
+    cause: Box<Cause>,
     /// What it happened to: a path in the image or on the host, or the image.
     path: Option<String>,
     /// What was done before, for the JSON document.
@@ -105,7 +105,7 @@ fn device_place(error: &io::Error) -> Option<Value> {
 
 impl Failure {
     fn with_exit(exit: u8, cause: Cause, message: Option<String>) -> Failure {
-        Failure { exit, message, cause, path: None, before: Map::new() }
+        Failure { exit, message, cause: Box::new(cause), path: None, before: Map::new() }
     }
 
     /// It failed; `message` says what and where.
@@ -115,7 +115,7 @@ impl Failure {
 
     /// As [`Failure::new`], for an error of the engine that happened to `path`.
     pub fn of(error: &Error, path: impl Display, message: impl Display) -> Failure {
-        Failure { cause: Cause::of(error), path: Some(path.to_string()), ..Failure::new(message) }
+        Failure { cause: Box::new(Cause::of(error)), path: Some(path.to_string()), ..Failure::new(message) }
     }
 
     /// It was called wrongly.
@@ -150,7 +150,7 @@ impl Failure {
             errno: object.get("errno").and_then(Value::as_i64).and_then(|errno| i32::try_from(errno).ok()),
             place: object.get("place").filter(|place| !place.is_null()).cloned(),
         };
-        Failure { cause, path: text("path"), ..Failure::new(text("message").unwrap_or_default()) }
+        Failure { cause: Box::new(cause), path: text("path"), ..Failure::new(text("message").unwrap_or_default()) }
     }
 
     /// What there is left to say.
@@ -190,7 +190,9 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::told(),
-            _ => Failure { cause: Cause::of(&error), ..Failure::new(format_args!("standard output: {error}")) },
+            _ => {
+                Failure { cause: Box::new(Cause::of(&error)), ..Failure::new(format_args!("standard output: {error}")) }
+            }
         }
     }
 }
@@ -204,7 +206,7 @@ pub trait At<T> {
 impl<T, E: Display + 'static> At<T> for std::result::Result<T, E> {
     fn at(self, place: impl Display) -> Result<T> {
         self.map_err(|error| Failure {
-            cause: Cause::of(&error),
+            cause: Box::new(Cause::of(&error)),
             path: Some(place.to_string()),
             ..Failure::new(format_args!("{place}: {error}"))
         })
