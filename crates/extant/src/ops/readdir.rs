@@ -2,6 +2,7 @@
 
 use super::create::check_dir;
 use super::{Node, Operations};
+use crate::bounds::Steps;
 use crate::dir;
 use crate::error::Result;
 use extant_format::types::{FileType, InodeNr};
@@ -97,8 +98,9 @@ impl Operations {
         find: impl Fn(&dir::Entry<'_>) -> Option<Node>,
         mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
-        let mut bad = Ok(());
+        let (mut bad, mut steps) = (Ok(()), Steps::default());
         loop {
+            steps.next()?;
             self.own(dir)?;
             check_dir(&dir.0)?;
             let mut batch = Batch::default();

@@ -80,7 +80,7 @@ fn large_directory(fs: &Fs) {
 
 impl Scene {
     fn new() -> Scene {
-        let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
+        let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,large_dir"]);
         let fs = Fs::open(image.path(), &OpenOptions::new()).expect("the image opens");
         large_directory(&fs);
         fs.unmount().expect("unmount");

@@ -82,7 +82,8 @@ fn a_directory_of_shared_pointers_is_refused() {
         // Of the blocks that the inode itself points to, none is met twice: the pointer blocks are.
         let mut image = seed.bytes.clone();
         share_pointers(&mut image, &seed.atlas, ino, &[0], ALL);
-        assert_corrupt(open(&image).read_dir(&node(&open(&image), "/dir")), "");
+        let fs = open(&image);
+        assert_corrupt(fs.read_dir(&node(&fs, "/dir")), "");
     }
 }
 
@@ -199,10 +200,12 @@ fn long_scans_end_when_the_caller_is_interrupted() {
     let file = node(&fs, "/dir/linked");
     let long = |n: u32| format!("{n:0>250}").into_bytes();
     (0..5000).for_each(|n| fs.link(&file, &dir, &long(n)).expect("link"));
+    let listed = fs.create(&WHO, &root, b"listed", 0o755, New::Dir).expect("mkdir");
+    (0..20_000u32).for_each(|n| fs.link(&file, &listed, format!("{n}").as_bytes()).expect("link"));
     let before = set_interrupt(Some(Arc::new(|| true)));
     let interrupted = |result: Result<(), Error>| result.expect_err("an interrupted scan").is(Errno::Intr);
     assert!(interrupted(fs.lookup(&dir, b"absent").map(drop)));
-    assert!(interrupted(fs.read_dir(&dir).map(drop)));
+    assert!(interrupted(fs.read_dir(&listed).map(drop)));
     assert!(interrupted(fs.create(&WHO, &dir, b"new", 0o644, New::File).map(drop)));
     assert!(!interrupted(fs.lookup(&root, b"absent").map(drop)), "short operations end as ever");
     set_interrupt(before);
