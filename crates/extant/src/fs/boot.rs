@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     if dev.len() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
         let short = Corrupt::new("image, too short for a superblock").field("bytes").found(dev.len());
-        return Err(identify(dev).map_or_else(|| short.into(), Error::Foreign));
+        return Err(foreign(dev).unwrap_or_else(|| short.into()));
     }
     let mut bytes = [0; SUPERBLOCK_SIZE];
     dev.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
@@ -41,8 +41,12 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
 /// The error of a superblock with another magic number, which names what else the device holds, if that is known.
 fn name_foreign(dev: &dyn BlockDevice, error: Corrupt) -> Error {
     let is_magic = error.field_name() == Some(MAGIC_FIELD);
-    let found = is_magic.then(|| identify(dev)).flatten().filter(|found| found.kind != SignatureKind::Ext);
-    found.map_or_else(|| error.into(), Error::Foreign)
+    is_magic.then(|| foreign(dev)).flatten().unwrap_or_else(|| error.into())
+}
+
+/// The error that names the contents of a device, if these are known and no ext4 file system.
+fn foreign(dev: &dyn BlockDevice) -> Option<Error> {
+    identify(dev).filter(|found| found.kind != SignatureKind::Ext).map(Error::Foreign)
 }
 
 /// Writes the superblock past all caches, and makes it durable.
