@@ -89,12 +89,6 @@ pub fn negative() -> FileAttr {
     }
 }
 
-/// Attributes of an inode that cannot be had. No file has such a size, so the kernel takes the number and the type for a
-/// listing, and forgets the lookup that it was told of.
-pub fn name_only(ino: INodeNo, kind: FileType) -> FileAttr {
-    FileAttr { ino, kind, size: u64::MAX, ..negative() }
-}
-
 /// Device number in the kernel's 32-bit form.
 fn encode_rdev((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -1,9 +1,8 @@
 //! Listings as bytes.
 
-use super::reply::{entry_out, listed_type};
-use super::structs::Dirent;
-use crate::convert::name_only;
-use crate::service::{Answer, Listed, Service};
+use super::reply::{self, listed_type, no_entry};
+use super::structs::{Dirent, EntryOut};
+use crate::service::{Answer, Entry, Listed, Service};
 use fuser::INodeNo;
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
@@ -56,18 +55,21 @@ pub fn plain(service: &impl Service, ino: INodeNo, from: u64, buf: &mut [u8]) ->
 pub fn plus(service: &impl Service, ino: INodeNo, from: u64, ttl: Duration, buf: &mut [u8]) -> Answer<usize> {
     let mut listing = Listing { buf, len: 0 };
     let listed = service.list_plus(ino, from, &mut |e, entry| {
-        let before = match entry {
-            Some(found) => entry_out(&found.attr, found.generation, ttl),
-            None => entry_out(&name_only(e.ino, e.kind), 0, Duration::ZERO),
-        };
-        listing.add(before.as_bytes(), e)
+        listing.add(head(entry, ttl).as_bytes(), e)
     });
     listing.done(listed)
+}
+
+/// The attributes before a name. Where there are none, the node's number is 0: the kernel takes the name alone, counts
+/// no lookup and sends no FORGET.
+fn head(entry: Option<&Entry>, ttl: Duration) -> EntryOut {
+    entry.map_or_else(|| no_entry(Duration::ZERO), |found| reply::entry(found, ttl))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::negative;
     use fuser::FileType;
 
     #[test]
@@ -77,6 +79,14 @@ mod tests {
         assert!(listing.done(Err(fuser::Errno::EIO)).is_err());
         assert!(listing.add(&[], Listed { ino: INodeNo(5), next: 7, kind: FileType::Directory, name: b"abc" }));
         assert_eq!(listing.done(Err(fuser::Errno::EIO)).ok(), Some(32));
+    }
+
+    #[test]
+    fn a_name_without_attributes_counts_no_lookup() {
+        let known = Entry { attr: negative(), generation: 3 };
+        let attr = fuser::FileAttr { ino: INodeNo(5), ..known.attr };
+        assert_eq!(head(Some(&Entry { attr, ..known }), Duration::from_secs(1)).node, 5);
+        assert_eq!(head(None, Duration::from_secs(1)).node, 0);
     }
 
     #[test]

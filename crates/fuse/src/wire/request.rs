@@ -143,6 +143,11 @@ fn answer_to(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
             reply::only(call.payload, &BmapOut { block })
         }
         op::SYNCFS => service.sync().map(|()| 0),
+        // Through rings comes what the kernel forgets at once, such as an entry whose attributes it refuses.
+        op::FORGET => {
+            service.forget(node, call.arg()?);
+            Ok(0)
+        }
         op::DESTROY => {
             service.end();
             Ok(0)
