@@ -73,6 +73,7 @@ impl Interrupts {
     /// Serves request `unique` by `work`, which may be interrupted.
     pub fn serve<R>(self: &Arc<Self>, unique: u64, work: impl FnOnce() -> R) -> R {
         let cell = self.cell();
+        cell.interrupted.store(0, Ordering::Relaxed);
         cell.serves.store(unique, Ordering::SeqCst);
         if self.early_count.load(Ordering::SeqCst) > 0 && self.take_early(unique) {
             cell.interrupted.store(unique, Ordering::Relaxed);

@@ -147,40 +147,14 @@ fn any_read_may_fail() {
     assert!(nth > 20, "{nth} reads");
 }
 
-/// A group's bitmap is another's, too, so that what is free for one is used by the other.
 #[test]
-fn inline_content_survives_a_failed_conversion() {
-    let args = ["-t", "ext4", "-b", "1024", "-O", "inline_data,^metadata_csum,^uninit_bg,^resize_inode"];
-    let image = Image::mke2fs(24 << 20, &args);
-    let fs = Fs::open(image.path(), &options()).unwrap();
-    let (root, per_group) = (fs.root().unwrap(), u64::from(fs.superblock().inodes_per_group()));
-    let dirs: Vec<Node> = (0..30).map(|i| make(&fs, &root, &format!("d{i}"), New::Dir)).collect();
-    let in_group = |g: u64| dirs.iter().position(|dir| (dir.ino() - 1) / per_group == g).unwrap();
-    let (zero, one) = (in_group(0), in_group(1));
-    let small = make(&fs, &dirs[one], "small", New::File);
-    assert_eq!((small.ino() - 1) / per_group, 1);
-    open_file(&fs, &small).write_at(0, &[5; 100]).unwrap();
-    drop((dirs, small, root));
-    fs.unmount().unwrap();
+fn groups_that_share_a_bitmap_are_refused() {
+    let image = Image::mke2fs(24 << 20, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"]);
     let groups = dumpe2fs::dump(image.path()).groups;
     image.leave_unjudged("two groups have one bitmap");
     debugfs::write(image.path(), &format!("set_bg 1 block_bitmap {}", groups[0].block_bitmap));
-    debugfs::write(image.path(), &format!("set_bg 1 free_blocks_count {}", groups[0].free_blocks));
-
-    let fs = Fs::open(image.path(), &options()).unwrap();
-    // Both groups' maps are made now.
-    fs.trim(0..u64::MAX, 1 << 40).unwrap();
-    let ballast = make(&fs, &fs.resolve(format!("/d{zero}"), Follow::No).unwrap(), "ballast", New::File);
-    let _ = open_file(&fs, &ballast).allocate(Falloc::KeepSize, 0, groups[0].free_blocks << 10);
-    let file = open_file(&fs, &fs.resolve(format!("/d{one}/small"), Follow::No).unwrap());
-    let grown = file.write_at(100, &[6; 3000]);
-    assert!(matches!(grown, Err(Error::Corrupt(_))), "{grown:?}");
-    assert_eq!(read_all(&file), [5; 100]);
-    drop((file, ballast));
-    let _ = fs.unmount();
-    let fs = Fs::open(image.path(), &options().read_only(true)).unwrap();
-    let node = fs.resolve(format!("/d{one}/small"), Follow::No).unwrap();
-    assert_eq!(read_all(&fs.open_file(&node, OpenFlags::default()).unwrap()), [5; 100]);
+    let refused = Fs::open(image.path(), &options()).unwrap_err();
+    assert!(matches!(refused, Error::Corrupt(_)), "{refused}");
 }
 
 /// Fills a file system with data.
@@ -305,18 +279,18 @@ fn fsync_flushes_what_was_written_over_before_an_error() {
     let node = fs.resolve("/file", Follow::No).unwrap();
     fs.sync_node(&node, false).unwrap();
     fs.write_direct(&node, 0, &[2; 4096], false).unwrap();
+    let flushes = device.count(Op::Flush);
     assert!(fs.resolve("/dir/name", Follow::No).is_err());
     assert!(fs.is_read_only());
-    let flushes = device.count(Op::Flush);
     fs.sync_node(&node, true).unwrap();
-    assert_eq!(device.count(Op::Flush), flushes + 1, "what was written over is not durable");
+    assert!(device.count(Op::Flush) > flushes, "what was written over is not durable");
     // And once more, with a device that does not flush any more.
     let fs = reopened(&bytes, &options);
     let (device, fs, node) = fs;
     device.inner().leave_unjudged("a directory is damaged");
     fs.write_direct(&node, 0, &[2; 4096], false).unwrap();
-    assert!(fs.resolve("/dir/name", Follow::No).is_err());
     device.inject(Fault::new(Op::Flush, 0).from_then_on());
+    assert!(fs.resolve("/dir/name", Follow::No).is_err());
     assert_eq!(fs.sync_node(&node, true).unwrap_err().errno(), 5);
 }
 

@@ -54,9 +54,7 @@ pub fn plain(service: &impl Service, ino: INodeNo, from: u64, buf: &mut [u8]) ->
 /// Names with attributes.
 pub fn plus(service: &impl Service, ino: INodeNo, from: u64, ttl: Duration, buf: &mut [u8]) -> Answer<usize> {
     let mut listing = Listing { buf, len: 0 };
-    let listed = service.list_plus(ino, from, &mut |e, entry| {
-        listing.add(head(entry, ttl).as_bytes(), e)
-    });
+    let listed = service.list_plus(ino, from, &mut |e, entry| listing.add(head(entry, ttl).as_bytes(), e));
     listing.done(listed)
 }
 

@@ -203,7 +203,7 @@ pub fn names_that_are_no_components_are_not_listed() {
         fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
     }
     fs.unmount().expect("unmounts");
-    image.replace(b"bad-name-1", b"../nam\0-1");
+    image.replace(b"bad-name-1", b"../names\0-");
     let served = Served::of(image);
     let names: BTreeSet<_> = open(served.dir())
         .map_while(Result::ok)
