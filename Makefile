@@ -99,12 +99,16 @@ conformance: setup
 	EXTANT_FSX_OPERATIONS=100000 EXTANT_FSX_SEEDS="1 2 3 4" scripts/conformance.sh $(TARGET)/release/extant
 	EXTANT_SUITE_SECONDS=$(SUITE_SECONDS) XFSTESTS=$(XFSTESTS) scripts/suites.sh $(TARGET)/release/extant
 
-# xfstests, from a built tree of it (docs/testing.md): AS=ext4, fuse, or kernel for the kernel's own ext4; TESTS as its `check` takes them.
-AS ?= ext4
+# xfstests, from a built tree of it (docs/testing.md): AS=ext4, fuse, or kernel for the kernel's own ext4; TESTS as its `check` takes them;
+# MKFS_OPTIONS for mke2fs.
+# Make has an AS of its own, the assembler, which `?=` would keep.
+ifeq ($(origin AS),default)
+AS = ext4
+endif
 TESTS ?= -g generic/quick
 xfstests: setup
 	$(CARGO) build --release -p extant-cli
-	scripts/xfstests.sh $(XFSTESTS) --as $(AS) $(TESTS)
+	scripts/xfstests.sh $(XFSTESTS) --as $(AS) --mkfs "$(MKFS_OPTIONS)" $(TESTS)
 
 # The sums of all runs so far, on the page about reliability.
 reliability:

@@ -5,6 +5,7 @@
 #     scripts/xfstests.sh SUITE [OPTION…] [TEST…]      SUITE: its built tree; TEST: as its program `check` takes them; -g generic/quick
 #         --as ext4|fuse|kernel     ext4 if not told
 #         --options OPTIONS         further options of all mounts, as -o takes them
+#         --mkfs OPTIONS            further options of mke2fs for all file systems of the run, such as '-O orphan_file'
 #         --program PROGRAM         the program extant; cargo's release/extant if not told
 #         --results DIR             where results go; a new directory in the temporary one if not told
 #         --limit SECONDS           a test that takes longer is killed, and counts as hung; 600 if not told
@@ -84,7 +85,7 @@ serve_plain_fuse() {
     rm "$work/sbin/own/mount.fuse.extant"
     cat >"$work/sbin/own/mount.fuse.extant" <<END
 #!/bin/bash
-[ "\$1" != "$SCRATCH_DEV" ] || dumpe2fs -h "\$1" >/dev/null 2>&1 || mke2fs -q -F -t ext4 "\$1" || exit 32
+[ "\$1" != "$SCRATCH_DEV" ] || dumpe2fs -h "\$1" >/dev/null 2>&1 || mke2fs -q -F -t ext4 $mkfs "\$1" || exit 32
 exec -a mount.fuse.extant "$program" "\$@"
 END
     chmod +x "$work/sbin/own/mount.fuse.extant"
@@ -92,13 +93,16 @@ END
 }
 
 make_image() { # device
-    mke2fs -q -F -t ext4 "$1" || die "mke2fs failed on $1"
+    # shellcheck disable=SC2086
+    mke2fs -q -F -t ext4 $mkfs "$1" || die "mke2fs failed on $1"
 }
 
 configure() {
     export TEST_DEV=$1 SCRATCH_DEV=$2 TEST_DIR=$work/test SCRATCH_MNT=$work/scratch RESULT_BASE=$results FSTYP=ext4
     export LOGWRITES_DEV= DIFF_LENGTH=40
     mkdir -p "$TEST_DIR" "$SCRATCH_MNT"
+    # The suite passes these to mke2fs for the scratch device.
+    [ -z "$mkfs" ] || export MKFS_OPTIONS=$mkfs
     local common=acl,user_xattr
     case $as in
     kernel) ;;
@@ -221,13 +225,13 @@ describe() { # when it began
     local absent=
     [[ " ${tests[*]} " != *" -g "* ]] || absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
         grep -vxFf <(cut -d' ' -f1 "$results/results.txt") | tr '\n' ' ' || true)
-    printf '%s\n' "as=$as" "options='$options'" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
+    printf '%s\n' "as=$as" "options='$options'" "mkfs='$mkfs'" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
         "code=$code" >"$results/about"
 }
 
 # The page docs/xfstests.md.
 print_page() { # directories of results
-    local dir as began ended limit code absent
+    local dir as options mkfs began ended limit code absent
     cat <<'END'
 # xfstests, test by test
 
@@ -235,9 +239,10 @@ The group `generic/quick` (see [testing.md](testing.md)), as `scripts/xfstests.s
 the kernel's ext4 passes is told in testing.md.
 END
     for dir in "$@"; do
+        options='' mkfs=''
         # shellcheck disable=SC1091
         . "$dir/about"
-        printf '\n## As type `%s`%s\n\n' "$as" "${options:+, mounted with \`$options\`}"
+        printf '\n## As type `%s`%s%s\n\n' "$as" "${mkfs:+, made with \`$mkfs\`}" "${options:+, mounted with \`$options\`}"
         [ "$(wc -l <"$dir/results.txt")" -gt 100 ] || printf 'Some tests. '
         echo "One pass of the code at \`$code\`, from $began to $ended (UTC), with images on a disk; a test may take $limit seconds."
         [ -z "$absent" ] || echo "Not asked for: $absent."
@@ -288,7 +293,7 @@ clean_up() {
 }
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-as=ext4 options= program= results= limit=600 images=/var/tmp expected= tests=()
+as=ext4 options= mkfs= program= results= limit=600 images=/var/tmp expected= tests=()
 [ $# -ge 1 ] || usage
 [ "$1" != --page ] || { print_page "${@:2}" && exit; }
 suite=$1
@@ -297,6 +302,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --as) as=$2 && shift ;;
     --options) options=$2 && shift ;;
+    --mkfs) mkfs=$2 && shift ;;
     --program) program=$2 && shift ;;
     --results) results=$2 && shift ;;
     --limit) limit=$2 && shift ;;
@@ -337,7 +343,7 @@ for size in 4G 8G; do
     devices="$devices $(losetup --find --show "$work/$size.img")"
 done
 began=$(date -u '+%Y-%m-%d %H:%M') code=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)
-unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --options "$options" --program "$program" --results "$results" --limit "$limit" \
+unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --options "$options" --mkfs "$mkfs" --program "$program" --results "$results" --limit "$limit" \
     --inside "${devices# }" "$work" "${tests[@]}"
 collect
 describe "$began"
