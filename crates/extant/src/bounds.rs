@@ -125,7 +125,7 @@ pub fn set_interrupt(asked: Option<Interrupt>) -> Option<Interrupt> {
 ///
 /// # Errors
 /// That one.
-fn check_interrupt() -> Result<()> {
+pub fn check_interrupt() -> Result<()> {
     match INTERRUPT.with_borrow(|asked| asked.as_ref().is_some_and(|asked| asked())) {
         true => Err(Errno::Intr.into()),
         false => Ok(()),

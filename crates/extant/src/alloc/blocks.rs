@@ -2,6 +2,7 @@
 
 use super::Purpose;
 use super::counts::Counts;
+use super::discard::Discards;
 use super::group::Bitmap;
 use super::loose::Loose;
 use super::lots::Lots;
@@ -56,6 +57,8 @@ pub struct Blocks {
     pub(super) lots: Lots,
     /// Whether freed space is discarded before it is allocated again.
     pub(super) discard: AtomicBool,
+    /// Slices of trims in flight.
+    pub(super) discards: Discards,
     /// How often a bitmap could not be read.
     pub(super) unread: AtomicU64,
     /// Where each thread last found space away from its goal.
@@ -89,6 +92,7 @@ impl Blocks {
             pending: Sharded::default(),
             lots: Lots::new(groups.count()),
             discard: AtomicBool::new(false),
+            discards: Discards::new(),
             unread: AtomicU64::new(0),
             streams: Sharded::default(),
             shape,

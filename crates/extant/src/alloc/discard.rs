@@ -1,12 +1,93 @@
 //! Tells the device which blocks hold nothing.
+//!
+//! A *trim* (FITRIM) holds free space slice by slice while the device discards it: blocks 2048 to 4095, then 4096 to 6143. Files
+//! that grow meanwhile take the rest of the free space. A caller that finds too little space waits for the slices in flight, and
+//! no trim holds another slice before that caller has searched again.
+//!
+//! # Invariants
+//! - A slice is neither in a tree nor in the budget until the device has discarded it. So no thread writes there meanwhile.
+//! - A trim leaves the margin in the budget, for metadata.
+//!
+//! # Locking
+//! A thread with a slice holds no lock while the device works, and then takes locks of [`Blocks`] only. The caller that waits for
+//! slices holds none of these; it may hold locks of inodes and a journal handle. The lock of [`Discards`] is inward of all others.
 
 use super::Alloc;
 use super::blocks::Blocks;
+use crate::bounds::check_interrupt;
 use crate::error::Result;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_space::Run;
 use extant_sync::atomic::Ordering;
+use extant_sync::{Condvar, Level, Mutex};
 use std::ops::Range;
+
+/// Bytes that a trim holds at a time.
+const SLICE: u64 = 8 << 20;
+
+/// Counts slices in flight, and the callers that wait for them.
+#[derive(Debug)]
+pub(super) struct Discards {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Slices in flight.
+    slices: u32,
+    /// Threads that lack space.
+    lacking: u32,
+}
+
+/// A slice in flight, or the right to hold one.
+pub(super) struct SliceScope<'a>(&'a Discards);
+
+impl Drop for SliceScope<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().slices -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A thread that lacks space. No slice is in flight until this is dropped.
+pub(super) struct LackScope<'a>(&'a Discards);
+
+impl Drop for LackScope<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().lacking -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Discards {
+    pub fn new() -> Discards {
+        Discards { state: Mutex::new(Level::Leaf, State::default()), changed: Condvar::new() }
+    }
+
+    /// Begins a slice, as soon as no thread lacks space.
+    pub fn begin_slice(&self) -> SliceScope<'_> {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.lacking > 0);
+        state.slices += 1;
+        SliceScope(self)
+    }
+
+    /// Waits for the slices in flight. The caller must hold no lock of [`Blocks`], and must search for space before it drops the
+    /// result.
+    pub fn wait_for_slices(&self) -> LackScope<'_> {
+        let mut state = self.state.lock();
+        state.lacking += 1;
+        self.changed.wait_while(&mut state, |state| state.slices > 0);
+        LackScope(self)
+    }
+
+    /// Threads that lack space.
+    #[cfg(test)]
+    pub fn lacking(&self) -> u32 {
+        self.state.lock().lacking
+    }
+}
 
 impl Alloc {
     /// Whether space that is freed from now on is discarded, once its freeing is durable.
@@ -43,30 +124,46 @@ impl Blocks {
         blocks.div_ceil(self.cluster_ratio().into()).max(1)
     }
 
-    /// Discards free runs of a group. They are held meanwhile, so that nobody takes them. Gives how many clusters.
+    /// Discards free runs of a group that have at least `min` clusters. Returns the number of clusters discarded.
     fn trim(&self, g: GroupNr, clusters: Range<u32>, min: u64) -> Result<u64> {
-        let mut done = 0;
-        let mut at = clusters.start;
-        while let Some(run) = self.hold_free(g, at..clusters.end, min) {
-            let discarded = self.discard(g, run);
-            self.release(g, run);
+        let (mut done, mut at, mut run_end) = (0, clusters.start, 0);
+        loop {
+            check_interrupt()?;
+            self.vol.writable()?;
+            let _scope = self.discards.begin_slice();
+            let Some((slice, end)) = self.hold_slice(g, at..clusters.end, min, run_end) else { return Ok(done) };
+            let discarded = self.discard(g, slice);
+            self.release(g, slice);
             discarded?;
-            done += u64::from(run.len);
-            at = run.end();
+            done += u64::from(slice.len);
+            (at, run_end) = (slice.end(), end);
         }
-        Ok(done)
     }
 
-    /// Takes the first free run that is long enough. Where the budget has not so much left, space is too short to be held for a
-    /// favour: that ends the search.
-    fn hold_free(&self, g: GroupNr, clusters: Range<u32>, min: u64) -> Option<Run> {
+    /// Holds a slice of the first free run that has at least `min` clusters, or that begins before `run_end`: the end of the run
+    /// that the previous slice was of. Returns the slice and the end of its run. `None` if there is no such run, or if the budget
+    /// has nothing above the margin.
+    pub(super) fn hold_slice(&self, g: GroupNr, clusters: Range<u32>, min: u64, run_end: u32) -> Option<(Run, u32)> {
         let t = self.shape.tree_of(g);
         let mut tree = self.with_group(g, true)?;
-        let run = self.runs_of(g, &tree, clusters).find(|run| u64::from(run.len) >= min)?;
-        if !self.budget.take(run.len.into(), 0) {
+        let run = self.runs_of(g, &tree, clusters).find(|run| u64::from(run.len) >= min || run.start < run_end)?;
+        let (_, margin) = self.kept();
+        let taken = self.budget.take_some(self.slice_len(g, run), 1, margin);
+        let slice = Run { start: run.start, len: u32::try_from(taken).ok().filter(|len| *len > 0)? };
+        if !self.change(t, &mut tree, |tree| tree.claim(self.shape.place(g, slice))) {
+            self.budget.give(taken);
             return None;
         }
-        self.change(t, &mut tree, |tree| tree.claim(self.shape.place(g, run))).then_some(run)
+        Some((slice, run.end()))
+    }
+
+    /// Clusters of the first slice of a run. Slices end at multiples of [`SLICE`] on the device, so that its own units, which are
+    /// smaller, are discarded whole.
+    fn slice_len(&self, g: GroupNr, run: Run) -> u64 {
+        let geo = &self.vol.geo;
+        let start = geo.block_of_bit(g, run.start).0 << geo.block_bits;
+        let len = (SLICE - start % SLICE) >> geo.block_bits >> geo.cluster_bits;
+        len.clamp(1, run.len.into())
     }
 
     fn discard(&self, g: GroupNr, run: Run) -> Result<()> {

@@ -151,7 +151,7 @@ impl Alloc {
     }
 
     /// Runs `f`; if it lacks space, gives back what is preallocated, waits for others who do that, and runs it again, as long as
-    /// anything came back.
+    /// anything came back. Then it waits for the slices that trims hold, and runs `f` for the last time.
     fn unless_preallocated<R>(&self, mut f: impl FnMut() -> Result<R>) -> Result<R> {
         let mut result = f();
         while let Err(e) = &result
@@ -164,7 +164,13 @@ impl Alloc {
                 break;
             }
         }
-        result
+        match result {
+            Err(e) if e.is(Errno::NoSpc) => {
+                let _lacking = self.blocks.discards.wait_for_slices();
+                f()
+            }
+            result => result,
+        }
     }
 
     /// The preallocations of a file: none yet.

@@ -6,6 +6,7 @@ mod crash;
 mod deep;
 mod devices;
 mod dir;
+mod discards;
 mod dying;
 mod extents;
 mod external_journal;

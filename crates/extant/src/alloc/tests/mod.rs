@@ -323,6 +323,45 @@ fn free_space_is_trimmed_and_used_space_is_not() {
 }
 
 #[test]
+fn a_trim_holds_a_slice_and_leaves_the_margin() {
+    let house = House::on(Image::mke2fs(256 << 20, &["-t", "ext4", "-b", "4096"]));
+    let blocks = &house.alloc.blocks;
+    let before = blocks.budget.amount();
+    let clusters = house.vol.geo.clusters_in_group(GroupNr(1));
+    let (slice, end) = blocks.hold_slice(GroupNr(1), 0..clusters, 1, 0).unwrap();
+    assert!(u64::from(slice.len) * 4096 <= 8 << 20 && end > slice.end(), "{slice:?} of a run to {end}");
+    assert_eq!(blocks.budget.amount(), before - u64::from(slice.len));
+    blocks.release(GroupNr(1), slice);
+    let (_, margin) = blocks.kept();
+    assert!(blocks.budget.take(before - margin, 0));
+    assert!(blocks.hold_slice(GroupNr(1), 0..clusters, 1, 0).is_none(), "a slice of the margin");
+    blocks.budget.give(before - margin);
+    house.close().assert_clean();
+}
+
+#[test]
+fn a_caller_without_space_waits_for_the_slice_of_a_trim() {
+    let house = House::named("default");
+    let blocks = &house.alloc.blocks;
+    let (_, margin) = blocks.kept();
+    let clusters = house.vol.geo.clusters_in_group(GroupNr(0));
+    let scope = blocks.discards.begin_slice();
+    let (slice, _) = blocks.hold_slice(GroupNr(0), 0..clusters, 1, 0).unwrap();
+    let all = u32::try_from(blocks.budget.amount() + u64::from(slice.len) - margin).unwrap();
+    std::thread::scope(|threads| {
+        let lacking = threads.spawn(|| house.alloc.reserve(all, 0, true));
+        while blocks.discards.lacking() == 0 && !lacking.is_finished() {
+            std::thread::yield_now();
+        }
+        blocks.release(GroupNr(0), slice);
+        drop(scope);
+        lacking.join().unwrap().unwrap();
+    });
+    house.alloc.unreserve(all);
+    house.close().assert_clean();
+}
+
+#[test]
 fn a_descriptor_that_calls_used_inodes_unused_costs_none_of_them() {
     let house = House::named("default");
     let geo = house.vol.geo;
