@@ -31,7 +31,7 @@ pub struct MountedDevice {
     len: AtomicU64,
     read_only: bool,
     claim: Mutex<Option<Claim>>,
-    /// Bytes written by the threads of each shard.
+    /// Bytes written by the threads of each shard. Relaxed: counters that guard nothing.
     written: Sharded<AtomicU64>,
     frozen: AtomicBool,
     /// Held by those who wait for the thaw, and by who thaws.
@@ -62,6 +62,7 @@ impl MountedDevice {
 
     fn new(device: Arc<dyn BlockDevice>, claim: Option<Claim>) -> Arc<MountedDevice> {
         Arc::new(MountedDevice {
+            // Relaxed: the numbers only have to differ.
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name: device.name(),
             len: AtomicU64::new(device.len()),
@@ -82,7 +83,6 @@ impl MountedDevice {
 
     /// Bytes written so far, zeroes included.
     pub fn written(&self) -> u64 {
-        // Relaxed: a sum of counters that only grow.
         self.written.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 

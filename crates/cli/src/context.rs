@@ -58,7 +58,7 @@ pub struct Context {
     pub color: bool,
     /// Standard output is a terminal.
     pub terminal: bool,
-    /// A JSON document was printed.
+    /// A JSON document was printed. Relaxed: the thread that ends the program reads it after all others have ended.
     printed: Arc<AtomicBool>,
     /// What opening an image for writing brought back, for the JSON document.
     recovery: Arc<OnceLock<Value>>,

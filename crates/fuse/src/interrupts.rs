@@ -31,7 +31,8 @@ pub struct Interrupts {
     ended: Arc<AtomicBool>,
 }
 
-/// What a thread serves. On a line of its own, since every request writes it.
+/// What a thread serves. On a line of its own, since every request writes it. Reads are Relaxed: an interruption that is seen
+/// late ends the work one question later, and a number that is out of date equals no other request's.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell {

@@ -7,7 +7,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::io;
 
-/// Remembers what the file does not support.
+/// Remembers the ways that the file does not support. Relaxed: a stale value costs one vain attempt.
 #[derive(Debug, Default)]
 pub(super) struct Deallocator {
     no_punch: AtomicBool,

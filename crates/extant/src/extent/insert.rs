@@ -10,12 +10,10 @@ use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, MapCache, Run, State};
 use crate::store::Store;
-use crate::volume::uses_reserve;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
 use extant_journal::Handle;
-use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks, fallocate).
@@ -98,9 +96,7 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
     let min = offset + 1;
     let len = len.saturating_add(offset);
     let purpose = purpose(st, inode);
-    // Relaxed: a switch that guards nothing.
-    let reserve = st.pool.use_reserve.load(Ordering::Relaxed) || uses_reserve();
-    let privileged = purpose == Purpose::Data && reserve;
+    let privileged = purpose == Purpose::Data && st.pool.may_use_reserve();
     Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 

@@ -13,7 +13,7 @@
 //! All of this happens under the inode's `work`, but for giving back when space is short.
 
 use super::map;
-use super::space::{Want, privileged};
+use super::space::Want;
 use crate::alloc::{Claim, Purpose, Request, Small, Taken};
 use crate::error::Result;
 use crate::extent::{self, Around};
@@ -189,7 +189,7 @@ impl Pack {
     pub fn take(&mut self, st: &Store, blocks: u32) -> Option<Claim> {
         if self.claim.as_ref().is_none_or(|claim| claim.len == 0) {
             let want = request(self.goal, self.left.max(blocks), self.low);
-            let claim = st.alloc.claim(&Request { privileged: privileged(st), ..want }).ok()?;
+            let claim = st.alloc.claim(&Request { privileged: st.pool.may_use_reserve(), ..want }).ok()?;
             self.goal = BlockNr(claim.start.0 + u64::from(claim.len));
             self.claim = Some(claim);
         }

@@ -6,14 +6,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::{self, MapShape};
 use crate::inode::{Inode, Work};
 use crate::store::Store;
-use crate::volume::uses_reserve;
 use extant_format::features::Incompat;
-use extant_sync::atomic::Ordering;
-
-/// Whether file data may use root's reserve: all of it, or that of this thread's caller.
-pub(super) fn privileged(st: &Store) -> bool {
-    st.pool.use_reserve.load(Ordering::Relaxed) || uses_reserve()
-}
 
 /// Whether the error is a lack of space, or of space that the owners may use: what was done before it counts.
 pub(super) fn no_space(error: &Error) -> bool {
@@ -41,7 +34,7 @@ pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32, end: u32) -> Resul
     let shape = MapShape::of(st, inode).reaching(end);
     let share = inode.pages.read().share_missing(|pages| shape.needs(pages));
     if blocks > 0 || share > 0 {
-        promised(st, inode, blocks, || with_room(st, || st.alloc.reserve(blocks, share, privileged(st))))?;
+        promised(st, inode, blocks, || with_room(st, || st.alloc.reserve(blocks, share, st.pool.may_use_reserve())))?;
     }
     if share > 0 {
         inode.pages.add_to_share(share);
@@ -107,7 +100,7 @@ pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
         len: ratio,
         min: ratio,
         purpose: Purpose::Data,
-        privileged: privileged(st),
+        privileged: st.pool.may_use_reserve(),
         reserved: false,
         low: !st.geo.incompat(Incompat::EXTENTS),
     };
@@ -158,7 +151,7 @@ fn exactly(st: &Store, inode: &Inode, want: Want, reserved: &mut u32) -> Result<
         len: len.max(min),
         min,
         purpose: Purpose::Data,
-        privileged: privileged(st),
+        privileged: st.pool.may_use_reserve(),
         reserved,
         low,
     };

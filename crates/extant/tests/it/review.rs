@@ -309,6 +309,7 @@ fn what_another_host_has_taken_is_left_alone() {
     fs.sync().unwrap();
     // The sequence follows the magic number.
     device.write_at(&0x1234_u32.to_le_bytes(), block * 4096 + 4).unwrap();
+    device.leave_unjudged("another host has it");
     let taken = device.to_vec();
     let _ = create(&fs, &fs.root().unwrap(), "never");
     let closed = fs.unmount();

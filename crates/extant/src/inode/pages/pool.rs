@@ -15,6 +15,7 @@ use super::Pages;
 use super::map::Totals;
 use crate::error::Result;
 use crate::inode::Inode;
+use crate::volume::uses_reserve;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use extant_sync::{ArrivalList, Frames, Level, Link, Mutex, Sharded, ShardedCounter, Walk};
@@ -146,6 +147,11 @@ impl PagePool {
             writeback_files: self.counts.writeback.len(),
             limit: self.limit.load(Ordering::Relaxed) * self.page_size,
         }
+    }
+
+    /// Whether content that this thread writes may use root's reserve. Relaxed: a switch that guards nothing.
+    pub fn may_use_reserve(&self) -> bool {
+        self.use_reserve.load(Ordering::Relaxed) || uses_reserve()
     }
 
     /// About how many bytes wait for being written.
