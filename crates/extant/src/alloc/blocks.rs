@@ -15,7 +15,7 @@ use crate::volume::Volume;
 use extant_format::group_desc::GroupFlags;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_space::{Budget, FreeTree, Meta, Run, Summaries, Summary};
-use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use extant_sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
@@ -55,9 +55,7 @@ pub struct Blocks {
     pending: Sharded<AtomicI64>,
     /// What was freed and is not booked yet.
     pub(super) lots: Lots,
-    /// Whether freed space is discarded before it is allocated again.
-    pub(super) discard: AtomicBool,
-    /// Slices of trims in flight.
+    /// What the device is told to be free.
     pub(super) discards: Discards,
     /// How often a bitmap could not be read.
     pub(super) unread: AtomicU64,
@@ -91,7 +89,6 @@ impl Blocks {
             margin: (clusters / MARGIN_SHARE).min(MARGIN),
             pending: Sharded::default(),
             lots: Lots::new(groups.count()),
-            discard: AtomicBool::new(false),
             discards: Discards::new(),
             unread: AtomicU64::new(0),
             streams: Sharded::default(),

@@ -4,9 +4,16 @@
 //! that grow meanwhile take the rest of the free space. A caller that finds too little space waits for the slices in flight, and
 //! no trim holds another slice before that caller has searched again.
 //!
+//! Space that is *freed* is discarded, too, where the mount wants that (`discard`). The commit that makes the freeing durable queues
+//! the runs of [`SHORTEST`] and more, merged, and releases the others: blocks 100 to 149, freed in five pieces by transaction 7, are
+//! one run. A thread of its own discards the queue slice by slice; queued space stays pending until then. Without the thread, the
+//! commit discards the queue itself. A caller that lacks space takes it out of the queue instead.
+//!
 //! # Invariants
 //! - A slice is neither in a tree nor in the budget until the device has discarded it. So no thread writes there meanwhile.
 //! - A trim leaves the margin in the budget, for metadata.
+//! - A tree whose lists have queued runs is in the queue. Both change under the lock of the lists.
+//! - Nothing is discarded once changes have stopped: the device may belong to another host then.
 //!
 //! # Locking
 //! A thread with a slice holds no lock while the device works, and then takes locks of [`Blocks`] only. The caller that waits for
@@ -15,19 +22,26 @@
 use super::Alloc;
 use super::blocks::Blocks;
 use crate::bounds::check_interrupt;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use extant_format::types::{BlockNr, GroupNr};
 use extant_space::Run;
-use extant_sync::atomic::Ordering;
+use extant_sync::atomic::{AtomicBool, Ordering};
 use extant_sync::{Condvar, Level, Mutex};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::ops::Range;
 
-/// Bytes that a trim holds at a time.
+/// Bytes that are discarded at a time.
 const SLICE: u64 = 8 << 20;
 
-/// Counts slices in flight, and the callers that wait for them.
+/// Bytes of the shortest run that is discarded after it was freed. Shorter ones cost a device more time than they are worth.
+const SHORTEST: u64 = 64 << 10;
+
+/// The queue, the slices in flight, and the callers that wait for them.
 #[derive(Debug)]
 pub(super) struct Discards {
+    /// Whether freed space is discarded.
+    on: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -38,6 +52,10 @@ struct State {
     slices: u32,
     /// Threads that lack space.
     lacking: u32,
+    /// Trees with queued runs.
+    trees: VecDeque<u32>,
+    /// Whether a thread discards the queue.
+    has_thread: bool,
 }
 
 /// A slice in flight, or the right to hold one.
@@ -62,7 +80,49 @@ impl Drop for LackScope<'_> {
 
 impl Discards {
     pub fn new() -> Discards {
-        Discards { state: Mutex::new(Level::Leaf, State::default()), changed: Condvar::new() }
+        Discards {
+            on: AtomicBool::new(false),
+            state: Mutex::new(Level::Leaf, State::default()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Whether freed space is discarded.
+    pub fn is_on(&self) -> bool {
+        // Relaxed: a switch that guards nothing.
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Adds a tree to the queue. The caller holds the lock of its lists.
+    pub fn add_tree(&self, tree: u32) {
+        self.state.lock().trees.push_back(tree);
+        self.changed.notify_all();
+    }
+
+    /// Removes a tree from the queue. The caller holds the lock of its lists.
+    pub fn remove_tree(&self, tree: u32) {
+        self.state.lock().trees.retain(|queued| *queued != tree);
+    }
+
+    /// The first tree of the queue, and a slice.
+    fn first(&self) -> Option<(u32, SliceScope<'_>)> {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.lacking > 0);
+        let tree = *state.trees.front()?;
+        state.slices += 1;
+        Some((tree, SliceScope(self)))
+    }
+
+    /// Waits for a tree in the queue. False once the thread has to end.
+    fn wait_for_work(&self) -> bool {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.has_thread && state.trees.is_empty());
+        state.has_thread
+    }
+
+    fn set_thread(&self, runs: bool) {
+        self.state.lock().has_thread = runs;
+        self.changed.notify_all();
     }
 
     /// Begins a slice, as soon as no thread lacks space.
@@ -92,7 +152,32 @@ impl Discards {
 impl Alloc {
     /// Whether space that is freed from now on is discarded, once its freeing is durable.
     pub fn set_discard(&self, on: bool) {
-        self.blocks.discard.store(on, Ordering::Relaxed);
+        self.blocks.discards.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Begins the use of a thread, which must call [`Alloc::discard_next`] until that returns false.
+    pub fn begin_discard_thread(&self) {
+        self.blocks.discards.set_thread(true);
+    }
+
+    /// Ends the thread after the slice in flight. What is queued stays queued.
+    pub fn end_discard_thread(&self) {
+        self.blocks.discards.set_thread(false);
+    }
+
+    /// Waits for freed space and discards a slice of it. False once the thread has to end.
+    pub fn discard_next(&self) -> bool {
+        let goes_on = self.blocks.discards.wait_for_work();
+        if goes_on {
+            self.blocks.discard_queued();
+        }
+        goes_on
+    }
+
+    /// Discards everything that is queued, and waits for the slices that other threads discard.
+    pub fn finish_discards(&self) {
+        self.blocks.finish_discards();
+        drop(self.blocks.discards.wait_for_slices());
     }
 
     /// Discards free runs of at least `min` blocks within `blocks`; gives how many blocks that were. Space that was
@@ -173,10 +258,56 @@ impl Blocks {
         Ok(self.vol.dev.discard(start << geo.block_bits, len << geo.block_bits)?)
     }
 
-    /// Discards clusters that are held still. An error is only noted: discarding is a favour.
-    pub(super) fn discard_freed(&self, g: GroupNr, run: Run) {
-        if let Err(error) = self.discard(g, run) {
-            tracing::debug!("discard: {error}");
+    /// Whether a run of freed space is worth a discard.
+    pub(super) fn is_discarded(&self, run: &Run) -> bool {
+        u64::from(run.len) >= self.clusters_of(SHORTEST >> self.vol.geo.block_bits)
+    }
+
+    /// What a commit queued is discarded: by the thread, or here where none runs.
+    pub(super) fn discard_committed(&self) {
+        if !self.discards.state.lock().has_thread {
+            self.finish_discards();
+        }
+    }
+
+    fn finish_discards(&self) {
+        while self.discard_queued() {}
+    }
+
+    /// Discards a slice of the queue and releases it. False if the queue is empty.
+    fn discard_queued(&self) -> bool {
+        let Some((t, _scope)) = self.discards.first() else { return false };
+        let Some(loose) = self.loose.get(t as usize) else { return false };
+        let slice = |units: Run| {
+            let (g, run) = self.shape.group_run(t, units);
+            self.slice_len(g, run)
+        };
+        if let Some(units) = self.begin_discard(t, loose, slice) {
+            let (g, run) = self.shape.group_run(t, units);
+            // Another host may own the device once changes have stopped here.
+            if self.discards.is_on() && self.vol.writable().is_ok() && !self.vol.journal.is_aborted() {
+                self.note_discard(self.discard(g, run));
+            }
+            self.end_discard(t, loose, units);
+        }
+        true
+    }
+
+    /// Releases the queued runs of a tree without a discard. False if no tree has any.
+    pub(super) fn cancel_queued(&self) -> bool {
+        let trees: Vec<u32> = self.discards.state.lock().trees.iter().copied().collect();
+        trees.into_iter().any(|t| self.loose.get(t as usize).is_some_and(|loose| self.cancel_discard(t, loose)))
+    }
+
+    /// Notes how a discard of freed space ended. An error costs no data; a device that never discards is asked no more.
+    fn note_discard(&self, result: Result<()>) {
+        match result {
+            Ok(()) => {}
+            Err(Error::Io(e)) if e.kind() == ErrorKind::Unsupported => {
+                tracing::warn!("freed space is not discarded any more: {e}");
+                self.discards.on.store(false, Ordering::Relaxed);
+            }
+            Err(e) => tracing::debug!("discard: {e}"),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! are neighbours of each other, so most of them are one run by then; and a tree's lock is not taken for each.
 //!
 //! # Invariants
-//! - What is noted as `ended` is held by the tree, until it is settled. What a commit is waited for, and what is noted as `freed`, is not:
-//!   it is taken out of free space that is made from a bitmap.
+//! - What is noted as `ended` is held by the tree, until it is settled. What a commit is waited for, what is queued to be discarded, and
+//!   what is noted as `freed`, is not: it is taken out of free space that is made from a bitmap.
 //! - What was freed is noted under its bitmap's lock, and a group is loaded under that lock, too: so a clear bit is free, held or noted.
 //! - Space that may be claimed is noted before it is given to the budget, and noted or in a tree from then on. Whoever locks a tree to
 //!   look for space settles first; so whoever holds a part of the budget finds space.
@@ -15,7 +15,7 @@
 //!   something longer was noted meanwhile.
 //!
 //! # Locking
-//! The lists' lock is inward of the tree's, and nothing but the list of trees is taken inside.
+//! The lists' lock is inward of the tree's, and nothing but the list of trees and the queue of discards is taken inside.
 
 use super::blocks::Blocks;
 use super::tree::Tree;
@@ -27,6 +27,9 @@ use extant_sync::{Level, Mutex, MutexGuard};
 
 /// Runs that are noted of a tree beside what it has, at least, before somebody has to settle them.
 const MOST: usize = if cfg!(test) { 24 } else { 4096 };
+
+/// Runs of a tree that may be queued to be discarded. More are released at once.
+const MAX_QUEUED: usize = 1024;
 
 /// What is noted of a tree.
 #[derive(Debug)]
@@ -46,6 +49,12 @@ pub(super) struct Loose {
 struct Lists {
     /// Freed by transactions that are not durable yet.
     leaving: Vec<(Tid, Run)>,
+    /// Freed, durable, and queued to be discarded.
+    discarding: Vec<Run>,
+    /// Slices of them that are being discarded.
+    in_flight: Vec<Run>,
+    /// Whether the tree is in the queue of discards.
+    queued: bool,
     /// Freed, and durable.
     freed: Vec<Run>,
     /// Claims that ended without being booked.
@@ -57,6 +66,11 @@ struct Lists {
 }
 
 impl Lists {
+    /// Takes what `tid` and its predecessors freed.
+    fn take_durable(&mut self, tid: Tid) -> Vec<Run> {
+        self.leaving.extract_if(.., |freed| freed.0 <= tid).map(|(_, run)| run).collect()
+    }
+
     fn len(&self) -> usize {
         self.freed.len() + self.ended.len()
     }
@@ -111,7 +125,8 @@ impl Blocks {
         let (mut leaving, units) = (Held::default(), self.shape.units(g));
         let Some(loose) = self.loose.get(t as usize) else { return leaving };
         let lists = loose.lists.lock();
-        let all = lists.leaving.iter().map(|(_, run)| run).chain(&lists.freed);
+        let all = lists.leaving.iter().map(|(_, run)| run);
+        let all = all.chain(&lists.discarding).chain(&lists.in_flight).chain(&lists.freed);
         all.filter(|run| units.contains(&run.start)).for_each(|run| _ = leaving.add(*run));
         leaving
     }
@@ -244,44 +259,82 @@ impl Blocks {
         }
     }
 
-    /// What `tid` and its predecessors freed may be allocated again.
+    /// What `tid` and its predecessors freed may be allocated again, or is queued to be discarded before.
     pub fn committed(&self, tid: Tid) {
         let trees = std::mem::take(&mut *self.noted_trees.lock());
         for t in trees {
             let Some(loose) = self.loose.get(t as usize) else { continue };
-            if self.discard.load(Ordering::Relaxed) {
-                self.discard_leaving(t, loose, tid);
+            let mut lists = loose.lists.lock();
+            lists.listed = false;
+            let mut left = lists.take_durable(tid);
+            if !lists.leaving.is_empty() {
+                self.list(t, &mut lists);
             }
-            self.let_leave(t, loose, tid);
+            if self.discards.is_on() {
+                self.queue_discards(t, &mut lists, &mut left);
+            }
+            self.let_leave(t, loose, lists, &left);
             drop(self.try_tree(t));
         }
+        self.discard_committed();
     }
 
-    /// Tells the device of what is durably free and held still.
-    fn discard_leaving(&self, t: u32, loose: &Loose, tid: Tid) {
-        let leaving =
-            |lists: &Lists| lists.leaving.iter().filter(|freed| freed.0 <= tid).map(|(_, run)| *run).collect();
-        let mut runs: Vec<Run> = leaving(&loose.lists.lock());
-        runs.sort_unstable_by_key(|run| run.start);
-        self.merge(&mut runs);
-        runs.iter().map(|run| self.shape.group_run(t, *run)).for_each(|(g, run)| self.discard_freed(g, run));
-    }
-
-    fn let_leave(&self, t: u32, loose: &Loose, tid: Tid) {
-        let mut lists = loose.lists.lock();
-        lists.listed = false;
-        let left: Vec<Run> = lists.leaving.extract_if(.., |freed| freed.0 <= tid).map(|(_, run)| run).collect();
-        if !lists.leaving.is_empty() {
-            self.list(t, &mut lists);
+    /// Moves what is worth a discard from `left` to the queue.
+    fn queue_discards(&self, t: u32, lists: &mut Lists, left: &mut Vec<Run>) {
+        left.sort_unstable_by_key(|run| run.start);
+        self.merge(left);
+        let room = MAX_QUEUED.saturating_sub(lists.discarding.len());
+        let worth = left.extract_if(.., |run| self.is_discarded(run)).take(room);
+        lists.discarding.extend(worth);
+        if !lists.discarding.is_empty() && !std::mem::replace(&mut lists.queued, true) {
+            self.discards.add_tree(t);
         }
+    }
+
+    /// Takes a slice, whose length `len` tells, of what is queued of a tree. It stays noted until [`Blocks::end_discard`]. `None`
+    /// if nothing is queued any more.
+    pub(super) fn begin_discard(&self, t: u32, loose: &Loose, len: impl Fn(Run) -> u64) -> Option<Run> {
+        let mut lists = loose.lists.lock();
+        let Some(run) = lists.discarding.pop() else {
+            lists.queued = false;
+            self.discards.remove_tree(t);
+            return None;
+        };
+        let slice = Run { start: run.start, len: u32::try_from(len(run)).unwrap_or(run.len).min(run.len) };
+        if slice.len < run.len {
+            lists.discarding.push(Run { start: slice.end(), len: run.len - slice.len });
+        }
+        lists.in_flight.push(slice);
+        Some(slice)
+    }
+
+    /// A slice in flight may be allocated again.
+    pub(super) fn end_discard(&self, t: u32, loose: &Loose, slice: Run) {
+        let mut lists = loose.lists.lock();
+        lists.in_flight.retain(|run| *run != slice);
+        self.let_leave(t, loose, lists, &[slice]);
+    }
+
+    /// What is queued of a tree may be allocated again without a discard. False if nothing is queued.
+    pub(super) fn cancel_discard(&self, t: u32, loose: &Loose) -> bool {
+        let mut lists = loose.lists.lock();
+        let runs = std::mem::take(&mut lists.discarding);
+        if !runs.is_empty() {
+            self.let_leave(t, loose, lists, &runs);
+        }
+        !runs.is_empty()
+    }
+
+    /// Runs that were noted as freed may be allocated again, once they are settled.
+    fn let_leave(&self, t: u32, loose: &Loose, mut lists: MutexGuard<'_, Lists>, left: &[Run]) {
         let good = left.iter().filter(|run| lists.bad & self.shape.mask(self.shape.group_run(t, **run).0) == 0);
         let (clusters, longest) = (good.clone().map(|run| u64::from(run.len)).sum(), good.map(|run| run.len).max());
-        lists.freed.extend_from_slice(&left);
+        lists.freed.extend_from_slice(left);
         loose.note_any(&lists, longest.unwrap_or(0));
         drop(lists);
         self.memory.count(left.len() as i64);
         self.noted(t, loose, longest.unwrap_or(0), false);
         self.budget.give(clusters);
-        self.add_pending(-(sum(&left) as i64));
+        self.add_pending(-(sum(left) as i64));
     }
 }

@@ -151,7 +151,7 @@ impl Alloc {
     }
 
     /// Runs `f`; if it lacks space, gives back what is preallocated, waits for others who do that, and runs it again, as long as
-    /// anything came back. Then it waits for the slices that trims hold, and runs `f` for the last time.
+    /// anything came back. Then it waits for the slices that are being discarded, and takes space out of the queue of discards.
     fn unless_preallocated<R>(&self, mut f: impl FnMut() -> Result<R>) -> Result<R> {
         let mut result = f();
         while let Err(e) = &result
@@ -167,7 +167,12 @@ impl Alloc {
         match result {
             Err(e) if e.is(Errno::NoSpc) => {
                 let _lacking = self.blocks.discards.wait_for_slices();
-                f()
+                loop {
+                    match f() {
+                        Err(e) if e.is(Errno::NoSpc) && self.blocks.cancel_queued() => {}
+                        result => return result,
+                    }
+                }
             }
             result => result,
         }

@@ -216,6 +216,7 @@ impl Fs {
             };
             return open::mark_error(st).and(stopped.map_err(caused));
         }
+        st.alloc.finish_discards();
         open::mark_clean(st, self.clean_state)?;
         synced
     }

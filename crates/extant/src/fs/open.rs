@@ -173,8 +173,11 @@ fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     // Where blocks go depends on what is known of groups, and so on time: not where the same image shall come out again.
     let scanning = if options.seed.is_none() { threads.start_scanning(&fs.ops) } else { Ok(()) };
     let zeroing = if options.zero_tables { threads.start_zeroing(&fs.ops) } else { Ok(()) };
+    // Without the thread, commits discard what they free, and so nothing depends on time.
+    let threaded = options.discard && options.seed.is_none();
+    let discarding = if threaded { threads.start_discarding(&fs.ops.st().alloc) } else { Ok(()) };
     fs.threads = Some(threads);
-    scanning.and(zeroing)?;
+    scanning.and(zeroing).and(discarding)?;
     Ok(())
 }
 

@@ -210,7 +210,8 @@ impl OpenOptions {
         self
     }
 
-    /// Tell the device of freed space once its freeing is durable.
+    /// Tell the device of freed space once its freeing is durable: of runs of 64 KiB and more, on a thread of its own, unless the
+    /// space is needed before.
     pub fn discard(mut self, yes: bool) -> Self {
         self.discard = yes;
         self

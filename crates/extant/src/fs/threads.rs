@@ -1,6 +1,6 @@
 //! The engine's own threads: writeback, reaper, those that scan bitmaps until all groups are known, and one that looks ahead. The journal has its own.
 
-use crate::alloc::Scanned;
+use crate::alloc::{Alloc, Scanned};
 use crate::ops::{Bell, Operations, ToReap};
 use crate::vfs::Ahead;
 use extant_sync::{Condvar, Level, Mutex};
@@ -51,13 +51,15 @@ pub struct Threads {
     stop: Arc<Stop>,
     bell: Arc<Bell>,
     running: Vec<JoinHandle<()>>,
+    /// The allocator whose freed space a thread discards.
+    discarding: Option<Arc<Alloc>>,
 }
 
 impl Threads {
     /// Starts writeback (every `interval`) and the reaper.
     pub fn start(ops: &Arc<Operations>, interval: Duration) -> std::io::Result<Threads> {
         let stop = Arc::new(Stop { asked: Mutex::new(Level::Leaf, false), wake: Condvar::new() });
-        let mut threads = Threads { stop, bell: ops.reaper_bell(), running: Vec::new() };
+        let mut threads = Threads { stop, bell: ops.reaper_bell(), running: Vec::new(), discarding: None };
         threads.every(interval, "extant-writeback", ops, |ops| {
             // What waits for a thaw with files locked would keep others from reading them.
             ops.st().mounted.wait_for_thaw();
@@ -140,6 +142,16 @@ impl Threads {
         Ok(())
     }
 
+    /// Starts the thread that discards freed space.
+    pub fn start_discarding(&mut self, alloc: &Arc<Alloc>) -> std::io::Result<()> {
+        alloc.begin_discard_thread();
+        self.discarding = Some(alloc.clone());
+        let alloc = alloc.clone();
+        let body = move || while alloc.discard_next() {};
+        self.running.push(Builder::new().name("extant-discard".into()).spawn(body)?);
+        Ok(())
+    }
+
     fn every(
         &mut self,
         interval: Duration,
@@ -164,6 +176,7 @@ impl Threads {
         *self.stop.asked.lock() = true;
         self.stop.wake.notify_all();
         self.bell.end_sleep();
+        self.discarding.iter().for_each(|alloc| alloc.end_discard_thread());
         for thread in self.running {
             if thread.join().is_err() {
                 tracing::error!("a thread of the engine had panicked");

@@ -5,11 +5,12 @@ use crate::error::{Errno, Result};
 
 impl Operations {
     /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the number of blocks discarded. What was freed
-    /// before is committed first, so that it counts.
+    /// before is committed, and discarded if that is queued, so that it counts.
     pub fn trim(&self, blocks: std::ops::Range<u64>, min_blocks: u64) -> Result<u64> {
         self.alive()?;
         self.st().writable()?;
         self.reclaim();
+        self.st().alloc.finish_discards();
         self.noticed(self.st().alloc.trim(blocks, min_blocks))
     }
 

@@ -5,7 +5,8 @@ use extant_blocks::{BlockDevice, forward_device};
 use extant_testkit::{Image, Memory};
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -120,4 +121,82 @@ fn files_grow_while_a_trim_waits_for_the_disk() {
     assert!(longest.is_some_and(|len| len <= 8 * MIB), "{longest:?}");
     drop(file);
     end(fs, &device, &image);
+}
+
+/// How long what must not wait for a discard may take.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Runs `work`, which must not wait for held discards.
+fn without_waiting<T: Send>(device: &GatedDiscards, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let (done, ended) = mpsc::channel();
+        scope.spawn(move || done.send(work()));
+        let result = ended.recv_timeout(WATCHDOG);
+        if result.is_err() {
+            device.hold(false);
+        }
+        result.expect("it waits for no discard")
+    })
+}
+
+/// A file system that has freed `bytes` of a file and committed that, while discards are held.
+fn freed(image: &Image, bytes: u64) -> (Arc<GatedDiscards>, Fs, Vec<Range<u64>>) {
+    let device = GatedDiscards::on(image);
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new().discard(true)).unwrap();
+    let file = create(&fs, "file");
+    append(&file, bytes).unwrap();
+    let mut places = Vec::new();
+    file.extents(0, u64::MAX, |extent| {
+        places.push(extent.physical..extent.physical + extent.len);
+        true
+    })
+    .unwrap();
+    drop(file);
+    device.hold(true);
+    fs.unlink(&fs.root().unwrap(), b"file").unwrap();
+    without_waiting(&device, || fs.sync()).unwrap();
+    device.wait_for_one();
+    (device, fs, places)
+}
+
+#[test]
+fn commits_and_fsync_do_not_wait_for_discards() {
+    let image = ext4();
+    let (device, fs, places) = freed(&image, 20 * MIB);
+    without_waiting(&device, || {
+        for n in 0..3 {
+            append(&create(&fs, &format!("later{n}")), MIB).unwrap();
+        }
+    });
+    assert!(device.gate().done.is_empty());
+    // The end of the mount discards the rest.
+    device.hold(false);
+    end(fs, &device, &image);
+    let done = &device.gate().done;
+    let is_done = |at: u64| done.iter().any(|range| range.contains(&at));
+    assert!(places.iter().all(|place| is_done(place.start) && is_done(place.end - 1)), "{places:?}: {done:?}");
+}
+
+#[test]
+fn a_file_system_that_was_shut_down_discards_no_more() {
+    let image = ext4();
+    let (device, fs, _) = freed(&image, 30 * MIB);
+    fs.shut_down().unwrap();
+    device.hold(false);
+    fs.unmount().unwrap();
+    assert_eq!(device.gate().done.len(), 1, "the slice that was in flight");
+}
+
+#[test]
+fn a_thaw_lets_discards_go_on() {
+    let image = ext4();
+    let (device, fs, places) = freed(&image, 30 * MIB);
+    device.hold(false);
+    let frozen = fs.freeze().unwrap();
+    let done = device.gate().done.len();
+    assert!(fs.resolve("/", extant::Follow::No).is_ok());
+    assert_eq!(device.gate().done.len(), done);
+    frozen.thaw().unwrap();
+    end(fs, &device, &image);
+    assert!(device.gate().done.iter().any(|range| range.contains(&places[0].start)));
 }

@@ -361,6 +361,68 @@ fn a_caller_without_space_waits_for_the_slice_of_a_trim() {
     house.close().assert_clean();
 }
 
+/// Blocks with bytes in them, and whether they are there still.
+fn fill_blocks(house: &House, (start, len): (BlockNr, u32)) {
+    let bytes = vec![7; house.vol.geo.block_size as usize * len as usize];
+    house.dev.write_at(&bytes, start.0 << house.vol.geo.block_bits).unwrap();
+}
+
+fn is_filled(house: &House, block: u64) -> bool {
+    let mut bytes = vec![0; house.vol.geo.block_size as usize];
+    house.dev.read_at(&mut bytes, block << house.vol.geo.block_bits).unwrap();
+    bytes.iter().all(|byte| *byte == 7)
+}
+
+#[test]
+fn frees_of_one_commit_are_merged_and_short_ones_not_discarded() {
+    let house = House::named("default");
+    house.alloc.set_discard(true);
+    let run = take(&house, &want(6000, 32, 32)).unwrap();
+    let lone = take(&house, &want(run.0.0 + 100, 1, 1)).unwrap();
+    assert!(lone.0.0 > run.0.0 + 32, "{lone:?}");
+    [run, lone].into_iter().for_each(|run| fill_blocks(&house, run));
+    let blocks = (0..16).flat_map(|n| [n, 31 - n]).map(|n| (BlockNr(run.0.0 + n), 1));
+    blocks.chain([lone]).for_each(|block| give(&house, block).unwrap());
+    house.sync();
+    assert!((0..32).all(|n| !is_filled(&house, run.0.0 + n)) && is_filled(&house, lone.0.0));
+    assert_eq!(house.alloc.pending(), 0);
+    house.close().assert_clean();
+}
+
+#[test]
+fn freed_space_is_held_until_it_is_discarded_or_needed() {
+    for needed in [false, true] {
+        let house = House::named("default");
+        let total = house.groups.free_clusters();
+        house.alloc.set_discard(true);
+        house.alloc.begin_discard_thread();
+        let freed = take(&house, &want(6000, 64, 64)).unwrap();
+        fill_blocks(&house, freed);
+        give(&house, freed).unwrap();
+        house.sync();
+        assert_eq!(house.alloc.pending(), 64, "a commit waits for no discard");
+        house.evict();
+        let other = house.alloc.claim(&want(freed.0.0, 64, 1)).unwrap();
+        assert!(other.start.0 + u64::from(other.len) <= freed.0.0 || other.start.0 >= freed.0.0 + 64, "{other:?}");
+        drop(other);
+        if needed {
+            let mut claims = Vec::new();
+            while let Ok(claim) = house.alloc.claim(&all(0, 5000)) {
+                claims.push(claim);
+            }
+            assert_eq!(claims.iter().map(|claim| u64::from(claim.len)).sum::<u64>(), total);
+            assert!(is_filled(&house, freed.0.0));
+        } else {
+            assert!(house.alloc.discard_next());
+            assert!(!is_filled(&house, freed.0.0) && !is_filled(&house, freed.0.0 + 63));
+        }
+        assert_eq!(house.alloc.pending(), 0);
+        house.alloc.end_discard_thread();
+        assert!(!house.alloc.discard_next());
+        house.close().assert_clean();
+    }
+}
+
 #[test]
 fn a_descriptor_that_calls_used_inodes_unused_costs_none_of_them() {
     let house = House::named("default");
