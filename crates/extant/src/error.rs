@@ -121,6 +121,7 @@ fn errno_of_kind(kind: io::ErrorKind) -> i32 {
         io::ErrorKind::ResourceBusy => Errno::Busy,
         io::ErrorKind::ReadOnlyFilesystem => Errno::RoFs,
         io::ErrorKind::StorageFull => Errno::NoSpc,
+        io::ErrorKind::Unsupported => Errno::OpNotSupp,
         _ => Errno::Io,
     };
     errno as i32

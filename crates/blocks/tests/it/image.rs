@@ -76,7 +76,7 @@ fn zeroes_and_holes() {
 }
 
 /// Bytes of storage that a file has.
-fn stored(path: &PathBuf) -> u64 {
+pub fn stored(path: &PathBuf) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
 }
 

@@ -2,8 +2,8 @@
 //!
 //! They run one at a time, since one's mount may be seen through another's loop device.
 
-use crate::image::image;
-use extant_blocks::{BlockDevice, OpenOptions};
+use crate::image::{image, stored};
+use extant_blocks::{BlockDevice, OpenOptions, raw_os_error};
 use extant_testkit::tool::run;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,11 @@ struct Mount(PathBuf);
 
 impl Mount {
     fn new(device: &str, at: &Path) -> Self {
-        call("mount", &["-t", "ext4", device, at.to_str().unwrap()]);
+        Mount::of_type("ext4", device, at)
+    }
+
+    fn of_type(kind: &str, device: &str, at: &Path) -> Self {
+        call("mount", &["-t", kind, device, at.to_str().unwrap()]);
         Mount(at.to_path_buf())
     }
 }
@@ -116,4 +120,52 @@ fn disks_are_held_by_one_writer() {
     let readers = [0, 1].map(|_| OpenOptions::new(&device.0).read_only(true).open().unwrap());
     assert_eq!(OpenOptions::new(&device.0).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
     drop(readers);
+}
+
+#[test]
+fn discards_of_a_block_device_punch_its_backing_file() {
+    const MIB: u64 = 1 << 20;
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = directory.path().join("image");
+    std::fs::write(&path, vec![5; 8 * MIB as usize]).unwrap();
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    let whole = stored(&path);
+    let device = Loop::new(&[], &path);
+    let disk = OpenOptions::new(&device.0).open().unwrap();
+    disk.write_zeroes(4 * MIB, 2 * MIB).unwrap();
+    disk.flush().unwrap();
+    assert_eq!(stored(&path), whole, "zeroes keep the storage");
+    disk.discard(MIB, 2 * MIB).unwrap();
+    disk.flush().unwrap();
+    assert_eq!(stored(&path), whole - 2 * MIB);
+    let mut bytes = vec![1; 8 * MIB as usize];
+    disk.read_at(&mut bytes, 0).unwrap();
+    let zeroes = |start: u64, end: u64| bytes[start as usize..end as usize].iter().all(|byte| *byte == 0);
+    assert!(zeroes(MIB, 3 * MIB) && zeroes(4 * MIB, 6 * MIB));
+    assert!([0, MIB - 1, 3 * MIB, 4 * MIB - 1, 6 * MIB].iter().all(|at| bytes[*at as usize] == 5));
+}
+
+#[test]
+fn discard_is_unsupported_where_the_host_cannot_punch() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let _mount = Mount::of_type("ramfs", "none", directory.path());
+    let path = directory.path().join("image");
+    std::fs::write(&path, vec![5; 1 << 20]).unwrap();
+    let image = OpenOptions::new(&path).open().unwrap();
+    let device = Loop::new(&[], &path);
+    for round in 0..2 {
+        let error = image.discard(0, 65_536).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "round {round}: {error}");
+        assert_eq!(raw_os_error(&error), Some(nix::libc::EOPNOTSUPP));
+    }
+    drop(image);
+    let disk = OpenOptions::new(&device.0).open().unwrap();
+    assert_eq!(disk.discard(0, 65_536).unwrap_err().kind(), ErrorKind::Unsupported);
+    // What cannot be punched is written.
+    disk.write_zeroes(0, 65_536).unwrap();
+    let mut bytes = vec![1; 65_537];
+    disk.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes[..65_536].iter().all(|byte| *byte == 0) && bytes[65_536] == 5);
 }

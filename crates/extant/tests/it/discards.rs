@@ -1,8 +1,8 @@
 //! Discards: how they share the disk with writers, commits and the end of the mount.
 
-use extant::{Caller, File, Fs, New, OpenFlags, OpenOptions};
+use extant::{Caller, Errno, File, Fs, New, OpenFlags, OpenOptions};
 use extant_blocks::{BlockDevice, forward_device};
-use extant_testkit::{Image, Memory};
+use extant_testkit::{Image, Memory, Scratch, tool};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
@@ -199,4 +199,47 @@ fn a_thaw_lets_discards_go_on() {
     frozen.thaw().unwrap();
     end(fs, &device, &image);
     assert!(device.gate().done.iter().any(|range| range.contains(&places[0].start)));
+}
+
+/// A device that says that it cannot discard, without an error number.
+#[derive(Debug)]
+struct NoDiscards(Memory);
+
+impl BlockDevice for NoDiscards {
+    forward_device!(self => self.0; len, name, read_at, write_at, flush, write_zeroes, next_data);
+
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[test]
+fn a_trim_says_that_the_host_cannot_punch() {
+    let image = ext4();
+    let device = Arc::new(NoDiscards(Memory::from_bytes(&image.bytes())));
+    let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+    let error = fs.trim_bytes(0, u64::MAX, 0).unwrap_err();
+    assert_eq!(error.errno(), Errno::OpNotSupp as i32, "{error}");
+    fs.unmount().unwrap();
+    // ramfs cannot punch holes into a file.
+    let directory = Scratch::new();
+    let at = directory.dir("ramfs");
+    tool::run("mount", &["-t", "ramfs", "none", at.to_str().unwrap()]).must_succeed();
+    let path = at.join("image");
+    std::fs::copy(image.path(), &path).unwrap();
+    let trimmed = Fs::open(&path, &OpenOptions::new().discard(true)).and_then(|fs| {
+        let free = fs.usage().free;
+        // Freed space comes back all the same.
+        append(&create(&fs, "file"), MIB)?;
+        fs.unlink(&fs.root()?, b"file")?;
+        fs.sync()?;
+        let trimmed = fs.trim_bytes(0, u64::MAX, 0);
+        let freed = fs.usage().free;
+        fs.unmount()?;
+        Ok((trimmed, free, freed))
+    });
+    tool::run("umount", &[at.to_str().unwrap()]).must_succeed();
+    let (trimmed, free, freed) = trimmed.unwrap();
+    assert_eq!(trimmed.unwrap_err().errno(), Errno::OpNotSupp as i32);
+    assert_eq!(freed, free);
 }
