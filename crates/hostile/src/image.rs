@@ -1,6 +1,7 @@
 //! Whole images: a good one of a few, damaged as the input says, and then used in every way.
 
 use crate::bombs::share;
+use crate::deep::Layout;
 use crate::drive::{Depth, use_up};
 use crate::mutate::mutate_once;
 use crate::seeds::{Seed, with_fast_commits};
@@ -33,6 +34,10 @@ const BASES: [(&str, bool); 16] = [
 /// First bytes from here on mean the image with fast commits, which came later than the others.
 pub const FAST_COMMITS: u8 = 224;
 
+/// First bytes that mean the image with maps and an index of several levels. None of the inputs that were kept before begins
+/// so.
+const DEEP: std::ops::Range<u8> = 208..FAST_COMMITS;
+
 /// Second bytes that mean that few blocks stand for many, too. None of the inputs that were kept before begins so.
 const SHARED: std::ops::Range<u8> = 192..255;
 
@@ -47,11 +52,19 @@ struct Base {
 
 /// The image that the first byte of an input means.
 fn base(which: u8) -> &'static Base {
-    static MADE: [OnceLock<Base>; BASES.len() + 1] = [const { OnceLock::new() }; BASES.len() + 1];
-    let nr = if which >= FAST_COMMITS { BASES.len() } else { usize::from(which) % BASES.len() };
+    static MADE: [OnceLock<Base>; BASES.len() + 2] = [const { OnceLock::new() }; BASES.len() + 2];
+    let nr = match which {
+        FAST_COMMITS.. => BASES.len(),
+        which if DEEP.contains(&which) => BASES.len() + 1,
+        which => usize::from(which) % BASES.len(),
+    };
     MADE[nr].get_or_init(|| {
         let of_set = |(set, crashed): &(&str, bool)| Seed::make(FeatureSet::named(set), *crashed);
-        let seed = BASES.get(nr).map_or_else(with_fast_commits, of_set);
+        let seed = match BASES.get(nr) {
+            Some(base) => of_set(base),
+            None if nr == BASES.len() => with_fast_commits(),
+            None => Seed::deep(Layout { levels: 2, ..Layout::sparse(3) }),
+        };
         let damaged = Mutex::new((seed.bytes.clone(), Arc::new(MemDevice::from_bytes(&seed.bytes))));
         Base { seed, damaged }
     })

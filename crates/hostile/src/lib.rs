@@ -2,6 +2,7 @@
 //!
 //! - [`seeds`] makes good images of every feature set, [`atlas`] finds the structures in them and seals them again after a change;
 //! - [`mutate`](mod@mutate) damages structures by their fields, [`records`] those of fast commits;
+//! - [`deep`] gives images maps and indexes of several levels;
 //! - [`drive`] does with an image whatever a program could do;
 //! - [`parsers`], [`log`] and [`image`] take bytes that somebody else made, such as a fuzzer that watches which code they reach. Each
 //!   panics if its input did harm: those are the [`TARGETS`].
@@ -11,6 +12,7 @@
 
 pub mod atlas;
 pub mod bombs;
+pub mod deep;
 pub mod drive;
 pub mod image;
 pub mod log;

@@ -1,6 +1,7 @@
 //! Images to damage: every feature set, filled with a tree, left clean or as after a power cut; and images that others damaged.
 
 use crate::atlas::Atlas;
+use crate::deep::Layout;
 use crate::records::{self, CREATE, Record, UNLINK};
 use extant::{Caller, Clock, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, Timestamp, XattrMode};
 use extant_blocks::MemDevice;
@@ -51,6 +52,12 @@ impl Seed {
             }
         }
         Seed::of(format!("{}{}", set.name, if crashed { " crashed" } else { "" }), device.to_vec())
+    }
+
+    /// An image with maps and an index of several levels.
+    pub fn deep(layout: Layout) -> Seed {
+        let image = FeatureSet::named("large_dir").make_sized(12 << 20).bytes();
+        Seed::of(format!("{layout:?}"), layout.plant(&image))
     }
 
     /// A good image that somebody else made.

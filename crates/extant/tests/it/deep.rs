@@ -1,8 +1,9 @@
 //! Files whose maps have several leaves and levels, met with cold caches by a device that fails to read: each edit of a map
 //! happens as a whole or not at all, and no block comes to two files.
 
-use extant::{Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, SetAttr};
+use extant::{Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr};
 use extant_blocks::{Fault, FaultDevice, Op};
+use extant_hostile::deep;
 use extant_testkit::Memory;
 use extant_testkit::image::Image;
 use extant_testkit::{debugfs, e2fsck};
@@ -22,6 +23,8 @@ struct Layout {
     /// Levels of the extent tree; `None` for pointers.
     depth: Option<u32>,
     log_data: bool,
+    /// The file is one of those that this makes.
+    planted: Option<deep::Layout>,
 }
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=4"];
@@ -29,11 +32,13 @@ const BIGALLOC: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", 
 const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=4"];
 
 const fn layout(name: &'static str, args: &'static [&'static str], pieces: u64, depth: Option<u32>) -> Layout {
-    Layout { name, args, pieces, unit: 1, depth, log_data: false }
+    Layout { name, args, pieces, unit: 1, depth, log_data: false, planted: None }
 }
 
 const LEAVES: Layout = layout("one level", EXT4, 150, Some(1));
 const LEVELS: Layout = layout("two levels", EXT4, 800, Some(2));
+/// Nodes have few entries, so that most edits join some.
+const DEEPEST: Layout = Layout { planted: Some(deep::Layout::sparse(3)), ..layout("three levels", EXT4, 64, Some(3)) };
 const CLUSTERS: Layout = Layout { unit: 4, ..layout("bigalloc", BIGALLOC, 150, Some(1)) };
 const POINTERS: Layout = layout("pointers", EXT3, 700, None);
 const LOGGED: Layout = Layout { log_data: true, ..layout("logged data", EXT4, 800, Some(2)) };
@@ -53,18 +58,15 @@ impl Layout {
     /// leaf half goes again, so that it can be joined with its neighbours. Another file has its extents behind its size.
     fn image(&self) -> Vec<u8> {
         let image = Image::mke2fs(64 << 20, self.args);
+        if let Some(layout) = self.planted {
+            std::fs::write(image.path(), layout.plant(&image.bytes())).unwrap();
+        }
         let fs = Fs::open(image.path(), &self.options()).unwrap();
         let unit = self.unit * BLOCK;
-        let file = create(&fs, "deep");
+        let file = if self.planted.is_some() { move_planted(&fs, "deep") } else { create(&fs, "deep") };
         file.write_at(self.at(self.pieces), &[8; 100]).unwrap();
-        for piece in (0..self.pieces).rev() {
-            match self.depth {
-                Some(_) => file.allocate(Falloc::KeepSize, self.at(piece), unit).unwrap(),
-                None => assert_eq!(file.write_at(self.at(piece), &vec![1; unit as usize]).unwrap(), unit as usize),
-            }
-        }
-        for piece in (0..self.pieces).filter(|piece| piece / 42 % 2 == 0 && piece % 42 < 20) {
-            file.allocate(Falloc::Punch, self.at(piece), unit).unwrap();
+        if self.planted.is_none() {
+            self.fill(&file);
         }
         let behind = create(&fs, "behind");
         behind.write_at(0, &[8; 100]).unwrap();
@@ -80,6 +82,19 @@ impl Layout {
         }
         image.bytes()
     }
+
+    fn fill(&self, file: &File) {
+        let unit = self.unit * BLOCK;
+        for piece in (0..self.pieces).rev() {
+            match self.depth {
+                Some(_) => file.allocate(Falloc::KeepSize, self.at(piece), unit).unwrap(),
+                None => assert_eq!(file.write_at(self.at(piece), &vec![1; unit as usize]).unwrap(), unit as usize),
+            }
+        }
+        for piece in (0..self.pieces).filter(|piece| piece / 42 % 2 == 0 && piece % 42 < 20) {
+            file.allocate(Falloc::Punch, self.at(piece), unit).unwrap();
+        }
+    }
 }
 
 /// Pieces behind the size.
@@ -87,6 +102,13 @@ const TAIL: u64 = 150;
 
 fn create(fs: &Fs, name: &str) -> File {
     let node = fs.create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+    fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
+}
+
+fn move_planted(fs: &Fs, name: &str) -> File {
+    let (root, from) = (fs.root().unwrap(), fs.resolve(format!("/{}", deep::DIR), Follow::No).unwrap());
+    fs.rename(&from, b"file0", &root, name.as_bytes(), RenameFlags::empty()).unwrap();
+    let node = fs.lookup(&root, name.as_bytes()).unwrap();
     fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
 }
 
@@ -175,10 +197,14 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
 
 /// Lets each read of each operation fail, with nothing in memory. Gives the operations that had to stop all changes.
 fn each_read_fails(layout: &Layout) -> BTreeSet<&'static str> {
+    each_nth_read_fails(layout, 1)
+}
+
+fn each_nth_read_fails(layout: &Layout, step: usize) -> BTreeSet<&'static str> {
     let base = layout.image();
     let mut stopped = BTreeSet::new();
     for (name, work) in WORK {
-        for nth in 0.. {
+        for nth in (0..).step_by(step) {
             let device = Arc::new(FaultDevice::new(Memory::from_bytes(&base)));
             let fs = Fs::open_device(device.clone(), &layout.options()).unwrap();
             let node = fs.resolve("/deep", Follow::No).unwrap();
@@ -216,6 +242,17 @@ fn an_unreadable_leaf_leaves_no_half_of_an_edit() {
 #[test]
 fn an_unreadable_node_of_two_levels_leaves_no_half_of_an_edit() {
     each_read_fails(&LEVELS);
+}
+
+#[test]
+fn an_unreadable_node_of_three_levels_leaves_no_half_of_an_edit() {
+    each_nth_read_fails(&DEEPEST, 3);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn each_unreadable_node_of_three_levels() {
+    each_read_fails(&DEEPEST);
 }
 
 #[test]

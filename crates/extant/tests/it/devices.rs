@@ -2,6 +2,7 @@
 
 use extant::{Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, XattrMode};
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
+use extant_hostile::deep::{self, Layout};
 use extant_testkit::Memory;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::rng::Rng;
@@ -37,13 +38,20 @@ fn is_eio(e: &Error) -> bool {
     e.errno() == Errno::Io as i32
 }
 
+/// The feature set whose files have maps of three levels; an index of two levels has the directory with the old files.
+const DEEP: &str = "large_dir";
+
 /// An image with something in it, so that there is something to read.
 fn filled(set: &str) -> Vec<u8> {
-    let bytes = FeatureSet::named(set).make_sized(8 * MIB).bytes();
+    let mut bytes = FeatureSet::named(set).make_sized(8 * MIB).bytes();
+    if set == DEEP {
+        bytes = Layout { levels: 2, ..Layout::sparse(3) }.plant(&bytes);
+    }
     let device = device(&bytes);
     let fs = open(&device);
     let root = fs.root().unwrap();
-    let dir = fs.create(&WHO, &root, b"old", 0o755, New::Dir).unwrap();
+    let dir = planted(&fs, "dir", &root, "old").unwrap();
+    let dir = dir.unwrap_or_else(|| fs.create(&WHO, &root, b"old", 0o755, New::Dir).unwrap());
     for n in 0..100 {
         let node = fs.create(&WHO, &dir, format!("a file of some name {n}").as_bytes(), 0o644, New::File).unwrap();
         if n % 10 == 0 {
@@ -54,6 +62,18 @@ fn filled(set: &str) -> Vec<u8> {
     drop((root, dir));
     fs.unmount().unwrap();
     device.inner().to_vec()
+}
+
+/// Moves what [`Layout::plant`] has made to another place, if it is there.
+fn planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> extant::Result<Option<Node>> {
+    match fs.resolve(format!("/{}", deep::DIR), Follow::No) {
+        Ok(deep) => {
+            fs.rename(&deep, from.as_bytes(), dir, name.as_bytes(), RenameFlags::empty())?;
+            fs.lookup(dir, name.as_bytes()).map(Some)
+        }
+        Err(e) if e.is(Errno::NoEnt) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// What was promised: names with their bytes, or that they are gone.
@@ -81,11 +101,16 @@ fn one_file(fs: &Fs, n: u64, durable: &mut Durable) -> extant::Result<()> {
         Err(_) => fs.create(&WHO, &root, b"new", 0o755, New::Dir)?,
     };
     let name = format!("file{n}");
-    let node = fs.create(&WHO, &dir, name.as_bytes(), 0o644, New::File)?;
+    let node = match planted(fs, &name, &dir, &name)? {
+        Some(node) => node,
+        None => fs.create(&WHO, &dir, name.as_bytes(), 0o644, New::File)?,
+    };
     let file = open_file(fs, &node)?;
-    let data = Rng::new(n).bytes(30_000 + 100 * n as usize);
+    let mut data = Rng::new(n).bytes(30_000 + 100 * n as usize);
     file.write_at(0, &data)?;
     file.sync()?;
+    // Behind them a planted file has zeroes.
+    data.resize(file.len() as usize, 0);
     durable.insert(format!("/new/{name}"), Some(data));
     Ok(())
 }
@@ -200,6 +225,7 @@ fn each_read_fails() {
     each_fails("default", Op::Read);
     each_fails("1k", Op::Read);
     each_fails("ext2", Op::Read);
+    each_fails(DEEP, Op::Read);
 }
 
 #[test]
@@ -207,6 +233,7 @@ fn each_write_fails() {
     each_fails("default", Op::Write);
     each_fails("1k", Op::Write);
     each_fails("ext2", Op::Write);
+    each_fails(DEEP, Op::Write);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use crate::fast_commit;
 use extant_hostile::atlas::Kind;
+use extant_hostile::deep::Layout;
 use extant_hostile::drive::{Depth, survive};
 use extant_hostile::mutate;
 use extant_hostile::seeds::{Seed, of_others};
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Mutants of each image in the short form.
 const SHORT: u64 = 8;
+
+/// Mutants of each image with deep maps in the short form.
+const DEEP: u64 = 30;
 
 /// Mutants of fast commits in the short form.
 const FAST_COMMITS: u64 = 60;
@@ -53,6 +57,21 @@ fn with_fast_commits() -> Seed {
     let seed = Seed::of(name.into(), bytes);
     assert!(seed.atlas.of_kind(Kind::FastCommits).count() == 1, "{name}: no fast commits");
     seed
+}
+
+/// Images with maps and an index of several levels.
+fn deep() -> [Seed; 2] {
+    [Layout { levels: 2, ..Layout::sparse(3) }, Layout::full(2)].map(Seed::deep)
+}
+
+#[test]
+fn mutants_of_deep_maps() {
+    let mut broken = Vec::new();
+    for seed in deep() {
+        survive(seed.bytes.clone(), 1, Depth::Write).unwrap_or_else(|why| panic!("{}: {why}", seed.name));
+        broken.extend((0..DEEP).filter_map(|number| try_mutant(&seed, Depth::Write, number).err()));
+    }
+    fail_if_any(&broken);
 }
 
 #[test]
@@ -124,6 +143,9 @@ fn fuzz_images() {
     let mut seeds: Vec<(Depth, Seed)> = sets.flat_map(|set| both(set).map(|seed| (depth(set), seed))).collect();
     if only.as_deref().is_none_or(|only| only == "fast commits") {
         seeds.push((Depth::Write, with_fast_commits()));
+    }
+    if only.as_deref().is_none_or(|only| only == "deep") {
+        seeds.extend(deep().map(|seed| (Depth::Write, seed)));
     }
     let (start, mut tried, mut broken) = (Instant::now(), 0, Vec::new());
     for number in first.. {

@@ -6,6 +6,7 @@ use extant::{
     Timestamp, XattrMode,
 };
 use extant_blocks::{Fault, FaultDevice, Op};
+use extant_hostile::deep::{self, Layout};
 use extant_testkit::Memory;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
@@ -77,15 +78,26 @@ fn a_rename_that_fails_half_way_changes_nothing() {
     image.assert_clean();
 }
 
-/// A tree in which each operation of [`use_everything`] has directories of its own, so that it reads blocks of its own.
-fn prepared() -> Vec<u8> {
-    let image = FeatureSet::named("1k").make_sized(16 << 20);
+/// A tree in which each operation of [`use_everything`] has directories of its own, so that it reads blocks of its own. With a
+/// layout, some of its directories and files have indexes and maps of several levels.
+fn prepared(layout: Option<Layout>) -> Vec<u8> {
+    let set = FeatureSet::named(if layout.is_some() { "large_dir" } else { "1k" });
+    let image = set.make_sized(16 << 20);
+    if let Some(layout) = layout {
+        std::fs::write(image.path(), layout.plant(&image.bytes())).unwrap();
+    }
     let fs = Fs::open(image.path(), &options()).unwrap();
     let root = fs.root().unwrap();
     for i in 0..20 {
-        let dir = make(&fs, &root, &format!("d{i}"), New::Dir);
+        let dir = match i {
+            DEEP_DIR if layout.is_some() => move_planted(&fs, "dir", &root, &format!("d{i}")),
+            _ => make(&fs, &root, &format!("d{i}"), New::Dir),
+        };
         for name in ["a", "b", "c"] {
-            let node = make(&fs, &dir, name, New::File);
+            let node = match DEEP_FILES.iter().position(|deep| *deep == (i, name)).filter(|_| layout.is_some()) {
+                Some(n) => move_planted(&fs, &format!("file{n}"), &dir, name),
+                None => make(&fs, &dir, name, New::File),
+            };
             open_file(&fs, &node).write_at(0, &vec![i; 3000]).unwrap();
             fs.set_xattr(&node, b"user.long", &[i; 700], XattrMode::Any).unwrap();
         }
@@ -93,6 +105,19 @@ fn prepared() -> Vec<u8> {
     }
     fs.unmount().unwrap();
     image.bytes()
+}
+
+/// Files of [`use_everything`] that are removed, replaced, cut and written to.
+const DEEP_FILES: [(u8, &str); 5] = [(0, "a"), (4, "b"), (8, "a"), (15, "a"), (16, "a")];
+
+/// The directory that gets new names.
+const DEEP_DIR: u8 = 11;
+
+/// Moves what [`Layout::plant`] has made to another place.
+fn move_planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> Node {
+    let deep = fs.resolve(format!("/{}", deep::DIR), Follow::No).unwrap();
+    fs.rename(&deep, from.as_bytes(), dir, name.as_bytes(), RenameFlags::empty()).unwrap();
+    fs.lookup(dir, name.as_bytes()).unwrap()
 }
 
 /// Each kind of change once, whatever comes of it.
@@ -125,10 +150,18 @@ fn use_everything(fs: &Fs) {
 
 #[test]
 fn any_read_may_fail() {
-    let base = prepared();
+    each_read_fails(&prepared(None));
+}
+
+#[test]
+fn any_read_of_deep_maps_and_indexes_may_fail() {
+    each_read_fails(&prepared(Some(Layout { levels: 2, ..Layout::sparse(3) })));
+}
+
+fn each_read_fails(base: &[u8]) {
     let mut nth = 0;
     loop {
-        let device = faulty(&base);
+        let device = faulty(base);
         let fs = Fs::open_device(device.clone(), &options()).unwrap();
         device.inject(Fault::new(Op::Read, nth));
         use_everything(&fs);

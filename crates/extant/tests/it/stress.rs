@@ -7,6 +7,7 @@ use extant::{
     Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result,
     SetAttr, TimeSet, Timestamp, XattrMode,
 };
+use extant_hostile::deep::{self, Layout};
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image};
 use std::collections::BTreeMap;
@@ -16,8 +17,24 @@ use std::hash::{DefaultHasher, Hasher};
 const THREADS: u64 = 6;
 
 /// Feature sets that differ in maps, directories, attributes and journals.
-const SETS: [&str; 9] =
-    ["default", "1k", "orphan_file", "ext2_1k", "ext3_1k", "bigalloc_1k", "inline_data", "ea_inode", "no_journal"];
+const SETS: [&str; 10] = [
+    "default",
+    "1k",
+    "orphan_file",
+    "ext2_1k",
+    "ext3_1k",
+    "bigalloc_1k",
+    "inline_data",
+    "ea_inode",
+    "no_journal",
+    "large_dir",
+];
+
+/// Maps and indexes of several levels in one of them, others for each seed.
+fn layout(set: &str, seed: u64) -> Option<Layout> {
+    let layouts = [Layout::sparse(1), Layout { levels: 2, ..Layout::sparse(3) }, Layout::full(2), Layout::full(3)];
+    (set == "large_dir").then(|| layouts[seed as usize % layouts.len()])
+}
 
 /// What a race with another thread, or a small file system, may answer.
 const EXPECTED: [Errno; 14] = [
@@ -370,6 +387,18 @@ fn remove_tree(fs: &Fs, dir: &Node) {
     }
 }
 
+/// Gives what was planted names that the workers use.
+fn place_planted(fs: &Fs, root: &Node) {
+    let Ok(from) = fs.lookup(root, deep::DIR.as_bytes()) else { return };
+    let top = fs.lookup(root, b"top").expect("top");
+    let rename = |old: String, new: String| {
+        fs.rename(&from, old.as_bytes(), &top, new.as_bytes(), RenameFlags::empty()).expect("rename");
+    };
+    (0..deep::FILES).for_each(|n| rename(format!("file{n}"), format!("f{n}")));
+    rename("dir".into(), "d0".into());
+    fs.rmdir(root, deep::DIR.as_bytes()).expect("rmdir");
+}
+
 /// Leaves a twentieth of a file system free.
 fn fill(fs: &Fs) {
     let root = fs.root().expect("root");
@@ -388,10 +417,16 @@ fn stress(set: &str, seed: u64, operations: u64) {
     // Every third time the space ends, soon or at once.
     let scarce = seed.is_multiple_of(3);
     let image = FeatureSet::named(set).make_sized(if scarce && seed.is_multiple_of(2) { 12 << 20 } else { 40 << 20 });
-    let fs = open(&image);
+    let mut fs = open(&image);
     let before = free(&fs);
+    if let Some(layout) = layout(set, seed) {
+        fs.unmount().expect("unmount");
+        std::fs::write(image.path(), layout.plant(&image.bytes())).expect("an image");
+        fs = open(&image);
+    }
     let root = fs.root().expect("root");
     fs.create(&Caller::default(), &root, b"top", 0o755, New::Dir).expect("mkdir");
+    place_planted(&fs, &root);
     if scarce && !seed.is_multiple_of(2) {
         fill(&fs);
     }

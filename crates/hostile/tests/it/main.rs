@@ -1,6 +1,7 @@
 //! What fuzzing found once, tried again on each change.
 
 mod bombs;
+mod deep;
 mod noise;
 
 use extant::{Follow, Fs};

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Kinds of file systems that mixes run on, and how many threads make the mix.
-pub(crate) const KINDS: [(Setup, usize); 14] = [
+/// Kinds of file systems that mixes run on, and how many threads make the mix; long campaigns have [`scene::LAYOUTS`], too.
+pub(crate) const KINDS: [(Setup, usize); 15] = [
     (scene::EXT4, 1),
     (scene::INLINE, 1),
     (scene::EXT3, 1),
@@ -30,6 +30,7 @@ pub(crate) const KINDS: [(Setup, usize); 14] = [
     (scene::EXT2, 1),
     (scene::DEEP, 1),
     (scene::DEEP_BIGALLOC, 1),
+    (scene::FULL, 1),
 ];
 
 /// Failures after which a campaign ends.
@@ -146,7 +147,8 @@ const MOST_DRAWS: usize = 24;
 
 /// All cuts of a mix; of one that was not logged, the end.
 fn all_cuts(seed: u64, bench: &mut Bench, broken: &mut dyn FnMut(String, &State)) {
-    let (setup, threads) = KINDS[(seed % KINDS.len() as u64) as usize];
+    let kinds: Vec<_> = KINDS.into_iter().chain(scene::LAYOUTS.map(|setup| (setup, 1))).collect();
+    let (setup, threads) = *Rng::new(seed).pick(&kinds);
     let scene = mix::scene(setup, threads, seed);
     let (mut met, mut rng) = (Met::new(&scene, LONG, seed), Rng::new(seed));
     let mut walk = Walk::new(&scene.base.pages, &scene.events);

@@ -3,15 +3,13 @@
 
 use super::scene::{Content, Promise, Scene, Setup, Stage, record};
 use extant::{Caller, Errno, Falloc, File, Follow, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
+use extant_hostile::deep;
 use extant_testkit::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Operations of one mix.
 const STEPS: u64 = 90;
-
-/// Extents of a new file whose map is to have several leaves.
-const DEEP_PIECES: u64 = 100;
 
 /// Files that are held without a name.
 const HELD: usize = 3;
@@ -70,8 +68,8 @@ struct Mix<'a> {
     /// A file that never had a name.
     nameless: Option<(Node, Known)>,
     made: u8,
-    /// As [`Setup::deep`].
-    deep: u64,
+    /// Files of [`deep::DIR`] that have got other names.
+    planted: u64,
     /// Files whose names have changed since their last fsync: fdatasync promises nothing of names.
     renamed: BTreeSet<u64>,
 }
@@ -171,31 +169,29 @@ impl Mix<'_> {
     fn create(&mut self, dir: &Node, name: &str, path: &str) {
         self.stage.forget(path);
         self.gone.remove(path);
-        let node = self.stage.fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(path);
+        let node = self.planted(dir, name).unwrap_or_else(|| {
+            self.stage.fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(path)
+        });
         self.names.insert(path.into(), node.ino());
         self.renamed.insert(node.ino());
         let known = self.new_file();
-        self.files.insert(node.ino(), known);
-        if self.deep > 0 {
-            self.deepen(&node);
-        }
+        let data = vec![0; node.attr().size as usize];
+        self.files.insert(node.ino(), Known { data, ..known });
     }
 
-    /// Gives a file an unwritten extent in each second place of its first bytes, from the last to the first: leaves are half full.
-    fn deepen(&self, node: &Node) {
-        let file = self.stage.fs.open_file(node, OpenFlags { write: true, ..Default::default() }).expect("a file");
-        for place in (0..DEEP_PIECES).rev() {
-            match file.allocate(Falloc::KeepSize, place * 2 * self.deep, self.deep) {
-                Ok(()) => {}
-                Err(e) if e.is(Errno::NoSpc) => return,
-                Err(e) => panic!("{e}"),
-            }
-        }
+    /// Moves a file with a deep map to this name, if one is left. It holds nothing but zeroes.
+    fn planted(&mut self, dir: &Node, name: &str) -> Option<Node> {
+        let from = self.stage.fs.resolve(format!("/{}", deep::DIR), Follow::No).ok()?;
+        let file = format!("file{}", self.planted);
+        let node = self.stage.fs.lookup(&from, file.as_bytes()).ok()?;
+        self.stage.fs.rename(&from, file.as_bytes(), dir, name.as_bytes(), RenameFlags::empty()).expect("rename");
+        self.planted += 1;
+        Some(node)
     }
 
-    /// Bytes within which writes begin.
-    fn span(&self) -> u64 {
-        if self.deep > 0 { DEEP_PIECES * 2 * self.deep } else { 30_000 }
+    /// Bytes within which writes begin in a file of this size.
+    fn span(&self, size: usize) -> u64 {
+        if self.planted > 0 { size.max(30_000) as u64 } else { 30_000 }
     }
 
     fn new_file(&mut self) -> Known {
@@ -244,7 +240,7 @@ impl Mix<'_> {
                 (at, self.rng.between(1, 9000).min((size - at) as u64) as usize)
             }
             Where::End => (size, self.rng.between(1, 300) as usize),
-            _ => (self.rng.below(self.span()) as usize, self.rng.between(1, 9000) as usize),
+            _ => (self.rng.below(self.span(size)) as usize, self.rng.between(1, 9000) as usize),
         };
         let known = self.files.get_mut(&ino).expect("a file");
         let bytes = known.bytes(len);
@@ -291,7 +287,7 @@ impl Mix<'_> {
 
     fn truncate_path(&mut self, path: &str) {
         let Some((ino, file)) = self.open(path) else { return };
-        let size = self.rng.below(self.span() + 10_000) as usize;
+        let size = self.rng.below(self.span(self.files[&ino].data.len()) + 10_000) as usize;
         file.set_len(size as u64).expect(path);
         self.files.get_mut(&ino).expect("a file").data.resize(size, 0);
     }
@@ -303,7 +299,7 @@ impl Mix<'_> {
 
     fn allocate_path(&mut self, path: &str) {
         let Some((ino, file)) = self.open(path) else { return };
-        let span = self.span();
+        let span = self.span(self.files[&ino].data.len());
         let bytes = &mut self.files.get_mut(&ino).expect("a file").data;
         // A whole number of blocks and of clusters, as collapse and insert want.
         let unit = 4096;
@@ -496,13 +492,23 @@ impl Mix<'_> {
     }
 }
 
+/// Moves the directory with a deep index to this name, if it is there.
+fn deep_directory(stage: &Stage, parent: &Node, name: &str) -> Option<Node> {
+    let from = stage.fs.resolve(format!("/{}", deep::DIR), Follow::No).ok()?;
+    let dir = stage.fs.lookup(&from, b"dir").ok()?;
+    stage.fs.rename(&from, b"dir", parent, name.as_bytes(), RenameFlags::empty()).expect("rename");
+    Some(dir)
+}
+
 /// A mix in directories of its own.
-fn run(stage: &Stage, top: &str, seed: u64, deep: u64) {
+fn run(stage: &Stage, top: &str, seed: u64) {
     let mut dirs = Vec::new();
     let mut parent = stage.root();
     let mut prefix = String::new();
     for name in [top, "a", "b"] {
-        let dir = stage.fs.create(&Caller::default(), &parent, name.as_bytes(), 0o755, New::Dir).expect("mkdir");
+        let dir = deep_directory(stage, &parent, name).unwrap_or_else(|| {
+            stage.fs.create(&Caller::default(), &parent, name.as_bytes(), 0o755, New::Dir).expect("mkdir")
+        });
         let path = format!("{prefix}/{name}");
         dirs.push((path.clone(), dir.clone()));
         if name == top {
@@ -521,7 +527,7 @@ fn run(stage: &Stage, top: &str, seed: u64, deep: u64) {
         held: Vec::new(),
         nameless: None,
         made: 0,
-        deep,
+        planted: 0,
         renamed: BTreeSet::new(),
     };
     for _ in 0..STEPS {
@@ -537,10 +543,10 @@ pub(crate) fn scene(setup: Setup, threads: usize, seed: u64) -> Scene {
     record(setup, true, |stage| {
         let stage = &*stage;
         match threads {
-            1 => run(stage, "t", seed, setup.deep),
+            1 => run(stage, "t", seed),
             _ => std::thread::scope(|scope| {
                 for nr in 0..threads {
-                    scope.spawn(move || run(stage, &format!("t{nr}"), seed * 100 + nr as u64, setup.deep));
+                    scope.spawn(move || run(stage, &format!("t{nr}"), seed * 100 + nr as u64));
                 }
             }),
         }

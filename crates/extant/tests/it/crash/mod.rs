@@ -18,7 +18,9 @@ use extant_testkit::rng::Rng;
 use extant_testkit::{Scratch, e2fsck};
 pub(crate) use pages::{Copy, PageDevice, Pages};
 use scene::LOGGED;
-pub(crate) use scene::{BIGALLOC, EXT2, EXT3, EXT4, INLINE, Promise, QUOTA, Setup, Stage, record, setup};
+pub(crate) use scene::{
+    BIGALLOC, DEEP, EXT2, EXT3, EXT4, INLINE, LAYOUTS, Promise, QUOTA, Setup, Stage, record, setup,
+};
 pub(crate) use seen::seen;
 
 /// All kinds of file systems that mixes run on, each once.

@@ -3,6 +3,7 @@
 use super::pages::{PAGE, PageDevice, Pages};
 use extant::{Caller, Clock, Fs, New, Node, OpenFlags, OpenOptions, Timestamp};
 use extant_blocks::{Event, RecordingDevice};
+use extant_hostile::deep::Layout;
 use extant_testkit::debugfs;
 use extant_testkit::image::Image;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +22,15 @@ pub(crate) struct Setup {
     pub log_data: bool,
     /// The kernel mounts it for writing.
     pub kernel: bool,
-    /// New files get maps of several leaves and levels, of pieces of so many bytes, and operations go farther apart; 0: neither.
-    pub deep: u64,
+    /// Some of its files and a directory have maps and an index of several levels, and operations go farther apart.
+    pub layout: Option<Layout>,
     /// There is no journal: what is promised holds once the file system was closed.
     pub unlogged: bool,
 }
 
 /// A kind of the usual size.
 pub(crate) const fn setup(name: &'static str, args: &'static [&'static str]) -> Setup {
-    Setup { name, bytes: 4 << 20, args, log_data: false, kernel: true, deep: 0, unlogged: false }
+    Setup { name, bytes: 4 << 20, args, log_data: false, kernel: true, layout: None, unlogged: false }
 }
 
 pub(crate) const EXT4: Setup =
@@ -44,8 +45,25 @@ pub(crate) const POINTERS: Setup =
 /// Blocks of eight sectors, which a cut may separate.
 pub(crate) const WIDE: Setup =
     Setup { bytes: 10 << 20, ..setup("4k", &["-t", "ext4", "-b", "4096", "-O", "orphan_file", "-J", "size=4"]) };
-pub(crate) const DEEP: Setup = Setup { name: "deep", bytes: 16 << 20, deep: 1024, ..EXT4 };
-pub(crate) const DEEP_BIGALLOC: Setup = Setup { name: "deep bigalloc", bytes: 24 << 20, deep: 4096, ..BIGALLOC };
+/// Blocks of 1 KiB, maps of three levels and an index of two, with few entries in each node.
+pub(crate) const DEEP: Setup = Setup {
+    layout: Some(Layout { levels: 2, ..Layout::sparse(3) }),
+    ..setup("deep", &["-t", "ext4", "-b", "1024", "-O", "large_dir,orphan_file,metadata_csum_seed", "-J", "size=1"])
+        .sized(12)
+};
+pub(crate) const DEEP_BIGALLOC: Setup =
+    Setup { name: "deep bigalloc", layout: Some(Layout::sparse(2)), ..BIGALLOC.sized(24) };
+/// The next extent makes the map grow.
+pub(crate) const FULL: Setup = Setup { name: "full leaf", layout: Some(Layout::full(1)), ..EXT4.sized(12) };
+
+/// Further layouts, for campaigns without a bound on their time.
+pub(crate) const LAYOUTS: [Setup; 5] = [
+    Setup { name: "one level", layout: Some(Layout::sparse(1)), ..EXT4.sized(12) },
+    Setup { name: "two levels", layout: Some(Layout::sparse(2)), ..EXT4.sized(12) },
+    Setup { name: "two full levels", layout: Some(Layout::full(2)), ..EXT4.sized(12) },
+    Setup { name: "three full levels", layout: Some(Layout::full(3)), ..EXT4.sized(24) },
+    Setup { name: "deep, data journal", log_data: true, ..DEEP },
+];
 /// This kernel has no format for quota files.
 pub(crate) const QUOTA: Setup = Setup {
     kernel: false,
@@ -80,6 +98,11 @@ impl Clock for Still {
 }
 
 impl Setup {
+    /// The same in so many MiB.
+    const fn sized(self, mebibytes: u64) -> Setup {
+        Setup { bytes: mebibytes << 20, ..self }
+    }
+
     /// How the file system is opened. Nothing depends on time, so that a seed gives the same scene again.
     pub fn options(&self) -> OpenOptions {
         let hour = Duration::from_secs(3600);
@@ -113,7 +136,9 @@ impl Setup {
         fs.unlink(&root, b"garbage").expect("unlink");
         drop(root);
         fs.unmount().expect("unmount");
-        Base { pages: device.pages(), log }
+        let pages = device.pages();
+        let planted = self.layout.map(|layout| Pages::new(&layout.plant(&pages.to_vec())));
+        Base { pages: planted.unwrap_or(pages), log }
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod work;
 
-use crate::crash::{Copy, PageDevice, Pages, Setup, kinds};
+use crate::crash::{Copy, LAYOUTS, PageDevice, Pages, Setup, kinds};
 use extant::{Caller, Errno, Error, Fs, New};
 use extant_blocks::{Failure, Fault, FaultDevice, Op};
 use extant_hostile::drive::panics_since;
@@ -211,8 +211,9 @@ fn attempt(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) ->
     result.map_err(|why| format!("{}: {why}", subject.label(plan)))
 }
 
-fn subjects() -> impl Iterator<Item = Subject> {
-    kinds().into_iter().flat_map(|setup| WORKLOADS.map(|workload| (setup, workload))).map(|(s, w)| Subject::new(s, w))
+fn subjects(setups: impl IntoIterator<Item = Setup>) -> Vec<Subject> {
+    let all = setups.into_iter().flat_map(|setup| WORKLOADS.map(|workload| (setup, workload)));
+    all.map(|(setup, workload)| Subject::new(setup, workload)).collect()
 }
 
 fn fail_if_any(wrong: &[String]) {
@@ -222,7 +223,7 @@ fn fail_if_any(wrong: &[String]) {
 /// A sample of all requests of all workloads, or the one that `EXTANT_FAULT_ONLY` names as a message did.
 #[test]
 fn devices_die() {
-    let (subjects, mut rng, only) = (subjects().collect::<Vec<_>>(), Rng::new(1), std::env::var("EXTANT_FAULT_ONLY"));
+    let (subjects, mut rng, only) = (subjects(kinds()), Rng::new(1), std::env::var("EXTANT_FAULT_ONLY"));
     let all = subjects.iter().map(|subject| subject.plans.len() as u64).sum::<u64>();
     let (scratch, mut tally, mut wrong) = (Scratch::new(), Tally::default(), Vec::new());
     let mut copy = Copy::new(scratch.join("after"));
@@ -246,7 +247,7 @@ fn devices_die() {
 #[ignore = "runs for as long as it is told to"]
 fn all_devices_die() {
     let end = Instant::now() + Duration::from_secs(figures::number("EXTANT_FAULT_SECONDS", 3600));
-    let subjects = subjects().collect::<Vec<_>>();
+    let subjects = subjects(kinds().into_iter().chain(LAYOUTS));
     let mut figures = Figures::open();
     let seed = figures.next_seed("failing requests");
     let mut rng = Rng::new(seed);

@@ -2,9 +2,11 @@
 
 use super::Device;
 use crate::crash::{PageDevice, Pages, Setup};
+use crate::file::model;
 use extant::{
     Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, RenameFlags, Result, SetAttr, XattrMode,
 };
+use extant_hostile::deep;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,8 +21,8 @@ pub(crate) type Durable = BTreeMap<String, Option<Vec<u8>>>;
 
 pub(crate) type Workload = fn(&mut Work<'_>);
 
-pub(crate) const WORKLOADS: [(&str, Workload); 5] =
-    [("names", names), ("data", data), ("attributes", attributes), ("cuts", cuts), ("syncs", syncs)];
+pub(crate) const WORKLOADS: [(&str, Workload); 6] =
+    [("names", names), ("data", data), ("attributes", attributes), ("cuts", cuts), ("syncs", syncs), ("maps", maps)];
 
 /// Bytes by which a file is known.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -41,7 +43,10 @@ fn prepare(setup: Setup) -> Result<Pages> {
     for d in 0..DIRS {
         let dir = fs.create(&WHO, &root, format!("d{d}").as_bytes(), 0o755, New::Dir)?;
         for name in ["a", "b", "c"] {
-            let node = fs.create(&WHO, &dir, name.as_bytes(), 0o644, New::File)?;
+            let node = match name {
+                "a" => planted(&fs, d, &dir)?,
+                _ => fs.create(&WHO, &dir, name.as_bytes(), 0o644, New::File)?,
+            };
             open(&fs, &node)?.write_at(0, &bytes(d.into(), 9000))?;
             fs.set_xattr(&node, b"user.long", &[d as u8; 300], XattrMode::Any)?;
         }
@@ -53,6 +58,15 @@ fn prepare(setup: Setup) -> Result<Pages> {
     drop(root);
     fs.unmount()?;
     Ok(device.pages())
+}
+
+/// A file "a": one with a deep map and zeroes behind its first bytes, where the file system has some.
+fn planted(fs: &Fs, d: u32, dir: &Node) -> Result<Node> {
+    let Ok(from) = fs.resolve(format!("/{}", deep::DIR), Follow::No) else {
+        return fs.create(&WHO, dir, b"a", 0o644, New::File);
+    };
+    fs.rename(&from, format!("file{d}").as_bytes(), dir, b"a", RenameFlags::empty())?;
+    fs.lookup(dir, b"a")
 }
 
 fn open(fs: &Fs, node: &Node) -> Result<File> {
@@ -263,8 +277,8 @@ fn names(w: &mut Work<'_>) {
     w.step(&[("/d0/new", Some(Vec::new()))], |fs| fs.create(&WHO, &dir(fs, 0)?, b"new", 0o644, New::File).map(drop));
     w.step(&[("/d0/dir", Some(Vec::new()))], |fs| fs.create(&WHO, &dir(fs, 0)?, b"dir", 0o755, New::Dir).map(drop));
     w.sync("/d0");
-    w.step(&[("/d1/a", None), ("/d2/moved", old(1))], |fs| {
-        fs.rename(&dir(fs, 1)?, b"a", &dir(fs, 2)?, b"moved", RenameFlags::empty())
+    w.step(&[("/d1/b", None), ("/d2/moved", old(1))], |fs| {
+        fs.rename(&dir(fs, 1)?, b"b", &dir(fs, 2)?, b"moved", RenameFlags::empty())
     });
     w.sync("/d2/moved");
     w.step(&[("/d3/a", None)], |fs| fs.unlink(&dir(fs, 3)?, b"a"));
@@ -356,6 +370,52 @@ fn cuts(w: &mut Work<'_>) {
         file.sync()
     });
     w.sync_all();
+}
+
+/// Does something to the file "a" of a directory that makes its bytes what `after` says, and syncs it.
+fn change(w: &mut Work<'_>, d: u32, after: impl Fn(&mut Vec<u8>), op: impl Fn(&File) -> Result<()>) {
+    let path = format!("/d{d}/a");
+    let read = |fs: &Fs| {
+        let file = open(fs, &fs.resolve(&path, Follow::No)?)?;
+        let mut found = vec![0; file.len() as usize];
+        file.read_at(0, &mut found).map(|_| found)
+    };
+    match read(w.fs) {
+        Ok(mut expected) => {
+            after(&mut expected);
+            w.step(&[(&path, Some(expected))], |fs| op(&open(fs, &fs.resolve(&path, Follow::No)?)?));
+            w.sync(&path);
+        }
+        Err(e) => w.errors.push(e),
+    }
+}
+
+/// Maps lose, get and move extents. Nothing but the root directory is in memory at first.
+fn maps(w: &mut Work<'_>) {
+    let data = bytes(70, 30_000);
+    change(w, 0, |all| model::put(all, 33_000, &data), |file| file.write_at(33_000, &data).map(drop));
+    let fs = w.fs;
+    change(
+        w,
+        1,
+        |all| model::put(all, 16_384, &data),
+        |file| fs.write_direct(file.node(), 16_384, &data, false).map(drop),
+    );
+    change(w, 2, |all| all.truncate(5001), |file| file.set_len(5001));
+    if w.fs.resolve(format!("/{}", deep::DIR), Follow::No).is_err() {
+        return;
+    }
+    for (d, (how, at, len)) in (3..).zip([
+        (Falloc::Punch, 8192, 49_152),
+        (Falloc::Collapse, 8192, 32_768),
+        (Falloc::Insert, 16_384, 8192),
+        (Falloc::ZeroKeepSize, 4096, 40_960),
+    ]) {
+        // One file gets two of them.
+        let d = d.min(DIRS - 1);
+        let after = |all: &mut Vec<u8>| model::allocate(all, how, at as usize, len as usize);
+        change(w, d, after, |file| file.allocate(how, at, len));
+    }
 }
 
 /// Many fsyncs, of all kinds.

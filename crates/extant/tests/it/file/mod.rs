@@ -4,7 +4,7 @@ mod alone;
 mod cut;
 mod faults;
 mod full;
-mod model;
+pub(crate) mod model;
 mod moved;
 mod parallel;
 mod tail;

@@ -1,6 +1,7 @@
 //! Files of an image beside the bytes that they should have.
 
-use extant::{Caller, Errno, Error, Falloc, File, Fs, New, OpenFlags, OpenOptions};
+use extant::{Caller, Errno, Error, Falloc, File, Fs, New, OpenFlags, OpenOptions, RenameFlags};
+use extant_hostile::deep::{self, Layout};
 use extant_testkit::Image;
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
@@ -33,6 +34,23 @@ impl World {
             fs.create(&Caller::default(), &root, name(i).as_bytes(), 0o644, New::File).unwrap();
         }
         World { image, fs: Some(fs), options, files: vec![Vec::new(); files] }
+    }
+
+    /// Files with deep maps, which hold zeroes. Their nodes are not in memory.
+    pub fn planted(image: Image, layout: &Layout, files: usize) -> World {
+        std::fs::write(image.path(), layout.plant(&image.bytes())).unwrap();
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        let dir = fs.lookup(&root, deep::DIR.as_bytes()).unwrap();
+        let moved = |i: usize| {
+            fs.rename(&dir, name(i).as_bytes(), &root, name(i).as_bytes(), RenameFlags::NOREPLACE).unwrap();
+            vec![0; fs.lookup(&root, name(i).as_bytes()).unwrap().attr().size as usize]
+        };
+        let files = (0..files).map(moved).collect();
+        drop((root, dir));
+        fs.unmount().unwrap();
+        let options = OpenOptions::new();
+        World { fs: Some(Fs::open(image.path(), &options).unwrap()), image, options, files }
     }
 
     pub fn fs(&self) -> &Fs {

@@ -2,6 +2,7 @@
 
 use super::model::{Step, World, random_step};
 use extant::OpenOptions;
+use extant_hostile::deep::Layout;
 use extant_testkit::FeatureSet;
 use extant_testkit::image::FEATURE_SETS;
 use extant_testkit::rng::Rng;
@@ -16,7 +17,16 @@ fn cluster(set: &FeatureSet) -> u64 {
 }
 
 fn walk(set: &FeatureSet, options: OpenOptions, seed: u64, steps: usize) {
-    let mut world = World::new(set.make(), options, 3);
+    walk_on(World::new(set.make(), options, 3), set, seed, steps);
+}
+
+/// The files begin with maps of several levels.
+fn deep_walk(set: &str, layout: Layout, seed: u64, steps: usize) {
+    let set = FeatureSet::named(set);
+    walk_on(World::planted(set.make_sized(64 << 20), &layout, 3), set, seed, steps);
+}
+
+fn walk_on(mut world: World, set: &FeatureSet, seed: u64, steps: usize) {
     let mut rng = Rng::new(seed);
     let unit = cluster(set);
     let max = (unit * 40).clamp(256 << 10, 4 << 20);
@@ -91,6 +101,13 @@ fn logged_data() {
     }
 }
 
+#[test]
+fn deep_maps() {
+    deep_walk("large_dir", Layout::sparse(3), 11, 120);
+    deep_walk("1k", Layout::full(2), 12, 80);
+    deep_walk("bigalloc_1k", Layout::sparse(2), 13, 120);
+}
+
 /// Many seeds; `EXTANT_SEED` and `EXTANT_STEPS` choose where to begin and how far to go.
 #[test]
 #[ignore = "takes minutes"]
@@ -103,6 +120,10 @@ fn soak() {
                 eprintln!("feature set {}, seed {seed}, log_data {log_data}", set.name);
                 walk(set, OpenOptions::new().log_data(log_data), seed, steps as usize);
             }
+        }
+        for depth in 1..=3 {
+            ["1k", "bigalloc_1k"].iter().for_each(|set| deep_walk(set, Layout::sparse(depth), seed, steps as usize));
+            deep_walk("large_dir", Layout::full(depth), seed, steps as usize);
         }
     }
 }

@@ -5,8 +5,8 @@
 //! by one: each as it was, or as it was written, or zero.
 
 use super::model::{Answer, Ask, Model, PIECE, Place};
-use super::{ASKS, Event, History, Program, THREADS, assert_clean, places, program, run, search, states};
-use crate::crash::{EXT3, EXT4, INLINE, PageDevice, Setup};
+use super::{ASKS, Event, History, Program, THREADS, assert_clean, places, program, run, search, setups, states};
+use crate::crash::{DEEP, EXT3, EXT4, INLINE, PageDevice, Setup};
 use extant::Fs;
 use extant_blocks::{Failure, Fault, FaultDevice, Op};
 use extant_testkit::figures;
@@ -169,7 +169,7 @@ fn rounds(setup: Setup, seed: u64, mut goes_on: impl FnMut(u64) -> bool) -> u64 
 
 #[test]
 fn what_is_left_by_failures_is_a_moment_of_some_order() {
-    for (seed, setup) in [EXT4, INLINE, EXT3].into_iter().enumerate() {
+    for (seed, setup) in [EXT4, INLINE, EXT3, DEEP].into_iter().enumerate() {
         assert_eq!(rounds(setup, seed as u64, |round| round < 60), 120);
     }
 }
@@ -205,7 +205,7 @@ fn failing_histories() {
     let mut figures = figures::Figures::open();
     while Instant::now() < end {
         let (seed, began) = (figures.next_seed("histories with failures"), Instant::now());
-        let setup = [EXT4, INLINE, EXT3][(seed % 3) as usize];
+        let setup = *Rng::new(seed).pick(&setups(&[EXT4, INLINE, EXT3, DEEP]));
         let searched = rounds(setup, seed, |_| began.elapsed().as_secs() < 10);
         figures.add("histories with failures", seed, &[("histories", searched)]);
     }

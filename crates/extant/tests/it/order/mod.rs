@@ -7,7 +7,7 @@
 mod faults;
 mod model;
 
-use crate::crash::{EXT2, EXT3, EXT4, INLINE, PageDevice, Setup};
+use crate::crash::{DEEP, EXT2, EXT3, EXT4, INLINE, LAYOUTS, PageDevice, Setup};
 use extant::Fs;
 use extant_testkit::rng::Rng;
 use extant_testkit::{Scratch, e2fsck, figures};
@@ -205,6 +205,11 @@ fn again(
     (device, fs, held)
 }
 
+/// Kinds of file systems of a long run.
+fn setups(usual: &[Setup]) -> Vec<Setup> {
+    usual.iter().copied().chain(LAYOUTS).collect()
+}
+
 fn assert_clean(device: &PageDevice) {
     let scratch = Scratch::new();
     let path = scratch.join("image");
@@ -215,14 +220,14 @@ fn assert_clean(device: &PageDevice) {
 /// One thread is answered as the model says, exactly.
 #[test]
 fn one_thread_is_answered_as_the_model_says() {
-    for (seed, setup) in [EXT4, EXT3, INLINE, EXT2].into_iter().enumerate() {
+    for (seed, setup) in [EXT4, EXT3, INLINE, EXT2, DEEP].into_iter().enumerate() {
         rounds(setup, 1, 1, seed as u64, |round| round < 150);
     }
 }
 
 #[test]
 fn threads_are_answered_in_some_order() {
-    for (seed, setup) in [EXT4, INLINE, EXT2].into_iter().enumerate() {
+    for (seed, setup) in [EXT4, INLINE, EXT2, DEEP].into_iter().enumerate() {
         let searched = rounds(setup, 2, THREADS, 10 + seed as u64, |round| round < 120);
         assert_eq!(searched, 240);
     }
@@ -252,7 +257,7 @@ fn many_threads_are_answered_in_some_order() {
     let mut figures = figures::Figures::open();
     while Instant::now() < end {
         let (seed, began) = (figures.next_seed("histories"), Instant::now());
-        let setup = [EXT4, INLINE, EXT3, EXT2][(seed % 4) as usize];
+        let setup = *Rng::new(seed).pick(&setups(&[EXT4, INLINE, EXT3, EXT2, DEEP]));
         let searched = rounds(setup, 11, THREADS, seed, |_| began.elapsed().as_secs() < 10);
         let operations = searched * (THREADS * ASKS) as u64;
         figures.add("histories", seed, &[("histories", searched), ("operations", operations)]);

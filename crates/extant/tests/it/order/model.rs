@@ -1,6 +1,7 @@
 //! What two directories and some open files answer, by themselves: the model that histories are held against.
 
-use extant::{Caller, Errno, Error, File, FileType, Fs, New, Node, OpenFlags, RenameFlags, XattrMode};
+use extant::{Caller, Errno, Error, File, FileType, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode};
+use extant_hostile::deep;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 
@@ -83,10 +84,16 @@ impl Ask {
     }
 }
 
+/// The byte of a file with a deep map at which the model's bytes begin, in two blocks, and more bytes than those are.
+const DEEP_BASE: u64 = 49 * 1024 - 60;
+const MAX_BYTES: u64 = 1000;
+
 /// Directories and files of one group of threads.
 pub(crate) struct Place {
     dirs: Vec<Node>,
     files: Vec<File>,
+    /// The byte of the files at which the model's begin: in the middle of a deep map, where there is one.
+    base: u64,
 }
 
 impl Place {
@@ -98,14 +105,25 @@ impl Place {
             Ok(top) => top,
             Err(_) => fs.create(&WHO, &root, top.as_bytes(), 0o755, New::Dir)?,
         };
-        let get = |name: String, what: New<'_>| match fs.lookup(&top, name.as_bytes()) {
-            Ok(node) => Ok(node),
-            Err(_) => fs.create(&WHO, &top, name.as_bytes(), 0o755, what),
+        let deep = fs.resolve(format!("/{}", deep::DIR), Follow::No).ok();
+        let get = |name: String, planted: String, what: New<'_>| {
+            let move_planted =
+                |deep: &Node| fs.rename(deep, planted.as_bytes(), &top, name.as_bytes(), RenameFlags::NOREPLACE);
+            if fs.lookup(&top, name.as_bytes()).is_err() && deep.as_ref().is_none_or(|deep| move_planted(deep).is_err())
+            {
+                return fs.create(&WHO, &top, name.as_bytes(), 0o755, what);
+            }
+            fs.lookup(&top, name.as_bytes())
         };
-        let dirs = (0..DIRS).map(|n| get(format!("dir{n}"), New::Dir)).collect::<extant::Result<_>>()?;
+        let dirs = (0..DIRS).map(|n| get(format!("dir{n}"), "dir".into(), New::Dir)).collect::<extant::Result<_>>()?;
         let open = |node: Node| fs.open_file(&node, OpenFlags { write: true, ..Default::default() });
-        let files = (0..FILES).map(|n| get(format!("file{n}"), New::File).and_then(open));
-        Ok(Place { dirs, files: files.collect::<extant::Result<_>>()? })
+        let files =
+            (0..FILES).map(|n| get(format!("file{n}"), format!("file{}", nr * FILES + n), New::File).and_then(open));
+        let files = files.collect::<extant::Result<Vec<File>>>()?;
+        let base = if deep.is_some() { DEEP_BASE } else { 0 };
+        let new = |file: &&File| deep.is_some() && !(base..base + MAX_BYTES).contains(&file.len());
+        files.iter().filter(new).try_for_each(|file| file.set_len(base))?;
+        Ok(Place { dirs, files, base })
     }
 
     /// Asks the file system.
@@ -129,21 +147,23 @@ impl Place {
             Ask::Exchange(from, to) => rename(from, to, RenameFlags::EXCHANGE).map(done),
             Ask::Link(file, name) => fs.link(self.files[file].node(), dir(name), &[b'a' + name.1]).map(done),
             Ask::Lookup(name) => fs.lookup(dir(name), &[b'a' + name.1]).map(made),
-            Ask::Write(file, at, byte) => self.files[file].write_at(at as u64, &[byte; PIECE]).map(|_| Answer::Done),
+            Ask::Write(file, at, byte) => {
+                self.files[file].write_at(self.base + at as u64, &[byte; PIECE]).map(|_| Answer::Done)
+            }
             Ask::Read(file, at) => {
                 let mut bytes = vec![0; PIECE];
-                let len = self.files[file].read_at(at as u64, &mut bytes)?;
+                let len = self.files[file].read_at(self.base + at as u64, &mut bytes)?;
                 bytes.truncate(len);
                 Ok(Answer::Bytes(bytes))
             }
-            Ask::Cut(file, size) => self.files[file].set_len(size as u64).map(done),
+            Ask::Cut(file, size) => self.files[file].set_len(self.base + size as u64).map(done),
             Ask::SetAttribute(file, byte) => {
                 fs.set_xattr(self.files[file].node(), ATTRIBUTE, &[byte; 5], XattrMode::Any).map(done)
             }
             Ask::Attribute(file) => fs.get_xattr(self.files[file].node(), ATTRIBUTE).map(Answer::Bytes),
             Ask::Stat(file) => {
                 let attr = self.files[file].node().attr();
-                Ok(Answer::Stat { links: attr.nlink, size: attr.size })
+                Ok(Answer::Stat { links: attr.nlink, size: attr.size - self.base })
             }
             Ask::Sync(Some(file)) => self.files[file].sync().map(done),
             Ask::Sync(None) => fs.sync().map(done),
@@ -154,7 +174,8 @@ impl Place {
     pub fn state(&self, fs: &Fs) -> extant::Result<Model> {
         let (mut names, mut files) = (BTreeMap::new(), Vec::new());
         for (nr, dir) in self.dirs.iter().enumerate() {
-            for entry in fs.read_dir(dir)?.iter().filter(|entry| entry.name[0] != b'.') {
+            // The other names are those that a deep index has for others.
+            for entry in fs.read_dir(dir)?.iter().filter(|entry| entry.name.len() == 1 && entry.name[0] != b'.') {
                 let node = fs.lookup(dir, &entry.name)?;
                 assert_eq!(node.ino(), entry.ino, "a listing and a lookup do not agree");
                 let is_dir = node.file_type() == FileType::Directory;
@@ -162,8 +183,8 @@ impl Place {
             }
         }
         for file in &self.files {
-            let mut bytes = vec![0; file.len() as usize];
-            file.read_at(0, &mut bytes)?;
+            let mut bytes = vec![0; (file.len() - self.base) as usize];
+            file.read_at(self.base, &mut bytes)?;
             let attribute = fs.get_xattr(file.node(), ATTRIBUTE).ok();
             files.push(Content { ino: file.node().ino(), links: file.node().attr().nlink, bytes, attribute });
         }
