@@ -7,7 +7,7 @@ use extant_format::quota::QuotaKind;
 use extant_format::{superblock::Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use extant_sync::{OnceLock, Sharded};
+use extant_sync::{OnceLock, Sharded, shard_index};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -125,6 +125,8 @@ pub struct Volume {
     pub shut_down: AtomicBool,
     /// What is wrong in the file system's own structures ends all changes, when it is met.
     pub stop_on_error: bool,
+    /// The bytes of the device depend on the calls only, as long as they come from one thread.
+    pub deterministic: bool,
 }
 
 /// Inodes of this size have room for whole seconds only.
@@ -138,6 +140,11 @@ impl Volume {
             true => now,
             false => Timestamp { nsec: 0, ..now },
         }
+    }
+
+    /// The shard of this thread, where it decides on places on the device.
+    pub fn placing_shard(&self) -> usize {
+        if self.deterministic { 0 } else { shard_index() }
     }
 
     /// ESTALE if the file system is closed.

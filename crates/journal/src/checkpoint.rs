@@ -150,6 +150,15 @@ impl Checkpoint {
         self.work.notify_one();
     }
 
+    /// Asks for a pass and waits for its end, or for the end of the thread.
+    pub fn wait_for_pass(&self) {
+        let mut state = self.state.lock();
+        let pass = state.begun + 1;
+        state.asked = pass;
+        self.work.notify_one();
+        self.done.wait_while(&mut state, |state| state.ended < pass && !state.stopped);
+    }
+
     /// Waits until everything is home that is durable now, and for the log to be marked empty if it is. False if that
     /// will not happen.
     pub fn wait_for_all(&self) -> bool {

@@ -164,7 +164,10 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     logged.space.flusher().flush()?;
     let much = logged.checkpoint.add(tid, blocks, &revoked);
     if much || logged.space.is_crowded() {
-        logged.checkpoint.ask();
+        match core.deterministic {
+            true => logged.checkpoint.wait_for_pass(),
+            false => logged.checkpoint.ask(),
+        }
     }
     Ok(())
 }

@@ -32,9 +32,7 @@ pub struct Handle<'a> {
 
 impl<'a> Handle<'a> {
     pub(crate) fn start(core: &'a Arc<Core>, credits: u32) -> Result<Handle<'a>> {
-        let level = levels::enter(Level::Handle);
-        let shard = shard_index();
-        enter(core, shard, credits)?;
+        let (level, shard) = (enter(core, shard_index(), credits)?, shard_index());
         Ok(Handle {
             core,
             tid: core.running(),
@@ -189,8 +187,7 @@ impl<'a> Handle<'a> {
     /// If the journal was aborted; the handle may then only be dropped.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.leave();
-        let level = levels::enter(Level::Handle);
-        enter(self.core, self.shard, credits)?;
+        let level = enter(self.core, self.shard, credits)?;
         (self.tid, self.credits, self.level) = (self.core.running(), credits, Some(level));
         Ok(())
     }
@@ -228,15 +225,17 @@ impl std::fmt::Debug for Handle<'_> {
     }
 }
 
-/// Enters the running transaction, waiting for locked transactions, credits and log space.
-fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<()> {
+/// Enters the running transaction, waiting for locked transactions, credits and log space. The level is entered afterwards, since
+/// the caller may have to commit on the way.
+fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<Entered> {
+    levels::assert_may_take(Level::Handle);
     if credits > core.max_credits {
         return Err(Error::NoCredits { wanted: credits, available: core.max_credits });
     }
     loop {
         let epoch = core.gate.epoch();
         match core.gate.try_enter(shard, credits) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(levels::enter(Level::Handle)),
             Err(Refused::Closed) => return Err(core.closed_error()),
             Err(Refused::Stopped) => {}
             Err(Refused::NoRoom) => core.make_room(),

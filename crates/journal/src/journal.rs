@@ -40,6 +40,9 @@ pub struct Config {
     pub max_credits: Option<u32>,
     /// So many copies in memory that are not home call for a checkpoint. At twice as many commits wait for it.
     pub max_pending_blocks: usize,
+    /// The log's bytes depend on the calls of the client only: the caller that needs a commit or a checkpoint waits for it, and none
+    /// begins unasked, whatever the intervals are.
+    pub deterministic: bool,
 }
 
 impl Config {
@@ -49,7 +52,17 @@ impl Config {
         let features = LogFeatures::default();
         let commit_interval = Duration::from_secs(5);
         let checkpoint_interval = Duration::from_secs(30);
-        Config { cache, log, features, commit_interval, checkpoint_interval, max_credits: None, max_pending_blocks }
+        let (max_credits, deterministic) = (None, false);
+        Config {
+            cache,
+            log,
+            features,
+            commit_interval,
+            checkpoint_interval,
+            max_credits,
+            max_pending_blocks,
+            deterministic,
+        }
     }
 }
 
@@ -74,7 +87,10 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`] if the log is not empty, [`Error::Unsupported`] if it is too short, I/O errors.
-    pub fn open(config: Config) -> Result<Arc<Journal>> {
+    pub fn open(mut config: Config) -> Result<Arc<Journal>> {
+        if config.deterministic {
+            (config.commit_interval, config.checkpoint_interval) = (Duration::MAX, Duration::MAX);
+        }
         let counters = Arc::new(Counters::default());
         let home = Arc::new(Flusher::new(Arc::clone(config.cache.device()), Arc::clone(&counters)));
         let mut running = Tid::first(1);
@@ -91,8 +107,9 @@ impl Journal {
             });
         }
         let max_credits = config.max_credits.map_or(bound, |max| max.min(bound));
-        let core =
+        let mut core =
             Core::new(config.cache, config.commit_interval, max_credits, max_credits, running, home, logged, counters);
+        core.deterministic = config.deterministic;
         Journal::run(Arc::new(core))
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub cache: Arc<Cache>,
     pub client: OnceLock<Weak<dyn Client>>,
     pub commit_interval: Duration,
+    /// Commits and checkpoints are waited for where they are asked for.
+    pub deterministic: bool,
     /// Most credits of a handle, and of a transaction.
     pub max_credits: u32,
     pub gate: Gate,
@@ -64,6 +66,7 @@ impl Core {
             cache,
             client: OnceLock::new(),
             commit_interval,
+            deterministic: false,
             max_credits,
             gate: Gate::new(limit),
             members: Members::default(),
@@ -111,6 +114,9 @@ impl Core {
     /// Asks for whatever lets a handle start that has no room. A pass of the checkpointer that comes too early for the
     /// transaction that is being committed is made up for by the one that its commit asks for.
     pub fn make_room(&self) {
+        if self.deterministic {
+            return self.make_room_now();
+        }
         let (reserved, limit) = self.gate.room();
         if reserved > 0 {
             self.ask_commit(self.running());
@@ -119,6 +125,19 @@ impl Core {
             && limit < self.max_credits
         {
             logged.checkpoint.ask();
+        }
+    }
+
+    /// As [`Core::make_room`], but the room is there on return: commits and checkpoints on the way, so that the handle starts in the
+    /// same transaction each time. A failure closes the gate, where the caller looks next.
+    fn make_room_now(&self) {
+        if self.gate.room().0 > 0 {
+            let _ = self.wait(self.running());
+        }
+        if let Some(logged) = &self.logged
+            && self.gate.room().1 < self.max_credits
+        {
+            logged.checkpoint.wait_for_pass();
         }
     }
 

@@ -241,7 +241,7 @@ impl Alloc {
     /// Where data of a file without blocks should go: in its inode's group, apart from where other threads put theirs.
     pub fn inode_goal(&self, ino: InodeNr) -> BlockNr {
         let group = self.vol.geo.inode_location(ino).map_or(GroupNr(0), |(group, _)| group);
-        self.blocks.start_goal(group, extant_sync::shard_index())
+        self.blocks.start_goal(group, self.vol.placing_shard())
     }
 }
 

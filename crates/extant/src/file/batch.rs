@@ -125,6 +125,9 @@ fn write_back(st: &Store, round: usize, most_threads: usize, go_on: impl Fn() ->
 
 /// Threads that are worth their start for so many files; at least one.
 fn threads_for(st: &Store, files: usize) -> usize {
+    if st.deterministic {
+        return 1;
+    }
     let by_bytes = usize::try_from(st.pool.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
     (files / MOST_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MOST_THREADS)
 }
@@ -208,7 +211,7 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
             }
         }
         dealt += 1;
-        if room == 0 || begun.elapsed() > MOST_TIME {
+        if room == 0 || !st.deterministic && begun.elapsed() > MOST_TIME {
             break;
         }
     }

@@ -141,15 +141,16 @@ fn assemble(
     let as_client: Arc<dyn extant_journal::Client> = client.clone();
     store.journal.set_client(Arc::downgrade(&as_client));
     store.alloc.set_discard(options.discard);
-    store.alloc.bound_memory(options.memory / TREE_SHARE);
+    store.alloc.bound_memory(options.shared_memory() / TREE_SHARE);
     for (name, value) in &options.tunables {
         store.alloc.set(name, *value)?;
     }
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     store.quota.ignore_limits(options.use_reserve);
-    let ops = Arc::new(Operations::new(Vfs::new(store, options.memory / 4, options.names, options.look_ahead)));
+    let looks_ahead = options.look_ahead && !options.is_deterministic();
+    let ops = Arc::new(Operations::new(Vfs::new(store, options.shared_memory() / 4, options.names, looks_ahead)));
     let anchors = ops.moor();
-    let ahead = if options.look_ahead { Some(LooksAhead::start(&ops)?) } else { None };
+    let ahead = if looks_ahead { Some(LooksAhead::start(&ops)?) } else { None };
     Ok(Fs {
         ops,
         _anchors: anchors,
@@ -169,15 +170,32 @@ fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     if fs.is_read_only() {
         fs.recovery.read_only = Some("an orphan could not be recovered, and errors stop all changes".into());
     }
+    if options.is_deterministic() {
+        return start_deterministic(fs, options);
+    }
     let mut threads = Threads::start(&fs.ops, options.commit_interval)?;
-    // Where blocks go depends on what is known of groups, and so on time: not where the same image shall come out again.
-    let scanning = if options.seed.is_none() { threads.start_scanning(&fs.ops) } else { Ok(()) };
+    let scanning = threads.start_scanning(&fs.ops);
     let zeroing = if options.zero_tables { threads.start_zeroing(&fs.ops) } else { Ok(()) };
-    // Without the thread, commits discard what they free, and so nothing depends on time.
-    let threaded = options.discard && options.seed.is_none();
-    let discarding = if threaded { threads.start_discarding(&fs.ops.st().alloc) } else { Ok(()) };
+    let discarding = if options.discard { threads.start_discarding(&fs.ops.st().alloc) } else { Ok(()) };
     fs.threads = Some(threads);
     scanning.and(zeroing).and(discarding)?;
+    Ok(())
+}
+
+/// As the end of [`start`], without a thread whose progress would show in the bytes of the image.
+fn start_deterministic(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
+    fs.threads = Some(Threads::none(&fs.ops));
+    let zero_next = || fs.ops.st().alloc.zero_next_table();
+    while options.zero_tables && !fs.is_read_only() {
+        match zero_next() {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) => {
+                tracing::warn!("inode tables are not zeroed any further: {e}");
+                break;
+            }
+        }
+    }
     Ok(())
 }
 
@@ -400,7 +418,8 @@ pub(super) fn build(
     let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
-    let most = (options.memory / JOURNAL_SHARE) as usize / geo.block_size as usize;
+    config.deterministic = options.is_deterministic();
+    let most = (options.shared_memory() / JOURNAL_SHARE) as usize / geo.block_size as usize;
     config.max_pending_blocks = config.max_pending_blocks.min(most);
     config.max_credits = Some(u32::try_from(most).unwrap_or(u32::MAX).max(LEAST_CREDITS));
     config.features =
@@ -423,6 +442,7 @@ pub(super) fn build(
         read_only: AtomicBool::new(!write),
         shut_down: AtomicBool::new(false),
         stop_on_error: options.errors.unwrap_or_else(|| sb.error_policy()) != ErrorPolicy::Continue,
+        deterministic: options.is_deterministic(),
     };
     let vol = Arc::new(vol);
     check_groups(vol.geo.groups_count, options.memory)?;
@@ -435,9 +455,10 @@ pub(super) fn build(
         blocks,
         seed,
         metadata_csum: vol.geo.metadata_csum,
+        spread: !options.is_deterministic(),
     });
     let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
-    let mut pool = PagePool::new(options.memory / PAGE_SHARE, vol.geo.block_size, options.log_data);
+    let mut pool = PagePool::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size, options.log_data);
     pool.plug = options.plug;
     Ok(Arc::new(Store {
         vol,

@@ -192,7 +192,11 @@ impl OpenOptions {
         self
     }
 
-    /// Seed of generations, for reproducible images.
+    /// Seed of generations, for reproducible images: the same calls from one thread give the same bytes, on each machine and at each
+    /// load, if [`Self::clock`] and the image give the same, too. Nothing is done in the background then: a change stays in memory until
+    /// a sync, or until there is no room for more, whatever [`Self::commit_interval`] is; tables are zeroed by the opening; a walk is
+    /// not looked ahead of. Caches whose size shows in the bytes work with 64 MiB, whatever [`Self::memory`] is. Multiple mount
+    /// protection writes times and names of the machine all the same.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -289,6 +293,16 @@ impl OpenOptions {
             Some(Journal::Device(device)) => Ok(Some(device.clone())),
             Some(Journal::Image(image)) => self.open_device(image, read_only, false).map(Some),
         }
+    }
+
+    /// Whether the bytes of the image depend on the calls only.
+    pub(crate) fn is_deterministic(&self) -> bool {
+        self.seed.is_some()
+    }
+
+    /// Bytes that are shared out among caches whose size shows in the bytes of the image.
+    pub(crate) fn shared_memory(&self) -> u64 {
+        if self.is_deterministic() { MIN_MEMORY } else { self.memory }
     }
 
     /// Opens the device that a path leads to, as [`crate::Fs::open`] does.

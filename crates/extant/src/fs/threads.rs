@@ -56,10 +56,15 @@ pub struct Threads {
 }
 
 impl Threads {
+    /// Starts none.
+    pub fn none(ops: &Arc<Operations>) -> Threads {
+        let stop = Arc::new(Stop { asked: Mutex::new(Level::Leaf, false), wake: Condvar::new() });
+        Threads { stop, bell: ops.reaper_bell(), running: Vec::new(), discarding: None }
+    }
+
     /// Starts writeback (every `interval`) and the reaper.
     pub fn start(ops: &Arc<Operations>, interval: Duration) -> std::io::Result<Threads> {
-        let stop = Arc::new(Stop { asked: Mutex::new(Level::Leaf, false), wake: Condvar::new() });
-        let mut threads = Threads { stop, bell: ops.reaper_bell(), running: Vec::new(), discarding: None };
+        let mut threads = Threads::none(ops);
         threads.every(interval, "extant-writeback", ops, |ops| {
             // What waits for a thaw with files locked would keep others from reading them.
             ops.st().mounted.wait_for_thaw();

@@ -77,6 +77,7 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
         read_only: false.into(),
         shut_down: false.into(),
         stop_on_error: false,
+        deterministic: false,
     })
 }
 

@@ -251,6 +251,10 @@ impl Operations {
     /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again. If it fails at the limit of
     /// an owner, frees what nobody holds any more, which its owners are charged for until then, and runs it again.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
+        if self.st().deterministic && self.to_reap() != ToReap::Nothing {
+            // No thread does it.
+            self.reap();
+        }
         let before = self.commits();
         let first = op();
         let done = match first {

@@ -59,6 +59,8 @@ pub struct OrphanBlocks {
     pub seed: u32,
     /// Whether blocks carry checksums.
     pub metadata_csum: bool,
+    /// Whether threads record in parts of the file of their own. Otherwise the place of a record depends on the calls only.
+    pub spread: bool,
 }
 
 impl OrphanBlocks {

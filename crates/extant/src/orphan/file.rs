@@ -86,7 +86,11 @@ impl OrphanFile {
 
     /// Where this thread's search begins: the file is dealt out evenly among the shards of threads, whatever its length.
     fn start(&self) -> usize {
-        shard_index() * self.blocks.len() / shard_count()
+        self.shard() * self.blocks.len() / shard_count()
+    }
+
+    fn shard(&self) -> usize {
+        if self.place.spread { shard_index() } else { 0 }
     }
 
     /// Records `ino` in a block, if it has an empty slot and can be used.
@@ -100,7 +104,7 @@ impl OrphanFile {
             self.give_back(index, block);
             return Some(Err(error));
         }
-        match block.slots.claim(shard_index() * SPREAD % block.slots.len().max(1), ino.0) {
+        match block.slots.claim(self.shard() * SPREAD % block.slots.len().max(1), ino.0) {
             Some(slot) => Some(Ok(SlotAt { block: index as u32, slot: slot as u32 })),
             None => {
                 self.give_back(index, block);

@@ -33,6 +33,7 @@ mod panics;
 mod prealloc;
 mod quota;
 mod races;
+mod reproducible;
 mod review;
 mod scarce;
 mod search;

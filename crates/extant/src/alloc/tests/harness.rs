@@ -84,6 +84,7 @@ impl House {
             read_only: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             stop_on_error: false,
+            deterministic: false,
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);
         let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);

@@ -45,7 +45,7 @@ fn device(blocks: u64) -> Arc<MemDevice> {
 fn place(dev: &Arc<MemDevice>) -> OrphanBlocks {
     let cache = Cache::new(dev.clone(), BLOCK, 1 << 20);
     let blocks = (0..dev.len() / BLOCK as u64).collect();
-    OrphanBlocks { ino: InodeNr(12), cache, blocks, seed: SEED, metadata_csum: true }
+    OrphanBlocks { ino: InodeNr(12), cache, blocks, seed: SEED, metadata_csum: true, spread: true }
 }
 
 impl Room {
