@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests lint loom races setup clean
+.PHONY: all run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -122,6 +122,10 @@ loom:
 # What is unsafe in `sync` under Miri, threads of the engine under ThreadSanitizer: needs a nightly toolchain with miri and rust-src.
 races:
 	scripts/races.sh
+
+# Error arms of maps that no fault campaign takes.
+coverage: setup
+	scripts/coverage.sh
 
 lint:
 	$(CARGO) fmt --all --check
