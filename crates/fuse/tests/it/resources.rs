@@ -92,11 +92,13 @@ fn cause_notices(path: &Path, together: &Barrier) -> io::Result<()> {
         assert!(back == page, "round {round} of {}", path.display());
         Ok(())
     };
-    (0..ROUNDS).fold(Ok(()), |done: io::Result<()>, nr| {
+    let mut done = Ok(());
+    for nr in 0..ROUNDS {
         // A caller that failed goes on meeting the others.
         together.wait();
-        done.and_then(|()| round(nr))
-    })
+        done = done.and_then(|()| round(nr));
+    }
+    done
 }
 
 /// More callers than notices are sent at once, while the files of others leave the kernel's memory.
