@@ -80,6 +80,10 @@ impl Operations {
 }
 
 fn check_namespace(inode: &Inode, name: &[u8]) -> Result<()> {
+    // A NUL ends a name in a list of names.
+    if name.contains(&0) {
+        return Err(Errno::Inval.into());
+    }
     let plain = matches!(inode.ftype, FileType::Regular | FileType::Directory);
     if name.starts_with(b"user.") && !plain {
         return Err(Errno::Perm.into());

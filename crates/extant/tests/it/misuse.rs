@@ -1,7 +1,7 @@
 //! Calls that ask for something odd: from inside a callback, by a number or a name that is not for callers, with a value that the
 //! format has no room for.
 
-use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions};
+use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
 use extant_testkit::image::{FeatureSet, Image};
 use std::collections::BTreeSet;
 
@@ -106,6 +106,42 @@ fn numbers_of_the_file_systems_own_are_stale() {
         fs.unmount().expect("unmount");
         image.assert_clean();
     }
+}
+
+/// The inode of an attribute's value belongs to the attribute, as the journal's inode belongs to the journal.
+#[test]
+fn numbers_of_values_are_stale() {
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode"]);
+    let fs = open(&image);
+    let node = make(&fs, &fs.root().expect("root"), "file", New::File).expect("create");
+    fs.set_xattr(&node, b"user.large", &[1; 10_000], XattrMode::Any).expect("a value in an inode of its own");
+    let file = node.ino();
+    drop(node);
+    fs.unmount().expect("unmount");
+    let fs = open(&image);
+    // The value's inode is one of those behind the file's.
+    for ino in file + 1..file + 20 {
+        let refused = fs.node(ino).expect_err("a free number, or the value's");
+        assert!(refused.is(Errno::Stale), "inode {ino}: {refused}");
+    }
+    assert!(!fs.is_read_only());
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+#[test]
+fn attributes_with_nul_in_their_names_are_refused() {
+    let image = FeatureSet::named("default").make();
+    let fs = open(&image);
+    let node = make(&fs, &fs.root().expect("root"), "file", New::File).expect("create");
+    for name in [&b"user.a\0b"[..], b"user.\0", b"trusted.a\0"] {
+        let refused = fs.set_xattr(&node, name, b"1", XattrMode::Any).expect_err("a name that lists cannot hold");
+        assert!(refused.is(Errno::Inval), "{refused}");
+    }
+    assert_eq!(fs.list_xattrs(&node).expect("list"), Vec::<Vec<u8>>::new());
+    drop(node);
+    fs.unmount().expect("unmount");
+    image.assert_clean();
 }
 
 #[test]
