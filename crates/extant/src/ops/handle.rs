@@ -309,6 +309,7 @@ impl File {
     /// # Errors
     /// `Corrupt`, `Io`, EINTR.
     pub fn check_map(&self) -> Result<()> {
+        self.ops.alive()?;
         let _lock = self.node.0.read_lock()?;
         file::check_map(self.ops.st(), &self.node.0)
     }

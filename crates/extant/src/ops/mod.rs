@@ -112,10 +112,15 @@ impl Operations {
     #[inline]
     pub(crate) fn own(&self, node: &Node) -> Result<()> {
         self.alive()?;
-        match node.0.mounting == self.st().mounted.id() {
+        match self.is_own(node) {
             true => Ok(()),
             false => Err(Errno::Xdev.into()),
         }
+    }
+
+    #[inline]
+    fn is_own(&self, node: &Node) -> bool {
+        node.0.mounting == self.st().mounted.id()
     }
 
     /// The root directory.

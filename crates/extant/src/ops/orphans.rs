@@ -182,10 +182,11 @@ impl Operations {
         }
     }
 
-    /// A holder lets go `n` times; queues the inode if nothing keeps it.
+    /// A holder lets go `n` times; queues the inode if nothing keeps it. Ignores a node of another file system, whose inode must
+    /// not be freed here.
     pub fn release(&self, node: &super::Node, n: u64) {
         let inode = &node.0;
-        if inode.release(n) && inode.vitals().links == 0 {
+        if self.is_own(node) && inode.release(n) && inode.vitals().links == 0 {
             self.bury(inode);
         }
     }
@@ -479,6 +480,33 @@ const LAST_CREDITS: u32 = Orphans::CREDITS + 1 + Alloc::INODE_CREDITS + 3;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Caller, Fs, New, OpenOptions};
+    use extant_testkit::FeatureSet;
+    use std::time::{Duration, Instant};
+
+    /// The thread must stop polling: once at first, and again after it freed an inode.
+    #[test]
+    fn the_reaper_of_an_idle_file_system_sleeps() {
+        let image = FeatureSet::named("default").make();
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let wait_for_sleep = || {
+            let end = Instant::now() + Duration::from_secs(60);
+            while !fs.operations().reaper_bell().sleeping.load(Ordering::Acquire) {
+                assert!(Instant::now() < end, "the reaper polls");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait_for_sleep();
+        let root = fs.root().unwrap();
+        drop(fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap());
+        fs.unlink(&root, b"file").unwrap();
+        fs.sync().unwrap();
+        wait_for_sleep();
+        assert_eq!(fs.operations().to_reap(), ToReap::Nothing);
+        drop(root);
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
 
     #[test]
     fn the_reaper_sleeps_until_something_is_queued() {
@@ -490,11 +518,13 @@ mod tests {
                 assert!(queued.load(Ordering::Acquire), "nothing was queued");
                 woken.store(true, Ordering::Release);
             });
-            queued.store(true, Ordering::Release);
-            while !woken.load(Ordering::Acquire) {
-                bell.ring();
+            while !bell.sleeping.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
+            queued.store(true, Ordering::Release);
+            // One ring is enough, whether the thread sleeps by now or not.
+            bell.ring();
         });
+        assert!(woken.load(Ordering::Acquire));
     }
 }

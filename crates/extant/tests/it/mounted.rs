@@ -54,6 +54,7 @@ fn a_handle_that_outlives_unmount_writes_nothing() {
         is_stale(file.read_at(0, &mut [0; 10]));
         is_stale(file.seek_data(0));
         is_stale(file.extents(0, 10, |_| true));
+        is_stale(file.check_map());
         is_stale(ops.create(&WHO, &root, b"late", 0o644, New::File));
         is_stale(ops.resolve("/old", Follow::No));
         is_stale(ops.stat("/old", Follow::No));
@@ -126,6 +127,26 @@ fn nodes_of_another_file_system_are_refused() {
         assert!(error.is(Errno::Xdev), "call {nth}: {error}");
     }
     drop((foreign, own, root, other_root));
+    fs.unmount().expect("unmount");
+    other.unmount().expect("unmount");
+}
+
+#[test]
+fn a_node_of_another_file_system_is_not_released() {
+    let (here, there) = (memory(), memory());
+    let (fs, other) = (open(&here), open(&there));
+    // Here its number is a file's, too.
+    let (own, foreign) = (make(&fs, "own"), make(&other, "foreign"));
+    assert_eq!(own.ino(), foreign.ino());
+    foreign.hold(1).expect("hold");
+    other.unlink(&other.root().expect("root"), b"foreign").expect("unlink");
+    fs.release(&foreign, 1);
+    fs.sync().expect("sync");
+    assert_eq!(fs.node(own.ino()).expect("it was not freed").ino(), own.ino());
+    other.sync().expect("sync");
+    assert_eq!(other.node(foreign.ino()).expect("it is held").ino(), foreign.ino());
+    other.release(&foreign, 1);
+    drop((own, foreign));
     fs.unmount().expect("unmount");
     other.unmount().expect("unmount");
 }
