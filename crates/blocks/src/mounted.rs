@@ -25,12 +25,13 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 /// A device of an open file system.
 pub struct MountedDevice {
     id: u32,
+    /// Before `device`, so that it is dropped first: see [`MountedDevice::revoke`].
+    claim: Mutex<Option<Claim>>,
     device: Revocable<Arc<dyn BlockDevice>>,
     name: String,
     /// The length as it was known last; the device's own as long as it is there.
     len: AtomicU64,
     read_only: bool,
-    claim: Mutex<Option<Claim>>,
     /// Bytes written by the threads of each shard. Relaxed: counters that guard nothing.
     written: Sharded<AtomicU64>,
     frozen: AtomicBool,
@@ -114,9 +115,11 @@ impl MountedDevice {
 
     /// Waits for transfers that run, refuses all others from now on, and lets go of the device and of the claim.
     pub fn revoke(&self) {
-        self.device.revoke();
+        let device = self.device.revoke();
         let claim = self.claim.lock().take();
+        // The claim goes first: it names the device by its address, which a new device may have once this one is gone.
         drop(claim);
+        drop(device);
         // Changes that wait are refused instead.
         self.thaw();
     }
@@ -206,6 +209,7 @@ mod tests {
     use super::*;
     use crate::MemDevice;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn a_revoked_device_is_let_go_and_refuses_transfers() {
@@ -219,6 +223,33 @@ mod tests {
         assert!(mounted.read_at(&mut [0; 1], 0).is_err() && mounted.flush().is_err());
         assert_eq!((Arc::strong_count(&inner), mounted.len()), (1, 4096));
         assert!(inner.claim(true).is_ok());
+    }
+
+    /// A device that, when it is dropped, reports whether its claim has ended.
+    #[derive(Debug)]
+    struct Reporting(MemDevice, mpsc::Sender<bool>);
+
+    impl Drop for Reporting {
+        fn drop(&mut self) {
+            self.1.send(Claim::new(self, true).is_ok()).unwrap();
+        }
+    }
+
+    impl BlockDevice for Reporting {
+        crate::forward_device!(self => self.0; len, name, read_at, write_at, flush, discard);
+    }
+
+    #[test]
+    fn a_claim_ends_before_its_device() {
+        let (report, ended) = mpsc::channel();
+        let claimed = || {
+            let device = Arc::new(Reporting(MemDevice::new(4096), report.clone()));
+            MountedDevice::claimed(device, true).unwrap()
+        };
+        claimed().revoke();
+        assert!(ended.recv().unwrap(), "a revoked device is gone before its claim");
+        drop(claimed());
+        assert!(ended.recv().unwrap(), "a device is gone before its claim");
     }
 
     #[test]
@@ -242,7 +273,9 @@ mod tests {
             let mut bytes = [9; 4096];
             mounted.read_at(&mut bytes, 0).unwrap();
             mounted.flush().unwrap();
-            assert_eq!((bytes, ended.try_recv().is_err()), ([0; 4096], true));
+            assert_eq!(bytes, [0; 4096]);
+            // Time for a change that does not wait. One that waits never fails this, however long it takes to begin.
+            assert!(ended.recv_timeout(Duration::from_millis(200)).is_err(), "a change went through a freeze");
             mounted.thaw();
             assert!((0..4).all(|_| ended.recv().unwrap()));
         });

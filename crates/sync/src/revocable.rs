@@ -34,12 +34,14 @@ impl<T: Clone> Revocable<T> {
         self.shards.iter().for_each(|shard| drop(shard.write()));
     }
 
-    /// Takes the value away and drops its copies, after the uses that run have ended.
-    pub fn revoke(&self) {
+    /// Takes the value away, after the uses that run have ended. Returns the last copy; `None` if it was revoked before.
+    pub fn revoke(&self) -> Option<T> {
+        let mut last = None;
         for shard in self.shards.iter() {
-            let value = shard.write().take();
-            drop(value);
+            let copy = shard.write().take();
+            last = copy.or(last);
         }
+        last
     }
 }
 
@@ -54,8 +56,9 @@ mod tests {
         let value = Arc::new(7);
         let place = Revocable::new(value.clone());
         assert_eq!(place.with(|value| **value), Some(7));
-        place.revoke();
+        assert_eq!(place.revoke().as_deref(), Some(&7));
         assert_eq!(place.with(|value| **value), None);
+        assert_eq!(place.revoke(), None);
         assert_eq!(Arc::strong_count(&value), 1);
     }
 
