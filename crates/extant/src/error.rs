@@ -122,6 +122,7 @@ fn errno_of_kind(kind: io::ErrorKind) -> i32 {
         io::ErrorKind::ReadOnlyFilesystem => Errno::RoFs,
         io::ErrorKind::StorageFull => Errno::NoSpc,
         io::ErrorKind::Unsupported => Errno::OpNotSupp,
+        io::ErrorKind::StaleNetworkFileHandle => Errno::Stale,
         _ => Errno::Io,
     };
     errno as i32
@@ -188,4 +189,18 @@ pub(crate) fn lost(e: extant_journal::Error) -> Error {
 /// An I/O error that is told to several waiters.
 fn copy_io(e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_blocks::{BlockDevice, MountedDevice};
+    use extant_testkit::Memory;
+
+    #[test]
+    fn a_transfer_that_an_unmount_overtakes_fails_with_estale() {
+        let device = MountedDevice::unclaimed(std::sync::Arc::new(Memory::new(4096)));
+        device.revoke();
+        assert_eq!(Error::from(device.flush().unwrap_err()).errno(), Errno::Stale as i32);
+    }
 }
