@@ -14,10 +14,10 @@
 //! while none is held; the others are tried, and files whose `work` is taken are written alone afterwards.
 
 use super::plan::{self, Pieces, Written};
-use super::writeback::{self, Placing};
+use super::writeback::{self, Placing, UnderWriteback};
 use super::{ahead, map, submit};
 use crate::error::Result;
-use crate::inode::{Inode, PlugPolicy, Taken, Work};
+use crate::inode::{Inode, PlugPolicy, Work};
 use crate::store::Store;
 use extant_blocks::Plug;
 use extant_sync::MutexGuard;
@@ -48,7 +48,7 @@ const MOST_TIME: Duration = Duration::from_millis(100);
 struct Job<'a> {
     inode: &'a Arc<Inode>,
     work: MutexGuard<'a, Work>,
-    taken: Vec<Taken>,
+    taken: UnderWriteback<'a>,
     reserved: u32,
     stage: Stage,
 }
@@ -220,7 +220,7 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
 
 impl<'a> Job<'a> {
     /// Takes the file's dirty pages and finds places for them. `None` if it has none.
-    fn take(st: &Store, inode: &'a Arc<Inode>, work: MutexGuard<'a, Work>, most: usize) -> Option<Job<'a>> {
+    fn take(st: &'a Store, inode: &'a Arc<Inode>, work: MutexGuard<'a, Work>, most: usize) -> Option<Job<'a>> {
         let take = |pages: &mut crate::inode::PageMap| pages.take(0..map::END, most, st.geo.cluster_bits);
         let (taken, reserved) = inode.pages.change(&st.pool, take);
         if taken.is_empty() {
@@ -228,6 +228,7 @@ impl<'a> Job<'a> {
             st.pool.note_clean(inode);
             return None;
         }
+        let taken = UnderWriteback::new(st, inode, taken);
         let mut job = Job { inode, work, taken, reserved, stage: Stage::Alone };
         job.place(st);
         Some(job)

@@ -11,12 +11,13 @@ use super::ahead::{self, Growth, Pack};
 use super::map;
 use super::plan::{self, After, How, Need, Piece, Pieces};
 use super::{space, submit, tail, times};
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode::{Content, Inode, Taken, Work};
 use crate::store::Store;
 use extant_blocks::Plug;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::thread::panicking;
 
 /// Bytes written in one batch.
 const BATCH_BYTES: usize = 32 << 20;
@@ -24,6 +25,38 @@ const BATCH_BYTES: usize = 32 << 20;
 /// From so many pages on, spread over more than so many times as many blocks, pages share one run.
 const PACK_PAGES: u32 = 16;
 const PACK_SPREAD: u64 = 2;
+
+/// Pages under writeback, which must be settled. If a panic drops them before that, they are given up, as after a failed
+/// write: a sync would wait for them without end.
+pub(super) struct UnderWriteback<'a> {
+    st: &'a Store,
+    inode: &'a Arc<Inode>,
+    taken: Vec<Taken>,
+    /// The thread panicked before the pages were taken.
+    panicked: bool,
+}
+
+impl<'a> UnderWriteback<'a> {
+    pub(super) fn new(st: &'a Store, inode: &'a Arc<Inode>, taken: Vec<Taken>) -> Self {
+        UnderWriteback { st, inode, taken, panicked: panicking() }
+    }
+}
+
+impl Deref for UnderWriteback<'_> {
+    type Target = [Taken];
+
+    fn deref(&self) -> &[Taken] {
+        &self.taken
+    }
+}
+
+impl Drop for UnderWriteback<'_> {
+    fn drop(&mut self) {
+        if panicking() && !self.panicked {
+            let _ = settle(self.st, self.inode, self, Err(Errno::Io.into()));
+        }
+    }
+}
 
 /// Writes dirty pages of bytes `[start, end)` back and waits for them. What fails is noted for the open files as well.
 pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
@@ -59,6 +92,7 @@ fn pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) ->
     let mut from = blocks.start;
     while from < blocks.end {
         let (taken, reserved) = inode.pages.change(&st.pool, |pages| pages.take(from..blocks.end, most, bits));
+        let taken = UnderWriteback::new(st, inode, taken);
         let Some(last) = taken.last() else { break };
         from = last.lblk.saturating_add(1);
         result = result.and(alone(st, inode, work, &taken, reserved));

@@ -480,6 +480,88 @@ fn chance() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Caller, Clock, Errno, File, New, OpenFlags, Timestamp};
+    use extant_testkit::{FeatureSet, Memory};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// A device whose writes panic, and a clock that does, while the switch is on. [`Fs::open_device`] would make an error of
+    /// the device's panic, as of no other panic.
+    #[derive(Debug)]
+    struct Brittle(Memory, Arc<AtomicBool>);
+
+    #[derive(Debug)]
+    struct BrittleClock(Arc<AtomicBool>);
+
+    impl Clock for BrittleClock {
+        fn now(&self) -> Timestamp {
+            assert!(!self.0.load(Ordering::Relaxed), "planted");
+            Timestamp { sec: 1_700_000_000, nsec: 0 }
+        }
+    }
+
+    impl BlockDevice for Brittle {
+        extant_blocks::forward_device!(self => self.0; len, name, read_at, flush, discard);
+
+        fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+            assert!(!self.1.load(Ordering::Relaxed), "planted");
+            self.0.write_at(data, offset)
+        }
+    }
+
+    /// A file system on such a device with such a clock. It is not judged if `unjudged` tells why.
+    fn brittle(unjudged: Option<&str>) -> (Fs, Arc<AtomicBool>) {
+        let (image, panics) = (FeatureSet::named("default").make(), Arc::new(AtomicBool::new(false)));
+        let device = Arc::new(Brittle(Memory::from_bytes(&image.bytes()), panics.clone()));
+        unjudged.into_iter().for_each(|why| device.0.leave_unjudged(why));
+        let clock = Arc::new(BrittleClock(panics.clone()));
+        let options = OpenOptions::new().commit_interval(Duration::from_secs(3600)).clock(clock);
+        (open(device, &options).unwrap(), panics)
+    }
+
+    /// The abort of the journal, which is part of the first panic, writes to the device: a second panic would end the process.
+    #[test]
+    fn a_panic_while_the_journal_is_aborted_ends_no_process() {
+        let (fs, panics) = brittle(Some("it needs recovery"));
+        let root = fs.root().unwrap();
+        panics.store(true, Ordering::Relaxed);
+        let made = catch_unwind(AssertUnwindSafe(|| fs.create(&Caller::default(), &root, b"file", 0o644, New::File)));
+        assert!(made.is_err(), "the clock panics");
+        panics.store(false, Ordering::Relaxed);
+        assert!(fs.is_read_only(), "the journal is aborted");
+        drop(root);
+        assert!(fs.unmount().is_err());
+    }
+
+    /// Panics in the writeback of one file, or of all files together, and syncs afterwards.
+    #[test]
+    fn a_panic_in_writeback_leaves_no_page_to_wait_for() {
+        for together in [false, true] {
+            let (fs, panics) = brittle(None);
+            let root = fs.root().unwrap();
+            let files = ["one", "two"].map(|name| -> File {
+                let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+                fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
+            });
+            files.iter().for_each(|file| assert_eq!(file.write_at(0, &[1; 100_000]).unwrap(), 100_000));
+            panics.store(true, Ordering::Relaxed);
+            let write = || if together { fs.sync() } else { files[0].sync() };
+            assert!(catch_unwind(AssertUnwindSafe(write)).is_err(), "the write panics");
+            panics.store(false, Ordering::Relaxed);
+
+            let (ops, (done, ended)) = (fs.operations().clone(), channel());
+            std::thread::spawn(move || done.send(ops.sync()));
+            if ended.recv_timeout(Duration::from_secs(60)).is_err() {
+                // Its end would hang, too.
+                std::mem::forget(fs);
+                panic!("a sync after the panic hangs");
+            }
+            assert_eq!(files[0].take_error().unwrap_err().errno(), Errno::Io as i32, "the loss is told");
+            drop((files, root));
+            let _ = fs.unmount();
+        }
+    }
 
     #[test]
     fn groups_are_kept_within_the_memory_allowed() {

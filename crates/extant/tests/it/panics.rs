@@ -140,6 +140,7 @@ fn a_panic_inside_a_change_makes_nothing_durable() {
             let done = catch_unwind(AssertUnwindSafe(|| use_it(&fs)));
             clock.0.store(false, Ordering::Relaxed);
             let ended = done.is_ok_and(|used| used.is_ok());
+            assert_eq!(fs.sync().is_ok(), ended || !fs.is_read_only(), "a later sync returns, and tells of the end");
             let closed = fs.unmount();
             stopped += u64::from(!ended && closed.is_err());
             e2fsck::recover(image.path()).assert_clean();
