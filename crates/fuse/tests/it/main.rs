@@ -11,6 +11,7 @@ mod mounts;
 mod nameless;
 mod names;
 mod oracle;
+mod panics;
 mod permissions;
 mod privileges;
 mod quota;

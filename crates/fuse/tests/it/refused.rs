@@ -1,4 +1,4 @@
-//! System calls that are refused to the server: io_uring, or to unmount by force.
+//! System calls that are refused to the server: io_uring, or to unmount by force. Answers of a server that the kernel refuses.
 
 use crate::served::make;
 use crate::watchdog::Watchdog;
@@ -10,6 +10,7 @@ use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
 use nix::libc;
 use std::fs;
 use std::io;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Refuses a system call to this thread, and to all that it starts, with EPERM.
@@ -64,8 +65,11 @@ fn a_mount_without_io_uring_is_served_through_the_device() {
     }
 }
 
-/// A root directory in which everything is found once, and panics when it is forgotten.
-struct Brittle;
+/// A root directory in which everything is found. A listing has one entry, which the kernel refuses for its size.
+struct Odd {
+    /// Receives each inode that is forgotten, with its lookups. If this is `None`, forgetting panics.
+    forgotten: Option<Sender<(INodeNo, u64)>>,
+}
 
 fn attr(ino: INodeNo, kind: FileType) -> FileAttr {
     FileAttr {
@@ -87,7 +91,7 @@ fn attr(ino: INodeNo, kind: FileType) -> FileAttr {
     }
 }
 
-impl Service for Brittle {
+impl Service for Odd {
     fn wants(&self) -> Wants {
         Wants { writeback: false, acl: false, id_maps: false }
     }
@@ -100,8 +104,10 @@ impl Service for Brittle {
         Ok(Some(Entry { attr: attr(INodeNo(5), FileType::RegularFile), generation: 0 }))
     }
 
-    fn forget(&self, _ino: INodeNo, _lookups: u64) {
-        panic!("planted");
+    fn forget(&self, ino: INodeNo, lookups: u64) {
+        let forgotten = self.forgotten.as_ref().expect("planted");
+        // The test may have ended.
+        let _ = forgotten.send((ino, lookups));
     }
 
     fn attr(&self, ino: INodeNo, _open: bool) -> Answer<FileAttr> {
@@ -163,14 +169,39 @@ impl Service for Brittle {
     fn list_plus(
         &self,
         _ino: INodeNo,
-        _from: u64,
-        _each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
+        from: u64,
+        each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
     ) -> Answer<()> {
+        if from == 0 {
+            let (ino, kind) = (INodeNo(7), FileType::RegularFile);
+            let refused = Entry { attr: FileAttr { size: u64::MAX, ..attr(ino, kind) }, generation: 0 };
+            each(Listed { ino, next: 1, kind, name: b"refused" }, Some(&refused));
+        }
         Ok(())
     }
 
     fn usage(&self) -> Usage {
         Usage::default()
+    }
+}
+
+/// The kernel sends FORGET as a usual request for an entry of a listing that it refuses, so it comes through rings, too.
+#[test]
+fn an_entry_that_the_kernel_refuses_is_forgotten_through_each_transport() {
+    enable_rings();
+    for transport in [Transport::Device, Transport::IoUring] {
+        let scratch = extant_testkit::scratch::Scratch::new();
+        let dir = scratch.dir("mnt");
+        let (forgotten, told) = channel();
+        let options = MountOptions { transport, ..MountOptions::default() };
+        let serving = bare::mount(Odd { forgotten: Some(forgotten) }, &dir, &options, false).expect("mount");
+        let watchdog = Watchdog::over(&dir);
+        let names: Vec<_> = fs::read_dir(&dir).expect("list").map(|e| e.expect("an entry").file_name()).collect();
+        assert_eq!(names, ["refused"]);
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok((INodeNo(7), 1)), "{transport:?}");
+        nix::mount::umount(&dir).expect("unmount");
+        serving.join().expect("the threads are joined").expect("the mount ends well");
+        watchdog.rest();
     }
 }
 
@@ -181,7 +212,7 @@ fn a_thread_of_rings_that_dies_ends_the_mount() {
     let scratch = extant_testkit::scratch::Scratch::new();
     let dir = scratch.dir("mnt");
     let options = MountOptions { transport: Transport::IoUring, ..MountOptions::default() };
-    let serving = without(libc::SYS_umount2, || bare::mount(Brittle, &dir, &options, false).expect("mount"));
+    let serving = without(libc::SYS_umount2, || bare::mount(Odd { forgotten: None }, &dir, &options, false).expect("mount"));
     let watchdog = Watchdog::over(&dir);
     // A handler that panics is answered.
     let failed = fs::read(dir.join("file")).expect_err("it cannot be read");

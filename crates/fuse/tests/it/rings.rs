@@ -29,6 +29,7 @@ again! { crate::served::over_rings:
     mounts { a_tree_survives_a_mount, many_writers_at_once, an_open_file_outlives_its_name, attributes_and_links, holes_and_random_writes, free_space_is_given_back_to_the_device, a_detached_mount_ends_well_with_its_last_user }
     nameless { files_without_a_name_are_made_and_named, files_that_get_no_name_go, the_time_of_birth_shows }
     names { limits_of_names, renames_with_all_flags, special_files, attributes_by_name, what_open_says, links }
+    panics { a_panic_of_a_handler_ends_all_changes }
     permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_and_who_belongs_to_the_group, immutable_and_append_only_files, immutable_and_append_only_directories, flags_are_kept_and_inherited }
     privileges { a_program_closes_changed_files_while_it_starts, administration_goes_by_capability, a_user_with_the_capability_shuts_down, logged_content_needs_the_capability, set_id_bits_go_by_capability, trusted_names_are_listed_by_capability, times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive }
     ranges { allocation_and_holes, what_cannot_arrive_is_not_supported, data_and_holes_are_found, data_not_yet_written_are_found, limits_of_sizes, ranges_are_copied, usage_is_what_the_kernel_says, blocks_of_closed_files_show, writers_of_a_full_disk_are_stopped }
