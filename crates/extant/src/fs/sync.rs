@@ -70,3 +70,31 @@ impl Operations {
         written.and(self.st().journal.sync().map_err(lost))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caller, Fs, New, OpenFlags, OpenOptions};
+    use extant_testkit::FeatureSet;
+    use std::time::Duration;
+
+    #[test]
+    fn a_crash_loses_little_of_the_count_of_writes() {
+        let image = FeatureSet::named("default").make_sized(64 << 20);
+        image.leave_unjudged("the file system is not closed");
+        let fs = Fs::open(image.path(), &OpenOptions::new().commit_interval(Duration::from_secs(3600))).unwrap();
+        let before = fs.superblock().kbytes_written();
+        let root = fs.root().unwrap();
+        let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
+        let file = fs.open_file(&node, OpenFlags { write: true, direct: true, ..Default::default() }).unwrap();
+        file.write_at(0, &vec![1; (UNRECORDED_KBYTES << 10) as usize]).unwrap();
+        fs.operations().record_writes().unwrap();
+        fs.sync().unwrap();
+        drop((file, node, root));
+        fs.crash();
+        let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
+        let counted = fs.superblock().kbytes_written();
+        assert!(counted >= before + UNRECORDED_KBYTES, "{before} and then {counted}");
+        fs.unmount().unwrap();
+    }
+}

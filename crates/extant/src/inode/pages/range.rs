@@ -107,8 +107,8 @@ mod tests {
     fn a_long_range_is_not_overtaken_by_short_ones() {
         let lock = RangeLock::default();
         let order = Mutex::new(Level::Leaf, Vec::new());
-        let asked_for = |ranges: usize| {
-            while lock.queue.lock_nested().ranges.len() < ranges {
+        let asked_for = |ranges: u64| {
+            while lock.queue.lock_nested().next < ranges {
                 std::thread::yield_now();
             }
         };
