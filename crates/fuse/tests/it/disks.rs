@@ -1,7 +1,7 @@
 //! Mounts of block devices, which the kernel holds for the mount.
 
 use crate::served::{make, transport};
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Watchdog, unmount_unused};
 use extant::{Fs, OpenOptions};
 use extant_fuse::{Claim, MountOptions, Mounted, mount_claimed};
 use extant_testkit::image::Image;
@@ -52,13 +52,7 @@ impl Disk {
 
     /// Unmounts by the system call alone; the image is clean when that returns.
     fn unmount(&mut self) {
-        let mut tries = 200;
-        // Programs that other tests start hold our descriptors between fork and exec.
-        while let Err(e) = nix::mount::umount(&self.dir) {
-            tries -= 1;
-            assert!(tries > 0 && e == nix::Error::EBUSY, "unmount: {e}");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        unmount_unused(|| Ok(nix::mount::umount(&self.dir)?));
         self.image.assert_clean();
         let (mounted, watchdog) = self.mounted.take().expect("mounted");
         watchdog.rest();

@@ -1,7 +1,7 @@
 //! Requests that take long end when their client is killed, and when the mount ends.
 
 use crate::served::{over_rings, transport};
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Watchdog, unmount_unused};
 use extant::device::{BlockDevice, FileDevice, FileOptions};
 use extant::{Caller, Fs, New, OpenOptions};
 use extant_fuse::{MountOptions, Mounted, mount};
@@ -125,7 +125,7 @@ impl Scene {
         assert!(self.reads() < ALL / 10, "{} reads", self.reads());
         self.disk.is_slow.store(false, Ordering::Relaxed);
         if unmount {
-            self.mounted.unmounter().unmount().expect("unmount");
+            unmount_unused(|| self.mounted.unmounter().unmount());
         }
         let ended = self.mounted.wait();
         self.watchdog.rest();

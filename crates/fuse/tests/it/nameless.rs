@@ -1,13 +1,14 @@
 //! Files without a name, and when inodes were made.
 
 use crate::served::Served;
+use crate::watchdog::await_that;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, linkat, openat, statvfs, statx};
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn nameless(dir: &Path, flags: OFlags) -> rustix::io::Result<File> {
     openat(CWD, dir, OFlags::TMPFILE | OFlags::RDWR | flags, Mode::from(0o640)).map(File::from)
@@ -62,11 +63,7 @@ pub fn files_that_get_no_name_go() {
         assert!(back == vec![number; 30_000]);
     }
     // The kernel tells of closed files when it gets to it.
-    let begin = Instant::now();
-    while inodes_free(served.dir()) != before {
-        assert!(begin.elapsed() < Duration::from_secs(30), "they are still there");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    await_that("the files are gone", || inodes_free(served.dir()) == before);
     served.unmount();
 }
 

@@ -2,12 +2,13 @@
 
 use crate::oracle::same_as_kernel;
 use crate::served::Served;
+use crate::watchdog::await_that;
 use extant_testkit::image::FeatureSet;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 fn file(path: &Path) -> File {
     File::options().create(true).truncate(true).read(true).write(true).open(path).expect("create")
@@ -187,11 +188,9 @@ pub fn blocks_of_closed_files_show() {
     let mut served = Served::new("default");
     let dir = served.dir().to_path_buf();
     let shows = |path: &Path, blocks: u64| {
-        let begin = Instant::now();
-        while fs::metadata(path).expect("stat").blocks() != blocks {
-            assert!(begin.elapsed() < Duration::from_secs(10), "{} shows other blocks than {blocks}", path.display());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        await_that(&format!("{} shows {blocks} blocks", path.display()), || {
+            fs::metadata(path).expect("stat").blocks() == blocks
+        });
     };
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
     for (name, time, again) in [

@@ -1,7 +1,7 @@
 //! System calls that are refused to the server: io_uring, or to unmount by force. Answers of a server that the kernel refuses.
 
 use crate::served::make;
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Watchdog, unmount_unused};
 use extant::{Fs, New, OpenOptions, Usage};
 use extant_fuse::bare::{self, Answer, Change, Data, Entry, Listed, Service, Wants, Who};
 use extant_fuse::{MountOptions, Transport, mount};
@@ -199,7 +199,7 @@ fn an_entry_that_the_kernel_refuses_is_forgotten_through_each_transport() {
         let names: Vec<_> = fs::read_dir(&dir).expect("list").map(|e| e.expect("an entry").file_name()).collect();
         assert_eq!(names, ["refused"]);
         assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok((INodeNo(7), 1)), "{transport:?}");
-        nix::mount::umount(&dir).expect("unmount");
+        unmount_unused(|| Ok(nix::mount::umount(&dir)?));
         serving.join().expect("the threads are joined").expect("the mount ends well");
         watchdog.rest();
     }
@@ -212,7 +212,8 @@ fn a_thread_of_rings_that_dies_ends_the_mount() {
     let scratch = extant_testkit::scratch::Scratch::new();
     let dir = scratch.dir("mnt");
     let options = MountOptions { transport: Transport::IoUring, ..MountOptions::default() };
-    let serving = without(libc::SYS_umount2, || bare::mount(Odd { forgotten: None }, &dir, &options, false).expect("mount"));
+    let serving =
+        without(libc::SYS_umount2, || bare::mount(Odd { forgotten: None }, &dir, &options, false).expect("mount"));
     let watchdog = Watchdog::over(&dir);
     // A handler that panics is answered.
     let failed = fs::read(dir.join("file")).expect_err("it cannot be read");

@@ -1,6 +1,7 @@
 //! Through io_uring everything is as through `/dev/fuse`: all tests but the long ones again, and what is told of rings alone.
 
 use crate::served::{Served, over_rings};
+use crate::watchdog::await_that;
 use rustix::fs::{SeekFrom, seek};
 use std::fs::{self, File};
 use std::io;
@@ -110,14 +111,7 @@ fn files_go() {
     }
     assert_eq!(free(), before - FILES);
     (0..FILES).for_each(|i| fs::remove_file(served.path(&format!("f{i}"))).expect("unlink"));
-    let freed = (0..2000).any(|_| {
-        let done = free() == before;
-        if !done {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        done
-    });
-    assert!(freed, "{} of {before} inodes are free", free());
+    await_that("the inodes are free", || free() == before);
     served.unmount();
 }
 

@@ -1,6 +1,6 @@
 //! An image that is mounted through FUSE in this process.
 
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Watchdog, unmount_unused};
 use extant::{Fs, OpenOptions};
 use extant_fuse::{MountOptions, Mounted, Transport, mount};
 use extant_testkit::image::{FeatureSet, Image};
@@ -94,13 +94,7 @@ impl Served {
     pub fn let_go(&mut self) {
         let (mounted, watchdog) = self.mounted.take().expect("mounted");
         let unmounter = mounted.unmounter();
-        // Programs that other tests start hold our descriptors between fork and exec.
-        let mut tries = 200;
-        while let Err(e) = unmounter.unmount() {
-            tries -= 1;
-            assert!(tries > 0 && e.raw_os_error() == Some(nix::libc::EBUSY), "unmount: {e}");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        unmount_unused(|| unmounter.unmount());
         let ended = mounted.wait();
         watchdog.rest();
         ended.expect("everything is written");

@@ -2,6 +2,7 @@
 
 use crate::oracle::{Notes, same_after_remount, same_as_kernel};
 use crate::served::Served;
+use crate::watchdog::{await_that, await_tick_after};
 use extant_testkit::tool::run;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 use std::ffi::OsStr;
@@ -9,11 +10,6 @@ use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
-
-/// Longer than the granularity of the kernel's clock.
-const A_WHILE: Duration = Duration::from_millis(20);
 
 fn times(path: &Path) -> io::Result<[(i64, i64); 3]> {
     let m = fs::symlink_metadata(path)?;
@@ -79,7 +75,7 @@ pub fn times_are_kept_as_they_were_set() {
 /// Notes which of the times of `paths` `change` moves.
 fn moved<T: std::fmt::Debug>(notes: &mut Notes, what: &str, paths: &[&Path], change: impl FnOnce() -> io::Result<T>) {
     let before: Vec<_> = paths.iter().map(|p| times(p).ok()).collect();
-    sleep(A_WHILE);
+    before.iter().flatten().for_each(|times| await_tick_after(times[1].max(times[2])));
     notes.call(what, change());
     for (path, before) in paths.iter().zip(before) {
         let after = times(path).ok();
@@ -143,16 +139,8 @@ pub fn changes_move_times() {
     });
 }
 
-/// Waits until `holds`: the kernel forgets an inode soon after it was closed, once nobody uses it.
-fn soon(what: &str, holds: impl Fn() -> bool) {
-    let begin = std::time::Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
-        sleep(Duration::from_millis(2));
-    }
-}
-
-/// The kernel keeps times itself; what becomes of them here it is made to ask for (Linux 6.18).
+/// The kernel keeps times itself; what becomes of them here it is made to ask for (Linux 6.18), as it forgets an inode soon after
+/// it was closed.
 #[test]
 pub fn times_that_the_kernel_kept_wrong_are_asked_for() {
     const LAST: i64 = 15_032_385_535;
@@ -160,14 +148,14 @@ pub fn times_that_the_kernel_kept_wrong_are_asked_for() {
     let (flagged, late) = (served.path("flagged"), served.path("late"));
     fs::write(&flagged, b"x").expect("write");
     let before = times(&flagged).expect("stat")[2];
-    sleep(A_WHILE);
+    await_tick_after(before);
     run("chattr", &[OsStr::new("+A"), flagged.as_os_str()]).must_succeed();
-    soon("chattr moves the change time", || times(&flagged).expect("stat")[2] > before);
+    await_that("chattr moves the change time", || times(&flagged).expect("stat")[2] > before);
     let file = File::create(&late).expect("create");
     let at = Timespec { tv_sec: LAST + 10, tv_nsec: 0 };
     rustix::fs::futimens(&file, &Timestamps { last_access: at, last_modification: at }).expect("futimens");
     drop(file);
-    soon("times are cut to what the inode can hold", || times(&late).expect("stat")[1].0 == LAST);
+    await_that("times are cut to what the inode can hold", || times(&late).expect("stat")[1].0 == LAST);
     assert_eq!(fs::read(&flagged).expect("read"), b"x");
     served.unmount();
 }

@@ -1,14 +1,51 @@
-//! Ends a mount that is stuck, so that the test fails instead of waiting for ever: requests that nobody answers would keep every
+//! Waiting that a busy machine may prolong, but not for ever.
+//!
+//! A watchdog ends a mount that is stuck, so that the test fails instead of waiting for ever: requests that nobody answers would keep every
 //! program waiting that touches the mount, or syncs the machine.
 
 use nix::mount::{MntFlags, umount2};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
-/// Far more than any test keeps a mount.
-const LIMIT: Duration = Duration::from_secs(90);
+/// Far more than any test keeps a mount, on a machine that is busy with much else.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Far more than the kernel takes for what it does in its own time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something is so.
+#[track_caller]
+pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Unmounts as soon as the mount is not in use: programs that other tests start hold descriptors of it between fork and exec.
+#[track_caller]
+pub fn unmount_unused(mut unmount: impl FnMut() -> io::Result<()>) {
+    await_that("the mount is not in use", || match unmount() {
+        Ok(()) => true,
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => false,
+        Err(e) => panic!("unmount: {e}"),
+    });
+}
+
+/// Waits until a change gets a later time than `time`, in seconds and nanoseconds: the clock that file systems ask goes by
+/// ticks, which a busy machine delays.
+#[track_caller]
+pub fn await_tick_after(time: (i64, i64)) {
+    await_that("the clock ticks", || {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        (now.tv_sec, now.tv_nsec) > time
+    });
+}
 
 /// Watches over one mount.
 pub struct Watchdog {
