@@ -331,3 +331,9 @@ fn mixes_survive_power_cuts() {
         sweep(&name, &mix::scene(setup, threads, i as u64 + 1), STATES + 80, i as u64);
     }
 }
+
+/// Of this mix a conversion was lost when fsync did not wait for changes of leaves outside the inode.
+#[test]
+fn conversions_in_deep_maps_survive_power_cuts() {
+    sweep("mix on deep clusters", &mix::scene(scene::DEEP_BIGALLOC, 1, 3), STATES, 3);
+}
