@@ -110,13 +110,25 @@ fn writable_block(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32)
 
 /// Zeroes bytes of one block.
 pub(super) fn zero(st: &Store, inode: &Arc<Inode>, pblk: u64, within: Range<usize>) -> Result<()> {
-    let buffer = block(st, pblk)?;
     let mut h = st.start(times::CREDITS + 1)?;
+    zero_in(st, &mut h, inode, pblk, within)
+}
+
+/// Zeroes bytes of one block within a handle. Costs a credit, and one for the inode.
+pub(super) fn zero_in(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    pblk: u64,
+    within: Range<usize>,
+) -> Result<()> {
+    // Before anything is changed: both can be read.
+    let buffer = block(st, pblk)?;
+    inode.touch(st, h)?;
     if let Some(bytes) = h.write(&buffer, Seal::NONE)?.get_mut(within) {
         bytes.fill(0);
     }
-    inode.touch(st, &mut h)?;
-    inode.note_datasync(&h);
+    inode.note_datasync(h);
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! What the last block of a file has behind the end.
 //!
 //! # Invariants
-//! - In memory it is zero. On the device it may be anything until the file grows: a cut zeroes it in the page, if there is
-//!   one, and leaves the writing to whoever writes the page back.
+//! - In memory it is zero. On the device it may be anything until the file grows: other programs may have left something there, and a
+//!   page may have been changed again. A cut zeroes it on the device before its transaction commits.
 //! - The size on disk does not grow over bytes that are older on the device than in memory. Whoever raises it has written
 //!   the page of the block in which it ended: writeback goes from the first page to the last and writes that one before
 //!   any behind it; all others call [`settle`]. The commit flushes before its record, so a power cut shows the zeroes with the size.

@@ -3,10 +3,10 @@
 //! # Invariants
 //! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing takes several
 //!   transactions, an orphan record stands from the first to the last.
-//! - What a file's last block has behind the end is zero in memory once the operation returns; on the device too before the
-//!   file grows, see `tail`.
+//! - What a file's last block has behind the end is zero in memory once the operation returns. On the device a cut zeroes it before
+//!   the smaller size is durable, for other programs that let the file grow; see `tail`.
 
-use super::zero::{self, InPage};
+use super::zero::{self, CutTail};
 use super::{ahead, inline, limits, map, space, tail, times, writeback};
 use crate::error::{Errno, Result};
 use crate::extent;
@@ -63,23 +63,24 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
     let from = map::block_up(st, size);
     write_cluster(st, inode, work, from)?;
     let few = credits_of_few(st, inode, from)?;
-    let mut h = st.start(times::CREDITS + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
+    let tail = CutTail::find(st, inode, size)?;
+    let credits = times::CREDITS + CutTail::CREDITS;
+    let mut h = st.start(credits + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
     // Before anything is changed: what that takes can be read.
     inode.touch(st, &mut h)?;
     if few.is_none() {
         st.orphans.add(st, &mut h, inode)?;
     }
-    let tail = cut_pages(st, inode, size);
+    // While the handle is open, so that the zeroes are flushed with the smaller size.
+    if let Some(Err(e)) = tail.map(|tail| tail.clear(st, &mut h, inode)) {
+        remove_record(st, &mut h, inode).inspect_err(|e| st.give_up(e))?;
+        return Err(e);
+    }
+    cut_pages(st, inode, size);
     inode.pages.set_size(size);
     times::resize(st, &mut h, inode, size)?;
     if few != Some(0) {
         cut_blocks(st, &mut h, inode, from)?;
-    }
-    drop(h);
-    match tail {
-        InPage::Zeroed => st.pool.note(inode, true),
-        InPage::Clean => {}
-        InPage::Elsewhere => zero::within_block(st, inode, times::tail(st, size))?,
     }
     Ok(())
 }
@@ -91,11 +92,16 @@ fn cut_blocks(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> 
         st.orphans.add(st, h, inode).inspect_err(|e| st.give_up(e))?;
         return Err(e);
     }
-    if inode.orphan.get() != OrphanAt::None {
-        with_credits(h, Orphans::CREDITS)?;
-        st.orphans.remove(st, h, inode)?;
+    remove_record(st, h, inode)
+}
+
+/// Takes the orphan record of a cut away. That of an inode without links stays: it is to be freed.
+fn remove_record(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    if inode.orphan.get() == OrphanAt::None || inode.links() == 0 {
+        return Ok(());
     }
-    Ok(())
+    with_credits(h, Orphans::CREDITS)?;
+    st.orphans.remove(st, h, inode)
 }
 
 /// On bigalloc pages that stay may rely on a cluster that goes: they are written first.
@@ -107,27 +113,26 @@ fn write_cluster(st: &Store, inode: &Arc<Inode>, work: &mut Work, from: u32) -> 
     writeback::within(st, inode, work, cluster.start..from)
 }
 
-/// Drops the pages behind `size`, gives their reservations back, and zeroes what the last page that stays has there.
-fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) -> InPage {
+/// Drops the pages behind `size`, gives their reservations back, and zeroes what the last page that stays has there: the device has
+/// zeroes in its place already, or gets the page.
+fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) {
     if inode.pages.never_used() {
-        return InPage::Elsewhere;
+        return;
     }
     let (from, bits) = (map::block_up(st, size), st.geo.cluster_bits);
     // Behind the old end pages have zeroes already.
     let (last, old) = (times::tail(st, size), inode.pages.size());
     let first = size - map::byte(st, map::block_of(st, size)).min(size);
     let within = first as usize..(first + last.end.min(old).saturating_sub(last.start)) as usize;
-    let (removed, tail) = inode.pages.change(&st.pool, |pages| {
+    let removed = inode.pages.change(&st.pool, |pages| {
         let removed = pages.remove(from..map::END, bits);
-        let tail = match last.is_empty() {
-            true => InPage::Clean,
-            false => zero::in_page(st, pages, map::block_of(st, size), within),
-        };
-        (removed, tail)
+        if !last.is_empty() {
+            pages.amend(map::block_of(st, size), |page| page.clear(&st.pool.frames, within));
+        }
+        removed
     });
     space::unreserve(st, inode, removed.reserved);
     space::release_share(st, inode);
-    tail
 }
 
 /// Credits to free everything from block `from` on, if those are a few extents that one handle can free.

@@ -1,11 +1,11 @@
 //! Zeroes within a block: behind the end of a file, and at the edges of holes.
 
-use super::logged;
-use super::map;
+use super::{logged, map, times};
 use crate::error::Result;
 use crate::extent::State;
 use crate::inode::{Cover, Inode, PageMap};
 use crate::store::Store;
+use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,11 +25,45 @@ pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) ->
     match run.state {
         State::Hole | State::Unwritten => Ok(()),
         State::Written if inode.logs_data(st) => logged::zero(st, inode, run.pblk.0, within),
-        State::Written => {
-            let at = map::at(st, run.pblk.0).saturating_add(within.start as u64);
-            st.dev.write_at(&vec![0; within.len()], at)?;
-            inode.pages.note_written(st.journal.note_data_write());
-            Ok(())
+        State::Written => on_device(st, inode, run.pblk.0, within),
+    }
+}
+
+/// Zeroes bytes of a block of the device.
+fn on_device(st: &Store, inode: &Inode, pblk: u64, within: Range<usize>) -> Result<()> {
+    st.dev.write_at(&vec![0; within.len()], map::at(st, pblk).saturating_add(within.start as u64))?;
+    inode.pages.note_written(st.journal.note_data_write());
+    Ok(())
+}
+
+/// Bytes of a written block that a cut leaves behind the end of the file.
+#[derive(Debug)]
+pub(super) struct CutTail {
+    pblk: u64,
+    within: Range<usize>,
+}
+
+impl CutTail {
+    /// Credits of [`CutTail::clear`], beside the inode's.
+    pub const CREDITS: u32 = 1;
+
+    /// Those of a file that is cut to `size`; `None` if it ends with a block, or has no written block there.
+    pub fn find(st: &Store, inode: &Inode, size: u64) -> Result<Option<CutTail>> {
+        if times::tail(st, size).is_empty() {
+            return Ok(None);
+        }
+        let last = map::block_of(st, size);
+        let run = map::lookup(st, inode, last..last.saturating_add(1))?;
+        let within = (size - map::byte(st, last)) as usize..st.block_size();
+        Ok((run.state == State::Written).then_some(CutTail { pblk: run.pblk.0, within }))
+    }
+
+    /// Zeroes them, past the pages: before the handle's transaction becomes durable, or with it. The caller holds `work`, so that no
+    /// page is being written.
+    pub fn clear(self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        match inode.logs_data(st) {
+            true => logged::zero_in(st, h, inode, self.pblk, self.within),
+            false => on_device(st, inode, self.pblk, self.within),
         }
     }
 }
@@ -49,7 +83,7 @@ fn zero_page(st: &Store, inode: &Arc<Inode>, lblk: u32, within: Range<usize>) ->
 
 /// Where bytes are that become zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InPage {
+enum InPage {
     /// In a page, which waits for being written now.
     Zeroed,
     /// In a page that has zeroes there already.
@@ -59,7 +93,7 @@ pub(super) enum InPage {
 }
 
 /// Zeroes bytes of a block in its page, if it is cached.
-pub(super) fn in_page(st: &Store, pages: &mut PageMap, lblk: u32, within: Range<usize>) -> InPage {
+fn in_page(st: &Store, pages: &mut PageMap, lblk: u32, within: Range<usize>) -> InPage {
     let Some(page) = pages.get(lblk) else { return InPage::Elsewhere };
     if page.is_zero(within.clone()) {
         return match pages.cover(lblk, st.geo.cluster_bits) {

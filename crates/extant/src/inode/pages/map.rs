@@ -362,6 +362,12 @@ impl PageMap {
         changed.flatten().is_some()
     }
 
+    /// Changes a cached page to what the device has, or gets with the page if that waits: it waits for nothing on this account.
+    /// Snapshots keep the old bytes.
+    pub fn amend(&mut self, lblk: u32, change: impl FnOnce(&mut Content)) {
+        self.edit(lblk, |chunk, bit| chunk.edit(bit, change));
+    }
+
     /// Takes up to `max` waiting pages of `range` for being written, in order, and the reservation that goes with them,
     /// in blocks.
     pub fn take(&mut self, range: Range<u32>, max: usize, cluster_bits: u32) -> (Vec<Taken>, u32) {
