@@ -82,6 +82,7 @@ impl Inode {
             datasync_tid: AtomicU64::new(0),
             root_verified: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
+            linkable: AtomicBool::new(false),
             counts: Counts { refs: Lockref::new(0), life: Life::default() },
         }
     }

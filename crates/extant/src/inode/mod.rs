@@ -99,6 +99,8 @@ pub struct Inode {
     pub root_verified: AtomicBool,
     /// It has no name, and the inode table does not have it. Changed under `rw`, but by who makes it.
     pub unlisted: AtomicBool,
+    /// It was made without a name and never had one: a link may give it its first. Changed under `rw`, but by its maker.
+    pub linkable: AtomicBool,
     published: Published,
     /// Pages of a regular file.
     pub pages: Pages,

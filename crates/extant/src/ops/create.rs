@@ -10,6 +10,7 @@ use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags, can_store_rdev};
 use extant_format::types::{FileType, InodeNr, Timestamp};
 use extant_journal::Handle;
+use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// On whose behalf something is made.
@@ -92,7 +93,8 @@ impl Operations {
         self.for_caller(who, || self.create_once(who, &dir.0, name, mode, &what))
     }
 
-    /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked. Until then
+    /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked, which is possible
+    /// as long as it never had a name. Until then
     /// [`Operations::node`] does not find it, unless [`Operations::make_findable`] says that it has to.
     pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
         self.own(dir)?;
@@ -113,6 +115,7 @@ impl Operations {
                 return Err(e);
             }
             inode.edit(st, &mut h)?.links = 0;
+            inode.linkable.store(true, Ordering::Release);
             inode.hold(1)?;
             Ok(Node(self.vfs.inodes.insert_nameless(inode)))
         })

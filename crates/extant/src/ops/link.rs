@@ -9,13 +9,15 @@ use crate::orphan::Orphans;
 use crate::vfs::{Target, check_name};
 use extant_format::inode::InodeFlags;
 use extant_format::types::FileType;
+use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Links that an inode may have.
 const MAX_LINKS: u16 = 65000;
 
 impl Operations {
-    /// Gives `node` another name. A nameless file that was made by [`Operations::create_nameless`] gets its first.
+    /// Gives `node` another name. A file that was made by [`Operations::create_nameless`] gets its first. ENOENT for one that has lost
+    /// its last name.
     pub fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         self.own(node)?;
         self.own(dir)?;
@@ -59,6 +61,9 @@ impl Operations {
             }
             self.touch_dir(h, dir, 0)
         })?;
+        if nameless {
+            inode.linkable.store(false, Ordering::Release);
+        }
         let target = Target { ino: inode.ino, generation: inode.generation, ftype: inode.ftype };
         self.vfs.remember(dir, name, Some(target));
         Ok(())
@@ -78,7 +83,7 @@ impl Operations {
             return Err(Errno::Xdev.into());
         }
         match body.links {
-            0 if inode.held() && !inode.freeing() => Ok(true),
+            0 if inode.linkable.load(Ordering::Acquire) && inode.held() && !inode.freeing() => Ok(true),
             0 => Err(Errno::NoEnt.into()),
             n if n >= MAX_LINKS => Err(Errno::Mlink.into()),
             _ => Ok(false),

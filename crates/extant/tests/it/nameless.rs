@@ -1,7 +1,7 @@
 //! Files without a name (O_TMPFILE): nobody finds them by number, a link gives them to everybody, and what is held at the end goes.
 
 use crate::crash::{EXT3, EXT4, QUOTA, record, sweep};
-use extant::{Caller, Errno, Follow, Fs, Node, OpenFlags, OpenOptions};
+use extant::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_testkit::FeatureSet;
 use std::sync::Barrier;
 
@@ -105,6 +105,37 @@ fn who_asks_by_number_says_so() {
     image.assert_clean();
 }
 
+/// An unlinked file stays unlinked while it is open, as with the kernel. A file that was made without a name gets one once.
+#[test]
+fn a_file_that_lost_its_name_gets_no_other() {
+    for set in SETS {
+        let image = FeatureSet::named(set).make_sized(32 << 20);
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        let named = fs.create(&WHO, &root, b"named", 0o600, New::File).unwrap();
+        let nameless = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+        let shown = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+        fs.operations().make_findable(&shown).unwrap();
+        for (node, name) in [(&nameless, &b"first"[..]), (&shown, b"shown")] {
+            fs.link(node, &root, name).unwrap();
+        }
+        for (node, name) in [(&named, &b"named"[..]), (&nameless, b"first"), (&shown, b"shown")] {
+            write(&fs, node, b"content");
+            let open = fs.open_file(node, OpenFlags::default()).unwrap();
+            fs.unlink(&root, name).unwrap();
+            let refused = fs.link(node, &root, b"again").expect_err("it lost its last name");
+            assert!(refused.is(Errno::NoEnt), "{set}: {refused}");
+            assert_eq!((node.attr().nlink, read(&fs, node)), (0, b"content".to_vec()), "{set}");
+            assert!(fs.resolve("/again", Follow::No).is_err_and(|e| e.is(Errno::NoEnt)), "{set}");
+            drop(open);
+        }
+        [&nameless, &shown].into_iter().for_each(|node| fs.release(node, 1));
+        drop((named, nameless, shown, root));
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
 /// Its holders are gone with the file system, whether they gave it back or not.
 #[test]
 fn unmount_frees_what_is_held() {
@@ -180,14 +211,15 @@ fn names_come_from_two_sides() {
         let node = fs.create_nameless(&WHO, &root, 0o600).unwrap();
         write(&fs, &node, &[3; 5000]);
         let start = Barrier::new(4);
-        std::thread::scope(|scope| {
-            for name in [&b"one"[..], b"two"] {
+        let second = std::thread::scope(|scope| {
+            let link = |name: &'static [u8]| {
                 let (fs, root, node, start) = (&fs, &root, &node, &start);
                 scope.spawn(move || {
                     start.wait();
-                    fs.link(node, root, name).expect("it is held, and the name is free");
-                });
-            }
+                    fs.link(node, root, name)
+                })
+            };
+            let (first, second) = (link(b"one"), link(b"two"));
             scope.spawn(|| {
                 start.wait();
                 while fs.unlink(&root, b"one").is_err() {}
@@ -199,7 +231,16 @@ fn names_come_from_two_sides() {
                     Err(e) => assert!(e.is(Errno::Stale), "{e}"),
                 }
             }
+            first.join().unwrap().expect("it is held, and the name is free");
+            second.join().unwrap()
         });
+        if let Err(e) = second {
+            // The other name came and went before: there is no way back.
+            assert!(e.is(Errno::NoEnt), "{e}");
+            assert_eq!((node.attr().nlink, read(&fs, &node).len()), (0, 5000));
+            fs.release(&node, 1);
+            continue;
+        }
         fs.release(&node, 1);
         assert_eq!((node.attr().nlink, read(&fs, &node).len()), (1, 5000));
         let found = fs.resolve("/two", Follow::No).unwrap();
