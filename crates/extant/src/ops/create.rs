@@ -24,6 +24,13 @@ pub struct Caller {
     pub umask: u16,
 }
 
+impl Caller {
+    /// Whether the caller may make programs that run with the rights of a group: root, or a member.
+    fn may_act_for(&self, gid: u32) -> bool {
+        self.uid == 0 || self.gid == gid
+    }
+}
+
 /// What to make.
 #[derive(Clone, Copy, Debug)]
 pub enum New<'a> {
@@ -69,6 +76,9 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
 /// The mode bit of a directory that hands its group down.
 const SETGID: u16 = 0o2000;
 
+/// The mode bits of a program that runs with the rights of its group.
+const GROUP_PROGRAM: u16 = SETGID | 0o010;
+
 /// The project that a directory hands down.
 fn inherited_project(dir: &disk::Inode) -> u32 {
     if dir.flags.contains(InodeFlags::PROJINHERIT) { dir.projid } else { 0 }
@@ -85,7 +95,8 @@ fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
 }
 
 impl Operations {
-    /// Makes `name` in `dir`. `mode` are permission bits. EEXIST if the name is there, EDQUOT beyond the limits of an owner.
+    /// Makes `name` in `dir`. `mode` are permission bits. A set-group-id directory hands its group down; a file that the group may execute
+    /// does not become set-group-id then unless the caller is root or has that group. EEXIST if the name is there, EDQUOT beyond the limits of an owner.
     pub fn create(&self, who: &Caller, dir: &Node, name: &[u8], mode: u16, what: New<'_>) -> Result<Node> {
         self.own(dir)?;
         check_name(name)?;
@@ -193,21 +204,23 @@ impl Operations {
     }
 
     /// What the new inode gets from its directory and its maker.
-    fn plan(&self, who: &Caller, dir: &Inode, mode: u16, ftype: FileType) -> Result<Plan> {
+    fn plan(&self, who: &Caller, dir: &Inode, asked: u16, ftype: FileType) -> Result<Plan> {
         let st = self.st();
         let (dir_mode, dir_gid, dir_flags, projid) = {
             let body = dir.body();
             (body.mode, body.gid, body.flags, inherited_project(&body))
         };
         let inherit = if ftype == FileType::Symlink {
-            xattr::Inherited::plain(mode)
+            xattr::Inherited::plain(asked)
         } else {
-            xattr::inherit_acl(st, dir, mode, who.umask, ftype)?
+            xattr::inherit_acl(st, dir, asked, who.umask, ftype)?
         };
         let setgid = dir_mode & SETGID != 0;
         let mut mode = inherit.mode & 0o7777 | ftype.to_mode();
         if setgid && ftype == FileType::Directory {
             mode |= SETGID;
+        } else if setgid && asked & GROUP_PROGRAM == GROUP_PROGRAM && !who.may_act_for(dir_gid) {
+            mode &= !SETGID;
         }
         let flags = inherited(dir_flags, ftype);
         Ok(Plan { mode, uid: who.uid, gid: if setgid { dir_gid } else { who.gid }, flags, projid, acl: inherit.acls })
