@@ -13,14 +13,21 @@ pub(super) fn no_space(error: &Error) -> bool {
     error.is(Errno::NoSpc) || error.is(Errno::DQuot)
 }
 
-/// Runs `f`; if it lacks space that can be had, gets it and runs `f` again. No handle is open.
+/// How often an operation that lacks space waits for frees to become durable. Other threads may take what became free, so once is not
+/// enough; the bound ends it where they take and free space without end.
+pub const MAX_WAITS_FOR_SPACE: usize = 16;
+
+/// Runs `f`, and again as long as it lacks space that can be had. No handle is open.
 pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
-    // What was pending before may have become free since, too late for `f`.
-    let pending = st.alloc.pending() > 0;
-    match f() {
-        Err(e) if e.is(Errno::NoSpc) && (make_room(st) || pending) => f(),
-        other => other,
+    for _ in 0..MAX_WAITS_FOR_SPACE {
+        // What was pending before may have become free since, too late for `f`.
+        let pending = st.alloc.pending() > 0;
+        match f() {
+            Err(e) if e.is(Errno::NoSpc) && (make_room(st) || pending) => {}
+            done => return done,
+        }
     }
+    f()
 }
 
 /// Lets frees become durable. False if there is nothing to wait for.

@@ -36,6 +36,7 @@ pub use rename::RenameFlags;
 
 use crate::alloc::{Fragmentation, Usage};
 use crate::error::{Errno, Error, Result};
+use crate::file::MAX_WAITS_FOR_SPACE;
 use crate::inode::Inode;
 use crate::store::Store;
 use crate::vfs::{Follow, Identity, InodeRef, Vfs, alive};
@@ -253,24 +254,27 @@ impl Operations {
         self.st().geo.block_size
     }
 
-    /// Runs `op`; if it fails for lack of space while freed space waits for its commit, commits and runs it again. If it fails at the limit of
-    /// an owner, frees what nobody holds any more, which its owners are charged for until then, and runs it again.
+    /// Runs `op`. As long as it fails for lack of space while freed space waits for its commit, commits and runs it again: other
+    /// threads may take what became free and free more. If it fails at the limit of an owner, frees what nobody holds any more, which
+    /// its owners are charged for until then, and runs it once more.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         if self.st().deterministic && self.to_reap() != ToReap::Nothing {
             // No thread does it.
             self.reap();
         }
-        let before = self.commits();
-        let first = op();
-        let done = match first {
-            Err(ref e) if e.is(Errno::NoSpc) && (self.reclaim() || self.became_free(before)) => op(),
-            Err(ref e) if e.is(Errno::DQuot) => {
-                self.reap();
-                op()
+        let mut reaped = false;
+        for _ in 0..MAX_WAITS_FOR_SPACE {
+            let before = self.commits();
+            match op() {
+                Err(e) if e.is(Errno::NoSpc) && (self.reclaim() || self.became_free(before)) => {}
+                Err(e) if e.is(Errno::DQuot) && !reaped => {
+                    self.reap();
+                    reaped = true;
+                }
+                done => return self.noticed(done),
             }
-            other => other,
-        };
-        self.noticed(done)
+        }
+        self.noticed(op())
     }
 
     /// Records a corruption in the superblock and obeys the error policy: go on, or change nothing any more (a library does not

@@ -356,3 +356,75 @@ fn change_everything(fs: &Fs, what: &str) {
     fs.rmdir(&root, b"dir").unwrap_or_else(|e| panic!("{what}, rmdir: {e}"));
     fs.sync().unwrap_or_else(|e| panic!("{what}: {e}"));
 }
+
+/// Threads remove files and write others on a nearly full disk: there is enough for all at any time, once what was freed is durable.
+#[test]
+fn freed_space_reaches_every_thread() {
+    const THREADS: u64 = 6;
+    const ROUNDS: u64 = 12;
+    for (set, percent) in [("default", 88), ("ext3_1k", 85)] {
+        let image = extant_testkit::FeatureSet::named(set).make_sized(32 << 20);
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let usage = fs.usage();
+        let share = usage.available * u64::from(fs.block_size()) / 100 * percent / THREADS;
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let fs = &fs;
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let what = format!("{set}, thread {thread}, round {round}");
+                        write_and_remove(fs, &format!("f{thread}"), share, (thread + round) % 2 == 0, &what);
+                    }
+                });
+            }
+        });
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+fn write_and_remove(fs: &Fs, name: &str, len: u64, direct: bool, what: &str) {
+    let root = fs.root().unwrap();
+    let node = fs.create(&WHO, &root, name.as_bytes(), 0o644, New::File).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let file = fs.open_file(&node, OpenFlags { write: true, direct, ..Default::default() }).unwrap();
+    let piece = vec![3; 100_000];
+    let mut at = 0;
+    while at < len {
+        let part = &piece[..piece.len().min((len - at) as usize)];
+        let written = file.write_at(at, part).unwrap_or_else(|e| panic!("{what}, {at} of {len} bytes: {e}"));
+        assert!(written > 0, "{what}");
+        at += written as u64;
+    }
+    drop((file, node));
+    fs.unlink(&root, name.as_bytes()).unwrap_or_else(|e| panic!("{what}: {e}"));
+}
+
+/// As with blocks, so with the numbers of inodes.
+#[test]
+fn freed_numbers_reach_every_thread() {
+    const THREADS: u64 = 6;
+    const ROUNDS: usize = 40;
+    let args = ["-t", "ext4", "-b", "1024", "-N", "64", "-J", "size=1"];
+    let image = extant_testkit::image::Image::mke2fs(8 << 20, &args);
+    let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+    let share = fs.usage().inodes_free / THREADS;
+    assert!(share > 2);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let fs = &fs;
+            scope.spawn(move || {
+                let root = fs.root().unwrap();
+                let name = |n: u64| format!("f{thread}-{n}").into_bytes();
+                for round in 0..ROUNDS {
+                    for n in 0..share {
+                        let made = fs.create(&WHO, &root, &name(n), 0o644, New::File);
+                        made.unwrap_or_else(|e| panic!("thread {thread}, round {round}, {n} of {share}: {e}"));
+                    }
+                    (0..share).for_each(|n| fs.unlink(&root, &name(n)).unwrap());
+                }
+            });
+        }
+    });
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
