@@ -125,7 +125,7 @@ impl Fs {
     }
 
     /// Writes everything, marks the file system clean and closes it. Handles that outlive this get ESTALE, and neither write to the
-    /// device nor keep it open.
+    /// device nor keep it open. What other threads write meanwhile is either kept or refused.
     pub fn unmount(mut self) -> Result<()> {
         self.close()
     }
@@ -165,6 +165,7 @@ impl Fs {
         if !self.refuse_operations() {
             return Ok(());
         }
+        self.ops.wait_for_writers();
         let closed = if self.stop_threads() {
             self.finish()
         } else {

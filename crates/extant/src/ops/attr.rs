@@ -154,7 +154,7 @@ impl Operations {
     }
 
     fn set_attr_once<R>(&self, inode: &Arc<Inode>, set: &SetAttr, look: fn(&Arc<Inode>) -> R) -> Result<R> {
-        let _lock = inode.write_lock()?;
+        let _lock = self.lock_content(inode)?;
         check_changeable(inode, set)?;
         if let Some(size) = set.size {
             self.set_size(inode, size)?;

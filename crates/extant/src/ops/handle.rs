@@ -198,7 +198,7 @@ impl Operations {
             return Err(Errno::Perm.into());
         }
         self.with_space(|| {
-            let _lock = inode.write_lock()?;
+            let _lock = self.lock_content(inode)?;
             file::fallocate(self.st(), inode, how, offset, len)
         })
     }
@@ -239,7 +239,7 @@ impl File {
         if self.flags.direct && !self.flags.append {
             return file::write_direct(st, inode, offset, data, Note::TIMES);
         }
-        let _lock = inode.write_lock()?;
+        let _lock = self.ops.lock_content(inode)?;
         let offset = if self.flags.append { file::size(inode) } else { offset };
         file::write(st, inode, offset, data, Note { strip: true, times: true })
     }

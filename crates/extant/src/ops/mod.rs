@@ -45,7 +45,7 @@ use extant_format::features::Incompat;
 use extant_format::types::InodeNr;
 use extant_journal::Tid;
 use extant_sync::epoch::pin;
-use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, write_all_arc};
+use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, RwLockWriteGuard, write_all_arc};
 use orphans::Reaper;
 use std::sync::Arc;
 
@@ -107,6 +107,20 @@ impl Operations {
     #[inline]
     pub(crate) fn alive(&self) -> Result<()> {
         self.st().alive()
+    }
+
+    /// Locks a file's content for a change that may stay in memory: pages of a regular file become durable without a handle. ESTALE if
+    /// the inode is being freed or was, or the file system is closed. See [`Operations::wait_for_writers`].
+    pub(crate) fn lock_content<'a>(&self, inode: &'a Inode) -> Result<RwLockWriteGuard<'a, ()>> {
+        let lock = inode.write_lock()?;
+        self.alive()?;
+        Ok(lock)
+    }
+
+    /// Waits for changes of content that began before the file system was closed; no other begins. Each holds its file's lock, and looks
+    /// under it whether the file system is closed. So whoever has had the lock of a file since then, or loaded it, has nothing to fear.
+    pub(crate) fn wait_for_writers(&self) {
+        self.vfs.inodes.each_file(|file| drop(file.rw.read()));
     }
 
     /// As [`Operations::alive`]; EXDEV if the node belongs to another file system, or to an earlier opening of this one.

@@ -24,7 +24,7 @@ use crate::vfs::nameless::Nameless;
 use crate::vfs::parked::Parked;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
-use extant_format::types::InodeNr;
+use extant_format::types::{FileType, InodeNr};
 use extant_sync::atomic::Ordering;
 use extant_sync::cache::{Cache, Depart, Departed, Held, Verdict};
 use extant_sync::epoch::Guard;
@@ -238,6 +238,18 @@ impl InodeTable {
         for shard in 0..self.cache.shard_count() {
             self.cache.all_in_shard(shard).iter().for_each(|inode| f(inode));
         }
+    }
+
+    /// Calls `f` for every regular file that is in memory throughout, with or without a name. No lock is held.
+    pub fn each_file(&self, mut f: impl FnMut(&Arc<Inode>)) {
+        // Before the table: what gets a name meanwhile enters that first.
+        let nameless = self.nameless.all();
+        nameless.iter().for_each(&mut f);
+        self.each(|inode| {
+            if inode.ftype == FileType::Regular {
+                f(inode);
+            }
+        });
     }
 
     /// Inodes in memory that have no name and never entered the table.

@@ -1,12 +1,14 @@
 //! The borders of one mounting: handles that outlive it, nodes of another one, a second one on the same device.
 
 use extant::{
-    Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr, XattrMode, mkfs,
+    Caller, Clock, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr, Timestamp,
+    XattrMode, mkfs,
 };
 use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
 use extant_testkit::Memory;
 use extant_testkit::image::FeatureSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 
 const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
@@ -237,4 +239,51 @@ fn unmount_tells_the_error_that_stopped_all_changes() {
     let told = fs.unmount().expect_err("changes are lost").to_string();
     assert!(told.contains("write"), "{told}");
     device.inner().leave_unjudged("changes are lost, as the device was broken");
+}
+
+/// A clock at which a write meets the test, once.
+#[derive(Debug)]
+struct Meeting(AtomicBool, Barrier);
+
+impl Clock for Meeting {
+    fn now(&self) -> Timestamp {
+        if self.0.swap(false, Ordering::Relaxed) {
+            self.1.wait();
+        }
+        Timestamp { sec: 1_700_000_000, nsec: 0 }
+    }
+}
+
+/// A write into memory that has begun when the file system is closed is written, or refused: what it accepted is there.
+#[test]
+fn what_a_write_accepts_beside_unmount_is_kept() {
+    const LEN: usize = 96 << 20;
+    let image = FeatureSet::named("default").make_sized(256 << 20);
+    let clock = Arc::new(Meeting(AtomicBool::new(false), Barrier::new(2)));
+    let fs = Fs::open(image.path(), &OpenOptions::new().clock(clock.clone())).expect("open");
+    let file = fs.open_file(&make(&fs, "file"), OpenFlags { write: true, ..Default::default() }).expect("open");
+    let data: Vec<u8> = (0..LEN / 8).flat_map(|n| (n as u64).to_le_bytes()).collect();
+    clock.0.store(true, Ordering::Relaxed);
+    let accepted = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| file.write_at(0, &data));
+        clock.1.wait();
+        fs.unmount().expect("unmount");
+        writer.join().expect("no panic")
+    });
+    let accepted = match accepted {
+        Ok(accepted) => accepted,
+        Err(e) => {
+            assert!(e.is(Errno::Stale), "{e}");
+            0
+        }
+    };
+    drop(file);
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let file = fs.open("/file", Follow::No, OpenFlags::default()).expect("open");
+    let mut bytes = vec![0; accepted];
+    assert_eq!(file.read_at(0, &mut bytes).expect("read"), accepted, "the file is shorter than what was accepted");
+    assert!(bytes == data[..accepted], "what was accepted is lost");
+    drop(file);
+    fs.unmount().expect("unmount");
+    image.assert_clean();
 }
