@@ -196,8 +196,9 @@ impl Core {
         if self.why.set(why.clone()).is_err() {
             return;
         }
-        tracing::error!(error = %why, "journal aborted");
+        // Before anything else, all of which may panic: those who wait have to be told.
         self.stop();
+        tracing::error!(error = %why, "journal aborted");
         if let Some(logged) = &self.logged
             && self.check_crash().is_ok()
         {

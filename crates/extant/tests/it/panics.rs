@@ -1,14 +1,17 @@
 //! Code that panics below or beside the engine: nothing hangs, the process lives, nothing half-done becomes durable.
 
 use extant::{Caller, Clock, Fs, New, OpenFlags, OpenOptions, Timestamp};
-use extant_blocks::{BlockDevice, forward_device};
+use extant_blocks::{BlockDevice, Fault, FaultDevice, Op, forward_device};
 use extant_testkit::e2fsck;
 use extant_testkit::image::{FeatureSet, Image};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
@@ -57,7 +60,7 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
         let _ = done.send(());
     });
     assert!(
-        !matches!(ended.recv_timeout(Duration::from_secs(120)), Err(std::sync::mpsc::RecvTimeoutError::Timeout)),
+        !matches!(ended.recv_timeout(Duration::from_secs(600)), Err(std::sync::mpsc::RecvTimeoutError::Timeout)),
         "it hangs"
     );
     thread.join().expect("no panic comes through");
@@ -150,5 +153,105 @@ fn a_panic_inside_a_change_makes_nothing_durable() {
             times += 1;
         }
         assert!(stopped > 10, "{stopped} of {times} panics were inside of changes");
+    });
+}
+
+/// Listens to what the engine traces on this thread, and panics there: in the middle of the module that traces.
+#[derive(Debug, Clone)]
+struct Tripwire {
+    left: Arc<AtomicU64>,
+    modules: Arc<Mutex<BTreeSet<&'static str>>>,
+}
+
+impl Tripwire {
+    fn touch(&self, place: &Metadata<'_>) {
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left == Ok(1) {
+            let modules =
+                ["file", "alloc", "extent", "ops", "dir", "inode", "volume", "fs", "journal", "xattr", "orphan"];
+            let path = place.module_path().unwrap_or_default();
+            let module = modules.into_iter().find(|module| path.split("::").any(|part| part.ends_with(module)));
+            self.modules.lock().expect("nobody panics while it is locked").insert(module.unwrap_or("another"));
+            panic!("planted in {path}");
+        }
+    }
+}
+
+impl Subscriber for Tripwire {
+    fn enabled(&self, place: &Metadata<'_>) -> bool {
+        place.target().starts_with("extant")
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.touch(span.metadata());
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        self.touch(event.metadata());
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Uses a file system while the `nth` trace of this thread panics, and its device fails from a write on if that is asked for. Whether
+/// it panicked.
+fn trip(image: &Image, nth: u64, failing: Option<u64>, modules: &Arc<Mutex<BTreeSet<&'static str>>>) -> bool {
+    let what = format!("trace {nth}, writes fail from {failing:?} on");
+    let inner = options().device(image.path()).expect("a device");
+    let device = Arc::new(FaultDevice::new(inner));
+    let fs = Fs::open_device(device.clone(), &options()).expect("open");
+    if let Some(from) = failing {
+        device.inject(Fault::new(Op::Write, from).from_then_on());
+    }
+    let syncing = AtomicBool::new(false);
+    let wire = Tripwire { left: Arc::new(AtomicU64::new(nth)), modules: modules.clone() };
+    let used = tracing::subscriber::with_default(wire, || catch_unwind(AssertUnwindSafe(|| use_all(&fs, &syncing))));
+    device.heal();
+    let panicked = used.is_err();
+    // What waits, and what is lost: none of these hangs.
+    let told = [fs.sync().is_err(), fs.sync().is_err(), fs.unmount().is_err()];
+    // A panic in a write comes before the write is accepted, and loses nothing.
+    let loses = panicked && syncing.into_inner() || device.failed() > 0;
+    assert!(!loses || told.contains(&true), "{what}: a loss is told");
+    e2fsck::recover(image.path()).assert_clean();
+    panicked
+}
+
+/// Everything is in memory until it is synced.
+fn use_all(fs: &Fs, syncing: &AtomicBool) -> extant::Result<()> {
+    let root = fs.root()?;
+    for n in 0..4 {
+        let node = fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File)?;
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+        for piece in 0..4 {
+            file.write_at(piece * 100_000, &vec![n as u8; 9000])?;
+        }
+    }
+    syncing.store(true, Ordering::Relaxed);
+    fs.sync()
+}
+
+/// Panics of the engine itself, while pages are being written and wherever else something is traced, on a device that works and on one
+/// that fails.
+#[test]
+fn a_panic_of_the_engine_hangs_nobody() {
+    in_time(|| {
+        let modules = Arc::default();
+        let original = FeatureSet::named("default").make_sized(32 << 20);
+        let mut nth = 1;
+        while trip(&original.copy(), nth, None, &modules) {
+            // Each at first, then with gaps.
+            nth += 1 + nth / 8;
+        }
+        assert!(nth > 10, "{nth} places");
+        for failing in [0, 3] {
+            let mut nth = 1;
+            while trip(&original.copy(), nth, Some(failing), &modules) {
+                nth += 1;
+            }
+        }
+        let modules = modules.lock().expect("nobody panicked while it was locked");
+        assert!(["alloc", "file", "journal"].iter().all(|module| modules.contains(module)), "{modules:?}");
     });
 }
