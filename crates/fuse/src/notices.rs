@@ -247,9 +247,17 @@ impl Notices {
 
     /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests: for threads that do not receive only.
     pub fn write_back(&self, ino: INodeNo) {
-        if let Some(tell) = self.tell.get() {
+        self.write_back_range(ino, 0, None);
+    }
+
+    /// As [`Notices::write_back`], of the pages from byte `start` on, up to `end`.
+    pub fn write_back_range(&self, ino: INodeNo, start: u64, end: Option<u64>) {
+        // In the protocol a length of 0 means all that follows.
+        let len = end.map_or(0, |end| end.saturating_sub(start).max(1));
+        let in_range = i64::try_from(start).ok().zip(i64::try_from(len).ok());
+        if let (Some(tell), Some((start, len))) = (self.tell.get(), in_range) {
             // The kernel does not know the inode: then it keeps nothing of it.
-            let _ = tell(Old::Pages(ino, 0, 0));
+            let _ = tell(Old::Pages(ino, start, len));
         }
     }
 

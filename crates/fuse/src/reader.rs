@@ -10,7 +10,7 @@ use crate::pool::Pool;
 use crate::reply::caught;
 use crate::service::{Answer, Service};
 use crate::wire::structs::{InHeader, OutHeader, argument, op};
-use crate::wire::{Call, answer, writes_past_pages};
+use crate::wire::{Call, answer, write_back_for, writes_past_pages};
 use fuser::{Errno, INodeNo};
 use std::fs::File;
 use std::io::{self, Write};
@@ -129,7 +129,7 @@ impl<S: Service> Reader<S> {
             let Ok((head, _)) = InHeader::read_from_prefix(&buf) else { return };
             let done = caught(|| {
                 if written_first {
-                    service.write_back(INodeNo(head.node));
+                    write_back_for(&*service, &head, buf.get(size_of::<InHeader>()..len).unwrap_or_default());
                 }
                 respond(&fuse, &*service, head, &mut buf, len);
             });

@@ -239,13 +239,19 @@ pub trait Service: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Whether the kernel may keep data of this file that it has not written: [`Service::write_back`] comes before a seek and before [`Service::place`] then.
+    /// Whether the kernel may keep data of this file that it has not written: [`Service::write_back_holes`] comes before a seek and
+    /// [`Service::write_back`] before [`Service::place`] then.
     fn is_written_to(&self, _ino: INodeNo) -> bool {
         false
     }
 
     /// Has the kernel write what it keeps of an open file. Its writes are requests: for threads that do not receive them.
     fn write_back(&self, _ino: INodeNo) {}
+
+    /// As [`Service::write_back`], of what may change the answer to a [`Service::seek`] only.
+    fn write_back_holes(&self, ino: INodeNo, _offset: i64, _whence: i32) {
+        self.write_back(ino);
+    }
 
     /// The kernel keeps in pages what it reads of this file now.
     fn read_into_pages(&self, _ino: INodeNo) {}

@@ -25,7 +25,7 @@ use crate::pool::Pool;
 use crate::reply::caught;
 use crate::service::Service;
 use crate::wire::structs::{InHeader, op};
-use crate::wire::{Call, answer, writes_past_pages};
+use crate::wire::{Call, answer, write_back_for, writes_past_pages};
 use fuser::{Errno, INodeNo};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, VecDeque};
@@ -351,7 +351,7 @@ impl<S: Service> Queue<S> {
             let (node, past_pages) = (INodeNo(head.node), writes_past_pages(&head, arg));
             if asks {
                 // It is a search, which then finds what was written before.
-                let _ = caught(|| staff.service.write_back(node));
+                let _ = caught(|| write_back_for(&*staff.service, &head, arg));
             }
             staff.serve(&mut slot);
             // This thread may not wait for requests: that of the ring decides who does.

@@ -26,6 +26,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use work::caller;
 
 /// The most that is copied at once.
 const COPY: u64 = 1 << 20;
@@ -210,9 +211,9 @@ impl Service for Server {
 
     fn create_nameless(&self, who: Who, dir: INodeNo, mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
         self.guarded(|| {
-            let caller = Caller { uid: who.uid, gid: who.gid, umask: umask as u16 };
+            let dir = self.node(dir)?;
             // The engine's own hold is the kernel's lookup.
-            let node = self.ops.create_nameless(&caller, &self.node(dir)?, (mode & 0o7777) as u16)?;
+            let node = self.ops.create_nameless(&caller(who, &dir, mode, umask), &dir, (mode & 0o7777) as u16)?;
             // The kernel knows it by its number alone.
             self.ops.make_findable(&node)?;
             let made = self.entry_of(&node);
@@ -421,6 +422,13 @@ impl Service for Server {
 
     fn write_back(&self, ino: INodeNo) {
         self.notices.write_back(ino);
+    }
+
+    fn write_back_holes(&self, ino: INodeNo, offset: i64, whence: i32) {
+        if self.write_holes(ino, offset, whence).is_err() {
+            // The search will tell why.
+            self.notices.write_back(ino);
+        }
     }
 
     fn read_into_pages(&self, ino: INodeNo) {

@@ -11,6 +11,10 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// The namespace of attributes that only administrators see.
 const TRUSTED: &[u8] = b"trusted.";
 
+/// As lseek(2) has them.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
 /// Set-group-id in a mode.
 const SET_GROUP: u16 = 0o2000;
 
@@ -25,7 +29,47 @@ fn owner(node: &Node) -> Who {
     Who { uid: attr.uid, gid: attr.gid, pid: 0 }
 }
 
+/// The mode bits of a program that runs with the rights of its group.
+const GROUP_PROGRAM: u32 = 0o2010;
+
+/// The engine's caller for a new file in `dir`. In a set-group-id directory the file has the directory's group, whatever the caller's is.
+/// So that stands for the caller's own where the caller may make programs of it: as a member by another group, or by a capability.
+pub(super) fn caller(who: Who, dir: &Node, mode: u32, umask: u32) -> Caller {
+    let dir = dir.attr();
+    let asked = mode & GROUP_PROGRAM == GROUP_PROGRAM && dir.mode & SET_GROUP != 0;
+    let gid = if asked && keeps_group(who, dir.gid) { dir.gid } else { who.gid };
+    Caller { uid: who.uid, gid, umask: umask as u16 }
+}
+
+/// Searches for holes begin with so many holes one by one.
+const HOLES: usize = 8;
+
 impl Server {
+    /// What the kernel keeps unwritten makes data of a hole. So it is to write what lies in the holes that a search meets, and drops no
+    /// pages of data, which cannot change the answer.
+    pub(super) fn write_holes(&self, ino: INodeNo, offset: i64, whence: i32) -> Result<(), Error> {
+        let node = self.node(ino)?;
+        let found = |from, data| match self.ops.seek(&node, from, data) {
+            Err(e) if e.is(Errno::Nxio) => Ok(None),
+            other => other.map(Some),
+        };
+        let mut at = u64::try_from(offset).map_err(|_| Errno::Nxio)?;
+        for _ in 0..HOLES {
+            // Behind the end everything is a hole.
+            let hole = found(at, false)?.unwrap_or(at);
+            if whence == SEEK_DATA && hole > at {
+                return Ok(());
+            }
+            self.notices.write_back_range(ino, hole, found(hole, true)?);
+            if whence == SEEK_DATA || found(hole, false)?.is_none_or(|still| still == hole) {
+                return Ok(());
+            }
+            at = hole;
+        }
+        self.notices.write_back_range(ino, at, None);
+        Ok(())
+    }
+
     pub(super) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
         self.ops.node(disk_ino(ino))
     }
@@ -54,8 +98,7 @@ impl Server {
         what: New<'_>,
     ) -> Result<Node, Error> {
         let dir = self.node(parent)?;
-        let who = Caller { uid: who.uid, gid: who.gid, umask: umask as u16 };
-        self.ops.create(&who, &dir, name, (mode & 0o7777) as u16, what)
+        self.ops.create(&caller(who, &dir, mode, umask), &dir, name, (mode & 0o7777) as u16, what)
     }
 
     pub(super) fn make_node(
@@ -286,8 +329,6 @@ impl Server {
     }
 
     pub(super) fn seek_node(&self, ino: INodeNo, offset: i64, whence: i32) -> Result<u64, Error> {
-        const SEEK_DATA: i32 = 3;
-        const SEEK_HOLE: i32 = 4;
         let node = self.node(ino)?;
         let from = u64::try_from(offset).map_err(|_| Errno::Nxio)?;
         match whence {

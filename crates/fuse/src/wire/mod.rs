@@ -5,4 +5,4 @@ mod reply;
 mod request;
 pub mod structs;
 
-pub use request::{Call, answer, writes_past_pages};
+pub use request::{Call, answer, write_back_for, writes_past_pages};

@@ -156,6 +156,16 @@ fn answer_to(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
     }
 }
 
+/// Has the kernel write what it keeps and what the answer to a search depends on. Its writes are requests: for threads that do not receive
+/// them.
+pub fn write_back_for(service: &impl Service, head: &InHeader, arg: &[u8]) {
+    let node = INodeNo(head.node);
+    match (head.opcode, LseekIn::read_from_prefix(arg)) {
+        (op::LSEEK, Ok((arg, _))) => service.write_back_holes(node, arg.offset, arg.whence),
+        _ => service.write_back(node),
+    }
+}
+
 /// Whether a request writes past the kernel's pages, and the kernel holds none of them locked until it is answered: only such writes name an
 /// owner of locks.
 pub fn writes_past_pages(head: &InHeader, arg: &[u8]) -> bool {

@@ -141,6 +141,63 @@ pub fn set_group_id_directories_hand_their_group_down() {
     });
 }
 
+/// Makes files that are programs of their group, and others, in a directory of that group that hands it down.
+const MAKE_PROGRAMS: &str = r#"
+use Fcntl;
+umask 0;
+foreach my $mode (02755, 02745, 06711, 02010, 0755) {
+    sysopen(my $file, sprintf("%s.%o", $ARGV[0], $mode), O_CREAT | O_EXCL | O_WRONLY, $mode) or die "$!";
+}
+"#;
+
+/// As the kernel's ext4 does it, whether a request comes from a FUSE kernel or a program calls the library: for root, for members by their
+/// main group, for strangers, and for members by another group, whom only requests can name.
+#[test]
+pub fn strangers_make_no_programs_of_a_directorys_group() {
+    const PERSONS: [(u32, u32, &str); 4] =
+        [(0, 0, "0"), (1000, 2000, "1000"), (1000, 1000, "3000"), (1000, 1000, "2000")];
+    let made = |dir: &Path, notes: &mut Notes| {
+        let top = dir.join("top");
+        mkdir(&top, 0o777).expect("mkdir");
+        chown(&top, None, Some(GROUP)).expect("chown");
+        set_mode(&top, 0o2777).expect("chmod");
+        for (nth, (uid, gid, others)) in PERSONS.into_iter().enumerate() {
+            let ids = [uid.to_string(), gid.to_string(), format!("p{nth}")];
+            let credentials = ["--reuid", &ids[0], "--regid", &ids[1], "--groups", others];
+            notes.program(&top, "setpriv", &[&credentials[..], &["perl", "-e", MAKE_PROGRAMS, &ids[2]]].concat());
+            for bits in [0o2755, 0o2745, 0o6711, 0o2010, 0o755] {
+                notes.call(format!("{nth} {bits:o}"), mode(&top.join(format!("p{nth}.{bits:o}"))));
+            }
+        }
+    };
+    same_as_kernel("default", made);
+    let theirs = extant_testkit::image::FeatureSet::named("default").make();
+    let mount = extant_testkit::kernel::Mount::new(theirs.path(), "");
+    made(mount.path(), &mut Notes::default());
+    let ours = extant_testkit::image::FeatureSet::named("default").make();
+    let fs = extant::Fs::open(ours.path(), &extant::OpenOptions::new()).expect("open");
+    let who = |uid, gid| extant::Caller { uid, gid, umask: 0 };
+    let top = fs.create(&who(0, GROUP), &fs.root().expect("root"), b"top", 0o2777, extant::New::Dir).expect("mkdir");
+    for (nth, (uid, gid, others)) in PERSONS.into_iter().enumerate() {
+        // The one group that a caller of the library names is the one that decides.
+        let gid = if others == "2000" { GROUP } else { gid };
+        for bits in [0o2755, 0o2745, 0o6711, 0o2010, 0o755] {
+            let name = format!("p{nth}.{bits:o}");
+            let node = fs.create(&who(uid, gid), &top, name.as_bytes(), bits, extant::New::File).expect("create");
+            let attr = node.attr();
+            let own = format!("{:o} {} {}", attr.mode, attr.uid, attr.gid);
+            assert_eq!(own, mode(&mount.join("top").join(&name)).expect("stat"), "{name}");
+            let nameless = fs.create_nameless(&who(uid, gid), &top, bits).expect("create");
+            assert_eq!(nameless.attr().mode, attr.mode, "{name} without a name");
+            fs.release(&nameless, 1);
+        }
+    }
+    drop(top);
+    mount.unmount();
+    fs.unmount().expect("unmount");
+    ours.assert_clean();
+}
+
 fn acl_names(dir: &Path, notes: &mut Notes, name: &str) {
     notes.call(format!("mode of {name}"), mode(&dir.join(name)));
     notes.program(dir, "getfacl", &["-n", name]);

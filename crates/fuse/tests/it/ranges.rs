@@ -1,6 +1,6 @@
 //! Bytes of files: holes, fallocate, seeking, limits.
 
-use crate::oracle::same_as_kernel;
+use crate::oracle::{Notes, as_user, same_as_kernel};
 use crate::served::Served;
 use crate::watchdog::await_that;
 use extant_testkit::image::FeatureSet;
@@ -106,6 +106,72 @@ pub fn data_not_yet_written_are_found() {
     assert_eq!(seek(&f, SeekFrom::Hole(0)), Ok(0));
     drop(f);
     served.unmount();
+}
+
+/// Bytes of a file that the kernel has in memory.
+fn cached(path: &Path) -> u64 {
+    let args = ["--bytes", "--noheadings", "--output", "RES", path.to_str().expect("a name of text")];
+    extant_testkit::tool::run("fincore", &args).must_succeed().text().trim().parse().expect("a number")
+}
+
+/// Somebody who may only read a file searches it while another has it open for writing: what the kernel has of it stays in memory.
+#[test]
+pub fn a_search_leaves_the_pages_of_others() {
+    const DATA: u64 = 4 << 20;
+    let mut served = Served::new("default");
+    let path = served.path("f");
+    let writer = file(&path);
+    for at in [0, 4 * DATA] {
+        writer.write_at(&vec![7; DATA as usize], at).expect("write");
+    }
+    writer.sync_all().expect("fsync");
+    writer.set_permissions(fs::Permissions::from_mode(0o644)).expect("chmod");
+    assert!(cached(&path) >= 2 * DATA, "what was written is in memory");
+    as_user(1000, 1000, || {
+        let reader = File::open(&path).expect("open");
+        for from in [0, 5000, DATA - 1, DATA, 2 * DATA, 4 * DATA, 5 * DATA - 1] {
+            let in_hole = (DATA..4 * DATA).contains(&from);
+            assert_eq!(seek(&reader, SeekFrom::Data(from)), Ok(if in_hole { 4 * DATA } else { from }));
+            let end = if from < DATA { DATA } else { 5 * DATA };
+            assert_eq!(seek(&reader, SeekFrom::Hole(from)), Ok(if in_hole { from } else { end }));
+        }
+    });
+    assert!(cached(&path) >= 2 * DATA, "{} bytes are left in memory", cached(&path));
+    drop(writer);
+    served.unmount();
+}
+
+/// Data and holes are told apart whatever part of the data the kernel has not written yet.
+#[test]
+pub fn searches_meet_data_not_yet_written() {
+    for set in ["default", "1k", "ext2"] {
+        same_as_kernel(set, |dir, notes| {
+            let f = file(&dir.join("f"));
+            f.set_len(3 << 20).expect("truncate");
+            for at in (0..20).map(|n| n * 131_072) {
+                f.write_at(&[3; 65536], at).expect("write");
+            }
+            f.sync_all().expect("fsync");
+            let look = |notes: &mut Notes, what: &str| {
+                for from in [0, 4096, 65_536, 70_000, 131_072, 400_000, 1 << 20, 2_000_000, 2_700_000, 3 << 20, 4 << 20]
+                {
+                    notes.call(format!("{what}: data from {from}"), seek(&f, SeekFrom::Data(from)));
+                    notes.call(format!("{what}: hole from {from}"), seek(&f, SeekFrom::Hole(from)));
+                }
+            };
+            for n in 0..18 {
+                f.write_at(&[4; 65536], n * 131_072 + 65_536).expect("write");
+            }
+            notes.call("hole behind what is not written", seek(&f, SeekFrom::Hole(0)));
+            look(notes, "filled");
+            f.write_at(&[5; 65536], 2_900_000 / 65536 * 65536).expect("write");
+            look(notes, "behind");
+            f.write_at(&[6; 65536], 4 << 20).expect("write");
+            look(notes, "longer");
+            notes.call("data in what is longer", seek(&f, SeekFrom::Data((4 << 20) + 4096)));
+            notes.call("hole in what is longer", seek(&f, SeekFrom::Hole(4 << 20)));
+        });
+    }
 }
 
 #[test]

@@ -31,9 +31,9 @@ again! { crate::served::over_rings:
     nameless { files_without_a_name_are_made_and_named, files_that_get_no_name_go, the_time_of_birth_shows }
     names { limits_of_names, renames_with_all_flags, special_files, attributes_by_name, what_open_says, links }
     panics { a_panic_of_a_handler_ends_all_changes }
-    permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_and_who_belongs_to_the_group, immutable_and_append_only_files, immutable_and_append_only_directories, flags_are_kept_and_inherited }
+    permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_and_who_belongs_to_the_group, immutable_and_append_only_files, immutable_and_append_only_directories, flags_are_kept_and_inherited, strangers_make_no_programs_of_a_directorys_group }
     privileges { a_program_closes_changed_files_while_it_starts, administration_goes_by_capability, a_user_with_the_capability_shuts_down, logged_content_needs_the_capability, set_id_bits_go_by_capability, trusted_names_are_listed_by_capability, times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive }
-    ranges { allocation_and_holes, what_cannot_arrive_is_not_supported, data_and_holes_are_found, data_not_yet_written_are_found, limits_of_sizes, ranges_are_copied, usage_is_what_the_kernel_says, blocks_of_closed_files_show, writers_of_a_full_disk_are_stopped }
+    ranges { allocation_and_holes, what_cannot_arrive_is_not_supported, data_and_holes_are_found, data_not_yet_written_are_found, a_search_leaves_the_pages_of_others, searches_meet_data_not_yet_written, limits_of_sizes, ranges_are_copied, usage_is_what_the_kernel_says, blocks_of_closed_files_show, writers_of_a_full_disk_are_stopped }
     resources { direct_writes_to_files_with_changed_pages_end, notices_of_many_callers_arrive, writers_of_more_pages_than_the_kernel_keeps_end }
     times { times_that_the_kernel_kept_wrong_are_asked_for, times_are_kept_as_they_were_set, changes_move_times }
 }
