@@ -47,15 +47,19 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
 const MOST_GROUPS: u32 = 16;
 const MOST_BLOCKS: u32 = 1 << 15;
 
+/// Credits that callers need beside those of runs: for the inode, and the superblock of the first large file, twice.
+const BESIDE_RUNS: u32 = 4;
+
 /// Blocks that lie in as many groups as a transaction has room for.
 fn in_few_groups(st: &Store) -> u32 {
     st.geo.blocks_per_group.saturating_mul(MOST_GROUPS).min(MOST_BLOCKS)
 }
 
 /// Blocks that are allocated or written to at most in one handle: where groups are small a long extent lies in more of them than
-/// a transaction has room for, and a long run of pointers needs more pointer blocks than a small log holds.
+/// a transaction has room for, and a long run of pointers needs more pointer blocks than a small log holds. A handle has credits for
+/// two such runs, and [`BESIDE_RUNS`] more.
 pub fn most_at_once(st: &Store, inode: &Inode) -> u32 {
-    let (mut most, bound) = (in_few_groups(st), st.journal.max_credits() / 2);
+    let (mut most, bound) = (in_few_groups(st), st.journal.max_credits().saturating_sub(BESIDE_RUNS) / 2);
     while most > 1 && budget::credits(st, inode, most) > bound {
         most /= 2;
     }

@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// Blocks changed in one handle.
 const BLOCKS_PER_HANDLE: usize = 16;
 
+/// Blocks revoked in one handle: the smallest log grants 256 credits.
+const REVOKED_PER_HANDLE: u32 = 8192;
+
 fn block(st: &Store, pblk: u64) -> Result<Arc<Buffer>> {
     st.cache.read::<Error>(pblk, |_| Ok(()))
 }
@@ -167,9 +170,12 @@ fn forget_logged(st: &Store, inode: &Arc<Inode>) -> Result<()> {
         Ok(true)
     })?;
     for run in runs {
-        // A record's credits depend on the block size: one block of records holds at least a hundred.
-        let mut h = st.start(2 + run.len / 100)?;
-        h.revoke(run.pblk.0, run.len.into())?;
+        for first in (0..run.len).step_by(REVOKED_PER_HANDLE as usize) {
+            let len = (run.len - first).min(REVOKED_PER_HANDLE);
+            // A record's credits depend on the block size: one block of records holds at least a hundred.
+            let mut h = st.start(2 + len / 100)?;
+            h.revoke(run.pblk.0.saturating_add(first.into()), len.into())?;
+        }
     }
     Ok(())
 }

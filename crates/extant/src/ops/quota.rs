@@ -12,8 +12,8 @@ use extant_journal::Handle;
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Blocks by which a quota file grows at most for one record.
-const MOST_GROWTH: u32 = 8;
+/// Credits of adding a block to a quota file, beside those of its map: the block and the inode.
+const GROWTH_CREDITS: u32 = 2;
 
 /// Owners of an inode; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -204,11 +204,12 @@ impl Operations {
             Some(inode) => inode.clone(),
             None => Inode::load(st, file.ino).map(|inode| growing.inode.insert(inode).clone())?,
         };
-        let growth = MOST_GROWTH * (1 + extent::credits(st, &inode, 1));
-        let mut h = st.start(quota::INSERT_CREDITS + 1 + growth)?;
+        // Each block in a handle of its own: together they may cost more than a small log grants. A file with free blocks is sound.
         while file.is_full(&growing) {
+            let mut h = st.start(GROWTH_CREDITS + extent::credits(st, &inode, 1))?;
             st.step(&mut h, |h| self.grow_quota_file(h, file, &inode))?;
         }
+        let mut h = st.start(quota::INSERT_CREDITS)?;
         st.step(&mut h, |h| file.insert(&mut growing, h, id))
     }
 

@@ -357,6 +357,43 @@ fn change_everything(fs: &Fs, what: &str) {
     fs.sync().unwrap_or_else(|e| panic!("{what}: {e}"));
 }
 
+/// Changes of much at a time on the smallest log: of the way of a long file's content, and of the owners of many files.
+#[test]
+fn the_smallest_log_has_room_for_long_runs_and_many_owners() {
+    for (groups, per_group) in [(8u64, "8192"), (128, "8192"), (2048, "256")] {
+        let what = format!("{groups} groups");
+        let args = [
+            &["-t", "ext4", "-b", "1024", "-g", per_group, "-G", "128", "-J", "size=1", "-N", "4096"][..],
+            &["-O", "^resize_inode,quota,project", "-E", "quotatype=usrquota"],
+        ];
+        let bytes = (groups * per_group.parse::<u64>().unwrap()) << 10;
+        let image = extant_testkit::image::Image::mke2fs(bytes, &args.concat());
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        let node = fs.create(&WHO, &root, b"long", 0o644, New::File).unwrap();
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+        for at in 0..40 {
+            assert_eq!(file.write_at(at << 20, &[7; 1 << 20]).unwrap(), 1 << 20, "{what}");
+        }
+        file.sync().unwrap_or_else(|e| panic!("{what}: {e}"));
+        for flags in [0x4000, 0] {
+            fs.set_flags(&node, flags).unwrap_or_else(|e| panic!("{what}, flags {flags:x}: {e}"));
+        }
+        for owner in 0..500 {
+            let who = Caller { uid: 1000 + owner * 100_000, ..WHO };
+            // Between the blocks of the quota file lie others.
+            let name = format!("owned{owner}");
+            let owned = fs.create(&who, &root, name.as_bytes(), 0o644, New::Dir);
+            owned.unwrap_or_else(|e| panic!("{what}, owner {owner}: {e}"));
+        }
+        drop((file, node));
+        fs.unlink(&root, b"long").unwrap_or_else(|e| panic!("{what}: {e}"));
+        drop(root);
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
 /// Threads remove files and write others on a nearly full disk: there is enough for all at any time, once what was freed is durable.
 #[test]
 fn freed_space_reaches_every_thread() {

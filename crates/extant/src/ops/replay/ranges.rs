@@ -13,8 +13,8 @@ use extant_format::types::{BlockNr, InodeNr};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks that are freed within one handle.
-const MOST_FREED: u64 = 1 << 15;
+/// Most blocks that are booked or freed within one handle.
+const MOST_AT_ONCE: u32 = 1 << 15;
 
 impl Operations {
     /// Keeps the blocks of an extent that is to come.
@@ -24,8 +24,26 @@ impl Operations {
 
     fn book_run(&self, start: BlockNr, len: u32) -> Result<()> {
         let st = self.st();
-        let mut h = st.start(st.alloc.credits(len))?;
-        st.alloc.book_free(&mut h, start, len)
+        self.in_parts(start.0..start.0.saturating_add(len.into()), |start, len| {
+            let mut h = st.start(st.alloc.credits(len))?;
+            st.alloc.book_free(&mut h, start, len)
+        })
+    }
+
+    /// Calls `each` for parts of a run of blocks, each of which a handle has credits for in the smallest log.
+    fn in_parts(&self, run: Range<u64>, mut each: impl FnMut(BlockNr, u32) -> Result<()>) -> Result<()> {
+        let st = self.st();
+        let mut most = MOST_AT_ONCE;
+        while most > 1 && st.alloc.credits(most) > st.journal.max_credits() / 2 {
+            most /= 2;
+        }
+        let mut at = run.start;
+        while at < run.end {
+            let len = (run.end - at).min(most.into()) as u32;
+            each(BlockNr(at), len)?;
+            at += u64::from(len);
+        }
+        Ok(())
     }
 
     pub(super) fn replay_added_range(&self, ino: InodeNr, leaf: &Leaf) -> Result<()> {
@@ -46,7 +64,7 @@ impl Operations {
     fn map_part(&self, inode: &Arc<Inode>, wanted: Run) -> Result<u32> {
         let st = self.st();
         let found = extent::lookup(st, inode, wanted.lblk, wanted.len)?;
-        let len = found.len.clamp(1, wanted.len);
+        let len = found.len.clamp(1, wanted.len).min(extent::most_at_once(st, inode));
         let range = wanted.lblk..wanted.lblk + len;
         if found.is_mapped() && found.pblk == wanted.pblk {
             if found.state != wanted.state {
@@ -122,13 +140,10 @@ impl Operations {
     pub(super) fn free_unowned(&self, owned: Vec<Range<u64>>) -> Result<()> {
         let st = self.st();
         for run in alloc::without(&st.alloc.withheld(), &alloc::in_order(owned)) {
-            let mut at = run.start;
-            while at < run.end {
-                let len = (run.end - at).min(MOST_FREED) as u32;
+            self.in_parts(run, |start, len| {
                 let mut h = st.start(st.alloc.credits(len))?;
-                st.alloc.free_used(&mut h, BlockNr(at), len)?;
-                at += u64::from(len);
-            }
+                st.alloc.free_used(&mut h, start, len)
+            })?;
         }
         Ok(())
     }
