@@ -1,4 +1,4 @@
-//! Bounds of long work: distinct blocks of the device, and the patience of the caller.
+//! Bounds of long work: distinct blocks of the device, and the patience of the caller. Bounds of messages.
 //!
 //! An image may map one block in many places, so that a few blocks stand for billions. A [`Walk`] counts what it meets:
 //! of blocks 7, 8, 9, 8 it refuses the fourth. Maps of honest files never lead to a block twice.
@@ -12,6 +12,7 @@
 use crate::error::{Errno, Result};
 use extant_format::error::Corrupt;
 use extant_format::types::{BlockNr, InodeNr};
+use extant_sync::atomic::{AtomicU64, Ordering};
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 use std::cell::RefCell;
@@ -25,6 +26,65 @@ const KEPT: usize = 1 << 16;
 /// Steps of a walk before the caller is asked for its patience: a signal that interrupts a system call of a short operation
 /// must not fail it.
 const PATIENT_STEPS: u64 = 256;
+
+/// Messages of a kind that are told one by one.
+pub const MAX_REMARKS: u64 = 20;
+
+/// Kinds of messages about things of an image, which may have millions of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// Damage that an operation met.
+    Damage,
+    /// Hash trees of directories that cannot be walked.
+    HashTree,
+    /// Blocks that do not have the hash that they should have.
+    Verity,
+    /// Groups that are not used any more, and what is wrong with their counts.
+    Group,
+    /// Owners whose usage is counted wrong.
+    Owner,
+    /// Inodes of attributes' values that are left behind.
+    Value,
+    /// Files whose content could not be written.
+    Writeback,
+    /// Inodes without a name that could not be freed.
+    Orphan,
+}
+
+impl Remark {
+    const ALL: [(Remark, &str); 8] = [
+        (Remark::Damage, "operations met damage"),
+        (Remark::HashTree, "searches met a corrupt hash tree"),
+        (Remark::Verity, "blocks did not have the hash that they should have"),
+        (Remark::Group, "groups were not used any more"),
+        (Remark::Owner, "owners were counted wrong"),
+        (Remark::Value, "inodes of attributes' values were left behind"),
+        (Remark::Writeback, "writes of files failed"),
+        (Remark::Orphan, "unlinked inodes could not be freed"),
+    ];
+}
+
+/// How many messages of each kind there were: the first [`MAX_REMARKS`] are told one by one, the others by their number at the end.
+#[derive(Debug, Default)]
+pub struct Remarks([AtomicU64; Remark::ALL.len()]);
+
+impl Remarks {
+    /// Counts a message; whether it is to be told now.
+    pub fn tells(&self, kind: Remark) -> bool {
+        // Relaxed, here and below: the counts order nothing.
+        self.0.get(kind as usize).is_none_or(|count| count.fetch_add(1, Ordering::Relaxed) < MAX_REMARKS)
+    }
+
+    /// Tells how many messages were counted only. The counts begin anew.
+    pub fn sum_up(&self) {
+        for (count, (_, what)) in self.0.iter().zip(Remark::ALL) {
+            let more = count.swap(0, Ordering::Relaxed).saturating_sub(MAX_REMARKS);
+            if more > 0 {
+                tracing::warn!("{more} more {what}; the first {MAX_REMARKS} were told one by one");
+            }
+        }
+    }
+}
 
 /// Refuses blocks that are met again.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! What every room stands on: the device, its geometry, the block cache, the journal, time and chance.
 
+use crate::bounds::Remarks;
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::RoCompat;
@@ -127,6 +128,8 @@ pub struct Volume {
     pub stop_on_error: bool,
     /// The bytes of the device depend on the calls only, as long as they come from one thread.
     pub deterministic: bool,
+    /// Messages told so far.
+    pub remarks: Remarks,
 }
 
 /// Inodes of this size have room for whole seconds only.

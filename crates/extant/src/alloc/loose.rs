@@ -19,6 +19,7 @@
 
 use super::blocks::Blocks;
 use super::tree::Tree;
+use crate::bounds::Remark;
 use extant_format::types::GroupNr;
 use extant_journal::Tid;
 use extant_space::{Held, Run};
@@ -252,7 +253,9 @@ impl Blocks {
     #[cold]
     fn refuse(&self, t: u32, tree: &Tree, runs: &[Run]) {
         for (g, run) in runs.iter().map(|run| self.shape.group_run(t, *run)) {
-            tracing::error!("clusters {run:?} of group {g} were given back and not claimed");
+            if self.vol.remarks.tells(Remark::Group) {
+                tracing::error!("clusters {run:?} of group {g} were given back and not claimed");
+            }
             if !tree.is_bad(self.shape.mask(g)) {
                 self.budget.correct(run.len.into());
             }

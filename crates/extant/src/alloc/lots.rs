@@ -16,6 +16,7 @@ use super::Alloc;
 use super::blocks::Blocks;
 use super::book::{Part, Parts, bits, used, wrong_free};
 use super::group::is_metadata;
+use crate::bounds::Remark;
 use crate::error::{Error, Result};
 use crate::groups::Kind;
 use extant_blocks::Buffer;
@@ -212,7 +213,9 @@ impl Blocks {
 
     /// Records a corruption that nobody is told of, and obeys the error policy.
     fn tell(&self, error: &Error) {
-        tracing::error!("{error}");
+        if self.vol.remarks.tells(Remark::Damage) {
+            tracing::error!("{error}");
+        }
         self.groups.note(error);
         self.vol.obey_error_policy(error);
     }

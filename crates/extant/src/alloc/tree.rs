@@ -9,6 +9,7 @@ use super::blocks::Blocks;
 use super::group;
 use super::search::TRACED;
 use super::shape::Shape;
+use crate::bounds::Remark;
 use crate::error::{Error, Result};
 use extant_format::error::Corrupt;
 use extant_format::types::GroupNr;
@@ -184,7 +185,9 @@ impl Blocks {
         if tree.is_bad(mask) {
             return;
         }
-        tracing::error!("group {g} is not used for allocation any more: {error}");
+        if self.vol.remarks.tells(Remark::Group) {
+            tracing::error!("group {g} is not used for allocation any more: {error}");
+        }
         self.summaries.set(g.0, &Summary::default());
         self.settle_and_mark(t, &mut tree, mask);
         let units = self.shape.units(g);

@@ -24,6 +24,7 @@ mod respell;
 mod split;
 mod window;
 
+use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::Inode;
@@ -182,7 +183,7 @@ fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
 fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, Seat>> {
     match htree::find(d, name) {
         Err(Error::Corrupt(e)) => {
-            tracing::warn!(%e, "hash tree is corrupt, scanning the directory");
+            d.scans(&e);
             Ok(linear::find(d, name)?.ok_or_else(Seat::default))
         }
         other => Ok(other?.map_err(|leaf| Seat(Some(leaf)))),
@@ -456,6 +457,13 @@ fn is_component(name: &[u8]) -> bool {
 }
 
 impl<'a> Dir<'a> {
+    /// Remarks that a hash tree cannot be walked, so that all leaves are scanned.
+    fn scans(&self, why: &Corrupt) {
+        if self.st.remarks.tells(Remark::HashTree) {
+            tracing::warn!(%why, "hash tree is corrupt, scanning the directory");
+        }
+    }
+
     /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
     fn open_for_change(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
         let flags = inode.flags();

@@ -34,7 +34,7 @@ pub(super) fn at(d: &Dir<'_>, pos: u64) -> Result<Arc<Window>> {
 fn make(d: &Dir<'_>, pos: u64) -> Result<Window> {
     if d.kind == Kind::Indexed {
         match of_tree(d, pos) {
-            Err(Error::Corrupt(e)) => tracing::warn!(%e, "hash tree is corrupt, scanning the directory"),
+            Err(Error::Corrupt(e)) => d.scans(&e),
             other => return other,
         }
     }

@@ -5,6 +5,7 @@
 //! checked.
 
 use super::map;
+use crate::bounds::Remark;
 use crate::error::{Error, Result};
 use crate::extent;
 use crate::inode::{Inode, State, Verity};
@@ -39,7 +40,7 @@ pub(super) fn check(st: &Store, inode: &Inode, lblk: u32, bytes: &[u8]) -> Resul
     let count = verity.desc.data_size.div_ceil(verity.desc.block_size() as u64);
     for (index, block) in (first..count).zip(bytes.chunks(verity.desc.block_size())) {
         if block_hash(&verity.desc, block) != expected(st, inode, verity, 0, index)? {
-            return Err(mismatch(inode, "block", index));
+            return Err(mismatch(st, inode, "block", index));
         }
     }
     Ok(())
@@ -66,15 +67,17 @@ fn tree_block(st: &Store, inode: &Inode, verity: &Verity, level: usize, index: u
     let at = place.saturating_mul(verity.desc.block_size() as u64).saturating_add(verity.start);
     let block: Arc<[u8]> = read(st, inode, at, verity.desc.block_size())?.into();
     if block_hash(&verity.desc, &block) != expected(st, inode, verity, level + 1, index)? {
-        return Err(mismatch(inode, "block of the hash tree", place));
+        return Err(mismatch(st, inode, "block of the hash tree", place));
     }
     verity.keep(level, index, &block);
     Ok(block)
 }
 
-fn mismatch(inode: &Inode, what: &str, number: u64) -> Error {
+fn mismatch(st: &Store, inode: &Inode, what: &str, number: u64) -> Error {
     let ino = inode.ino;
-    tracing::error!(%ino, number, "{what} does not have the hash that it should have");
+    if st.remarks.tells(Remark::Verity) {
+        tracing::error!(%ino, number, "{what} does not have the hash that it should have");
+    }
     Error::Io(std::io::Error::other(format!("inode {ino}: {what} {number} does not have the hash that it should have")))
 }
 

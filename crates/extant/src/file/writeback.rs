@@ -11,6 +11,7 @@ use super::ahead::{self, Growth, Pack};
 use super::map;
 use super::plan::{self, After, How, Need, Piece, Pieces};
 use super::{space, submit, tail, times};
+use crate::bounds::Remark;
 use crate::error::{Errno, Result};
 use crate::inode::{Content, Inode, Taken, Work};
 use crate::store::Store;
@@ -136,7 +137,9 @@ fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
 /// Tells the pages what became of them.
 pub(super) fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Result<()>) -> Result<()> {
     if let Err(e) = &result {
-        tracing::warn!("inode {}: writing back failed: {e}", inode.ino);
+        if st.remarks.tells(Remark::Writeback) {
+            tracing::warn!("inode {}: writing back failed: {e}", inode.ino);
+        }
         // Before the pages leave the lists: a sync that finds nothing there looks for losses afterwards.
         st.pool.note_failed(inode, e.errno());
     }

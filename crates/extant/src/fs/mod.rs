@@ -174,6 +174,7 @@ impl Fs {
         };
         self.mmp = None;
         self.revoke();
+        self.ops.st().remarks.sum_up();
         closed
     }
 

@@ -5,6 +5,7 @@ use super::features::{self, Access};
 use super::threads::{LooksAhead, Threads};
 use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
 use crate::alloc::Alloc;
+use crate::bounds::Remarks;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::{AttrCache, DirtyInodes, PagePool};
@@ -443,6 +444,7 @@ pub(super) fn build(
         shut_down: AtomicBool::new(false),
         stop_on_error: options.errors.unwrap_or_else(|| sb.error_policy()) != ErrorPolicy::Continue,
         deterministic: options.is_deterministic(),
+        remarks: Remarks::default(),
     };
     let vol = Arc::new(vol);
     check_groups(vol.geo.groups_count, options.memory)?;

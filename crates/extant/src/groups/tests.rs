@@ -78,6 +78,7 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
         shut_down: false.into(),
         stop_on_error: false,
         deterministic: false,
+        remarks: Default::default(),
     })
 }
 

@@ -35,6 +35,7 @@ pub use readdir::DirEntry;
 pub use rename::RenameFlags;
 
 use crate::alloc::{Fragmentation, Usage};
+use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::file::MAX_WAITS_FOR_SPACE;
 use crate::inode::Inode;
@@ -296,7 +297,9 @@ impl Operations {
     fn noticed<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(e @ Error::Corrupt(_)) = &done {
             let st = self.st();
-            tracing::error!("{e}");
+            if st.remarks.tells(Remark::Damage) {
+                tracing::error!("{e}");
+            }
             st.groups.note(e);
             st.obey_error_policy(e);
         }

@@ -5,6 +5,7 @@
 use super::Operations;
 use super::unlink::Left;
 use crate::alloc::Alloc;
+use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::inode::{Inode, OrphanAt};
 use crate::orphan::{Orphans, SlotAt};
@@ -178,7 +179,9 @@ impl Operations {
             && let Err(e) = self.noticed(self.free(inode))
         {
             // Its orphan record stays: the next open tries again.
-            tracing::error!(ino = inode.ino.0, "an unlinked inode could not be freed: {e}");
+            if self.st().remarks.tells(Remark::Orphan) {
+                tracing::error!(ino = inode.ino.0, "an unlinked inode could not be freed: {e}");
+            }
         }
     }
 

@@ -27,6 +27,7 @@ mod kept;
 pub use dquot::{Change, Grace};
 pub use file::{Growing, INSERT_CREDITS, QuotaFile};
 
+use crate::bounds::Remark;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::{Body, Inode};
@@ -227,7 +228,9 @@ impl Quotas {
             return None;
         };
         if first {
-            tracing::error!("nobody is charged for what {id} has: {missing}");
+            if self.vol.remarks.tells(Remark::Owner) {
+                tracing::error!("nobody is charged for what {id} has: {missing}");
+            }
             self.groups.note(&missing.into());
         }
         Some(owner)
@@ -373,7 +376,9 @@ impl Quotas {
                 // From now on this is known of it.
                 let _ = file.without_record(owner.id);
                 let why = self.negative(file, owner.id);
-                tracing::error!("the usage of {} is counted wrong: {why}", owner.id);
+                if self.vol.remarks.tells(Remark::Owner) {
+                    tracing::error!("the usage of {} is counted wrong: {why}", owner.id);
+                }
                 self.groups.note(&why.into());
             }
             let buffer = file.record_block(&owner)?;

@@ -11,6 +11,7 @@ use super::SIZE_MAX;
 use super::names::Key;
 use super::places::Places;
 use crate::alloc::Alloc;
+use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, State};
 use crate::groups;
@@ -291,7 +292,9 @@ impl Values {
             match Opened::new(st, owner, ino) {
                 Ok(opened) => values.0.push(opened),
                 Err(e @ Error::Corrupt(_)) => {
-                    tracing::error!(ino = owner.ino.0, "the inode of an attribute's value is left behind: {e}");
+                    if st.remarks.tells(Remark::Value) {
+                        tracing::error!(ino = owner.ino.0, "the inode of an attribute's value is left behind: {e}");
+                    }
                     st.groups.note(&e);
                     st.obey_error_policy(&e);
                 }

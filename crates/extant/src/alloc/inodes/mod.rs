@@ -18,6 +18,7 @@ mod freeze;
 
 use super::Alloc;
 use super::orlov;
+use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::groups::{Bitmap, Groups, Kind, less};
 use crate::inode::Inode;
@@ -220,7 +221,9 @@ impl Inodes {
 
     /// Gives a group up.
     fn disable(&self, g: GroupNr, error: Corrupt) -> Result<()> {
-        tracing::error!("group {g} gives no inodes any more: {error}");
+        if self.vol.remarks.tells(Remark::Group) {
+            tracing::error!("group {g} gives no inodes any more: {error}");
+        }
         let mut group = self.lock(g)?;
         group.bad = true;
         self.free.set(g.0, 0);

@@ -85,6 +85,7 @@ impl House {
             shut_down: AtomicBool::new(false),
             stop_on_error: false,
             deterministic: false,
+            remarks: Default::default(),
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);
         let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
