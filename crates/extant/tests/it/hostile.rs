@@ -5,10 +5,7 @@ use extant_blocks::MemDevice;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::rng::Rng;
 use extant_testkit::{debugfs, e2fsck};
-use std::sync::{Arc, Mutex};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use std::sync::Arc;
 
 const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
@@ -228,57 +225,4 @@ fn checksums_find_damaged_leaves() {
     file.leave_unjudged("it is damaged");
     std::fs::write(file.path(), &image).unwrap();
     assert!(!e2fsck::check(file.path()).is_clean());
-}
-
-/// Warnings and errors of this thread.
-#[derive(Debug, Default, Clone)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Visit for Warnings {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            self.0.lock().unwrap().push(format!("{value:?}"));
-        }
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, place: &Metadata<'_>) -> bool {
-        *place.level() <= Level::WARN
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-/// An image may cause any number of messages of a kind: the first are told, and at the end the number of the others.
-#[test]
-fn messages_of_a_kind_are_summed_up() {
-    const TOLD: usize = 20;
-    const SEARCHES: u64 = 90;
-    let (mut bytes, blocks, size) = with_directory("no_csum", 400);
-    let root = blocks[0] as usize * size;
-    bytes[root + 0x20..root + size].fill(0xEE);
-    let fs = open(&bytes).unwrap();
-    let warnings = Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || {
-        let dir = fs.resolve("/d", extant::Follow::No).unwrap();
-        for n in 0..SEARCHES {
-            assert!(fs.lookup(&dir, &name(n)).is_ok(), "its leaves are scanned");
-        }
-        drop(dir);
-        fs.unmount().unwrap();
-    });
-    let told = warnings.0.lock().unwrap();
-    let (last, first) = told.split_last().unwrap();
-    assert_eq!(first.len(), TOLD, "{told:?}");
-    assert!(first.iter().all(|message| message.contains("hash tree")), "{told:?}");
-    assert!(last.contains(&format!("{} more", SEARCHES as usize - TOLD)), "{last}");
 }

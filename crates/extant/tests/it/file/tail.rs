@@ -163,6 +163,7 @@ fn states_of_a_cut(base: &[u8], logged: bool, before: fn(&Fs, &Node)) -> Vec<Mem
     open(&fs, &node, false).set_len(CUT as u64).unwrap();
     commit(&fs, "a");
     fs.crash();
+    device.inner().leave_unjudged("each of its states is judged once it is recovered");
     let events = device.log();
     let state = |cut| {
         let device = Memory::from_bytes(base);
