@@ -201,6 +201,16 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_a_kind_are_told_until_they_are_many() {
+        let remarks = Remarks::default();
+        let told = (0..90).filter(|_| remarks.tells(Remark::Verity)).count() as u64;
+        assert_eq!(told, MAX_REMARKS);
+        assert!(remarks.tells(Remark::Orphan), "each kind has a count of its own");
+        remarks.sum_up();
+        assert!(remarks.tells(Remark::Verity), "the counts begin anew");
+    }
+
+    #[test]
     fn a_block_met_again_is_refused() {
         let mut walk = walk();
         walk.enter_all(7..10).unwrap();
