@@ -144,8 +144,8 @@ impl Context {
             object.insert("recovery".into(), recovery.clone());
         }
         let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
-        writeln!(out)?;
+        let text = serde_json::to_string_pretty(&document).map_err(io::Error::from)?;
+        writeln!(out, "{}", without_controls(&text))?;
         Ok(out.flush()?)
     }
 
@@ -180,4 +180,16 @@ impl Context {
         // Who asks for more wants every message.
         Log::new(Sink::Stderr, self.verbose == 0).install(level);
     }
+}
+
+/// Escapes the control characters that JSON allows in texts: DEL, and those from 0x80 on, which terminals obey.
+fn without_controls(json: &str) -> String {
+    let escape = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
+    json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
+        match escape(c) {
+            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => text.push(c),
+        }
+        text
+    })
 }

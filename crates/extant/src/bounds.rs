@@ -181,6 +181,18 @@ pub fn set_interrupt(asked: Option<Interrupt>) -> Option<Interrupt> {
     INTERRUPT.replace(asked)
 }
 
+/// Runs work that must not end half-way: nothing in it ends with EINTR.
+pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Interrupt>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            set_interrupt(self.0.take());
+        }
+    }
+    let _restore = Restore(set_interrupt(None));
+    work()
+}
+
 /// EINTR if the caller has no more patience.
 ///
 /// # Errors

@@ -92,7 +92,6 @@ fn patience(interval: u16) -> u64 {
     (2 * i + 1).min(i + 60)
 }
 
-/// The names come from the image: escaped, they cannot forge further messages.
 /// Waits for signs of another host, with a message, since that may take minutes. EINTR once `interrupt` is set.
 fn watch(interval: u16, interrupt: Option<&AtomicBool>) -> Result<()> {
     let seconds = patience(interval);
@@ -109,6 +108,7 @@ fn watch(interval: u16, interrupt: Option<&AtomicBool>) -> Result<()> {
     }
 }
 
+/// The names come from the image: escaped, they cannot forge further messages.
 fn in_use(mmp: &disk::Mmp) -> Error {
     let (host, device) = (mmp.node_name.escape_debug(), mmp.bdev_name.escape_debug());
     tracing::error!("the file system is in use on {host} (device {device})");

@@ -2,6 +2,7 @@
 
 use crate::{
     alloc::Alloc,
+    error::Error,
     groups::Groups,
     inode::{AttrCache, DirtyInodes, PagePool},
     orphan::Orphans,
@@ -30,6 +31,14 @@ pub struct Store {
     pub attrs: AttrCache,
     /// All cached file content.
     pub pool: PagePool,
+}
+
+impl Store {
+    /// Notes damage in the superblock, and obeys the error policy.
+    pub fn note_damage(&self, why: &Error) {
+        self.groups.note(why);
+        self.obey_error_policy(why);
+    }
 }
 
 impl Deref for Store {

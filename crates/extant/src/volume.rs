@@ -1,6 +1,6 @@
 //! What every room stands on: the device, its geometry, the block cache, the journal, time and chance.
 
-use crate::bounds::Remarks;
+use crate::bounds::{Remarks, uninterrupted};
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::RoCompat;
@@ -211,10 +211,11 @@ impl Volume {
 
     /// Runs a change of several steps, of which all or none must become durable. An error of the device or of a
     /// structure that comes after the first step stops all changes: what is half-done is in no transaction that will be
-    /// committed. One that comes before it, or a lack of space, for which each step looks first, is harmless.
+    /// committed. One that comes before it, or a lack of space, for which each step looks first, is harmless. The change is not
+    /// interrupted.
     pub fn whole<'j, T>(&self, h: &mut Handle<'j>, change: impl FnOnce(&mut Handle<'j>) -> Result<T>) -> Result<T> {
         let before = h.changes();
-        let done = change(h);
+        let done = uninterrupted(|| change(h));
         if let Err(e @ (Error::Io(_) | Error::Corrupt(_))) = &done
             && h.changes() != before
         {
@@ -236,7 +237,7 @@ impl Volume {
     /// Runs a step of a change. See [`Volume::end_step`].
     pub fn step<'j, T>(&self, h: &mut Handle<'j>, change: impl FnOnce(&mut Handle<'j>) -> Result<T>) -> Result<T> {
         let before = h.changes();
-        let done = change(h);
+        let done = uninterrupted(|| change(h));
         self.end_step(h, before, done)
     }
 

@@ -4,18 +4,18 @@
 //!
 //! # Invariants
 //! - The thread waits for the answer of its request, so its number is not used again meanwhile, and its credentials stand still:
-//!   only the thread itself can change them. (Asynchronous direct writes are the exception. Of those only the membership in a
-//!   group is looked up.) All files are read through one descriptor of the thread's directory, so that they belong to one thread.
+//!   only the thread itself can change them. (Asynchronous direct writes are the exception.) All files are read through one
+//!   descriptor of the thread's directory, so that they belong to one thread.
 //! - `/proc` shows the thread's own credentials. The kernel may act with others on its behalf: overlayfs with those of the mounter,
 //!   nfsd with those of the client. Then ids differ between request and `/proc`, and nothing of `/proc` counts.
-//! - A capability counts in the user namespace of this process only: in a namespace of its own every user has all of them.
-//! - The namespace is read for requests alone that a thread makes by a system call of its own. The kernel reads it under a lock that
-//!   execve(2) holds while it closes files, and with them sends what it kept of them: the server would wait for that thread, and the
-//!   thread for the server. `status` needs no such lock.
+//! - A capability counts in the user namespace of this process only: in a namespace of its own every user has all of them. The
+//!   map of ids tells namespaces apart, since only a process with privileges in a namespace can give a new one the same map.
+//! - No file is read under a lock that the sender may hold while it waits for the server. execve(2) holds one while it closes
+//!   files and waits for asynchronous writes; `ns/user` needs that lock, `status` and `uid_map` do not.
 //! - Without an answer (no `/proc`, another PID namespace, no access) a thread has no capability and no further group.
 
 use crate::service::Who;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -23,6 +23,8 @@ use std::os::fd::OwnedFd;
 /// A privilege of a thread, by its bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
+    /// Changes that are the owner's.
+    FileOwner = 3,
     /// Set-user-id and set-group-id survive changes.
     FileSetId = 4,
     /// Administration: shutdown, trimming, labels, tunables, the names of trusted attributes.
@@ -32,7 +34,7 @@ pub enum Capability {
 }
 
 /// The value of both ids in a request on a mount that allows mapped ids; creations are the exception.
-const UNTOLD: u32 = u32::MAX;
+pub const UNTOLD: u32 = u32::MAX;
 
 /// Index of the ids that decide about access to files, in a line of four.
 const OF_FILES: usize = 3;
@@ -57,10 +59,7 @@ impl Shown {
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, format!("/proc/{thread}"), flags, Mode::empty()).ok()?;
-        let mut text = String::new();
-        let status = openat(&dir, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        File::from(status).read_to_string(&mut text).ok()?;
-        Some((parse(&text)?, dir))
+        Some((parse(&read(&dir, "status")?)?, dir))
     }
 
     /// Those of a request's sender. None if they are not seen, or the kernel acts with others.
@@ -78,10 +77,16 @@ fn numbers_are_own() -> bool {
 
 /// Whether the thread of a directory in `/proc` is in the user namespace of this process.
 fn shares_user_namespace(dir: &OwnedFd) -> bool {
-    let of = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
-    let theirs = statat(dir, "ns/user", AtFlags::empty()).map(of);
-    let own = statat(CWD, "/proc/self/ns/user", AtFlags::empty()).map(of);
-    theirs.is_ok() && theirs == own
+    let theirs = read(dir, "uid_map");
+    theirs.is_some() && theirs == std::fs::read_to_string("/proc/self/uid_map").ok()
+}
+
+/// The text of a file in a thread's directory.
+fn read(dir: &OwnedFd, name: &str) -> Option<String> {
+    let mut text = String::new();
+    let file = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    File::from(file).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 fn parse(status: &str) -> Option<Shown> {
@@ -109,8 +114,7 @@ pub fn is_member(who: Who, gid: u32) -> bool {
     who.gid == gid || Shown::of_sender(who).is_some_and(|shown| shown.groups.contains(&gid))
 }
 
-/// Whether the sender has a capability. If the kernel acts with other credentials than those of the thread, root has all. Only for
-/// requests that a thread makes by a system call of its own.
+/// Whether the sender has a capability. If the kernel acts with other credentials than those of the thread, root has all.
 pub fn is_capable(who: Who, capability: Capability) -> bool {
     let Some((shown, dir)) = Shown::of(who.pid) else { return false };
     match (shown.uid, shown.gid) == (who.uid, who.gid) {

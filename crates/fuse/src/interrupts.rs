@@ -2,33 +2,53 @@
 //!
 //! Each thread that serves has a cell with the number of the request that it serves. To interrupt request 7, its number is
 //! put beside that of the thread that serves 7; the engine asks now and then during long operations, and ends them with
-//! EINTR. Short operations never ask, so that a timer of the client does not fail them.
+//! EINTR. It is told only [`PATIENCE`] after the signal: on the kernel's ext4 no signal fails a lookup, and programs with a
+//! timer rely on that.
 //!
 //! # Invariants
 //! - No interruption is lost. The server may learn of it before a thread has noted the request: so the number goes to a list
 //!   first, and then the cells are searched. A thread notes its request first, and then looks at the list. All of that is in
 //!   one order (SeqCst), so one of both sees the other.
-//! - The list is short: it forgets the oldest number. What is left in it are requests that were answered meanwhile, since
-//!   every other one is found by the thread that serves it.
+//! - The list is short and empties itself: it forgets the oldest number, and numbers older than [`FORGOTTEN`]. Those were
+//!   requests that were answered meanwhile, since every other one is found by the thread that serves it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Numbers in the list at most.
 const MAX_EARLY: usize = 256;
 
+/// Age of a number that leaves the list: threads note the requests that they have read long before.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+
+/// Time between a signal and the end of the work.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What the threads of a connection serve, and what of that is interrupted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Interrupts {
     threads: Mutex<Vec<Arc<Cell>>>,
-    /// Interrupted requests that no thread had noted.
-    early: Mutex<VecDeque<u64>>,
+    /// Interrupted requests that no thread had noted, and when they were told.
+    early: Mutex<VecDeque<(u64, Instant)>>,
     /// How many these are: looked at for each request.
     early_count: AtomicUsize,
     /// The mount has ended: nobody waits for any request.
     ended: Arc<AtomicBool>,
+    clock: Clock,
+    patience: Duration,
+}
+
+/// Counts milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Clock(Instant);
+
+impl Clock {
+    fn now(self) -> u64 {
+        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// What a thread serves. On a line of its own, since every request writes it. Reads are Relaxed: an interruption that is seen
@@ -40,12 +60,21 @@ struct Cell {
     serves: AtomicU64,
     /// The interrupted request.
     interrupted: AtomicU64,
+    /// When its work must end. Written before `interrupted`, which publishes it.
+    ends_at: AtomicU64,
 }
 
 impl Cell {
-    fn is_interrupted(&self) -> bool {
+    fn is_interrupted(&self, clock: Clock) -> bool {
         let serves = self.serves.load(Ordering::Relaxed);
-        serves != 0 && self.interrupted.load(Ordering::Relaxed) == serves
+        serves != 0
+            && self.interrupted.load(Ordering::Acquire) == serves
+            && self.ends_at.load(Ordering::Relaxed) <= clock.now()
+    }
+
+    fn interrupt(&self, unique: u64, ends_at: u64) {
+        self.ends_at.store(ends_at, Ordering::Relaxed);
+        self.interrupted.store(unique, Ordering::Release);
     }
 }
 
@@ -70,14 +99,36 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Default for Interrupts {
+    fn default() -> Self {
+        Interrupts::with_patience(PATIENCE)
+    }
+}
+
 impl Interrupts {
+    fn with_patience(patience: Duration) -> Interrupts {
+        Interrupts {
+            threads: Mutex::default(),
+            early: Mutex::default(),
+            early_count: AtomicUsize::new(0),
+            ended: Arc::default(),
+            clock: Clock(Instant::now()),
+            patience,
+        }
+    }
+
+    /// When work must end that is interrupted now.
+    fn deadline(&self) -> u64 {
+        self.clock.now().saturating_add(u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Serves request `unique` by `work`, which may be interrupted.
     pub fn serve<R>(self: &Arc<Self>, unique: u64, work: impl FnOnce() -> R) -> R {
         let cell = self.cell();
         cell.interrupted.store(0, Ordering::Relaxed);
         cell.serves.store(unique, Ordering::SeqCst);
         if self.early_count.load(Ordering::SeqCst) > 0 && self.take_early(unique) {
-            cell.interrupted.store(unique, Ordering::Relaxed);
+            cell.interrupt(unique, self.deadline());
         }
         let result = work();
         cell.serves.store(0, Ordering::Relaxed);
@@ -91,8 +142,9 @@ impl Interrupts {
             _ => {
                 let cell = Arc::new(Cell::default());
                 lock(&self.threads).push(cell.clone());
-                let (asked, ended) = (cell.clone(), self.ended.clone());
-                extant::set_interrupt(Some(Arc::new(move || ended.load(Ordering::Relaxed) || asked.is_interrupted())));
+                let (asked, ended, clock) = (cell.clone(), self.ended.clone(), self.clock);
+                let is_over = move || ended.load(Ordering::Relaxed) || asked.is_interrupted(clock);
+                extant::set_interrupt(Some(Arc::new(is_over)));
                 *here = Some(Enlisted { of: self.clone(), cell: cell.clone() });
                 cell
             }
@@ -103,7 +155,7 @@ impl Interrupts {
     pub fn interrupt(&self, unique: u64) {
         {
             let mut early = lock(&self.early);
-            early.push_back(unique);
+            early.push_back((unique, Instant::now()));
             if early.len() > MAX_EARLY {
                 early.pop_front();
             }
@@ -111,23 +163,23 @@ impl Interrupts {
         }
         let threads = lock(&self.threads);
         if let Some(cell) = threads.iter().find(|cell| cell.serves.load(Ordering::SeqCst) == unique) {
-            cell.interrupted.store(unique, Ordering::Relaxed);
+            cell.interrupt(unique, self.deadline());
             self.take_early(unique);
         }
     }
 
     fn take_early(&self, unique: u64) -> bool {
         let mut early = lock(&self.early);
-        let before = early.len();
-        early.retain(|other| *other != unique);
+        let taken = early.iter().any(|(other, _)| *other == unique);
+        early.retain(|(other, told)| *other != unique && told.elapsed() < FORGOTTEN);
         self.early_count.store(early.len(), Ordering::SeqCst);
-        early.len() < before
+        taken
     }
 
-    /// Interrupts what is served now.
+    /// Interrupts what is served now, at once.
     pub fn interrupt_all(&self) {
         for cell in &*lock(&self.threads) {
-            cell.interrupted.store(cell.serves.load(Ordering::SeqCst), Ordering::Relaxed);
+            cell.interrupt(cell.serves.load(Ordering::SeqCst), 0);
         }
     }
 
@@ -144,13 +196,15 @@ mod tests {
     /// Whether the engine would end a long operation of this thread.
     fn is_interrupted() -> bool {
         HERE.with_borrow(|here| {
-            here.as_ref().is_some_and(|here| here.of.ended.load(Ordering::Relaxed) || here.cell.is_interrupted())
+            let is_over =
+                |here: &Enlisted| here.of.ended.load(Ordering::Relaxed) || here.cell.is_interrupted(here.of.clock);
+            here.as_ref().is_some_and(is_over)
         })
     }
 
     #[test]
     fn the_request_that_is_served_is_interrupted_and_no_other() {
-        let all = Arc::new(Interrupts::default());
+        let all = Arc::new(Interrupts::with_patience(Duration::ZERO));
         let seen = all.serve(4, || {
             all.interrupt(6);
             let before = is_interrupted();
@@ -161,6 +215,22 @@ mod tests {
         assert!(!all.serve(8, is_interrupted));
         assert!(all.serve(6, is_interrupted), "it was told before the request came");
         assert!(!all.serve(6, is_interrupted));
+    }
+
+    #[test]
+    fn a_signal_ends_no_request_before_its_time() {
+        let all = Arc::new(Interrupts::with_patience(Duration::from_secs(1000)));
+        assert!(!all.serve(4, || {
+            all.interrupt(4);
+            is_interrupted()
+        }));
+        all.interrupt(6);
+        assert!(!all.serve(6, is_interrupted), "a signal before the request");
+        let old = Instant::now().checked_sub(FORGOTTEN).expect("the machine runs for longer");
+        lock(&all.early).extend([(8, old), (10, old)]);
+        all.interrupt(12);
+        all.serve(12, || ());
+        assert!(lock(&all.early).is_empty(), "old numbers are forgotten");
     }
 
     #[test]

@@ -37,7 +37,14 @@ pub fn start(
 }
 
 fn serve(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usize) -> io::Result<()> {
-    let pool = Arc::new(Pool::start(WAITERS, threads / 2)?);
+    let served = read(service, fuse, dir, threads);
+    service.end();
+    served
+}
+
+/// Reads by several threads. If one cannot be started, the mount ends: its requests would wait for ever.
+fn read(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usize) -> io::Result<()> {
+    let pool = Arc::new(needed(dir, &|| (), || Pool::start(WAITERS, threads / 2))?);
     let held = HeldWrites::new();
     let served = std::thread::scope(|scope| {
         let spawn = |number: usize| {
@@ -47,13 +54,12 @@ fn serve(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usiz
             let name = format!("extant-fuse-{number}");
             Builder::new().name(name).spawn_scoped(scope, move || needed(dir, &|| (), || reader.run()))
         };
-        let running: Vec<_> = (0..threads.max(1)).map(spawn).collect();
-        running.into_iter().map(|thread| join(thread?)).fold(Ok(()), io::Result::and)
+        let running = needed(dir, &|| (), || (0..threads.max(1)).map(spawn).collect::<io::Result<Vec<_>>>())?;
+        running.into_iter().map(join).fold(Ok(()), io::Result::and)
     });
     if let Some(mut pool) = Arc::into_inner(pool) {
         pool.stop();
     }
-    service.end();
     served
 }
 

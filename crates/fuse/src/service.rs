@@ -144,8 +144,8 @@ pub trait Service: Send + Sync + 'static {
     /// Removes an empty directory.
     fn rmdir(&self, parent: INodeNo, name: &[u8]) -> Answer<()>;
 
-    /// Moves a name; flags as renameat2(2) has them.
-    fn rename(&self, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()>;
+    /// Moves a name; flags as renameat2(2) has them. A whiteout is made for the sender.
+    fn rename(&self, who: Who, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()>;
 
     /// Another name. Counts one lookup.
     fn link(&self, _ino: INodeNo, _parent: INodeNo, _name: &[u8]) -> Answer<Entry> {

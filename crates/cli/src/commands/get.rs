@@ -56,6 +56,12 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
         copier.tree(node, made, context.thread_count()).at(&place)?;
         return job.finish();
     }
+    // The copy would take the place of a device, for all programs of the machine.
+    if std::fs::metadata(dest).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        return Err(Failure::usage(format_args!(
+            "{place}: is a device, FIFO or socket; `-` writes to standard output"
+        )));
+    }
     let (dir, name) = match dest.is_dir() {
         true => (dest, last_name(path)),
         false => (parent(dest), dest.file_name().unwrap_or_default().as_bytes()),

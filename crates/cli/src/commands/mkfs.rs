@@ -4,7 +4,7 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::text::{count, shown, size, uuid};
 use extant::Timestamp;
-use extant::device::{BlockDevice, FileDevice, FileOptions, identify, image_spec};
+use extant::device::{BlockDevice, FileDevice, FileOptions, Place, identify, image_spec};
 use extant::format::{ErrorPolicy, Superblock};
 use extant::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
 use serde_json::json;
@@ -212,8 +212,7 @@ impl Args {
         if self.force {
             return Ok(());
         }
-        let Some(found) = identify(device) else { return Ok(()) };
-        let found = format!("{} holds {}{}", self.name(), found.name, identity(device));
+        let Some(found) = self.found(device) else { return Ok(()) };
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
             return Err(Failure::new(format_args!("{found}; -F overwrites it")));
         }
@@ -221,6 +220,17 @@ impl Args {
             true => Ok(()),
             false => Err(Failure::new(format_args!("{}: nothing was changed", self.name()))),
         }
+    }
+
+    /// What would be overwritten: a file system that begins there, or what the disk holds around an offset in it.
+    fn found(&self, device: &FileDevice) -> Option<String> {
+        if let Some(found) = identify(device) {
+            return Some(format!("{} holds {}{}", self.name(), found.name, identity(device)));
+        }
+        let spec = image_spec(&self.image);
+        let Place::Offset(_) = spec.place else { return None };
+        let disk = FileOptions::new(&spec.path).read_only(true).lock(false).open().ok()?;
+        identify(&disk).map(|found| format!("{} lies in a disk that holds {}", self.name(), found.name))
     }
 
     /// Grows a file to the size of the file system.

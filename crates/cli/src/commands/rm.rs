@@ -42,6 +42,9 @@ fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result {
         Err(e) if e.is(Errno::Exist) => return Err(Failure::new("the root directory stays")),
         other => other.at(shown(path))?,
     };
+    if matches!(name, b"." | b"..") {
+        return Err(Failure::new(format_args!("{}: `.` and `..` are not removed; name the directory", shown(path))));
+    }
     let node = match fs.lookup(&dir, name) {
         Err(e) if e.is(Errno::NoEnt) && args.force => return Ok(()),
         other => other.at(shown(path))?,

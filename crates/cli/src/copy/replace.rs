@@ -6,6 +6,7 @@
 
 use super::job::{Copied, Job};
 use extant::{Caller, Errno, FileType, Fs, New, Node, RenameFlags};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -65,7 +66,7 @@ impl<'a> Placer<'a> {
         if self.fs.lookup(dir, name)?.file_type() == FileType::Directory {
             return Err(Errno::IsDir.message().into());
         }
-        let (node, beside) = self.beside(wanted)?;
+        let (node, beside) = free_name(|beside| self.create(wanted, beside))?;
         let node = self.filled(dir, &beside, node, fill)?;
         self.waiting_bytes = self.waiting_bytes.saturating_add(node.attr().size);
         let (dir, name, path) = (dir.clone(), name.to_vec(), path.to_vec());
@@ -91,18 +92,6 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// Makes the file under a name that is free.
-    fn beside(&self, wanted: &Wanted<'_>) -> Result<(Node, Vec<u8>)> {
-        for number in 0..u32::MAX {
-            let name = format!(".extant-put.{number}").into_bytes();
-            match self.create(wanted, &name) {
-                Err(e) if e.is(Errno::Exist) => {}
-                other => return Ok((other?, name)),
-            }
-        }
-        Err(Errno::Exist.message().into())
-    }
-
     /// Makes the waiting files durable and gives them their names. Old files stay where that fails.
     pub fn finish(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
@@ -124,6 +113,18 @@ impl<'a> Placer<'a> {
                     self.job.check(|| one.path, self.fs.unlink(&one.dir, &one.beside));
                 }
             }
+        }
+    }
+}
+
+/// Makes something under a name that is free, and gives the name with the result of `make`. No file of a source can have such a
+/// name on purpose: part of it is random.
+pub fn free_name<T>(make: impl Fn(&[u8]) -> extant::Result<T>) -> Result<(T, Vec<u8>)> {
+    loop {
+        let name = format!(".extant-put.{:016x}", RandomState::new().build_hasher().finish()).into_bytes();
+        match make(&name) {
+            Err(e) if e.is(Errno::Exist) => {}
+            other => return Ok((other?, name)),
         }
     }
 }

@@ -13,10 +13,12 @@ use super::held::Held;
 use super::job::{Copied, Job, Left};
 use super::owner::Owner;
 use super::place::{Identity, Place, open_dir, replaced};
-use super::replace::{Placer, Wanted};
+use super::replace::{Placer, Wanted, free_name};
 use crate::image::join;
 use crate::walk::MAX_DEPTH;
-use extant::{Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, SetAttr, TimeSet, Timestamp, XattrMode};
+use extant::{
+    Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet, Timestamp, XattrMode,
+};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -329,7 +331,10 @@ impl<'a> Copier<'a> {
         }
         for (name, value) in wanted {
             match self.fs.set_xattr(node, &name, &value, XattrMode::Any) {
-                Err(e) if e.is(Errno::OpNotSupp) => self.job.left(Left::Attribute),
+                // Too large for an image with small blocks, or of a kind that it does not know.
+                Err(e) if [Errno::OpNotSupp, Errno::NoSpc, Errno::TooBig].iter().any(|errno| e.is(*errno)) => {
+                    self.job.left(Left::Attribute)
+                }
                 other => other.map_err(|e| format!("attribute {}: {e}", crate::text::shown(&name)))?,
             }
         }
@@ -355,11 +360,19 @@ impl<'a> Copier<'a> {
                 if self.fs.lookup(&dir, name)?.ino() == node.ino() {
                     return Ok(());
                 }
-                self.fs.unlink(&dir, name)?;
-                Ok(self.fs.link(&node, &dir, name)?)
+                // The content comes first: the name must not lead to less after a crash.
+                self.fs.sync_node(&node, false)?;
+                self.link_over(&node, &dir, name)
             }
             other => Ok(other?),
         }
+    }
+
+    /// Replaces a name at once: there is no moment without it.
+    fn link_over(&self, node: &Node, dir: &Node, name: &[u8]) -> Result {
+        let beside = free_name(|beside| self.fs.link(node, dir, beside))?.1;
+        let renamed = self.fs.rename(dir, &beside, dir, name, RenameFlags::empty());
+        Ok(renamed.or_else(|e| self.fs.unlink(dir, &beside).and(Err(e)))?)
     }
 
     fn finish_directories(&self) {

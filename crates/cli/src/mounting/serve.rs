@@ -158,6 +158,8 @@ fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> 
     // Without a place of the mount and the like: the superblock says of a mount for reading nothing.
     let recovering = OpenOptions::new().count_mount(false).direct_io(own.direct_io);
     let recovering = own.journal.iter().fold(recovering, |recovering, path| recovering.journal_image(image_spec(path)));
+    let recovering = own.memory.iter().fold(recovering, |recovering, bytes| recovering.memory(*bytes));
+    let recovering = own.errors.iter().fold(recovering, |recovering, policy| recovering.errors(*policy));
     let looked = Fs::open_image(&image_spec(&plan.image), &recovering.clone().no_recovery(true))?;
     let sb = looked.superblock();
     drop(looked);

@@ -235,3 +235,39 @@ fn owners_can_be_given() {
         assert_eq!((&entry["uid"], &entry["gid"]), (&7.into(), &8.into()), "{entry}");
     }
 }
+
+/// A copy to a FIFO, or to a device, must not take its place.
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+    let (scratch, image) = (Scratch::new(), FeatureSet::named("default").make());
+    std::fs::write(scratch.join("f"), "data").unwrap();
+    done(&args!["put", image.path(), scratch.join("f"), "/f"]);
+    let fifo = scratch.join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    std::os::unix::fs::symlink("fifo", scratch.join("link")).unwrap();
+    for name in ["fifo", "link"] {
+        refused(&args!["get", image.path(), "/f", scratch.join(name)], 2, "FIFO");
+    }
+    assert!(std::fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    assert!(std::fs::symlink_metadata(scratch.join("link")).unwrap().is_symlink());
+}
+
+/// Hard links take the place of what is there, and all names lead to one file afterwards.
+#[test]
+fn hard_links_replace_files() {
+    let (scratch, image) = (Scratch::new(), FeatureSet::named("default").make());
+    let top = scratch.dir("top");
+    std::fs::write(top.join("a"), "new").unwrap();
+    std::fs::hard_link(top.join("a"), top.join("b")).unwrap();
+    std::fs::write(scratch.join("old"), "old").unwrap();
+    done(&args!["mkdir", image.path(), "/t"]);
+    done(&args!["put", image.path(), scratch.join("old"), "/t/b"]);
+    done(&args!["put", image.path(), &top, "/t"]);
+    assert_eq!(done(&args!["cat", image.path(), "/t/b"]).text(), "new");
+    let found = json(&args!["find", image.path(), "/t", "--type", "f"]);
+    let found: Vec<_> =
+        found.as_array().unwrap().iter().map(|file| (file["path"].clone(), file["nlink"].clone())).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    image.assert_clean();
+}

@@ -102,6 +102,34 @@ fn removing_is_careful() {
 }
 
 #[test]
+fn no_directory_is_emptied_by_a_name_for_itself_or_its_parent() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["mkdir", "-p", image.path(), "/a/b"]);
+    for path in ["/a/..", "a/b/..", "/..", "/.", "./", "/a/.", "/a/./", "/a/b/../", "/"] {
+        refused(&args!["rm", "-r", image.path(), path], 1, if path == "/" { "stays" } else { "not removed" });
+        assert_eq!(done(&args!["find", image.path(), "/a"]).text(), "/a\n/a/b\n", "{path}");
+    }
+    image.assert_clean();
+}
+
+/// Blocks of 1 KiB have no room for the value: the file comes without it.
+#[test]
+fn an_attribute_without_room_is_left_out() {
+    let (scratch, image) = (Scratch::new(), FeatureSet::named("1k").make_sized(16 << 20));
+    let source = scratch.dir("source");
+    std::fs::write(source.join("f"), "data").unwrap();
+    for path in [&source, &source.join("f")] {
+        rustix::fs::setxattr(path, "user.large", &[7; 3000], rustix::fs::XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(path, "user.small", b"x", rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    let copied = json(&args!["put", image.path(), &source, "/t"]);
+    assert_eq!(copied["left_out"]["attributes"], 2, "{copied}");
+    assert_eq!(done(&args!["cat", image.path(), "/t/f"]).text(), "data");
+    assert!(debugfs::read(image.path(), "ea_list /t/f").contains("user.small"));
+    image.assert_clean();
+}
+
+#[test]
 fn what_can_only_be_read_is_not_changed() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     debugfs::write(image.path(), "feature read-only");

@@ -51,6 +51,25 @@ fn mkfs_overwrites_foreign_images_only_if_told() {
     }
 }
 
+/// An offset may be a slip: what lies around it is overwritten only if told, too.
+#[test]
+fn mkfs_overwrites_no_part_of_something_larger() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let table = Image::blank(16 << 20);
+    table.leave_unjudged("it holds a partition table");
+    partitioned(table.path());
+    for (disk, words) in [(&image, "ext4"), (&table, "partition table")] {
+        let before = disk.bytes();
+        let mut place = disk.path().as_os_str().to_owned();
+        place.push("@2M");
+        refused(&args!["mkfs", &place, "4M"], 1, words);
+        assert!(before == disk.bytes());
+    }
+    let mut partition = table.path().as_os_str().to_owned();
+    partition.push("@p1");
+    done(&args!["mkfs", &partition]);
+}
+
 #[test]
 fn mkfs_overwrites_what_tools_made_only_if_told() {
     let scratch = Scratch::new();

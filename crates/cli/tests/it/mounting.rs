@@ -1,7 +1,7 @@
 //! Real mounts through FUSE.
 
 use crate::args;
-use crate::program::{Server, await_that, done, extant, is_mount, json, refused};
+use crate::program::{EXTANT, Server, await_that, done, extant, is_mount, json, refused};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Manifest, Plan, Shape};
@@ -391,4 +391,32 @@ fn root_puts_files_into_reserved_blocks() {
     std::fs::write(&file, vec![7; len as usize]).unwrap();
     done(&args!["put", image.path(), &file, "/f"]);
     image.assert_clean();
+}
+
+/// Under a limit of memory a mount comes about, or ends with an error: its server never waits for itself. What is left of the
+/// mount of a server that could not end it is dead.
+#[test]
+fn a_mount_without_memory_ends() {
+    let image = FeatureSet::named("default").make();
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    let _left = Mounted(&dir);
+    for kib in [200_000, 300_000, 400_000, 600_000, 1_000_000] {
+        let line = format!("ulimit -v {kib}; exec timeout -s KILL 100 \"$0\" mount \"$1\" \"$2\"");
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", &line, EXTANT]).args([image.path(), &dir]).stdin(std::process::Stdio::null());
+        let ended = command.output().expect("bash");
+        assert_ne!(ended.status.code(), None, "{kib} KiB: it hangs");
+        assert_ne!(ended.status.code(), Some(137), "{kib} KiB: it hangs");
+        if ended.status.success() {
+            std::fs::write(dir.join(format!("{kib}")), "x").unwrap_or_else(|e| panic!("{kib} KiB: {e}"));
+            run("umount", &[&dir]).must_succeed();
+        } else if is_mount(&dir) {
+            let dead = std::fs::read_dir(&dir).expect_err("nobody serves it");
+            assert_eq!(dead.kind(), std::io::ErrorKind::NotConnected, "{kib} KiB: {dead}");
+            run("umount", &[&dir]).must_succeed();
+        }
+        await_that("the end of the mount", || !is_mount(&dir));
+        await_free(image.path());
+    }
 }

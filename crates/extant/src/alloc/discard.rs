@@ -174,7 +174,7 @@ impl Alloc {
         goes_on
     }
 
-    /// Discards everything that is queued, and waits for the slices that other threads discard.
+    /// Discards everything that is queued, unless the caller is interrupted, and waits for the slices that other threads discard.
     pub fn finish_discards(&self) {
         self.blocks.finish_discards();
         drop(self.blocks.discards.wait_for_slices());
@@ -271,7 +271,7 @@ impl Blocks {
     }
 
     fn finish_discards(&self) {
-        while self.discard_queued() {}
+        while check_interrupt().is_ok() && self.discard_queued() {}
     }
 
     /// Discards a slice of the queue and releases it. False if the queue is empty.

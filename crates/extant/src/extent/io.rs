@@ -36,7 +36,8 @@ impl<'a> Reader<'a> {
     }
 
     fn owner(&self) -> Owner<'a> {
-        Owner { geo: &self.st.geo, ino: self.inode.ino, seed: self.inode.seed }
+        let (st, inode) = (self.st, self.inode);
+        Owner { geo: &st.geo, zone: st.groups.zone(), ino: inode.ino, seed: inode.seed }
     }
 
     /// The root is verified once: what memory has afterwards is its own work.
@@ -123,8 +124,9 @@ impl Claims<'_> {
 
     /// One of them, to be booked.
     fn pop(&mut self) -> Option<Claim> {
-        self.shared = self.shared.saturating_sub(1);
-        self.list.pop()
+        let claim = self.list.pop();
+        self.shared = self.shared.min(self.list.len());
+        claim
     }
 }
 

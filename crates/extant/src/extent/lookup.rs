@@ -103,6 +103,7 @@ fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run
     while at < end {
         let (first, len) = indirect::lookup(nodes, at as u32, end - at)?;
         if let Some(first) = first {
+            nodes.check_data(first.into(), len)?;
             let len = len.min(pointers_per_block(st.geo.block_size).into()) as u32;
             return Ok(Some(Run { lblk: at as u32, len, pblk: BlockNr(first.into()), state: State::Written }));
         }

@@ -6,6 +6,7 @@
 use super::indirect::{Pointers, PointersMut};
 use super::io::{Reader, Writer};
 use super::tree::At;
+use super::verify::is_system;
 use crate::error::{Errno, Error, Result};
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
@@ -14,9 +15,10 @@ use extant_journal::Seal;
 use std::sync::Arc;
 
 impl Reader<'_> {
-    /// Verifies that data blocks are the file system's.
+    /// Verifies that data blocks are the device's, and none of them the file system's own.
     pub fn check_data(&self, first: u64, len: u64) -> Result<()> {
-        match self.st.geo.data_range_valid(BlockNr(first), len) {
+        let (st, ino) = (self.st, self.inode.ino);
+        match st.geo.data_range_valid(BlockNr(first), len) && !is_system(st.groups.zone(), ino, first, len) {
             true => Ok(()),
             false => Err(Corrupt::new("block map").field("block").found(first).at_inode(self.inode.ino).into()),
         }

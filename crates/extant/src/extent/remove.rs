@@ -8,6 +8,7 @@ use super::lookup;
 use super::owner::{Kind, charge, purpose};
 use super::tree;
 use crate::alloc::Purpose;
+use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
@@ -163,18 +164,23 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: &tree::Path, gone: &tree::
     free(st, nodes.h, inode, &freed)
 }
 
-/// Frees blocks that are unmapped already. What a damaged bitmap does not take stays marked as used; any other failure must
-/// not leave blocks that nothing owns.
+/// Frees blocks that are unmapped already. Blocks that a damaged bitmap does not take stay marked as used, which is noted;
+/// any other failure must not leave blocks that nothing owns.
 fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
     let freed = match purpose(st, inode) {
         Purpose::Data => st.alloc.free_data(h, runs),
         purpose => st.alloc.free_all(h, runs, purpose),
     };
-    freed.inspect_err(|e| {
-        if !matches!(e, Error::Corrupt(_)) {
-            st.give_up(e);
+    match freed {
+        Err(e @ Error::Corrupt(_)) => {
+            if st.remarks.tells(Remark::Damage) {
+                tracing::error!(ino = inode.ino.0, "freed blocks stay marked as used: {e}");
+            }
+            st.note_damage(&e);
+            Ok(())
         }
-    })
+        freed => freed.inspect_err(|e| st.give_up(e)),
+    }
 }
 
 /// The blocks that are free when `part` is unmapped: whole clusters of which no other block is mapped.

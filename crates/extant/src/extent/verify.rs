@@ -5,6 +5,7 @@
 //! compared each time, and nothing relies on the rest for more than sense.
 
 use super::tree::{Expect, LOGICAL_END};
+use crate::groups::Zone;
 use extant_format::Geometry;
 use extant_format::error::{Corrupt, Result};
 use extant_format::extent::{Leaf, MAX_DEPTH, Node, capacity, verify_extent_block};
@@ -17,6 +18,7 @@ const SPARE_ENTRIES: u16 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner<'a> {
     pub geo: &'a Geometry,
+    pub zone: &'a Zone,
     pub ino: InodeNr,
     /// Seed of the checksums of its blocks.
     pub seed: u32,
@@ -79,12 +81,14 @@ impl Owner<'_> {
         self.check_place(leaf.pblk, leaf.len.into())
     }
 
-    /// Superblocks and descriptors belong to no file but the one that reserves them.
+    /// The file system's own blocks belong to no file but the log, and the one that reserves descriptors.
     fn check_place(&self, pblk: u64, len: u64) -> Result<()> {
-        if self.ino == InodeNr::RESIZE || !self.touches_base(pblk, len) {
-            return Ok(());
+        let is_own =
+            self.ino != InodeNr::RESIZE && self.touches_base(pblk, len) || is_system(self.zone, self.ino, pblk, len);
+        match is_own {
+            false => Ok(()),
+            true => Err(Corrupt::new("extent").field("physical block").found(pblk)),
         }
-        Err(Corrupt::new("extent").field("physical block").found(pblk))
     }
 
     /// Whether the blocks touch the superblock or descriptors of a group.
@@ -101,6 +105,12 @@ impl Owner<'_> {
             [sb, base.descriptors, base.reserved].iter().any(overlaps)
         })
     }
+}
+
+/// Whether blocks of a file's map are bitmaps, inode tables, or another file's log.
+pub(super) fn is_system(zone: &Zone, ino: InodeNr, pblk: u64, len: u64) -> bool {
+    let blocks = pblk..pblk.saturating_add(len);
+    zone.holds_metadata(blocks.clone()) || ino != InodeNr::JOURNAL && zone.holds_log(blocks)
 }
 
 /// The node's keys lie in the range that its parent says; a child is not empty.
@@ -137,7 +147,8 @@ mod tests {
 
     fn check(leaves: &[Leaf], expect: Expect) -> &'static str {
         let geo = geometry(40_000, BLOCK as u32);
-        let owner = Owner { geo: &geo, ino: InodeNr(12), seed: 77 };
+        let (zone, geo) = (Zone::default(), &geo);
+        let owner = Owner { geo, zone: &zone, ino: InodeNr(12), seed: 77 };
         let mut block = vec![0; BLOCK];
         assert!(NodeMut::init(&mut block, 0).set_leaves(leaves));
         seal_extent_block(&mut block, 0, 77);
@@ -171,7 +182,8 @@ mod tests {
     #[test]
     fn a_wrong_seed_or_a_small_node_is_found() {
         let geo = geometry(40_000, BLOCK as u32);
-        let owner = Owner { geo: &geo, ino: InodeNr(12), seed: 78 };
+        let (zone, geo) = (Zone::default(), &geo);
+        let owner = Owner { geo, zone: &zone, ino: InodeNr(12), seed: 78 };
         let mut block = vec![0; BLOCK];
         assert!(NodeMut::init(&mut block, 1).set_indexes(&[Index { lblk: 0, child: 9000 }]));
         seal_extent_block(&mut block, 0, 77);

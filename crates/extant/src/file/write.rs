@@ -7,7 +7,7 @@
 
 use super::times::Note;
 use super::{batch, inline, limits, logged, map, space, times, zero};
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::extent::{self, State};
 use crate::inode::{Content, Cover, Inode, Place};
 use crate::store::Store;
@@ -36,8 +36,10 @@ pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Not
     in_chunks(st, offset, data, CHUNK, |at, part| {
         let done = match chunk(st, inode, at, part) {
             Err(e) if space::no_space(&e) => {
-                // Maps of what waits need less than was set aside for them, and what is written needs nothing any more.
-                batch::clean(st);
+                if e.is(Errno::NoSpc) {
+                    // Maps of pages that wait need less than was set aside for them, and written pages need nothing.
+                    batch::clean(st);
+                }
                 fitting(st, inode, at, part)?
             }
             done => done?,

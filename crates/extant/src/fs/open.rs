@@ -417,6 +417,7 @@ pub(super) fn build(
     let quota_files = boot::quota_files(&*dev, &geo, &sb);
     let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
     let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
+    let log_blocks = log.as_ref().map(Log::own_blocks).unwrap_or_default();
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
     config.deterministic = options.is_deterministic();
@@ -448,7 +449,7 @@ pub(super) fn build(
     };
     let vol = Arc::new(vol);
     check_groups(vol.geo.groups_count, options.memory)?;
-    let groups = Arc::new(Groups::open(vol.clone(), sb)?);
+    let groups = Arc::new(Groups::open(vol.clone(), sb)?.with_log(log_blocks));
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
     let quota = Quotas::new(vol.clone(), groups.clone(), quota_files);
     let file = orphan_file.map(|(ino, seed, blocks)| OrphanBlocks {

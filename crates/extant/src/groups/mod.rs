@@ -16,9 +16,11 @@ mod counts;
 mod freeze;
 mod load;
 mod sb;
+mod zone;
 
 pub use bitmaps::Bitmap;
 pub use counts::{Flex, less, more};
+pub use zone::Zone;
 
 use crate::error::{Error, Result};
 use crate::volume::Volume;
@@ -44,6 +46,7 @@ pub struct Groups {
     tables: Box<[u64]>,
     /// All bitmaps and inode tables of each flexible group lie within these blocks.
     metadata: Box<[Range<u64>]>,
+    zone: Zone,
     totals: Totals,
     /// Groups that are dirty in the running transaction.
     dirty: Sharded<Mutex<Vec<GroupNr>>>,
@@ -101,6 +104,7 @@ impl Groups {
         let descs = load::descriptors(&vol)?;
         let totals = Totals::new(&vol.geo, &descs);
         let metadata = hulls(&vol.geo, &descs);
+        let zone = Zone::new(&vol.geo, &descs);
         let tables = descs.iter().map(|desc| desc.inode_table).collect();
         let slot = |desc| {
             let slot = Mutex::new(Level::GroupDesc, Slot { desc, changed: Changed::default() });
@@ -109,7 +113,18 @@ impl Groups {
         let slots = descs.into_iter().map(slot).collect();
         let dirty = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
         let written_before = sb.kbytes_written();
-        Ok(Groups { vol, slots, tables, metadata, totals, dirty, sb: SuperState::new(sb), written_before })
+        Ok(Groups { vol, slots, tables, metadata, zone, totals, dirty, sb: SuperState::new(sb), written_before })
+    }
+
+    /// Adds the blocks of a log inside of the file system: ranges in order and apart from each other.
+    pub fn with_log(mut self, blocks: Vec<(u64, u64)>) -> Groups {
+        self.zone.log = blocks.into_iter().map(|(start, end)| start..end).collect();
+        self
+    }
+
+    /// Blocks of the file system's own.
+    pub fn zone(&self) -> &Zone {
+        &self.zone
     }
 
     /// Number of groups.

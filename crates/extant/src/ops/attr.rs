@@ -282,6 +282,7 @@ impl Operations {
     /// # Errors
     /// As [`Operations::set_attr`].
     pub fn change_mode(&self, node: &Node, change: impl Fn(u16, u32) -> u16) -> Result<()> {
+        self.own(node)?;
         let inode = &node.0;
         self.st().writable()?;
         self.with_space(|| {

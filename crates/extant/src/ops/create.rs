@@ -115,6 +115,7 @@ impl Operations {
             dir::check_key(dir)?;
             let _lock = dir.read_lock()?;
             dir.check_live()?;
+            check_dir_writable(dir)?;
             let st = self.st();
             let plan = self.plan(who, dir, mode, FileType::Regular)?;
             plan.owners(self)?;
@@ -280,14 +281,14 @@ impl Operations {
         Ok(inode)
     }
 
-    /// Attributes of a new whiteout: group, flags and project come from its directory, as with the kernel. A default ACL is not
-    /// inherited, since a whiteout has no permissions.
-    pub(super) fn plan_whiteout(&self, dir: &Inode) -> Plan {
+    /// Attributes of a new whiteout: it belongs to the caller; group, flags and project come from its directory, as with the
+    /// kernel. A default ACL is not inherited, since a whiteout has no permissions.
+    pub(super) fn plan_whiteout(&self, who: &Caller, dir: &Inode) -> Plan {
         let body = dir.body();
         Plan {
             mode: FileType::CharDevice.to_mode(),
-            uid: 0,
-            gid: if body.mode & SETGID != 0 { body.gid } else { 0 },
+            uid: who.uid,
+            gid: if body.mode & SETGID != 0 { body.gid } else { who.gid },
             flags: inherited(body.flags, FileType::CharDevice),
             projid: inherited_project(&body),
             acl: Vec::new(),

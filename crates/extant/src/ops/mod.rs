@@ -104,7 +104,7 @@ impl Operations {
         &self.vfs.st
     }
 
-    /// ESTALE once the file system is closed. Each operation asks this first.
+    /// ESTALE once the file system is closed. Operations ask this first, or [`Operations::own`].
     #[inline]
     pub(crate) fn alive(&self) -> Result<()> {
         self.st().alive()
@@ -296,12 +296,10 @@ impl Operations {
     /// panic the machine, so that policy stops changes, too).
     fn noticed<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(e @ Error::Corrupt(_)) = &done {
-            let st = self.st();
-            if st.remarks.tells(Remark::Damage) {
+            if self.st().remarks.tells(Remark::Damage) {
                 tracing::error!("{e}");
             }
-            st.groups.note(e);
-            st.obey_error_policy(e);
+            self.st().note_damage(e);
         }
         done
     }

@@ -411,10 +411,8 @@ impl Operations {
 
     /// Notes why a record stays, and obeys the error policy.
     fn keep_record(&self, why: &Error) {
-        let st = self.st();
         if matches!(why, Error::Corrupt(_) | Error::Io(_)) {
-            st.groups.note(why);
-            st.obey_error_policy(why);
+            self.st().note_damage(why);
         }
     }
 

@@ -1,6 +1,6 @@
 //! rename, with RENAME_NOREPLACE, RENAME_EXCHANGE and RENAME_WHITEOUT.
 
-use super::create::{MAX_DIR_LINKS, check_dir, check_dir_writable};
+use super::create::{Caller, MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::error::{Errno, Result};
@@ -38,8 +38,26 @@ struct Side<'a> {
 const MAX_DEPTH: u32 = 1 << 20;
 
 impl Operations {
-    /// Moves `name` of `dir` to `new_name` of `new_dir`.
+    /// Moves `name` of `dir` to `new_name` of `new_dir`. A whiteout belongs to root.
     pub fn rename(&self, dir: &Node, name: &[u8], new_dir: &Node, new_name: &[u8], flags: RenameFlags) -> Result<()> {
+        self.rename_by(&Caller::default(), (dir, name), (new_dir, new_name), flags)
+    }
+
+    /// As [`Operations::rename`]. A whiteout belongs to the caller, whose quota limits do not bind root.
+    pub fn rename_as(&self, who: &Caller, from: (&Node, &[u8]), to: (&Node, &[u8]), flags: RenameFlags) -> Result<()> {
+        match who.uid {
+            0 => self.without_limits(|| self.rename_by(who, from, to, flags)),
+            _ => self.rename_by(who, from, to, flags),
+        }
+    }
+
+    fn rename_by(
+        &self,
+        who: &Caller,
+        (dir, name): (&Node, &[u8]),
+        (new_dir, new_name): (&Node, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
         self.own(dir)?;
         self.own(new_dir)?;
         check_removable_name(name, Errno::Busy)?;
@@ -51,10 +69,10 @@ impl Operations {
         }
         let from = Side { dir: &dir.0, name };
         let to = Side { dir: &new_dir.0, name: new_name };
-        self.with_space(|| self.rename_once(&from, &to, flags))
+        self.with_space(|| self.rename_once(who, &from, &to, flags))
     }
 
-    fn rename_once(&self, from: &Side<'_>, to: &Side<'_>, flags: RenameFlags) -> Result<()> {
+    fn rename_once(&self, who: &Caller, from: &Side<'_>, to: &Side<'_>, flags: RenameFlags) -> Result<()> {
         self.st().writable()?;
         loop {
             let moved = self.child_inode(from.dir, from.name)?;
@@ -71,7 +89,7 @@ impl Operations {
             if !self.still_leads(from.dir, from.name, &moved)? || !self.still_same(to, target.as_ref())? {
                 continue;
             }
-            let freed = self.rename_locked(from, to, &moved, target.as_ref(), flags)?;
+            let freed = self.rename_locked(who, from, to, &moved, target.as_ref(), flags)?;
             drop((_dirs, _files, _rename));
             if let (true, Some(target)) = (freed, target) {
                 self.bury_or_free(&target);
@@ -127,6 +145,7 @@ impl Operations {
     /// Everything is locked. True if the replaced inode has no name left.
     fn rename_locked(
         &self,
+        who: &Caller,
         from: &Side<'_>,
         to: &Side<'_>,
         moved: &Arc<Inode>,
@@ -155,7 +174,7 @@ impl Operations {
             // Before anything is changed: it has a `..` to be changed.
             dir::parent(st, moved)?;
         }
-        let plan = flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(from.dir));
+        let plan = flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(who, from.dir));
         plan.as_ref().map_or(Ok(()), |plan| plan.owners(self))?;
         let mut h = st.start(self.rename_credits(to))?;
         // Before anything is changed: their slots can be read.

@@ -279,9 +279,11 @@ pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<boo
 fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
     // Values of a shared block are others' from now on, unless those have given it up meanwhile.
     let places = Places::read_to_change(st, inode, None)?;
-    if places.block.is_some() && !afford(h, 3 + 2 * st.alloc.credits(1))? {
+    if places.block.is_some() && !afford(h, 3 + 2 * st.alloc.credits(1) + st.owner_credits())? {
         return Ok(false);
     }
+    let values: i64 = places.in_block().iter().map(value::inodes_of).sum();
+    value::charge_inodes(st, h, inode, -values, false)?;
     block::remove(st, h, inode, &places)?;
     Ok(true)
 }

@@ -295,8 +295,7 @@ impl Values {
                     if st.remarks.tells(Remark::Value) {
                         tracing::error!(ino = owner.ino.0, "the inode of an attribute's value is left behind: {e}");
                     }
-                    st.groups.note(&e);
-                    st.obey_error_policy(&e);
+                    st.note_damage(&e);
                 }
                 Err(e) => return Err(e),
             }

@@ -226,3 +226,50 @@ fn checksums_find_damaged_leaves() {
     std::fs::write(file.path(), &image).unwrap();
     assert!(!e2fsck::check(file.path()).is_clean());
 }
+
+/// The blocks of an image that belong to the file system: bitmaps, the inode table, and the log.
+fn system_blocks(image: &Image) -> Vec<u64> {
+    let text = extant_testkit::tool::run("dumpe2fs", &[image.path().as_os_str().to_owned()]).text().to_owned();
+    let first = |line: &str, words: &str| {
+        let at = line.split_once(words)?.1;
+        at.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    };
+    let group = text.lines().skip_while(|line| !line.starts_with("Group 1:"));
+    let mut blocks: Vec<u64> = group
+        .flat_map(|line| ["Block bitmap at ", "Inode bitmap at ", "Inode table at "].map(|words| first(line, words)))
+        .flatten()
+        .take(3)
+        .collect();
+    // Inside of the table, too.
+    blocks.push(blocks[2] + 3);
+    let log = debugfs::read(image.path(), "blocks <8>");
+    blocks.extend(log.split_whitespace().filter_map(|nr| nr.parse::<u64>().ok()).step_by(200));
+    blocks
+}
+
+#[test]
+fn files_own_no_block_of_the_file_system() {
+    for (kind, pointer) in [("ext4", 5), ("ext3", 0)] {
+        let image = Image::mke2fs(32 << 20, &["-t", kind, "-b", "1024", "-O", "^resize_inode"]);
+        image.leave_unjudged("a file owns a block of the file system");
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let file = fs.create(&WHO, &fs.root().unwrap(), b"victim", 0o666, New::File).unwrap();
+        fs.write_direct(&file, 0, &[7; 1024], false).unwrap();
+        drop(file);
+        fs.unmount().unwrap();
+        let blocks = system_blocks(&image);
+        assert!(blocks.len() > 6, "{kind}: {blocks:?}");
+        for block in blocks {
+            debugfs::write(image.path(), &format!("set_inode_field /victim block[{pointer}] {block}"));
+            let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+            let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+            let file = fs.resolve("/victim", extant::Follow::No).unwrap();
+            let refused =
+                |error: extant::Error| assert!(matches!(error, extant::Error::Corrupt(_)), "{kind}, {block}: {error}");
+            refused(fs.read_direct(&file, 0, &mut [0; 1024]).unwrap_err());
+            refused(fs.write_direct(&file, 0, &[9; 1024], false).unwrap_err());
+            drop(file);
+            fs.crash();
+        }
+    }
+}

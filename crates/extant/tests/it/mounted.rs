@@ -121,6 +121,7 @@ fn nodes_of_another_file_system_are_refused() {
         fs.place_of(&foreign, 0, 1).err(),
         fs.check_write(&foreign).err(),
         fs.drop_privileges(&foreign, |_| false).err(),
+        fs.change_mode(&foreign, |mode, _| mode ^ 0o777).err(),
         fs.make_findable(&foreign).err(),
         fs.accessed(&foreign, extant::AccessTimes::Always).err(),
     ];

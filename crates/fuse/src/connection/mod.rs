@@ -56,13 +56,14 @@ pub fn teller(fuse: Arc<File>) -> Tell {
     })
 }
 
-/// Ends the connection when one of its threads ends early: nobody would serve that thread's requests. Only root may unmount it by
-/// force; else all threads end and close their descriptors, after which the kernel fails all requests.
+/// Ends the connection when one of its threads ends early, with requests that no other thread serves. Only root may unmount it by
+/// force; else the function has the other threads end, where they depend on this one, and close their descriptors, after which
+/// the kernel fails all requests.
 struct Abort<'a, F: Fn()>(&'a Path, &'a F);
 
 impl<F: Fn()> Drop for Abort<'_, F> {
     fn drop(&mut self) {
-        tracing::error!("a thread that serves {} ended early; the mount ends", self.0.display());
+        tracing::error!("a thread that serves {} ended early", self.0.display());
         if let Err(e) = umount2(self.0, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH) {
             tracing::error!("it cannot be unmounted: {e}");
         }
@@ -71,11 +72,11 @@ impl<F: Fn()> Drop for Abort<'_, F> {
 }
 
 /// Runs a thread's work; the mount ends if that fails, by `end_all` where it cannot be unmounted.
-pub fn needed(dir: &Path, end_all: &impl Fn(), work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn needed<T>(dir: &Path, end_all: &impl Fn(), work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let abort = Abort(dir, end_all);
-    work()?;
+    let done = work()?;
     std::mem::forget(abort);
-    Ok(())
+    Ok(done)
 }
 
 /// What a thread that serves has come to.

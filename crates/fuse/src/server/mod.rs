@@ -26,7 +26,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use work::caller;
+use work::{caller, whiteout_owner};
 
 /// The most that is copied at once.
 const COPY: u64 = 1 << 20;
@@ -233,10 +233,14 @@ impl Service for Server {
         self.guarded(|| self.ops.rmdir(&self.node(parent)?, name))
     }
 
-    fn rename(&self, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()> {
+    fn rename(&self, who: Who, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()> {
         self.guarded(|| {
             let flags = Rename::from_bits(flags).ok_or(Errno::Inval)?;
-            self.ops.rename(&self.node(from.0)?, from.1, &self.node(to.0)?, to.1, flags)
+            let (from, to) = ((&self.node(from.0)?, from.1), (&self.node(to.0)?, to.1));
+            match flags.contains(Rename::WHITEOUT) {
+                true => self.ops.rename_as(&whiteout_owner(who), from, to, flags),
+                false => self.ops.rename(from.0, from.1, to.0, to.1, flags),
+            }
         })
     }
 

@@ -1,9 +1,9 @@
 //! What requests have in common: inodes and entries for replies, making, changing, writing.
 
 use super::*;
-use crate::caller::is_member;
+use crate::caller::{UNTOLD, is_member, told_or_looked_up};
 use crate::convert::system_time;
-use extant::{SetAttr, TimeSet, Timestamp};
+use extant::{FileType, SetAttr, TimeSet, Timestamp};
 
 /// The attribute that an access ACL is kept in.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -17,6 +17,33 @@ const SEEK_HOLE: i32 = 4;
 
 /// Set-group-id in a mode.
 const SET_GROUP: u16 = 0o2000;
+
+/// Set-user-id in a mode.
+const SET_USER: u16 = 0o4000;
+
+/// Execution by the group in a mode.
+const GROUP_EXECUTES: u16 = 0o010;
+
+/// Whether a change of the file's owner by the caller takes a bit of its mode away.
+fn loses_set_id(who: Who, node: &Node) -> bool {
+    let attr = node.attr();
+    let is_kept = || attr.mode & GROUP_EXECUTES == 0 && is_member(who, attr.gid);
+    node.file_type() != FileType::Directory && (attr.mode & SET_USER != 0 || attr.mode & SET_GROUP != 0 && !is_kept())
+}
+
+/// Whether the caller may do what only the owner may.
+fn is_owner(who: Who, node: &Node) -> bool {
+    who.uid == node.attr().uid || is_capable(who, Capability::FileOwner)
+}
+
+/// The owner of a whiteout. On a mount that allows mapped ids a rename does not carry the ids of its sender.
+pub(super) fn whiteout_owner(who: Who) -> Caller {
+    let who = told_or_looked_up(who);
+    match who.uid {
+        UNTOLD => Caller::default(),
+        _ => Caller { uid: who.uid, gid: who.gid, umask: 0 },
+    }
+}
 
 /// Whether set-group-id of this group survives a change by the caller.
 fn keeps_group(who: Who, gid: u32) -> bool {
@@ -118,8 +145,12 @@ impl Server {
         let times = set.atime.is_some() || set.mtime.is_some();
         let others = set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
         set.kept = !others && Self::is_kept(&node, change);
-        // A chown that changes neither owner nor group names nothing.
-        let owner = set.uid.is_some() || set.gid.is_some() || !times && !others;
+        // A chown that changes neither owner nor group names nothing, so that the kernel has not asked whether the caller may.
+        let names_nothing = !times && !others;
+        if names_nothing && loses_set_id(who, &node) && !is_owner(who, &node) {
+            return Err(Errno::Perm.into());
+        }
+        let owner = set.uid.is_some() || set.gid.is_some() || names_nothing;
         if owner || set.size.is_some() && change.strip {
             self.drop_privileges(who, &node)?;
         }

@@ -224,7 +224,7 @@ fn attributes(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<u
 
 fn rename(service: &impl Service, from: INodeNo, to: u64, flags: u32, call: &Call<'_>) -> Answer<usize> {
     let (old, new) = call.names()?;
-    service.rename((from, old), (INodeNo(to), new), flags).map(|()| 0)
+    service.rename(call.who(), (from, old), (INodeNo(to), new), flags).map(|()| 0)
 }
 
 fn read(service: &impl Service, node: INodeNo, mut call: Call<'_>) -> Answer<usize> {

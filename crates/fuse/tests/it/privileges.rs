@@ -245,3 +245,62 @@ pub fn kept_times_of_a_sealed_file_arrive() {
         }
     });
 }
+
+/// A chown that names neither owner nor group takes set-id bits away, so only the owner may.
+#[test]
+pub fn a_chown_that_names_nothing_is_the_owners() {
+    same_as_kernel("default", |dir, notes| {
+        for (bits, person) in
+            [0o4755, 0o2755, 0o2745, 0o755].into_iter().flat_map(|bits| [USER, 65534].map(|person| (bits, person)))
+        {
+            let path = dir.join("f");
+            let _ = fs::remove_file(&path);
+            privileged(&path, bits);
+            std::os::unix::fs::chown(&path, Some(USER), Some(USER)).expect("chown");
+            set_mode(&path, bits).expect("chmod");
+            let done = as_user(person, person, || std::os::unix::fs::chown(&path, None, None));
+            notes.call(format!("{bits:o} by {person}"), done);
+            notes.call("mode", mode(&path));
+        }
+        by_all(dir, notes, "fowner", &["stat", "-c", "%a", "f"], || (), |_| ());
+    });
+}
+
+#[test]
+pub fn whiteouts_belong_to_their_maker() {
+    same_as_kernel("default", |dir, notes| {
+        for (bits, name) in [(0o777, "plain"), (0o2777, "group")] {
+            let below = dir.join(name);
+            fs::create_dir(&below).expect("mkdir");
+            std::os::unix::fs::chown(&below, Some(5), Some(6)).expect("chown");
+            set_mode(&below, bits).expect("chmod");
+            for person in [USER, 0] {
+                let made = as_user(person, person, || {
+                    let dir = File::open(&below)?;
+                    File::create(below.join("f"))?;
+                    let flags = rustix::fs::RenameFlags::WHITEOUT;
+                    Ok::<_, std::io::Error>(rustix::fs::renameat_with(&dir, "f", &dir, "moved", flags)?)
+                });
+                notes.call(format!("{name} by {person}"), made);
+                let meta = fs::symlink_metadata(below.join("f")).expect("a whiteout");
+                notes.value("owner", (meta.uid(), meta.gid(), meta.mode()));
+                let _ = fs::remove_file(below.join("moved"));
+                fs::remove_file(below.join("f")).expect("unlink");
+            }
+        }
+    });
+}
+
+#[test]
+pub fn an_immutable_directory_takes_no_file_without_a_name() {
+    same_as_kernel("default", |dir, notes| {
+        let sealed = dir.join("sealed");
+        fs::create_dir(&sealed).expect("mkdir");
+        for flags in [IFlags::empty(), IFlags::IMMUTABLE, IFlags::APPEND] {
+            set_flags(&sealed, flags).expect("flags");
+            let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+            notes.call("open", rustix::fs::open(&sealed, flags, rustix::fs::Mode::from_raw_mode(0o600)).map(drop));
+        }
+        set_flags(&sealed, IFlags::empty()).expect("flags");
+    });
+}

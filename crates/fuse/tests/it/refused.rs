@@ -138,7 +138,7 @@ impl Service for Odd {
         Ok(())
     }
 
-    fn rename(&self, _from: (INodeNo, &[u8]), _to: (INodeNo, &[u8]), _flags: u32) -> Answer<()> {
+    fn rename(&self, _who: Who, _from: (INodeNo, &[u8]), _to: (INodeNo, &[u8]), _flags: u32) -> Answer<()> {
         Ok(())
     }
 

@@ -214,6 +214,38 @@ fn long_scans_end_when_the_caller_is_interrupted() {
     fs.unmount().expect("unmount");
 }
 
+#[test]
+fn an_interrupted_rename_has_changed_nothing() {
+    let seed = seed("no_dir_index");
+    let fs = open(&seed.bytes);
+    let dir = fs.create(&WHO, &fs.root().expect("root"), b"large", 0o755, New::Dir).expect("mkdir");
+    let file = node(&fs, "/dir/linked");
+    let long = |n: u32| format!("{n:0>250}").into_bytes();
+    (0..6000).for_each(|n| fs.link(&file, &dir, &long(n)).expect("link"));
+    let last = fs.create(&WHO, &dir, b"last", 0o644, New::File).expect("create");
+    let is_there = |name: &[u8]| fs.lookup(&dir, name).is_ok_and(|found| found.ino() == last.ino());
+    let (mut interrupted, mut done) = (0, 0);
+    for nth in (0..2000).step_by(37) {
+        for (new, flags) in [(&b"new"[..], RenameFlags::empty()), (&long(3), RenameFlags::EXCHANGE)] {
+            let asked = AtomicU64::new(0);
+            let before = set_interrupt(Some(Arc::new(move || asked.fetch_add(1, Ordering::Relaxed) == nth)));
+            let renamed = fs.rename(&dir, b"last", &dir, new, flags);
+            set_interrupt(before);
+            let is_old = renamed.as_ref().is_err_and(|e| e.is(Errno::Intr));
+            assert_eq!((is_there(b"last"), is_there(new)), (is_old, renamed.is_ok()), "{nth}: {renamed:?}");
+            if renamed.is_ok() {
+                fs.rename(&dir, new, &dir, b"last", flags).expect("back");
+                done += 1;
+            } else {
+                interrupted += 1;
+            }
+        }
+    }
+    assert!(interrupted > 0 && done > 0, "{interrupted} interrupted, {done} done");
+    drop((last, dir, file));
+    fs.unmount().expect("unmount");
+}
+
 /// An image with 64 KiB blocks that has a file with a large value in an inode of its own: the image, the file, the value.
 fn with_a_large_value() -> (Seed, u32, u32) {
     let image = Image::mke2fs(48 << 20, &["-t", "ext4", "-b", "65536", "-O", "ea_inode"]);

@@ -114,7 +114,7 @@ impl Log {
 
     /// The file system's blocks that are the log's own, as sorted and disjoint ranges from the first to before the
     /// last.
-    pub(crate) fn own_blocks(&self) -> Vec<(u64, u64)> {
+    pub fn own_blocks(&self) -> Vec<(u64, u64)> {
         if self.place == LogPlace::External {
             return Vec::new();
         }

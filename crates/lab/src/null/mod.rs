@@ -111,7 +111,7 @@ impl Service for NullServer {
         self.tree.remove(parent.0, name)
     }
 
-    fn rename(&self, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), _flags: u32) -> Answer<()> {
+    fn rename(&self, _who: Who, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), _flags: u32) -> Answer<()> {
         self.tree.rename(from.0.0, from.1, to.0.0, to.1)
     }
 

@@ -708,3 +708,28 @@ fn an_owner_without_a_record_costs_its_own_counting() {
     assert_eq!(fs.quota(QuotaKind::User, 5).expect("kept").inodes, 3);
     fs.unmount().expect("unmount");
 }
+
+/// Two files of the kernel's that share an attribute block with values in inodes: each owner pays for the values, and gets it
+/// back with its file.
+#[test]
+fn owners_of_shared_values_are_repaid() {
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "1024", "-O", "ea_inode"]);
+    let mount = extant_testkit::kernel::Mount::new(image.path(), "");
+    for name in ["a", "b"] {
+        let file = std::fs::File::create(mount.join(name)).expect("create");
+        for attribute in ["user.one", "user.two"] {
+            rustix::fs::fsetxattr(&file, attribute, &[5; 5000], rustix::fs::XattrFlags::empty()).expect("a value");
+        }
+        std::os::unix::fs::fchown(&file, Some(7), Some(7)).expect("chown");
+    }
+    mount.unmount();
+    // This counts what is there.
+    extant_testkit::tool::run("tune2fs", &["-O".as_ref(), "quota".as_ref(), image.path().as_os_str()]).must_succeed();
+    let fs = open(&image);
+    let before = fs.quota(QuotaKind::User, 7).expect("quota").inodes;
+    assert!(before >= 4, "{before}");
+    fs.unlink(&fs.root().expect("root"), b"a").expect("unlink");
+    fs.sync().expect("sync");
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
