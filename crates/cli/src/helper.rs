@@ -9,12 +9,13 @@
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
-use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, serve, spawn, table};
+use crate::mounting::table::{self, HeldMount};
+use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, spawn};
 use extant::device::{image_spec, is_write_protected};
-use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -23,9 +24,6 @@ const NOT_MOUNTED: u8 = 32;
 
 /// Exit code of wrong usage.
 const USAGE: u8 = 1;
-
-/// The types by which mounts of this program show.
-const OWN_TYPES: [&[u8]; 4] = [b"extant", b"ext4", b"ext3", b"ext2"];
 
 /// A helper by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,8 +159,8 @@ fn mount(call: &Call, subtype: String) -> Result {
             Remounted::OpenedForReading => anew::mount(&plan, &call.options, &Context::helper(call.verbose)),
         };
     }
-    if let Some(there) = table::served(&plan.image).into_iter().find(is_alive) {
-        return mount_again(&plan, &there.dir);
+    if let Some(there) = shown_already(&plan) {
+        return show_again(&there, &plan).at(plan.dir.display());
     }
     spawn::start(&plan, &call.options, &Context::helper(call.verbose))?;
     if !asks_read_only(&call.options) && is_write_protected(&image_spec(&plan.image).path) {
@@ -178,25 +176,26 @@ fn asks_read_only(lists: &[String]) -> bool {
     words.find(|word| matches!(*word, "ro" | "rw")) == Some("ro")
 }
 
-/// Whether the whole file system shows there, and its server still answers.
-fn is_alive(mount: &table::Mount) -> bool {
-    mount.whole && std::fs::metadata(&mount.dir).is_ok()
+/// A mount of the whole image with a live server. [`table`] tells why its source can be believed.
+fn shown_already(plan: &Plan) -> Option<HeldMount> {
+    let there = table::served(&plan.image, &plan.subtype).into_iter().filter(|mount| mount.whole);
+    let mut held = there.filter_map(|there| HeldMount::of(&there.dir).ok().filter(|held| *held.mount() == there));
+    held.find(HeldMount::answers)
 }
 
 /// Shows a file system that is mounted at a second place, as the kernel does for a device that is mounted twice.
-fn mount_again(plan: &Plan, there: &Path) -> Result {
-    show_again(there, &plan.dir).at(plan.dir.display())?;
-    serve::change_flags(plan).at(plan.dir.display())
-}
-
+///
 /// What is mounted at one of the two places later does not show at the other: so the second is no copy of the first, which may be shared,
-/// but of a copy that is not.
-fn show_again(there: &Path, dir: &Path) -> std::io::Result<()> {
-    let between = std::env::temp_dir().join(format!("extant-mount-{}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&between)?;
-    let shown = rustix::mount::mount_bind(there, &between).and_then(|()| {
+/// but of a copy that is not. That copy has its flags before it shows at the second place, and has the
+/// protection of the first.
+fn show_again(there: &HeldMount, plan: &Plan) -> io::Result<()> {
+    // Private to this user, with a name that nobody can guess.
+    let between = nix::unistd::mkdtemp(&std::env::temp_dir().join("extant-mount-XXXXXX"))?;
+    let flags = plan.options.mount_flags() | there.mount().protection;
+    let shown = rustix::mount::mount_bind(there.path(), &between).and_then(|()| {
         let shown = rustix::mount::mount_change(&between, MountPropagationFlags::PRIVATE)
-            .and_then(|()| rustix::mount::mount_bind(&between, dir));
+            .and_then(|()| rustix::mount::mount_remount(&between, MountFlags::BIND | flags, ""))
+            .and_then(|()| rustix::mount::mount_bind(&between, &plan.dir));
         shown.and(rustix::mount::unmount(&between, UnmountFlags::DETACH))
     });
     std::fs::remove_dir(&between)?;
@@ -207,30 +206,23 @@ fn unmount(call: &Call, subtype: &str) -> Result {
     let [place] = call.places.as_slice() else {
         return Err(Failure::new("an unmount helper takes a directory"));
     };
-    let source = mount_at(place).filter(|mount| is_own(&mount.fstype, subtype)).map(|mount| mount.source);
+    let source = mount_at(place, subtype).map(|mount| mount.source);
     let status = Command::new("umount").arg("-i").args(&call.flags).arg(place).status().at("umount")?;
     if !status.success() {
         return Err(Failure::new(format_args!("{}: umount failed", place.display())));
     }
     match source {
-        Some(source) if !call.lazy => anew::await_server(&source),
+        Some(source) if !call.lazy => anew::await_server(&source, subtype),
         _ => Ok(()),
     }
 }
 
-/// The newest mount at a place, or of an image.
-fn mount_at(place: &Path) -> Option<table::Mount> {
+/// The newest mount at a place, if it is ours; else our newest mount of an image.
+fn mount_at(place: &Path, subtype: &str) -> Option<table::Mount> {
     let dir = place.canonicalize().unwrap_or_else(|_| place.into());
-    table::mounts().into_iter().rev().find(|mount| mount.dir == dir || mount.source == place)
-}
-
-/// Whether a mount of this type is one of this program's, for a helper that was called for `subtype`.
-fn is_own(fstype: &[u8], subtype: &str) -> bool {
-    let shown = [&b"fuse."[..], b"fuseblk."].iter().find_map(|class| fstype.strip_prefix(*class));
-    match shown {
-        Some(shown) => shown == subtype.as_bytes() || OWN_TYPES.contains(&shown),
-        None => false,
-    }
+    let is_ours = |mount: &table::Mount| mount.is_ours(subtype);
+    let mut newest = table::mounts().into_iter().rev();
+    newest.find(|mount| mount.dir == dir || mount.source == place && is_ours(mount)).filter(is_ours)
 }
 
 #[cfg(test)]
@@ -248,14 +240,6 @@ mod tests {
         assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
         assert_eq!(of("/usr/bin/extant"), None);
         assert_eq!(of("extant.old"), None);
-    }
-
-    #[test]
-    fn mounts_of_other_servers_are_not_waited_for() {
-        assert!(is_own(b"fuse.extant", "extant") && is_own(b"fuse.extant", "fuse") && is_own(b"fuse.ext4", "fuse"));
-        assert!(is_own(b"fuse.other", "other") && is_own(b"fuseblk.extant", "extant"));
-        assert!(!is_own(b"fuse.sshfs", "fuse") && !is_own(b"fuse.other", "extant"));
-        assert!(!is_own(b"fuse", "fuse") && !is_own(b"ext4", "ext4"));
     }
 
     #[test]

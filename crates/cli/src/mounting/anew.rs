@@ -29,13 +29,13 @@ pub fn mount(plan: &Plan, lists: &[String], context: &Context) -> Result {
     if is_write_protected(&image_spec(&plan.image).path) {
         return refused("is write-protected");
     }
-    if table::served(&plan.image).len() != 1 {
+    if table::served(&plan.image, &plan.subtype).len() != 1 {
         return refused("is mounted at other places, too");
     }
-    if rustix::mount::unmount(&plan.dir, UnmountFlags::empty()).is_err() {
+    if rustix::mount::unmount(&plan.dir, UnmountFlags::NOFOLLOW).is_err() {
         return refused("is in use");
     }
-    await_server(&plan.image)?;
+    await_server(&plan.image, &plan.subtype)?;
     let mut plan = plan.clone();
     plan.options.remount = false;
     let mut lists: Vec<String> = lists.iter().map(|list| without_remount(list)).collect();
@@ -51,7 +51,7 @@ fn without_remount(list: &str) -> String {
 }
 
 /// Waits until the server has let go of the image: then everything is written. If somebody has mounted the image meanwhile, it has.
-pub fn await_server(source: &Path) -> Result {
+pub fn await_server(source: &Path, subtype: &str) -> Result {
     let spec = image_spec(source);
     if !spec.path.exists() {
         return Ok(());
@@ -61,7 +61,7 @@ pub fn await_server(source: &Path) -> Result {
     loop {
         match options.open() {
             Err(e) if e.kind() == ErrorKind::ResourceBusy && begin.elapsed() < PATIENCE => {
-                if !table::served(source).is_empty() {
+                if !table::served(source, subtype).is_empty() {
                     return Ok(());
                 }
                 sleep(LOOK);

@@ -13,6 +13,7 @@ use options::Options;
 use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use table::HeldMount;
 
 /// How long a mount waits for an image in use. One that is mounted is waited for only where that was asked for; else it is the
 /// last server that is to finish, since `umount` returns before that has written everything.
@@ -60,17 +61,27 @@ pub enum Remounted {
 
 /// Changes the options of a mount that is there. The server is not told: what the kernel refuses does not reach it, and before a
 /// mount becomes read-only everything is made durable. An image that was opened for reading stays so.
+///
+/// # Errors
+/// `dir` is no mount of this program by the user of this process: else the flags would be taken off a
+/// mount with set-user-id programs of its server; those of mount(2).
 pub fn remount(plan: &Plan) -> Result<Remounted> {
     let dir = plan.dir.display();
+    let held = HeldMount::of(&plan.dir).at(&dir)?;
+    if !held.mount().is_ours(&plan.subtype) {
+        return Err(Failure::new(format_args!(
+            "{dir}: cannot remount it: another user, or another program, made this mount; unmount it and mount the image"
+        )));
+    }
     if !plan.options.read_only
-        && let Err(e) = extant_fuse::control::set(&plan.dir, READ_ONLY, 0)
+        && let Err(e) = extant_fuse::control::set(&held.path(), READ_ONLY, 0)
         && e.raw_os_error() == Some(Errno::ROFS.raw_os_error())
     {
         return Ok(Remounted::OpenedForReading);
     }
-    rustix::mount::mount_remount(&plan.dir, plan.options.mount_flags(), "").at(dir)?;
+    rustix::mount::mount_remount(held.path(), plan.options.mount_flags(), "").at(plan.dir.display())?;
     if plan.options.read_only {
-        let root = std::fs::File::open(&plan.dir).at(plan.dir.display())?;
+        let root = std::fs::File::open(held.path()).at(plan.dir.display())?;
         root.sync_all().at(plan.dir.display())?;
     }
     Ok(Remounted::Done)

@@ -1,7 +1,8 @@
 //! Serving a mounted image, from opening it to its clean end.
 
 use super::announce::Audience;
-use super::{Patience, Plan, table};
+use super::table::{self, HeldMount};
+use super::{Patience, Plan};
 use crate::failure::{At, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::log::{Log, Sink};
@@ -208,11 +209,11 @@ fn may_wait(plan: &Plan, begin: Instant) -> bool {
         Patience::Short => Duration::from_secs(10),
         Patience::Helper => Duration::from_secs(60),
     };
-    begin.elapsed() < limit && table::served(&plan.image).is_empty()
+    begin.elapsed() < limit && table::served(&plan.image, &plan.subtype).is_empty()
 }
 
 fn refused(plan: &Plan, error: &Error) -> Failure {
-    if let (Error::Io(e), Some(there)) = (error, table::served(&plan.image).first())
+    if let (Error::Io(e), Some(there)) = (error, table::served(&plan.image, &plan.subtype).first())
         && e.kind() == ErrorKind::ResourceBusy
     {
         let (image, dir) = (plan.image.display(), there.dir.display());
@@ -265,8 +266,13 @@ fn fuse_options(plan: &Plan) -> MountOptions {
 }
 
 /// Sets flags of the mount that cannot be given when a FUSE file system is mounted.
-pub fn change_flags(plan: &Plan) -> io::Result<()> {
-    Ok(rustix::mount::mount_remount(&plan.dir, MountFlags::BIND | plan.options.mount_flags(), "")?)
+fn change_flags(plan: &Plan) -> io::Result<()> {
+    let held = HeldMount::of(&plan.dir)?;
+    // A user that may write to the mounted directory can mount a server of their own over it at once.
+    if !held.mount().is_ours(&plan.subtype) {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "another mount is there, too"));
+    }
+    Ok(rustix::mount::mount_remount(held.path(), MountFlags::BIND | plan.options.mount_flags(), "")?)
 }
 
 /// Unmounts at the first signal; commits and ends at the second; ends at the third.

@@ -1,20 +1,106 @@
 //! The table of mounts as the kernel shows it.
+//!
+//! # Trust
+//! Every user may mount a FUSE server of their own with fusermount3(1) and chooses the source and the
+//! subtype that the table shows, so that neither tells which program serves a mount, or which image.
+//! Only the kernel writes `user_id=`, the user that made the mount: fusermount3 passes the id of its
+//! caller, and no other means make a mount in this namespace without privileges. So a mount is this
+//! program's only if the user of this process made it ([`Mount::is_ours`]); of root's mounts, root
+//! chose the source. The number is relative to the user namespace of the mount. Mounts of another
+//! user namespace do not propagate to this mount namespace.
 
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::mount::MountFlags;
+use rustix::process::geteuid;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+/// Subtypes by which mounts of this program show.
+const OWN_TYPES: [&[u8]; 4] = [b"extant", b"ext4", b"ext3", b"ext2"];
+
+/// Flags that protect the machine from the files of a mount.
+const PROTECTION: [(&[u8], MountFlags); 2] = [(b"nosuid", MountFlags::NOSUID), (b"nodev", MountFlags::NODEV)];
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// Number of the mount in this namespace.
+    id: u64,
     /// Where.
     pub dir: PathBuf,
+    /// `nosuid` and `nodev`, as far as the mount has them.
+    pub protection: MountFlags,
     /// Type, as `fuse.extant`.
-    pub fstype: Vec<u8>,
+    fstype: Vec<u8>,
     /// What.
     pub source: PathBuf,
     /// It shows the file system's root, not a directory of it.
     pub whole: bool,
+    /// The user that made a FUSE mount.
+    user: Option<u32>,
+}
+
+impl Mount {
+    /// Whether the user of this process made the mount by this program, perhaps as a helper for
+    /// `subtype`. The fields of any other mount must not be believed.
+    pub fn is_ours(&self, subtype: &str) -> bool {
+        self.user == Some(geteuid().as_raw()) && is_own_type(&self.fstype, subtype)
+    }
+}
+
+fn is_own_type(fstype: &[u8], subtype: &str) -> bool {
+    let shown = [&b"fuse."[..], b"fuseblk."].iter().find_map(|class| fstype.strip_prefix(*class));
+    shown.is_some_and(|shown| shown == subtype.as_bytes() || OWN_TYPES.contains(&shown))
+}
+
+/// A mount held by a descriptor of its root. A path may lead to another mount each time it is used:
+/// users can rename directories above a mount, and mount over a directory that they may write to.
+#[derive(Debug)]
+pub struct HeldMount {
+    root: File,
+    mount: Mount,
+}
+
+impl HeldMount {
+    /// Holds the topmost mount at `dir`, without a question to its server. `dir` must be absolute
+    /// and free of symlinks.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `dir` is no mount point; those of open(2).
+    pub fn of(dir: &Path) -> io::Result<HeldMount> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = File::from(openat(CWD, dir, flags, Mode::empty())?);
+        let id = mount_id(&root)?;
+        let mount = mounts().into_iter().find(|mount| mount.id == id && mount.dir == dir);
+        let mount = mount.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a mount point"))?;
+        Ok(HeldMount { root, mount })
+    }
+
+    /// Its line of the table.
+    pub fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
+    /// A path that leads to the root of this mount and to nothing else.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
+    }
+
+    /// Whether its server still answers.
+    pub fn answers(&self) -> bool {
+        self.root.metadata().is_ok()
+    }
+}
+
+/// Number of the mount on which a file is open.
+fn mount_id(file: &File) -> io::Result<u64> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::Error::other("/proc/self/fdinfo tells no number of the mount"))
 }
 
 /// All mounts of this process's namespace, oldest first; none if the table cannot be read.
@@ -23,20 +109,35 @@ pub fn mounts() -> Vec<Mount> {
     table.split(|b| *b == b'\n').filter_map(parse).collect()
 }
 
-/// The mounts that a FUSE server has made of `source`.
-pub fn served(source: &Path) -> Vec<Mount> {
-    let all = mounts().into_iter();
-    all.filter(|m| m.source == source && m.fstype.starts_with(b"fuse")).collect()
+/// The mounts of `source` that are ours.
+pub fn served(source: &Path, subtype: &str) -> Vec<Mount> {
+    mounts().into_iter().filter(|mount| mount.source == source && mount.is_ours(subtype)).collect()
 }
 
 /// `id parent major:minor root dir options … - type source superoptions`
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
-    let root = fields.nth(3)?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let root = fields.nth(2)?;
     let dir = path(fields.next()?);
+    let protection = protection(fields.next()?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let fstype = rest.next()?.to_vec();
-    Some(Mount { dir, fstype, source: path(rest.next()?), whole: root == b"/" })
+    let source = path(rest.next()?);
+    let user = user(rest.next().unwrap_or_default());
+    Some(Mount { id, dir, protection, fstype, source, whole: root == b"/", user })
+}
+
+fn protection(options: &[u8]) -> MountFlags {
+    let has = |name: &[u8]| options.split(|b| *b == b',').any(|option| option == name);
+    PROTECTION.iter().filter(|(name, _)| has(name)).map(|(_, flag)| *flag).collect()
+}
+
+/// The value of `user_id=`, if it stands there once: a security module, too, writes options.
+fn user(options: &[u8]) -> Option<u32> {
+    let mut values = options.split(|b| *b == b',').filter_map(|option| option.strip_prefix(b"user_id="));
+    let value = values.next().filter(|_| values.next().is_none())?;
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// Spaces and the like stand as three octal digits after a backslash.
@@ -61,13 +162,41 @@ mod tests {
 
     #[test]
     fn lines_are_taken_apart() {
-        let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid shared:1 - fuse.extant /tmp/x\\134y.img rw,user_id=0";
+        let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid shared:1 - fuse.extant /tmp/x\\134y.img rw,user_id=7";
         let mount = parse(line).unwrap();
+        assert_eq!((mount.id, mount.user), (36, Some(7)));
         assert_eq!(mount.dir, Path::new("/mnt/a b"));
+        assert_eq!(mount.protection, MountFlags::NOSUID);
         assert_eq!(mount.fstype, b"fuse.extant");
         assert_eq!(mount.source, Path::new("/tmp/x\\y.img"));
         assert!(mount.whole);
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:52 / /mnt rw"), None);
+    }
+
+    #[test]
+    fn only_mounts_of_the_same_user_and_program_are_ours() {
+        let own = geteuid().as_raw();
+        let is_ours = |fstype: &str, options: &str, subtype: &str| {
+            parse(format!("36 35 0:52 / /mnt rw - {fstype} /x.img {options}").as_bytes()).unwrap().is_ours(subtype)
+        };
+        let mine = format!("rw,user_id={own},group_id=0");
+        assert!(is_ours("fuse.extant", &mine, "extant") && is_ours("fuse.extant", &mine, "fuse"));
+        assert!(is_ours("fuse.ext4", &mine, "fuse") && is_ours("fuseblk.extant", &mine, "extant"));
+        assert!(is_ours("fuse.other", &mine, "other"));
+        assert!(!is_ours("fuse.sshfs", &mine, "fuse") && !is_ours("fuse.other", &mine, "extant"));
+        assert!(!is_ours("fuse", &mine, "fuse") && !is_ours("ext4", &mine, "ext4"));
+        let foreign = format!("rw,user_id={}", own + 1);
+        for options in [&foreign, "rw", "", "rw,user_id=", &format!("rw,user_id={},{mine}", own + 1)] {
+            assert!(!is_ours("fuse.extant", options, "extant"), "{options}");
+        }
+    }
+
+    #[test]
+    fn only_mount_points_are_held() {
+        let held = HeldMount::of(Path::new("/proc")).unwrap();
+        assert_eq!((held.mount().fstype.as_slice(), held.mount().user), (&b"proc"[..], None));
+        assert!(held.answers() && held.path().join("self").exists());
+        assert_eq!(HeldMount::of(Path::new("/proc/self/fd")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -172,6 +172,23 @@ fn an_image_shows_at_two_places() {
     image.assert_clean();
 }
 
+/// Files that must not be trusted at the first place must not be trusted at the second.
+#[test]
+fn a_second_place_has_the_protection_of_the_first() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let (first, second) = (names.0.dir("first"), names.0.dir("second"));
+    names.call("mount.fuse.extant", &args![image.path(), &first, "-o", "rw,nosuid,nodev"]).must_succeed();
+    names.call("mount.fuse.extant", &args![image.path(), &second, "-o", "rw,noexec"]).must_succeed();
+    let shown = options_of(&second, "VFS-OPTIONS");
+    names.call("umount.fuse.extant", &args![&second]).must_succeed();
+    names.call("umount.fuse.extant", &args![&first]).must_succeed();
+    for word in ["nosuid", "nodev", "noexec"] {
+        assert!(shown.split(',').any(|w| w == word), "{word} in {shown}");
+    }
+    image.assert_clean();
+}
+
 #[test]
 fn what_is_mounted_below_one_of_two_places_does_not_show_at_the_other() {
     let names = Names::new();

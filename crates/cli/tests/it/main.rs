@@ -6,6 +6,7 @@ mod damaged;
 mod editing;
 mod foreign;
 mod helpers;
+mod impostors;
 mod mounting;
 mod program;
 mod reading;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
 /// A user and a group without any privilege.
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// Who may use `/dev/fuse`. Distributions let everybody.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ enum Fuse {
 }
 
 /// A directory of the user's own, with a copy of the program, which may lie where only root gets to.
-fn home() -> Scratch {
+pub fn home() -> Scratch {
     let scratch = Scratch::new();
     std::fs::copy(EXTANT, scratch.join("extant")).unwrap();
     belongs_to_user(scratch.path());
