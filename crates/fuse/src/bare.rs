@@ -1,6 +1,6 @@
 //! What makes a mount of ours, for servers of other kinds: measurements compare on the same transport and the same terms.
 
-pub use crate::service::{Answer, Change, Data, Entry, Listed, Old, Service, Tell, Wants, Who};
+pub use crate::service::{Answer, Change, Data, Entry, HowWritten, Listed, Old, Service, Tell, Wants, Who};
 
 use crate::mount::{self, MountOptions};
 use std::io;

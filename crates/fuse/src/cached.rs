@@ -10,15 +10,26 @@
 //!
 //! It also accepts writes without asking for room, for ever if nobody stops it. Once it could not write what it had accepted, it is told
 //! that the attributes are old: then it asks for them before each write to an open file, and the answer is the error.
+//!
+//! # Append-only files
+//! Descriptors that are opened while a file is append-only have no pages, so that each write is
+//! judged. Pages belong to older ones. Any content may come from those that were opened without
+//! O_APPEND; from others none before the size that the file had when it became append-only. The
+//! parts of a large direct write may overtake each other: a part that came too early leaves a gap
+//! for the others.
 
 use extant::Errno;
 use fuser::INodeNo;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 const SHARDS: usize = 16;
+
+/// The most gaps that are known of a file: the kernel has fewer requests under way.
+const GAPS: usize = 128;
 
 /// How far the kernel's time of a write may be behind the clock.
 const CLOCKS: Duration = Duration::from_secs(2);
@@ -27,6 +38,12 @@ const CLOCKS: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Written {
     opens: u64,
+    /// Of these, without O_APPEND.
+    plain: u64,
+    /// The size when the file became append-only.
+    floor: Option<u64>,
+    /// What appends that came too early left free.
+    gaps: Vec<Range<u64>>,
     /// Since when.
     since: SystemTime,
     /// Blocks of 512 bytes that the kernel believes it to have, if that is known.
@@ -53,12 +70,15 @@ pub struct Writers {
     wrong: Mutex<HashSet<u64>>,
     any_wrong: AtomicBool,
     shards: [Mutex<HashMap<u64, Written>>; SHARDS],
+    /// Held while a write to an append-only file is judged and done.
+    judging: [Mutex<()>; SHARDS],
 }
 
 impl Default for Writers {
     fn default() -> Self {
         let (without_pages, wrong, any_wrong) = Default::default();
-        Writers { without_pages, wrong, any_wrong, shards: std::array::from_fn(|_| Mutex::default()) }
+        let shards = std::array::from_fn(|_| Mutex::default());
+        Writers { without_pages, wrong, any_wrong, shards, judging: Default::default() }
     }
 }
 
@@ -67,22 +87,47 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Written {
+    fn new() -> Written {
+        Written {
+            opens: 0,
+            plain: 0,
+            floor: None,
+            gaps: Vec::new(),
+            since: SystemTime::now(),
+            told: None,
+            refused: None,
+            no_pages: false,
+        }
+    }
+
+    /// No gap is in `range` any more.
+    fn close_gaps(&mut self, range: &Range<u64>) {
+        let parts = |gap: Range<u64>| [gap.start..gap.end.min(range.start), gap.start.max(range.end)..gap.end];
+        self.gaps =
+            std::mem::take(&mut self.gaps).into_iter().flat_map(parts).filter(|part| !part.is_empty()).collect();
+    }
+}
+
 impl Writers {
     fn shard(&self, ino: INodeNo) -> MutexGuard<'_, HashMap<u64, Written>> {
         lock(&self.shards[ino.0 as usize % SHARDS])
     }
 
     /// Opened for writing.
-    pub fn open(&self, ino: INodeNo) {
-        let new = || Written { opens: 0, since: SystemTime::now(), told: None, refused: None, no_pages: false };
-        self.shard(ino).entry(ino.0).or_insert_with(new).opens += 1;
+    pub fn open(&self, ino: INodeNo, to_append: bool) {
+        let mut shard = self.shard(ino);
+        let written = shard.entry(ino.0).or_insert_with(Written::new);
+        written.opens += 1;
+        written.plain += u64::from(!to_append);
     }
 
-    /// Closed by one who could write. True if that was the last.
-    pub fn close(&self, ino: INodeNo) -> bool {
+    /// Closed by one who could write, and had opened it like this. True if that was the last.
+    pub fn close(&self, ino: INodeNo, to_append: bool) -> bool {
         let mut shard = self.shard(ino);
         let Some(written) = shard.get_mut(&ino.0) else { return true };
         written.opens = written.opens.saturating_sub(1);
+        written.plain = written.plain.saturating_sub(u64::from(!to_append));
         let last = written.opens == 0;
         if last && shard.remove(&ino.0).is_some_and(|written| written.no_pages) {
             // Relaxed, here and below: the count only saves a look, under whose lock it is changed.
@@ -175,6 +220,43 @@ impl Writers {
         written.refused.map(|refused| refused.why)
     }
 
+    /// The file is append-only from now on, with this size; or no more.
+    pub fn set_floor(&self, ino: INodeNo, size: Option<u64>) {
+        if let Some(written) = self.shard(ino).get_mut(&ino.0) {
+            written.floor = size;
+        }
+    }
+
+    /// How much of an append-only file of this size pages must leave as it is.
+    pub fn floor(&self, ino: INodeNo, size: u64) -> u64 {
+        match self.shard(ino).get(&ino.0) {
+            Some(written) if written.plain > 0 => 0,
+            Some(written) => written.floor.unwrap_or(size),
+            None => size,
+        }
+    }
+
+    /// One write at a time to an append-only file is judged and done.
+    pub fn judge(&self, ino: INodeNo) -> MutexGuard<'_, ()> {
+        lock(&self.judging[ino.0 as usize % SHARDS])
+    }
+
+    /// Whether `range` is behind a file of this size, or in a gap.
+    pub fn is_free(&self, ino: INodeNo, range: &Range<u64>, size: u64) -> bool {
+        let within = |gap: &Range<u64>| gap.start <= range.start && range.end <= gap.end;
+        range.start >= size || self.shard(ino).get(&ino.0).is_some_and(|written| written.gaps.iter().any(within))
+    }
+
+    /// `range` of an append-only file was written, which had this size before.
+    pub fn filled(&self, ino: INodeNo, range: Range<u64>, size: u64) {
+        let mut shard = self.shard(ino);
+        let Some(written) = shard.get_mut(&ino.0) else { return };
+        written.close_gaps(&range);
+        if range.start > size && written.gaps.len() < GAPS {
+            written.gaps.push(size..range.start);
+        }
+    }
+
     /// The kernel got new attributes in another way.
     pub fn blocks_unknown(&self, ino: INodeNo) {
         if let Some(written) = self.shard(ino).get_mut(&ino.0) {
@@ -190,7 +272,7 @@ mod tests {
     #[test]
     fn the_kernel_is_told_once_of_each_number_of_blocks() {
         let (writers, ino) = (Writers::default(), INodeNo(12));
-        writers.open(ino);
+        writers.open(ino, false);
         assert!(writers.blocks_changed(ino, 8));
         assert!(!writers.blocks_changed(ino, 8));
         assert!(writers.blocks_changed(ino, 16));
@@ -198,7 +280,7 @@ mod tests {
         assert!(writers.blocks_changed(ino, 16));
         writers.tell_blocks(ino, || 24, || ());
         assert!(!writers.blocks_changed(ino, 24), "the kernel heard of it otherwise");
-        writers.close(ino);
+        writers.close(ino, false);
         assert!(writers.blocks_changed(ino, 16), "nothing is known of a closed file");
     }
 
@@ -206,7 +288,7 @@ mod tests {
     fn an_old_time_is_nobodys_but_a_callers() {
         let (writers, ino, now) = (Writers::default(), INodeNo(12), SystemTime::now());
         assert!(!writers.predates(ino, SystemTime::UNIX_EPOCH), "nothing is known of a closed file");
-        writers.open(ino);
+        writers.open(ino, false);
         assert!(writers.predates(ino, SystemTime::UNIX_EPOCH));
         assert!(!writers.predates(ino, now), "the file may have been written to");
         assert!(!writers.predates(ino, now + CLOCKS));
@@ -216,7 +298,7 @@ mod tests {
     fn writes_are_refused_until_there_is_more_room() {
         let (writers, ino) = (Writers::default(), INodeNo(12));
         assert!(!writers.refuse(ino, Errno::NoSpc, 3), "nobody can write");
-        writers.open(ino);
+        writers.open(ino, false);
         assert_eq!(writers.refused(ino, || 0), None);
         assert!(writers.refuse(ino, Errno::NoSpc, 3));
         assert_eq!(writers.refused(ino, || 3), Some(Errno::NoSpc));
@@ -227,11 +309,40 @@ mod tests {
     #[test]
     fn a_file_is_written_until_its_last_writer_closes() {
         let (writers, ino) = (Writers::default(), INodeNo(12));
-        writers.open(ino);
-        writers.open(ino);
-        assert!(!writers.close(ino));
+        writers.open(ino, false);
+        writers.open(ino, false);
+        assert!(!writers.close(ino, false));
         assert!(writers.any(ino));
-        assert!(writers.close(ino));
+        assert!(writers.close(ino, false));
         assert!(!writers.any(ino));
+    }
+
+    #[test]
+    fn only_gaps_of_an_append_only_file_are_free() {
+        let (writers, ino) = (Writers::default(), INodeNo(12));
+        writers.open(ino, true);
+        assert!(!writers.is_free(ino, &(90..110), 100));
+        writers.filled(ino, 300..400, 100);
+        assert!(writers.is_free(ino, &(400..500), 400));
+        assert!(!writers.is_free(ino, &(90..110), 400));
+        assert!(writers.is_free(ino, &(200..300), 400));
+        writers.filled(ino, 150..200, 400);
+        assert!(!writers.is_free(ino, &(150..200), 400));
+        assert!(!writers.is_free(ino, &(100..300), 400), "a part of it was written");
+        assert!(writers.is_free(ino, &(100..150), 400));
+        assert!(writers.is_free(ino, &(200..300), 400));
+    }
+
+    #[test]
+    fn pages_of_descriptors_that_append_leave_the_floor() {
+        let (writers, ino) = (Writers::default(), INodeNo(12));
+        assert_eq!(writers.floor(ino, 50), 50, "nothing has pages");
+        writers.open(ino, true);
+        writers.set_floor(ino, Some(40));
+        assert_eq!(writers.floor(ino, 50), 40);
+        writers.open(ino, false);
+        assert_eq!(writers.floor(ino, 50), 0);
+        writers.close(ino, false);
+        assert_eq!(writers.floor(ino, 50), 40);
     }
 }

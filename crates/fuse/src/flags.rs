@@ -25,7 +25,6 @@ pub fn wanted(wants: Wants) -> Vec<InitFlags> {
         InitFlags::FUSE_EXPORT_SUPPORT,
         InitFlags::FUSE_EXPLICIT_INVAL_DATA,
         InitFlags::FUSE_HAS_IOCTL_DIR,
-        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         InitFlags::FUSE_DONT_MASK,
     ];
     if wants.writeback {
@@ -40,7 +39,11 @@ pub fn wanted(wants: Wants) -> Vec<InitFlags> {
     wanted
 }
 
-/// What every open file is answered with.
-pub fn open() -> FopenFlags {
-    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+/// What every open file is answered with. `past_pages`: its descriptors never reach the kernel's
+/// pages, and it refuses shared mappings, as long as FUSE_DIRECT_IO_ALLOW_MMAP is not asked for.
+pub fn open(past_pages: bool) -> FopenFlags {
+    let always = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+    // The second is for O_DIRECT.
+    let other = if past_pages { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES };
+    always | other
 }

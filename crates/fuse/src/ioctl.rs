@@ -34,6 +34,12 @@ const LABEL_BYTES: usize = 256;
 /// Inode flag: content goes through the log.
 const LOGGED_CONTENT: u32 = 0x4000;
 
+/// Inode flag: nothing changes.
+pub const IMMUTABLE: u32 = 0x10;
+
+/// Inode flag: content is only added.
+pub const APPEND_ONLY: u32 = 0x20;
+
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
 
@@ -42,8 +48,8 @@ const PROJECT_AT: usize = 12;
 
 /// Flags of `struct fsxattr` and the inode flags that they stand for.
 const XFLAGS: [(u32, u32); 7] = [
-    (0x0000_0008, 0x10),        // immutable
-    (0x0000_0010, 0x20),        // append
+    (0x0000_0008, IMMUTABLE),
+    (0x0000_0010, APPEND_ONLY),
     (0x0000_0020, 0x08),        // sync
     (0x0000_0040, 0x80),        // noatime
     (0x0000_0080, 0x40),        // nodump
@@ -96,6 +102,16 @@ fn set_flags(fs: &Operations, who: Who, node: &Node, new: impl FnOnce(u32) -> u3
 /// Whether one changes what stat(2) shows.
 pub fn changes_flags(cmd: u32) -> bool {
     matches!(cmd, SET_FLAGS | SET_XATTR)
+}
+
+/// Whether one may forbid writes.
+pub fn forbids_writes(cmd: u32, input: &[u8]) -> bool {
+    let flags = match cmd {
+        SET_FLAGS => word(input, 0).unwrap_or(0),
+        SET_XATTR => word(input, 0).map_or(0, |xflags| from_xflags(xflags).0),
+        _ => 0,
+    };
+    flags & (IMMUTABLE | APPEND_ONLY) != 0
 }
 
 /// `struct fstrim_range`: start, length, shortest run, all in bytes; the length comes back as what was trimmed.

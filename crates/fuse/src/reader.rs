@@ -10,7 +10,7 @@ use crate::pool::Pool;
 use crate::reply::caught;
 use crate::service::{Answer, Service};
 use crate::wire::structs::{InHeader, OutHeader, argument, op};
-use crate::wire::{Call, answer, write_back_for, writes_past_pages};
+use crate::wire::{Call, answer, is_written_first, write_back_for, writes_past_pages};
 use fuser::{Errno, INodeNo};
 use std::fs::File;
 use std::io::{self, Write};
@@ -88,20 +88,27 @@ impl<S: Service> Reader<S> {
 
     fn request(&mut self, head: InHeader, len: usize) {
         let request = self.buf.get(..len).unwrap_or_default();
-        let node = INodeNo(head.node);
         match head.opcode {
             op::FORGET | op::BATCH_FORGET | op::INTERRUPT => {
                 if let Err(e) = forgets::handle(&self.fuse, &*self.service, request) {
                     tracing::debug!("the kernel did not take a reply: {e}");
                 }
             }
-            op::LSEEK | op::BMAP if self.service.is_written_to(node) => self.pool.run(self.later(len, true)),
+            op::LSEEK | op::BMAP | op::IOCTL if self.is_written_first(&head, len) => {
+                self.pool.run(self.later(len, true))
+            }
             op::FSYNC | op::FSYNCDIR | op::SYNCFS if self.service.fsync_waits() => {
                 self.pool.run_waiting(self.later(len, false));
             }
             op::WRITE => self.write(head, len),
             _ => respond(&self.fuse, &*self.service, head, &mut self.buf, len),
         }
+    }
+
+    fn is_written_first(&self, head: &InHeader, len: usize) -> bool {
+        let arg = self.buf.get(size_of::<InHeader>()..len).unwrap_or_default();
+        let payload = arg.get(argument(head.opcode)..).unwrap_or_default();
+        is_written_first(&*self.service, head, arg, payload)
     }
 
     /// What was written past the kernel's pages is answered when pages from before are dropped, if it may wait for that.

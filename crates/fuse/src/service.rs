@@ -34,6 +34,17 @@ pub struct Change {
     pub strip: bool,
 }
 
+/// How a write came to be.
+#[derive(Clone, Copy, Debug)]
+pub struct HowWritten {
+    /// As the protocol has it.
+    pub flags: WriteFlags,
+    /// The file was opened with O_APPEND. Not known of writes from the kernel's cache.
+    pub opened_to_append: bool,
+    /// The descriptor has O_APPEND now.
+    pub appends: bool,
+}
+
 /// A name's inode; the kernel remembers it until it tells that it forgot it.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -113,7 +124,7 @@ pub trait Service: Send + Sync + 'static {
     /// The kernel forgets so many lookups.
     fn forget(&self, ino: INodeNo, lookups: u64);
 
-    /// Attributes; of an open file, or by name.
+    /// Attributes; of a file that is open for writing, or by name.
     fn attr(&self, ino: INodeNo, open: bool) -> Answer<FileAttr>;
 
     /// Attributes, and when the inode was made, if that is known.
@@ -155,6 +166,12 @@ pub trait Service: Send + Sync + 'static {
     /// Opens; flags as open(2) has them.
     fn open(&self, ino: INodeNo, flags: i32) -> Answer<()>;
 
+    /// Whether descriptors that are opened now to append must not reach the kernel's pages: each of
+    /// their writes is a request.
+    fn is_append_only(&self, _ino: INodeNo) -> bool {
+        false
+    }
+
     /// The last close of what was opened with these flags.
     fn release(&self, ino: INodeNo, flags: i32) -> Answer<()>;
 
@@ -162,7 +179,7 @@ pub trait Service: Send + Sync + 'static {
     fn read(&self, ino: INodeNo, offset: u64, buf: &mut [u8]) -> Answer<Data>;
 
     /// Writes.
-    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: WriteFlags) -> Answer<usize>;
+    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: HowWritten) -> Answer<usize>;
 
     /// Makes durable.
     fn fsync(&self, ino: INodeNo, datasync: bool) -> Answer<()>;
@@ -245,6 +262,11 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
+    /// Whether an ioctl forbids writes to the file: [`Service::write_back`] comes before it then.
+    fn forbids_writes(&self, _ino: INodeNo, _cmd: u32, _input: &[u8]) -> bool {
+        false
+    }
+
     /// Has the kernel write what it keeps of an open file. Its writes are requests: for threads that do not receive them.
     fn write_back(&self, _ino: INodeNo) {}
 
@@ -265,8 +287,15 @@ pub trait Service: Send + Sync + 'static {
     /// As [`Service::write_back`], soon.
     fn write_back_later(&self, _ino: INodeNo) {}
 
-    /// copy_file_range(2).
-    fn copy(&self, _who: Who, _from: (INodeNo, u64), _to: (INodeNo, u64), _len: u64) -> Answer<usize> {
+    /// copy_file_range(2). The file that is written to may have been opened with O_APPEND.
+    fn copy(
+        &self,
+        _who: Who,
+        _from: (INodeNo, u64),
+        _to: (INodeNo, u64),
+        _len: u64,
+        _opened_to_append: bool,
+    ) -> Answer<usize> {
         Err(Errno::ENOSYS)
     }
 }

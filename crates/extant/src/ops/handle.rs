@@ -122,8 +122,13 @@ impl Operations {
         }
     }
 
+    /// Whether the file is append-only: content that it has must not change.
+    pub fn only_grows(&self, node: &Node) -> bool {
+        node.0.flags().contains(InodeFlags::APPEND)
+    }
+
     /// Writes past the page cache; the data are on the device (not flushed) when this returns. `strip` takes set-user-id and set-group-id away.
-    /// Does not ask [`Operations::check_write`]: a cache may write back what it took before.
+    /// Does not ask [`Operations::check_write`].
     pub fn write_direct(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
         self.write_past(node, offset, data, Note { strip, times: true })
     }

@@ -25,7 +25,7 @@ use crate::pool::Pool;
 use crate::reply::caught;
 use crate::service::Service;
 use crate::wire::structs::{InHeader, op};
-use crate::wire::{Call, answer, write_back_for, writes_past_pages};
+use crate::wire::{Call, answer, is_written_first, write_back_for, writes_past_pages};
 use fuser::{Errno, INodeNo};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, VecDeque};
@@ -137,9 +137,9 @@ pub struct Staff<S: Service> {
 }
 
 impl<S: Service> Staff<S> {
-    fn way(&self, head: &InHeader) -> Way {
+    fn way(&self, head: &InHeader, arg: &[u8], payload: &[u8]) -> Way {
         match head.opcode {
-            op::LSEEK | op::BMAP if self.service.is_written_to(INodeNo(head.node)) => Way::Asking,
+            op::LSEEK | op::BMAP | op::IOCTL if is_written_first(&*self.service, head, arg, payload) => Way::Asking,
             op::DESTROY | op::SYNCFS => Way::Long,
             other if self.pace.is_long(other) => Way::Long,
             _ => Way::Here,
@@ -150,7 +150,8 @@ impl<S: Service> Staff<S> {
     fn refusal(head: &InHeader) -> i32 {
         match head.opcode {
             op::LSEEK => nix::libc::ENOSYS,
-            // The kernel takes that for a hole; of the other it would remember that nothing ever has a place.
+            // Of BMAP the kernel takes that for a hole; of the other it would remember that nothing ever has a place.
+            // An ioctl can be repeated.
             _ => nix::libc::EBUSY,
         }
     }
@@ -275,11 +276,14 @@ impl<S: Service> Queue<S> {
     }
 
     fn request(&mut self, mut slot: Slot) -> io::Result<()> {
-        let (head, past_pages) = match slot.request() {
-            Some((head, arg, ..)) => (Some(head), writes_past_pages(&head, arg)),
-            None => (None, false),
+        let (head, past_pages, way) = match slot.request() {
+            Some((head, arg, payload, len)) => {
+                let way = self.staff.way(&head, arg, payload.get(..len).unwrap_or_default());
+                (Some(head), writes_past_pages(&head, arg), way)
+            }
+            None => (None, false, Way::Here),
         };
-        match head.map_or(Way::Here, |head| self.staff.way(&head)) {
+        match way {
             Way::Here => {
                 self.staff.serve(&mut slot);
                 if past_pages && let Some(head) = head {
@@ -350,7 +354,7 @@ impl<S: Service> Queue<S> {
             let Some((head, arg, ..)) = slot.request() else { return inbox.put(slot, served) };
             let (node, past_pages) = (INodeNo(head.node), writes_past_pages(&head, arg));
             if asks {
-                // It is a search, which then finds what was written before.
+                // A search then finds what was written before, and flags forbid later writes only.
                 let _ = caught(|| write_back_for(&*staff.service, &head, arg));
             }
             staff.serve(&mut slot);

@@ -15,7 +15,7 @@ use crate::ioctl;
 use crate::mount::MountOptions;
 use crate::notices::Notices;
 use crate::reply::caught;
-use crate::service::{Answer, Change, Data, Entry, Listed, Service, Tell, Wants, Who};
+use crate::service::{Answer, Change, Data, Entry, HowWritten, Listed, Service, Tell, Wants, Who};
 use crate::stats;
 use extant::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
@@ -167,11 +167,15 @@ impl Service for Server {
 
     fn attr(&self, ino: INodeNo, open: bool) -> Answer<FileAttr> {
         self.guarded(|| {
+            let attr = self.node(ino)?.attr();
             // Of an open file the kernel asks before it accepts a write.
             if open && self.writeback {
                 self.check_room(ino)?;
+                if attr.flags & ioctl::IMMUTABLE != 0 {
+                    return Err(Errno::Perm.into());
+                }
             }
-            Ok(self.file_attr(&self.node(ino)?.attr()))
+            Ok(self.file_attr(&attr))
         })
     }
 
@@ -202,7 +206,7 @@ impl Service for Server {
         self.guarded(|| {
             let (node, made) = self.create_or_open(who, at, mode, umask, flags)?;
             if writes(flags) {
-                self.writers.open(made.attr.ino);
+                self.writers.open(made.attr.ino, flags & APPEND != 0);
                 self.ops.open_hint(&node);
             }
             Ok(made)
@@ -218,7 +222,7 @@ impl Service for Server {
             self.ops.make_findable(&node)?;
             let made = self.entry_of(&node);
             if writes(flags) {
-                self.writers.open(made.attr.ino);
+                self.writers.open(made.attr.ino, flags & APPEND != 0);
                 self.ops.open_hint(&node);
             }
             Ok(made)
@@ -257,7 +261,7 @@ impl Service for Server {
             let node = self.node(ino)?;
             self.check_open(&node, flags)?;
             if writes(flags) {
-                self.writers.open(ino);
+                self.writers.open(ino, flags & APPEND != 0);
                 self.ops.open_hint(&node);
             }
             // Whoever opens to read and write need not read.
@@ -269,10 +273,14 @@ impl Service for Server {
         })
     }
 
+    fn is_append_only(&self, ino: INodeNo) -> bool {
+        self.node(ino).is_ok_and(|node| self.ops.only_grows(&node))
+    }
+
     fn release(&self, ino: INodeNo, flags: i32) -> Answer<()> {
         self.guarded(|| {
             if writes(flags) {
-                if self.writers.close(ino) {
+                if self.writers.close(ino, flags & APPEND != 0) {
                     self.notices.closed(ino);
                 }
                 self.ops.close_hint(&self.node(ino)?);
@@ -288,10 +296,10 @@ impl Service for Server {
         self.guarded(|| self.ops.read_direct(&self.node(ino)?, offset, buf).map(Data::Filled))
     }
 
-    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: WriteFlags) -> Answer<usize> {
+    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: HowWritten) -> Answer<usize> {
         self.guarded(|| {
             let written = self.write_to(who, ino, offset, data, how);
-            if let (Err(e), true) = (&written, how.contains(WriteFlags::FUSE_WRITE_CACHE)) {
+            if let (Err(e), true) = (&written, how.flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
                 self.stop_writers(ino, e);
             }
             written
@@ -394,9 +402,10 @@ impl Service for Server {
             control::STATS => self.stats_page(who, ino, input),
             control::SET => self.set_tunable(who, ino, input),
             _ => {
-                let out = ioctl::answer(&self.ops, who, &self.node(ino)?, cmd, input)?;
+                let node = self.node(ino)?;
+                let out = ioctl::answer(&self.ops, who, &node, cmd, input)?;
                 if ioctl::changes_flags(cmd) {
-                    self.flags_changed(ino);
+                    self.flags_changed(ino, &node);
                 }
                 Ok(out)
             }
@@ -424,6 +433,10 @@ impl Service for Server {
         self.writers.any(ino)
     }
 
+    fn forbids_writes(&self, _ino: INodeNo, cmd: u32, input: &[u8]) -> bool {
+        ioctl::forbids_writes(cmd, input)
+    }
+
     fn write_back(&self, ino: INodeNo) {
         self.notices.write_back(ino);
     }
@@ -447,18 +460,27 @@ impl Service for Server {
         self.notices.write_back_later(ino);
     }
 
-    fn copy(&self, who: Who, from: (INodeNo, u64), to: (INodeNo, u64), len: u64) -> Answer<usize> {
+    fn copy(
+        &self,
+        who: Who,
+        from: (INodeNo, u64),
+        to: (INodeNo, u64),
+        len: u64,
+        opened_to_append: bool,
+    ) -> Answer<usize> {
         self.guarded(|| {
-            let kill = match is_capable(who, Capability::FileSetId) {
+            let flags = match is_capable(who, Capability::FileSetId) {
                 true => WriteFlags::empty(),
                 false => WriteFlags::FUSE_WRITE_KILL_SUIDGID,
             };
+            // The kernel copies to no descriptor that has O_APPEND.
+            let how = HowWritten { flags, opened_to_append, appends: false };
             let source = self.node(from.0)?;
             let mut data = vec![0; len.min(COPY) as usize];
             let len = self.ops.read_direct(&source, from.1, &mut data)?;
             match len {
                 0 => Ok(0),
-                _ => self.write_to(who, to.0, to.1, &data[..len], kill),
+                _ => self.write_to(who, to.0, to.1, &data[..len], how),
             }
         })
     }

@@ -101,7 +101,15 @@ impl Server {
         self.ops.node(disk_ino(ino))
     }
 
+    /// The kernel holds what it is told for true, and accepts writes: for an immutable file it has
+    /// to ask before the next one.
     pub(super) fn file_attr(&self, a: &Attr) -> FileAttr {
+        if self.writeback && a.flags & ioctl::IMMUTABLE != 0 {
+            let ino = protocol_ino(a.ino);
+            if self.writers.any(ino) {
+                self.notices.attributes(ino);
+            }
+        }
         file_attr(a, self.block_size)
     }
 
@@ -232,39 +240,89 @@ impl Server {
     }
 
     /// An ioctl changed attributes of an open file.
-    pub(super) fn flags_changed(&self, ino: INodeNo) {
+    pub(super) fn flags_changed(&self, ino: INodeNo, node: &Node) {
+        self.writers.set_floor(ino, self.ops.only_grows(node).then(|| node.attr().size));
         self.notices.attributes_now(ino);
         self.kept_wrong(ino);
     }
 
-    /// A write of the kernel's cache was accepted before, whatever the file's flags are now.
+    /// Writes, as far as the flags of the file allow. What the kernel kept from before these were
+    /// set is written.
     pub(super) fn write_to(
         &self,
         who: Who,
         ino: INodeNo,
         offset: u64,
         data: &[u8],
-        flags: WriteFlags,
+        how: HowWritten,
     ) -> Result<usize, Error> {
         let node = self.node(ino)?;
-        let from_cache = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        if !from_cache {
-            self.ops.check_write(&node)?;
+        self.ops.check_write(&node)?;
+        if !self.ops.only_grows(&node) {
+            return self.write_allowed(who, ino, &node, offset, data, how.flags);
         }
+        let _alone = self.writers.judge(ino);
+        let size = node.attr().size;
+        self.check_append(ino, &node, size, offset, data, how)?;
+        let len = self.write_allowed(who, ino, &node, offset, data, how.flags)?;
+        self.writers.filled(ino, offset..offset.saturating_add(len as u64), size);
+        Ok(len)
+    }
+
+    /// EPERM for a write that changes what an append-only file of this size has, unless its
+    /// descriptor is of the time before.
+    fn check_append(
+        &self,
+        ino: INodeNo,
+        node: &Node,
+        size: u64,
+        offset: u64,
+        data: &[u8],
+        how: HowWritten,
+    ) -> Result<(), Error> {
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let allowed = match how {
+            how if how.flags.contains(WriteFlags::FUSE_WRITE_CACHE) => {
+                let before = self.writers.floor(ino, size).saturating_sub(offset).min(data.len() as u64) as usize;
+                // An append changes the last page, and the kernel writes all of that.
+                self.has(node, offset, &data[..before])?
+            }
+            HowWritten { opened_to_append: true, appends, .. } => appends && self.writers.is_free(ino, &range, size),
+            _ => true,
+        };
+        if allowed { Ok(()) } else { Err(Errno::Perm.into()) }
+    }
+
+    /// Whether a file has these bytes there.
+    fn has(&self, node: &Node, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
+        let mut found = vec![0; bytes.len()];
+        Ok(self.ops.read_direct(node, offset, &mut found)? == bytes.len() && found == bytes)
+    }
+
+    fn write_allowed(
+        &self,
+        who: Who,
+        ino: INodeNo,
+        node: &Node,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, Error> {
+        let from_cache = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let strip = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if strip {
-            self.drop_privileges(who, &node)?;
+            self.drop_privileges(who, node)?;
         }
         // Who wrote what the kernel's cache held is not known, so limits hold for it.
         let bound = from_cache || who.uid != 0;
         let write = |offset, data| match bound {
             // The cache keeps the times, and tells of them when it has set them.
-            true if from_cache => self.ops.write_kept(&node, offset, data, strip),
-            true => self.ops.write_direct(&node, offset, data, strip),
-            false => self.ops.without_limits(|| self.ops.write_direct(&node, offset, data, strip)),
+            true if from_cache => self.ops.write_kept(node, offset, data, strip),
+            true => self.ops.write_direct(node, offset, data, strip),
+            false => self.ops.without_limits(|| self.ops.write_direct(node, offset, data, strip)),
         };
         // For the same reason it is the file's owner by whom the use of reserved blocks is judged.
-        let writer = if from_cache { owner(&node) } else { who };
+        let writer = if from_cache { owner(node) } else { who };
         let mut len = self.with_reserve_for(writer, || write(offset, data))?;
         // The kernel's cache does not look at how much was written: what is left goes in as well, or it is an error.
         while from_cache && len < data.len() {
@@ -320,8 +378,12 @@ impl Server {
         }
     }
 
-    /// What the kernel had accepted could not be written for lack of space: it has to accept no more.
+    /// What the kernel had accepted could not be written: it has to accept no more, for lack of
+    /// space; or to drop what is not allowed.
     pub(super) fn stop_writers(&self, ino: INodeNo, why: &Error) {
+        if why.is(Errno::Perm) {
+            self.notices.write_back_later(ino);
+        }
         if why.is(Errno::NoSpc) && self.writers.refuse(ino, Errno::NoSpc, self.ops.usage().free) {
             self.notices.attributes(ino);
         }

@@ -5,4 +5,4 @@ mod reply;
 mod request;
 pub mod structs;
 
-pub use request::{Call, answer, write_back_for, writes_past_pages};
+pub use request::{Call, answer, is_written_first, write_back_for, writes_past_pages};

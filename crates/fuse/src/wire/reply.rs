@@ -156,8 +156,9 @@ pub fn no_entry(ttl: Duration) -> EntryOut {
     entry_out(&negative(), 0, ttl)
 }
 
-pub fn opened() -> OpenOut {
-    OpenOut { fh: 0, flags: flags::open().bits(), backing: 0 }
+/// The handle comes back with later requests.
+pub fn opened(handle: u64, past_pages: bool) -> OpenOut {
+    OpenOut { fh: handle, flags: flags::open(past_pages).bits(), backing: 0 }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::{list, reply};
 use crate::caller;
 use crate::convert::{decode_rdev, errno, type_of_mode};
 use crate::flags::LONGEST_NAME;
-use crate::service::{Answer, Change, Data, Service, Who};
+use crate::service::{Answer, Change, Data, HowWritten, Service, Who};
 use extant::{FileType, New, SetAttr, TimeSet, Timestamp};
 use fuser::{Errno, INodeNo, WriteFlags};
 use zerocopy::FromBytes;
@@ -31,6 +31,28 @@ fn name(bytes: &[u8]) -> Answer<(&[u8], &[u8])> {
 
 /// Of [`GetAttrIn::flags`]: the file is open.
 const GETATTR_FH: u32 = 1;
+
+/// Handles of open files say how the files were opened: fcntl(2) changes the flags that come with
+/// later requests.
+mod handle {
+    use nix::libc;
+
+    /// To write.
+    pub const WRITES: u64 = 1;
+    /// With O_APPEND.
+    pub const APPENDS: u64 = 2;
+
+    /// The handle of a file that is opened with these flags.
+    pub fn of(flags: i32) -> u64 {
+        let writes = if flags & libc::O_ACCMODE != libc::O_RDONLY { WRITES } else { 0 };
+        writes | if flags & libc::O_APPEND != 0 { APPENDS } else { 0 }
+    }
+
+    /// The flags of a later request, with O_APPEND as it was at first.
+    pub fn opened(handle: u64, flags: i32) -> i32 {
+        flags & !libc::O_APPEND | if handle & APPENDS != 0 { libc::O_APPEND } else { 0 }
+    }
+}
 
 fn time(now: bool, sec: i64, nsec: u32) -> TimeSet {
     if now { TimeSet::Now } else { TimeSet::At(Timestamp { sec, nsec }) }
@@ -109,10 +131,14 @@ fn answer_to(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
         }
         op::READLINK => reply::only(call.payload, &*service.read_link(node)?),
         op::OPEN => {
-            service.open(node, call.arg::<OpenIn>()?.flags)?;
-            reply::only(call.payload, &reply::opened())
+            let flags = call.arg::<OpenIn>()?.flags;
+            service.open(node, flags)?;
+            reply::only(call.payload, &opened(service, node, flags))
         }
-        op::RELEASE => service.release(node, call.arg::<ReleaseIn>()?.flags).map(|()| 0),
+        op::RELEASE => {
+            let arg: ReleaseIn = call.arg()?;
+            service.release(node, handle::opened(arg.fh, arg.flags)).map(|()| 0)
+        }
         op::READ => read(service, node, call),
         op::WRITE => write(service, node, call),
         op::FSYNC | op::FSYNCDIR => service.fsync(node, call.arg::<FsyncIn>()?.flags & 1 != 0).map(|()| 0),
@@ -173,6 +199,26 @@ pub fn writes_past_pages(head: &InHeader, arg: &[u8]) -> bool {
     head.opcode == op::WRITE && WriteIn::read_from_prefix(arg).is_ok_and(|(arg, _)| with_owner(arg))
 }
 
+/// The reply to an open that succeeded.
+fn opened(service: &impl Service, node: INodeNo, flags: i32) -> OpenOut {
+    let handle = handle::of(flags);
+    let past_pages = handle == handle::WRITES | handle::APPENDS && service.is_append_only(node);
+    reply::opened(handle, past_pages)
+}
+
+/// Whether what the kernel keeps of a file has to be written before the request is served.
+pub fn is_written_first(service: &impl Service, head: &InHeader, arg: &[u8], payload: &[u8]) -> bool {
+    let node = INodeNo(head.node);
+    match head.opcode {
+        op::LSEEK | op::BMAP => service.is_written_to(node),
+        op::IOCTL => {
+            let cmd = IoctlIn::read_from_prefix(arg).map_or(0, |(arg, _)| arg.cmd);
+            service.forbids_writes(node, cmd, payload) && service.is_written_to(node)
+        }
+        _ => false,
+    }
+}
+
 /// Requests that are answered with an entry.
 fn named(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
     let ttl = service.time_to_live();
@@ -207,7 +253,7 @@ fn named(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize>
             };
             let mut out = reply::Out::new(call.payload);
             out.put(&reply::entry(&made, ttl))?;
-            out.put(&reply::opened())?;
+            out.put(&opened(service, made.attr.ino, arg.flags))?;
             return Ok(out.len());
         }
     };
@@ -216,7 +262,10 @@ fn named(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize>
 
 fn attributes(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
     let attr = match call.head.opcode {
-        op::GETATTR => service.attr(node, call.arg::<GetAttrIn>()?.flags & GETATTR_FH != 0)?,
+        op::GETATTR => {
+            let arg: GetAttrIn = call.arg()?;
+            service.attr(node, arg.flags & GETATTR_FH != 0 && arg.fh & handle::WRITES != 0)?
+        }
         _ => service.set_attr(call.who(), node, changes(&call.arg()?))?,
     };
     reply::only(call.payload, &reply::attr_out(&attr, service.time_to_live()))
@@ -242,7 +291,11 @@ fn read(service: &impl Service, node: INodeNo, mut call: Call<'_>) -> Answer<usi
 fn write(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
     let arg: WriteIn = call.arg()?;
     let data = call.rest()?.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
-    let how = WriteFlags::from_bits_retain(arg.write_flags);
+    let how = HowWritten {
+        flags: WriteFlags::from_bits_retain(arg.write_flags),
+        opened_to_append: arg.fh & handle::APPENDS != 0,
+        appends: arg.flags & nix::libc::O_APPEND != 0,
+    };
     let size = service.write(call.who(), node, arg.offset, data, how)? as u32;
     reply::only(call.payload, &WriteOut { size, padding: 0 })
 }
@@ -295,6 +348,7 @@ fn ioctl(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize>
 fn copy(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> {
     let arg: CopyIn = call.arg()?;
     let to = (INodeNo(arg.node_out), arg.offset_out);
-    let size = service.copy(call.who(), (node, arg.offset_in), to, arg.len)? as u32;
+    let opened_to_append = arg.fh_out & handle::APPENDS != 0;
+    let size = service.copy(call.who(), (node, arg.offset_in), to, arg.len, opened_to_append)? as u32;
     reply::only(call.payload, &WriteOut { size, padding: 0 })
 }

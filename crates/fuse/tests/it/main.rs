@@ -14,6 +14,7 @@ mod oracle;
 mod panics;
 mod permissions;
 mod privileges;
+mod protected;
 mod quota;
 mod ranges;
 mod real;

@@ -65,6 +65,25 @@ pub fn same_as_kernel(set: &str, scenario: impl Fn(&Path, &mut Notes)) {
 
 /// As [`same_as_kernel`]; then both are mounted anew for another look.
 pub fn same_after_remount(set: &str, scenario: impl Fn(&Path, &mut Notes), look: impl Fn(&Path, &mut Notes)) {
+    same_on([Served::unmounted(make(set))], set, scenario, look);
+}
+
+/// As [`same_after_remount`], with and without the writeback cache.
+pub fn same_with_each_cache(set: &str, scenario: impl Fn(&Path, &mut Notes), look: impl Fn(&Path, &mut Notes)) {
+    let mounts = [true, false].map(|writeback_cache| {
+        let mut served = Served::unmounted(make(set));
+        served.options.writeback_cache = writeback_cache;
+        served
+    });
+    same_on(mounts, set, scenario, look);
+}
+
+fn same_on(
+    mounts: impl IntoIterator<Item = Served>,
+    set: &str,
+    scenario: impl Fn(&Path, &mut Notes),
+    look: impl Fn(&Path, &mut Notes),
+) {
     tool::need_root("the kernel's mount is the oracle");
     let image = make(set);
     let mut theirs = Notes::default();
@@ -75,14 +94,16 @@ pub fn same_after_remount(set: &str, scenario: impl Fn(&Path, &mut Notes), look:
         phase(mount.path(), &mut theirs);
         mount.unmount();
     }
-    let mut served = Served::new(set);
-    let mut ours = Notes::default();
-    scenario(served.dir(), &mut ours);
-    served.unmount();
-    served.mount();
-    look(served.dir(), &mut ours);
-    served.unmount();
-    ours.compare(set, &theirs);
+    for mut served in mounts {
+        let mut ours = Notes::default();
+        for phase in phases {
+            served.mount();
+            phase(served.dir(), &mut ours);
+            served.unmount();
+        }
+        let label = format!("{set}, writeback cache: {}", served.options.writeback_cache);
+        ours.compare(&label, &theirs);
+    }
 }
 
 /// Runs something as another user: one that has no capabilities as to files, and no group but `gid`.

@@ -3,10 +3,10 @@
 use crate::served::make;
 use crate::watchdog::{Watchdog, unmount_unused};
 use extant::{Fs, New, OpenOptions, Usage};
-use extant_fuse::bare::{self, Answer, Change, Data, Entry, Listed, Service, Wants, Who};
+use extant_fuse::bare::{self, Answer, Change, Data, Entry, HowWritten, Listed, Service, Wants, Who};
 use extant_fuse::{MountOptions, Transport, mount};
 use extant_testkit::kernel::enable_rings;
-use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
+use fuser::{Errno, FileAttr, FileType, INodeNo};
 use nix::libc;
 use std::fs;
 use std::io;
@@ -154,7 +154,7 @@ impl Service for Odd {
         panic!("planted");
     }
 
-    fn write(&self, _: Who, _: INodeNo, _: u64, data: &[u8], _: WriteFlags) -> Answer<usize> {
+    fn write(&self, _: Who, _: INodeNo, _: u64, data: &[u8], _: HowWritten) -> Answer<usize> {
         Ok(data.len())
     }
 

@@ -6,8 +6,8 @@ mod tree;
 
 use extant::{New, SetAttr, TimeSet, Timestamp};
 use extant_fuse::MountOptions;
-use extant_fuse::bare::{Answer, Change, Data, Entry, Listed, Service, Wants, Who};
-use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
+use extant_fuse::bare::{Answer, Change, Data, Entry, HowWritten, Listed, Service, Wants, Who};
+use fuser::{Errno, FileAttr, FileType, INodeNo};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tree::{Node, Tree};
@@ -129,7 +129,7 @@ impl Service for NullServer {
         Ok(Data::Elsewhere(&ZEROES[..len.min(ZEROES.len())]))
     }
 
-    fn write(&self, _who: Who, ino: INodeNo, offset: u64, data: &[u8], _how: WriteFlags) -> Answer<usize> {
+    fn write(&self, _who: Who, ino: INodeNo, offset: u64, data: &[u8], _how: HowWritten) -> Answer<usize> {
         if let Ok(node) = self.tree.node(ino.0) {
             node.change(|attr| attr.size = attr.size.max(offset + data.len() as u64));
         }
