@@ -24,16 +24,13 @@ const SET_USER: u16 = 0o4000;
 /// Execution by the group in a mode.
 const GROUP_EXECUTES: u16 = 0o010;
 
-/// Whether a change of the file's owner by the caller takes a bit of its mode away.
-fn loses_set_id(who: Who, node: &Node) -> bool {
+/// Whether a change of the file's owner by the caller would take a bit of its mode away, which only the owner may do.
+fn takes_set_id(who: Who, node: &Node) -> bool {
     let attr = node.attr();
     let is_kept = || attr.mode & GROUP_EXECUTES == 0 && is_member(who, attr.gid);
-    node.file_type() != FileType::Directory && (attr.mode & SET_USER != 0 || attr.mode & SET_GROUP != 0 && !is_kept())
-}
-
-/// Whether the caller may do what only the owner may.
-fn is_owner(who: Who, node: &Node) -> bool {
-    who.uid == node.attr().uid || is_capable(who, Capability::FileOwner)
+    let is_lost = attr.mode & SET_USER != 0 || attr.mode & SET_GROUP != 0 && !is_kept();
+    let is_owner = || who.uid == attr.uid || is_capable(who, Capability::FileOwner);
+    is_lost && node.file_type() != FileType::Directory && !is_owner()
 }
 
 /// The owner of a whiteout. On a mount that allows mapped ids a rename does not carry the ids of its sender.
@@ -153,12 +150,14 @@ impl Server {
         let times = set.atime.is_some() || set.mtime.is_some();
         let others = set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
         set.kept = !others && Self::is_kept(&node, change);
-        // A chown that changes neither owner nor group names nothing, so that the kernel has not asked whether the caller may.
+        // A chown that changes neither owner nor group names nothing, and the kernel has not asked whether the caller may. Such a
+        // request comes before a write by others, too, without a change time: the write itself takes the bits away.
         let names_nothing = !times && !others;
-        if names_nothing && loses_set_id(who, &node) && !is_owner(who, &node) {
+        let is_forbidden = names_nothing && takes_set_id(who, &node);
+        if is_forbidden && set.ctime.is_some() {
             return Err(Errno::Perm.into());
         }
-        let owner = set.uid.is_some() || set.gid.is_some() || names_nothing;
+        let owner = set.uid.is_some() || set.gid.is_some() || names_nothing && !is_forbidden;
         if owner || set.size.is_some() && change.strip {
             self.drop_privileges(who, &node)?;
         }
