@@ -45,13 +45,32 @@ pub struct Attr {
     pub flags: u32,
 }
 
+/// Looks at an inode whose size changes all the time.
+const MAX_LOOKS: u32 = 16;
+
+fn size_of(inode: &Arc<Inode>) -> u64 {
+    match inode.ftype {
+        FileType::Symlink => file::target_len(inode),
+        _ => file::size(inode),
+    }
+}
+
 impl Attr {
     #[inline(always)]
     pub(crate) fn of(inode: &Arc<Inode>) -> Attr {
-        let size = match inode.ftype {
-            FileType::Symlink => file::target_len(inode),
-            _ => file::size(inode),
-        };
+        // The size is kept apart from the rest: one that is the same afterwards held for all of it.
+        let mut seen = Attr::read(inode);
+        for _ in 0..MAX_LOOKS {
+            if size_of(inode) == seen.size {
+                break;
+            }
+            seen = Attr::read(inode);
+        }
+        seen
+    }
+
+    fn read(inode: &Arc<Inode>) -> Attr {
+        let size = size_of(inode);
         let delayed = file::delayed_sectors(inode);
         let body = inode.vitals();
         Attr {
