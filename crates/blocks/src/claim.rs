@@ -1,7 +1,7 @@
 //! Which devices of this process are in use, so that no two file systems write to one.
 //!
-//! A device is known by its address. The user of a device must keep the device as long as the claim: then the address is no other
-//! device's.
+//! A device is known by its address. The user of a device must keep the device as long as the
+//! claim: then the address is no other device's.
 
 use crate::BlockDevice;
 use extant_sync::{LazyLock, Level, Mutex};
@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::io;
 
 /// The claims on each device.
-static CLAIMS: LazyLock<Mutex<HashMap<usize, Users>>> = LazyLock::new(|| Mutex::new(Level::Leaf, HashMap::new()));
+static CLAIMS: LazyLock<Mutex<HashMap<usize, Users>>> =
+    LazyLock::new(|| Mutex::new(Level::Leaf, HashMap::new()));
 
 /// The users of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,8 @@ enum Users {
     Writer,
 }
 
-/// The right to use a device, until dropped: beside other readers, or alone. See [`BlockDevice::claim`].
+/// The right to use a device, until dropped: beside other readers, or alone. See
+/// [`BlockDevice::claim`].
 #[derive(Debug)]
 #[must_use]
 pub struct Claim {
@@ -40,7 +42,9 @@ impl Claim {
             Some(_) => {
                 drop(claims);
                 let name = device.name();
-                let text = format!("{name} is in use: this process has a file system open on it; unmount that first");
+                let text = format!(
+                    "{name} is in use: this process has a file system open on it; unmount that first"
+                );
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
             }
         };

@@ -11,9 +11,10 @@ const ZERO_CHUNK: usize = 1 << 20;
 
 /// A flat range of bytes that may be read and written at any place, by many threads at once.
 ///
-/// A range that is not wholly within the device is an error and transfers nothing: kind `UnexpectedEof` for reads,
-/// `InvalidInput` for writes. Reads and writes are whole or an error; after an error the range's bytes are unknown.
-/// Errors carry a [`DeviceError`](crate::DeviceError) that tells the place.
+/// A range that is not wholly within the device is an error and transfers nothing: kind
+/// `UnexpectedEof` for reads, `InvalidInput` for writes. Reads and writes are whole or an error;
+/// after an error the range's bytes are unknown. Errors carry a [`DeviceError`](crate::DeviceError)
+/// that tells the place.
 ///
 /// Concurrent writes of overlapping ranges leave an unknown mixture; nothing here orders them.
 #[expect(clippy::len_without_is_empty, reason = "no device is empty")]
@@ -57,11 +58,12 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Returns once every write that had completed before the call is durable.
     ///
-    /// After an error, which of them are durable is unknown and stays so: a later flush proves nothing about them.
+    /// After an error, which of them are durable is unknown and stays so: a later flush proves
+    /// nothing about them.
     fn flush(&self) -> io::Result<()>;
 
-    /// Tells that a range's bytes are no longer needed. What it reads as afterwards is unknown. Doing nothing is a
-    /// valid answer.
+    /// Tells that a range's bytes are no longer needed. What it reads as afterwards is unknown.
+    /// Doing nothing is a valid answer.
     ///
     /// # Errors
     /// `Unsupported` from a device that is known to do nothing each time.
@@ -82,16 +84,17 @@ pub trait BlockDevice: Send + Sync + Debug {
         Err(crate::DeviceError { op, device: self.name(), offset: 0, len, cause }.into())
     }
 
-    /// The first range at or after `offset` that may hold something other than zeroes; `None` if none follows.
-    /// Answering the whole rest is valid.
+    /// The first range at or after `offset` that may hold something other than zeroes; `None` if
+    /// none follows. Answering the whole rest is valid.
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         let len = self.len();
         Ok((offset < len).then_some(offset..len))
     }
 
-    /// Claims the device for a file system: alone to write, beside other readers to read. Devices are told apart by their
-    /// addresses; a device over another one must pass this on if two of its kind over one device would disturb each other.
-    /// The caller must keep the device as long as the claim.
+    /// Claims the device for a file system: alone to write, beside other readers to read. Devices
+    /// are told apart by their addresses; a device over another one must pass this on if two of its
+    /// kind over one device would disturb each other. The caller must keep the device as long as
+    /// the claim.
     ///
     /// # Errors
     /// `ResourceBusy` if this process has claimed the device otherwise.
@@ -101,7 +104,11 @@ pub trait BlockDevice: Send + Sync + Debug {
 }
 
 /// Zeroes a range by writing zeroes.
-pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(device: &D, offset: u64, len: u64) -> io::Result<()> {
+pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(
+    device: &D,
+    offset: u64,
+    len: u64,
+) -> io::Result<()> {
     let zeroes = vec![0u8; usize::try_from(len).unwrap_or(ZERO_CHUNK).min(ZERO_CHUNK)];
     let mut done = 0;
     while done < len {
@@ -112,8 +119,8 @@ pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(device: &D, offset: 
     Ok(())
 }
 
-/// Methods of [`BlockDevice`] that do what another device's do: `forward_device!(self => self.inner; len, name)` within
-/// the implementation of a device around another one.
+/// Methods of [`BlockDevice`] that do what another device's do: `forward_device!(self =>
+/// self.inner; len, name)` within the implementation of a device around another one.
 #[macro_export]
 macro_rules! forward_device {
     ($this:ident => $inner:expr; $($method:ident),+ $(,)?) => {

@@ -33,8 +33,8 @@ impl fmt::Display for Op {
     }
 }
 
-/// A device's error: what was asked of which device where, and why it failed. It is inside the [`io::Error`] that
-/// devices return, whose kind stays that of the cause.
+/// A device's error: what was asked of which device where, and why it failed. It is inside the
+/// [`io::Error`] that devices return, whose kind stays that of the cause.
 #[derive(Debug)]
 pub struct DeviceError {
     /// What was asked.
@@ -87,14 +87,16 @@ pub(crate) fn check_range(
     if offset.checked_add(len).is_some_and(|end| end <= device_len) {
         return Ok(());
     }
-    let kind = if op == Op::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidInput };
+    let kind =
+        if op == Op::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidInput };
     let cause = io::Error::new(kind, format!("beyond the end at {device_len}"));
     Err(DeviceError { op, device: device(), offset, len, cause }.into())
 }
 
 /// The error of writing to a device that is open for reading only.
 pub(crate) fn read_only(op: Op, device: String, offset: u64, len: u64) -> io::Error {
-    let cause = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is open for reading only");
+    let cause =
+        io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is open for reading only");
     DeviceError { op, device, offset, len, cause }.into()
 }
 
@@ -106,7 +108,8 @@ mod tests {
     fn place_and_number_are_kept() {
         let cause = io::Error::from_raw_os_error(28);
         let error: io::Error =
-            DeviceError { op: Op::Write, device: "disk".into(), offset: 4096, len: 512, cause }.into();
+            DeviceError { op: Op::Write, device: "disk".into(), offset: 4096, len: 512, cause }
+                .into();
         assert_eq!(raw_os_error(&error), Some(28));
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(error.to_string().starts_with("disk: write of 512 bytes at 4096: "));

@@ -16,7 +16,8 @@ pub enum Failure {
     Error(i32),
     /// Of a write only so many bytes reach the device, and it returns the error number.
     Short(usize, i32),
-    /// Of a write only so many bytes reach the device, and it succeeds. Other operations do nothing and succeed.
+    /// Of a write only so many bytes reach the device, and it succeeds. Other operations do nothing
+    /// and succeed.
     Torn(usize),
 }
 
@@ -61,7 +62,8 @@ impl Fault {
 
     /// Counts an operation, and tells how it goes wrong if it does.
     fn meet(&mut self, op: Op, offset: u64, len: u64) -> Option<Failure> {
-        let touches = |range: &Range<u64>| offset < range.end && range.start < offset.saturating_add(len);
+        let touches =
+            |range: &Range<u64>| offset < range.end && range.start < offset.saturating_add(len);
         if op != self.op || !self.within.as_ref().is_none_or(touches) {
             return None;
         }
@@ -120,18 +122,27 @@ impl<D: BlockDevice> FaultDevice<D> {
     fn meet(&self, op: Op, offset: u64, len: u64) -> Option<Failure> {
         let mut plan = self.plan.lock();
         *plan.counts.entry(op).or_default() += 1;
-        let hits: Vec<Failure> = plan.faults.iter_mut().filter_map(|fault| fault.meet(op, offset, len)).collect();
+        let hits: Vec<Failure> =
+            plan.faults.iter_mut().filter_map(|fault| fault.meet(op, offset, len)).collect();
         let failure = hits.first().copied();
         plan.failed += u64::from(failure.is_some());
         failure
     }
 
     /// Runs an operation that has no half-way, unless a fault hits it.
-    fn run(&self, op: Op, offset: u64, len: u64, f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn run(
+        &self,
+        op: Op,
+        offset: u64,
+        len: u64,
+        f: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         match self.meet(op, offset, len) {
             None => f(),
             Some(Failure::Torn(_)) => Ok(()),
-            Some(Failure::Error(errno) | Failure::Short(_, errno)) => Err(self.error(op, offset, len, errno)),
+            Some(Failure::Error(errno) | Failure::Short(_, errno)) => {
+                Err(self.error(op, offset, len, errno))
+            }
         }
     }
 
@@ -153,7 +164,9 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
         match self.meet(Op::Write, offset, len) {
             None => self.inner.write_at(data, offset),
             Some(Failure::Error(errno)) => Err(self.error(Op::Write, offset, len, errno)),
-            Some(Failure::Torn(count)) => self.inner.write_at(&data[..count.min(data.len())], offset),
+            Some(Failure::Torn(count)) => {
+                self.inner.write_at(&data[..count.min(data.len())], offset)
+            }
             Some(Failure::Short(count, errno)) => {
                 self.inner.write_at(&data[..count.min(data.len())], offset)?;
                 Err(self.error(Op::Write, offset, len, errno))
@@ -193,11 +206,13 @@ mod tests {
     fn the_nth_fails_once_or_from_then_on() {
         let device = FaultDevice::new(MemDevice::new(100));
         device.inject(Fault::new(Op::Flush, 1));
-        device.inject(Fault::new(Op::Read, 1).from_then_on().with(Failure::Error(nix::libc::ENODEV)));
+        device
+            .inject(Fault::new(Op::Read, 1).from_then_on().with(Failure::Error(nix::libc::ENODEV)));
         let flushes = [device.flush().is_ok(), device.flush().is_ok(), device.flush().is_ok()];
         assert_eq!(flushes, [true, false, true]);
         let mut buf = [0; 4];
-        let reads = [0, 1, 2].map(|_| device.read_at(&mut buf, 0).map_err(|error| raw_os_error(&error)));
+        let reads =
+            [0, 1, 2].map(|_| device.read_at(&mut buf, 0).map_err(|error| raw_os_error(&error)));
         assert_eq!(reads, [Ok(()), Err(Some(19)), Err(Some(19))]);
         device.heal();
         assert!(device.read_at(&mut buf, 0).is_ok());
@@ -210,7 +225,9 @@ mod tests {
         device.inject(Fault::new(Op::Write, 0).with(Failure::Torn(2)));
         device.inject(Fault::new(Op::Write, 1).with(Failure::Short(1, nix::libc::EIO)));
         assert!(device.write_at(&[1; 4], 0).is_ok());
-        assert!(device.write_vectored_at(&[IoSlice::new(&[2; 2]), IoSlice::new(&[2; 2])], 4).is_err());
+        assert!(
+            device.write_vectored_at(&[IoSlice::new(&[2; 2]), IoSlice::new(&[2; 2])], 4).is_err()
+        );
         assert_eq!(device.inner().to_vec(), [1, 1, 0, 0, 2, 0, 0, 0]);
     }
 

@@ -1,7 +1,7 @@
 //! Block devices and the block cache.
 //!
-//! A [`BlockDevice`] is a flat range of bytes with positional reads and writes, in a file, a disk, memory, or wrapped
-//! around another device. The [`Cache`] keeps metadata blocks of one device.
+//! A [`BlockDevice`] is a flat range of bytes with positional reads and writes, in a file, a disk,
+//! memory, or wrapped around another device. The [`Cache`] keeps metadata blocks of one device.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -1,8 +1,9 @@
 //! A device in memory.
 //!
 //! # Locking
-//! The list of chunks is locked for reading by every transfer and for writing by a change of length; then each chunk
-//! by itself, one at a time. Both are of level `Device`, the list always first.
+//! The list of chunks is locked for reading by every transfer and for writing by a change of
+//! length; then each chunk by itself, one at a time. Both are of level `Device`, the list always
+//! first.
 
 use crate::error::check_range;
 use crate::{BlockDevice, Op};
@@ -76,8 +77,14 @@ impl Body {
         self.len = len;
     }
 
-    /// Calls `f` with each chunk that a range touches, the range within it, and that range's place in the buffer.
-    fn each_chunk(&self, offset: u64, len: usize, mut f: impl FnMut(&RwLock<Vec<u8>>, Range<usize>, Range<usize>)) {
+    /// Calls `f` with each chunk that a range touches, the range within it, and that range's place
+    /// in the buffer.
+    fn each_chunk(
+        &self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(&RwLock<Vec<u8>>, Range<usize>, Range<usize>),
+    ) {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;

@@ -3,13 +3,15 @@
 //! Every transfer of the file system goes through one [`MountedDevice`], which
 //!
 //! - counts the bytes that are written,
-//! - lets no byte change between [`MountedDevice::freeze`] and [`MountedDevice::thaw`]: changes wait,
-//! - refuses every transfer after [`MountedDevice::revoke`], which waits for those that run and lets go of the device. A handle
-//!   of the file system that lives longer can neither write to the device nor keep it open.
+//! - lets no byte change between [`MountedDevice::freeze`] and [`MountedDevice::thaw`]: changes
+//!   wait,
+//! - refuses every transfer after [`MountedDevice::revoke`], which waits for those that run and
+//!   lets go of the device. A handle of the file system that lives longer can neither write to the
+//!   device nor keep it open.
 //!
 //! # Locking
-//! A change that waits for the thaw holds no lock of this type; it may hold any lock of its caller. [`MountedDevice::thaw`] takes
-//! none of these.
+//! A change that waits for the thaw holds no lock of this type; it may hold any lock of its caller.
+//! [`MountedDevice::thaw`] takes none of these.
 
 use crate::device::total_len;
 use crate::{BlockDevice, Claim};
@@ -42,7 +44,10 @@ pub struct MountedDevice {
 
 impl std::fmt::Debug for MountedDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MountedDevice").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("MountedDevice")
+            .field("name", &self.name)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -56,7 +61,10 @@ impl MountedDevice {
     ///
     /// # Errors
     /// Those of [`BlockDevice::claim`].
-    pub fn claimed(device: Arc<dyn BlockDevice>, exclusive: bool) -> io::Result<Arc<MountedDevice>> {
+    pub fn claimed(
+        device: Arc<dyn BlockDevice>,
+        exclusive: bool,
+    ) -> io::Result<Arc<MountedDevice>> {
         let claim = device.claim(exclusive)?;
         Ok(Self::new(device, Some(claim)))
     }
@@ -87,7 +95,8 @@ impl MountedDevice {
         self.written.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Lets no byte of the device change from the return of this on: changes that run are waited for, later ones wait.
+    /// Lets no byte of the device change from the return of this on: changes that run are waited
+    /// for, later ones wait.
     pub fn freeze(&self) {
         self.frozen.store(true, Ordering::Release);
         self.device.settle();
@@ -113,11 +122,13 @@ impl MountedDevice {
         }
     }
 
-    /// Waits for transfers that run, refuses all others from now on, and lets go of the device and of the claim.
+    /// Waits for transfers that run, refuses all others from now on, and lets go of the device and
+    /// of the claim.
     pub fn revoke(&self) {
         let device = self.device.revoke();
         let claim = self.claim.lock().take();
-        // The claim goes first: it names the device by its address, which a new device may have once this one is gone.
+        // The claim goes first: it names the device by its address, which a new device may have
+        // once this one is gone.
         drop(claim);
         drop(device);
         // Changes that wait are refused instead.
@@ -129,10 +140,16 @@ impl MountedDevice {
     }
 
     /// Runs a change, which has so many bytes to write, when the device is not frozen.
-    fn change(&self, bytes: u64, change: impl Fn(&dyn BlockDevice) -> io::Result<()>) -> io::Result<()> {
+    fn change(
+        &self,
+        bytes: u64,
+        change: impl Fn(&dyn BlockDevice) -> io::Result<()>,
+    ) -> io::Result<()> {
         loop {
             // Asked within the use: a freeze waits for those that found the device thawed.
-            match self.with(|device| if self.is_frozen() { Ok(false) } else { change(device).map(|()| true) })? {
+            match self.with(|device| {
+                if self.is_frozen() { Ok(false) } else { change(device).map(|()| true) }
+            })? {
                 true => {
                     self.written.local().fetch_add(bytes, Ordering::Relaxed);
                     return Ok(());
@@ -219,7 +236,10 @@ mod tests {
         assert_eq!(mounted.written(), 512);
         assert!(inner.claim(true).is_err());
         mounted.revoke();
-        assert_eq!(mounted.write_at(&[2; 512], 0).unwrap_err().kind(), io::ErrorKind::StaleNetworkFileHandle);
+        assert_eq!(
+            mounted.write_at(&[2; 512], 0).unwrap_err().kind(),
+            io::ErrorKind::StaleNetworkFileHandle
+        );
         assert!(mounted.read_at(&mut [0; 1], 0).is_err() && mounted.flush().is_err());
         assert_eq!((Arc::strong_count(&inner), mounted.len()), (1, 4096));
         assert!(inner.claim(true).is_ok());
@@ -274,8 +294,12 @@ mod tests {
             mounted.read_at(&mut bytes, 0).unwrap();
             mounted.flush().unwrap();
             assert_eq!(bytes, [0; 4096]);
-            // Time for a change that does not wait. One that waits never fails this, however long it takes to begin.
-            assert!(ended.recv_timeout(Duration::from_millis(200)).is_err(), "a change went through a freeze");
+            // Time for a change that does not wait. One that waits never fails this, however long
+            // it takes to begin.
+            assert!(
+                ended.recv_timeout(Duration::from_millis(200)).is_err(),
+                "a change went through a freeze"
+            );
             mounted.thaw();
             assert!((0..4).all(|_| ended.recv().unwrap()));
         });

@@ -1,11 +1,12 @@
 //! Writes kept in memory over a device that is only read.
 //!
 //! # Invariants
-//! A block's bytes are, in this order: what was written to it here; what the replay source has for it; what the base
-//! has.
+//! A block's bytes are, in this order: what was written to it here; what the replay source has for
+//! it; what the base has.
 //!
 //! # Locking
-//! One lock (`Device`) over the map of written blocks. Neither the base nor the source is called under it.
+//! One lock (`Device`) over the map of written blocks. Neither the base nor the source is called
+//! under it.
 
 use crate::error::check_range;
 use crate::{BlockDevice, DeviceError, Op};
@@ -44,11 +45,18 @@ struct Part {
 }
 
 impl OverlayDevice {
-    /// An overlay over `base` in blocks of `block_size` bytes (not 0) that holds at most `max_bytes` of writes.
+    /// An overlay over `base` in blocks of `block_size` bytes (not 0) that holds at most
+    /// `max_bytes` of writes.
     pub fn new(base: Arc<dyn BlockDevice>, block_size: usize, max_bytes: usize) -> Self {
         let block_size = block_size.max(1);
         let written = RwLock::new(Level::Device, Written::default());
-        OverlayDevice { base, block_size, source: None, max_blocks: max_bytes / block_size, written }
+        OverlayDevice {
+            base,
+            block_size,
+            source: None,
+            max_blocks: max_bytes / block_size,
+            written,
+        }
     }
 
     /// Puts a source of blocks between the writes and the base.
@@ -66,7 +74,8 @@ impl OverlayDevice {
     /// The blocks that were written, in their order.
     pub fn written(&self) -> Vec<(u64, Arc<[u8]>)> {
         let written = self.written.read();
-        let mut blocks: Vec<_> = written.iter().map(|(nr, bytes)| (*nr, Arc::from(&bytes[..]))).collect();
+        let mut blocks: Vec<_> =
+            written.iter().map(|(nr, bytes)| (*nr, Arc::from(&bytes[..]))).collect();
         blocks.sort_unstable_by_key(|(nr, _)| *nr);
         blocks
     }
@@ -84,11 +93,16 @@ impl OverlayDevice {
             let count = (block_size - within).min(len - done);
             let of_buffer = done..done + count;
             done += count;
-            (count > 0).then_some(Part { nr: at / block_size as u64, within: within..within + count, of_buffer })
+            (count > 0).then_some(Part {
+                nr: at / block_size as u64,
+                within: within..within + count,
+                of_buffer,
+            })
         })
     }
 
-    /// Fills `buf` if the part's block was written here or is the source's; otherwise the base has it.
+    /// Fills `buf` if the part's block was written here or is the source's; otherwise the base has
+    /// it.
     fn read_above_base(&self, part: &Part, buf: &mut [u8]) -> io::Result<bool> {
         if let Some(block) = self.written.read().get(&part.nr) {
             buf.copy_from_slice(&block[part.within.clone()]);
@@ -109,7 +123,8 @@ impl OverlayDevice {
         if buf.is_empty() { Ok(()) } else { self.base.read_at(buf, offset) }
     }
 
-    /// The whole block as it was before a write that covers only a part of it; zeroes beyond the end.
+    /// The whole block as it was before a write that covers only a part of it; zeroes beyond the
+    /// end.
     fn old_block(&self, nr: u64) -> io::Result<Box<[u8]>> {
         let mut block = vec![0; self.block_size];
         let start = nr * self.block_size as u64;
@@ -133,10 +148,18 @@ impl OverlayDevice {
     }
 
     fn full(&self, part: &Part) -> io::Error {
-        let message = format!("writes over a read-only device are limited to {} blocks", self.max_blocks);
+        let message =
+            format!("writes over a read-only device are limited to {} blocks", self.max_blocks);
         let cause = io::Error::new(io::ErrorKind::StorageFull, message);
         let offset = part.nr * self.block_size as u64;
-        DeviceError { op: Op::Write, device: self.name(), offset, len: self.block_size as u64, cause }.into()
+        DeviceError {
+            op: Op::Write,
+            device: self.name(),
+            offset,
+            len: self.block_size as u64,
+            cause,
+        }
+        .into()
     }
 }
 

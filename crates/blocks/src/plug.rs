@@ -66,7 +66,8 @@ pub struct PlugStats {
 
 /// Collects writes and submits them in the order of their offsets, adjacent ones as one request.
 ///
-/// Writes that overlap are all submitted one by one in the order they were added, so that the last one wins.
+/// Writes that overlap are all submitted one by one in the order they were added, so that the last
+/// one wins.
 #[must_use]
 pub struct Plug<'a> {
     device: &'a dyn BlockDevice,
@@ -111,14 +112,20 @@ impl<'a> Plug<'a> {
         first_error.map(|()| stats)
     }
 
-    /// Submits everything and reports each request: its offset, its length in bytes and what came of it.
+    /// Submits everything and reports each request: its offset, its length in bytes and what came
+    /// of it.
     pub fn finish_each(self, done: impl FnMut(u64, u64, io::Result<()>)) -> PlugStats {
         self.finish_by(1, done)
     }
 
-    /// As [`Self::finish_each`], by at most so many threads of which this is one, as far as each gets [`SHARE`] bytes. Writes that
-    /// overlap are submitted by this one. Without a thread the caller does its part.
-    pub fn finish_by(mut self, threads: usize, mut done: impl FnMut(u64, u64, io::Result<()>)) -> PlugStats {
+    /// As [`Self::finish_each`], by at most so many threads of which this is one, as far as each
+    /// gets [`SHARE`] bytes. Writes that overlap are submitted by this one. Without a thread the
+    /// caller does its part.
+    pub fn finish_by(
+        mut self,
+        threads: usize,
+        mut done: impl FnMut(u64, u64, io::Result<()>),
+    ) -> PlugStats {
         let order = self.sort();
         let most = if order == Order::Sorted { threads } else { 1 };
         let mut stats = PlugStats { pieces: self.pieces.len() as u64, ..PlugStats::default() };
@@ -136,7 +143,8 @@ impl<'a> Plug<'a> {
         if self.pieces.windows(2).all(|pair| end(&pair[0]) <= pair[1].0) {
             return Order::Sorted;
         }
-        let mut sorted: Vec<(u64, u64)> = self.pieces.iter().map(|(at, piece)| (*at, piece.len() as u64)).collect();
+        let mut sorted: Vec<(u64, u64)> =
+            self.pieces.iter().map(|(at, piece)| (*at, piece.len() as u64)).collect();
         sorted.sort_unstable();
         if sorted.windows(2).any(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0) {
             return Order::AsAdded;
@@ -160,8 +168,14 @@ struct Done {
 }
 
 /// Writes pieces, by so many threads if each has enough to do.
-fn submit(device: &dyn BlockDevice, pieces: &[(u64, Piece<'_>)], order: Order, threads: usize) -> Vec<Done> {
-    let bytes = |pieces: &[(u64, Piece<'_>)]| pieces.iter().map(|(_, piece)| piece.len()).sum::<usize>();
+fn submit(
+    device: &dyn BlockDevice,
+    pieces: &[(u64, Piece<'_>)],
+    order: Order,
+    threads: usize,
+) -> Vec<Done> {
+    let bytes =
+        |pieces: &[(u64, Piece<'_>)]| pieces.iter().map(|(_, piece)| piece.len()).sum::<usize>();
     if threads < 2 || bytes(pieces) < 2 * SHARE {
         return one_by_one(device, pieces, order);
     }
@@ -188,9 +202,14 @@ fn one_by_one(device: &dyn BlockDevice, mut rest: &[(u64, Piece<'_>)], order: Or
     while let Some(((offset, _), _)) = rest.split_first() {
         let count = if order == Order::Sorted { adjacent(rest) } else { 1 };
         let (request, after) = rest.split_at(count);
-        let slices: Vec<IoSlice<'_>> = request.iter().map(|(_, piece)| IoSlice::new(piece)).collect();
+        let slices: Vec<IoSlice<'_>> =
+            request.iter().map(|(_, piece)| IoSlice::new(piece)).collect();
         let len = total_len(&slices);
-        done.push(Done { offset: *offset, len, result: device.write_vectored_at(&slices, *offset) });
+        done.push(Done {
+            offset: *offset,
+            len,
+            result: device.write_vectored_at(&slices, *offset),
+        });
         rest = after;
     }
     done
@@ -198,7 +217,9 @@ fn one_by_one(device: &dyn BlockDevice, mut rest: &[(u64, Piece<'_>)], order: Or
 
 /// How many of the first pieces follow each other without a gap; at least one.
 fn adjacent(pieces: &[(u64, Piece<'_>)]) -> usize {
-    let follows = |pair: &&[(u64, Piece<'_>)]| pair[0].0.checked_add(pair[0].1.len() as u64) == Some(pair[1].0);
+    let follows = |pair: &&[(u64, Piece<'_>)]| {
+        pair[0].0.checked_add(pair[0].1.len() as u64) == Some(pair[1].0)
+    };
     let followers = pieces.windows(2).take_while(follows).count();
     (1 + followers).min(MAX_PIECES)
 }

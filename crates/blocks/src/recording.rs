@@ -1,8 +1,9 @@
 //! A device that remembers what was done to it, so that a power cut can be played at any moment.
 //!
 //! # Invariants
-//! A write is logged after it completed, a flush at the place where it began, once it succeeded. So what stands before
-//! a flush in the log is what that flush made durable, whatever ran at the same time.
+//! A write is logged after it completed, a flush at the place where it began, once it succeeded. So
+//! what stands before a flush in the log is what that flush made durable, whatever ran at the same
+//! time.
 //!
 //! # Locking
 //! One lock (`Device`) over the log. The device below is not called under it.
@@ -61,8 +62,8 @@ impl Event {
         !matches!(self, Event::Flush | Event::Mark(_))
     }
 
-    /// The pieces of a write that lie in different sectors of `sector` bytes (not 0), which a power cut may separate.
-    /// Anything else is one piece.
+    /// The pieces of a write that lie in different sectors of `sector` bytes (not 0), which a power
+    /// cut may separate. Anything else is one piece.
     pub fn split(&self, sector: u64) -> Vec<Event> {
         let Event::Write { offset, data } = self else { return vec![self.clone()] };
         let sector = sector.max(1);
@@ -80,9 +81,12 @@ impl Event {
     }
 }
 
-/// Does chosen events again in their order, to a device that holds the state before them: a prefix of the log up to a
-/// flush and any subset of what follows is a state that a power cut may leave.
-pub fn replay<'a>(events: impl IntoIterator<Item = &'a Event>, device: &dyn BlockDevice) -> io::Result<()> {
+/// Does chosen events again in their order, to a device that holds the state before them: a prefix
+/// of the log up to a flush and any subset of what follows is a state that a power cut may leave.
+pub fn replay<'a>(
+    events: impl IntoIterator<Item = &'a Event>,
+    device: &dyn BlockDevice,
+) -> io::Result<()> {
     events.into_iter().try_for_each(|event| event.apply(device))
 }
 
@@ -166,7 +170,10 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
     crate::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, next_data, claim);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.record(self.inner.write_at(data, offset), || Event::Write { offset, data: Arc::from(data) })
+        self.record(self.inner.write_at(data, offset), || Event::Write {
+            offset,
+            data: Arc::from(data),
+        })
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {

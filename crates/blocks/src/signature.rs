@@ -1,7 +1,8 @@
-//! What a device holds, by the magic numbers of file systems, partition tables, volumes, disk images and archives.
+//! What a device holds, by the magic numbers of file systems, partition tables, volumes, disk
+//! images and archives.
 //!
-//! The table is not complete and need not be: it exists so that a program can name a foreign image, and ask before it
-//! overwrites one.
+//! The table is not complete and need not be: it exists so that a program can name a foreign image,
+//! and ask before it overwrites one.
 
 use crate::{BlockDevice, partition};
 
@@ -79,7 +80,12 @@ const MAGICS: &[(SignatureKind, &str, &[u8], &[Place])] = &[
     (FileSystem, "a ReiserFS file system", b"ReIsEr3Fs", &[Begin(65_588), Begin(8244)]),
     (FileSystem, "a Reiser4 file system", b"ReIsEr4", &[Begin(65_536)]),
     (FileSystem, "a NILFS2 file system", b"\x02\0\0\0\0\0\x34\x34", &[Begin(1024)]),
-    (FileSystem, "an OCFS2 file system", b"OCFSV2", &[Begin(1024), Begin(2048), Begin(4096), Begin(8192)]),
+    (
+        FileSystem,
+        "an OCFS2 file system",
+        b"OCFSV2",
+        &[Begin(1024), Begin(2048), Begin(4096), Begin(8192)],
+    ),
     (FileSystem, "a GFS2 file system", b"\x01\x16\x19\x70\0\0\0\x01", &[Begin(65_536)]),
     (FileSystem, "a UFS file system", b"\x54\x19\x01\0", &[Begin(9564)]),
     (FileSystem, "a UFS2 file system", b"\x19\x01\x54\x19", &[Begin(66_908)]),
@@ -90,14 +96,44 @@ const MAGICS: &[(SignatureKind, &str, &[u8], &[Place])] = &[
     (FileSystem, "a Minix file system", b"\x5a\x4d", &[Begin(1048)]),
     (FileSystem, "a VMFS volume", b"\x0d\xd0\x01\xc0", &[Begin(1 << 20)]),
     (FileSystem, "a BlueStore device", b"bluestore block device", &[Begin(0)]),
-    (Swap, "swap space", b"SWAPSPACE2", &[Begin(4086), Begin(8182), Begin(16_374), Begin(32_758), Begin(65_526)]),
-    (Swap, "swap space", b"SWAP-SPACE", &[Begin(4086), Begin(8182), Begin(16_374), Begin(32_758), Begin(65_526)]),
-    (Swap, "swap space with a suspended system", b"S1SUSPEND", &[Begin(4086), Begin(16_374), Begin(65_526)]),
-    (Swap, "swap space with a suspended system", b"S2SUSPEND", &[Begin(4086), Begin(16_374), Begin(65_526)]),
-    (Swap, "swap space with a suspended system", b"ULSUSPEND", &[Begin(4086), Begin(16_374), Begin(65_526)]),
+    (
+        Swap,
+        "swap space",
+        b"SWAPSPACE2",
+        &[Begin(4086), Begin(8182), Begin(16_374), Begin(32_758), Begin(65_526)],
+    ),
+    (
+        Swap,
+        "swap space",
+        b"SWAP-SPACE",
+        &[Begin(4086), Begin(8182), Begin(16_374), Begin(32_758), Begin(65_526)],
+    ),
+    (
+        Swap,
+        "swap space with a suspended system",
+        b"S1SUSPEND",
+        &[Begin(4086), Begin(16_374), Begin(65_526)],
+    ),
+    (
+        Swap,
+        "swap space with a suspended system",
+        b"S2SUSPEND",
+        &[Begin(4086), Begin(16_374), Begin(65_526)],
+    ),
+    (
+        Swap,
+        "swap space with a suspended system",
+        b"ULSUSPEND",
+        &[Begin(4086), Begin(16_374), Begin(65_526)],
+    ),
     (Encrypted, "a LUKS volume", b"LUKS\xba\xbe", &[Begin(0)]),
     (Encrypted, "a BitLocker volume", b"-FVE-FS-", &[Begin(3)]),
-    (Volume, "an LVM physical volume", b"LABELONE", &[Begin(0), Begin(512), Begin(1024), Begin(1536)]),
+    (
+        Volume,
+        "an LVM physical volume",
+        b"LABELONE",
+        &[Begin(0), Begin(512), Begin(1024), Begin(1536)],
+    ),
     (Volume, "a member of a Linux RAID array", b"\xfc\x4e\x2b\xa9", &[Begin(4096), Begin(0)]),
     (Volume, "a VDO volume", b"dmvdo001", &[Begin(0)]),
     (DiskImage, "a qcow2 disk image", b"QFI\xfb", &[Begin(0)]),
@@ -120,7 +156,8 @@ const MAGICS: &[(SignatureKind, &str, &[u8], &[Place])] = &[
     (PartitionTable, "an Apple partition map", b"PM\0\0", &[Begin(512)]),
 ];
 
-/// RAID metadata at the end: versions 0.90 and 1.0 lie at the last multiple of 64 KiB and 4 KiB that leaves so many bytes.
+/// RAID metadata at the end: versions 0.90 and 1.0 lie at the last multiple of 64 KiB and 4 KiB
+/// that leaves so many bytes.
 const RAID_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
 const RAID_AT_END: [(u64, u64); 2] = [(64 << 10, 64 << 10), (4 << 10, 8 << 10)];
 
@@ -131,14 +168,17 @@ const ZFS_MAGICS: [&[u8]; 2] = [b"\x0c\xb1\xba\0\0\0\0\0", b"\0\0\0\0\0\xba\xb1\
 /// Longest magic number, in bytes.
 const MAX_MAGIC: usize = 32;
 
-/// The first thing that a device is found to hold; None if it is nothing known. Places that cannot be read hold nothing.
+/// The first thing that a device is found to hold; None if it is nothing known. Places that cannot
+/// be read hold nothing.
 ///
 /// Reads a few hundred KiB at most, whatever is on the device.
 pub fn identify(device: &dyn BlockDevice) -> Option<Signature> {
     let by_magic = MAGICS.iter().find(|(_, _, magic, places)| {
         places.iter().any(|place| match place {
             Begin(offset) => holds(device, *offset, magic),
-            End(bytes) => device.len().checked_sub(*bytes).is_some_and(|offset| holds(device, offset, magic)),
+            End(bytes) => {
+                device.len().checked_sub(*bytes).is_some_and(|offset| holds(device, offset, magic))
+            }
         })
     });
     match by_magic {
@@ -159,7 +199,9 @@ fn identify_by_structure(device: &dyn BlockDevice) -> Option<Signature> {
     if raid {
         return Some(Signature { kind: Volume, name: "a member of a Linux RAID array" });
     }
-    let zfs = || ZFS_RING.step_by(1 << 10).any(|at| ZFS_MAGICS.iter().any(|magic| holds(device, at, magic)));
+    let zfs = || {
+        ZFS_RING.step_by(1 << 10).any(|at| ZFS_MAGICS.iter().any(|magic| holds(device, at, magic)))
+    };
     zfs().then_some(Signature { kind: FileSystem, name: "a ZFS pool" })
 }
 
@@ -167,7 +209,9 @@ fn holds(device: &dyn BlockDevice, offset: u64, magic: &[u8]) -> bool {
     let mut found = [0; MAX_MAGIC];
     let Some(found) = found.get_mut(..magic.len()) else { return false };
     let end = offset.checked_add(found.len() as u64);
-    end.is_some_and(|end| end <= device.len()) && device.read_at(found, offset).is_ok() && found == magic
+    end.is_some_and(|end| end <= device.len())
+        && device.read_at(found, offset).is_ok()
+        && found == magic
 }
 
 #[cfg(test)]
@@ -185,7 +229,11 @@ mod tests {
                     End(bytes) => device.len() - bytes,
                 };
                 device.write_at(magic, at).unwrap();
-                assert_eq!(identify(&device), Some(Signature { kind: *kind, name }), "{name} at {at}");
+                assert_eq!(
+                    identify(&device),
+                    Some(Signature { kind: *kind, name }),
+                    "{name} at {at}"
+                );
             }
         }
     }

@@ -4,9 +4,9 @@
 //! No page of zeroes is held, and no byte at or beyond the length differs from zero.
 //!
 //! # Locking
-//! Pages lie in shards by their number; each shard has one lock (`Device`), and no two are held at once. A change of
-//! length holds no lock as a whole: writes at the same time may leave bytes beyond a shorter length, which is the
-//! caller's error as for any file.
+//! Pages lie in shards by their number; each shard has one lock (`Device`), and no two are held at
+//! once. A change of length holds no lock as a whole: writes at the same time may leave bytes
+//! beyond a shorter length, which is the caller's error as for any file.
 
 use crate::error::check_range;
 use crate::{BlockDevice, Op};
@@ -84,7 +84,8 @@ impl SparseDevice {
         &self.shards[(page / RUN % SHARDS) as usize]
     }
 
-    /// Changes a page by `change`; an absent page starts as zeroes, and a page of zeroes becomes absent.
+    /// Changes a page by `change`; an absent page starts as zeroes, and a page of zeroes becomes
+    /// absent.
     fn change_page(&self, nr: u64, change: impl FnOnce(&mut Page)) {
         let mut shard = self.shard(nr).write();
         let before = shard.len();
@@ -100,7 +101,8 @@ impl SparseDevice {
         self.held.fetch_add((after as u64).wrapping_sub(before as u64), Ordering::Relaxed);
     }
 
-    /// Drops the pages of a range of page numbers: one by one if they are few, else by cutting each shard's map.
+    /// Drops the pages of a range of page numbers: one by one if they are few, else by cutting each
+    /// shard's map.
     fn drop_pages(&self, pages: Range<u64>) {
         if pages.end.saturating_sub(pages.start) <= RUN * SHARDS {
             for nr in pages {
@@ -136,12 +138,15 @@ impl SparseDevice {
     fn zero_within_page(&self, start: u64, end: u64) {
         let nr = start / PAGE;
         if start < end && self.shard(nr).read().contains_key(&nr) {
-            self.change_page(nr, |page| page[(start % PAGE) as usize..][..(end - start) as usize].fill(0));
+            self.change_page(nr, |page| {
+                page[(start % PAGE) as usize..][..(end - start) as usize].fill(0)
+            });
         }
     }
 }
 
-/// Calls `f` with each page that a range touches, the range within it, and that range's place in the buffer.
+/// Calls `f` with each page that a range touches, the range within it, and that range's place in
+/// the buffer.
 fn each_page(offset: u64, len: usize, mut f: impl FnMut(u64, Range<usize>, Range<usize>)) {
     let mut done = 0;
     while done < len {
@@ -164,9 +169,11 @@ impl BlockDevice for SparseDevice {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(Op::Read, offset, buf.len() as u64)?;
-        each_page(offset, buf.len(), |nr, within, of_buffer| match self.shard(nr).read().get(&nr) {
-            Some(page) => buf[of_buffer].copy_from_slice(&page[within]),
-            None => buf[of_buffer].fill(0),
+        each_page(offset, buf.len(), |nr, within, of_buffer| {
+            match self.shard(nr).read().get(&nr) {
+                Some(page) => buf[of_buffer].copy_from_slice(&page[within]),
+                None => buf[of_buffer].fill(0),
+            }
         });
         Ok(())
     }
@@ -211,7 +218,9 @@ impl BlockDevice for SparseDevice {
         let next_in = |shard: &RwLock<Pages>| shard.read().range(first..).next().map(|(nr, _)| *nr);
         let Some(start) = self.shards.iter().filter_map(next_in).min() else { return Ok(None) };
         let shard = self.shard(start).read();
-        let run = (start..).zip(shard.range(start..)).take_while(|(nr, (held, _))| nr == *held).count() as u64;
+        let run =
+            (start..).zip(shard.range(start..)).take_while(|(nr, (held, _))| nr == *held).count()
+                as u64;
         let end = start.saturating_add(run).saturating_mul(PAGE).min(self.len());
         let start = (start * PAGE).max(offset);
         Ok((start < end).then_some(start..end))
@@ -233,7 +242,10 @@ mod tests {
         device.write_zeroes(PAGE - 1, 1).unwrap();
         assert_eq!(device.bytes_held(), 2 * PAGE);
         assert_eq!(device.next_data(0).unwrap(), Some(PAGE..2 * PAGE));
-        assert_eq!(device.next_data(2 * PAGE).unwrap(), Some(MAX_SPARSE_LEN - PAGE..MAX_SPARSE_LEN));
+        assert_eq!(
+            device.next_data(2 * PAGE).unwrap(),
+            Some(MAX_SPARSE_LEN - PAGE..MAX_SPARSE_LEN)
+        );
         device.discard(0, MAX_SPARSE_LEN).unwrap();
         assert_eq!(device.bytes_held(), 0);
         assert_eq!(device.next_data(0).unwrap(), None);
@@ -260,7 +272,8 @@ mod tests {
         let mut bytes = vec![1; 3 * PAGE as usize];
         device.read_at(&mut bytes, 0).unwrap();
         assert!(
-            bytes[PAGE as usize / 2..].iter().all(|b| *b == 0) && bytes[..PAGE as usize / 2].iter().all(|b| *b == 9)
+            bytes[PAGE as usize / 2..].iter().all(|b| *b == 0)
+                && bytes[..PAGE as usize / 2].iter().all(|b| *b == 9)
         );
     }
 }

@@ -16,8 +16,8 @@ pub enum Place {
 
 /// A file or disk and a place in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`.
 ///
-/// An offset is in bytes, decimal or hexadecimal (`0x…`), or with a suffix `k`, `M`, `G` or `T` in powers of 1024. A
-/// path whose own end looks like a place is written with `@0` after it.
+/// An offset is in bytes, decimal or hexadecimal (`0x…`), or with a suffix `k`, `M`, `G` or `T` in
+/// powers of 1024. A path whose own end looks like a place is written with `@0` after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSpec {
     /// The file or disk.
@@ -29,7 +29,9 @@ pub struct ImageSpec {
 /// Takes a path and a place apart. What follows the last `@` and is no place belongs to the path.
 pub fn parse_image_spec(spec: &str) -> ImageSpec {
     let split = spec.rsplit_once('@').filter(|(path, _)| !path.is_empty());
-    let placed = split.and_then(|(path, place)| Some(ImageSpec { path: path.into(), place: parse_place(place)? }));
+    let placed = split.and_then(|(path, place)| {
+        Some(ImageSpec { path: path.into(), place: parse_place(place)? })
+    });
     placed.unwrap_or_else(|| ImageSpec { path: spec.into(), place: Place::Whole })
 }
 
@@ -97,9 +99,18 @@ mod tests {
 
     #[test]
     fn what_is_no_place_belongs_to_the_path() {
-        for path in
-            ["user@host", "a@", "a@p", "a@p0", "a@-1", "a@+1", "a@1x", "@5", "a@99999999999999999999", "a@9999999999T"]
-        {
+        for path in [
+            "user@host",
+            "a@",
+            "a@p",
+            "a@p0",
+            "a@-1",
+            "a@+1",
+            "a@1x",
+            "@5",
+            "a@99999999999999999999",
+            "a@9999999999T",
+        ] {
             assert_eq!(parsed(path), (path.into(), Place::Whole));
         }
     }

@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 /// ext4 in user space: makes, mounts, reads, changes and recovers ext4 images.
 ///
-/// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. Paths inside an image begin at its
-/// root. Commands that read never write: an image that needs recovery is recovered in memory. Commands that write recover
-/// first. Exit codes: 0 done, 1 failed, 2 wrong usage.
+/// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. Paths
+/// inside an image begin at its root. Commands that read never write: an image that needs recovery
+/// is recovered in memory. Commands that write recover first. Exit codes: 0 done, 1 failed, 2 wrong
+/// usage.
 #[derive(Parser, Debug)]
 #[command(name = "extant", version, max_term_width = 100)]
 struct Cli {

@@ -58,7 +58,8 @@ pub struct Context {
     pub color: bool,
     /// Standard output is a terminal.
     pub terminal: bool,
-    /// A JSON document was printed. Relaxed: the thread that ends the program reads it after all others have ended.
+    /// A JSON document was printed. Relaxed: the thread that ends the program reads it after all
+    /// others have ended.
     printed: Arc<AtomicBool>,
     /// What opening an image for writing brought back, for the JSON document.
     recovery: Arc<OnceLock<Value>>,
@@ -161,7 +162,10 @@ impl Context {
         }
         let (bar, template) = match total {
             0 => (ProgressBar::no_length(), "{spinner} {bytes} {binary_bytes_per_sec} {wide_msg}"),
-            _ => (ProgressBar::new(total), "{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {wide_msg}"),
+            _ => (
+                ProgressBar::new(total),
+                "{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {wide_msg}",
+            ),
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
@@ -182,7 +186,8 @@ impl Context {
     }
 }
 
-/// Escapes the control characters that JSON allows in texts: DEL, and those from 0x80 on, which terminals obey.
+/// Escapes the control characters that JSON allows in texts: DEL, and those from 0x80 on, which
+/// terminals obey.
 fn without_controls(json: &str) -> String {
     let escape = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
     json.chars().fold(String::with_capacity(json.len()), |mut text, c| {

@@ -60,8 +60,12 @@ impl Cause {
 
     fn of(error: &dyn Any) -> Cause {
         match (error.downcast_ref::<Error>(), error.downcast_ref::<io::Error>()) {
-            (Some(error), _) => Cause { code: code(error), errno: Some(error.errno()), place: place(error) },
-            (_, Some(error)) => Cause { code: "io", errno: error.raw_os_error(), place: device_place(error) },
+            (Some(error), _) => {
+                Cause { code: code(error), errno: Some(error.errno()), place: place(error) }
+            }
+            (_, Some(error)) => {
+                Cause { code: "io", errno: error.raw_os_error(), place: device_place(error) }
+            }
             _ => Cause::UNKNOWN,
         }
     }
@@ -100,7 +104,9 @@ fn place(error: &Error) -> Option<Value> {
 
 fn device_place(error: &io::Error) -> Option<Value> {
     let error = error.get_ref()?.downcast_ref::<DeviceError>()?;
-    Some(json!({ "device": error.device, "operation": error.op.to_string(), "offset": error.offset, "len": error.len }))
+    Some(
+        json!({ "device": error.device, "operation": error.op.to_string(), "offset": error.offset, "len": error.len }),
+    )
 }
 
 impl Failure {
@@ -115,7 +121,11 @@ impl Failure {
 
     /// As [`Failure::new`], for an error of the engine that happened to `path`.
     pub fn of(error: &Error, path: impl Display, message: impl Display) -> Failure {
-        Failure { cause: Box::new(Cause::of(error)), path: Some(path.to_string()), ..Failure::new(message) }
+        Failure {
+            cause: Box::new(Cause::of(error)),
+            path: Some(path.to_string()),
+            ..Failure::new(message)
+        }
     }
 
     /// It was called wrongly.
@@ -142,15 +152,24 @@ impl Failure {
 
     /// What [`Failure::to_wire`] gave. Text that is something else is the message.
     pub fn from_wire(line: &str) -> Failure {
-        let Ok(Value::Object(object)) = serde_json::from_str(line) else { return Failure::new(line) };
+        let Ok(Value::Object(object)) = serde_json::from_str(line) else {
+            return Failure::new(line);
+        };
         let text = |key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
         let code = text("code").unwrap_or_default();
         let cause = Cause {
             code: CODES.iter().find(|known| **known == code).unwrap_or(&Cause::UNKNOWN.code),
-            errno: object.get("errno").and_then(Value::as_i64).and_then(|errno| i32::try_from(errno).ok()),
+            errno: object
+                .get("errno")
+                .and_then(Value::as_i64)
+                .and_then(|errno| i32::try_from(errno).ok()),
             place: object.get("place").filter(|place| !place.is_null()).cloned(),
         };
-        Failure { cause: Box::new(cause), path: text("path"), ..Failure::new(text("message").unwrap_or_default()) }
+        Failure {
+            cause: Box::new(cause),
+            path: text("path"),
+            ..Failure::new(text("message").unwrap_or_default())
+        }
     }
 
     /// What there is left to say.
@@ -170,7 +189,8 @@ impl Failure {
         })
     }
 
-    /// Says why on standard error, and as a JSON document where one is due and none was printed. Gives the exit code.
+    /// Says why on standard error, and as a JSON document where one is due and none was printed.
+    /// Gives the exit code.
     pub fn report(&self, context: &Context) -> ExitCode {
         if let Some(message) = &self.message {
             crate::context::complain(message);
@@ -190,9 +210,10 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::told(),
-            _ => {
-                Failure { cause: Box::new(Cause::of(&error)), ..Failure::new(format_args!("standard output: {error}")) }
-            }
+            _ => Failure {
+                cause: Box::new(Cause::of(&error)),
+                ..Failure::new(format_args!("standard output: {error}"))
+            },
         }
     }
 }

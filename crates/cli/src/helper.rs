@@ -1,9 +1,12 @@
-//! The program under other names: what mount(8), umount(8) and mkfs(8) run for a type of file system.
+//! The program under other names: what mount(8), umount(8) and mkfs(8) run for a type of file
+//! system.
 //!
-//! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`. Silent on success; 32 if it
-//!   could not be mounted, 1 for wrong usage. It waits for an image whose last server is about to finish.
-//! - `umount.TYPE`, `umount.fuse.TYPE`, `umount.fuse`: `DIR [-flnrv]`. Returns when the server has written everything. Under the last name,
-//!   which umount(8) looks for where it is told a directory, mounts of other servers are unmounted without a wait.
+//! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
+//!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
+//!   whose last server is about to finish.
+//! - `umount.TYPE`, `umount.fuse.TYPE`, `umount.fuse`: `DIR [-flnrv]`. Returns when the server has
+//!   written everything. Under the last name, which umount(8) looks for where it is told a
+//!   directory, mounts of other servers are unmounted without a wait.
 //! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
 
 use crate::context::{Context, complain};
@@ -57,7 +60,9 @@ impl Helper {
     pub fn run(self, args: Vec<OsString>) -> ExitCode {
         match self {
             Helper::Mount(subtype) => exit(Call::parse(&args).map(|call| mount(&call, subtype))),
-            Helper::Unmount(subtype) => exit(Call::parse(&args).map(|call| unmount(&call, &subtype))),
+            Helper::Unmount(subtype) => {
+                exit(Call::parse(&args).map(|call| unmount(&call, &subtype)))
+            }
             Helper::Mkfs => {
                 let own = ["extant", "mkfs", "--size-in-blocks"].map(OsString::from);
                 crate::cli::run(own.into_iter().chain(args.into_iter().skip(1)).collect())
@@ -97,7 +102,9 @@ impl Call {
         let mut call = Call::default();
         let mut args = args.iter().skip(1);
         while let Some(arg) = args.next() {
-            let Some(letters) = arg.as_bytes().strip_prefix(b"-").filter(|letters| !letters.is_empty()) else {
+            let Some(letters) =
+                arg.as_bytes().strip_prefix(b"-").filter(|letters| !letters.is_empty())
+            else {
                 call.places.push(arg.into());
                 continue;
             };
@@ -106,8 +113,13 @@ impl Call {
                 Some(at) => {
                     call.letters(&letters[..at])?;
                     let rest = &letters[at + 1..];
-                    let value = if rest.is_empty() { args.next().map(|next| next.as_bytes()) } else { Some(rest) };
-                    let value = value.ok_or_else(|| format!("-{} lacks its value", letters[at] as char))?;
+                    let value = if rest.is_empty() {
+                        args.next().map(|next| next.as_bytes())
+                    } else {
+                        Some(rest)
+                    };
+                    let value =
+                        value.ok_or_else(|| format!("-{} lacks its value", letters[at] as char))?;
                     if letters[at] == b'o' {
                         call.options.push(String::from_utf8_lossy(value).into_owned());
                     }
@@ -156,7 +168,9 @@ fn mount(call: &Call, subtype: String) -> Result {
     if plan.options.remount {
         return match remount(&plan)? {
             Remounted::Done => Ok(()),
-            Remounted::OpenedForReading => anew::mount(&plan, &call.options, &Context::helper(call.verbose)),
+            Remounted::OpenedForReading => {
+                anew::mount(&plan, &call.options, &Context::helper(call.verbose))
+            }
         };
     }
     if let Some(there) = shown_already(&plan) {
@@ -165,7 +179,10 @@ fn mount(call: &Call, subtype: String) -> Result {
     spawn::start(&plan, &call.options, &Context::helper(call.verbose))?;
     if !asks_read_only(&call.options) && is_write_protected(&image_spec(&plan.image).path) {
         // As mount(8) does for file systems of the kernel.
-        complain(format_args!("mount: {}: WARNING: source write-protected, mounted read-only", plan.dir.display()));
+        complain(format_args!(
+            "mount: {}: WARNING: source write-protected, mounted read-only",
+            plan.dir.display()
+        ));
     }
     Ok(())
 }
@@ -179,15 +196,17 @@ fn asks_read_only(lists: &[String]) -> bool {
 /// A mount of the whole image with a live server. [`table`] tells why its source can be believed.
 fn shown_already(plan: &Plan) -> Option<HeldMount> {
     let there = table::served(&plan.image, &plan.subtype).into_iter().filter(|mount| mount.whole);
-    let mut held = there.filter_map(|there| HeldMount::of(&there.dir).ok().filter(|held| *held.mount() == there));
+    let mut held = there
+        .filter_map(|there| HeldMount::of(&there.dir).ok().filter(|held| *held.mount() == there));
     held.find(HeldMount::answers)
 }
 
-/// Shows a file system that is mounted at a second place, as the kernel does for a device that is mounted twice.
+/// Shows a file system that is mounted at a second place, as the kernel does for a device that is
+/// mounted twice.
 ///
-/// What is mounted at one of the two places later does not show at the other: so the second is no copy of the first, which may be shared,
-/// but of a copy that is not. That copy has its flags before it shows at the second place, and has the
-/// protection of the first.
+/// What is mounted at one of the two places later does not show at the other: so the second is no
+/// copy of the first, which may be shared, but of a copy that is not. That copy has its flags
+/// before it shows at the second place, and has the protection of the first.
 fn show_again(there: &HeldMount, plan: &Plan) -> io::Result<()> {
     // Private to this user, with a name that nobody can guess.
     let between = nix::unistd::mkdtemp(&std::env::temp_dir().join("extant-mount-XXXXXX"))?;
@@ -207,7 +226,8 @@ fn unmount(call: &Call, subtype: &str) -> Result {
         return Err(Failure::new("an unmount helper takes a directory"));
     };
     let source = mount_at(place, subtype).map(|mount| mount.source);
-    let status = Command::new("umount").arg("-i").args(&call.flags).arg(place).status().at("umount")?;
+    let status =
+        Command::new("umount").arg("-i").args(&call.flags).arg(place).status().at("umount")?;
     if !status.success() {
         return Err(Failure::new(format_args!("{}: umount failed", place.display())));
     }
@@ -244,10 +264,19 @@ mod tests {
 
     #[test]
     fn calls_of_mount_are_understood() {
-        let args: Vec<OsString> =
-            ["mount.extant", "/dev/sda", "/mnt", "-nv", "-o", "rw,noatime", "-t", "fuse.extant", "-oro"]
-                .map(OsString::from)
-                .into();
+        let args: Vec<OsString> = [
+            "mount.extant",
+            "/dev/sda",
+            "/mnt",
+            "-nv",
+            "-o",
+            "rw,noatime",
+            "-t",
+            "fuse.extant",
+            "-oro",
+        ]
+        .map(OsString::from)
+        .into();
         let call = Call::parse(&args).unwrap();
         assert_eq!(call.places, ["/dev/sda", "/mnt"].map(PathBuf::from));
         assert_eq!(call.options, ["rw,noatime", "ro"]);

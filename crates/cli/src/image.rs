@@ -1,4 +1,5 @@
-//! Images as commands open them: readers change nothing, writers recover first, and both refuse an image in use.
+//! Images as commands open them: readers change nothing, writers recover first, and both refuse an
+//! image in use.
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
@@ -27,7 +28,8 @@ pub struct ImageArgs {
     /// Image file or block device of the journal, where the file system has an external one
     #[arg(long, value_name = "PATH")]
     pub journal: Option<PathBuf>,
-    /// Bound on all caches together, at least 64M [default: what the engine derives from the memory of the machine]
+    /// Bound on all caches together, at least 64M [default: what the engine derives from the memory
+    /// of the machine]
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub memory: Option<u64>,
 }
@@ -54,9 +56,11 @@ impl Deref for ReadArgs {
 }
 
 impl ReadArgs {
-    /// Opens for reading. An image that needs recovery is recovered in memory; without its journal if that is damaged.
+    /// Opens for reading. An image that needs recovery is recovered in memory; without its journal
+    /// if that is damaged.
     pub fn read(&self, context: &Context) -> Result<Fs> {
-        let options = OpenOptions::new().read_only(true).skip_damaged_log(true).no_recovery(self.noload);
+        let options =
+            OpenOptions::new().read_only(true).skip_damaged_log(true).no_recovery(self.noload);
         let fs = self.open(&options)?;
         let (name, recovery) = (self.name(), fs.recovery());
         if let Some(replayed) = replayed(recovery) {
@@ -135,9 +139,13 @@ impl ImageArgs {
         Ok(fs)
     }
 
-    /// Opens for writing, has `work` change something, writes everything and closes. Reports what was replayed and changed, also if a part
-    /// of it failed.
-    pub fn change(&self, context: &Context, work: impl FnOnce(&Fs, &mut Changes) -> Result) -> Result {
+    /// Opens for writing, has `work` change something, writes everything and closes. Reports what
+    /// was replayed and changed, also if a part of it failed.
+    pub fn change(
+        &self,
+        context: &Context,
+        work: impl FnOnce(&Fs, &mut Changes) -> Result,
+    ) -> Result {
         let fs = self.write(context)?;
         let mut changes = Changes::new(self);
         let worked = work(&fs, &mut changes);
@@ -157,7 +165,8 @@ impl ImageArgs {
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
         let options = self.with_memory(self.with_journal(options.clone().wait(self.wait)));
         if options.is_read_only() {
-            return Fs::open_image(&image_spec(&self.image), &options).map_err(|e| self.refused(&e));
+            return Fs::open_image(&image_spec(&self.image), &options)
+                .map_err(|e| self.refused(&e));
         }
         let interrupt = Interrupt::register().at("signals")?;
         let opened = Fs::open_image(&image_spec(&self.image), &options.interrupt(interrupt.flag()));
@@ -187,7 +196,8 @@ impl ImageArgs {
 
     /// Writes everything and closes.
     pub fn close(&self, fs: Fs) -> Result {
-        let failed = |e: &Error| format!("{}: the last changes could not be written: {e}", self.name());
+        let failed =
+            |e: &Error| format!("{}: the last changes could not be written: {e}", self.name());
         fs.unmount().map_err(|e| Failure::of(&e, self.name(), failed(&e)))
     }
 
@@ -198,14 +208,18 @@ impl ImageArgs {
         let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         let message = match error {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
-                format!("{text}; unmount it or let the other program end, or wait for that with --wait")
+                format!(
+                    "{text}; unmount it or let the other program end, or wait for that with --wait"
+                )
             }
             Error::Posix(Errno::Busy) => {
                 format!("{name} is in use by another host, or was when that failed (MMP): {text}")
             }
             Error::Posix(Errno::Intr) => format!("{name}: interrupted"),
             Error::Foreign(found) => format!("{name} {text}{}", self.advice(found)),
-            Error::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) && corrupt.what() == "superblock" => {
+            Error::Corrupt(corrupt)
+                if corrupt.field_name() == Some(MAGIC_FIELD) && corrupt.what() == "superblock" =>
+            {
                 format!("{name} holds no file system that is known: {text}")
             }
             _ if self.is_readable_without_log() => format!(
@@ -219,8 +233,11 @@ impl ImageArgs {
 
     /// Whether the image can be opened for reading if its journal is left alone.
     fn is_readable_without_log(&self) -> bool {
-        let opened = Fs::open_image(&image_spec(&self.image), &OpenOptions::new().no_recovery(true));
-        opened.is_ok_and(|fs| fs.superblock().features().names().iter().any(|name| name == "needs_recovery"))
+        let opened =
+            Fs::open_image(&image_spec(&self.image), &OpenOptions::new().no_recovery(true));
+        opened.is_ok_and(|fs| {
+            fs.superblock().features().names().iter().any(|name| name == "needs_recovery")
+        })
     }
 
     /// What can be done with something that is no ext4 file system.
@@ -228,14 +245,19 @@ impl ImageArgs {
         let name = self.name();
         match found.kind {
             SignatureKind::PartitionTable => {
-                let device = OpenOptions::new().read_only(true).device_of(&image_spec(&self.image)).ok();
+                let device =
+                    OpenOptions::new().read_only(true).device_of(&image_spec(&self.image)).ok();
                 let number = device.and_then(|device| first_partition(&*device)).unwrap_or(1);
                 format!("; {name}@p{number} names a partition")
             }
             SignatureKind::DiskImage => "; convert it first: qemu-img convert -O raw".into(),
             SignatureKind::Archive => "; unpack it first".into(),
-            SignatureKind::Encrypted => "; open it first, with cryptsetup for example, and name the opened disk".into(),
-            SignatureKind::Volume => "; name the logical volume or the assembled array instead".into(),
+            SignatureKind::Encrypted => {
+                "; open it first, with cryptsetup for example, and name the opened disk".into()
+            }
+            SignatureKind::Volume => {
+                "; name the logical volume or the assembled array instead".into()
+            }
             SignatureKind::Ext | SignatureKind::FileSystem | SignatureKind::Swap => String::new(),
         }
     }
@@ -245,7 +267,8 @@ impl ImageArgs {
 fn may_use_reserve(fs: &Fs) -> bool {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let groups = rustix::process::getgroups().unwrap_or_default();
-    let is_member = |group: u32| gid.as_raw() == group || groups.iter().any(|own| own.as_raw() == group);
+    let is_member =
+        |group: u32| gid.as_raw() == group || groups.iter().any(|own| own.as_raw() == group);
     uid.is_root() || fs.reserve_is_for(uid.as_raw(), is_member)
 }
 

@@ -1,5 +1,6 @@
-//! SIGINT and SIGTERM while an image is opened for writing. They end waits, which may take minutes, in order: another host that looks at the
-//! image meanwhile finds it unused. A second signal ends the program.
+//! SIGINT and SIGTERM while an image is opened for writing. They end waits, which may take minutes,
+//! in order: another host that looks at the image meanwhile finds it unused. A second signal ends
+//! the program.
 
 use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -43,7 +44,8 @@ impl Interrupt {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Leaves signals to other actions, which must be registered already. True if a signal came before.
+    /// Leaves signals to other actions, which must be registered already. True if a signal came
+    /// before.
     pub fn hand_over(&self) -> bool {
         self.ids.iter().for_each(|id| {
             low_level::unregister(*id);

@@ -30,8 +30,8 @@ impl<W: Write> Array<W> {
     }
 }
 
-/// Puts a name or path into an object: as text, and where its bytes are no UTF-8 also as hexadecimal digits under
-/// `KEY_hex`.
+/// Puts a name or path into an object: as text, and where its bytes are no UTF-8 also as
+/// hexadecimal digits under `KEY_hex`.
 pub fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     object.insert(key.into(), String::from_utf8_lossy(bytes).into());
     if std::str::from_utf8(bytes).is_err() {

@@ -1,8 +1,10 @@
 //! The engine's messages: where they go, one line each, and not too many.
 //!
 //! # Invariants
-//! - A message is one line, whatever names of an image it contains: control characters are escaped here, for all sinks.
-//! - A limited log writes at most [`BURST`] messages in [`WINDOW`]: a damaged or hostile image cannot fill a disk with them.
+//! - A message is one line, whatever names of an image it contains: control characters are escaped
+//!   here, for all sinks.
+//! - A limited log writes at most [`BURST`] messages in [`WINDOW`]: a damaged or hostile image
+//!   cannot fill a disk with them.
 
 use crate::text::{count, shown};
 use std::fs::File;
@@ -59,11 +61,16 @@ impl Sink {
             Sink::Stderr => writeln!(io::stderr().lock(), "{} {line}", word(level)),
             Sink::File(file) => {
                 let mut file = file;
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
-                file.write_all(format!("{} {} {line}\n", crate::text::seconds(now), word(level)).as_bytes())
+                let now = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .map_or(0, |now| now.as_secs() as i64);
+                file.write_all(
+                    format!("{} {} {line}\n", crate::text::seconds(now), word(level)).as_bytes(),
+                )
             }
             Sink::Syslog(socket) => {
-                let text = format!("<{}>extant[{}]: {line}", DAEMON | severity(level), std::process::id());
+                let text =
+                    format!("<{}>extant[{}]: {line}", DAEMON | severity(level), std::process::id());
                 socket.send(text.as_bytes()).map(drop)
             }
             Sink::Parent(next) => {
@@ -153,7 +160,8 @@ impl Log {
 
     /// Makes this the log of the process. One that is there already stays.
     pub fn install(self, level: Level) {
-        let logger = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_level(false);
+        let logger =
+            tracing_subscriber::fmt().with_max_level(level).with_target(false).with_level(false);
         let logger: Box<dyn Subscriber + Send + Sync> =
             Box::new(logger.without_time().with_ansi(false).with_writer(self).finish());
         let _ = tracing::subscriber::set_global_default(logger);
@@ -170,7 +178,10 @@ impl Log {
             }
             Verdict::LeaveOut { first: true } => {
                 let seconds = WINDOW.as_secs();
-                self.sink.write(level, &format!("too many messages: further ones are left out for up to {seconds} s"))
+                self.sink.write(
+                    level,
+                    &format!("too many messages: further ones are left out for up to {seconds} s"),
+                )
             }
             Verdict::LeaveOut { first: false } => Ok(()),
         }

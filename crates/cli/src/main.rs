@@ -1,6 +1,8 @@
-//! The program `extant`: ext4 images made, mounted, read, changed and recovered from the command line.
+//! The program `extant`: ext4 images made, mounted, read, changed and recovered from the command
+//! line.
 //!
-//! Called under the name of a helper of mount(8), umount(8) or mkfs(8), it behaves as those expect; see [`helper`].
+//! Called under the name of a helper of mount(8), umount(8) or mkfs(8), it behaves as those expect;
+//! see [`helper`].
 #![forbid(unsafe_code)]
 
 mod cli;

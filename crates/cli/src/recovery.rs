@@ -65,14 +65,21 @@ pub fn lines(recovery: &Recovery) -> Vec<String> {
         lines.push(format!("finished cutting {}", count(orphans.truncated, "file")));
     }
     if orphans.invalid > 0 {
-        lines.push(format!("dropped {} that named nothing valid", count(orphans.invalid, "orphan record")));
+        lines.push(format!(
+            "dropped {} that named nothing valid",
+            count(orphans.invalid, "orphan record")
+        ));
     }
     if orphans.kept > 0 {
         let records = count(orphans.kept, "orphan record");
-        lines.push(format!("kept {records} whose inodes could not be recovered: the file system needs a check"));
+        lines.push(format!(
+            "kept {records} whose inodes could not be recovered: the file system needs a check"
+        ));
     }
     if lines.is_empty() && recovery.was_in_use {
-        lines.push("marked clean a file system that was not unmounted: its journal held no changes".into());
+        lines.push(
+            "marked clean a file system that was not unmounted: its journal held no changes".into(),
+        );
     }
     lines
 }
@@ -95,7 +102,9 @@ fn journal_lines(journal: &Outcome) -> Vec<String> {
     }
     if journal.errno != 0 {
         let errno = journal.errno;
-        lines.push(format!("found that the journal was aborted with error {errno}: the file system needs a check"));
+        lines.push(format!(
+            "found that the journal was aborted with error {errno}: the file system needs a check"
+        ));
     }
     lines
 }

@@ -3,7 +3,8 @@
 use extant::{FileType, Timestamp};
 use std::fmt::Write;
 
-/// Bytes of a name or path for a message or a terminal: what could not be read, or would steer a terminal, is escaped.
+/// Bytes of a name or path for a message or a terminal: what could not be read, or would steer a
+/// terminal, is escaped.
 pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -104,7 +105,12 @@ fn date(days: i64) -> (i64, i64, i64) {
 pub fn seconds(sec: i64) -> String {
     let (year, month, day) = date(sec.div_euclid(86_400));
     let second = sec.rem_euclid(86_400);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
 }
 
 /// A time with its nanoseconds, in UTC.

@@ -1,8 +1,9 @@
 //! Walking a tree of an image.
 //!
 //! # Invariants
-//! A directory is entered once, whatever the image says, and no deeper than [`MAX_DEPTH`]: every walk ends. It needs memory for
-//! one path, for the entries of the directories on the way down, and a number for each directory.
+//! A directory is entered once, whatever the image says, and no deeper than [`MAX_DEPTH`]: every
+//! walk ends. It needs memory for one path, for the entries of the directories on the way down, and
+//! a number for each directory.
 
 use crate::text::shown;
 use extant::{DirEntry, FileType, Fs, Node};
@@ -124,7 +125,9 @@ impl<'a> Walk<'a> {
         } else if depth >= MAX_DEPTH {
             Listing::problem("deeper than directories are followed")
         } else if !self.entered.insert(item.node.ino()) {
-            Listing::problem("this directory was met before: the tree has a loop, or two names for it")
+            Listing::problem(
+                "this directory was met before: the tree has a loop, or two names for it",
+            )
         } else {
             list(self.fs, &item.node)
         };

@@ -1,13 +1,16 @@
-//! Bounds of long work: distinct blocks of the device, and the patience of the caller. Bounds of messages.
+//! Bounds of long work: distinct blocks of the device, and the patience of the caller. Bounds of
+//! messages.
 //!
-//! An image may map one block in many places, so that a few blocks stand for billions. A [`Walk`] counts what it meets:
-//! of blocks 7, 8, 9, 8 it refuses the fourth. Maps of honest files never lead to a block twice.
+//! An image may map one block in many places, so that a few blocks stand for billions. A [`Walk`]
+//! counts what it meets: of blocks 7, 8, 9, 8 it refuses the fourth. Maps of honest files never
+//! lead to a block twice.
 //!
 //! # Invariants
 //! - A walk makes at most twice as many steps as it meets distinct blocks, and [`KEPT`] more.
-//! - A walk takes memory for [`KEPT`] blocks at most. Of more blocks it keeps a sample: those whose hash ends with so many
-//!   zero bits. The sample also tells how many distinct blocks were met, to a few percent. The hash has a seed of its own
-//!   each time, so that no image can be made to evade the sample.
+//! - A walk takes memory for [`KEPT`] blocks at most. Of more blocks it keeps a sample: those whose
+//!   hash ends with so many zero bits. The sample also tells how many distinct blocks were met, to
+//!   a few percent. The hash has a seed of its own each time, so that no image can be made to evade
+//!   the sample.
 
 use crate::error::{Errno, Result};
 use extant_format::error::Corrupt;
@@ -23,8 +26,8 @@ use std::sync::Arc;
 /// Blocks that a walk keeps in memory at most: 1 MiB.
 const KEPT: usize = 1 << 16;
 
-/// Steps of a walk before the caller is asked for its patience: a signal that interrupts a system call of a short operation
-/// must not fail it.
+/// Steps of a walk before the caller is asked for its patience: a signal that interrupts a system
+/// call of a short operation must not fail it.
 const PATIENT_STEPS: u64 = 256;
 
 /// Messages of a kind that are told one by one.
@@ -64,7 +67,8 @@ impl Remark {
     ];
 }
 
-/// How many messages of each kind there were: the first [`MAX_REMARKS`] are told one by one, the others by their number at the end.
+/// How many messages of each kind there were: the first [`MAX_REMARKS`] are told one by one, the
+/// others by their number at the end.
 #[derive(Debug, Default)]
 pub struct Remarks([AtomicU64; Remark::ALL.len()]);
 
@@ -72,7 +76,9 @@ impl Remarks {
     /// Counts a message; whether it is to be told now.
     pub fn tells(&self, kind: Remark) -> bool {
         // Relaxed, here and below: the counts order nothing.
-        self.0.get(kind as usize).is_none_or(|count| count.fetch_add(1, Ordering::Relaxed) < MAX_REMARKS)
+        self.0
+            .get(kind as usize)
+            .is_none_or(|count| count.fetch_add(1, Ordering::Relaxed) < MAX_REMARKS)
     }
 
     /// Tells how many messages were counted only. The counts begin anew.
@@ -99,13 +105,19 @@ pub struct Walk {
 impl Walk {
     /// A walk over blocks of an inode.
     pub fn of(ino: InodeNr) -> Walk {
-        Walk { ino, met: HashSet::with_hasher(RandomState::default()), mask: 0, steps: Steps::default() }
+        Walk {
+            ino,
+            met: HashSet::with_hasher(RandomState::default()),
+            mask: 0,
+            steps: Steps::default(),
+        }
     }
 
     /// The next block.
     ///
     /// # Errors
-    /// `Corrupt` if the walk has met it before, or has met many blocks again; EINTR if the caller has no more patience.
+    /// `Corrupt` if the walk has met it before, or has met many blocks again; EINTR if the caller
+    /// has no more patience.
     pub fn enter(&mut self, block: u64) -> Result<()> {
         self.steps.next()?;
         let is_new = self.met.hasher().hash_one(block) & self.mask != 0 || self.met.insert(block);
@@ -173,10 +185,12 @@ thread_local! {
     static INTERRUPT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
 }
 
-/// Has long operations of this thread end with EINTR once `asked` answers true. They ask now and then, so the answer must be
-/// cheap. `None` takes that back. Returns the function that was asked before.
+/// Has long operations of this thread end with EINTR once `asked` answers true. They ask now and
+/// then, so the answer must be cheap. `None` takes that back. Returns the function that was asked
+/// before.
 ///
-/// Short operations do not ask. An operation that ends so has changed nothing, but for those that say how far they came.
+/// Short operations do not ask. An operation that ends so has changed nothing, but for those that
+/// say how far they came.
 pub fn set_interrupt(asked: Option<Interrupt>) -> Option<Interrupt> {
     INTERRUPT.replace(asked)
 }
@@ -227,7 +241,10 @@ mod tests {
         let mut walk = walk();
         walk.enter_all(7..10).unwrap();
         let error = walk.enter(8).unwrap_err();
-        assert_eq!(error.to_string(), "corrupt: corrupt block map, block in several places 8, inode 12, block 8");
+        assert_eq!(
+            error.to_string(),
+            "corrupt: corrupt block map, block in several places 8, inode 12, block 8"
+        );
     }
 
     #[test]
@@ -241,7 +258,8 @@ mod tests {
     fn steps_are_bounded_by_distinct_blocks() {
         let mut walk = walk();
         walk.enter_all(0..1_000_000).unwrap();
-        // A single block that happens not to be in the sample may come many times, but not for ever.
+        // A single block that happens not to be in the sample may come many times, but not for
+        // ever.
         let spared = (0..1_000_000).find(|block| !walk.met.contains(block)).unwrap();
         let more = (0..10_000_000).take_while(|_| walk.enter(spared).is_ok()).count();
         assert!((500_000..2_000_000).contains(&more), "{more}");

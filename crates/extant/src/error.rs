@@ -13,7 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The device failed; the message names the operation and the place.
     Io(io::Error),
-    /// A structure in the image is wrong; the value says which, where, what was found and what was expected.
+    /// A structure in the image is wrong; the value says which, where, what was found and what was
+    /// expected.
     Corrupt(Corrupt),
     /// The image uses something that this version does not support; the text names it.
     Unsupported(String),
@@ -82,7 +83,9 @@ impl Error {
     /// The number that a system call would give.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Io(e) => extant_blocks::raw_os_error(e).unwrap_or_else(|| errno_of_kind(e.kind())),
+            Error::Io(e) => {
+                extant_blocks::raw_os_error(e).unwrap_or_else(|| errno_of_kind(e.kind()))
+            }
             Error::Corrupt(_) => Errno::Uclean as i32,
             Error::Unsupported(_) => Errno::OpNotSupp as i32,
             Error::Foreign(_) => Errno::Inval as i32,
@@ -95,9 +98,10 @@ impl Error {
     /// The same error for another who shared the work that met it: same kind, number and text.
     pub(crate) fn to_another(&self) -> Error {
         match self {
-            Error::Io(e) => {
-                Error::Io(extant_blocks::raw_os_error(e).map_or_else(|| copy_io(e), io::Error::from_raw_os_error))
-            }
+            Error::Io(e) => Error::Io(
+                extant_blocks::raw_os_error(e)
+                    .map_or_else(|| copy_io(e), io::Error::from_raw_os_error),
+            ),
             Error::Corrupt(c) => Error::Corrupt(c.clone()),
             Error::Unsupported(what) => Error::Unsupported(what.clone()),
             Error::Foreign(found) => Error::Foreign(*found),
@@ -175,8 +179,8 @@ impl From<extant_journal::Error> for Error {
     }
 }
 
-/// The error of waiting for a commit that never comes: what was accepted before is lost, so this is EIO, and not EROFS as for
-/// what is tried afterwards.
+/// The error of waiting for a commit that never comes: what was accepted before is lost, so this is
+/// EIO, and not EROFS as for what is tried afterwards.
 pub(crate) fn lost(e: extant_journal::Error) -> Error {
     match e {
         extant_journal::Error::Aborted(_) => {

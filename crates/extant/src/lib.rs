@@ -1,8 +1,8 @@
 //! ext4 in user space: open, create, read, write, recover.
 //!
-//! [`Fs`] is an open file system. It dereferences to [`Operations`], which has every operation: by [`Node`] (an inode) and name, as system
-//! calls below the path walk have them, and by path through [`Operations::resolve`]. All take `&self`, and any number of
-//! threads may call them.
+//! [`Fs`] is an open file system. It dereferences to [`Operations`], which has every operation: by
+//! [`Node`] (an inode) and name, as system calls below the path walk have them, and by path through
+//! [`Operations::resolve`]. All take `&self`, and any number of threads may call them.
 //!
 //! ```
 //! use extant::{Caller, Follow, Fs, New, OpenFlags, OpenOptions, mkfs};
@@ -32,12 +32,12 @@
 //! ```
 //!
 //! # Rooms
-//! From top to bottom; calls go downward only: `fs`, [`mkfs`], `ops`, `vfs`, `file`, `dir`, `xattr`, `extent`, `store`, `quota`,
-//! `orphan`, `alloc`, `inode`, `groups`, `volume`.
+//! From top to bottom; calls go downward only: `fs`, [`mkfs`], `ops`, `vfs`, `file`, `dir`,
+//! `xattr`, `extent`, `store`, `quota`, `orphan`, `alloc`, `inode`, `groups`, `volume`.
 //!
 //! # Errors
-//! [`Error`] tells a failed device, a corruption with its coordinates, what is not supported, and what POSIX has a number for;
-//! [`Error::errno`] translates each into that number.
+//! [`Error`] tells a failed device, a corruption with its coordinates, what is not supported, and
+//! what POSIX has a number for; [`Error::errno`] translates each into that number.
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -65,8 +65,8 @@ pub mod device {
     pub use crate::fs::image_spec;
     pub use extant_blocks::partition::first as first_partition;
     pub use extant_blocks::{
-        BlockDevice, Claim, DeviceError, FileDevice, ImageSpec, OpenOptions as FileOptions, OverlayDevice, Place,
-        Signature, SignatureKind, identify, is_write_protected,
+        BlockDevice, Claim, DeviceError, FileDevice, ImageSpec, OpenOptions as FileOptions,
+        OverlayDevice, Place, Signature, SignatureKind, identify, is_write_protected,
     };
 }
 
@@ -104,8 +104,8 @@ pub use fs::{Frozen, Fs, FsStats, Health, OpenOptions, Recovery};
 pub use inode::PlugPolicy;
 pub use inode::PoolStats;
 pub use ops::{
-    AccessTimes, Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport, RenameFlags, SetAttr,
-    TimeSet,
+    AccessTimes, Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport,
+    RenameFlags, SetAttr, TimeSet,
 };
 pub use orphan::OrphanStats;
 pub use vfs::{Follow, Identity};

@@ -1,11 +1,11 @@
 //! Multiple mount protection: a block that says whether another host uses the file system.
 //!
-//! The block bypasses all caches and is not journalled. While the file system is open a thread renews its sequence;
-//! another host that wants to open it waits for long enough to see that.
+//! The block bypasses all caches and is not journalled. While the file system is open a thread
+//! renews its sequence; another host that wants to open it waits for long enough to see that.
 //!
 //! # Invariants
-//! - A sequence that is not the one written last is another host's: this one was not heard of for too long, and writes
-//!   nothing any more.
+//! - A sequence that is not the one written last is another host's: this one was not heard of for
+//!   too long, and writes nothing any more.
 
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, MountedDevice};
@@ -52,7 +52,8 @@ impl Block {
     fn open(dev: Arc<MountedDevice>, sb: &Superblock, geo: &Geometry) -> Result<Block> {
         let nr = sb.mmp_block();
         if !geo.data_range_valid(nr, 1) {
-            let bad = extant_format::error::Corrupt::new("superblock").field("mmp_block").found(nr.0);
+            let bad =
+                extant_format::error::Corrupt::new("superblock").field("mmp_block").found(nr.0);
             return Err(bad.into());
         }
         let seed = geo.metadata_csum.then_some(geo.csum_seed);
@@ -92,10 +93,13 @@ fn patience(interval: u16) -> u64 {
     (2 * i + 1).min(i + 60)
 }
 
-/// Waits for signs of another host, with a message, since that may take minutes. EINTR once `interrupt` is set.
+/// Waits for signs of another host, with a message, since that may take minutes. EINTR once
+/// `interrupt` is set.
 fn watch(interval: u16, interrupt: Option<&AtomicBool>) -> Result<()> {
     let seconds = patience(interval);
-    tracing::warn!("multiple mount protection: waiting {seconds} seconds for signs of another host");
+    tracing::warn!(
+        "multiple mount protection: waiting {seconds} seconds for signs of another host"
+    );
     let begin = Instant::now();
     loop {
         if interrupt.is_some_and(|flag| flag.load(Ordering::Acquire)) {
@@ -116,8 +120,9 @@ fn in_use(mmp: &disk::Mmp) -> Error {
 }
 
 impl Mmp {
-    /// Claims the file system. EBUSY if another host uses or checks it. Waits as long as the format asks for: at once if it was left clean, but for
-    /// the watch after claiming. EINTR, with the block as it was, if `interrupt` is set meanwhile.
+    /// Claims the file system. EBUSY if another host uses or checks it. Waits as long as the format
+    /// asks for: at once if it was left clean, but for the watch after claiming. EINTR, with the
+    /// block as it was, if `interrupt` is set meanwhile.
     pub fn claim(
         dev: Arc<MountedDevice>,
         sb: &Superblock,
@@ -140,7 +145,8 @@ impl Mmp {
             }
         }
         let before = seen.clone();
-        let claimed = (now().subsec_nanos() ^ std::process::id().rotate_left(16)) % disk::MMP_SEQ_MAX;
+        let claimed =
+            (now().subsec_nanos() ^ std::process::id().rotate_left(16)) % disk::MMP_SEQ_MAX;
         seen.seq = claimed.max(1);
         seen.time = now().as_secs();
         seen.node_name = node_name();
@@ -171,7 +177,9 @@ impl Mmp {
                 dev.wait_for_thaw();
                 let renewed = renew(&mut own.lock());
                 match renewed {
-                    Err(e) if e.is(Errno::Busy) => return lost.get().into_iter().for_each(|act| act()),
+                    Err(e) if e.is(Errno::Busy) => {
+                        return lost.get().into_iter().for_each(|act| act());
+                    }
                     Err(e) => tracing::error!("the MMP block cannot be renewed: {e}"),
                     Ok(()) => {}
                 }
@@ -181,7 +189,8 @@ impl Mmp {
         Ok(Mmp { block, stop, when_lost, thread: Some(thread) })
     }
 
-    /// Names what is done, once, if another host is found to have taken the file system. It must stop all writing.
+    /// Names what is done, once, if another host is found to have taken the file system. It must
+    /// stop all writing.
     pub fn when_lost(&self, act: impl Fn() + Send + Sync + 'static) {
         let first = self.when_lost.set(Box::new(act)).is_ok();
         debug_assert!(first, "there is one thing to be done");
@@ -237,5 +246,6 @@ fn renew(block: &mut Block) -> Result<()> {
 }
 
 fn node_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown".into(), |s| s.trim().into())
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown".into(), |s| s.trim().into())
 }

@@ -1,4 +1,5 @@
-//! The lower rooms as one thing, so that the rooms above (extent, xattr, dir, file, ops) take one argument.
+//! The lower rooms as one thing, so that the rooms above (extent, xattr, dir, file, ops) take one
+//! argument.
 
 use crate::{
     alloc::Alloc,

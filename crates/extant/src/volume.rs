@@ -1,4 +1,5 @@
-//! What every room stands on: the device, its geometry, the block cache, the journal, time and chance.
+//! What every room stands on: the device, its geometry, the block cache, the journal, time and
+//! chance.
 
 use crate::bounds::{Remarks, uninterrupted};
 use crate::error::{Errno, Error, Result};
@@ -14,14 +15,15 @@ use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Where the engine's time comes from, so that a build is deterministic and the lab has virtual time.
+/// Where the engine's time comes from, so that a build is deterministic and the lab has virtual
+/// time.
 pub trait Clock: Send + Sync + Debug {
     /// The wall clock.
     fn now(&self) -> Timestamp;
 }
 
-/// Seconds for the superblock's times: a little late, since checkers read a clock that ticks some milliseconds behind and object
-/// to times in the future.
+/// Seconds for the superblock's times: a little late, since checkers read a clock that ticks some
+/// milliseconds behind and object to times in the future.
 pub fn superblock_seconds(clock: &dyn Clock) -> u64 {
     const BEHIND_NANOS: u32 = 20_000_000;
     let now = clock.now();
@@ -29,7 +31,8 @@ pub fn superblock_seconds(clock: &dyn Clock) -> u64 {
     u64::try_from(now.sec - i64::from(late)).unwrap_or(0)
 }
 
-/// The system's clock, in the steps in which the kernel stamps files: what it stamps later is not earlier.
+/// The system's clock, in the steps in which the kernel stamps files: what it stamps later is not
+/// earlier.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -59,7 +62,8 @@ impl Rng {
 
     /// Threads draw from sequences of their own.
     pub fn spread(seed: u64) -> Self {
-        let state = |shard: usize| AtomicU64::new(seed.wrapping_add((shard as u64).wrapping_mul(DISTANCE)));
+        let state =
+            |shard: usize| AtomicU64::new(seed.wrapping_add((shard as u64).wrapping_mul(DISTANCE)));
         Rng { states: Sharded::new(state), one: false }
     }
 
@@ -106,7 +110,8 @@ pub struct Volume {
     pub geo: Geometry,
     /// The device, journal replayed (or overlaid).
     pub dev: Arc<dyn BlockDevice>,
-    /// The device that every transfer goes through in the end: it is frozen, revoked and counted there.
+    /// The device that every transfer goes through in the end: it is frozen, revoked and counted
+    /// there.
     pub mounted: Arc<MountedDevice>,
     /// The first error that ended all changes.
     pub cause: OnceLock<String>,
@@ -168,7 +173,8 @@ impl Volume {
         }
     }
 
-    /// Lets nothing be changed any more; the first cause is kept. Whether changes were allowed before.
+    /// Lets nothing be changed any more; the first cause is kept. Whether changes were allowed
+    /// before.
     fn stop_changes(&self, why: &Error) -> bool {
         // Another one was first.
         let _ = self.cause.set(why.to_string());
@@ -178,7 +184,8 @@ impl Volume {
     /// Why nothing may be changed any more, after an error.
     pub fn cause(&self) -> String {
         let own = self.cause.get().cloned();
-        own.or_else(|| self.journal.abort_cause().map(ToString::to_string)).unwrap_or_else(|| "unknown".into())
+        own.or_else(|| self.journal.abort_cause().map(ToString::to_string))
+            .unwrap_or_else(|| "unknown".into())
     }
 
     /// Whether somebody shut the file system down.
@@ -186,8 +193,9 @@ impl Volume {
         self.shut_down.load(Ordering::Acquire)
     }
 
-    /// Something was found to be wrong in the file system's own structures. Where that ends all changes, it aborts the journal, as in
-    /// the kernel: the running transaction may hold what was made from the damage, and does not become durable.
+    /// Something was found to be wrong in the file system's own structures. Where that ends all
+    /// changes, it aborts the journal, as in the kernel: the running transaction may hold what was
+    /// made from the damage, and does not become durable.
     pub fn obey_error_policy(&self, why: &Error) {
         if self.stop_on_error {
             if self.stop_changes(why) {
@@ -209,11 +217,15 @@ impl Volume {
         if self.geo.ro_compat(RoCompat::QUOTA) { QuotaKind::ALL.len() as u32 } else { 0 }
     }
 
-    /// Runs a change of several steps, of which all or none must become durable. An error of the device or of a
-    /// structure that comes after the first step stops all changes: what is half-done is in no transaction that will be
-    /// committed. One that comes before it, or a lack of space, for which each step looks first, is harmless. The change is not
-    /// interrupted.
-    pub fn whole<'j, T>(&self, h: &mut Handle<'j>, change: impl FnOnce(&mut Handle<'j>) -> Result<T>) -> Result<T> {
+    /// Runs a change of several steps, of which all or none must become durable. An error of the
+    /// device or of a structure that comes after the first step stops all changes: what is
+    /// half-done is in no transaction that will be committed. One that comes before it, or a lack
+    /// of space, for which each step looks first, is harmless. The change is not interrupted.
+    pub fn whole<'j, T>(
+        &self,
+        h: &mut Handle<'j>,
+        change: impl FnOnce(&mut Handle<'j>) -> Result<T>,
+    ) -> Result<T> {
         let before = h.changes();
         let done = uninterrupted(|| change(h));
         if let Err(e @ (Error::Io(_) | Error::Corrupt(_))) = &done
@@ -224,8 +236,9 @@ impl Volume {
         done
     }
 
-    /// Ends a step that began when the handle counted `before` changes. An error after the first change of the step, a lack
-    /// of space included, aborts the journal: the caller has obtained all that the step needs before it began.
+    /// Ends a step that began when the handle counted `before` changes. An error after the first
+    /// change of the step, a lack of space included, aborts the journal: the caller has obtained
+    /// all that the step needs before it began.
     pub fn end_step<T>(&self, h: &Handle<'_>, before: u64, done: Result<T>) -> Result<T> {
         done.inspect_err(|e| {
             if h.changes() != before {
@@ -235,7 +248,11 @@ impl Volume {
     }
 
     /// Runs a step of a change. See [`Volume::end_step`].
-    pub fn step<'j, T>(&self, h: &mut Handle<'j>, change: impl FnOnce(&mut Handle<'j>) -> Result<T>) -> Result<T> {
+    pub fn step<'j, T>(
+        &self,
+        h: &mut Handle<'j>,
+        change: impl FnOnce(&mut Handle<'j>) -> Result<T>,
+    ) -> Result<T> {
         let before = h.changes();
         let done = uninterrupted(|| change(h));
         self.end_step(h, before, done)

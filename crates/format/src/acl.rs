@@ -1,9 +1,9 @@
-//! POSIX access control lists: their form on the disk (version 1), that of the attribute which system calls carry
-//! (version 2), and how they go together with modes.
+//! POSIX access control lists: their form on the disk (version 1), that of the attribute which
+//! system calls carry (version 2), and how they go together with modes.
 //!
 //! # Invariants
-//! An [`Acl`] that was parsed is valid: each of owner, group and others exactly once, entries in order, no named user or
-//! group twice, a mask if there is a named entry.
+//! An [`Acl`] that was parsed is valid: each of owner, group and others exactly once, entries in
+//! order, no named user or group twice, a mask if there is a named entry.
 
 use crate::bytes::{le16, le32, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
@@ -154,7 +154,8 @@ impl Acl {
         while !rest.is_empty() {
             let named = matches!(le16(rest, 0), 0x02 | 0x08);
             let len = if named { LONG_ENTRY } else { SHORT_ENTRY };
-            let (entry, after) = rest.split_at_checked(len).ok_or_else(|| bad("size", bytes.len() as u64))?;
+            let (entry, after) =
+                rest.split_at_checked(len).ok_or_else(|| bad("size", bytes.len() as u64))?;
             entries.push(decode_entry(entry)?);
             rest = after;
         }
@@ -175,7 +176,8 @@ impl Acl {
         bytes
     }
 
-    /// Reads the form of the attribute. An empty list is `None`: it stands for removing the attribute.
+    /// Reads the form of the attribute. An empty list is `None`: it stands for removing the
+    /// attribute.
     ///
     /// # Errors
     /// Bytes that are no valid list.
@@ -187,7 +189,8 @@ impl Acl {
         if rest.is_empty() {
             return Ok(None);
         }
-        let entries = rest.chunks_exact(LONG_ENTRY).map(decode_entry).collect::<Result<Vec<_>>>()?;
+        let entries =
+            rest.chunks_exact(LONG_ENTRY).map(decode_entry).collect::<Result<Vec<_>>>()?;
         Acl::new(entries).map(Some)
     }
 
@@ -225,7 +228,8 @@ impl Acl {
         perm(Tag::UserObj) << 6 | perm(self.group_class()) << 3 | perm(Tag::Other)
     }
 
-    /// Whether the mode alone says everything that the list says, so that the list need not be stored.
+    /// Whether the mode alone says everything that the list says, so that the list need not be
+    /// stored.
     pub fn is_mode(&self) -> bool {
         self.entries.len() == 3
     }
@@ -239,7 +243,8 @@ impl Acl {
         }
     }
 
-    /// Replaces the permissions of owner, mask (or owning group) and others by those of a mode, as chmod does.
+    /// Replaces the permissions of owner, mask (or owning group) and others by those of a mode, as
+    /// chmod does.
     pub fn chmod(&mut self, mode: u16) {
         self.for_classes(|entry, shift| entry.perm = mode >> shift & PERM_MASK);
     }
@@ -253,8 +258,8 @@ impl Acl {
         }
     }
 
-    /// What a new file gets from its directory's default list: its mode, and its access list unless the mode says it all. The
-    /// wanted `mode` takes no umask where there is a default list.
+    /// What a new file gets from its directory's default list: its mode, and its access list unless
+    /// the mode says it all. The wanted `mode` takes no umask where there is a default list.
     pub fn inherit(&self, mode: u16) -> (u16, Option<Acl>) {
         let mut access = self.clone();
         access.for_classes(|entry, shift| entry.perm &= mode >> shift & PERM_MASK);
@@ -262,9 +267,16 @@ impl Acl {
         (mode, (!access.is_mode()).then_some(access))
     }
 
-    /// Whether the list allows `want` (read 4, write 2, execute 1) to a user who is the owner or not, and to whom
-    /// `in_group` answers for groups; `owning_group` is the file's.
-    pub fn allows(&self, want: u16, uid: u32, owner: u32, owning_group: u32, in_group: impl Fn(u32) -> bool) -> bool {
+    /// Whether the list allows `want` (read 4, write 2, execute 1) to a user who is the owner or
+    /// not, and to whom `in_group` answers for groups; `owning_group` is the file's.
+    pub fn allows(
+        &self,
+        want: u16,
+        uid: u32,
+        owner: u32,
+        owning_group: u32,
+        in_group: impl Fn(u32) -> bool,
+    ) -> bool {
         let mask = self.perm_of(Tag::Mask).unwrap_or(PERM_MASK);
         let has = |perm: u16| perm & want == want;
         if uid == owner {

@@ -1,8 +1,8 @@
 //! Bits of allocation bitmaps, a 64-bit word at a time.
 //!
 //! # Invariants
-//! Bit n is bit n % 8 of byte n / 8. Every function is total: what lies past the end of the bytes is neither zero nor one:
-//! searches end there, counts do not count it, changes leave it.
+//! Bit n is bit n % 8 of byte n / 8. Every function is total: what lies past the end of the bytes
+//! is neither zero nor one: searches end there, counts do not count it, changes leave it.
 
 use crate::bytes::part;
 use std::ops::Range;
@@ -28,7 +28,8 @@ pub fn word(bits: &[u8], index: usize) -> u64 {
     }
 }
 
-/// Sets those bits of the word that holds bits `index * 64` on that `mask` has, as `value` has them.
+/// Sets those bits of the word that holds bits `index * 64` on that `mask` has, as `value` has
+/// them.
 pub fn put_word(bits: &mut [u8], index: usize, value: u64, mask: u64) {
     let new = (word(bits, index) & !mask) | (value & mask);
     let start = index.saturating_mul(8).min(bits.len());

@@ -1,13 +1,17 @@
 //! Numbers at byte offsets, in both byte orders.
 //!
 //! # Invariants
-//! Every function is total: a read past the end gives zero, a write past the end changes nothing. Callers check sizes
-//! where a short buffer is an error; these helpers only make sure that a missed check cannot panic.
+//! Every function is total: a read past the end gives zero, a write past the end changes nothing.
+//! Callers check sizes where a short buffer is an error; these helpers only make sure that a missed
+//! check cannot panic.
 
 macro_rules! number_access {
     ($get:ident, $put:ident, $ty:ty, $from:ident, $to:ident) => {
         pub(crate) fn $get(bytes: &[u8], offset: usize) -> $ty {
-            bytes.get(offset..).and_then(|tail| tail.first_chunk()).map_or(0, |chunk| <$ty>::$from(*chunk))
+            bytes
+                .get(offset..)
+                .and_then(|tail| tail.first_chunk())
+                .map_or(0, |chunk| <$ty>::$from(*chunk))
         }
 
         pub(crate) fn $put(bytes: &mut [u8], offset: usize, value: $ty) {

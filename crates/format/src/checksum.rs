@@ -1,12 +1,12 @@
 //! Checksum primitives and seeds.
 //!
-//! CRC-32C chains here are raw: no inversion before or after. They start at [`CRC32C_INIT`] and the running value is what
-//! the disk stores.
+//! CRC-32C chains here are raw: no inversion before or after. They start at [`CRC32C_INIT`] and the
+//! running value is what the disk stores.
 
 pub use crate::group_desc::{block_bitmap_checksum, inode_bitmap_checksum};
 pub use crate::seal::{
-    SealFn, seal_dir_block, seal_dir_leaf, seal_extent_block, seal_htree, seal_none, seal_orphan_block,
-    seal_xattr_block,
+    SealFn, seal_dir_block, seal_dir_leaf, seal_extent_block, seal_htree, seal_none,
+    seal_orphan_block, seal_xattr_block,
 };
 pub use crate::superblock::fs_seed;
 
@@ -81,7 +81,8 @@ const fn crc16_table() -> [u16; 256] {
     table
 }
 
-/// Continues a CRC-16 (polynomial 0x8005, reflected) as the `uninit_bg` feature uses it; chains start at 0xFFFF.
+/// Continues a CRC-16 (polynomial 0x8005, reflected) as the `uninit_bg` feature uses it; chains
+/// start at 0xFFFF.
 pub fn crc16(seed: u16, data: &[u8]) -> u16 {
     data.iter().fold(seed, |crc, byte| (crc >> 8) ^ CRC16_TABLE[usize::from((crc as u8) ^ byte)])
 }
@@ -104,10 +105,12 @@ const fn crc32_be_table() -> [u32; 256] {
     table
 }
 
-/// Continues a big-endian CRC-32 (polynomial 0x04C11DB7, not reflected, no inversion), as version 1 journal checksums use it;
-/// chains start at 0xFFFFFFFF.
+/// Continues a big-endian CRC-32 (polynomial 0x04C11DB7, not reflected, no inversion), as version 1
+/// journal checksums use it; chains start at 0xFFFFFFFF.
 pub fn crc32_be(seed: u32, data: &[u8]) -> u32 {
-    data.iter().fold(seed, |crc, byte| (crc << 8) ^ CRC32_BE_TABLE[usize::from(((crc >> 24) as u8) ^ byte)])
+    data.iter().fold(seed, |crc, byte| {
+        (crc << 8) ^ CRC32_BE_TABLE[usize::from(((crc >> 24) as u8) ^ byte)]
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::fmt;
 
 /// A corrupt structure: what it is, where it is, what was found and what was expected.
 ///
-/// The coordinates are optional and are added by whoever knows them, while the error travels upward.
+/// The coordinates are optional and are added by whoever knows them, while the error travels
+/// upward.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Corrupt(Box<Details>);
 
@@ -163,7 +164,10 @@ mod tests {
             .expected(0xF30Au32)
             .at_block(77u64)
             .at_inode(12u32);
-        assert_eq!(error.to_string(), "corrupt extent header, magic 0x1234 (expected 0xf30a), inode 12, block 77");
+        assert_eq!(
+            error.to_string(),
+            "corrupt extent header, magic 0x1234 (expected 0xf30a), inode 12, block 77"
+        );
     }
 
     #[test]

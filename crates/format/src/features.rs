@@ -1,8 +1,9 @@
 //! Feature bits of the superblock, with the names that the ext4 tools use for them.
 //!
 //! # Invariants
-//! Bits that have no name here are kept, never dropped: use [`from_bits_retain`](bitflags::Flags::from_bits_retain), and
-//! `insert` and `remove` rather than the complement operator.
+//! Bits that have no name here are kept, never dropped: use
+//! [`from_bits_retain`](bitflags::Flags::from_bits_retain), and `insert` and `remove` rather than
+//! the complement operator.
 
 use bitflags::bitflags;
 
@@ -238,14 +239,16 @@ pub enum Feature {
 impl Feature {
     /// The feature of this name, as the ext4 tools spell it.
     pub fn from_name(name: &str) -> Option<Feature> {
-        let name = ALIASES.iter().find(|(other, _)| *other == name).map_or(name, |(_, known)| known);
+        let name =
+            ALIASES.iter().find(|(other, _)| *other == name).map_or(name, |(_, known)| known);
         if let Some(bit) = bit_of(&COMPAT_NAMES, 'C', name) {
             return Some(Feature::Compat(Compat::from_bits_retain(bit)));
         }
         if let Some(bit) = bit_of(&INCOMPAT_NAMES, 'I', name) {
             return Some(Feature::Incompat(Incompat::from_bits_retain(bit)));
         }
-        bit_of(&RO_COMPAT_NAMES, 'R', name).map(|bit| Feature::RoCompat(RoCompat::from_bits_retain(bit)))
+        bit_of(&RO_COMPAT_NAMES, 'R', name)
+            .map(|bit| Feature::RoCompat(RoCompat::from_bits_retain(bit)))
     }
 }
 
@@ -295,7 +298,11 @@ mod tests {
 
     #[test]
     fn every_name_leads_back_to_its_bit() {
-        let all = Features { compat: Compat::all(), incompat: Incompat::all(), ro_compat: RoCompat::all() };
+        let all = Features {
+            compat: Compat::all(),
+            incompat: Incompat::all(),
+            ro_compat: RoCompat::all(),
+        };
         let mut again = Features::default();
         for name in all.names() {
             again.set(Feature::from_name(&name).expect("a known name"), true);

@@ -1,8 +1,9 @@
 //! Facts about a file system that follow from its superblock and never change while it is mounted.
 //!
 //! # Invariants
-//! A [`Geometry`] exists only if the numbers agree with each other: no divisor is zero, block and inode numbers fit their
-//! types, the group count follows from the block count, and group 0 has room for its descriptors.
+//! A [`Geometry`] exists only if the numbers agree with each other: no divisor is zero, block and
+//! inode numbers fit their types, the group count follows from the block count, and group 0 has
+//! room for its descriptors.
 
 use crate::checksum::inode_seed;
 use crate::error::{Corrupt, Result};
@@ -70,7 +71,8 @@ pub struct Geometry {
     pub hash_seed: [u32; 4],
     /// The hash of directories that have no index yet, as the superblock has it.
     pub hash_version: u8,
-    /// Hashes take the bytes of names as unsigned; they are signed where the superblock says neither.
+    /// Hashes take the bytes of names as unsigned; they are signed where the superblock says
+    /// neither.
     pub hash_unsigned: bool,
     /// Encoding of names, for `casefold`.
     pub encoding: u16,
@@ -151,7 +153,11 @@ impl Geometry {
         check(clusters > 0 && clusters <= bits, "blocks per group", per_group)?;
         check(per_group & ((1 << self.cluster_bits) - 1) == 0, "blocks per group", per_group)?;
         if self.has_bigalloc() {
-            check(sb.clusters_per_group() == self.clusters_per_group, "clusters per group", sb.clusters_per_group())?;
+            check(
+                sb.clusters_per_group() == self.clusters_per_group,
+                "clusters per group",
+                sb.clusters_per_group(),
+            )?;
         }
         let first = u32::from(self.block_size == 1024 && !self.has_bigalloc());
         if self.first_data_block != first {
@@ -167,7 +173,11 @@ impl Geometry {
         check(size_ok, "inode size", self.inode_size)?;
         let per_group = self.inodes_per_group;
         let bits = self.block_size * 8;
-        check(per_group >= self.inodes_per_block() && per_group <= bits, "inodes per group", per_group)?;
+        check(
+            per_group >= self.inodes_per_block() && per_group <= bits,
+            "inodes per group",
+            per_group,
+        )?;
         check(self.first_ino >= InodeNr::FIRST_ORDINARY.0, "first inode", self.first_ino)
     }
 
@@ -271,7 +281,9 @@ fn check_features(sb: &Superblock, features: Features) -> Result<()> {
     let meta_bg = features.incompat.contains(Incompat::META_BG);
     let resize = features.compat.contains(Compat::RESIZE_INODE);
     check(!(meta_bg && resize), "meta_bg with resize_inode", features.compat.bits())?;
-    if features.ro_compat.contains(RoCompat::METADATA_CSUM) && sb.checksum_type() != CHECKSUM_TYPE_CRC32C {
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM)
+        && sb.checksum_type() != CHECKSUM_TYPE_CRC32C
+    {
         return Err(bad("checksum type", sb.checksum_type()).expected(CHECKSUM_TYPE_CRC32C));
     }
     Ok(())
@@ -285,7 +297,8 @@ fn checked_log_block_size(sb: &Superblock) -> Result<u32> {
 
 fn cluster_bits(sb: &Superblock, features: Features) -> Result<u32> {
     let (block, cluster) = (sb.log_block_size(), sb.log_cluster_size());
-    let bits = cluster.checked_sub(block).ok_or_else(|| bad("cluster size", cluster).expected(block))?;
+    let bits =
+        cluster.checked_sub(block).ok_or_else(|| bad("cluster size", cluster).expected(block))?;
     let allowed = if features.ro_compat.contains(RoCompat::BIGALLOC) { 20 } else { 0 };
     check(bits <= allowed, "cluster size", cluster)?;
     Ok(bits)

@@ -1,8 +1,8 @@
 //! Block group descriptors, their checksums and those of the bitmaps.
 //!
 //! # Invariants
-//! Free blocks are counted in clusters. Descriptors of 32 bytes have no high halves and hold 16 bits of a bitmap's
-//! checksum. Encoding keeps the bytes that nobody here knows.
+//! Free blocks are counted in clusters. Descriptors of 32 bytes have no high halves and hold 16
+//! bits of a bitmap's checksum. Encoding keeps the bytes that nobody here knows.
 
 use crate::bitmap;
 use crate::checksum::{crc16, crc32c_le32, crc32c_raw, crc32c_with_hole};
@@ -30,7 +30,10 @@ bitflags! {
 /// The first 64 bytes of a descriptor; the short form ends after the first half.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
+#[expect(
+    missing_docs,
+    reason = "the fields have the names that the format's documentation gives them"
+)]
 pub struct RawGroupDesc {
     pub block_bitmap_lo: U32,
     pub inode_bitmap_lo: U32,
@@ -182,8 +185,16 @@ impl GroupDesc {
         split16(self.used_dirs, &mut raw.used_dirs_lo, &mut raw.used_dirs_hi);
         raw.flags.set(self.flags.bits());
         split16(self.itable_unused, &mut raw.itable_unused_lo, &mut raw.itable_unused_hi);
-        split16(self.block_bitmap_csum, &mut raw.block_bitmap_csum_lo, &mut raw.block_bitmap_csum_hi);
-        split16(self.inode_bitmap_csum, &mut raw.inode_bitmap_csum_lo, &mut raw.inode_bitmap_csum_hi);
+        split16(
+            self.block_bitmap_csum,
+            &mut raw.block_bitmap_csum_lo,
+            &mut raw.block_bitmap_csum_hi,
+        );
+        split16(
+            self.inode_bitmap_csum,
+            &mut raw.inode_bitmap_csum_lo,
+            &mut raw.inode_bitmap_csum_hi,
+        );
         let size = if geo.desc_size as usize >= LONG_SIZE { LONG_SIZE } else { SHORT_SIZE };
         crate::bytes::put_bytes(bytes, 0, crate::bytes::part(raw.as_bytes(), 0, size));
         if let Some(checksum) = checksum(bytes, geo, group) {
@@ -197,7 +208,10 @@ impl GroupDesc {
     /// A mismatch, or too few bytes.
     pub fn verify_checksum(bytes: &[u8], geo: &Geometry, group: GroupNr) -> Result<()> {
         if bytes.len() < usize::from(geo.desc_size) {
-            return Err(Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64).at_group(group));
+            return Err(Corrupt::new(STRUCTURE)
+                .field("size")
+                .found(bytes.len() as u64)
+                .at_group(group));
         }
         let found = crate::bytes::le16(bytes, CHECKSUM_OFFSET);
         match checksum(bytes, geo, group) {
@@ -219,7 +233,12 @@ impl GroupDesc {
     /// # Errors
     /// A mismatch.
     pub fn verify_block_bitmap(&self, bits: &[u8], geo: &Geometry) -> Result<()> {
-        compare_bitmap("block bitmap", self.block_bitmap_csum, block_bitmap_checksum(bits, geo), self.block_bitmap)
+        compare_bitmap(
+            "block bitmap",
+            self.block_bitmap_csum,
+            block_bitmap_checksum(bits, geo),
+            self.block_bitmap,
+        )
     }
 
     /// Verifies the inode bitmap of this group against the descriptor.
@@ -227,7 +246,12 @@ impl GroupDesc {
     /// # Errors
     /// A mismatch.
     pub fn verify_inode_bitmap(&self, bits: &[u8], geo: &Geometry) -> Result<()> {
-        compare_bitmap("inode bitmap", self.inode_bitmap_csum, inode_bitmap_checksum(bits, geo), self.inode_bitmap)
+        compare_bitmap(
+            "inode bitmap",
+            self.inode_bitmap_csum,
+            inode_bitmap_checksum(bits, geo),
+            self.inode_bitmap,
+        )
     }
 
     /// Takes the checksum of the group's block bitmap, where there is one.
@@ -265,7 +289,11 @@ fn checksum(bytes: &[u8], geo: &Geometry, group: GroupNr) -> Option<u16> {
     geo.gdt_csum.then(|| {
         let seed = crc16(crc16(0xFFFF, &geo.uuid), &group.0.to_le_bytes());
         let before = crc16(seed, crate::bytes::part(bytes, 0, CHECKSUM_OFFSET));
-        let rest = if geo.incompat(Incompat::BIT64) { crate::bytes::part(bytes, SHORT_SIZE, bytes.len()) } else { &[] };
+        let rest = if geo.incompat(Incompat::BIT64) {
+            crate::bytes::part(bytes, SHORT_SIZE, bytes.len())
+        } else {
+            &[]
+        };
         crc16(before, rest)
     })
 }
@@ -279,21 +307,30 @@ fn bitmap_checksum(bits: &[u8], count: u32, geo: &Geometry) -> Option<u32> {
     Some(full & mask)
 }
 
-/// The checksum of a block bitmap as a descriptor of this file system holds it, if bitmaps have any.
+/// The checksum of a block bitmap as a descriptor of this file system holds it, if bitmaps have
+/// any.
 pub fn block_bitmap_checksum(bits: &[u8], geo: &Geometry) -> Option<u32> {
     bitmap_checksum(bits, geo.clusters_per_group, geo)
 }
 
-/// The checksum of an inode bitmap as a descriptor of this file system holds it, if bitmaps have any.
+/// The checksum of an inode bitmap as a descriptor of this file system holds it, if bitmaps have
+/// any.
 pub fn inode_bitmap_checksum(bits: &[u8], geo: &Geometry) -> Option<u32> {
     bitmap_checksum(bits, geo.inodes_per_group, geo)
 }
 
-/// Makes the block bitmap of a group in which nothing but metadata is in use, as [`GroupFlags::BLOCK_UNINIT`] stands for
-/// it: the group's base metadata, its own bitmaps and table where they lie in the group, and the padding at the end.
+/// Makes the block bitmap of a group in which nothing but metadata is in use, as
+/// [`GroupFlags::BLOCK_UNINIT`] stands for it: the group's base metadata, its own bitmaps and table
+/// where they lie in the group, and the padding at the end.
 pub fn init_block_bitmap(bits: &mut [u8], geo: &Geometry, group: GroupNr, desc: &GroupDesc) {
     bits.fill(0);
-    mark_blocks(bits, geo, group, geo.first_block_of_group(group).0, geo.base_meta_blocks(group).into());
+    mark_blocks(
+        bits,
+        geo,
+        group,
+        geo.first_block_of_group(group).0,
+        geo.base_meta_blocks(group).into(),
+    );
     mark_blocks(bits, geo, group, desc.block_bitmap, 1);
     mark_blocks(bits, geo, group, desc.inode_bitmap, 1);
     mark_blocks(bits, geo, group, desc.inode_table, geo.inode_table_blocks().into());

@@ -124,6 +124,9 @@ mod tests {
         put_pointer(&mut block, 2, 6);
         put_pointer(&mut block, usize::MAX, 6);
         assert_eq!(pointers(&block).collect::<Vec<_>>(), [0, 5]);
-        assert_eq!((pointer(&block, 1), pointer(&block, 2), pointer(&block, usize::MAX)), (5, 0, 0));
+        assert_eq!(
+            (pointer(&block, 1), pointer(&block, 2), pointer(&block, usize::MAX)),
+            (5, 0, 0)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Data that lies in the inode: the first 60 bytes in `i_block`, the rest as the value of the attribute `system.data`.
+//! Data that lies in the inode: the first 60 bytes in `i_block`, the rest as the value of the
+//! attribute `system.data`.
 
 use crate::bytes::{le32, put_bytes, put_le32};
 use crate::inode::I_BLOCK_SIZE;
@@ -33,7 +34,8 @@ pub fn dir_area_mut(i_block: &mut [u8; I_BLOCK_SIZE]) -> &mut [u8] {
     &mut i_block[PARENT_SIZE..]
 }
 
-/// All `size` bytes of an inline file; bytes that neither part has are zero. `size` is cut to what the parts hold.
+/// All `size` bytes of an inline file; bytes that neither part has are zero. `size` is cut to what
+/// the parts hold.
 pub fn join(i_block: &[u8; I_BLOCK_SIZE], rest: &[u8], size: u64) -> Vec<u8> {
     let mut data = i_block.to_vec();
     data.extend_from_slice(rest);

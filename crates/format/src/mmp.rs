@@ -1,6 +1,8 @@
 //! The block of multiple mount protection.
 
-use crate::bytes::{array, le16, le32, le64, part, part_mut, put_le16, put_le32, put_le64, put_text, text};
+use crate::bytes::{
+    array, le16, le32, le64, part, part_mut, put_le16, put_le32, put_le64, put_text, text,
+};
 use crate::checksum::crc32c_raw;
 use crate::error::{Corrupt, Result};
 
@@ -57,7 +59,10 @@ impl Mmp {
         if let Some(seed) = seed {
             let (found, expected) = (le32(block, CHECKSUM), compute(block, seed));
             if found != expected {
-                return Err(Corrupt::new("MMP block").field("checksum").found(found).expected(expected));
+                return Err(Corrupt::new("MMP block")
+                    .field("checksum")
+                    .found(found)
+                    .expected(expected));
             }
         }
         Ok(Mmp {
@@ -94,8 +99,13 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        let mmp =
-            Mmp { seq: MMP_SEQ_CLEAN, time: 5, node_name: "host".into(), bdev_name: "loop0".into(), check_interval: 5 };
+        let mmp = Mmp {
+            seq: MMP_SEQ_CLEAN,
+            time: 5,
+            node_name: "host".into(),
+            bdev_name: "loop0".into(),
+            check_interval: 5,
+        };
         let mut block = vec![0u8; 4096];
         mmp.encode(&mut block, Some(7));
         assert_eq!(Mmp::parse(&block, Some(7)).unwrap(), mmp);

@@ -18,8 +18,8 @@ pub const fn slots(block_size: usize) -> usize {
     block_size.saturating_sub(TAIL_SIZE) / SLOT_SIZE
 }
 
-/// Blocks that the orphan file of a new file system gets: 32 in small file systems, 512 at most; `cluster_ratio` is the
-/// number of blocks of a cluster.
+/// Blocks that the orphan file of a new file system gets: 32 in small file systems, 512 at most;
+/// `cluster_ratio` is the number of blocks of a cluster.
 pub fn default_blocks(blocks_count: u64, cluster_ratio: u32) -> u64 {
     let blocks = (blocks_count / 4096).clamp(32, 512);
     blocks.next_multiple_of(u64::from(cluster_ratio.max(1)))
@@ -62,7 +62,8 @@ fn compute(block: &[u8], nr: u64, seed: u32) -> u32 {
     crc32c_raw(block_seed(seed, nr), part(block, 0, slots(block.len()) * SLOT_SIZE))
 }
 
-/// Verifies magic and, with `metadata_csum`, the checksum; `seed` is that of the orphan file's inode.
+/// Verifies magic and, with `metadata_csum`, the checksum; `seed` is that of the orphan file's
+/// inode.
 ///
 /// # Errors
 /// What is wrong with it.

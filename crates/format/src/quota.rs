@@ -1,13 +1,15 @@
-//! Quota files, version 2 revision 1: a header, a tree of four levels by the bytes of an id, and blocks of records.
+//! Quota files, version 2 revision 1: a header, a tree of four levels by the bytes of an id, and
+//! blocks of records.
 //!
-//! The unit is a quota block of 1 KiB, whatever the file system's blocks are. Quota block 0 is the header, 1 the tree's root;
-//! a tree block has 256 pointers, a data block a header and 14 records. Data blocks with a free record form a list, blocks
-//! that nothing uses another.
+//! The unit is a quota block of 1 KiB, whatever the file system's blocks are. Quota block 0 is the
+//! header, 1 the tree's root; a tree block has 256 pointers, a data block a header and 14 records.
+//! Data blocks with a free record form a list, blocks that nothing uses another.
 //!
 //! # Invariants
-//! - Every function is total. What is wrong is left to those who follow pointers: they check that numbers are within the file.
-//! - A record of 72 zero bytes is free. One that is in use and would be zero (that of id 0 without usage and limits) has the
-//!   inode time 1, which means 0.
+//! - Every function is total. What is wrong is left to those who follow pointers: they check that
+//!   numbers are within the file.
+//! - A record of 72 zero bytes is free. One that is in use and would be zero (that of id 0 without
+//!   usage and limits) has the inode time 1, which means 0.
 
 use crate::bytes::{le16, le32, le64, part, part_mut, put_le16, put_le32, put_le64};
 use crate::error::{Corrupt, Result};
@@ -117,7 +119,9 @@ impl QuotaHeader {
         if header.blocks <= ROOT || u64::from(header.blocks) > capacity {
             return Err(bad("blocks").found(header.blocks).expected(capacity));
         }
-        for (field, first) in [("free block", header.free_block), ("block with a free record", header.free_record)] {
+        for (field, first) in
+            [("free block", header.free_block), ("block with a free record", header.free_record)]
+        {
             if first != 0 && !header.has(first) {
                 return Err(bad(field).found(first).expected(header.blocks));
             }
@@ -290,7 +294,9 @@ pub fn find(block: &[u8], id: u32) -> Option<(usize, QuotaRecord)> {
 
 /// The first free slot.
 pub fn free_slot(block: &[u8]) -> Option<usize> {
-    (0..RECORDS).find(|slot| QuotaRecord::decode(part(block, record_at(*slot), record_at(*slot) + RECORD)).is_none())
+    (0..RECORDS).find(|slot| {
+        QuotaRecord::decode(part(block, record_at(*slot), record_at(*slot) + RECORD)).is_none()
+    })
 }
 
 /// Stores a record in a slot.
@@ -320,7 +326,8 @@ pub fn new_file(kind: QuotaKind, records: &[QuotaRecord]) -> Vec<u8> {
         put_pointer(&mut blocks[at], slot_of(record.id, LEVELS - 1), DATA);
         put_record(&mut blocks[DATA as usize], slot, record);
     }
-    DataHeader { used: records.len() as u16, ..DataHeader::default() }.encode(&mut blocks[DATA as usize]);
+    DataHeader { used: records.len() as u16, ..DataHeader::default() }
+        .encode(&mut blocks[DATA as usize]);
     let header = QuotaHeader {
         block_grace: GRACE,
         inode_grace: GRACE,
@@ -339,7 +346,10 @@ mod tests {
 
     #[test]
     fn ids_lead_through_the_tree_by_their_bytes() {
-        assert_eq!((0..LEVELS).map(|level| slot_of(0x0102_03FF, level)).collect::<Vec<_>>(), [1, 2, 3, 255]);
+        assert_eq!(
+            (0..LEVELS).map(|level| slot_of(0x0102_03FF, level)).collect::<Vec<_>>(),
+            [1, 2, 3, 255]
+        );
         assert_eq!(RECORDS, 14);
     }
 
@@ -378,7 +388,8 @@ mod tests {
         let blocks: Vec<&[u8]> = file.chunks(BLOCK).collect();
         assert_eq!(blocks.len(), 3 + 3 + 3 + 2);
         for (slot, id) in ids.into_iter().enumerate() {
-            let leaf = (0..LEVELS).fold(ROOT, |at, level| pointer(blocks[at as usize], slot_of(id, level)));
+            let leaf = (0..LEVELS)
+                .fold(ROOT, |at, level| pointer(blocks[at as usize], slot_of(id, level)));
             assert_eq!(find(blocks[leaf as usize], id), Some((slot, of(id))));
         }
     }

@@ -6,7 +6,8 @@ pub use crate::htree::seal_htree;
 pub use crate::orphan::seal_orphan_block;
 pub use crate::xattr::seal_xattr_block;
 
-/// A function that writes a block's checksum: the block, its number, the seed (the file system's or an inode's).
+/// A function that writes a block's checksum: the block, its number, the seed (the file system's or
+/// an inode's).
 pub type SealFn = fn(block: &mut [u8], nr: u64, seed: u32);
 
 /// For blocks without checksum.

@@ -1,9 +1,12 @@
-//! Files with a hash tree (fs-verity): the descriptor and the shape of the tree. Both lie behind the end of the file: the tree from the next
-//! multiple of [`METADATA_ALIGN`] bytes on, its root first; then, from the next block of the file system on, the descriptor; and in the last
-//! four bytes of the last mapped block the descriptor's length. Source of facts: the kernel's documentation of fs-verity.
+//! Files with a hash tree (fs-verity): the descriptor and the shape of the tree. Both lie behind
+//! the end of the file: the tree from the next multiple of [`METADATA_ALIGN`] bytes on, its root
+//! first; then, from the next block of the file system on, the descriptor; and in the last four
+//! bytes of the last mapped block the descriptor's length. Source of facts: the kernel's
+//! documentation of fs-verity.
 //!
 //! # Invariants
-//! A [`Tree`] has at most [`MAX_LEVELS`] levels, and a block of each level names at least two blocks below it.
+//! A [`Tree`] has at most [`MAX_LEVELS`] levels, and a block of each level names at least two
+//! blocks below it.
 
 use crate::bytes::{array, le32, le64, part};
 use crate::error::{Corrupt, Result};
@@ -65,7 +68,8 @@ impl Algorithm {
         }
     }
 
-    /// Bytes that the algorithm takes in at a time; a salt is filled up with zeroes to a multiple of it.
+    /// Bytes that the algorithm takes in at a time; a salt is filled up with zeroes to a multiple
+    /// of it.
     pub fn input_len(self) -> usize {
         2 * self.digest_len()
     }
@@ -89,8 +93,8 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Reads a descriptor of a file of `size` bytes in a file system whose blocks have `1 << max_block_bits` bytes. A signature is passed
-    /// over.
+    /// Reads a descriptor of a file of `size` bytes in a file system whose blocks have `1 <<
+    /// max_block_bits` bytes. A signature is passed over.
     ///
     /// # Errors
     /// The field that is wrong.
@@ -183,7 +187,10 @@ impl Tree {
             counts.push(below);
         }
         if counts.len() > MAX_LEVELS {
-            return Err(Corrupt::new(STRUCTURE).field("levels").found(counts.len() as u64).expected(MAX_LEVELS as u64));
+            return Err(Corrupt::new(STRUCTURE)
+                .field("levels")
+                .found(counts.len() as u64)
+                .expected(MAX_LEVELS as u64));
         }
         let mut blocks = 0;
         let mut starts = vec![0; counts.len()];
@@ -204,7 +211,8 @@ impl Tree {
         self.blocks
     }
 
-    /// The block of `level` (0 hashes data) that has the hash of block `below` of the level under it, and which of its hashes that is.
+    /// The block of `level` (0 hashes data) that has the hash of block `below` of the level under
+    /// it, and which of its hashes that is.
     pub fn parent(&self, below: u64) -> (u64, usize) {
         (below / self.arity, (below % self.arity) as usize)
     }
@@ -230,14 +238,21 @@ mod tests {
     #[test]
     fn descriptors_are_taken_apart() {
         let desc = Descriptor::parse(&bytes(5000), 5000, 12).unwrap();
-        assert_eq!((desc.algorithm, desc.block_size(), desc.salt.as_slice()), (Algorithm::Sha256, 4096, &b"xyz"[..]));
-        for (at, value) in [(0, 2), (1, 0), (1, 3), (2, 9), (2, 13), (3, 33), (4, 1), (8, 0), (112, 1), (255, 1)] {
+        assert_eq!(
+            (desc.algorithm, desc.block_size(), desc.salt.as_slice()),
+            (Algorithm::Sha256, 4096, &b"xyz"[..])
+        );
+        for (at, value) in
+            [(0, 2), (1, 0), (1, 3), (2, 9), (2, 13), (3, 33), (4, 1), (8, 0), (112, 1), (255, 1)]
+        {
             let mut bad = bytes(5000);
             bad[at] = value;
             assert!(Descriptor::parse(&bad, 5000, 12).is_err(), "byte {at} is {value}");
         }
         assert!(Descriptor::parse(&bytes(5000)[..255], 5000, 12).is_err());
-        assert!(descriptor_len(255u32.to_le_bytes()).is_err() && descriptor_len([0xff; 4]).is_err());
+        assert!(
+            descriptor_len(255u32.to_le_bytes()).is_err() && descriptor_len([0xff; 4]).is_err()
+        );
         assert_eq!(descriptor_len(256u32.to_le_bytes()), Ok(256));
     }
 
@@ -259,7 +274,10 @@ mod tests {
         assert_eq!((two.levels(), two.blocks(), two.place(0, 0)), (1, 1, Some(0)));
         let three = tree(129 * 4096).unwrap();
         assert_eq!((three.levels(), three.blocks()), (2, 3));
-        assert_eq!((three.place(1, 0), three.place(0, 1), three.place(2, 0)), (Some(0), Some(2), None));
+        assert_eq!(
+            (three.place(1, 0), three.place(0, 1), three.place(2, 0)),
+            (Some(0), Some(2), None)
+        );
         assert_eq!(three.parent(128), (1, 0));
         assert!(tree(u64::MAX).unwrap().levels() == MAX_LEVELS);
         let mut small = bytes(u64::MAX);

@@ -1,6 +1,9 @@
-//! What makes a mount of ours, for servers of other kinds: measurements compare on the same transport and the same terms.
+//! What makes a mount of ours, for servers of other kinds: measurements compare on the same
+//! transport and the same terms.
 
-pub use crate::service::{Answer, Change, Data, Entry, HowWritten, Listed, Old, Service, Tell, Wants, Who};
+pub use crate::service::{
+    Answer, Change, Data, Entry, HowWritten, Listed, Old, Service, Tell, Wants, Who,
+};
 
 use crate::mount::{self, MountOptions};
 use std::io;
@@ -8,7 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Mounts any service on `dir` and serves it from threads of its own; joined, they tell how the mount ended.
+/// Mounts any service on `dir` and serves it from threads of its own; joined, they tell how the
+/// mount ended.
 ///
 /// # Errors
 /// Those of mount(2); Unsupported if the transport that the options name cannot be had.

@@ -1,15 +1,17 @@
 //! What the kernel keeps of files, and has to be told.
 //!
-//! With the writeback cache the kernel asks for attributes once and then trusts its own. Of what its writes do it knows all but the blocks
-//! that they take: for that it is told that its attributes are old. And what it has not written yet nobody else knows: a search for holes has
-//! it write first.
+//! With the writeback cache the kernel asks for attributes once and then trusts its own. Of what
+//! its writes do it knows all but the blocks that they take: for that it is told that its
+//! attributes are old. And what it has not written yet nobody else knows: a search for holes has it
+//! write first.
 //!
-//! Of times it believes its own, too, whatever becomes of them here: chattr(1) moves the change time, and what an inode cannot hold is cut.
-//! So it is asked to forget such an inode, once nobody uses it. And pages of a file it does not drop when an asynchronous write past them
-//! ends.
+//! Of times it believes its own, too, whatever becomes of them here: chattr(1) moves the change
+//! time, and what an inode cannot hold is cut. So it is asked to forget such an inode, once nobody
+//! uses it. And pages of a file it does not drop when an asynchronous write past them ends.
 //!
-//! It also accepts writes without asking for room, for ever if nobody stops it. Once it could not write what it had accepted, it is told
-//! that the attributes are old: then it asks for them before each write to an open file, and the answer is the error.
+//! It also accepts writes without asking for room, for ever if nobody stops it. Once it could not
+//! write what it had accepted, it is told that the attributes are old: then it asks for them before
+//! each write to an open file, and the answer is the error.
 //!
 //! # Append-only files
 //! Descriptors that are opened while a file is append-only have no pages, so that each write is
@@ -103,9 +105,14 @@ impl Written {
 
     /// No gap is in `range` any more.
     fn close_gaps(&mut self, range: &Range<u64>) {
-        let parts = |gap: Range<u64>| [gap.start..gap.end.min(range.start), gap.start.max(range.end)..gap.end];
-        self.gaps =
-            std::mem::take(&mut self.gaps).into_iter().flat_map(parts).filter(|part| !part.is_empty()).collect();
+        let parts = |gap: Range<u64>| {
+            [gap.start..gap.end.min(range.start), gap.start.max(range.end)..gap.end]
+        };
+        self.gaps = std::mem::take(&mut self.gaps)
+            .into_iter()
+            .flat_map(parts)
+            .filter(|part| !part.is_empty())
+            .collect();
     }
 }
 
@@ -141,7 +148,8 @@ impl Writers {
         self.shard(ino).contains_key(&ino.0)
     }
 
-    /// Something was written past the kernel's pages: whether it may have some. From now on it has none, until it reads into them.
+    /// Something was written past the kernel's pages: whether it may have some. From now on it has
+    /// none, until it reads into them.
     pub fn outdates_pages(&self, ino: INodeNo) -> bool {
         let mut shard = self.shard(ino);
         let Some(written) = shard.get_mut(&ino.0) else { return true };
@@ -150,7 +158,8 @@ impl Writers {
         had
     }
 
-    /// The kernel reads into its pages. What it reads now it puts there before they can be dropped: they are locked until then.
+    /// The kernel reads into its pages. What it reads now it puts there before they can be dropped:
+    /// they are locked until then.
     pub fn read_into_pages(&self, ino: INodeNo) {
         if self.without_pages.load(Ordering::Relaxed) == 0 {
             return;
@@ -179,7 +188,8 @@ impl Writers {
         self.any_wrong.load(Ordering::Relaxed) && lock(&self.wrong).remove(&ino.0)
     }
 
-    /// Whether the kernel has to be told that the file now has so many blocks; it counts as told then.
+    /// Whether the kernel has to be told that the file now has so many blocks; it counts as told
+    /// then.
     pub fn blocks_changed(&self, ino: INodeNo, blocks: u64) -> bool {
         match self.shard(ino).get_mut(&ino.0) {
             Some(written) => written.told.replace(blocks) != Some(blocks),
@@ -187,8 +197,8 @@ impl Writers {
         }
     }
 
-    /// Somebody changes attributes, and the kernel takes what the reply says: so many blocks as `blocks` finds now. `then` runs before
-    /// anybody else says that they changed.
+    /// Somebody changes attributes, and the kernel takes what the reply says: so many blocks as
+    /// `blocks` finds now. `then` runs before anybody else says that they changed.
     pub fn tell_blocks(&self, ino: INodeNo, blocks: impl FnOnce() -> u64, then: impl FnOnce()) {
         if let Some(written) = self.shard(ino).get_mut(&ino.0) {
             written.told = Some(blocks());
@@ -196,15 +206,17 @@ impl Writers {
         }
     }
 
-    /// Whether a modification time is from before the file was opened for writing: then it is somebody's wish, and none that the
-    /// kernel kept of a write. To times that it kept it does not look at the reply.
+    /// Whether a modification time is from before the file was opened for writing: then it is
+    /// somebody's wish, and none that the kernel kept of a write. To times that it kept it does not
+    /// look at the reply.
     pub fn predates(&self, ino: INodeNo, mtime: SystemTime) -> bool {
         self.shard(ino)
             .get(&ino.0)
             .is_some_and(|written| written.since.duration_since(mtime).is_ok_and(|by| by > CLOCKS))
     }
 
-    /// What the kernel had accepted could not be written, while `free` blocks were free. False if the file is open for writing no more.
+    /// What the kernel had accepted could not be written, while `free` blocks were free. False if
+    /// the file is open for writing no more.
     pub fn refuse(&self, ino: INodeNo, why: Errno, free: u64) -> bool {
         let mut shard = self.shard(ino);
         let Some(written) = shard.get_mut(&ino.0) else { return false };
@@ -212,7 +224,8 @@ impl Writers {
         true
     }
 
-    /// Why the kernel may accept no more writes to this file. It may again once more is `free` than when they failed.
+    /// Why the kernel may accept no more writes to this file. It may again once more is `free` than
+    /// when they failed.
     pub fn refused(&self, ino: INodeNo, free: impl FnOnce() -> u64) -> Option<Errno> {
         let mut shard = self.shard(ino);
         let written = shard.get_mut(&ino.0)?;
@@ -244,7 +257,8 @@ impl Writers {
     /// Whether `range` is behind a file of this size, or in a gap.
     pub fn is_free(&self, ino: INodeNo, range: &Range<u64>, size: u64) -> bool {
         let within = |gap: &Range<u64>| gap.start <= range.start && range.end <= gap.end;
-        range.start >= size || self.shard(ino).get(&ino.0).is_some_and(|written| written.gaps.iter().any(within))
+        range.start >= size
+            || self.shard(ino).get(&ino.0).is_some_and(|written| written.gaps.iter().any(within))
     }
 
     /// `range` of an append-only file was written, which had this size before.
@@ -287,7 +301,10 @@ mod tests {
     #[test]
     fn an_old_time_is_nobodys_but_a_callers() {
         let (writers, ino, now) = (Writers::default(), INodeNo(12), SystemTime::now());
-        assert!(!writers.predates(ino, SystemTime::UNIX_EPOCH), "nothing is known of a closed file");
+        assert!(
+            !writers.predates(ino, SystemTime::UNIX_EPOCH),
+            "nothing is known of a closed file"
+        );
         writers.open(ino, false);
         assert!(writers.predates(ino, SystemTime::UNIX_EPOCH));
         assert!(!writers.predates(ino, now), "the file may have been written to");

@@ -1,18 +1,24 @@
 //! Credentials of the thread that made a request, beyond those in the request itself.
 //!
-//! A request carries a user, a group and the number of a thread. Capabilities and further groups are read from `/proc`.
+//! A request carries a user, a group and the number of a thread. Capabilities and further groups
+//! are read from `/proc`.
 //!
 //! # Invariants
-//! - The thread waits for the answer of its request, so its number is not used again meanwhile, and its credentials stand still:
-//!   only the thread itself can change them. (Asynchronous direct writes are the exception.) All files are read through one
-//!   descriptor of the thread's directory, so that they belong to one thread.
-//! - `/proc` shows the thread's own credentials. The kernel may act with others on its behalf: overlayfs with those of the mounter,
-//!   nfsd with those of the client. Then ids differ between request and `/proc`, and nothing of `/proc` counts.
-//! - A capability counts in the user namespace of this process only: in a namespace of its own every user has all of them. The
-//!   map of ids tells namespaces apart, since only a process with privileges in a namespace can give a new one the same map.
-//! - No file is read under a lock that the sender may hold while it waits for the server. execve(2) holds one while it closes
-//!   files and waits for asynchronous writes; `ns/user` needs that lock, `status` and `uid_map` do not.
-//! - Without an answer (no `/proc`, another PID namespace, no access) a thread has no capability and no further group.
+//! - The thread waits for the answer of its request, so its number is not used again meanwhile, and
+//!   its credentials stand still: only the thread itself can change them. (Asynchronous direct
+//!   writes are the exception.) All files are read through one descriptor of the thread's
+//!   directory, so that they belong to one thread.
+//! - `/proc` shows the thread's own credentials. The kernel may act with others on its behalf:
+//!   overlayfs with those of the mounter, nfsd with those of the client. Then ids differ between
+//!   request and `/proc`, and nothing of `/proc` counts.
+//! - A capability counts in the user namespace of this process only: in a namespace of its own
+//!   every user has all of them. The map of ids tells namespaces apart, since only a process with
+//!   privileges in a namespace can give a new one the same map.
+//! - No file is read under a lock that the sender may hold while it waits for the server. execve(2)
+//!   holds one while it closes files and waits for asynchronous writes; `ns/user` needs that lock,
+//!   `status` and `uid_map` do not.
+//! - Without an answer (no `/proc`, another PID namespace, no access) a thread has no capability
+//!   and no further group.
 
 use crate::service::Who;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -33,7 +39,8 @@ pub enum Capability {
     SysResource = 24,
 }
 
-/// The value of both ids in a request on a mount that allows mapped ids; creations are the exception.
+/// The value of both ids in a request on a mount that allows mapped ids; creations are the
+/// exception.
 pub const UNTOLD: u32 = u32::MAX;
 
 /// Index of the ids that decide about access to files, in a line of four.
@@ -114,7 +121,8 @@ pub fn is_member(who: Who, gid: u32) -> bool {
     who.gid == gid || Shown::of_sender(who).is_some_and(|shown| shown.groups.contains(&gid))
 }
 
-/// Whether the sender has a capability. If the kernel acts with other credentials than those of the thread, root has all.
+/// Whether the sender has a capability. If the kernel acts with other credentials than those of the
+/// thread, root has all.
 pub fn is_capable(who: Who, capability: Capability) -> bool {
     let Some((shown, dir)) = Shown::of(who.pid) else { return false };
     match (shown.uid, shown.gid) == (who.uid, who.gid) {
@@ -129,14 +137,16 @@ impl Shown {
     }
 }
 
-/// The sender of a request. Where the request does not carry ids, those of its thread; none for the kernel's own threads, which
-/// act for others, and for a thread that is not seen.
+/// The sender of a request. Where the request does not carry ids, those of its thread; none for the
+/// kernel's own threads, which act for others, and for a thread that is not seen.
 pub fn told_or_looked_up(who: Who) -> Who {
     if who.uid != UNTOLD {
         return who;
     }
     match Shown::of(who.pid) {
-        Some((shown, _)) if !shown.of_kernel => Who { uid: shown.uid, gid: shown.gid, pid: who.pid },
+        Some((shown, _)) if !shown.of_kernel => {
+            Who { uid: shown.uid, gid: shown.gid, pid: who.pid }
+        }
         _ => who,
     }
 }
@@ -145,14 +155,16 @@ pub fn told_or_looked_up(who: Who) -> Who {
 mod tests {
     use super::*;
 
-    const STATUS: &str =
-        "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 100 \nKthread:\t0\nCapEff:\t0000000000200010\n";
+    const STATUS: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 100 \nKthread:\t0\nCapEff:\t0000000000200010\n";
 
     #[test]
     fn a_thread_is_understood() {
         let shown = parse(STATUS).expect("all lines");
         let capabilities = 1 << Capability::SysAdmin as u32 | 1 << Capability::FileSetId as u32;
-        assert_eq!(shown, Shown { uid: 4, gid: 8, groups: vec![4, 24, 100], capabilities, of_kernel: false });
+        assert_eq!(
+            shown,
+            Shown { uid: 4, gid: 8, groups: vec![4, 24, 100], capabilities, of_kernel: false }
+        );
         assert!(parse(&STATUS.replace("Kthread:\t0", "Kthread:\t1")).expect("all lines").of_kernel);
         assert!(parse(&STATUS.replace("4 24 100", "")).expect("all lines").groups.is_empty());
         for missing in ["Uid:", "Gid:", "Groups:", "CapEff:"] {
@@ -183,7 +195,10 @@ mod tests {
         assert!(is_member(own(), own().gid) && !is_member(own(), 54321));
         let (shown, _) = Shown::of(own().pid).expect("/proc has this thread");
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("status");
-        assert_eq!(format!("{:016x}", shown.capabilities), line(&status, "CapEff:").expect("a line").trim());
+        assert_eq!(
+            format!("{:016x}", shown.capabilities),
+            line(&status, "CapEff:").expect("a line").trim()
+        );
         assert_eq!(is_capable(own(), Capability::SysAdmin), shown.has(Capability::SysAdmin));
         assert!(!is_capable(Who { pid: 0, ..own() }, Capability::SysAdmin), "not seen from here");
     }

@@ -1,17 +1,19 @@
-//! A block device that the kernel holds for a mount, as it does for file systems of its own (the type `fuseblk`).
+//! A block device that the kernel holds for a mount, as it does for file systems of its own (the
+//! type `fuseblk`).
 //!
-//! What that gives: the mount shows the device's number, umount(8) returns when the server has written everything, sync(2) reaches the server
-//! (Linux 6.18), and files can be swap files, since the kernel asks where their blocks lie and reads and writes them there itself.
+//! What that gives: the mount shows the device's number, umount(8) returns when the server has
+//! written everything, sync(2) reaches the server (Linux 6.18), and files can be swap files, since
+//! the kernel asks where their blocks lie and reads and writes them there itself.
 //!
-//! The kernel claims the device before the image is opened, and lets go of it when the mount has ended: in between nobody else can open
-//! it exclusively, mount it, or make a file system on it.
+//! The kernel claims the device before the image is opened, and lets go of it when the mount has
+//! ended: in between nobody else can open it exclusively, mount it, or make a file system on it.
 
 use crate::mount::MountOptions;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create_exclusive, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, move_mount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create_exclusive,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 use std::fs::{self, File};
 use std::io;
@@ -27,8 +29,9 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Has the kernel hold a device. None where that cannot be had: of what is no block device, for users other than root, before Linux 6.6,
-    /// or where the kernel lets nobody write to a device that it holds.
+    /// Has the kernel hold a device. None where that cannot be had: of what is no block device, for
+    /// users other than root, before Linux 6.6, or where the kernel lets nobody write to a device
+    /// that it holds.
     ///
     /// # Errors
     /// `ResourceBusy`: somebody else has the device.
@@ -38,10 +41,16 @@ impl Claim {
             return Ok(None);
         }
         match Claim::take(device, options, read_only) {
-            Ok(claim) if File::options().read(true).write(!read_only).open(device).is_ok() => Ok(Some(claim)),
+            Ok(claim) if File::options().read(true).write(!read_only).open(device).is_ok() => {
+                Ok(Some(claim))
+            }
             Err(Errno::BUSY) => Err(Errno::BUSY.into()),
             refused => {
-                tracing::debug!("{} is mounted as if it were a file: {:?}", device.display(), refused.err());
+                tracing::debug!(
+                    "{} is mounted as if it were a file: {:?}",
+                    device.display(),
+                    refused.err()
+                );
                 Ok(None)
             }
         }
@@ -62,17 +71,29 @@ impl Claim {
         fsconfig_set_string(fs, "blksize", rustix::param::page_size().to_string())?;
         let other = options.allow_other.then_some("allow_other");
         let protected = read_only.then_some("ro");
-        let synchronous = options.kernel.iter().map(String::as_str).filter(|name| matches!(*name, "sync" | "dirsync"));
-        for flag in ["default_permissions"].into_iter().chain(other).chain(protected).chain(synchronous) {
+        let synchronous = options
+            .kernel
+            .iter()
+            .map(String::as_str)
+            .filter(|name| matches!(*name, "sync" | "dirsync"));
+        for flag in
+            ["default_permissions"].into_iter().chain(other).chain(protected).chain(synchronous)
+        {
             fsconfig_set_flag(fs, flag)?;
         }
-        // Exclusively: else a device that is served already would show as a second mount of that server.
+        // Exclusively: else a device that is served already would show as a second mount of that
+        // server.
         fsconfig_create_exclusive(fs)?;
         Ok(Claim { file_system, connection })
     }
 
     /// Shows it at `dir`; the descriptor is where requests will arrive.
-    pub(crate) fn mount(self, dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
+    pub(crate) fn mount(
+        self,
+        dir: &Path,
+        options: &MountOptions,
+        read_only: bool,
+    ) -> io::Result<OwnedFd> {
         let flags = attributes(&options.kernel, read_only);
         let mount = fsmount(&self.file_system, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(&mount, "", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
@@ -82,7 +103,8 @@ impl Claim {
 
 /// What options say of the mount, not of the file system.
 fn attributes(options: &[String], read_only: bool) -> MountAttrFlags {
-    let mut flags = if read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
+    let mut flags =
+        if read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
     for option in options {
         flags |= match option.as_str() {
             "nosuid" => MountAttrFlags::MOUNT_ATTR_NOSUID,

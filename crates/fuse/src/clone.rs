@@ -1,4 +1,5 @@
-//! Several descriptors of one connection, so that its readers do not meet in one queue of requests that are being served.
+//! Several descriptors of one connection, so that its readers do not meet in one queue of requests
+//! that are being served.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +18,8 @@ mod call {
 pub fn another(fuse: &File) -> io::Result<File> {
     let device = File::options().read(true).write(true).open(DEVICE)?;
     let mut number = fuse.as_raw_fd() as u32;
-    // SAFETY: the ioctl reads a descriptor's number, of four bytes, from the address, and nothing else.
+    // SAFETY: the ioctl reads a descriptor's number, of four bytes, from the address, and nothing
+    // else.
     unsafe { call::clone(device.as_raw_fd(), &raw mut number) }?;
     Ok(device)
 }

@@ -1,8 +1,9 @@
 //! Counters of a live mount, read through an ioctl on its root directory.
 //!
-//! The kernel lets a FUSE server answer an ioctl of a size that its number tells, 16 KiB at most. So a document comes in pages: the
-//! caller names a page and gets the document's length, the number of the copy that the page is of, and the page. Page 0 makes a new
-//! copy; a caller that meets another copy begins again.
+//! The kernel lets a FUSE server answer an ioctl of a size that its number tells, 16 KiB at most.
+//! So a document comes in pages: the caller names a page and gets the document's length, the number
+//! of the copy that the page is of, and the page. Page 0 makes a new copy; a caller that meets
+//! another copy begins again.
 
 use std::fs::File;
 use std::io;
@@ -30,8 +31,10 @@ pub(crate) const STATS: u32 = 3 << 30 | (CALL as u32) << 16 | (GROUP as u32) << 
 const GROUP: u8 = b'E';
 const NUMBER: u8 = 1;
 
-/// The ioctl that sets a tunable: a value, and behind it a name that ends with zeroes. The value that holds then comes back.
-pub(crate) const SET: u32 = 3 << 30 | (SETTING as u32) << 16 | (GROUP as u32) << 8 | SET_NUMBER as u32;
+/// The ioctl that sets a tunable: a value, and behind it a name that ends with zeroes. The value
+/// that holds then comes back.
+pub(crate) const SET: u32 =
+    3 << 30 | (SETTING as u32) << 16 | (GROUP as u32) << 8 | SET_NUMBER as u32;
 const SET_NUMBER: u8 = 2;
 
 /// The name by which is asked whether a mount can be read-only (1) or written to (0).
@@ -66,16 +69,19 @@ pub(crate) fn encode_setting(name: &str, value: u64) -> Option<[u8; SETTING]> {
 /// Sets a tunable of the mount at `dir` and gives the value that holds then.
 ///
 /// # Errors
-/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who mounted it; ENOENT if there is no
-/// such tunable; EINVAL if it cannot have the value.
+/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who
+/// mounted it; ENOENT if there is no such tunable; EINVAL if it cannot have the value.
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
 pub fn set(dir: &Path, name: &str, value: u64) -> io::Result<u64> {
-    let mut bytes = encode_setting(name, value).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let mut bytes =
+        encode_setting(name, value).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     let root = File::open(dir)?;
-    // SAFETY: the number of the ioctl tells the kernel that it reads and writes SETTING bytes, and `bytes` has as many; a file system
-    // that does not know the number touches nothing.
+    // SAFETY: the number of the ioctl tells the kernel that it reads and writes SETTING bytes, and
+    // `bytes` has as many; a file system that does not know the number touches nothing.
     unsafe { call::set(root.as_raw_fd(), &mut bytes) }?;
-    setting(&bytes).map(|(_, value)| value).ok_or_else(|| io::Error::other("the answer is no setting"))
+    setting(&bytes)
+        .map(|(_, value)| value)
+        .ok_or_else(|| io::Error::other("the answer is no setting"))
 }
 
 /// The server's side: the copy that pages are of.
@@ -113,7 +119,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 /// Counters of the mount at `dir`, as JSON.
 ///
 /// # Errors
-/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who mounted it.
+/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who
+/// mounted it.
 pub fn stats(dir: &Path) -> io::Result<Vec<u8>> {
     let root = File::open(dir)?;
     for _ in 0..ATTEMPTS {
@@ -147,8 +154,8 @@ fn read(root: &File) -> io::Result<Option<Vec<u8>>> {
 fn ask(root: &File, page: u32) -> io::Result<[u8; CALL]> {
     let mut bytes = [0; CALL];
     bytes[..4].copy_from_slice(&page.to_ne_bytes());
-    // SAFETY: the number of the ioctl tells the kernel that it reads and writes CALL bytes, and `bytes` has as many; a file system
-    // that does not know the number touches nothing.
+    // SAFETY: the number of the ioctl tells the kernel that it reads and writes CALL bytes, and
+    // `bytes` has as many; a file system that does not know the number touches nothing.
     unsafe { call::stats(root.as_raw_fd(), &mut bytes) }?;
     Ok(bytes)
 }

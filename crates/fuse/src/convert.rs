@@ -10,7 +10,8 @@ const PROTOCOL_ROOT: u64 = 1;
 /// The root directory's number on ext4.
 const DISK_ROOT: u64 = 2;
 
-/// The engine's number of a protocol number. The two differ in the root only, since inode 1 of ext4 has no name.
+/// The engine's number of a protocol number. The two differ in the root only, since inode 1 of ext4
+/// has no name.
 pub fn disk_ino(ino: INodeNo) -> u64 {
     match ino.0 {
         PROTOCOL_ROOT => DISK_ROOT,

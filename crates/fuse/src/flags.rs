@@ -44,6 +44,10 @@ pub fn wanted(wants: Wants) -> Vec<InitFlags> {
 pub fn open(past_pages: bool) -> FopenFlags {
     let always = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
     // The second is for O_DIRECT.
-    let other = if past_pages { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES };
+    let other = if past_pages {
+        FopenFlags::FOPEN_DIRECT_IO
+    } else {
+        FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+    };
     always | other
 }

@@ -1,4 +1,5 @@
-//! Mounts of users other than root: `fusermount3`, which has the privilege, makes and ends them, and hands over the connection.
+//! Mounts of users other than root: `fusermount3`, which has the privilege, makes and ends them,
+//! and hands over the connection.
 
 use crate::mount::MountOptions;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -12,14 +13,18 @@ use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "fusermount3";
 
-/// Names the descriptor on which the program sends that of the connection: its standard input, which it does not read.
+/// Names the descriptor on which the program sends that of the connection: its standard input,
+/// which it does not read.
 const CHANNEL: (&str, &str) = ("_FUSE_COMMFD", "0");
 
 /// Mounts an unserved connection on `dir`; the descriptor is where requests will arrive.
 pub fn mount(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
     let (own, its) = UnixStream::pair()?;
     let words = words(options, read_only);
-    run(&[OsStr::new("-o"), OsStr::new(&words), OsStr::new("--"), dir.as_os_str()], Stdio::from(OwnedFd::from(its)))?;
+    run(
+        &[OsStr::new("-o"), OsStr::new(&words), OsStr::new("--"), dir.as_os_str()],
+        Stdio::from(OwnedFd::from(its)),
+    )?;
     // What it sent before it ended is there; nothing else will come.
     own.set_nonblocking(true)?;
     receive(&own)
@@ -34,12 +39,16 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
 /// Runs the program; what it complains of is the error.
 fn run(args: &[&OsStr], stdin: Stdio) -> io::Result<()> {
     let mut command = Command::new(PROGRAM);
-    let done = command.args(args).env(CHANNEL.0, CHANNEL.1).stdin(stdin).output().map_err(|e| match e.kind() {
-        ErrorKind::NotFound => {
-            io::Error::new(e.kind(), format!("users mount by `{PROGRAM}` (package fuse3), which is not there"))
-        }
-        kind => io::Error::new(kind, format!("{PROGRAM}: {e}")),
-    })?;
+    let done =
+        command.args(args).env(CHANNEL.0, CHANNEL.1).stdin(stdin).output().map_err(|e| match e
+            .kind()
+        {
+            ErrorKind::NotFound => io::Error::new(
+                e.kind(),
+                format!("users mount by `{PROGRAM}` (package fuse3), which is not there"),
+            ),
+            kind => io::Error::new(kind, format!("{PROGRAM}: {e}")),
+        })?;
     let told = String::from_utf8_lossy(done.stderr.trim_ascii()).into_owned();
     match done.status.success() {
         true => Ok(()),
@@ -48,7 +57,8 @@ fn run(args: &[&OsStr], stdin: Stdio) -> io::Result<()> {
     }
 }
 
-/// Its exit code is the same for all failures; whoever unmounts has to tell a mount in use from others.
+/// Its exit code is the same for all failures; whoever unmounts has to tell a mount in use from
+/// others.
 fn kind_of(told: &str) -> ErrorKind {
     match told {
         busy if busy.ends_with("Device or resource busy") => ErrorKind::ResourceBusy,
@@ -104,13 +114,17 @@ mod tests {
             kernel: vec!["noatime".into()],
             ..MountOptions::default()
         };
-        let expected = "fsname=/tmp/a\\,b\\\\c.img,subtype=extant,default_permissions,ro,allow_other,noatime";
+        let expected =
+            "fsname=/tmp/a\\,b\\\\c.img,subtype=extant,default_permissions,ro,allow_other,noatime";
         assert_eq!(words(&options, true), expected);
     }
 
     #[test]
     fn a_mount_in_use_is_told_from_others() {
-        assert_eq!(kind_of("fusermount3: failed to unmount /mnt: Device or resource busy"), ErrorKind::ResourceBusy);
+        assert_eq!(
+            kind_of("fusermount3: failed to unmount /mnt: Device or resource busy"),
+            ErrorKind::ResourceBusy
+        );
         assert_eq!(kind_of("fusermount3: entry for /mnt not found in /etc/mtab"), ErrorKind::Other);
     }
 

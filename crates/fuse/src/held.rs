@@ -1,9 +1,10 @@
 //! Direct writes whose answers wait until the kernel has dropped pages.
 //!
-//! A direct write is a request in the background, of which the kernel has [`MAX_BACKGROUND`] under way. Dropping a changed page makes
-//! the kernel write it, by another such request. If the writes that wait had all places, that request would never be sent, and they
-//! would wait for ever. So at most half of the places may wait. A write beyond that is answered first, and its pages are dropped soon
-//! after.
+//! A direct write is a request in the background, of which the kernel has [`MAX_BACKGROUND`] under
+//! way. Dropping a changed page makes the kernel write it, by another such request. If the writes
+//! that wait had all places, that request would never be sent, and they would wait for ever. So at
+//! most half of the places may wait. A write beyond that is answered first, and its pages are
+//! dropped soon after.
 
 use crate::flags::MAX_BACKGROUND;
 use std::fs;
@@ -33,7 +34,9 @@ impl HeldWrites {
     /// A place to wait. None if all are taken.
     pub fn hold(self: &Arc<Self>) -> Option<Hold> {
         // Relaxed: only the number counts.
-        let taken = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+        let taken = self
+            .free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
         taken.ok().map(|_| Hold(self.clone()))
     }
 }

@@ -1,16 +1,19 @@
-//! Requests that are interrupted: the kernel sends a request of its own for it when a signal comes to the client, fatal or not.
+//! Requests that are interrupted: the kernel sends a request of its own for it when a signal comes
+//! to the client, fatal or not.
 //!
-//! Each thread that serves has a cell with the number of the request that it serves. To interrupt request 7, its number is
-//! put beside that of the thread that serves 7; the engine asks now and then during long operations, and ends them with
-//! EINTR. It is told only [`PATIENCE`] after the signal: on the kernel's ext4 no signal fails a lookup, and programs with a
-//! timer rely on that.
+//! Each thread that serves has a cell with the number of the request that it serves. To interrupt
+//! request 7, its number is put beside that of the thread that serves 7; the engine asks now and
+//! then during long operations, and ends them with EINTR. It is told only [`PATIENCE`] after the
+//! signal: on the kernel's ext4 no signal fails a lookup, and programs with a timer rely on that.
 //!
 //! # Invariants
-//! - No interruption is lost. The server may learn of it before a thread has noted the request: so the number goes to a list
-//!   first, and then the cells are searched. A thread notes its request first, and then looks at the list. All of that is in
-//!   one order (SeqCst), so one of both sees the other.
-//! - The list is short and empties itself: it forgets the oldest number, and numbers older than [`FORGOTTEN`]. Those were
-//!   requests that were answered meanwhile, since every other one is found by the thread that serves it.
+//! - No interruption is lost. The server may learn of it before a thread has noted the request: so
+//!   the number goes to a list first, and then the cells are searched. A thread notes its request
+//!   first, and then looks at the list. All of that is in one order (SeqCst), so one of both sees
+//!   the other.
+//! - The list is short and empties itself: it forgets the oldest number, and numbers older than
+//!   [`FORGOTTEN`]. Those were requests that were answered meanwhile, since every other one is
+//!   found by the thread that serves it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -51,8 +54,9 @@ impl Clock {
     }
 }
 
-/// What a thread serves. On a line of its own, since every request writes it. Reads are Relaxed: an interruption that is seen
-/// late ends the work one question later, and a number that is out of date equals no other request's.
+/// What a thread serves. On a line of its own, since every request writes it. Reads are Relaxed: an
+/// interruption that is seen late ends the work one question later, and a number that is out of
+/// date equals no other request's.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell {
@@ -119,7 +123,9 @@ impl Interrupts {
 
     /// When work must end that is interrupted now.
     fn deadline(&self) -> u64 {
-        self.clock.now().saturating_add(u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX))
+        self.clock
+            .now()
+            .saturating_add(u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Serves request `unique` by `work`, which may be interrupted.
@@ -162,7 +168,8 @@ impl Interrupts {
             self.early_count.store(early.len(), Ordering::SeqCst);
         }
         let threads = lock(&self.threads);
-        if let Some(cell) = threads.iter().find(|cell| cell.serves.load(Ordering::SeqCst) == unique) {
+        if let Some(cell) = threads.iter().find(|cell| cell.serves.load(Ordering::SeqCst) == unique)
+        {
             cell.interrupt(unique, self.deadline());
             self.take_early(unique);
         }
@@ -196,8 +203,9 @@ mod tests {
     /// Whether the engine would end a long operation of this thread.
     fn is_interrupted() -> bool {
         HERE.with_borrow(|here| {
-            let is_over =
-                |here: &Enlisted| here.of.ended.load(Ordering::Relaxed) || here.cell.is_interrupted(here.of.clock);
+            let is_over = |here: &Enlisted| {
+                here.of.ended.load(Ordering::Relaxed) || here.cell.is_interrupted(here.of.clock)
+            };
             here.as_ref().is_some_and(is_over)
         })
     }

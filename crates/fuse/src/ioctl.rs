@@ -1,4 +1,5 @@
-//! The ioctls that a FUSE server is handed: flags as chattr(1) has them, trimming, labels, shutdown.
+//! The ioctls that a FUSE server is handed: flags as chattr(1) has them, trimming, labels,
+//! shutdown.
 
 use crate::caller::{Capability, is_capable};
 use crate::service::Who;
@@ -15,13 +16,15 @@ const SET_XATTR: u32 = 0x401c_5820;
 /// FS_IOC_GETVERSION.
 const GET_VERSION: u32 = 0x8008_7601;
 
-/// FS_IOC_MEASURE_VERITY: the algorithm and the room for the measure, 16 bits each; behind them the measure.
+/// FS_IOC_MEASURE_VERITY: the algorithm and the room for the measure, 16 bits each; behind them the
+/// measure.
 const MEASURE_VERITY: u32 = 0xc004_6686;
 
 /// FITRIM.
 const TRIM: u32 = 0xc018_5879;
 
-/// FS_IOC_SHUTDOWN. How it is to stop does not arrive: the number says that the kernel writes to the caller, so it passes nothing on.
+/// FS_IOC_SHUTDOWN. How it is to stop does not arrive: the number says that the kernel writes to
+/// the caller, so it passes nothing on.
 const SHUTDOWN: u32 = 0x8004_587d;
 
 /// FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
@@ -58,7 +61,13 @@ const XFLAGS: [(u32, u32); 7] = [
 ];
 
 /// Answers one; ENOTTY (as the protocol's users expect) for those not known.
-pub fn answer(fs: &Operations, who: Who, node: &Node, cmd: u32, input: &[u8]) -> Result<Vec<u8>, Error> {
+pub fn answer(
+    fs: &Operations,
+    who: Who,
+    node: &Node,
+    cmd: u32,
+    input: &[u8],
+) -> Result<Vec<u8>, Error> {
     match cmd {
         GET_FLAGS => Ok(node.attr().flags.to_le_bytes().to_vec()),
         SET_FLAGS => {
@@ -78,7 +87,9 @@ pub fn answer(fs: &Operations, who: Who, node: &Node, cmd: u32, input: &[u8]) ->
             fs.set_project(node, word(input, PROJECT_AT)?)?;
             set_flags(fs, who, node, |old| old & !all | own)
         }
-        TRIM | SHUTDOWN | SET_LABEL if !is_capable(who, Capability::SysAdmin) => Err(Error::Posix(Errno::Perm)),
+        TRIM | SHUTDOWN | SET_LABEL if !is_capable(who, Capability::SysAdmin) => {
+            Err(Error::Posix(Errno::Perm))
+        }
         TRIM => trim(fs, input),
         SHUTDOWN => fs.shut_down().map(|()| Vec::new()),
         GET_LABEL => Ok(padded(fs.label().as_bytes())),
@@ -88,7 +99,12 @@ pub fn answer(fs: &Operations, who: Who, node: &Node, cmd: u32, input: &[u8]) ->
 }
 
 /// The kernel has looked at who may change flags but for the one that it does not know.
-fn set_flags(fs: &Operations, who: Who, node: &Node, new: impl FnOnce(u32) -> u32) -> Result<Vec<u8>, Error> {
+fn set_flags(
+    fs: &Operations,
+    who: Who,
+    node: &Node,
+    new: impl FnOnce(u32) -> u32,
+) -> Result<Vec<u8>, Error> {
     fs.change_flags(node, |old| {
         let flags = new(old);
         match (old ^ flags) & LOGGED_CONTENT != 0 && !is_capable(who, Capability::SysResource) {
@@ -114,7 +130,8 @@ pub fn forbids_writes(cmd: u32, input: &[u8]) -> bool {
     flags & (IMMUTABLE | APPEND_ONLY) != 0
 }
 
-/// `struct fstrim_range`: start, length, shortest run, all in bytes; the length comes back as what was trimmed.
+/// `struct fstrim_range`: start, length, shortest run, all in bytes; the length comes back as what
+/// was trimmed.
 fn trim(fs: &Operations, input: &[u8]) -> Result<Vec<u8>, Error> {
     let (start, len, min) = (long(input, 0)?, long(input, 8)?, long(input, 16)?);
     let trimmed = fs.trim_bytes(start, len, min)?;
@@ -160,5 +177,7 @@ fn to_xflags(flags: u32) -> u32 {
 
 /// The inode flags of `xflags`, and all that `xflags` could have said.
 fn from_xflags(xflags: u32) -> (u32, u32) {
-    XFLAGS.iter().fold((0, 0), |(own, all), (x, flag)| (own | if xflags & x != 0 { *flag } else { 0 }, all | flag))
+    XFLAGS.iter().fold((0, 0), |(own, all), (x, flag)| {
+        (own | if xflags & x != 0 { *flag } else { 0 }, all | flag)
+    })
 }

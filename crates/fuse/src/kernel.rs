@@ -1,4 +1,5 @@
-//! mount(2) by root: with the type `fuse.SUBTYPE` and the source that mount(8) shows, which the crate's own mount does not give.
+//! mount(2) by root: with the type `fuse.SUBTYPE` and the source that mount(8) shows, which the
+//! crate's own mount does not give.
 
 use crate::mount::MountOptions;
 use nix::mount::MsFlags;
@@ -9,15 +10,28 @@ use std::path::Path;
 
 /// Mounts an unserved connection on `dir`; the descriptor is where requests will arrive.
 pub fn mount(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
-    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(|e| within("/dev/fuse", &e))?;
-    let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(|e| within("/dev/fuse", &e))?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions",
+        device.as_raw_fd()
+    );
     if options.allow_other {
         data.push_str(",allow_other");
     }
     let kind = format!("fuse.{}", options.subtype);
     let flags = flags(&options.kernel, read_only)?;
-    nix::mount::mount(Some(options.source.as_str()), dir, Some(kind.as_str()), flags, Some(data.as_str()))
-        .map_err(|e| within(&dir.display().to_string(), &e.into()))?;
+    nix::mount::mount(
+        Some(options.source.as_str()),
+        dir,
+        Some(kind.as_str()),
+        flags,
+        Some(data.as_str()),
+    )
+    .map_err(|e| within(&dir.display().to_string(), &e.into()))?;
     Ok(device.into())
 }
 

@@ -1,5 +1,5 @@
-//! Serves an Extant file system through FUSE. No file-system logic lives here: requests become operations of the engine, results become
-//! replies.
+//! Serves an Extant file system through FUSE. No file-system logic lives here: requests become
+//! operations of the engine, results become replies.
 #![deny(unsafe_code)]
 
 #[doc(hidden)]

@@ -23,8 +23,9 @@ pub enum Transport {
     /// By reading `/dev/fuse`: everywhere.
     #[default]
     Device,
-    /// Through io_uring: fewer system calls and switches of threads. Linux 6.14, enabled by its administrator. Where it cannot be had, the
-    /// other one serves, and [`Mounted::instead`] says why.
+    /// Through io_uring: fewer system calls and switches of threads. Linux 6.14, enabled by its
+    /// administrator. Where it cannot be had, the other one serves, and [`Mounted::instead`] says
+    /// why.
     IoUring,
     /// Through io_uring where that can be had.
     Auto,
@@ -64,17 +65,19 @@ pub struct MountOptions {
     pub kernel: Vec<String>,
     /// Threads that receive requests; 0: two for each CPU.
     pub threads: usize,
-    /// How long the kernel may keep names and attributes. Nobody else changes the image, so for long.
+    /// How long the kernel may keep names and attributes. Nobody else changes the image, so for
+    /// long.
     pub time_to_live: Duration,
     /// The kernel collects writes.
     pub writeback_cache: bool,
     /// POSIX ACLs are honoured.
     pub acl: bool,
-    /// The kernel may show it at further places with ids mapped (idmapped mounts, Linux 6.12). It then tells of creations only whose they are,
-    /// so that of other requests for which that matters `/proc` is asked: direct writes cost more.
+    /// The kernel may show it at further places with ids mapped (idmapped mounts, Linux 6.12). It
+    /// then tells of creations only whose they are, so that of other requests for which that
+    /// matters `/proc` is asked: direct writes cost more.
     pub id_maps: bool,
-    /// Which opens for reading, and which readings of directories and symlinks, set access times; None: none do. What the kernel has in its
-    /// cache it reads without telling anybody.
+    /// Which opens for reading, and which readings of directories and symlinks, set access times;
+    /// None: none do. What the kernel has in its cache it reads without telling anybody.
     pub access_times: Option<AccessTimes>,
     /// Access times of directories are kept, too.
     pub directory_access_times: bool,
@@ -125,7 +128,8 @@ impl MountOptions {
     }
 }
 
-/// Mounts `fs` on `dir` and serves it from threads of its own. The file system is unmounted cleanly when the mount ends, however it ends.
+/// Mounts `fs` on `dir` and serves it from threads of its own. The file system is unmounted cleanly
+/// when the mount ends, however it ends.
 ///
 /// # Errors
 /// Those of mount(2) or fusermount3(1); the file system is closed then.
@@ -137,7 +141,12 @@ pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> 
 ///
 /// # Errors
 /// As [`mount`].
-pub fn mount_claimed(fs: Fs, dir: &Path, options: &MountOptions, claim: Option<Claim>) -> io::Result<Mounted> {
+pub fn mount_claimed(
+    fs: Fs,
+    dir: &Path,
+    options: &MountOptions,
+    claim: Option<Claim>,
+) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
     let interrupts = server.interrupts().cloned();
@@ -147,8 +156,8 @@ pub fn mount_claimed(fs: Fs, dir: &Path, options: &MountOptions, claim: Option<C
 
 type Serving = JoinHandle<io::Result<()>>;
 
-/// Mounts a service on `dir` and starts the threads that serve it; joined, they tell how the mount ended. The text says why it is not
-/// the transport that was asked for.
+/// Mounts a service on `dir` and starts the threads that serve it; joined, they tell how the mount
+/// ended. The text says why it is not the transport that was asked for.
 pub(crate) fn start(
     service: &Arc<impl Service>,
     dir: &Path,
@@ -167,7 +176,12 @@ pub(crate) fn start(
 }
 
 /// Mounts; requests will arrive at the descriptor.
-fn connect(dir: &Path, options: &MountOptions, read_only: bool, claim: Option<Claim>) -> io::Result<OwnedFd> {
+fn connect(
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+    claim: Option<Claim>,
+) -> io::Result<OwnedFd> {
     match claim {
         Some(claim) => claim.mount(dir, options, read_only),
         None if is_root() => kernel::mount(dir, options, read_only),
@@ -191,7 +205,8 @@ fn rings(fuse: &File, transport: Transport) -> Result<Rings, String> {
     Rings::build(fuse).map_err(|e| format!("io_uring cannot be used here: {e} ({remedy})"))
 }
 
-/// Starts the threads that serve a connection. The text says why requests do not come through rings, if they do not.
+/// Starts the threads that serve a connection. The text says why requests do not come through
+/// rings, if they do not.
 fn serve(
     service: &Arc<impl Service>,
     fuse: Arc<File>,
@@ -202,7 +217,9 @@ fn serve(
     let over_rings = hello::agree(&fuse, &**service, rings.is_ok())?;
     service.connect(connection::teller(fuse.clone()));
     let missing = match rings {
-        Ok(rings) if over_rings => return Ok((ring::start(service.clone(), fuse, dir, rings)?, None)),
+        Ok(rings) if over_rings => {
+            return Ok((ring::start(service.clone(), fuse, dir, rings)?, None));
+        }
         Ok(_) => "this kernel does not offer FUSE over io_uring".into(),
         Err(missing) => missing,
     };
@@ -225,7 +242,8 @@ impl Mounted {
         Unmounter { dir: self.dir.clone(), interrupts: self.interrupts.clone() }
     }
 
-    /// Waits until the mount has ended and everything is written. Errors: of serving, or of writing the last changes.
+    /// Waits until the mount has ended and everything is written. Errors: of serving, or of writing
+    /// the last changes.
     pub fn wait(self) -> io::Result<()> {
         let served = match self.thread.join() {
             Ok(served) => served,
@@ -255,7 +273,8 @@ impl Unmounter {
         Unmounter { dir: dir.into(), interrupts: None }
     }
 
-    /// Has the kernel write what it keeps, and unmounts; requests that take long end with EINTR. EBUSY while files are open.
+    /// Has the kernel write what it keeps, and unmounts; requests that take long end with EINTR.
+    /// EBUSY while files are open.
     pub fn unmount(&self) -> io::Result<()> {
         self.interrupt();
         // What cannot be written is told, but is no reason to stay.
@@ -263,7 +282,8 @@ impl Unmounter {
         unmount_dir(&self.dir, false).and(synced)
     }
 
-    /// Detaches the mount at once; it ends when its last user is gone. Requests that take long end with EINTR.
+    /// Detaches the mount at once; it ends when its last user is gone. Requests that take long end
+    /// with EINTR.
     pub fn detach(&self) -> io::Result<()> {
         self.interrupt();
         unmount_dir(&self.dir, true)
@@ -278,12 +298,15 @@ impl Unmounter {
     }
 }
 
-/// Has the kernel write what it keeps of a mount. In a process of its own: if this one serves the mount and is killed
-/// meanwhile, a thread that waits for requests to be answered would keep the connection open, and wait for ever.
+/// Has the kernel write what it keeps of a mount. In a process of its own: if this one serves the
+/// mount and is killed meanwhile, a thread that waits for requests to be answered would keep the
+/// connection open, and wait for ever.
 fn sync(dir: &Path) -> io::Result<()> {
     match std::process::Command::new("sync").arg("-f").arg(dir).output() {
         Ok(done) if done.status.success() => Ok(()),
-        Ok(done) => Err(io::Error::other(String::from_utf8_lossy(done.stderr.trim_ascii()).into_owned())),
+        Ok(done) => {
+            Err(io::Error::other(String::from_utf8_lossy(done.stderr.trim_ascii()).into_owned()))
+        }
         Err(_) => Ok(nix::unistd::syncfs(&std::fs::File::open(dir)?)?),
     }
 }

@@ -1,15 +1,17 @@
 //! Tells the kernel which attributes are old.
 //!
-//! A notice makes the kernel ask for attributes before the next write, too. So a file that goes on growing is told of now and then only, and
-//! once more when it is closed. Mostly none is needed: before it closes a file the kernel sets the times that it kept, and the reply to that
-//! has all attributes.
+//! A notice makes the kernel ask for attributes before the next write, too. So a file that goes on
+//! growing is told of now and then only, and once more when it is closed. Mostly none is needed:
+//! before it closes a file the kernel sets the times that it kept, and the reply to that has all
+//! attributes.
 //!
 //! # Locking
-//! Notifications may wait for an inode that the kernel is evicting, thus for requests; so they come from a thread of their own. Handlers send
-//! them only for a file that is open, since that cannot be evicted.
+//! Notifications may wait for an inode that the kernel is evicting, thus for requests; so they come
+//! from a thread of their own. Handlers send them only for a file that is open, since that cannot
+//! be evicted.
 //!
-//! An inode is forgotten only while nobody uses it, and who has closed a file uses it for a moment after this hears of it. So the kernel is
-//! asked at once, and again a little later.
+//! An inode is forgotten only while nobody uses it, and who has closed a file uses it for a moment
+//! after this hears of it. So the kernel is asked at once, and again a little later.
 
 use crate::service::{Old, Tell};
 use fuser::INodeNo;
@@ -21,15 +23,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long notices are gathered: most are needed no more then, and many small files cost one switch of threads.
+/// How long notices are gathered: most are needed no more then, and many small files cost one
+/// switch of threads.
 const GATHER: Duration = Duration::from_millis(10);
 
 /// The least time between two notices of one open file.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// When the kernel is asked to forget an inode, from when it was closed.
-const FORGETTING: [Duration; 4] =
-    [Duration::ZERO, Duration::from_micros(50), Duration::from_micros(300), Duration::from_millis(2)];
+const FORGETTING: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_micros(50),
+    Duration::from_micros(300),
+    Duration::from_millis(2),
+];
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while these are locked.
@@ -194,7 +201,8 @@ impl Notices {
         }
     }
 
-    /// The kernel is to forget the inode as soon as nobody uses it: what it keeps of it is not so, and it would ask nobody.
+    /// The kernel is to forget the inode as soon as nobody uses it: what it keeps of it is not so,
+    /// and it would ask nobody.
     pub fn forget(&self, ino: INodeNo) {
         let mut queue = lock(&self.queue);
         queue.leaving.insert(ino.0, Leaving { since: Instant::now(), asked: 0 });
@@ -245,7 +253,8 @@ impl Notices {
         self.tell(ino);
     }
 
-    /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests: for threads that do not receive only.
+    /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests:
+    /// for threads that do not receive only.
     pub fn write_back(&self, ino: INodeNo) {
         self.write_back_range(ino, 0, None);
     }
@@ -277,7 +286,8 @@ impl Notices {
         let mut gathered = Instant::now();
         while !queue.stop {
             let now = Instant::now();
-            let (outdated, leaving) = (std::mem::take(&mut queue.outdated), queue.take_leaving(now));
+            let (outdated, leaving) =
+                (std::mem::take(&mut queue.outdated), queue.take_leaving(now));
             if !outdated.is_empty() || !leaving.is_empty() {
                 queue = self.unlocked(queue, || self.drop_kept(outdated, leaving));
                 continue;
@@ -298,7 +308,11 @@ impl Notices {
         }
     }
 
-    fn unlocked<'a>(&'a self, queue: MutexGuard<'a, Queue>, work: impl FnOnce()) -> MutexGuard<'a, Queue> {
+    fn unlocked<'a>(
+        &'a self,
+        queue: MutexGuard<'a, Queue>,
+        work: impl FnOnce(),
+    ) -> MutexGuard<'a, Queue> {
         drop(queue);
         work();
         lock(&self.queue)
@@ -313,7 +327,8 @@ impl Notices {
         }
     }
 
-    /// Waits for an inode that may be told of, and a little longer for others; or until something cannot wait.
+    /// Waits for an inode that may be told of, and a little longer for others; or until something
+    /// cannot wait.
     fn rest<'a>(
         &'a self,
         mut queue: MutexGuard<'a, Queue>,
@@ -322,7 +337,11 @@ impl Notices {
     ) -> MutexGuard<'a, Queue> {
         let gathers = now < *gathered;
         queue.rest = if gathers { Rest::Gathering } else { Rest::Idle };
-        let told = if gathers { Some(*gathered) } else { (!queue.waiting.is_empty()).then(|| now + INTERVAL) };
+        let told = if gathers {
+            Some(*gathered)
+        } else {
+            (!queue.waiting.is_empty()).then(|| now + INTERVAL)
+        };
         queue = match queue.next_leaving().into_iter().chain(told).min() {
             None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             Some(until) => {
@@ -338,7 +357,8 @@ impl Notices {
     }
 
     fn tell(&self, ino: INodeNo) {
-        // Behind a negative offset there are attributes only. An inode that the kernel has forgotten needs no notice.
+        // Behind a negative offset there are attributes only. An inode that the kernel has
+        // forgotten needs no notice.
         if let Some(tell) = self.tell.get() {
             let _ = tell(Old::Pages(ino, -1, 0));
         }

@@ -1,5 +1,5 @@
-//! Threads for requests that wait for a commit, so that there are always some that receive: as many callers of fsync as there are threads
-//! share one commit.
+//! Threads for requests that wait for a commit, so that there are always some that receive: as many
+//! callers of fsync as there are threads share one commit.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +18,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts `count` threads. Besides, so many `callers` may wait themselves: fewer than there are, so that some go on receiving.
+    /// Starts `count` threads. Besides, so many `callers` may wait themselves: fewer than there
+    /// are, so that some go on receiving.
     pub fn start(count: usize, callers: usize) -> std::io::Result<Pool> {
         let (jobs, queue) = channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
@@ -39,10 +40,13 @@ impl Pool {
         }
     }
 
-    /// Runs `job`, which waits, here while few do so: handing it on costs two switches of threads. Else on one of the threads.
+    /// Runs `job`, which waits, here while few do so: handing it on costs two switches of threads.
+    /// Else on one of the threads.
     pub fn run_waiting(&self, job: impl FnOnce() + Send + 'static) {
         // Relaxed: only the number counts.
-        let place = self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+        let place = self
+            .places
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
         if place.is_err() {
             return self.run(job);
         }

@@ -1,7 +1,9 @@
-//! The usual transport, for root: threads read requests from `/dev/fuse`, each through a descriptor of its own.
+//! The usual transport, for root: threads read requests from `/dev/fuse`, each through a descriptor
+//! of its own.
 //!
-//! A thread serves what it read. What waits for a commit, or has to wait for requests of its own, goes to other threads, so that some
-//! always read: the replies go to the descriptor that the request came from.
+//! A thread serves what it read. What waits for a commit, or has to wait for requests of its own,
+//! goes to other threads, so that some always read: the replies go to the descriptor that the
+//! request came from.
 
 use crate::clone::another;
 use crate::connection::{BUFFER, forgets, join, needed, next};
@@ -25,7 +27,8 @@ const WAITERS: usize = 16;
 /// Room for the reply to a request that other threads serve: those are short.
 const SHORT: usize = 64;
 
-/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount ended.
+/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how
+/// the mount ended.
 pub fn start(
     service: Arc<impl Service>,
     fuse: Arc<File>,
@@ -36,25 +39,40 @@ pub fn start(
     Builder::new().name("extant-fuse".into()).spawn(move || serve(&service, fuse, &dir, threads))
 }
 
-fn serve(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usize) -> io::Result<()> {
+fn serve(
+    service: &Arc<impl Service>,
+    fuse: Arc<File>,
+    dir: &Path,
+    threads: usize,
+) -> io::Result<()> {
     let served = read(service, fuse, dir, threads);
     service.end();
     served
 }
 
-/// Reads by several threads. If one cannot be started, the mount ends: its requests would wait for ever.
-fn read(service: &Arc<impl Service>, fuse: Arc<File>, dir: &Path, threads: usize) -> io::Result<()> {
+/// Reads by several threads. If one cannot be started, the mount ends: its requests would wait for
+/// ever.
+fn read(
+    service: &Arc<impl Service>,
+    fuse: Arc<File>,
+    dir: &Path,
+    threads: usize,
+) -> io::Result<()> {
     let pool = Arc::new(needed(dir, &|| (), || Pool::start(WAITERS, threads / 2))?);
     let held = HeldWrites::new();
     let served = std::thread::scope(|scope| {
         let spawn = |number: usize| {
             let fuse = if number == 0 { fuse.clone() } else { Arc::new(another(&fuse)?) };
             let (pool, held) = (pool.clone(), held.clone());
-            let reader = Reader { fuse, service: service.clone(), pool, held, buf: vec![0; BUFFER] };
+            let reader =
+                Reader { fuse, service: service.clone(), pool, held, buf: vec![0; BUFFER] };
             let name = format!("extant-fuse-{number}");
-            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, &|| (), || reader.run()))
+            Builder::new()
+                .name(name)
+                .spawn_scoped(scope, move || needed(dir, &|| (), || reader.run()))
         };
-        let running = needed(dir, &|| (), || (0..threads.max(1)).map(spawn).collect::<io::Result<Vec<_>>>())?;
+        let running =
+            needed(dir, &|| (), || (0..threads.max(1)).map(spawn).collect::<io::Result<Vec<_>>>())?;
         running.into_iter().map(join).fold(Ok(()), io::Result::and)
     });
     if let Some(mut pool) = Arc::into_inner(pool) {
@@ -111,7 +129,8 @@ impl<S: Service> Reader<S> {
         is_written_first(&*self.service, head, arg, payload)
     }
 
-    /// What was written past the kernel's pages is answered when pages from before are dropped, if it may wait for that.
+    /// What was written past the kernel's pages is answered when pages from before are dropped, if
+    /// it may wait for that.
     fn write(&mut self, head: InHeader, len: usize) {
         let node = INodeNo(head.node);
         let arg = self.buf.get(size_of::<InHeader>()..len).unwrap_or_default();
@@ -142,7 +161,11 @@ impl<S: Service> Reader<S> {
             let Ok((head, _)) = InHeader::read_from_prefix(&buf) else { return };
             let done = caught(|| {
                 if written_first {
-                    write_back_for(&*service, &head, buf.get(size_of::<InHeader>()..len).unwrap_or_default());
+                    write_back_for(
+                        &*service,
+                        &head,
+                        buf.get(size_of::<InHeader>()..len).unwrap_or_default(),
+                    );
                 }
                 respond(&fuse, &*service, head, &mut buf, len);
             });
@@ -153,14 +176,20 @@ impl<S: Service> Reader<S> {
     }
 }
 
-/// Answers the request of `len` bytes that `buf` begins with. The reply takes the request's place, its header right before its payload.
+/// Answers the request of `len` bytes that `buf` begins with. The reply takes the request's place,
+/// its header right before its payload.
 fn respond(fuse: &File, service: &impl Service, head: InHeader, buf: &mut [u8], len: usize) {
     if let Some(reply) = prepare(service, head, buf, len) {
         send(fuse, reply);
     }
 }
 
-fn prepare<'a>(service: &impl Service, head: InHeader, buf: &'a mut [u8], len: usize) -> Option<&'a [u8]> {
+fn prepare<'a>(
+    service: &impl Service,
+    head: InHeader,
+    buf: &'a mut [u8],
+    len: usize,
+) -> Option<&'a [u8]> {
     let start = size_of::<InHeader>() + argument(head.opcode);
     let (error, size) = match served(service, head, buf, start, len) {
         Ok(size) => (0, size),
@@ -174,7 +203,11 @@ fn prepare<'a>(service: &impl Service, head: InHeader, buf: &'a mut [u8], len: u
 
 /// Answers a request whose handler panicked. The kernel refuses the answer if there was one before.
 fn fail(fuse: &File, head: &InHeader) {
-    let reply = OutHeader { len: size_of::<OutHeader>() as u32, error: -Errno::EIO.code(), unique: head.unique };
+    let reply = OutHeader {
+        len: size_of::<OutHeader>() as u32,
+        error: -Errno::EIO.code(),
+        unique: head.unique,
+    };
     send(fuse, reply.as_bytes());
 }
 
@@ -185,7 +218,13 @@ fn send(mut fuse: &File, reply: &[u8]) {
     }
 }
 
-fn served(service: &impl Service, head: InHeader, buf: &mut [u8], start: usize, len: usize) -> Answer<usize> {
+fn served(
+    service: &impl Service,
+    head: InHeader,
+    buf: &mut [u8],
+    start: usize,
+    len: usize,
+) -> Answer<usize> {
     let rest = len.checked_sub(start).ok_or(Errno::EINVAL)?;
     let (before, payload) = buf.split_at_mut_checked(start).ok_or(Errno::EINVAL)?;
     let arg = before.get(size_of::<InHeader>()..).ok_or(Errno::EINVAL)?;

@@ -1,6 +1,8 @@
-//! What a transport asks of a file system: requests without the protocol's bytes, answers without its replies.
+//! What a transport asks of a file system: requests without the protocol's bytes, answers without
+//! its replies.
 //!
-//! Transports call from many threads at once. A call may wait; what a transport has to know of that, it asks beforehand.
+//! Transports call from many threads at once. A call may wait; what a transport has to know of
+//! that, it asks beforehand.
 
 use crate::interrupts::Interrupts;
 use extant::{New, SetAttr, Timestamp, Usage};
@@ -90,7 +92,8 @@ pub struct Wants {
 /// What the kernel keeps and has to drop.
 #[derive(Clone, Copy, Debug)]
 pub enum Old {
-    /// Attributes of an inode, and its pages from a byte on (none if that is negative), so many bytes (0: all).
+    /// Attributes of an inode, and its pages from a byte on (none if that is negative), so many
+    /// bytes (0: all).
     Pages(INodeNo, i64, i64),
     /// An inode that nobody uses, wholly. Linux 6.18.
     Inode(INodeNo),
@@ -139,13 +142,35 @@ pub trait Service: Send + Sync + 'static {
     fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>>;
 
     /// A new inode with a name. Counts one lookup.
-    fn make(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, what: New<'_>) -> Answer<Entry>;
+    fn make(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        mode: u32,
+        umask: u32,
+        what: New<'_>,
+    ) -> Answer<Entry>;
 
     /// Makes and opens a file. Counts one lookup.
-    fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, flags: i32) -> Answer<Entry>;
+    fn create(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Answer<Entry>;
 
-    /// Makes and opens a file without a name, in the directory `dir` as far as owners and flags go. Counts one lookup.
-    fn create_nameless(&self, _who: Who, _dir: INodeNo, _mode: u32, _umask: u32, _flags: i32) -> Answer<Entry> {
+    /// Makes and opens a file without a name, in the directory `dir` as far as owners and flags go.
+    /// Counts one lookup.
+    fn create_nameless(
+        &self,
+        _who: Who,
+        _dir: INodeNo,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+    ) -> Answer<Entry> {
         Err(Errno::ENOSYS)
     }
 
@@ -156,7 +181,13 @@ pub trait Service: Send + Sync + 'static {
     fn rmdir(&self, parent: INodeNo, name: &[u8]) -> Answer<()>;
 
     /// Moves a name; flags as renameat2(2) has them. A whiteout is made for the sender.
-    fn rename(&self, who: Who, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()>;
+    fn rename(
+        &self,
+        who: Who,
+        from: (INodeNo, &[u8]),
+        to: (INodeNo, &[u8]),
+        flags: u32,
+    ) -> Answer<()>;
 
     /// Another name. Counts one lookup.
     fn link(&self, _ino: INodeNo, _parent: INodeNo, _name: &[u8]) -> Answer<Entry> {
@@ -179,7 +210,14 @@ pub trait Service: Send + Sync + 'static {
     fn read(&self, ino: INodeNo, offset: u64, buf: &mut [u8]) -> Answer<Data>;
 
     /// Writes.
-    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: HowWritten) -> Answer<usize>;
+    fn write(
+        &self,
+        who: Who,
+        ino: INodeNo,
+        offset: u64,
+        data: &[u8],
+        how: HowWritten,
+    ) -> Answer<usize>;
 
     /// Makes durable.
     fn fsync(&self, ino: INodeNo, datasync: bool) -> Answer<()>;
@@ -194,16 +232,18 @@ pub trait Service: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Where a block of a file lies on the device, in blocks of that size; 0: nowhere. What the kernel keeps of the file it has written.
+    /// Where a block of a file lies on the device, in blocks of that size; 0: nowhere. What the
+    /// kernel keeps of the file it has written.
     fn place(&self, _ino: INodeNo, _block: u64, _block_size: u32) -> Answer<u64> {
         Err(Errno::ENOSYS)
     }
 
     /// Hands out names from a place in a directory, until `each` refuses one.
-    fn list(&self, ino: INodeNo, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()>;
+    fn list(&self, ino: INodeNo, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool)
+    -> Answer<()>;
 
-    /// The same with attributes, as far as they can be had. Each but the dots counts one lookup; one that was refused, or is
-    /// handed out without an entry, counts none.
+    /// The same with attributes, as far as they can be had. Each but the dots counts one lookup;
+    /// one that was refused, or is handed out without an entry, counts none.
     fn list_plus(
         &self,
         ino: INodeNo,
@@ -222,7 +262,14 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// Sets an attribute; flags as setxattr(2) has them.
-    fn set_xattr(&self, _who: Who, _ino: INodeNo, _name: &[u8], _value: &[u8], _flags: i32) -> Answer<()> {
+    fn set_xattr(
+        &self,
+        _who: Who,
+        _ino: INodeNo,
+        _name: &[u8],
+        _value: &[u8],
+        _flags: i32,
+    ) -> Answer<()> {
         Err(Errno::ENOSYS)
     }
 
@@ -247,7 +294,14 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// fallocate(2).
-    fn allocate(&self, _who: Who, _ino: INodeNo, _offset: u64, _length: u64, _mode: i32) -> Answer<()> {
+    fn allocate(
+        &self,
+        _who: Who,
+        _ino: INodeNo,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+    ) -> Answer<()> {
         Err(Errno::ENOSYS)
     }
 
@@ -256,8 +310,9 @@ pub trait Service: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Whether the kernel may keep data of this file that it has not written: [`Service::write_back_holes`] comes before a seek and
-    /// [`Service::write_back`] before [`Service::place`] then.
+    /// Whether the kernel may keep data of this file that it has not written:
+    /// [`Service::write_back_holes`] comes before a seek and [`Service::write_back`] before
+    /// [`Service::place`] then.
     fn is_written_to(&self, _ino: INodeNo) -> bool {
         false
     }
@@ -267,7 +322,8 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Has the kernel write what it keeps of an open file. Its writes are requests: for threads that do not receive them.
+    /// Has the kernel write what it keeps of an open file. Its writes are requests: for threads
+    /// that do not receive them.
     fn write_back(&self, _ino: INodeNo) {}
 
     /// As [`Service::write_back`], of what may change the answer to a [`Service::seek`] only.
@@ -278,8 +334,9 @@ pub trait Service: Send + Sync + 'static {
     /// The kernel keeps in pages what it reads of this file now.
     fn read_into_pages(&self, _ino: INodeNo) {}
 
-    /// Something was written past the kernel's pages: whether it may have pages of this file, from before. [`Service::write_back`] drops them;
-    /// until it reads into pages again, the answer is no.
+    /// Something was written past the kernel's pages: whether it may have pages of this file, from
+    /// before. [`Service::write_back`] drops them; until it reads into pages again, the answer is
+    /// no.
     fn outdates_pages(&self, _ino: INodeNo) -> bool {
         false
     }

@@ -1,6 +1,6 @@
-//! Writes inputs for fuzzing to begin with into a folder: structures of good images for `parsers`, and of damaged ones of others, if
-//! `EXTANT_IMAGES` names a folder with some; random choices for the other targets. With `E2FSPROGS_FAKE_TIME` they are the same each
-//! time.
+//! Writes inputs for fuzzing to begin with into a folder: structures of good images for `parsers`,
+//! and of damaged ones of others, if `EXTANT_IMAGES` names a folder with some; random choices for
+//! the other targets. With `E2FSPROGS_FAKE_TIME` they are the same each time.
 
 use extant_format::mmp::MMP_MAGIC;
 use extant_hostile::image::FAST_COMMITS;
@@ -26,8 +26,11 @@ fn main() {
     for set in SETS {
         let set = FeatureSet::named(set);
         let seed = Seed::make(set, set.journal && set.name != "mmp");
-        // A block of multiple mount protection names the file that the image was made in, so it is another each time.
-        let same = of_image(&seed).into_iter().filter(|input| input.get(2..6) != Some(&MMP_MAGIC.to_le_bytes()[..]));
+        // A block of multiple mount protection names the file that the image was made in, so it is
+        // another each time.
+        let same = of_image(&seed)
+            .into_iter()
+            .filter(|input| input.get(2..6) != Some(&MMP_MAGIC.to_le_bytes()[..]));
         for (n, input) in same.enumerate() {
             write(&parsers, &format!("{} {n}", set.name), &input);
         }
@@ -47,7 +50,11 @@ fn main() {
         let choices = Rng::new(n).bytes(8 + n as usize);
         write(&image, &format!("random {n}"), &[&[n as u8, n as u8][..], &choices].concat());
         if n % 6 == 0 {
-            write(&image, &format!("fast commits {n}"), &[&[FAST_COMMITS, n as u8][..], &choices].concat());
+            write(
+                &image,
+                &format!("fast commits {n}"),
+                &[&[FAST_COMMITS, n as u8][..], &choices].concat(),
+            );
         }
     }
 }

@@ -9,7 +9,8 @@ use extant_format::features::{Compat, Incompat};
 use extant_format::group_desc::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
 use extant_format::inode::{Inode, InodeFlags, seal_inode};
 use extant_format::jbd2::{
-    BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalFormat, JournalSuperblock, Tag, Tags,
+    BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalFormat, JournalSuperblock, Tag,
+    Tags,
 };
 use extant_format::mmp::Mmp;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
@@ -145,7 +146,10 @@ impl Atlas {
     /// The pieces that make an inode's tree: slot excluded.
     pub fn blocks_of(&self, ino: u32, generation: u32) -> Vec<&Piece> {
         let own = self.geo.inode_seed(InodeNr(ino), generation);
-        self.pieces.iter().filter(|piece| matches!(piece.seal, Seal::Block(_, _, seed) if seed == own)).collect()
+        self.pieces
+            .iter()
+            .filter(|piece| matches!(piece.seal, Seal::Block(_, _, seed) if seed == own))
+            .collect()
     }
 
     fn add(&mut self, kind: Kind, bytes: Range<usize>, seal: Seal) {
@@ -173,7 +177,8 @@ impl Atlas {
     fn group(&mut self, image: &[u8], group: GroupNr) {
         let geo = self.geo;
         let bytes = self.descriptor(group);
-        let desc = GroupDesc::decode(&image[bytes.clone()], &geo, group).expect("a good descriptor");
+        let desc =
+            GroupDesc::decode(&image[bytes.clone()], &geo, group).expect("a good descriptor");
         self.add(Kind::Descriptor, bytes, Seal::Descriptor(group));
         self.add(Kind::BlockBitmap, self.block(desc.block_bitmap), Seal::BlockBitmap(group));
         self.add(Kind::InodeBitmap, self.block(desc.inode_bitmap), Seal::InodeBitmap(group));
@@ -186,7 +191,9 @@ impl Atlas {
             let ino = geo.inode_at(group, index);
             let at = table + index as usize * usize::from(geo.inode_size);
             let slot = at..at + usize::from(geo.inode_size);
-            if Inode::decode(&image[slot.clone()], &geo, ino).is_ok_and(|inode| inode.mode != 0 || ino.0 < 11) {
+            if Inode::decode(&image[slot.clone()], &geo, ino)
+                .is_ok_and(|inode| inode.mode != 0 || ino.0 < 11)
+            {
                 self.inodes.push(ino.0);
                 self.add(Kind::Inode, slot, Seal::Inode(ino));
             }
@@ -194,10 +201,15 @@ impl Atlas {
     }
 
     fn inode(&mut self, image: &[u8], ino: InodeNr, sb: &Superblock) {
-        let inode = Inode::decode(&image[self.slot(ino.0).bytes.clone()], &self.geo, ino).expect("a good inode");
+        let inode = Inode::decode(&image[self.slot(ino.0).bytes.clone()], &self.geo, ino)
+            .expect("a good inode");
         if inode.file_acl != 0 {
             let (nr, seed) = (inode.file_acl, self.geo.csum_seed);
-            self.add(Kind::XattrBlock, self.block(nr), Seal::Block(self.sealed(seal_xattr_block), nr, seed));
+            self.add(
+                Kind::XattrBlock,
+                self.block(nr),
+                Seal::Block(self.sealed(seal_xattr_block), nr, seed),
+            );
         }
         let inline = inode.flags.contains(InodeFlags::INLINE_DATA);
         if inline || !(inode.is_dir() || inode.is_regular()) || ino == InodeNr::RESIZE {
@@ -205,7 +217,8 @@ impl Atlas {
         }
         let map = self.map(image, ino, &inode);
         let seed = inode.seed(&self.geo, ino);
-        let is_orphan_file = sb.compat().contains(Compat::ORPHAN_FILE) && ino == sb.orphan_file_inum();
+        let is_orphan_file =
+            sb.compat().contains(Compat::ORPHAN_FILE) && ino == sb.orphan_file_inum();
         if sb.compat().contains(Compat::HAS_JOURNAL) && ino == sb.journal_inum() {
             self.journal(image, &map);
         } else if inode.is_dir() || is_orphan_file {
@@ -235,11 +248,17 @@ impl Atlas {
     fn extents(&mut self, image: &[u8], bytes: &[u8], seed: u32, map: &mut BTreeMap<u32, u64>) {
         let node = Node::parse(bytes, None).expect("a good node");
         for leaf in node.leaves() {
-            map.extend((leaf.lblk..=leaf.last()).map(|lblk| (lblk, leaf.map(lblk).expect("inside"))));
+            map.extend(
+                (leaf.lblk..=leaf.last()).map(|lblk| (lblk, leaf.map(lblk).expect("inside"))),
+            );
         }
         for index in node.indexes() {
             let block = self.block(index.child);
-            self.add(Kind::ExtentBlock, block.clone(), Seal::Block(self.sealed(seal_extent_block), index.child, seed));
+            self.add(
+                Kind::ExtentBlock,
+                block.clone(),
+                Seal::Block(self.sealed(seal_extent_block), index.child, seed),
+            );
             self.extents(image, &image[block], seed, map);
         }
     }
@@ -247,7 +266,8 @@ impl Atlas {
     fn pointers(&mut self, image: &[u8], i_block: &[u8], size: u64, map: &mut BTreeMap<u32, u64>) {
         let mut known = BTreeMap::new();
         for lblk in 0..size.div_ceil(self.geo.block_size.into()) as u32 {
-            let path = indirect::Path::new(lblk, self.geo.block_size).expect("a block that a map reaches");
+            let path =
+                indirect::Path::new(lblk, self.geo.block_size).expect("a block that a map reaches");
             let (first, rest) = path.offsets().split_first().expect("a level");
             let mut block = u64::from(indirect::pointer(i_block, *first as usize));
             for offset in rest {
@@ -276,7 +296,12 @@ impl Atlas {
         if let Some(first) = sb.fast_commit_area().map(|area| self.journal_block(area.start)) {
             let begun = records::read([&image[first.clone()]].into_iter());
             if begun.first().is_some_and(|record| record.kind == records::HEAD) {
-                self.area = sb.fast_commit_area().into_iter().flatten().map(|at| self.journal_block(at)).collect();
+                self.area = sb
+                    .fast_commit_area()
+                    .into_iter()
+                    .flatten()
+                    .map(|at| self.journal_block(at))
+                    .collect();
                 self.add(Kind::FastCommits, first, Seal::FastCommits);
             }
         }
@@ -285,13 +310,18 @@ impl Atlas {
         while at != 0 {
             let bytes = self.block(map[&at]);
             let block = &image[bytes.clone()];
-            match BlockHeader::parse(block).filter(|h| h.sequence == sequence).map(|h| h.block_type) {
+            match BlockHeader::parse(block).filter(|h| h.sequence == sequence).map(|h| h.block_type)
+            {
                 Some(BlockType::Descriptor) => {
                     let start = bytes.start;
                     self.add(Kind::JournalDescriptor, bytes, Seal::JournalTail);
                     for (n, _) in Tags::new(block, &format).enumerate() {
                         at = next(at);
-                        self.add(Kind::JournalCopy, self.block(map[&at]), Seal::JournalCopy(start, n));
+                        self.add(
+                            Kind::JournalCopy,
+                            self.block(map[&at]),
+                            Seal::JournalCopy(start, n),
+                        );
                     }
                 }
                 Some(BlockType::Revoke) => self.add(Kind::JournalRevoke, bytes, Seal::JournalTail),
@@ -310,7 +340,8 @@ impl Atlas {
         let bytes = piece.bytes.clone();
         match &piece.seal {
             Seal::Superblock => {
-                let sealed = Superblock::parse_unverified(&image[bytes.clone()]).map(|mut sb| sb.seal());
+                let sealed =
+                    Superblock::parse_unverified(&image[bytes.clone()]).map(|mut sb| sb.seal());
                 if let Ok(sealed) = sealed {
                     image[bytes].copy_from_slice(&sealed);
                 }
@@ -318,11 +349,15 @@ impl Atlas {
             Seal::Descriptor(group) => self.change_descriptor(image, *group, |_, _| ()),
             Seal::BlockBitmap(group) => {
                 let sum = block_bitmap_checksum(&image[bytes], &self.geo);
-                self.change_descriptor(image, *group, |desc, _| desc.block_bitmap_csum = sum.unwrap_or(0));
+                self.change_descriptor(image, *group, |desc, _| {
+                    desc.block_bitmap_csum = sum.unwrap_or(0)
+                });
             }
             Seal::InodeBitmap(group) => {
                 let sum = inode_bitmap_checksum(&image[bytes], &self.geo);
-                self.change_descriptor(image, *group, |desc, _| desc.inode_bitmap_csum = sum.unwrap_or(0));
+                self.change_descriptor(image, *group, |desc, _| {
+                    desc.inode_bitmap_csum = sum.unwrap_or(0)
+                });
             }
             Seal::Inode(ino) => seal_inode(&mut image[bytes], &self.geo, *ino),
             Seal::Block(seal, nr, seed) => seal(&mut image[bytes], *nr, *seed),
@@ -345,25 +380,38 @@ impl Atlas {
                 }
             }
             Seal::FastCommits => self.change_records(image, |_| ()),
-            Seal::JournalCopy(descriptor, index) => self.seal_copy(image, bytes, *descriptor, *index),
+            Seal::JournalCopy(descriptor, index) => {
+                self.seal_copy(image, bytes, *descriptor, *index)
+            }
         }
     }
 
     /// Changes the records of fast commits and writes them anew, with tails that are right.
     pub fn change_records(&self, image: &mut [u8], change: impl FnOnce(&mut Vec<Record>)) {
         let mut found = records::read(self.area.iter().map(|at| &image[at.clone()]));
-        let tid = found.first().and_then(|head| head.value.get(4..8)?.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let tid = found
+            .first()
+            .and_then(|head| head.value.get(4..8)?.try_into().ok())
+            .map_or(0, u32::from_le_bytes);
         change(&mut found);
         let mut blocks: Vec<Vec<u8>> = self.area.iter().map(|at| vec![0; at.len()]).collect();
         records::write(&found, tid, blocks.iter_mut().map(|block| &mut block[..]));
-        self.area.iter().zip(&blocks).for_each(|(at, block)| image[at.clone()].copy_from_slice(block));
+        self.area
+            .iter()
+            .zip(&blocks)
+            .for_each(|(at, block)| image[at.clone()].copy_from_slice(block));
     }
 
     fn log(&self) -> JournalFormat {
         self.journal.expect("an image with a journal")
     }
 
-    fn change_descriptor(&self, image: &mut [u8], group: GroupNr, change: impl FnOnce(&mut GroupDesc, &Geometry)) {
+    fn change_descriptor(
+        &self,
+        image: &mut [u8],
+        group: GroupNr,
+        change: impl FnOnce(&mut GroupDesc, &Geometry),
+    ) {
         let bytes = &mut image[self.descriptor(group)];
         let mut desc = GroupDesc::decode_unverified(bytes, &self.geo);
         change(&mut desc, &self.geo);
@@ -379,7 +427,12 @@ impl Atlas {
     }
 
     /// Rewrites the descriptor at a byte with changed tags.
-    pub fn change_tags(&self, image: &mut [u8], descriptor: usize, change: impl Fn(usize, &mut Tag, u32, &[u8])) {
+    pub fn change_tags(
+        &self,
+        image: &mut [u8],
+        descriptor: usize,
+        change: impl Fn(usize, &mut Tag, u32, &[u8]),
+    ) {
         let bytes = descriptor..descriptor + self.geo.block_size as usize;
         let Some(header) = BlockHeader::parse(&image[bytes.clone()]) else { return };
         let mut tags: Vec<Tag> = Tags::new(&image[bytes.clone()], &self.log()).collect();
@@ -419,7 +472,9 @@ impl Atlas {
         let slot = self.slot(ino).bytes.clone();
         let mut inode = self.read_inode(image, ino);
         change(&mut inode);
-        inode.encode(&mut image[slot], &self.geo, InodeNr(ino)).expect("an inode that can be written");
+        inode
+            .encode(&mut image[slot], &self.geo, InodeNr(ino))
+            .expect("an inode that can be written");
     }
 
     /// Changes a group descriptor and seals it.

@@ -1,6 +1,8 @@
-//! Images in which few blocks stand for many: pointers, extents, leaves, values and descriptors that are shared.
+//! Images in which few blocks stand for many: pointers, extents, leaves, values and descriptors
+//! that are shared.
 //!
-//! All of these have valid checksums. The blocks that a map needs are taken from the end of the image, used or not.
+//! All of these have valid checksums. The blocks that a map needs are taken from the end of the
+//! image, used or not.
 
 use crate::atlas::{Atlas, Kind};
 use extant_format::dir::DirFormat;
@@ -9,7 +11,9 @@ use extant_format::htree::{self, RootInfo, seal_htree};
 use extant_format::indirect::{IND, TIND, pointers_per_block, put_pointer};
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
-use extant_format::xattr::{Entry, NameIndex, block_space, decode_block, encode_block, seal_xattr_block};
+use extant_format::xattr::{
+    Entry, NameIndex, block_space, decode_block, encode_block, seal_xattr_block,
+};
 use extant_testkit::rng::Rng;
 use std::ops::Range;
 
@@ -21,8 +25,8 @@ pub fn spare(atlas: &Atlas) -> u64 {
     atlas.geo.blocks_count - SPARE
 }
 
-/// Has an inode map so many blocks by pointers: one pointer block at each level, which leads to the next one with all its
-/// pointers. Those of the last level lead to `data` in turn; 0 is a hole.
+/// Has an inode map so many blocks by pointers: one pointer block at each level, which leads to the
+/// next one with all its pointers. Those of the last level lead to `data` in turn; 0 is a hole.
 pub fn share_pointers(image: &mut [u8], atlas: &Atlas, ino: u32, data: &[u32], blocks: u64) {
     let first = spare(atlas) as u32;
     let per_block = pointers_per_block(atlas.geo.block_size) as usize;
@@ -41,7 +45,8 @@ pub fn share_pointers(image: &mut [u8], atlas: &Atlas, ino: u32, data: &[u32], b
     });
 }
 
-/// Has an inode map the run of `len` blocks from `pblk` on again and again, by as many extents as a block holds. Gives how many.
+/// Has an inode map the run of `len` blocks from `pblk` on again and again, by as many extents as a
+/// block holds. Gives how many.
 pub fn share_extents(image: &mut [u8], atlas: &Atlas, ino: u32, pblk: u64, len: u16) -> u32 {
     let inode = atlas.read_inode(image, ino);
     let (nr, seed) = (spare(atlas), inode.seed(&atlas.geo, InodeNr(ino)));
@@ -49,7 +54,9 @@ pub fn share_extents(image: &mut [u8], atlas: &Atlas, ino: u32, pblk: u64, len: 
     block.fill(0);
     let mut node = NodeMut::init(block, 0);
     let count = node.room() as u32;
-    let leaves: Vec<_> = (0..count).map(|n| Leaf { lblk: n * u32::from(len), pblk, len, unwritten: false }).collect();
+    let leaves: Vec<_> = (0..count)
+        .map(|n| Leaf { lblk: n * u32::from(len), pblk, len, unwritten: false })
+        .collect();
     assert!(node.set_leaves(&leaves));
     if atlas.geo.metadata_csum {
         seal_extent_block(block, nr, seed);
@@ -63,17 +70,27 @@ pub fn share_extents(image: &mut [u8], atlas: &Atlas, ino: u32, pblk: u64, len: 
     count
 }
 
-/// Rewrites the hash tree of an indexed directory, whose first blocks are `blocks` on the device, in this order: the root, a
-/// node for each level, a leaf. All entries of the root and of a node lead to the next one of them. `key` gives their hashes.
-pub fn share_leaves(image: &mut [u8], atlas: &Atlas, ino: u32, blocks: &[u64], size: u64, key: impl Fn(u32) -> u32) {
-    let (format, seed) = (DirFormat::new(&atlas.geo), atlas.read_inode(image, ino).seed(&atlas.geo, InodeNr(ino)));
+/// Rewrites the hash tree of an indexed directory, whose first blocks are `blocks` on the device,
+/// in this order: the root, a node for each level, a leaf. All entries of the root and of a node
+/// lead to the next one of them. `key` gives their hashes.
+pub fn share_leaves(
+    image: &mut [u8],
+    atlas: &Atlas,
+    ino: u32,
+    blocks: &[u64],
+    size: u64,
+    key: impl Fn(u32) -> u32,
+) {
+    let (format, seed) =
+        (DirFormat::new(&atlas.geo), atlas.read_inode(image, ino).seed(&atlas.geo, InodeNr(ino)));
     let levels = blocks.len().saturating_sub(2);
     let info = RootInfo::parse(&image[atlas.block(blocks[0])], &format).expect("a root");
     for (n, nr) in blocks[..=levels].iter().enumerate() {
         let block = &mut image[atlas.block(*nr)];
         let mut node = match n {
             0 => {
-                let mut root = htree::NodeMut::open(block, htree::Kind::Root, &format).expect("a root");
+                let mut root =
+                    htree::NodeMut::open(block, htree::Kind::Root, &format).expect("a root");
                 root.set_levels(levels as u8);
                 root
             }
@@ -128,10 +145,13 @@ pub fn share_some_values(
 /// Gives all groups the bitmaps and the inode table of the first one.
 pub fn share_descriptors(image: &mut [u8], atlas: &Atlas) {
     let mut places = None;
-    atlas.change_group(image, 0, |desc| places = Some((desc.block_bitmap, desc.inode_bitmap, desc.inode_table)));
+    atlas.change_group(image, 0, |desc| {
+        places = Some((desc.block_bitmap, desc.inode_bitmap, desc.inode_table))
+    });
     for group in 1..atlas.geo.groups_count {
         atlas.change_group(image, group, |desc| {
-            (desc.block_bitmap, desc.inode_bitmap, desc.inode_table) = places.expect("a first group");
+            (desc.block_bitmap, desc.inode_bitmap, desc.inode_table) =
+                places.expect("a first group");
         });
     }
 }
@@ -154,7 +174,12 @@ pub fn share(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
         }
         2 => share_pieces(image, atlas, Kind::Directory, rng),
         3 => {
-            let kind = *rng.pick(&[Kind::IndirectBlock, Kind::ExtentBlock, Kind::XattrBlock, Kind::OrphanBlock]);
+            let kind = *rng.pick(&[
+                Kind::IndirectBlock,
+                Kind::ExtentBlock,
+                Kind::XattrBlock,
+                Kind::OrphanBlock,
+            ]);
             share_pieces(image, atlas, kind, rng)
         }
         _ => {
@@ -167,7 +192,9 @@ pub fn share(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
 /// Has all places of a structure that hold a block number, by their looks, say the same.
 fn share_pieces(image: &mut [u8], atlas: &Atlas, kind: Kind, rng: &mut Rng) -> String {
     let pieces: Vec<_> = atlas.of_kind(kind).cloned().collect();
-    let Some(piece) = pieces.get(rng.below(pieces.len().max(1) as u64) as usize) else { return format!("no {kind:?}") };
+    let Some(piece) = pieces.get(rng.below(pieces.len().max(1) as u64) as usize) else {
+        return format!("no {kind:?}");
+    };
     let (width, stride) = *rng.pick(&[(4, 4), (4, 8), (8, 12), (8, 16)]);
     let from = piece.bytes.start + *rng.pick(&[0, 8, 12, 16, 24, 32]);
     let first: Range<usize> = from + stride..from + stride + width;

@@ -1,9 +1,10 @@
-//! Good images with maps and indexes of several levels: operations would need tens of thousands of extents and names for
-//! them, but a node with few entries is as valid as a full one.
+//! Good images with maps and indexes of several levels: operations would need tens of thousands of
+//! extents and names for them, but a node with few entries is as valid as a full one.
 //!
-//! The nodes of a file are its own blocks behind its end and those of its old nodes, so bitmaps, counts and quotas stay as they
-//! are. Example: a file with 64 extents, one node and 32 blocks behind its end gets a map of three levels: 22 leaves with 3
-//! extents, 8 nodes and 3 nodes. A directory keeps its blocks, too: some nodes of its index become the level above the others.
+//! The nodes of a file are its own blocks behind its end and those of its old nodes, so bitmaps,
+//! counts and quotas stay as they are. Example: a file with 64 extents, one node and 32 blocks
+//! behind its end gets a map of three levels: 22 leaves with 3 extents, 8 nodes and 3 nodes. A
+//! directory keeps its blocks, too: some nodes of its index become the level above the others.
 
 use crate::atlas::Atlas;
 use crate::seeds::{WHO, options};
@@ -36,7 +37,8 @@ const NAMES: u32 = 800;
 pub struct Layout {
     /// Levels of a map below its root, 1 at least.
     pub depth: u16,
-    /// The first leaf and all nodes above it are full, and each other node has one entry. Otherwise all nodes have few.
+    /// The first leaf and all nodes above it are full, and each other node has one entry. Otherwise
+    /// all nodes have few.
     pub full: bool,
     /// Levels of an index between its root and its leaves: 1, or 2 with the feature `large_dir`.
     pub levels: u8,
@@ -53,12 +55,15 @@ impl Layout {
         Layout { depth, full: true, levels: 1 }
     }
 
-    /// Adds [`FILES`] files and a directory to an image with blocks of 1 KiB, in a new directory [`DIR`]. In each file an
-    /// unwritten extent of one cluster and a hole of one cluster take turns. Returns the image.
+    /// Adds [`FILES`] files and a directory to an image with blocks of 1 KiB, in a new directory
+    /// [`DIR`]. In each file an unwritten extent of one cluster and a hole of one cluster take
+    /// turns. Returns the image.
     pub fn plant(&self, image: &[u8]) -> Vec<u8> {
         let device = Arc::new(MemDevice::from_bytes(image));
         let fs = Fs::open_device(device.clone(), &options()).expect("a good image opens");
-        let dir = fs.create(&WHO, &fs.root().expect("root"), DIR.as_bytes(), 0o755, New::Dir).expect("mkdir");
+        let dir = fs
+            .create(&WHO, &fs.root().expect("root"), DIR.as_bytes(), 0o755, New::Dir)
+            .expect("mkdir");
         let unit = u64::from(Atlas::of(image).geo.cluster_ratio()) << 10;
         let files: Vec<u64> = (0..FILES).map(|n| self.file(&fs, &dir, n, unit)).collect();
         let index = directory(&fs, &dir);
@@ -73,8 +78,10 @@ impl Layout {
 
     /// A file with all blocks for its map. Returns its number.
     fn file(&self, fs: &Fs, dir: &Node, n: u64, unit: u64) -> u64 {
-        let node = fs.create(&WHO, dir, format!("file{n}").as_bytes(), 0o644, New::File).expect("create");
-        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+        let node =
+            fs.create(&WHO, dir, format!("file{n}").as_bytes(), 0o644, New::File).expect("create");
+        let file =
+            fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
         let room = usize::from(capacity(1024));
         let extents = self.extents(room);
         let nodes = (0..self.depth).fold((extents, 0), |(below, sum), _| {
@@ -100,7 +107,8 @@ impl Layout {
     /// How many of `items` each node of a level has.
     fn groups(&self, items: usize, room: usize) -> Vec<usize> {
         let few = |few: &usize| few.pow(self.depth.into()) * ROOT_ENTRIES >= EXTENTS;
-        let (first, others) = if self.full { (room, 1) } else { (1..).find(few).map(|n| (n, n)).expect("a number") };
+        let (first, others) =
+            if self.full { (room, 1) } else { (1..).find(few).map(|n| (n, n)).expect("a number") };
         let (mut sizes, mut left) = (vec![first.min(items)], items - first.min(items));
         while left > 0 {
             sizes.push(others.min(left));
@@ -109,19 +117,22 @@ impl Layout {
         sizes
     }
 
-    /// Makes a map of this depth of a file's extents; old nodes and what lies behind its end become nodes.
+    /// Makes a map of this depth of a file's extents; old nodes and what lies behind its end become
+    /// nodes.
     fn raise_map(&self, image: &mut [u8], atlas: &Atlas, ino: u32) {
         let (geo, inode) = (&atlas.geo, atlas.read_inode(image, ino));
         let seed = inode.seed(geo, InodeNr(ino));
         let end = (inode.size / u64::from(geo.block_size)) as u32;
         let Map { leaves, nodes } = map_of(image, atlas, &inode.i_block);
-        let (leaves, behind): (Vec<Leaf>, Vec<Leaf>) = leaves.into_iter().partition(|leaf| leaf.lblk < end);
+        let (leaves, behind): (Vec<Leaf>, Vec<Leaf>) =
+            leaves.into_iter().partition(|leaf| leaf.lblk < end);
         assert_eq!(
             leaves.len(),
             self.extents(capacity(geo.block_size as usize).into()),
             "extents apart from each other"
         );
-        let clusters = |leaf: &Leaf| (leaf.pblk..leaf.physical_end()).step_by(geo.cluster_ratio() as usize);
+        let clusters =
+            |leaf: &Leaf| (leaf.pblk..leaf.physical_end()).step_by(geo.cluster_ratio() as usize);
         let mut blocks: VecDeque<u64> = behind.iter().flat_map(clusters).chain(nodes).collect();
         let mut write = |depth: u16, fill: &dyn Fn(&mut NodeMut<'_>) -> bool| {
             let child = blocks.pop_front().expect("a block for each node");
@@ -134,16 +145,25 @@ impl Layout {
         };
         let room = usize::from(capacity(geo.block_size as usize));
         let mut level: Vec<Index> = parts(&leaves, &self.groups(leaves.len(), room))
-            .map(|part| Index { lblk: part[0].lblk, child: write(0, &|node| node.set_leaves(part)) })
+            .map(|part| Index {
+                lblk: part[0].lblk,
+                child: write(0, &|node| node.set_leaves(part)),
+            })
             .collect();
         for depth in 1..self.depth {
             level = parts(&level, &self.groups(level.len(), room))
-                .map(|part| Index { lblk: part[0].lblk, child: write(depth, &|node| node.set_indexes(part)) })
+                .map(|part| Index {
+                    lblk: part[0].lblk,
+                    child: write(depth, &|node| node.set_indexes(part)),
+                })
                 .collect();
         }
         assert!(blocks.is_empty(), "each block behind the end is a node");
         atlas.change_inode(image, ino, |inode| {
-            assert!(NodeMut::init(&mut inode.i_block, self.depth).set_indexes(&level), "the root has room");
+            assert!(
+                NodeMut::init(&mut inode.i_block, self.depth).set_indexes(&level),
+                "the root has room"
+            );
         });
     }
 
@@ -151,14 +171,17 @@ impl Layout {
     fn raise_index(&self, image: &mut [u8], atlas: &Atlas, ino: u32) {
         let (inode, format) = (atlas.read_inode(image, ino), DirFormat::new(&atlas.geo));
         let map = map_of(image, atlas, &inode.i_block);
-        let blocks: Vec<u64> = map.leaves.iter().flat_map(|leaf| leaf.pblk..leaf.physical_end()).collect();
+        let blocks: Vec<u64> =
+            map.leaves.iter().flat_map(|leaf| leaf.pblk..leaf.physical_end()).collect();
         let block = |nr: u32| atlas.block(blocks[nr as usize]);
         let info = RootInfo::parse(&image[block(0)], &format).expect("an index");
         assert_eq!(info.levels, 1, "an index with nodes below its root");
         if self.levels == info.levels {
             return;
         }
-        let entries = |nr: u32, kind| htree::Node::open(&image[block(nr)], kind, &format).expect("a node").entries();
+        let entries = |nr: u32, kind| {
+            htree::Node::open(&image[block(nr)], kind, &format).expect("a node").entries()
+        };
         let nodes: Vec<(u32, u32)> = entries(0, Kind::Root).collect();
         // Entry 0 of a node has the hash of the entry that leads to the node.
         let own = |(key, nr): &(u32, u32)| {
@@ -171,18 +194,24 @@ impl Layout {
         let (above, below) = nodes.split_at((nodes.len() / 5).max(1));
         let first = usize::from(Kind::Interior.limit(&format));
         let others = (leaves.len() - first).div_ceil(below.len() - 1);
-        let sizes: Vec<usize> = (0..below.len()).map(|n| if n == 0 { first } else { others }).collect();
+        let sizes: Vec<usize> =
+            (0..below.len()).map(|n| if n == 0 { first } else { others }).collect();
         let mut write = |list: &[(u32, u32)], nr: u32| {
             let bytes = &mut image[block(nr)];
-            assert!(htree::NodeMut::init_interior(bytes, &format, list[0].1).set_entries(list), "a node has room");
+            assert!(
+                htree::NodeMut::init_interior(bytes, &format, list[0].1).set_entries(list),
+                "a node has room"
+            );
             if atlas.geo.metadata_csum {
                 seal_htree(bytes, 0, inode.seed(&atlas.geo, InodeNr(ino)));
             }
             (list[0].0, nr)
         };
-        let lower: Vec<_> = parts(&leaves, &sizes).zip(below).map(|(list, (_, nr))| write(list, *nr)).collect();
+        let lower: Vec<_> =
+            parts(&leaves, &sizes).zip(below).map(|(list, (_, nr))| write(list, *nr)).collect();
         let sizes = vec![lower.len().div_ceil(above.len()); above.len()];
-        let upper: Vec<_> = parts(&lower, &sizes).zip(above).map(|(list, (_, nr))| write(list, *nr)).collect();
+        let upper: Vec<_> =
+            parts(&lower, &sizes).zip(above).map(|(list, (_, nr))| write(list, *nr)).collect();
         assert_eq!((lower.len(), upper.len()), (below.len(), above.len()), "each node is used");
         let bytes = &mut image[block(0)];
         let mut root = htree::NodeMut::open(bytes, Kind::Root, &format).expect("a root");

@@ -22,7 +22,8 @@ const MOST_READS: u64 = 300_000;
 /// After so long a mutant counts as hanging, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What may be done with an image: writing waits for seconds where there is multiple mount protection.
+/// What may be done with an image: writing waits for seconds where there is multiple mount
+/// protection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// It is read.
@@ -55,7 +56,8 @@ pub fn panics_since() -> Vec<String> {
     std::mem::take(&mut *panics().lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// Uses an image in every way. An error is a message about a panic, a hang or a change where there must be none.
+/// Uses an image in every way. An error is a message about a panic, a hang or a change where there
+/// must be none.
 pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
     panics();
     let (done, finished) = channel();
@@ -81,7 +83,8 @@ pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
     }
 }
 
-/// Reads an image, changes it, and reads what became of it. An error is a message about what must not be.
+/// Reads an image, changes it, and reads what became of it. An error is a message about what must
+/// not be.
 pub fn use_up(base: &Arc<MemDevice>, rng: &mut Rng, depth: Depth) -> Result<(), String> {
     read_only(base)?;
     if depth == Depth::Write {
@@ -192,7 +195,8 @@ fn read_write(base: &Arc<MemDevice>, rng: &mut Rng) {
 }
 
 fn change(fs: &Fs, nodes: &[Node], step: u64, rng: &mut Rng) {
-    let dirs: Vec<&Node> = nodes.iter().filter(|node| node.file_type() == FileType::Directory).collect();
+    let dirs: Vec<&Node> =
+        nodes.iter().filter(|node| node.file_type() == FileType::Directory).collect();
     if dirs.is_empty() {
         return;
     }
@@ -202,7 +206,13 @@ fn change(fs: &Fs, nodes: &[Node], step: u64, rng: &mut Rng) {
     match step % 10 {
         0 => drop(fs.create(&WHO, dir, &new, 0o644, New::File).map(|node| alter(fs, &node, rng))),
         1 => drop(fs.create(&WHO, dir, &new, 0o755, New::Dir)),
-        2 => drop(fs.create(&WHO, dir, &new, 0o755, New::Symlink(&vec![b's'; rng.below(200) as usize + 1]))),
+        2 => drop(fs.create(
+            &WHO,
+            dir,
+            &new,
+            0o755,
+            New::Symlink(&vec![b's'; rng.below(200) as usize + 1]),
+        )),
         3 => drop(fs.unlink(dir, &name).or_else(|_| fs.rmdir(dir, &name))),
         4 => drop(fs.rename(dir, &name, other, &new, RenameFlags::empty())),
         5 => drop(fs.rename(dir, &name, other, &some_name(fs, other, rng), RenameFlags::EXCHANGE)),
@@ -233,7 +243,9 @@ fn alter(fs: &Fs, node: &Node, rng: &mut Rng) {
     }
     let _ = fs.remove_xattr(node, b"trusted.long");
     let _ = fs.set_attr(node, &SetAttr { mode: Some(0o600), uid: Some(5), ..Default::default() });
-    let Ok(file) = fs.open_file(node, OpenFlags { write: true, ..Default::default() }) else { return };
+    let Ok(file) = fs.open_file(node, OpenFlags { write: true, ..Default::default() }) else {
+        return;
+    };
     let size = node.attr().size;
     let data = rng.bytes(20_000);
     let _ = file.write_at(rng.below(size.clamp(1, 1 << 22)), &data);

@@ -10,8 +10,8 @@ use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The images by their feature sets, and whether they are as after a power cut. What an input means depends on their order and their
-/// number: what comes later takes numbers as [`FAST_COMMITS`] did.
+/// The images by their feature sets, and whether they are as after a power cut. What an input means
+/// depends on their order and their number: what comes later takes numbers as [`FAST_COMMITS`] did.
 const BASES: [(&str, bool); 16] = [
     ("orphan_file", true),
     ("1k", true),
@@ -34,11 +34,12 @@ const BASES: [(&str, bool); 16] = [
 /// First bytes from here on mean the image with fast commits, which came later than the others.
 pub const FAST_COMMITS: u8 = 224;
 
-/// First bytes that mean the image with maps and an index of several levels. None of the inputs that were kept before begins
-/// so.
+/// First bytes that mean the image with maps and an index of several levels. None of the inputs
+/// that were kept before begins so.
 const DEEP: std::ops::Range<u8> = 208..FAST_COMMITS;
 
-/// Second bytes that mean that few blocks stand for many, too. None of the inputs that were kept before begins so.
+/// Second bytes that mean that few blocks stand for many, too. None of the inputs that were kept
+/// before begins so.
 const SHARED: std::ops::Range<u8> = 192..255;
 
 /// Places that are damaged at most.
@@ -65,7 +66,8 @@ fn base(which: u8) -> &'static Base {
             None if nr == BASES.len() => with_fast_commits(),
             None => Seed::deep(Layout { levels: 2, ..Layout::sparse(3) }),
         };
-        let damaged = Mutex::new((seed.bytes.clone(), Arc::new(MemDevice::from_bytes(&seed.bytes))));
+        let damaged =
+            Mutex::new((seed.bytes.clone(), Arc::new(MemDevice::from_bytes(&seed.bytes))));
         Base { seed, damaged }
     })
 }
@@ -87,7 +89,10 @@ pub fn run(input: &[u8]) {
     while rng.left() > 0 && what.len() < MOST {
         what.push(mutate_once(image, &base.seed.atlas, rng));
     }
-    device.set_len(image.len() as u64).and_then(|()| device.write_at(image, 0)).expect("memory takes writes");
+    device
+        .set_len(image.len() as u64)
+        .and_then(|()| device.write_at(image, 0))
+        .expect("memory takes writes");
     let used = use_up(device, &mut Rng::new((*how).into()), Depth::Write);
     used.unwrap_or_else(|why| panic!("{}: {why}\n    {}", base.seed.name, what.join("\n    ")));
 }

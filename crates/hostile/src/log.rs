@@ -1,15 +1,17 @@
-//! Logs that no journal wrote: blocks of all kinds with sequences, tags and checksums that are right as often as the input wants, so
-//! that what lies behind them is reached.
+//! Logs that no journal wrote: blocks of all kinds with sequences, tags and checksums that are
+//! right as often as the input wants, so that what lies behind them is reached.
 
 use crate::records::{self, CREATE, Record};
 use extant_blocks::{BlockDevice, Cache, MemDevice};
 use extant_format::jbd2::{
-    BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalCompat, JournalFormat, JournalIncompat,
-    RevokeBuilder, Tag, TagFlags, escape, needs_escape,
+    BlockHeader, BlockType, CommitBlock, DescriptorBuilder, JournalCompat, JournalFormat,
+    JournalIncompat, RevokeBuilder, Tag, TagFlags, escape, needs_escape,
 };
 use extant_format::types::{BlockNr, Timestamp};
 use extant_journal::recovery::Replay;
-use extant_journal::{Config, FormatLog, Journal, Log, LogExtent, LogFeatures, LogPlace, Seal, recovery};
+use extant_journal::{
+    Config, FormatLog, Journal, Log, LogExtent, LogFeatures, LogPlace, Seal, recovery,
+};
 use extant_testkit::rng::Rng;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +23,8 @@ const BLOCKS: u64 = 200;
 /// Blocks before the log that a log may write to.
 const HOME: u64 = 60;
 
-/// The log lies in two pieces. One with an area of fast commits has a third, since such logs are never short.
+/// The log lies in two pieces. One with an area of fast commits has a third, since such logs are
+/// never short.
 const EXTENTS: [LogExtent; 3] = [
     LogExtent { logical: 0, physical: 160, len: 30 },
     LogExtent { logical: 30, physical: 100, len: 34 },
@@ -36,7 +39,8 @@ const LONG_LOG: u32 = 1060;
 const FIRST: u32 = u32::MAX - 2;
 
 fn place(logical: u32) -> u64 {
-    let extent = EXTENTS.iter().rfind(|extent| extent.logical <= logical).expect("a block of the log");
+    let extent =
+        EXTENTS.iter().rfind(|extent| extent.logical <= logical).expect("a block of the log");
     (extent.physical + u64::from(logical - extent.logical)) * BLOCK as u64
 }
 
@@ -161,7 +165,8 @@ impl Maker<'_> {
 
     /// A block of a log's kind whose fields make no sense.
     fn nonsense(&mut self) {
-        let kinds = [BlockType::Descriptor, BlockType::Commit, BlockType::Revoke, BlockType::Other(9)];
+        let kinds =
+            [BlockType::Descriptor, BlockType::Commit, BlockType::Revoke, BlockType::Other(9)];
         let block_type = *self.rng.pick(&kinds);
         let sequence = self.some_sequence();
         let fill = self.rng.below(256) as u8;
@@ -178,7 +183,8 @@ impl Maker<'_> {
         self.put(&block);
     }
 
-    /// One more record of fast commits. What it means is the file system's affair; here it has a kind, a length and bytes.
+    /// One more record of fast commits. What it means is the file system's affair; here it has a
+    /// kind, a length and bytes.
     fn fast_record(&mut self) {
         if self.records.is_empty() {
             self.off = [1, u32::MAX].get(self.rng.below(16) as usize).copied().unwrap_or(0);
@@ -205,7 +211,8 @@ impl Maker<'_> {
             return;
         }
         let tid = self.sequence.wrapping_add(self.off);
-        let whole: Vec<Record> = [Record::head(tid)].into_iter().chain(std::mem::take(&mut self.records)).collect();
+        let whole: Vec<Record> =
+            [Record::head(tid)].into_iter().chain(std::mem::take(&mut self.records)).collect();
         let mut blocks = vec![vec![0; BLOCK]; self.area.len()];
         records::write(&whole, tid, blocks.iter_mut().map(|block| &mut block[..]));
         for (at, mut block) in self.area.clone().zip(blocks) {
@@ -238,10 +245,16 @@ impl Maker<'_> {
         how.fast_commit_blocks = if self.rng.below(4) == 0 { self.rng.below(20) as u32 } else { 0 };
         if how.fast_commit_blocks > 0 && how.incompat.contains(JournalIncompat::FAST_COMMIT) {
             how.blocks = LONG_LOG;
-            self.device.set_len((BLOCKS + u64::from(LONG_LOG - LOG)) * BLOCK as u64).expect("memory grows");
+            self.device
+                .set_len((BLOCKS + u64::from(LONG_LOG - LOG)) * BLOCK as u64)
+                .expect("memory grows");
         }
         let mut sb = how.superblock();
-        sb.set_start(if self.rng.below(16) == 0 { self.rng.below(80) as u32 } else { 1 + self.rng.below(63) as u32 });
+        sb.set_start(if self.rng.below(16) == 0 {
+            self.rng.below(80) as u32
+        } else {
+            1 + self.rng.below(63) as u32
+        });
         sb.set_compat(JournalCompat::from_bits_retain(self.rng.below(2) as u32));
         self.format = sb.format();
         (self.at, self.first, self.end) = (sb.start(), sb.first(), sb.log_end());
@@ -301,8 +314,14 @@ fn make(input: &[u8]) -> MemDevice {
 
 /// Bytes outside the log.
 fn homes(bytes: &[u8]) -> Vec<&[u8]> {
-    let of_log = |nr: u64| EXTENTS.iter().any(|e| (e.physical..e.physical + u64::from(e.len)).contains(&nr));
-    bytes.chunks(BLOCK).enumerate().filter(|(nr, _)| !of_log(*nr as u64)).map(|(_, block)| block).collect()
+    let of_log =
+        |nr: u64| EXTENTS.iter().any(|e| (e.physical..e.physical + u64::from(e.len)).contains(&nr));
+    bytes
+        .chunks(BLOCK)
+        .enumerate()
+        .filter(|(nr, _)| !of_log(*nr as u64))
+        .map(|(_, block)| block)
+        .collect()
 }
 
 /// Goes on with a log that was recovered: what is committed then is there after another recovery.
@@ -315,7 +334,8 @@ fn go_on(device: &Arc<dyn BlockDevice>, log: Log) {
     for round in 0..3 {
         let Ok(mut handle) = journal.start(2) else { return };
         for nr in [1, 2 + round] {
-            let buffer = cache.read(nr, |_| Ok::<_, std::io::Error>(())).expect("memory can be read");
+            let buffer =
+                cache.read(nr, |_| Ok::<_, std::io::Error>(())).expect("memory can be read");
             handle.write(&buffer, Seal::NONE).expect("credits are enough").fill(200 + round as u8);
         }
         drop(handle);
@@ -325,13 +345,18 @@ fn go_on(device: &Arc<dyn BlockDevice>, log: Log) {
     }
     journal.crash();
     let again = open(device).expect("a log that a journal wrote");
-    // What the input left behind the log's end may be made to look as if it came next, damaged or not.
+    // What the input left behind the log's end may be made to look as if it came next, damaged or
+    // not.
     let Ok((_, outcome)) = recovery::recover(again, &**device, BLOCKS) else { return };
     if outcome.transactions > 3 {
         return;
     }
     let after = bytes(&**device);
-    assert_eq!([1, 2, 3, 4].map(|nr| after[nr * BLOCK + 9]), [202, 200, 201, 202], "what was committed is there");
+    assert_eq!(
+        [1, 2, 3, 4].map(|nr| after[nr * BLOCK + 9]),
+        [202, 200, 201, 202],
+        "what was committed is there"
+    );
 }
 
 fn fast_records(replay: &Replay) -> String {
@@ -340,19 +365,28 @@ fn fast_records(replay: &Replay) -> String {
     replay.fast_commits().iter().map(|record| format!("{record:?}\n")).collect()
 }
 
-/// Fast commits outlast the way home of the full ones, after which a power cut may come; then a full commit takes their place.
+/// Fast commits outlast the way home of the full ones, after which a power cut may come; then a
+/// full commit takes their place.
 fn commit_fast(device: &Arc<dyn BlockDevice>, replay: Replay) {
     let before = fast_records(&replay);
     if replay.apply_full(&**device).is_err() {
         return;
     }
-    let again = recovery::scan(&open(device).expect("a log with fast commits"), BLOCKS).expect("fast commits alone");
-    assert_eq!((again.outcome().transactions, fast_records(&again)), (0, before), "fast commits stay");
+    let again = recovery::scan(&open(device).expect("a log with fast commits"), BLOCKS)
+        .expect("fast commits alone");
+    assert_eq!(
+        (again.outcome().transactions, fast_records(&again)),
+        (0, before),
+        "fast commits stay"
+    );
     let blocks: [(u64, Arc<[u8]>); 2] = [5, 6].map(|nr| (nr, vec![nr as u8; BLOCK].into()));
     let Ok(log) = again.append(&blocks, Timestamp::new(1, 0)) else { return };
     // What the input left behind the log's end may come next, and be damaged.
     let Ok(replay) = recovery::scan(&log, BLOCKS) else { return };
-    assert!(replay.outcome().transactions > 0 && replay.fast_commits().is_empty(), "a full commit takes their place");
+    assert!(
+        replay.outcome().transactions > 0 && replay.fast_commits().is_empty(),
+        "a full commit takes their place"
+    );
     let Ok((log, outcome)) = recovery::recover(log, &**device, BLOCKS) else { return };
     let after = bytes(&**device);
     assert!(
@@ -362,7 +396,8 @@ fn commit_fast(device: &Arc<dyn BlockDevice>, replay: Replay) {
     go_on(device, log);
 }
 
-/// Makes a log of the input and recovers it: for readers, and for writers, who come to the same, and once only.
+/// Makes a log of the input and recovers it: for readers, and for writers, who come to the same,
+/// and once only.
 ///
 /// # Panics
 /// If the log did harm.
@@ -377,14 +412,20 @@ pub fn run(input: &[u8]) {
     assert_eq!(bytes(&*device), before, "readers write nothing");
     if has_fast {
         let refused = recovery::recover(log.clone(), &*device, BLOCKS);
-        assert!(refused.is_err() && bytes(&*device) == before, "fast commits are their file system's to replay");
+        assert!(
+            refused.is_err() && bytes(&*device) == before,
+            "fast commits are their file system's to replay"
+        );
         let Ok(replay) = recovery::scan(&log, BLOCKS) else { return };
         return commit_fast(&device, replay);
     }
     let Ok((log, outcome)) = recovery::recover(log, &*device, BLOCKS) else { return };
     let writers = bytes(&*device);
     if !outcome.fast_commit {
-        assert!(homes(&readers) == homes(&writers), "readers and writers see the same: {outcome:?}");
+        assert!(
+            homes(&readers) == homes(&writers),
+            "readers and writers see the same: {outcome:?}"
+        );
     }
     let again = open(&device).expect("a recovered log");
     let (_, second) = recovery::recover(again, &*device, BLOCKS).expect("a recovered log");

@@ -1,11 +1,13 @@
-//! Damage that knows what it damages: fields of structures get values that break things, and the checksum is mended.
+//! Damage that knows what it damages: fields of structures get values that break things, and the
+//! checksum is mended.
 
 use crate::atlas::{Atlas, Kind, Piece};
 use crate::bombs;
 use crate::records::Record;
 use extant_testkit::rng::Rng;
 
-/// Damages an image in some places, or has few of its blocks stand for many. Gives what was changed, for messages.
+/// Damages an image in some places, or has few of its blocks stand for many. Gives what was
+/// changed, for messages.
 pub fn mutate(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> Vec<String> {
     let rounds = *rng.pick(&[1, 1, 1, 2, 3, 8]);
     let shared = rng.one_in(8).then(|| bombs::share(image, atlas, rng));
@@ -28,16 +30,25 @@ pub fn mutate_once(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     if sealed {
         atlas.seal(image, &piece);
     }
-    format!("{:?} at {}: {what}{}", piece.kind, piece.bytes.start, if sealed { "" } else { ", not sealed" })
+    format!(
+        "{:?} at {}: {what}{}",
+        piece.kind,
+        piece.bytes.start,
+        if sealed { "" } else { ", not sealed" }
+    )
 }
 
-/// Changes records of fast commits: their fields, which there are, and their order. The tails are right afterwards.
+/// Changes records of fast commits: their fields, which there are, and their order. The tails are
+/// right afterwards.
 fn records(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     let mut what = Vec::new();
     atlas.change_records(image, |records| {
         for _ in 0..rng.between(1, 6) {
             // The head stays what it is.
-            let Some(count) = (records.len() as u64).checked_sub(1).filter(|count| *count > 0) else { return };
+            let Some(count) = (records.len() as u64).checked_sub(1).filter(|count| *count > 0)
+            else {
+                return;
+            };
             let (at, other) = (1 + rng.below(count) as usize, 1 + rng.below(count) as usize);
             match rng.below(6) {
                 0 => drop(records.remove(at)),
@@ -96,7 +107,10 @@ fn place(piece: &Piece, width: usize, rng: &mut Rng) -> usize {
 fn field(image: &mut [u8], atlas: &Atlas, piece: &Piece, rng: &mut Rng) -> String {
     let width = *rng.pick(&[1, 2, 2, 4, 4, 4]);
     let at = place(piece, width, rng);
-    let big_endian = matches!(piece.kind, Kind::JournalSuperblock | Kind::JournalDescriptor | Kind::JournalRevoke);
+    let big_endian = matches!(
+        piece.kind,
+        Kind::JournalSuperblock | Kind::JournalDescriptor | Kind::JournalRevoke
+    );
     let mut old = [0; 8];
     old[..width].copy_from_slice(&image[at..at + width]);
     if big_endian {
@@ -112,7 +126,8 @@ fn field(image: &mut [u8], atlas: &Atlas, piece: &Piece, rng: &mut Rng) -> Strin
     format!("{width} bytes at {} from {old:#x} to {new:#x}", at - piece.bytes.start)
 }
 
-/// A value that may break something: a limit, a neighbour of the old one, or the number of something else.
+/// A value that may break something: a limit, a neighbour of the old one, or the number of
+/// something else.
 fn value(atlas: &Atlas, old: u64, rng: &mut Rng) -> u64 {
     match rng.below(12) {
         0 => 0,

@@ -76,7 +76,8 @@ impl Record {
     }
 }
 
-/// The records of an area's blocks, in order, as far as they make sense: pads left out, tails empty.
+/// The records of an area's blocks, in order, as far as they make sense: pads left out, tails
+/// empty.
 pub fn read<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<Record> {
     let mut found: Vec<Record> = Vec::new();
     for block in blocks {
@@ -84,7 +85,9 @@ pub fn read<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<Record> {
         while let Some(header) = block.get(at..at + HEADER) {
             let kind = u16::from_le_bytes([header[0], header[1]]);
             let len = usize::from(u16::from_le_bytes([header[2], header[3]]));
-            let Some(value) = block.get(at + HEADER..at + HEADER + len).filter(|_| (1..=HEAD).contains(&kind)) else {
+            let Some(value) =
+                block.get(at + HEADER..at + HEADER + len).filter(|_| (1..=HEAD).contains(&kind))
+            else {
                 return found;
             };
             match kind {
@@ -98,7 +101,8 @@ pub fn read<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<Record> {
     found
 }
 
-/// Writes records into blocks of an area: none crosses a block, and tails are right for `tid`. What finds no place is left out.
+/// Writes records into blocks of an area: none crosses a block, and tails are right for `tid`. What
+/// finds no place is left out.
 pub fn write<'a>(records: &[Record], tid: u32, blocks: impl Iterator<Item = &'a mut [u8]>) {
     let mut records = records.iter().peekable();
     let mut sum = 0;
@@ -152,11 +156,12 @@ pub fn enable(image: &mut [u8], journal: Range<usize>) {
 fn what_is_written_is_read() {
     let leaf = Leaf { lblk: 3, pblk: 7 << 32 | 9, len: 2, unwritten: false };
     let many = (0..60).map(|n| Record::name(CREATE, 2, 12 + n, "a name"));
-    let records: Vec<Record> = [Record::head(5), Record::add_range(12, leaf), Record::del_range(12, 3..9)]
-        .into_iter()
-        .chain(many)
-        .chain([Record::tail()])
-        .collect();
+    let records: Vec<Record> =
+        [Record::head(5), Record::add_range(12, leaf), Record::del_range(12, 3..9)]
+            .into_iter()
+            .chain(many)
+            .chain([Record::tail()])
+            .collect();
     let mut area = vec![0; 4096];
     write(&records, 5, area.chunks_mut(512));
     assert_eq!(read(area.chunks(512)), records);

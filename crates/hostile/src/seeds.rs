@@ -1,9 +1,13 @@
-//! Images to damage: every feature set, filled with a tree, left clean or as after a power cut; and images that others damaged.
+//! Images to damage: every feature set, filled with a tree, left clean or as after a power cut; and
+//! images that others damaged.
 
 use crate::atlas::Atlas;
 use crate::deep::Layout;
 use crate::records::{self, CREATE, Record, UNLINK};
-use extant::{Caller, Clock, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, Timestamp, XattrMode};
+use extant::{
+    Caller, Clock, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, Timestamp,
+    XattrMode,
+};
 use extant_blocks::MemDevice;
 use extant_format::extent::Leaf;
 use extant_format::jbd2::JournalSuperblock;
@@ -40,7 +44,8 @@ impl Seed {
         let image = set.make_sized(bytes_of(set)).bytes();
         let device = Arc::new(MemDevice::from_bytes(&image));
         // A claim of multiple mount protection takes seconds.
-        let fs = Fs::open_device(device.clone(), &options().read_only(set.name == "mmp")).expect("a good image opens");
+        let fs = Fs::open_device(device.clone(), &options().read_only(set.name == "mmp"))
+            .expect("a good image opens");
         if !fs.is_read_only() {
             let orphans = fill(&fs);
             fs.sync().expect("sync");
@@ -68,11 +73,19 @@ impl Seed {
 }
 
 /// Arguments to `mke2fs` for a small image with an area of fast commits.
-const FAST_COMMITS: &[&str] =
-    &["-t", "ext4", "-b", "1024", "-O", "fast_commit,orphan_file", "-J", "size=2,fast_commit_size=64"];
+const FAST_COMMITS: &[&str] = &[
+    "-t",
+    "ext4",
+    "-b",
+    "1024",
+    "-O",
+    "fast_commit,orphan_file",
+    "-J",
+    "size=2,fast_commit_size=64",
+];
 
-/// An image with full commits to replay, orphans, and two fast commits that follow: a file loses its name, another gets one, and
-/// blocks change hands.
+/// An image with full commits to replay, orphans, and two fast commits that follow: a file loses
+/// its name, another gets one, and blocks change hands.
 pub fn with_fast_commits() -> Seed {
     let image = Image::mke2fs(12 << 20, FAST_COMMITS).bytes();
     let device = Arc::new(MemDevice::from_bytes(&image));
@@ -86,16 +99,22 @@ pub fn with_fast_commits() -> Seed {
     fs.sync().expect("sync");
     fs.crash();
     drop(orphans);
-    let reader = Fs::open_device(device.clone(), &options().read_only(true)).expect("a good image opens");
+    let reader =
+        Fs::open_device(device.clone(), &options().read_only(true)).expect("a good image opens");
     let tid = reader.recovery().journal.expect("a log").end;
     drop(reader);
     let mut bytes = device.to_vec();
     let atlas = Atlas::of(&bytes);
     records::enable(&mut bytes, atlas.journal_block(0));
     let sb = JournalSuperblock::parse(&bytes[atlas.journal_block(0)]).expect("a journal");
-    let area: Vec<_> = sb.fast_commit_area().expect("an area").map(|at| atlas.journal_block(at)).collect();
+    let area: Vec<_> =
+        sb.fast_commit_area().expect("an area").map(|at| atlas.journal_block(at)).collect();
     let mut blocks = vec![vec![0; 1024]; area.len()];
-    records::write(&named.records(&bytes, &atlas, tid), tid, blocks.iter_mut().map(|block| &mut block[..]));
+    records::write(
+        &named.records(&bytes, &atlas, tid),
+        tid,
+        blocks.iter_mut().map(|block| &mut block[..]),
+    );
     area.iter().zip(&blocks).for_each(|(at, block)| bytes[at.clone()].copy_from_slice(block));
     Seed::of("fast commits".into(), bytes)
 }
@@ -154,11 +173,12 @@ impl Named {
     }
 }
 
-/// Damaged images that others keep, from the folder that `EXTANT_IMAGES` names, if it does: paths and contents. Some lie there as they
-/// are, some compressed.
+/// Damaged images that others keep, from the folder that `EXTANT_IMAGES` names, if it does: paths
+/// and contents. Some lie there as they are, some compressed.
 pub fn of_others() -> Vec<(String, Vec<u8>)> {
     let Some(folder) = std::env::var_os("EXTANT_IMAGES") else { return Vec::new() };
-    let search: [OsString; 5] = [folder, "-type".into(), "f".into(), "-name".into(), "image*".into()];
+    let search: [OsString; 5] =
+        [folder, "-type".into(), "f".into(), "-name".into(), "image*".into()];
     let found = run("find", &search).must_succeed().text();
     let image = |path: &str| match path.ends_with(".gz") {
         true => run("gzip", &["-dc", path]).must_succeed().stdout,
@@ -200,7 +220,8 @@ fn fill(fs: &Fs) -> Vec<File> {
     }
     fs.create(&WHO, &dir, b"short", 0o777, New::Symlink(b"sub/file2")).expect("symlink");
     fs.create(&WHO, &dir, b"long", 0o777, New::Symlink(&[b'l'; 300])).expect("symlink");
-    fs.create(&WHO, &dir, b"fifo", 0o600, New::Special(extant::FileType::Fifo, (0, 0))).expect("mkfifo");
+    fs.create(&WHO, &dir, b"fifo", 0o600, New::Special(extant::FileType::Fifo, (0, 0)))
+        .expect("mkfifo");
     orphans(fs, &root)
 }
 
@@ -209,7 +230,8 @@ fn links(fs: &Fs, root: &Node, dir: &Node) {
     let many = fs.create(&WHO, root, b"many", 0o755, New::Dir).expect("mkdir");
     let file = write(fs, dir, b"linked", &[(0, 10)]);
     for n in 0..600 {
-        fs.link(&file, &many, format!("a rather long name of a link {n}").as_bytes()).expect("link");
+        fs.link(&file, &many, format!("a rather long name of a link {n}").as_bytes())
+            .expect("link");
     }
 }
 

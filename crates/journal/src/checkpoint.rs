@@ -1,10 +1,11 @@
 //! Bringing committed copies home.
 //!
 //! # Invariants
-//! 1. `pending` holds, for each block with a durable copy that is not known to be home, the newest such copy. It is
-//!    there before its transaction is announced as durable.
+//! 1. `pending` holds, for each block with a durable copy that is not known to be home, the newest
+//!    such copy. It is there before its transaction is announced as durable.
 //! 2. `live` counts the entries of `pending` by transaction.
-//! 3. The log's tail is never past the oldest transaction in `live`, nor past the oldest that is not durable.
+//! 3. The log's tail is never past the oldest transaction in `live`, nor past the oldest that is
+//!    not durable.
 //! 4. A block in `in_flight` may be written at any moment; all others are not.
 //! 5. `pending` has at most twice `max_pending` entries and those of one transaction more.
 //!
@@ -53,7 +54,8 @@ struct State {
     pending: FxHashMap<u64, Entry>,
     live: BTreeMap<Tid, u32>,
     in_flight: FxHashSet<u64>,
-    /// Passes asked for, and begun; the last begun that is to leave nothing behind, and the last that ended.
+    /// Passes asked for, and begun; the last begun that is to leave nothing behind, and the last
+    /// that ended.
     asked: u64,
     asked_empty: u64,
     begun: u64,
@@ -98,8 +100,9 @@ impl Checkpoint {
         }
     }
 
-    /// A transaction is durable in the log: takes over its copies, drops those of the blocks it revoked, and returns
-    /// once no home write of these is in flight. True if there is so much now that a pass should begin.
+    /// A transaction is durable in the log: takes over its copies, drops those of the blocks it
+    /// revoked, and returns once no home write of these is in flight. True if there is so much now
+    /// that a pass should begin.
     pub fn add(&self, tid: Tid, blocks: Vec<FrozenBlock>, revoked: &[u64]) -> bool {
         let mut state = self.state.lock();
         if !blocks.is_empty() {
@@ -115,8 +118,9 @@ impl Checkpoint {
             state.remove(nr);
         }
         // After an abort nobody can allocate, so there is nothing to wait for, and perhaps nobody.
-        self.done
-            .wait_while(&mut state, |state| !state.stopped && revoked.iter().any(|nr| state.in_flight.contains(nr)));
+        self.done.wait_while(&mut state, |state| {
+            !state.stopped && revoked.iter().any(|nr| state.in_flight.contains(nr))
+        });
         if state.deadline.is_none() && !state.pending.is_empty() {
             state.deadline = Instant::now().checked_add(self.interval);
             self.work.notify_one();
@@ -124,11 +128,13 @@ impl Checkpoint {
         state.pending.len() > self.max_pending
     }
 
-    /// Waits until few enough copies are kept for another transaction's to be added; true if it had to. Whoever waits
-    /// holds nothing that the checkpointer needs.
+    /// Waits until few enough copies are kept for another transaction's to be added; true if it had
+    /// to. Whoever waits holds nothing that the checkpointer needs.
     pub fn wait_for_room(&self) -> bool {
         let mut state = self.state.lock();
-        let full = |state: &mut State| !state.stopped && state.pending.len() > self.max_pending.saturating_mul(2);
+        let full = |state: &mut State| {
+            !state.stopped && state.pending.len() > self.max_pending.saturating_mul(2)
+        };
         let waits = full(&mut state);
         while full(&mut state) {
             state.asked = state.begun + 1;
@@ -159,8 +165,8 @@ impl Checkpoint {
         self.done.wait_while(&mut state, |state| state.ended < pass && !state.stopped);
     }
 
-    /// Waits until everything is home that is durable now, and for the log to be marked empty if it is. False if that
-    /// will not happen.
+    /// Waits until everything is home that is durable now, and for the log to be marked empty if it
+    /// is. False if that will not happen.
     pub fn wait_for_all(&self) -> bool {
         let mut state = self.state.lock();
         let pass = state.begun + 1;
@@ -170,7 +176,8 @@ impl Checkpoint {
         state.ended >= pass
     }
 
-    /// Waits until a pass is wanted. Tells whether it is to leave an empty log; `None` if the thread has to end.
+    /// Waits until a pass is wanted. Tells whether it is to leave an empty log; `None` if the
+    /// thread has to end.
     fn next_pass(&self) -> Option<bool> {
         let mut state = self.state.lock();
         loop {
@@ -210,7 +217,9 @@ impl Checkpoint {
     /// The copies of those of `blocks` that still are to come home. They count as in flight.
     fn begin_batch(&self, blocks: &[u64]) -> Vec<(u64, Tid, Arc<[u8]>)> {
         let mut state = self.state.lock();
-        let copy = |nr: &u64| state.pending.get(nr).map(|entry| (*nr, entry.tid, Arc::clone(&entry.bytes)));
+        let copy = |nr: &u64| {
+            state.pending.get(nr).map(|entry| (*nr, entry.tid, Arc::clone(&entry.bytes)))
+        };
         let copies: Vec<_> = blocks.iter().filter_map(copy).collect();
         state.in_flight.extend(copies.iter().map(|(nr, ..)| *nr));
         copies

@@ -1,11 +1,13 @@
 //! A commit: freezes the running transaction and makes it durable.
 //!
 //! # Invariants
-//! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes blocks, so the
-//!    copies taken in between hold all of the transaction and nothing else.
-//! 2. The commit record is written after a flush that covers everything before it, and all file data noted before.
-//! 3. Where the record has a checksum, a flushed block of zeroes lies in its place before it. So it is there with its first
-//!    sector, or not at all: of a part of it e2fsck says that it is damaged, while the kernel takes it for whole.
+//! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes
+//!    blocks, so the copies taken in between hold all of the transaction and nothing else.
+//! 2. The commit record is written after a flush that covers everything before it, and all file
+//!    data noted before.
+//! 3. Where the record has a checksum, a flushed block of zeroes lies in its place before it. So it
+//!    is there with its first sector, or not at all: of a part of it e2fsck says that it is
+//!    damaged, while the kernel takes it for whole.
 
 use crate::checkpoint::FrozenBlock;
 use crate::client::Freezer;
@@ -49,7 +51,8 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-/// Commits the running transaction, on whatever thread. A failure aborts the journal, and so does a panic.
+/// Commits the running transaction, on whatever thread. A failure aborts the journal, and so does a
+/// panic.
 pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
     let attempted = catch_unwind(AssertUnwindSafe(|| {
         let _guard = AbortOnPanic(core);
@@ -79,7 +82,8 @@ fn announce(core: &Core, tid: Tid) {
 
 /// Commits the running transaction. `None` if it was empty.
 fn commit(core: &Core) -> Result<Option<Tid>> {
-    // Before handles have to wait: the copies of a log are not to take as much memory as the log is long.
+    // Before handles have to wait: the copies of a log are not to take as much memory as the log is
+    // long.
     if core.logged.as_ref().is_some_and(|logged| logged.checkpoint.wait_for_room()) {
         count(&core.counters.local().room_waits, 1);
     }
@@ -104,7 +108,8 @@ fn freeze(core: &Core) -> Result<Option<Frozen>> {
         core.members.found_empty();
         return Ok(None);
     }
-    let blocks: Vec<FrozenBlock> = members.into_iter().map(|(nr, member)| seal(nr, member)).collect();
+    let blocks: Vec<FrozenBlock> =
+        members.into_iter().map(|(nr, member)| seal(nr, member)).collect();
     let start = match &core.logged {
         Some(logged) => {
             let needed = blocks_needed(logged.space.format(), blocks.len(), revoked.len());
@@ -122,7 +127,8 @@ fn freeze(core: &Core) -> Result<Option<Frozen>> {
 /// Lets the client write its objects into their blocks.
 fn ask_client(core: &Core, tid: Tid) -> Result<()> {
     let Some(client) = core.client.get() else { return Ok(()) };
-    // Without its client the transaction is not whole. That one is gone, so nobody waits for it either.
+    // Without its client the transaction is not whole. That one is gone, so nobody waits for it
+    // either.
     let client = client.upgrade().ok_or(Error::ShutDown)?;
     let spare = core.logged.as_ref().map_or(u32::MAX, |logged| logged.space.spare());
     client.freeze(tid, &mut Freezer { tid, members: &core.members, spare })
@@ -149,7 +155,8 @@ fn write_home(core: &Core, frozen: Frozen) -> Result<()> {
 
 fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     let Frozen { tid, blocks, revoked, start } = frozen;
-    let copies: Vec<(u64, Arc<[u8]>)> = blocks.iter().map(|block| (block.nr, Arc::clone(&block.bytes))).collect();
+    let copies: Vec<(u64, Arc<[u8]>)> =
+        blocks.iter().map(|block| (block.nr, Arc::clone(&block.bytes))).collect();
     let record = Record::build(logged.space.format(), tid.sequence(), &copies, &revoked, now(core));
     count(&core.counters.local().blocks_logged, copies.len() as u64);
     count(&core.counters.local().log_blocks, record.body.len() as u64 + 1);
@@ -173,7 +180,12 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
 }
 
 /// Writes blocks to the log from `at` on.
-fn write_pieces(core: &Core, logged: &Logged, at: u32, pieces: impl IntoIterator<Item = Piece<'static>>) -> Result<()> {
+fn write_pieces(
+    core: &Core,
+    logged: &Logged,
+    at: u32,
+    pieces: impl IntoIterator<Item = Piece<'static>>,
+) -> Result<()> {
     core.check_crash()?;
     core.check_abort()?;
     let log = logged.space.log();

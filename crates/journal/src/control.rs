@@ -1,15 +1,18 @@
 //! Who commits next, and who waits for it.
 //!
-//! A transaction is committed by one of those who wait for it, if any do: a switch to another thread and back would take
-//! longer than a small commit. The commit thread sees to those that nobody waits for.
+//! A transaction is committed by one of those who wait for it, if any do: a switch to another
+//! thread and back would take longer than a small commit. The commit thread sees to those that
+//! nobody waits for.
 //!
 //! # Invariants
-//! 1. `durable` is the newest durable transaction and only grows. It is changed under the lock, and read without it
-//!    too.
-//! 2. Whoever waits for a transaction has asked for it, and asks again when an attempt found it empty.
+//! 1. `durable` is the newest durable transaction and only grows. It is changed under the lock, and
+//!    read without it too.
+//! 2. Whoever waits for a transaction has asked for it, and asks again when an attempt found it
+//!    empty.
 //! 3. One thread commits at a time: the one that `committing` names.
-//! 4. Those who wait for a transaction sleep by the parity of its number: while one is committed others wait for it and
-//!    for its successor. The end of a commit wakes all whose transaction it was, and one of the others, who commits next.
+//! 4. Those who wait for a transaction sleep by the parity of its number: while one is committed
+//!    others wait for it and for its successor. The end of a commit wakes all whose transaction it
+//!    was, and one of the others, who commits next.
 
 use crate::tid::Tid;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -74,14 +77,21 @@ pub(crate) enum Waited {
     Lead(Attempt),
 }
 
-/// One attempt to commit. Ends with [`Control::committed`], [`Control::found_empty`] or [`Control::gave_up`].
+/// One attempt to commit. Ends with [`Control::committed`], [`Control::found_empty`] or
+/// [`Control::gave_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(u64);
 
 impl Control {
     pub fn new(durable: Tid) -> Control {
-        let state =
-            State { asked: durable, attempts: 0, empty_at: 0, deadline: None, committing: None, stopped: false };
+        let state = State {
+            asked: durable,
+            attempts: 0,
+            empty_at: 0,
+            deadline: None,
+            committing: None,
+            stopped: false,
+        };
         Control {
             state: Mutex::new(Level::JournalState, state),
             durable: AtomicU64::new(durable.0),
@@ -104,8 +114,8 @@ impl Control {
         }
     }
 
-    /// The running transaction got its first block: it is committed before long. The commit thread looks often enough to
-    /// see it in time.
+    /// The running transaction got its first block: it is committed before long. The commit thread
+    /// looks often enough to see it in time.
     pub fn arm(&self, interval: Duration) {
         let mut state = self.state.lock();
         if state.deadline.is_none() {
@@ -113,8 +123,8 @@ impl Control {
         }
     }
 
-    /// Asks for `tid` and waits until it is durable, or until the caller is to commit it. Also tells whether somebody had
-    /// asked before.
+    /// Asks for `tid` and waits until it is durable, or until the caller is to commit it. Also
+    /// tells whether somebody had asked before.
     pub fn wait(&self, tid: Tid, running: impl Fn() -> Tid) -> (Waited, bool) {
         let mut state = self.state.lock();
         let (since, mut shared, mut first) = (state.attempts, false, true);
@@ -135,8 +145,8 @@ impl Control {
         }
     }
 
-    /// Waits for work on the transaction that runs, and looks again after `interval` at the latest. `None` if the thread
-    /// has to end.
+    /// Waits for work on the transaction that runs, and looks again after `interval` at the latest.
+    /// `None` if the thread has to end.
     pub fn next_attempt(&self, running: impl Fn() -> Tid, interval: Duration) -> Option<Attempt> {
         let interval = interval.max(LEAST_INTERVAL);
         let mut state = self.state.lock();
@@ -219,7 +229,9 @@ mod tests {
     #[test]
     fn one_of_those_who_wait_commits() {
         let control = Control::new(Tid(4));
-        let (Waited::Lead(_), false) = control.wait(RUNNING, || RUNNING) else { panic!("nobody else commits") };
+        let (Waited::Lead(_), false) = control.wait(RUNNING, || RUNNING) else {
+            panic!("nobody else commits")
+        };
         std::thread::scope(|scope| {
             let other = scope.spawn(|| control.wait(RUNNING, || RUNNING));
             control.committed(RUNNING);
@@ -232,7 +244,8 @@ mod tests {
     fn an_empty_transaction_frees_those_who_wait() {
         let control = Control::new(Tid(4));
         control.ask(RUNNING);
-        let begun = control.next_attempt(|| RUNNING, Duration::from_secs(60)).expect("it was asked for");
+        let begun =
+            control.next_attempt(|| RUNNING, Duration::from_secs(60)).expect("it was asked for");
         std::thread::scope(|scope| {
             let other = scope.spawn(|| control.wait(RUNNING, || RUNNING));
             control.found_empty(begun, RUNNING);

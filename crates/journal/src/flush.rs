@@ -1,14 +1,15 @@
 //! Flushes of one device, shared by all who need one.
 //!
 //! # Stamps
-//! Flushes are numbered as they begin. A write's stamp is the number of the last flush that had begun when the write was
-//! complete, so every later flush that succeeds has made it durable. Stamps cost a look at a word that changes with
-//! flushes only: writers share nothing that each of them writes.
+//! Flushes are numbered as they begin. A write's stamp is the number of the last flush that had
+//! begun when the write was complete, so every later flush that succeeds has made it durable.
+//! Stamps cost a look at a word that changes with flushes only: writers share nothing that each of
+//! them writes.
 //!
 //! # Invariants
-//! `flushed` is the number of the last flush that succeeded, and at most `begun`. `noted` is the newest stamp, and at most
-//! `begun`. After a failed flush nothing is ever flushed again: see "What is assumed of the medium" in
-//! `docs/journal.md`.
+//! `flushed` is the number of the last flush that succeeded, and at most `begun`. `noted` is the
+//! newest stamp, and at most `begun`. After a failed flush nothing is ever flushed again: see "What
+//! is assumed of the medium" in `docs/journal.md`.
 
 use crate::error::{Error, Result};
 use crate::stats::{Counters, count};
@@ -16,7 +17,8 @@ use extant_blocks::BlockDevice;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use extant_sync::{Arc, CachePadded, Level, Mutex};
 
-/// When a write was complete, by the flushes that had begun before. Later stamps are greater or equal.
+/// When a write was complete, by the flushes that had begun before. Later stamps are greater or
+/// equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriteStamp(pub u64);
 
@@ -112,7 +114,10 @@ impl Flusher {
 impl std::fmt::Debug for Flusher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (noted, flushed) = (self.noted.load(SeqCst), self.flushed.load(SeqCst));
-        f.debug_struct("Flusher").field("noted", &noted).field("flushed", &flushed).finish_non_exhaustive()
+        f.debug_struct("Flusher")
+            .field("noted", &noted)
+            .field("flushed", &flushed)
+            .finish_non_exhaustive()
     }
 }
 

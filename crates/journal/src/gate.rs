@@ -1,12 +1,14 @@
-//! Who may enter the running transaction, and with how many credits: a [`sync::Gate`] and those who wait at it.
+//! Who may enter the running transaction, and with how many credits: a [`sync::Gate`] and those who
+//! wait at it.
 //!
 //! # Invariants
 //! 1. While a stopper is past [`Gate::stop`], no handle is open and none opens.
-//! 2. The credits reserved are at most the limit at any time; they count what handles may still add, what shards of
-//!    threads keep for their next handles, and what the transaction holds.
+//! 2. The credits reserved are at most the limit at any time; they count what handles may still
+//!    add, what shards of threads keep for their next handles, and what the transaction holds.
 //!
 //! # Locking
-//! Nobody takes the mutex unless somebody waits: entering and leaving change a word of the thread's shard only.
+//! Nobody takes the mutex unless somebody waits: entering and leaving change a word of the thread's
+//! shard only.
 //!
 //! [`sync::Gate`]: extant_sync::Gate
 
@@ -76,9 +78,10 @@ impl Gate {
         self.epoch.load(SeqCst)
     }
 
-    /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room: something has changed
-    /// since `epoch`, which was read before the attempt that failed. A handle that leaves tells nobody, so a wait is short:
-    /// credits that were taken and given back meanwhile would otherwise leave nobody to end it.
+    /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room:
+    /// something has changed since `epoch`, which was read before the attempt that failed. A handle
+    /// that leaves tells nobody, so a wait is short: credits that were taken and given back
+    /// meanwhile would otherwise leave nobody to end it.
     pub fn wait_to_enter(&self, credits: u32, epoch: u64) {
         let mut stops = self.stops.lock();
         while self.epoch() == epoch && !self.may_enter(*stops, credits) {
@@ -119,8 +122,8 @@ impl Gate {
         self.inner.reset(limit);
     }
 
-    /// Sets how many credits the running transaction may have, if that is more than before, since space in the log
-    /// became free. [`Gate::wake`] is to follow if this says so.
+    /// Sets how many credits the running transaction may have, if that is more than before, since
+    /// space in the log became free. [`Gate::wake`] is to follow if this says so.
     pub fn raise(&self, limit: u32) -> bool {
         self.inner.raise(limit)
     }

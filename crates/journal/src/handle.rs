@@ -12,8 +12,9 @@ use extant_sync::levels::{self, Entered};
 use extant_sync::{Arc, Level, shard_index};
 use std::thread::panicking;
 
-/// An open handle: what is changed through it becomes durable as a whole, with everything else in its transaction. It
-/// belongs to the thread that started it. Dropping it stops it; if a panic drops it, the journal is aborted.
+/// An open handle: what is changed through it becomes durable as a whole, with everything else in
+/// its transaction. It belongs to the thread that started it. Dropping it stops it; if a panic
+/// drops it, the journal is aborted.
 #[must_use]
 pub struct Handle<'a> {
     core: &'a Arc<Core>,
@@ -56,8 +57,8 @@ impl<'a> Handle<'a> {
         self.credits
     }
 
-    /// How often a change was made through this handle, or begun: an operation that fails while this stands still has
-    /// changed nothing.
+    /// How often a change was made through this handle, or begun: an operation that fails while
+    /// this stands still has changed nothing.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -68,8 +69,8 @@ impl<'a> Handle<'a> {
         self.changes += 1;
     }
 
-    /// Makes the block part of the transaction, without changing its bytes: the client writes them when the transaction
-    /// freezes. Costs a credit the first time in a transaction.
+    /// Makes the block part of the transaction, without changing its bytes: the client writes them
+    /// when the transaction freezes. Costs a credit the first time in a transaction.
     ///
     /// # Errors
     /// [`Error::NoCredits`] if this handle has none left and the transaction is full.
@@ -79,7 +80,8 @@ impl<'a> Handle<'a> {
         self.enlist(buffer)
     }
 
-    /// As [`Handle::join`], but counts no change: the client announces one, and makes it later or never.
+    /// As [`Handle::join`], but counts no change: the client announces one, and makes it later or
+    /// never.
     ///
     /// # Errors
     /// As [`Handle::join`].
@@ -88,9 +90,10 @@ impl<'a> Handle<'a> {
         if buffer.tid() == self.tid.0 { Ok(()) } else { self.add(buffer, Seal::NONE) }
     }
 
-    /// Makes the block part of the transaction and gives exclusive access to its bytes. `seal` is applied when the
-    /// transaction freezes; [`Seal::NONE`] leaves an earlier one in place. A revoke of the block in this
-    /// transaction is taken back. The handle must stay open until the access ends.
+    /// Makes the block part of the transaction and gives exclusive access to its bytes. `seal` is
+    /// applied when the transaction freezes; [`Seal::NONE`] leaves an earlier one in place. A
+    /// revoke of the block in this transaction is taken back. The handle must stay open until the
+    /// access ends.
     ///
     /// # Errors
     /// As [`Handle::join`].
@@ -108,8 +111,8 @@ impl<'a> Handle<'a> {
         let pays = buffer.tid() != self.tid.0;
         if pays {
             self.pay(1)?;
-            // Before the block is seen to be in: who finds it there changes it without coming here, and a sync that follows
-            // has to find that there is something to commit.
+            // Before the block is seen to be in: who finds it there changes it without coming here,
+            // and a sync that follows has to find that there is something to commit.
             self.note_content();
         }
         let joined = self.core.members.add(self.tid, buffer, seal);
@@ -126,8 +129,9 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// Blocks of metadata were freed: they leave the transaction and the cache, and no older copy of them will be
-    /// replayed once the transaction is durable. Records cost a credit per block of the log that they fill.
+    /// Blocks of metadata were freed: they leave the transaction and the cache, and no older copy
+    /// of them will be replayed once the transaction is durable. Records cost a credit per block of
+    /// the log that they fill.
     ///
     /// # Errors
     /// As [`Handle::join`]; nothing has changed then.
@@ -138,7 +142,8 @@ impl<'a> Handle<'a> {
             let (shard, members) = (self.shard, &core.members);
             // Each shard pays for its own, so that together they pay for no less than is needed.
             let before = members.promise_revokes(shard, count);
-            self.pay(revoke_blocks(before, count, per_block)).inspect_err(|_| members.take_back(shard, count))?;
+            self.pay(revoke_blocks(before, count, per_block))
+                .inspect_err(|_| members.take_back(shard, count))?;
             self.note_content();
         }
         self.changes += 1;
@@ -167,7 +172,8 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Asks for `credits` more in the same transaction. False if they do not fit; [`Handle::restart`] then helps.
+    /// Asks for `credits` more in the same transaction. False if they do not fit;
+    /// [`Handle::restart`] then helps.
     ///
     /// # Errors
     /// If the journal was aborted.
@@ -180,8 +186,9 @@ impl<'a> Handle<'a> {
         Ok(fits)
     }
 
-    /// Ends this handle's part in its transaction and goes on in one that has room for `credits`, which may be the same
-    /// one. What was changed must be consistent. No lock further inward than a handle may be held.
+    /// Ends this handle's part in its transaction and goes on in one that has room for `credits`,
+    /// which may be the same one. What was changed must be consistent. No lock further inward than
+    /// a handle may be held.
     ///
     /// # Errors
     /// If the journal was aborted; the handle may then only be dropped.
@@ -210,8 +217,8 @@ impl<'a> Handle<'a> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        // An operation that panicked may be half-done. The transaction can be committed once its last handle has left it, so it is
-        // stopped before.
+        // An operation that panicked may be half-done. The transaction can be committed once its
+        // last handle has left it, so it is stopped before.
         if panicking() && !self.panicked && self.level.is_some() {
             self.core.abort_of_panic("a thread panicked in the middle of a change");
         }
@@ -221,12 +228,15 @@ impl Drop for Handle<'_> {
 
 impl std::fmt::Debug for Handle<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").field("tid", &self.tid).field("credits", &self.credits).finish_non_exhaustive()
+        f.debug_struct("Handle")
+            .field("tid", &self.tid)
+            .field("credits", &self.credits)
+            .finish_non_exhaustive()
     }
 }
 
-/// Enters the running transaction, waiting for locked transactions, credits and log space. The level is entered afterwards, since
-/// the caller may have to commit on the way.
+/// Enters the running transaction, waiting for locked transactions, credits and log space. The
+/// level is entered afterwards, since the caller may have to commit on the way.
 fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<Entered> {
     levels::assert_may_take(Level::Handle);
     if credits > core.max_credits {

@@ -1,8 +1,9 @@
 //! The journal as its client sees it.
 //!
 //! # Locking
-//! A handle is ordered as a lock of level `Handle`. The journal's own locks (`JournalState`, `JournalList`) are never
-//! held while the client is called, while waiting for a handle, or two of one level at once.
+//! A handle is ordered as a lock of level `Handle`. The journal's own locks (`JournalState`,
+//! `JournalList`) are never held while the client is called, while waiting for a handle, or two of
+//! one level at once.
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::client::Client;
@@ -38,10 +39,11 @@ pub struct Config {
     pub checkpoint_interval: Duration,
     /// An upper bound on the blocks of a transaction, below that which the log's length sets.
     pub max_credits: Option<u32>,
-    /// So many copies in memory that are not home call for a checkpoint. At twice as many commits wait for it.
+    /// So many copies in memory that are not home call for a checkpoint. At twice as many commits
+    /// wait for it.
     pub max_pending_blocks: usize,
-    /// The log's bytes depend on the calls of the client only: the caller that needs a commit or a checkpoint waits for it, and none
-    /// begins unasked, whatever the intervals are.
+    /// The log's bytes depend on the calls of the client only: the caller that needs a commit or a
+    /// checkpoint waits for it, and none begins unasked, whatever the intervals are.
     pub deterministic: bool,
 }
 
@@ -68,7 +70,8 @@ impl Config {
 
 /// Transactions over the blocks of one cache.
 ///
-/// Dropping it without [`Journal::shutdown`] stops its threads and leaves what is not committed, as a crash would.
+/// Dropping it without [`Journal::shutdown`] stops its threads and leaves what is not committed, as
+/// a crash would.
 #[derive(Debug)]
 pub struct Journal {
     core: Arc<Core>,
@@ -86,7 +89,8 @@ impl Journal {
     /// Opens a journal and starts its threads.
     ///
     /// # Errors
-    /// [`Error::NeedsRecovery`] if the log is not empty, [`Error::Unsupported`] if it is too short, I/O errors.
+    /// [`Error::NeedsRecovery`] if the log is not empty, [`Error::Unsupported`] if it is too short,
+    /// I/O errors.
     pub fn open(mut config: Config) -> Result<Arc<Journal>> {
         if config.deterministic {
             (config.commit_interval, config.checkpoint_interval) = (Duration::MAX, Duration::MAX);
@@ -107,8 +111,16 @@ impl Journal {
             });
         }
         let max_credits = config.max_credits.map_or(bound, |max| max.min(bound));
-        let mut core =
-            Core::new(config.cache, config.commit_interval, max_credits, max_credits, running, home, logged, counters);
+        let mut core = Core::new(
+            config.cache,
+            config.commit_interval,
+            max_credits,
+            max_credits,
+            running,
+            home,
+            logged,
+            counters,
+        );
         core.deterministic = config.deterministic;
         Journal::run(Arc::new(core))
     }
@@ -129,18 +141,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Names the client. To be called once, before the first handle starts; a journal without a client only carries the
-    /// blocks that handles write.
+    /// Names the client. To be called once, before the first handle starts; a journal without a
+    /// client only carries the blocks that handles write.
     pub fn set_client(&self, client: Weak<dyn Client>) {
         let first = self.core.client.set(client).is_ok();
         debug_assert!(first, "a journal has one client");
     }
 
-    /// Starts a handle that may bring up to `credits` blocks into the running transaction. Waits for a transaction that
-    /// is being frozen, for log space, or for an [`UpdatesLock`]; a thread has one handle at a time.
+    /// Starts a handle that may bring up to `credits` blocks into the running transaction. Waits
+    /// for a transaction that is being frozen, for log space, or for an [`UpdatesLock`]; a thread
+    /// has one handle at a time.
     ///
     /// # Errors
-    /// [`Error::Aborted`], [`Error::ShutDown`]; [`Error::NoCredits`] beyond [`Journal::max_credits`].
+    /// [`Error::Aborted`], [`Error::ShutDown`]; [`Error::NoCredits`] beyond
+    /// [`Journal::max_credits`].
     pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
         Handle::start(&self.core, credits)
     }
@@ -165,8 +179,8 @@ impl Journal {
         self.core.ask_commit(tid);
     }
 
-    /// Asks for a commit of `tid` and waits until it is durable. Many waits share one commit. A transaction that holds
-    /// nothing counts as durable.
+    /// Asks for a commit of `tid` and waits until it is durable. Many waits share one commit. A
+    /// transaction that holds nothing counts as durable.
     ///
     /// # Errors
     /// [`Error::Aborted`] or [`Error::ShutDown`], if it never will be.
@@ -192,13 +206,14 @@ impl Journal {
         self.wait_and_flush(self.core.newest_with_content())
     }
 
-    /// Whether everything is durable: no change waits for a commit, and no noted write for a flush. Reads a few words.
+    /// Whether everything is durable: no change waits for a commit, and no noted write for a flush.
+    /// Reads a few words.
     pub fn is_clean(&self) -> bool {
         self.core.newest_with_content() <= self.core.control.durable() && self.core.home.is_clean()
     }
 
-    /// Notes that data was written to the file system's device, past the cache. To be called when the write is
-    /// complete. The stamp tells [`Journal::flush_since`] which flushes cover it.
+    /// Notes that data was written to the file system's device, past the cache. To be called when
+    /// the write is complete. The stamp tells [`Journal::flush_since`] which flushes cover it.
     #[inline]
     pub fn note_data_write(&self) -> WriteStamp {
         self.core.home.note_write()
@@ -209,8 +224,8 @@ impl Journal {
         self.core.home.newest()
     }
 
-    /// Makes the data durable that has this stamp or an earlier one. Does nothing if a flush has done it already, even if
-    /// other data waits for one.
+    /// Makes the data durable that has this stamp or an earlier one. Does nothing if a flush has
+    /// done it already, even if other data waits for one.
     ///
     /// # Errors
     /// As [`Journal::barrier_flush`].
@@ -218,7 +233,8 @@ impl Journal {
         self.core.home.flush_since(stamp).inspect_err(|error| self.core.abort(error.clone()))
     }
 
-    /// Flushes the file system's device, unless a flush since the last noted write has done it already.
+    /// Flushes the file system's device, unless a flush since the last noted write has done it
+    /// already.
     ///
     /// # Errors
     /// The device's; the journal is aborted then, since it is unknown what is durable.
@@ -241,15 +257,17 @@ impl Journal {
         }
     }
 
-    /// Waits until no handle is open and lets none start until the lock is dropped. [`Journal::sync`] and
-    /// [`Journal::checkpoint_all`] work meanwhile: together they freeze the file system on the medium.
+    /// Waits until no handle is open and lets none start until the lock is dropped.
+    /// [`Journal::sync`] and [`Journal::checkpoint_all`] work meanwhile: together they freeze the
+    /// file system on the medium.
     pub fn lock_updates(&self) -> UpdatesLock<'_> {
         levels::assert_may_take(Level::Handle);
         self.core.gate.stop();
         UpdatesLock { core: &self.core }
     }
 
-    /// Commits, writes everything home, marks the log empty and ends the threads. Handles cannot start any more.
+    /// Commits, writes everything home, marks the log empty and ends the threads. Handles cannot
+    /// start any more.
     ///
     /// # Errors
     /// [`Error::Aborted`] if it was; the log keeps what is not home.
@@ -261,7 +279,8 @@ impl Journal {
         result
     }
 
-    /// Aborts: an error elsewhere means that nothing may be committed any more. `errno` goes to the journal superblock.
+    /// Aborts: an error elsewhere means that nothing may be committed any more. `errno` goes to the
+    /// journal superblock.
     pub fn abort(&self, errno: i32) {
         self.core.abort(Error::Aborted(errno));
     }
@@ -276,7 +295,8 @@ impl Journal {
         self.core.why().is_some()
     }
 
-    /// Clears the error number that an aborted session left in the journal superblock, once it is noted elsewhere.
+    /// Clears the error number that an aborted session left in the journal superblock, once it is
+    /// noted elsewhere.
     ///
     /// # Errors
     /// I/O errors.
@@ -289,7 +309,8 @@ impl Journal {
         self.core.counters.read()
     }
 
-    /// As if the power failed: threads end without writing another block (a write in progress is finished).
+    /// As if the power failed: threads end without writing another block (a write in progress is
+    /// finished).
     pub fn crash(&self) {
         self.core.crashed.store(true, SeqCst);
         self.stop_threads();
@@ -299,7 +320,8 @@ impl Journal {
         self.core.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let me = thread::current().id();
-        // The client's last reference may be dropped on one of the journal's own threads, which cannot wait for itself.
+        // The client's last reference may be dropped on one of the journal's own threads, which
+        // cannot wait for itself.
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != me) {
             if thread.join().is_err() {
                 tracing::error!("a journal thread panicked");

@@ -1,9 +1,10 @@
 //! jbd2: handles, group commit, checkpoint, recovery.
 //!
-//! A [`Journal`] turns changes of cached blocks into transactions. Operations start a [`Handle`], let it know each
-//! block before they change it, and drop it; a thread commits the transaction as a whole, another brings committed
-//! copies home. The objects that blocks are made from are written into them when the transaction freezes, by the
-//! journal's [`Client`]. [`recovery`] replays a log that was left by a crash.
+//! A [`Journal`] turns changes of cached blocks into transactions. Operations start a [`Handle`],
+//! let it know each block before they change it, and drop it; a thread commits the transaction as a
+//! whole, another brings committed copies home. The objects that blocks are made from are written
+//! into them when the transaction freezes, by the journal's [`Client`]. [`recovery`] replays a log
+//! that was left by a crash.
 //!
 //! What is assumed of devices, and why each point of failure is harmless, is in `docs/journal.md`.
 #![forbid(unsafe_code)]

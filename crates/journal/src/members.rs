@@ -1,17 +1,17 @@
 //! The blocks and revokes of the running transaction.
 //!
 //! # Invariants
-//! 1. A block is in a shard exactly if its buffer's `tid` is the running transaction's; both change under the shard's
-//!    lock. Its `seal` there is the one that the buffer's `seal_tag` names; that is stored before `tid`. So who finds both
-//!    as it wants them need not look into the shard.
+//! 1. A block is in a shard exactly if its buffer's `tid` is the running transaction's; both change
+//!    under the shard's lock. Its `seal` there is the one that the buffer's `seal_tag` names; that
+//!    is stored before `tid`. So who finds both as it wants them need not look into the shard.
 //! 2. A block is not both a member and revoked: each cancels the other.
 //! 3. A member is pinned until its copy is home.
-//! 4. `content` is set if the transaction holds anything. It may be set though everything was taken out again: a commit
-//!    then finds out.
+//! 4. `content` is set if the transaction holds anything. It may be set though everything was taken
+//!    out again: a commit then finds out.
 //!
 //! # Locking
-//! One mutex for each shard, taken by a block's first handle in a transaction and by those that revoke. What all threads
-//! look at is written once per transaction.
+//! One mutex for each shard, taken by a block's first handle in a transaction and by those that
+//! revoke. What all threads look at is written once per transaction.
 
 use crate::client::Seal;
 use crate::tid::Tid;
@@ -112,10 +112,12 @@ impl Members {
     /// Whether the block is a member with that seal, as its buffer says without a lock.
     #[inline]
     pub fn has(tid: Tid, buffer: &Buffer, seal: Seal) -> bool {
-        buffer.tid() == tid.0 && (seal.is_none() || matches!(seal.tag(), tag if tag != 0 && tag == buffer.seal_tag()))
+        buffer.tid() == tid.0
+            && (seal.is_none() || matches!(seal.tag(), tag if tag != 0 && tag == buffer.seal_tag()))
     }
 
-    /// Takes the block out of the transaction and notes that it is revoked. True if it was a member.
+    /// Takes the block out of the transaction and notes that it is revoked. True if it was a
+    /// member.
     pub fn revoke(&self, nr: u64, record: bool) -> bool {
         let mut shard = self.shard(nr).lock();
         if record {
@@ -128,7 +130,8 @@ impl Members {
         member.is_some()
     }
 
-    /// Counts blocks that are about to be revoked by threads of a shard. Gives how many these had counted before.
+    /// Counts blocks that are about to be revoked by threads of a shard. Gives how many these had
+    /// counted before.
     pub fn promise_revokes(&self, shard: usize, count: u64) -> u64 {
         self.promised.at(shard).fetch_add(count, Ordering::Relaxed)
     }
@@ -149,8 +152,8 @@ impl Members {
         self.is_empty() && !self.content.swap(true, Ordering::SeqCst)
     }
 
-    /// Forgets how much the transaction held. Called when the successor's number is published, not before, so that who
-    /// sees a transaction running and empty may rely on it.
+    /// Forgets how much the transaction held. Called when the successor's number is published, not
+    /// before, so that who sees a transaction running and empty may rely on it.
     pub fn reset_counts(&self) {
         self.found_empty();
         self.promised.iter().for_each(|promised| promised.store(0, Ordering::Relaxed));

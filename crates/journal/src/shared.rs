@@ -86,7 +86,8 @@ impl Core {
         Tid(self.running.load(SeqCst))
     }
 
-    /// Lets the successor of a frozen transaction run. The gate is stopped, and its counts are reset.
+    /// Lets the successor of a frozen transaction run. The gate is stopped, and its counts are
+    /// reset.
     pub fn open_successor(&self, tid: Tid) {
         self.running.store(tid.0, SeqCst);
         self.members.reset_counts();
@@ -111,8 +112,9 @@ impl Core {
         self.control.ask(tid.min(self.running()));
     }
 
-    /// Asks for whatever lets a handle start that has no room. A pass of the checkpointer that comes too early for the
-    /// transaction that is being committed is made up for by the one that its commit asks for.
+    /// Asks for whatever lets a handle start that has no room. A pass of the checkpointer that
+    /// comes too early for the transaction that is being committed is made up for by the one that
+    /// its commit asks for.
     pub fn make_room(&self) {
         if self.deterministic {
             return self.make_room_now();
@@ -128,8 +130,9 @@ impl Core {
         }
     }
 
-    /// As [`Core::make_room`], but the room is there on return: commits and checkpoints on the way, so that the handle starts in the
-    /// same transaction each time. A failure closes the gate, where the caller looks next.
+    /// As [`Core::make_room`], but the room is there on return: commits and checkpoints on the way,
+    /// so that the handle starts in the same transaction each time. A failure closes the gate,
+    /// where the caller looks next.
     fn make_room_now(&self) {
         if self.gate.room().0 > 0 {
             let _ = self.wait(self.running());
@@ -186,8 +189,8 @@ impl Core {
         self.why.get()
     }
 
-    /// Aborts: nothing is committed any more. Only the first call does anything. That the client is gone, or a test's
-    /// power failed, is no error: nobody is to be told.
+    /// Aborts: nothing is committed any more. Only the first call does anything. That the client is
+    /// gone, or a test's power failed, is no error: nobody is to be told.
     pub fn abort(&self, why: Error) {
         if matches!(why, Error::ShutDown) {
             self.stop();
@@ -203,7 +206,8 @@ impl Core {
             && self.check_crash().is_ok()
         {
             // This may be the end of a panic, so none may come of it.
-            let recorded = catch_unwind(AssertUnwindSafe(|| logged.space.record_error(why.errno())));
+            let recorded =
+                catch_unwind(AssertUnwindSafe(|| logged.space.record_error(why.errno())));
             if !matches!(recorded, Ok(Ok(()))) {
                 tracing::warn!("the journal superblock could not take the error number");
             }

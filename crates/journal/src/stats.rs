@@ -66,7 +66,8 @@ counters! {
     flushes_shared,
     /// Handles that had to wait for room in the transaction or the log.
     start_waits,
-    /// Credits that handles took beyond those they had asked for: an operation's bound is too small.
+    /// Credits that handles took beyond those they had asked for: an operation's bound is too
+    /// small.
     overdrawn,
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The number of a transaction. The low 32 bits are the sequence on disk; the upper ones keep the order through a
-/// wrap of those. Never 0, which means "no transaction" in a buffer.
+/// The number of a transaction. The low 32 bits are the sequence on disk; the upper ones keep the
+/// order through a wrap of those. Never 0, which means "no transaction" in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(pub u64);
 

@@ -38,8 +38,12 @@ const OF_NULL: f64 = 0.85;
 const OF_NULL_CONTENT: f64 = 2.0 / 3.0;
 
 /// Workloads on content.
-const CONTENT: [&str; 4] =
-    ["sequential write and fsync", "sequential read, cold", "random 4 KiB read, cold", "append 4 KiB and fsync"];
+const CONTENT: [&str; 4] = [
+    "sequential write and fsync",
+    "sequential read, cold",
+    "random 4 KiB read, cold",
+    "append 4 KiB and fsync",
+];
 
 /// What has to be as fast in process as through the kernel's system calls.
 const LIKE_KERNEL: [&str; 3] = ["create empty files", "delete empty files", "stat files, warm"];
@@ -54,7 +58,9 @@ const HUGE_BYTES: u64 = 200_000_000;
 pub fn judge(record: &Record, huge: Option<&Huge>) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for (ours, null) in [(Side::ExtantFuse, Side::Null), (Side::ExtantRings, Side::NullRings)] {
-        verdicts.extend(record.rows().iter().filter_map(|(row, _)| through_fuse(record, row, ours, null)));
+        verdicts.extend(
+            record.rows().iter().filter_map(|(row, _)| through_fuse(record, row, ours, null)),
+        );
     }
     for (row, _) in record.rows() {
         verdicts.extend(like_kernel(record, row));
@@ -72,8 +78,12 @@ fn name(row: &Row) -> String {
 /// Beside fuse2fs and the null server; where both say something, the lower of the two counts.
 fn through_fuse(record: &Record, row: &Row, side: Side, null: Side) -> Option<Verdict> {
     let ours = side.name();
-    let times = TIMES_FUSE2FS.iter().find(|(workload, _)| *workload == row.workload).map(|(_, times)| *times);
-    let beside_fuse2fs = times.and_then(|t| Some((t, record.ratio(row, ours, Side::Fuse2fs.name())?)));
+    let times = TIMES_FUSE2FS
+        .iter()
+        .find(|(workload, _)| *workload == row.workload)
+        .map(|(_, times)| *times);
+    let beside_fuse2fs =
+        times.and_then(|t| Some((t, record.ratio(row, ours, Side::Fuse2fs.name())?)));
     let beside_null = record.ratio(row, ours, null.name());
     let mut bar = Vec::new();
     let mut found = Vec::new();

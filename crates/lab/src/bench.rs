@@ -37,7 +37,8 @@ impl Plan {
     }
 }
 
-/// Runs the plan. In every other run the sides take their turns in the opposite order, so that none always follows the same one.
+/// Runs the plan. In every other run the sides take their turns in the opposite order, so that none
+/// always follows the same one.
 pub fn run(plan: &Plan) -> io::Result<Record> {
     let _awake = Awake::hold();
     let mut record = Record::default();
@@ -49,9 +50,16 @@ pub fn run(plan: &Plan) -> io::Result<Record> {
             }
             for side in sides {
                 if plan.progress {
-                    eprintln!("run {} of {}: {} on {}", run + 1, plan.runs, scenario.name, side.name());
+                    eprintln!(
+                        "run {} of {}: {} on {}",
+                        run + 1,
+                        plan.runs,
+                        scenario.name,
+                        side.name()
+                    );
                 }
-                play(scenario, side, plan.scale, &mut record).map_err(|e| within(scenario, side, &e))?;
+                play(scenario, side, plan.scale, &mut record)
+                    .map_err(|e| within(scenario, side, &e))?;
             }
         }
     }

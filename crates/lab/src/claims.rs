@@ -1,4 +1,5 @@
-//! `extant-lab space-claims`: what the postings of free-space trees say of them besides their table.
+//! `extant-lab space-claims`: what the postings of free-space trees say of them besides their
+//! table.
 //!
 //! - A disk of 100 GB that is nearly new needs about 10 KB of trees, and less than buddies do.
 //! - Writing in parallel to a new disk is as fast as with buddies.
@@ -103,14 +104,25 @@ fn memory() -> io::Result<Claim> {
         kilobytes(buddy.bytes),
         kilobytes(prefetched.bytes),
     );
-    let holds = space.frsp_tree_usage <= LITTLE && space.frsp_tree_usage + space.index_bytes < buddy.bytes;
-    Ok(Claim { what: "memory for a disk of 100 GB that is nearly new", found, standing: standing(holds) })
+    let holds =
+        space.frsp_tree_usage <= LITTLE && space.frsp_tree_usage + space.index_bytes < buddy.bytes;
+    Ok(Claim {
+        what: "memory for a disk of 100 GB that is nearly new",
+        found,
+        standing: standing(holds),
+    })
 }
 
 fn write_files(fs: &Fs) -> extant::Result<()> {
     let data = vec![0; FILE_BYTES];
     for file in 0..FILES {
-        let node = fs.create(&Caller::default(), &fs.root()?, format!("d{file}").as_bytes(), 0o755, New::Dir)?;
+        let node = fs.create(
+            &Caller::default(),
+            &fs.root()?,
+            format!("d{file}").as_bytes(),
+            0o755,
+            New::Dir,
+        )?;
         let node = fs.create(&Caller::default(), &node, b"f", 0o644, New::File)?;
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
         let mut done = 0;
@@ -159,13 +171,18 @@ fn parallel(quick: bool) -> io::Result<Claim> {
         }
     }
     sides.into_iter().try_for_each(|side| side.stop())?;
-    let ratio = Interval::of_pairs(&rates[0], &rates[1]).ok_or_else(|| io::Error::other("no pairs"))?;
+    let ratio =
+        Interval::of_pairs(&rates[0], &rates[1]).ok_or_else(|| io::Error::other("no pairs"))?;
     let mean = rates.map(|rates| rates.iter().sum::<f64>() / f64::from(runs) / 1e6);
     let found = format!(
         "{:.0} MB/s, the kernel's ext4 {:.0}, ratio {:.2} ({:.2} to {:.2})",
         mean[0], mean[1], ratio.mean, ratio.low, ratio.high
     );
-    Ok(Claim { what: "16 threads that write to a new disk, to the end of fsync", found, standing: ratio.beside(EQUAL) })
+    Ok(Claim {
+        what: "16 threads that write to a new disk, to the end of fsync",
+        found,
+        standing: ratio.beside(EQUAL),
+    })
 }
 
 /// What counts as equally fast.

@@ -4,7 +4,9 @@ use crate::bench::{self, Plan};
 use crate::side::{SIDES, Side};
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
-use crate::{age, bars, claims, contention, huge, pairs, prealloc, report, scratch, serve, space60t};
+use crate::{
+    age, bars, claims, contention, huge, pairs, prealloc, report, scratch, serve, space60t,
+};
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
 use std::io::{self, IsTerminal};
@@ -21,11 +23,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs every workload on every side and prints medians, ratios and verdicts. Needs root for mounts and loop devices.
+    /// Runs every workload on every side and prints medians, ratios and verdicts. Needs root for
+    /// mounts and loop devices.
     Bench(BenchArgs),
-    /// Runs workloads on the engine and on the kernel's ext4 in pairs. Needs root for mounts and loop devices.
+    /// Runs workloads on the engine and on the kernel's ext4 in pairs. Needs root for mounts and
+    /// loop devices.
     Pairs(pairs::Args),
-    /// Runs the published tests of preallocation on the engine and on the kernel's ext4, and the designs before it. Needs root.
+    /// Runs the published tests of preallocation on the engine and on the kernel's ext4, and the
+    /// designs before it. Needs root.
     Prealloc(prealloc::Args),
     /// Compares ways to count references to shared objects.
     Dref(dref::Args),
@@ -33,7 +38,8 @@ enum Command {
     Inodes(inodes::Args),
     /// Compares ways to keep orphan records, under the whole engine. Needs mke2fs.
     Orphan(orphan::Args),
-    /// Compares ways to find what a sync has to wait for, and tells what a sync of the engine costs.
+    /// Compares ways to find what a sync has to wait for, and tells what a sync of the engine
+    /// costs.
     Sync(sync::Args),
     /// Counts what operations of the engine do to memory that threads share.
     Contention(contention::Args),
@@ -41,7 +47,8 @@ enum Command {
     Space60t(space60t::Args),
     /// Says which other claims of those postings hold. Needs root for the kernel's ext4.
     SpaceClaims(claims::Args),
-    /// Fills and uses a file system for a long time, and the kernel's ext4, and looks how fragmented both are. Needs root.
+    /// Fills and uses a file system for a long time, and the kernel's ext4, and looks how
+    /// fragmented both are. Needs root.
     Age(age::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
     #[command(hide = true)]
@@ -77,7 +84,8 @@ struct BenchArgs {
     /// Less work of each kind, for a quick look.
     #[arg(long)]
     quick: bool,
-    /// Only scenarios whose names contain this (files, small, paths, tree, content, huge); may be given several times.
+    /// Only scenarios whose names contain this (files, small, paths, tree, content, huge); may be
+    /// given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Sides, divided by commas, in place of the usual ones.
@@ -112,7 +120,8 @@ pub fn main() -> ExitCode {
         Command::Serve { image, threads, write_through, rings, dir } => {
             let transport = if rings { Transport::IoUring } else { Transport::Device };
             let writeback_cache = !write_through;
-            let options = MountOptions { threads, writeback_cache, transport, ..MountOptions::default() };
+            let options =
+                MountOptions { threads, writeback_cache, transport, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)
         }
         Command::Open { image } => open(&image).map(|()| true),
@@ -175,6 +184,9 @@ fn usual() -> Vec<Side> {
 fn side(name: &str) -> io::Result<Side> {
     Side::named(name).ok_or_else(|| {
         let all = SIDES.map(Side::name).join(", ");
-        io::Error::new(io::ErrorKind::InvalidInput, format!("there is no side `{name}`; there are {all}"))
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("there is no side `{name}`; there are {all}"),
+        )
     })
 }

@@ -1,7 +1,8 @@
 //! Opening a file system of 60 TiB: how long, and how much memory.
 //!
-//! It is made by our mkfs on the sparse device; what the device holds is then copied into a sparse file on tmpfs, which a
-//! process of its own opens, so that the memory seen is that of opening and nothing else's.
+//! It is made by our mkfs on the sparse device; what the device holds is then copied into a sparse
+//! file on tmpfs, which a process of its own opens, so that the memory seen is that of opening and
+//! nothing else's.
 
 use crate::measure::Spread;
 use crate::scratch::Scratch;
@@ -62,7 +63,8 @@ pub fn run(runs: usize) -> io::Result<Huge> {
 
 fn make() -> io::Result<SparseDevice> {
     let device = SparseDevice::new(BYTES);
-    let options = mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
+    let options =
+        mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
     mkfs::make(&device, &options).map_err(|e| io::Error::other(e.to_string()))?;
     Ok(device)
 }
@@ -94,9 +96,12 @@ fn open_here(device: SparseDevice) -> io::Result<f64> {
 
 fn open_apart(image: &Path) -> io::Result<Opened> {
     let mut command = Command::new(std::env::current_exe()?);
-    let out = command.arg("open").arg(image).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let out =
+        command.arg("open").arg(image).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !out.status.success() {
-        return Err(io::Error::other("opening the large file system failed (the message is above)"));
+        return Err(io::Error::other(
+            "opening the large file system failed (the message is above)",
+        ));
     }
     Ok(serde_json::from_slice(&out.stdout)?)
 }
@@ -116,5 +121,6 @@ fn memory(line: &str) -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(':'));
     let kib = found.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map(|kib| kib * 1024).ok_or_else(|| io::Error::other(format!("/proc/self/status does not tell {line}")))
+    kib.map(|kib| kib * 1024)
+        .ok_or_else(|| io::Error::other(format!("/proc/self/status does not tell {line}")))
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// Operations between two looks at the clock.
 const LOOK_EVERY: u64 = 16;
 
-/// When a measurement ends: after so many operations of each thread, or after so long, whichever is first.
+/// When a measurement ends: after so many operations of each thread, or after so long, whichever is
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// Operations of each thread.
@@ -43,7 +44,8 @@ impl Done {
     }
 }
 
-/// Runs `op(thread, n)` for n = 0, 1, … on `threads` threads that start together, each until the limit.
+/// Runs `op(thread, n)` for n = 0, 1, … on `threads` threads that start together, each until the
+/// limit.
 pub fn run_threads<F>(threads: usize, limit: Limit, op: F) -> io::Result<Done>
 where
     F: Fn(usize, u64) -> io::Result<()> + Sync,
@@ -71,8 +73,8 @@ where
     })
 }
 
-/// Runs `work` on threads that start together; it returns how many operations it did. The time is from the first start to
-/// the last end, as the threads themselves see it.
+/// Runs `work` on threads that start together; it returns how many operations it did. The time is
+/// from the first start to the last end, as the threads themselves see it.
 fn together<F>(threads: usize, work: F) -> io::Result<Done>
 where
     F: Fn(usize) -> io::Result<u64> + Sync,
@@ -87,7 +89,9 @@ where
     };
     let ended = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|_| Err(panicked()));
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(panicked()))
+        };
         running.into_iter().map(join).collect::<io::Result<Vec<_>>>()
     })?;
     let start = ended.iter().map(|(_, start, _)| *start).min();

@@ -16,7 +16,11 @@ pub fn text(record: &Record, huge: Option<&Huge>, all: &[Verdict], plan: &Plan) 
         parts.push(medians(record, &plan.sides));
         parts.push(ratios(record, Side::Engine, &theirs[..1]));
         parts.push(ratios(record, Side::ExtantFuse, &theirs));
-        parts.push(ratios(record, Side::ExtantRings, &[Side::ExtantFuse, Side::Fuse2fs, Side::NullRings]));
+        parts.push(ratios(
+            record,
+            Side::ExtantRings,
+            &[Side::ExtantFuse, Side::Fuse2fs, Side::NullRings],
+        ));
         parts.push(ratios(record, Side::NullRings, &[Side::Null]));
     }
     parts.extend(huge.map(large));
@@ -54,7 +58,8 @@ fn medians(record: &Record, sides: &[Side]) -> String {
 
 /// The table of ratios of each of `ours` to each of `theirs`, with least and greatest of the runs.
 fn ratios(record: &Record, ours: Side, theirs: &[Side]) -> String {
-    let measured = |side: &Side| record.rows().iter().any(|(_, v)| v.sides.contains_key(side.name()));
+    let measured =
+        |side: &Side| record.rows().iter().any(|(_, v)| v.sides.contains_key(side.name()));
     let theirs: Vec<Side> = theirs.iter().copied().filter(|s| *s != ours && measured(s)).collect();
     if theirs.is_empty() || !measured(&ours) {
         return String::new();
@@ -89,7 +94,8 @@ fn verdicts(verdicts: &[Verdict]) -> String {
 
 /// Everything as one JSON document.
 pub fn json(record: &Record, huge: Option<&Huge>, verdicts: &[Verdict]) -> String {
-    let rows: Vec<_> = record.rows().iter().map(|(r, v)| serde_json::json!({ "row": r, "values": v })).collect();
+    let rows: Vec<_> =
+        record.rows().iter().map(|(r, v)| serde_json::json!({ "row": r, "values": v })).collect();
     serde_json::json!({ "rows": rows, "huge": huge, "bars": verdicts }).to_string()
 }
 

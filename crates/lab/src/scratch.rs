@@ -1,4 +1,5 @@
-//! What a run leaves on the machine, taken back when it goes out of scope, and also when a signal ends the program.
+//! What a run leaves on the machine, taken back when it goes out of scope, and also when a signal
+//! ends the program.
 //!
 //! # Invariants
 //! Each undo runs exactly once: whoever takes it out of the register runs it.
@@ -63,7 +64,8 @@ fn undo_all() {
     }
 }
 
-/// From here on SIGINT, SIGTERM and SIGHUP take everything back and end the program. Call it before any thread is started.
+/// From here on SIGINT, SIGTERM and SIGHUP take everything back and end the program. Call it before
+/// any thread is started.
 pub fn catch_signals() -> io::Result<()> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -123,7 +125,8 @@ pub struct Loop {
 impl Loop {
     /// Attaches a free one.
     pub fn attach(image: &Path) -> io::Result<Loop> {
-        let printed = tool::run("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
+        let printed =
+            tool::run("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
         let device = PathBuf::from(printed.trim());
         let gone = device.clone();
         let undo = Undo::new(move || {
@@ -167,7 +170,12 @@ impl MountGuard {
                 Err(nix::errno::Errno::EBUSY) if Instant::now() < give_up => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                Err(e) => return Err(io::Error::other(format!("unmounting {}: {e}", self.dir.display()))),
+                Err(e) => {
+                    return Err(io::Error::other(format!(
+                        "unmounting {}: {e}",
+                        self.dir.display()
+                    )));
+                }
             }
         }
     }

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What unmounts the current mount when the parent dies.
 type Current = Arc<Mutex<Option<Unmounter>>>;
 
-/// Serves `image`, or names in memory without one, on `dir`; again for each line of input; until input ends.
+/// Serves `image`, or names in memory without one, on `dir`; again for each line of input; until
+/// input ends.
 pub fn serve(image: Option<&Path>, dir: &Path, options: &MountOptions) -> io::Result<()> {
     let current = Current::default();
     let lines = read_input(current.clone());
@@ -52,8 +53,14 @@ fn ready(current: &Current, unmounter: Unmounter) -> io::Result<()> {
     io::stdout().flush()
 }
 
-fn serve_extant(image: &Path, dir: &Path, options: &MountOptions, current: &Current) -> io::Result<()> {
-    let fs = Fs::open(image, &OpenOptions::new().remember_names(false).look_ahead(true)).map_err(io_error)?;
+fn serve_extant(
+    image: &Path,
+    dir: &Path,
+    options: &MountOptions,
+    current: &Current,
+) -> io::Result<()> {
+    let fs = Fs::open(image, &OpenOptions::new().remember_names(false).look_ahead(true))
+        .map_err(io_error)?;
     let mounted = extant_fuse::mount(fs, dir, options)?;
     if let Some(why) = mounted.instead() {
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -62,7 +69,12 @@ fn serve_extant(image: &Path, dir: &Path, options: &MountOptions, current: &Curr
     mounted.wait()
 }
 
-fn serve_null(server: NullServer, dir: &Path, options: &MountOptions, current: &Current) -> io::Result<()> {
+fn serve_null(
+    server: NullServer,
+    dir: &Path,
+    options: &MountOptions,
+    current: &Current,
+) -> io::Result<()> {
     let options = MountOptions { subtype: "null".into(), source: "null".into(), ..options.clone() };
     let served = extant_fuse::bare::mount(server, dir, &options, false)?;
     ready(current, Unmounter::of(dir))?;

@@ -27,14 +27,21 @@ fn missing(tool: &str) -> io::Error {
         "losetup" => "mount",
         other => other,
     };
-    io::Error::new(io::ErrorKind::NotFound, format!("`{tool}` is not installed: apt-get install {package}"))
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("`{tool}` is not installed: apt-get install {package}"),
+    )
 }
 
 /// Runs a program to its end; what it printed.
 pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> io::Result<String> {
-    let out = Command::new(need(tool)?).args(args).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
+    let out =
+        Command::new(need(tool)?).args(args).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
     match out.status.success() {
         true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
-        false => Err(io::Error::other(format!("`{tool}` failed: {}", String::from_utf8_lossy(&out.stderr).trim()))),
+        false => Err(io::Error::other(format!(
+            "`{tool}` failed: {}",
+            String::from_utf8_lossy(&out.stderr).trim()
+        ))),
     }
 }

@@ -1,10 +1,12 @@
 //! Free space as a number that many threads draw on and that is never overdrawn.
 //!
 //! # Invariants
-//! - The amount is the pool's plus all stashes'. It is never below zero unless [`Budget::correct`] made it so.
-//! - A stash is filled from the pool only while the pool has plenty; stashes are emptied into it only under the mutex.
-//! - Taking fails only if the amount was too small at some moment of the call: the last attempt is made under the mutex,
-//!   with nothing on its way from the pool to a stash.
+//! - The amount is the pool's plus all stashes'. It is never below zero unless [`Budget::correct`]
+//!   made it so.
+//! - A stash is filled from the pool only while the pool has plenty; stashes are emptied into it
+//!   only under the mutex.
+//! - Taking fails only if the amount was too small at some moment of the call: the last attempt is
+//!   made under the mutex, with nothing on its way from the pool to a stash.
 
 use extant_sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
 use extant_sync::{CachePadded, Level, Mutex, Sharded, shard_count};
@@ -94,7 +96,8 @@ impl Budget {
         self.pool.fetch_add(sum, SeqCst);
     }
 
-    /// Takes as much of `want` as there is above `keep`, but at least `min`; 0 if there is not so much.
+    /// Takes as much of `want` as there is above `keep`, but at least `min`; 0 if there is not so
+    /// much.
     pub fn take_some(&self, want: u64, min: u64, keep: u64) -> u64 {
         if self.take(want, keep) {
             return want;

@@ -1,7 +1,8 @@
-//! Units that a bitmap calls free and that nobody may take: claimed, or freed by a transaction that is not durable yet.
+//! Units that a bitmap calls free and that nobody may take: claimed, or freed by a transaction that
+//! is not durable yet.
 //!
-//! Free space that is made again from a bitmap is the bitmap's less these. They stay in memory as long as they are held,
-//! so that free space itself may be forgotten at any time.
+//! Free space that is made again from a bitmap is the bitmap's less these. They stay in memory as
+//! long as they are held, so that free space itself may be forgotten at any time.
 //!
 //! # Invariants
 //! Runs are disjoint; those that touch are one.
@@ -44,7 +45,9 @@ impl Held {
     /// Lets a run go. False, with nothing changed, if it is empty or not wholly held.
     pub fn remove(&mut self, run: Run) -> bool {
         let before = self.last_before(run.start.saturating_add(1));
-        let Some(whole) = before.filter(|whole| run.len > 0 && run.end() <= whole.end()) else { return false };
+        let Some(whole) = before.filter(|whole| run.len > 0 && run.end() <= whole.end()) else {
+            return false;
+        };
         match run.start - whole.start {
             0 => self.runs.remove(&whole.start),
             len => self.runs.insert(whole.start, len),
@@ -55,22 +58,28 @@ impl Held {
         true
     }
 
-    /// Lets runs go, which are in order, as [`Held::remove`] does each; gives those that it refused. So many that what stays is no
-    /// more than a few times as much cost no search each.
+    /// Lets runs go, which are in order, as [`Held::remove`] does each; gives those that it
+    /// refused. So many that what stays is no more than a few times as much cost no search each.
     pub fn remove_all(&mut self, runs: &[Run]) -> Vec<Run> {
         if runs.len().saturating_mul(SPARSE) < self.runs.len() {
             return runs.iter().copied().filter(|run| !self.remove(*run)).collect();
         }
-        let mut old = std::mem::take(&mut self.runs).into_iter().map(|(start, len)| Run { start, len });
-        let (mut left, mut refused, mut whole) = (Vec::with_capacity(old.len()), Vec::new(), old.next());
+        let mut old =
+            std::mem::take(&mut self.runs).into_iter().map(|(start, len)| Run { start, len });
+        let (mut left, mut refused, mut whole) =
+            (Vec::with_capacity(old.len()), Vec::new(), old.next());
         for run in runs {
             while let Some(before) = whole.filter(|whole| whole.end() <= run.start) {
                 left.extend((before.len > 0).then_some((before.start, before.len)));
                 whole = old.next();
             }
-            match whole.filter(|whole| run.len > 0 && whole.start <= run.start && run.end() <= whole.end()) {
+            match whole
+                .filter(|whole| run.len > 0 && whole.start <= run.start && run.end() <= whole.end())
+            {
                 Some(held) => {
-                    left.extend((held.start < run.start).then(|| (held.start, run.start - held.start)));
+                    left.extend(
+                        (held.start < run.start).then(|| (held.start, run.start - held.start)),
+                    );
                     whole = Some(Run { start: run.end(), len: held.end() - run.end() });
                 }
                 None => refused.push(*run),

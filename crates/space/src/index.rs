@@ -1,11 +1,12 @@
 //! Finds groups by a small number each, without visiting all of them.
 //!
-//! Every item has a value; items come in chunks, and each chunk remembers its largest value. A search skips chunks whose
-//! largest value is too small.
+//! Every item has a value; items come in chunks, and each chunk remembers its largest value. A
+//! search skips chunks whose largest value is too small.
 //!
 //! # Invariants
-//! When nobody changes anything, a chunk's value is the largest of its items'. While values change, it may be too large or
-//! too small for a moment: what is found is a hint, and a search that must not miss anything looks at the items.
+//! When nobody changes anything, a chunk's value is the largest of its items'. While values change,
+//! it may be too large or too small for a moment: what is found is a hint, and a search that must
+//! not miss anything looks at the items.
 
 use extant_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::ops::Range;
@@ -63,7 +64,8 @@ impl Index {
         while at < end {
             let stop = ((at / CHUNK + 1) * CHUNK).min(end);
             if self.chunks[at / CHUNK].load(Relaxed) >= least {
-                let hit = self.items[at..stop].iter().position(|value| value.load(Relaxed) >= least);
+                let hit =
+                    self.items[at..stop].iter().position(|value| value.load(Relaxed) >= least);
                 if let Some(offset) = hit {
                     return Some((at + offset) as u32);
                 }

@@ -1,9 +1,9 @@
 //! Free-space data structures without I/O.
 //!
-//! - [`FreeTree`] is the free space of a flexible group by place and by length; [`Held`] what must stay out of it; [`free_runs`]
-//!   makes it from bitmaps.
-//! - [`Meta`] orders all trees by their longest runs, [`Summaries`] has 16 bytes on each group, in memory or not, and [`Lru`] says
-//!   which tree leaves memory next.
+//! - [`FreeTree`] is the free space of a flexible group by place and by length; [`Held`] what must
+//!   stay out of it; [`free_runs`] makes it from bitmaps.
+//! - [`Meta`] orders all trees by their longest runs, [`Summaries`] has 16 bytes on each group, in
+//!   memory or not, and [`Lru`] says which tree leaves memory next.
 //! - [`Index`] finds groups by a small number each (free inodes) without visiting all of them.
 //! - [`prealloc`] keeps free runs for files that will want them.
 //! - [`Budget`] is the free space of the whole file system as a number that is never overdrawn.

@@ -1,12 +1,14 @@
 //! Which tree leaves memory next: two lists, as caches have them.
 //!
-//! A tree comes to the inactive list when it is loaded, and to the active one when it is used again. Active trees hold at
-//! most a budget of runs; beyond it the one that was promoted first becomes inactive. The inactive tree that has been so for
-//! longest leaves first. A use of an active tree changes nothing here, so that uses need no lock.
+//! A tree comes to the inactive list when it is loaded, and to the active one when it is used
+//! again. Active trees hold at most a budget of runs; beyond it the one that was promoted first
+//! becomes inactive. The inactive tree that has been so for longest leaves first. A use of an
+//! active tree changes nothing here, so that uses need no lock.
 //!
 //! # Invariants
 //! - Each tree in memory is on exactly one list, others on none.
-//! - `active_runs` is the sum of the weights of active trees, each as it was when the tree was promoted.
+//! - `active_runs` is the sum of the weights of active trees, each as it was when the tree was
+//!   promoted.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -40,15 +42,16 @@ impl Lru {
         }
     }
 
-    /// A tree was loaded, or could not be evicted: it is the last of the inactive ones. Active trees stay where they are.
+    /// A tree was loaded, or could not be evicted: it is the last of the inactive ones. Active
+    /// trees stay where they are.
     pub fn loaded(&mut self, tree: u32) {
         if !self.is_active(tree) {
             self.put(tree, false, 0);
         }
     }
 
-    /// A tree with so many runs was used. Gives the trees that become inactive, so that active ones have at most `budget`
-    /// runs; that may be this one.
+    /// A tree with so many runs was used. Gives the trees that become inactive, so that active ones
+    /// have at most `budget` runs; that may be this one.
     pub fn used(&mut self, tree: u32, runs: u64, budget: u64) -> Vec<u32> {
         self.put(tree, true, runs);
         let mut demoted = Vec::new();
@@ -73,7 +76,8 @@ impl Lru {
         }
     }
 
-    /// The tree that should leave memory next: an inactive one, else the active one that was promoted first.
+    /// The tree that should leave memory next: an inactive one, else the active one that was
+    /// promoted first.
     pub fn victim(&self) -> Option<u32> {
         let first = self.inactive.first_key_value().or_else(|| self.active.first_key_value());
         first.map(|(_, tree)| *tree)

@@ -1,17 +1,20 @@
 //! All trees of a file system ordered by their longest runs, whether they are in memory or not.
 //!
-//! A tree is linked by the class of its longest run: eight classes for each power of two. So the order changes only when
-//! a run changes by an eighth, not with each allocation, and of trees that fit equally well the nearest is found.
+//! A tree is linked by the class of its longest run: eight classes for each power of two. So the
+//! order changes only when a run changes by an eighth, not with each allocation, and of trees that
+//! fit equally well the nearest is found.
 //!
 //! # Invariants
-//! - Each tree is linked once, under the class noted for it. Class and link change together under the lock.
-//! - The class noted is that of `longest` when nobody changes it, however many threads did at once: see [`Meta::relink`].
-//! - `longest` of a tree that is in memory is its true longest run, or that of its groups not in memory, when nobody changes
-//!   it; of other trees it is a hint.
+//! - Each tree is linked once, under the class noted for it. Class and link change together under
+//!   the lock.
+//! - The class noted is that of `longest` when nobody changes it, however many threads did at once:
+//!   see [`Meta::relink`].
+//! - `longest` of a tree that is in memory is its true longest run, or that of its groups not in
+//!   memory, when nobody changes it; of other trees it is a hint.
 //!
 //! # Locking
-//! The lock is held for a descent or one move. Searches only try it; who finds it busy goes by what `longest` says of the
-//! trees nearby, which needs no lock.
+//! The lock is held for a descent or one move. Searches only try it; who finds it busy goes by what
+//! `longest` says of the trees nearby, which needs no lock.
 
 use extant_sync::atomic::{
     AtomicU8, AtomicU32,
@@ -94,10 +97,11 @@ impl Meta {
 
     /// Links a tree under the class of its longest run, which was changed just now.
     ///
-    /// Threads change the length first and look at the class noted then. One that finds its own class noted may be about to
-    /// be overtaken: another one holds the lock, has read an older length, and notes that one's class afterwards. So the one
-    /// under the lock reads the length again after it has noted a class. All of these are SeqCst: either the first sees the
-    /// class that was noted, and takes the lock itself, or the other one sees the new length.
+    /// Threads change the length first and look at the class noted then. One that finds its own
+    /// class noted may be about to be overtaken: another one holds the lock, has read an older
+    /// length, and notes that one's class afterwards. So the one under the lock reads the length
+    /// again after it has noted a class. All of these are SeqCst: either the first sees the class
+    /// that was noted, and takes the lock itself, or the other one sees the new length.
     fn relink(&self, tree: u32, longest: &AtomicU32) {
         let Some(noted) = self.classes.get(tree as usize) else { return };
         if noted.load(SeqCst) == class(longest.load(SeqCst)) {
@@ -115,14 +119,20 @@ impl Meta {
         }
     }
 
-    /// Trees below `limit` with a run of at least `want` units: those whose longest run is the shortest first, of equals
-    /// the next one from `near` on. `None` if the lock is busy.
+    /// Trees below `limit` with a run of at least `want` units: those whose longest run is the
+    /// shortest first, of equals the next one from `near` on. `None` if the lock is busy.
     pub fn fitting(&self, want: u32, near: u32, limit: u32) -> Option<Advice> {
         let linked = self.linked.try_read()?;
         let mut advice = Advice::new();
         let mut least = class(want.max(1));
         while let Some((class, _)) = linked.range((least, 0)..).next() {
-            self.of_class(&linked, *class, near, |tree| tree < limit && self.get(tree) >= want, &mut advice);
+            self.of_class(
+                &linked,
+                *class,
+                near,
+                |tree| tree < limit && self.get(tree) >= want,
+                &mut advice,
+            );
             match class.checked_add(1).filter(|_| advice.len() < ADVICE) {
                 Some(next) => least = next,
                 None => break,
@@ -131,14 +141,20 @@ impl Meta {
         Some(advice)
     }
 
-    /// Trees below `limit` with the longest runs: the longest first, of equals the next one from `near` on. `None` if the
-    /// lock is busy.
+    /// Trees below `limit` with the longest runs: the longest first, of equals the next one from
+    /// `near` on. `None` if the lock is busy.
     pub fn longest(&self, near: u32, limit: u32) -> Option<Advice> {
         let linked = self.linked.try_read()?;
         let mut advice = Advice::new();
         let mut bound = u8::MAX;
         while let Some((class @ 1.., _)) = linked.range(..(bound, 0)).next_back() {
-            self.of_class(&linked, *class, near, |tree| tree < limit && self.get(tree) > 0, &mut advice);
+            self.of_class(
+                &linked,
+                *class,
+                near,
+                |tree| tree < limit && self.get(tree) > 0,
+                &mut advice,
+            );
             bound = *class;
             if advice.len() == ADVICE {
                 break;
@@ -158,16 +174,23 @@ impl Meta {
     ) {
         let behind = linked.range((class, near)..=(class, u32::MAX));
         let before = linked.range((class, 0)..(class, near));
-        let trees = behind.chain(before).take(CLASS_STEPS).map(|(_, tree)| *tree).filter(|tree| good(*tree));
+        let trees = behind
+            .chain(before)
+            .take(CLASS_STEPS)
+            .map(|(_, tree)| *tree)
+            .filter(|tree| good(*tree));
         advice.extend(trees.take(ADVICE - advice.len()));
     }
 
-    /// Trees below `limit` near `near` with a run of at least `want` units, the nearest behind it first. Takes no lock.
+    /// Trees below `limit` near `near` with a run of at least `want` units, the nearest behind it
+    /// first. Takes no lock.
     pub fn nearby(&self, want: u32, near: u32, limit: u32) -> Advice {
         let end = self.longest.len().min(limit as usize);
         let from = (near as usize).min(end);
         let trees = (from..end.min(from + NEAR)).chain((0..from).rev().take(NEAR));
-        let good = |tree: &usize| self.longest.get(*tree).is_some_and(|len| len.load(Relaxed) >= want.max(1));
+        let good = |tree: &usize| {
+            self.longest.get(*tree).is_some_and(|len| len.load(Relaxed) >= want.max(1))
+        };
         trees.filter(good).take(ADVICE).map(|tree| tree as u32).collect()
     }
 
@@ -226,7 +249,9 @@ mod tests {
             std::thread::scope(|scope| {
                 for len in [8 + round, 3000 + round] {
                     let meta = &meta;
-                    scope.spawn(move || if len % 2 == 0 { meta.set(1, len) } else { meta.raise(1, len) });
+                    scope.spawn(
+                        move || if len % 2 == 0 { meta.set(1, len) } else { meta.raise(1, len) },
+                    );
                     while meta.get(1) < len {
                         std::thread::yield_now();
                     }

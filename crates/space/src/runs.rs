@@ -14,8 +14,8 @@ fn word(bitmap: &[u8], index: usize) -> u64 {
     }
 }
 
-/// Calls `each` with the free runs of a group, from its front to its end: maximal runs of clear bits among the first `len`
-/// bits. Bits that `bitmap` does not have are used.
+/// Calls `each` with the free runs of a group, from its front to its end: maximal runs of clear
+/// bits among the first `len` bits. Bits that `bitmap` does not have are used.
 ///
 /// The cost is a few instructions for each word and each run.
 #[inline]
@@ -53,7 +53,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn plainly(bitmap: &[u8], len: u32) -> Vec<Run> {
-        let free = |bit: u32| bitmap.get(bit as usize / 8).is_some_and(|byte| byte & (1 << (bit % 8)) == 0);
+        let free = |bit: u32| {
+            bitmap.get(bit as usize / 8).is_some_and(|byte| byte & (1 << (bit % 8)) == 0)
+        };
         let mut runs: Vec<Run> = Vec::new();
         for bit in (0..len).filter(|bit| free(*bit)) {
             match runs.last_mut() {

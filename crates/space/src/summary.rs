@@ -1,8 +1,8 @@
-//! What is known of each group without its free space in memory: the longest free run, and roughly how many of each
-//! length. 16 bytes a group.
+//! What is known of each group without its free space in memory: the longest free run, and roughly
+//! how many of each length. 16 bytes a group.
 //!
-//! Summaries are hints: they were true when the bitmap was scanned, or when the group's free space left memory. Whoever
-//! goes by one looks at the group itself before taking anything.
+//! Summaries are hints: they were true when the bitmap was scanned, or when the group's free space
+//! left memory. Whoever goes by one looks at the group itself before taking anything.
 
 use crate::{Run, free_runs};
 use extant_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,7 +19,8 @@ const KNOWN: u64 = 1 << 63;
 pub struct Summary {
     /// Units of the longest run.
     pub longest: u32,
-    /// For each power of two the number of runs that are at least so long and less than twice as long.
+    /// For each power of two the number of runs that are at least so long and less than twice as
+    /// long.
     pub runs: [u32; ORDERS],
 }
 
@@ -67,7 +68,8 @@ fn pack(orders: &[u32]) -> u64 {
     orders.iter().rev().fold(0, |word, runs| word << 4 | rough(*runs))
 }
 
-/// Summaries of all groups. A reader may see the halves of two summaries of one group, each of them a hint as well.
+/// Summaries of all groups. A reader may see the halves of two summaries of one group, each of them
+/// a hint as well.
 #[derive(Debug)]
 pub struct Summaries {
     words: Box<[[AtomicU64; 2]]>,
@@ -83,18 +85,26 @@ impl Summaries {
     pub fn set(&self, group: u32, summary: &Summary) {
         let Some([low, high]) = self.words.get(group as usize) else { return };
         let (front, back) = summary.runs.split_at(PER_WORD);
-        low.store(pack(front) << LONGEST_BITS | u64::from(summary.longest) & ((1 << LONGEST_BITS) - 1), Relaxed);
+        low.store(
+            pack(front) << LONGEST_BITS | u64::from(summary.longest) & ((1 << LONGEST_BITS) - 1),
+            Relaxed,
+        );
         high.store(pack(back) | KNOWN, Relaxed);
     }
 
-    /// What a group had, with numbers of runs rounded down to powers of two; `None` if that is not known.
+    /// What a group had, with numbers of runs rounded down to powers of two; `None` if that is not
+    /// known.
     pub fn get(&self, group: u32) -> Option<Summary> {
         let [low, high] = self.words.get(group as usize)?;
         let (low, high) = (low.load(Relaxed), high.load(Relaxed));
-        let mut summary = Summary { longest: (low & ((1 << LONGEST_BITS) - 1)) as u32, ..Summary::default() };
+        let mut summary =
+            Summary { longest: (low & ((1 << LONGEST_BITS) - 1)) as u32, ..Summary::default() };
         let (front, back) = summary.runs.split_at_mut(PER_WORD);
         for (word, orders) in [(low >> LONGEST_BITS, front), (high, back)] {
-            orders.iter_mut().enumerate().for_each(|(order, runs)| *runs = count(word >> (4 * order) & 15));
+            orders
+                .iter_mut()
+                .enumerate()
+                .for_each(|(order, runs)| *runs = count(word >> (4 * order) & 15));
         }
         (high & KNOWN != 0).then_some(summary)
     }

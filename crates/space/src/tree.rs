@@ -1,11 +1,13 @@
 //! The free space of neighbouring groups: the same runs by place and by length.
 //!
-//! Places are units (clusters) from the first group's first one, so that nothing depends on how a file system numbers its
-//! blocks. A tree covers at most 2^32 units; the caller's coordinates are 64 bits wide.
+//! Places are units (clusters) from the first group's first one, so that nothing depends on how a
+//! file system numbers its blocks. A tree covers at most 2^32 units; the caller's coordinates are
+//! 64 bits wide.
 //!
 //! # Invariants
 //! - Both trees hold the same runs.
-//! - Runs are disjoint, within one group each, and maximal in it: two that touch in a group are one.
+//! - Runs are disjoint, within one group each, and maximal in it: two that touch in a group are
+//!   one.
 //! - `free` is the sum of the runs' lengths.
 
 use crate::Run;
@@ -13,14 +15,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What a run takes in both trees, in bytes, as an estimate: two keys of 8 bytes each in leaves that hold eleven, the heads of
-/// leaves and the nodes above them. That makes 23 where leaves are full, as loading leaves them, and 43 where all are half full.
+/// What a run takes in both trees, in bytes, as an estimate: two keys of 8 bytes each in leaves
+/// that hold eleven, the heads of leaves and the nodes above them. That makes 23 where leaves are
+/// full, as loading leaves them, and 43 where all are half full.
 const RUN_BYTES: usize = 32;
 
 /// Runs of a length that a search looks at before it gives the next length a try.
 const AVOID_STEPS: usize = 64;
 
-/// Where there are more than so many times as many runs as come, each of these is put in its place by a search.
+/// Where there are more than so many times as many runs as come, each of these is put in its place
+/// by a search.
 const SPARSE: usize = 4;
 
 /// See the module's description.
@@ -49,8 +53,10 @@ impl FreeTree {
     /// [`free_runs`](crate::free_runs) gives them, and moved to their place.
     pub fn load(&mut self, runs: &[Run]) {
         self.free += runs.iter().map(|run| run.len).sum::<u32>();
-        let mut by_place: BTreeMap<u32, u32> = runs.iter().map(|run| (run.start, run.len)).collect();
-        let mut by_len: BTreeSet<_> = runs.iter().map(|run| (Reverse(run.len), run.start)).collect();
+        let mut by_place: BTreeMap<u32, u32> =
+            runs.iter().map(|run| (run.start, run.len)).collect();
+        let mut by_len: BTreeSet<_> =
+            runs.iter().map(|run| (Reverse(run.len), run.start)).collect();
         // Appending fills the leaves, inserting would leave them half full.
         self.by_place.append(&mut by_place);
         self.by_len.append(&mut by_len);
@@ -86,9 +92,12 @@ impl FreeTree {
         unit / self.group_len
     }
 
-    /// Makes a run free. False, with nothing changed, if it is empty, spans groups, or a part of it is free already.
+    /// Makes a run free. False, with nothing changed, if it is empty, spans groups, or a part of it
+    /// is free already.
     pub fn add(&mut self, run: Run) -> bool {
-        let Some(last) = run.start.checked_add(run.len).and_then(|end| end.checked_sub(1)) else { return false };
+        let Some(last) = run.start.checked_add(run.len).and_then(|end| end.checked_sub(1)) else {
+            return false;
+        };
         if run.len == 0 || self.group_of(run.start) != self.group_of(last) {
             return false;
         }
@@ -110,13 +119,15 @@ impl FreeTree {
         true
     }
 
-    /// Makes runs free, which are in order, as [`FreeTree::add`] does each; gives those that it refused. So many that what was there
-    /// is no more than a few times as much cost no search each.
+    /// Makes runs free, which are in order, as [`FreeTree::add`] does each; gives those that it
+    /// refused. So many that what was there is no more than a few times as much cost no search
+    /// each.
     pub fn add_all(&mut self, runs: &[Run]) -> Vec<Run> {
         if runs.len().saturating_mul(SPARSE) < self.runs() {
             return runs.iter().copied().filter(|run| !self.add(*run)).collect();
         }
-        let old: Vec<Run> = self.by_place.iter().map(|(start, len)| Run { start: *start, len: *len }).collect();
+        let old: Vec<Run> =
+            self.by_place.iter().map(|(start, len)| Run { start: *start, len: *len }).collect();
         let (all, refused) = self.merged(&old, runs);
         self.free = all.iter().map(|run| run.len).sum();
         self.by_place = all.iter().map(|run| (run.start, run.len)).collect();
@@ -124,7 +135,8 @@ impl FreeTree {
         refused
     }
 
-    /// Old and new runs in order, those that touch in a group as one; and the new ones that are no runs of a group, or not wholly new.
+    /// Old and new runs in order, those that touch in a group as one; and the new ones that are no
+    /// runs of a group, or not wholly new.
     fn merged(&self, old: &[Run], new: &[Run]) -> (Vec<Run>, Vec<Run>) {
         let (mut all, mut refused) = (Vec::<Run>::with_capacity(old.len() + new.len()), Vec::new());
         let mut old = old.iter().copied().peekable();
@@ -133,7 +145,8 @@ impl FreeTree {
                 self.append(&mut all, before);
             }
             let last = run.start.checked_add(run.len).and_then(|end| end.checked_sub(1));
-            let in_group = last.is_some_and(|last| run.len > 0 && self.group_of(run.start) == self.group_of(last));
+            let in_group = last
+                .is_some_and(|last| run.len > 0 && self.group_of(run.start) == self.group_of(last));
             let new = in_group
                 && all.last().is_none_or(|before| before.end() <= run.start)
                 && old.peek().is_none_or(|behind| run.end() <= behind.start);
@@ -144,10 +157,9 @@ impl FreeTree {
     }
 
     fn append(&self, all: &mut Vec<Run>, run: Run) {
-        match all
-            .last_mut()
-            .filter(|last| last.end() == run.start && self.group_of(last.start) == self.group_of(run.start))
-        {
+        match all.last_mut().filter(|last| {
+            last.end() == run.start && self.group_of(last.start) == self.group_of(run.start)
+        }) {
             Some(last) => last.len += run.len,
             None => all.push(run),
         }
@@ -202,7 +214,8 @@ impl FreeTree {
         let first = first.map(|run| Run { start: units.start, len: run.end() - units.start });
         let rest = units.start..units.end.max(units.start);
         let rest = self.by_place.range(rest).map(|(start, len)| Run { start: *start, len: *len });
-        let cut = move |run: Run| Run { len: run.end().min(units.end).saturating_sub(run.start), ..run };
+        let cut =
+            move |run: Run| Run { len: run.end().min(units.end).saturating_sub(run.start), ..run };
         first.into_iter().chain(rest).map(cut).filter(|run| run.len > 0)
     }
 
@@ -211,13 +224,16 @@ impl FreeTree {
         self.by_len.first().map(|(len, start)| Run { start: *start, len: len.0 })
     }
 
-    /// The shortest run of at least `want` units that starts at or behind unit `avoid`; of several the one at or behind
-    /// `near`, else the first. Costs O(log n), unless the shortest ones all start before `avoid`.
+    /// The shortest run of at least `want` units that starts at or behind unit `avoid`; of several
+    /// the one at or behind `near`, else the first. Costs O(log n), unless the shortest ones all
+    /// start before `avoid`.
     pub fn best_fit(&self, want: u32, near: u32, avoid: u32) -> Option<Run> {
         let mut bound = (Reverse(want.max(1)), u32::MAX);
         for _ in 0..AVOID_STEPS {
             let (Reverse(len), _) = *self.by_len.range(..=bound).next_back()?;
-            let of_len = |from: u32| self.by_len.range((Reverse(len), from)..=(Reverse(len), u32::MAX)).next();
+            let of_len = |from: u32| {
+                self.by_len.range((Reverse(len), from)..=(Reverse(len), u32::MAX)).next()
+            };
             if let Some((_, start)) = of_len(near.max(avoid)).or_else(|| of_len(avoid)) {
                 return Some(Run { start: *start, len });
             }

@@ -1,17 +1,19 @@
-//! Shared values by number: who looks one up gets a reference of his own, without a lock; a writer takes out those that nobody has.
+//! Shared values by number: who looks one up gets a reference of his own, without a lock; a writer
+//! takes out those that nobody has.
 //!
 //! # Invariants
 //! - What a lookup gives is what the table has for the number at one moment of the lookup.
 //! - What was taken out because nobody had it is given to nobody afterwards.
 //!
 //! # Locking
-//! Lookups take no lock, but as [`Table::find`] does. Changes of one number are made by one thread at a time: the caller's lock
-//! sees to that, under which the table's own is taken.
+//! Lookups take no lock, but as [`Table::find`] does. Changes of one number are made by one thread
+//! at a time: the caller's lock sees to that, under which the table's own is taken.
 //!
 //! # Memory order
-//! A writer marks the entry, then counts references; a reader makes his reference, then looks at the mark. Between the two steps
-//! either side has a fence, and these are in one order: if the writer's is first, the reader sees the mark, and takes the value for
-//! absent; if the reader's is first, the writer counts his reference, and the value stays.
+//! A writer marks the entry, then counts references; a reader makes his reference, then looks at
+//! the mark. Between the two steps either side has a fence, and these are in one order: if the
+//! writer's is first, the reader sees the mark, and takes the value for absent; if the reader's is
+//! first, the writer counts his reference, and the value stays.
 
 use crate::atomic::{AtomicBool, Ordering, fence};
 use crate::epoch::pin;
@@ -45,7 +47,8 @@ fn hash(key: u64) -> u32 {
 }
 
 impl<T: Send + Sync + 'static> ArcTable<T> {
-    /// An empty table; `shards`, a power of two, is how many threads may change it at once. Its own locks are of `level`.
+    /// An empty table; `shards`, a power of two, is how many threads may change it at once. Its own
+    /// locks are of `level`.
     pub fn new(level: Level, shards: usize) -> Self {
         ArcTable { table: Table::new(level, shards) }
     }
@@ -61,8 +64,8 @@ impl<T: Send + Sync + 'static> ArcTable<T> {
         self.table.shard_of(hash(key))
     }
 
-    /// The value of this number. `None` if there is none, or somebody is taking it out, or thinks about it: under the lock of those
-    /// who change it that is settled.
+    /// The value of this number. `None` if there is none, or somebody is taking it out, or thinks
+    /// about it: under the lock of those who change it that is settled.
     #[inline]
     pub fn get(&self, key: u64) -> Option<Arc<T>> {
         let pinned = pin();
@@ -85,11 +88,13 @@ impl<T: Send + Sync + 'static> ArcTable<T> {
         self.remove_if(key, |_| true, |_| true)
     }
 
-    /// Takes a number's value out if nobody has a reference but the table and `others`, whom the caller knows, and then `may_go`
-    /// says so, which sees all that was done by those who had one. True if it went.
+    /// Takes a number's value out if nobody has a reference but the table and `others`, whom the
+    /// caller knows, and then `may_go` says so, which sees all that was done by those who had one.
+    /// True if it went.
     pub fn remove_unused(&self, key: u64, others: usize, may_go: impl FnOnce(&T) -> bool) -> bool {
         let unused = |value: &Arc<T>| Arc::strong_count(value) <= 1 + others;
-        // What is in use anyway is not marked, so that those who look it up are not sent to the lock.
+        // What is in use anyway is not marked, so that those who look it up are not sent to the
+        // lock.
         self.remove_if(key, unused, |value| {
             let unused = unused(value);
             // With the release of references that were dropped, which the count has read.
@@ -98,11 +103,18 @@ impl<T: Send + Sync + 'static> ArcTable<T> {
         })
     }
 
-    fn remove_if(&self, key: u64, may: impl FnOnce(&Arc<T>) -> bool, goes: impl FnOnce(&Arc<T>) -> bool) -> bool {
+    fn remove_if(
+        &self,
+        key: u64,
+        may: impl FnOnce(&Arc<T>) -> bool,
+        goes: impl FnOnce(&Arc<T>) -> bool,
+    ) -> bool {
         let hash = hash(key);
         let is = |entry: &Entry<T>| entry.key == key;
         let mut shard = self.table.lock(hash);
-        let Some(entry) = shard.find(hash, is).filter(|entry| may(&entry.value)) else { return false };
+        let Some(entry) = shard.find(hash, is).filter(|entry| may(&entry.value)) else {
+            return false;
+        };
         entry.leaving.store(true, Ordering::Relaxed);
         // See *Memory order* above.
         fence(Ordering::SeqCst);
@@ -138,15 +150,20 @@ mod tests {
         assert!(table.remove_unused(7, 1, |_| true), "by somebody whom the caller knows");
         assert!(!table.remove_unused(1 << 40 | 7, 0, |value| *value != 71), "the caller wants it");
         assert_eq!(table.get(1 << 40 | 7).as_deref(), Some(&71));
-        assert!(table.get(7).is_none() && table.remove(1 << 40 | 7) && table.get(1 << 40 | 7).is_none());
+        assert!(
+            table.get(7).is_none() && table.remove(1 << 40 | 7) && table.get(1 << 40 | 7).is_none()
+        );
     }
 
-    /// Threads count up in values that others take out whenever nobody has them, and put back: no count is lost.
+    /// Threads count up in values that others take out whenever nobody has them, and put back: no
+    /// count is lost.
     #[test]
     fn nobody_counts_in_a_value_that_is_gone() {
         const KEYS: u64 = 3;
-        let (table, home) =
-            (ArcTable::<AtomicU64>::new(Level::Leaf, 2), Mutex::new(Level::Alloc, [0u64; KEYS as usize]));
+        let (table, home) = (
+            ArcTable::<AtomicU64>::new(Level::Leaf, 2),
+            Mutex::new(Level::Alloc, [0u64; KEYS as usize]),
+        );
         let rounds = crate::times(20_000);
         let count = |key: u64| {
             let find = || {
@@ -169,7 +186,9 @@ mod tests {
             });
         };
         std::thread::scope(|scope| {
-            (0..2).for_each(|_| drop(scope.spawn(|| (0..rounds).for_each(|n| count(u64::from(n) % KEYS)))));
+            (0..2).for_each(|_| {
+                drop(scope.spawn(|| (0..rounds).for_each(|n| count(u64::from(n) % KEYS))))
+            });
             scope.spawn(|| (0..rounds).for_each(|n| take_out(u64::from(n) % KEYS)));
         });
         (0..KEYS).for_each(take_out);

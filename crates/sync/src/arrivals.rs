@@ -1,20 +1,23 @@
 //! A sharded list of items in the order in which they came.
 //!
-//! An item comes to the shard of the thread that adds it, so threads that add do not meet. Its [`Link`], kept with the
-//! item, tells where it is: taking it out searches nothing, and adding what is there already takes no lock.
+//! An item comes to the shard of the thread that adds it, so threads that add do not meet. Its
+//! [`Link`], kept with the item, tells where it is: taking it out searches nothing, and adding what
+//! is there already takes no lock.
 //!
 //! # Invariants
-//! - A link is not zero exactly if its item is on the list. It changes only under the lock of the shard that it names
-//!   before, or afterwards if it was zero.
+//! - A link is not zero exactly if its item is on the list. It changes only under the lock of the
+//!   shard that it names before, or afterwards if it was zero.
 //! - An item that has to stay keeps its place.
-//! - Within a shard numbers grow, so "came before" is a comparison of numbers: nothing has to be moved to a list of its
-//!   own to tell what a walk began with from what came later.
+//! - Within a shard numbers grow, so "came before" is a comparison of numbers: nothing has to be
+//!   moved to a list of its own to tell what a walk began with from what came later.
 //!
 //! # Adding without a lock
-//! Who finds a link that is not zero, and not [`CHECKED`], does nothing. [`ArrivalList::remove_unless`] therefore marks
-//! the link first and asks `keep` afterwards. Let `keep` read, under a lock, what the adder wrote under that lock before
-//! it looked at the link. If `keep` reads first, the mark happened before the adder's look, who waits for the remover's
-//! verdict, and adds the item anew if it is gone. If it reads second, it sees what was written and the item stays.
+//! Who finds a link that is not zero, and not [`CHECKED`], does nothing.
+//! [`ArrivalList::remove_unless`] therefore marks the link first and asks `keep` afterwards. Let
+//! `keep` read, under a lock, what the adder wrote under that lock before it looked at the link. If
+//! `keep` reads first, the mark happened before the adder's look, who waits for the remover's
+//! verdict, and adds the item anew if it is gone. If it reads second, it sees what was written and
+//! the item stays.
 
 use crate::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::{Condvar, Level, Mutex, Sharded, shard_index};
@@ -70,11 +73,16 @@ impl<T> ArrivalList<T> {
     /// An empty list whose shards are locks of `level`.
     pub fn new(level: Level) -> Self {
         let entries = || Entries { next: 1, items: BTreeMap::new(), waiting: 0 };
-        let shard = |_| Shard { len: AtomicUsize::new(0), entries: Mutex::new(level, entries()), gone: Condvar::new() };
+        let shard = |_| Shard {
+            len: AtomicUsize::new(0),
+            entries: Mutex::new(level, entries()),
+            gone: Condvar::new(),
+        };
         ArrivalList { shards: Sharded::new(shard) }
     }
 
-    /// Whether no item is on the list. An item that was there before the call and was not taken out is seen.
+    /// Whether no item is on the list. An item that was there before the call and was not taken out
+    /// is seen.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.len.load(Ordering::Acquire) == 0)
     }
@@ -120,13 +128,14 @@ impl<T> ArrivalList<T> {
         self.shards.at((place & ((1 << SHARD_BITS) - 1)) as usize)
     }
 
-    /// Takes an item out. `None` if it was not there. The item is to be dropped by the caller, who is under no lock of
-    /// the list.
+    /// Takes an item out. `None` if it was not there. The item is to be dropped by the caller, who
+    /// is under no lock of the list.
     pub fn remove(&self, link: &Link) -> Option<T> {
         self.remove_unless(link, || false)
     }
 
-    /// Takes an item out unless `keep` says that it has to stay, which is asked under the shard's lock.
+    /// Takes an item out unless `keep` says that it has to stay, which is asked under the shard's
+    /// lock.
     pub fn remove_unless(&self, link: &Link, keep: impl Fn() -> bool) -> Option<T> {
         loop {
             let place = link.0.load(Ordering::Acquire) & !CHECKED;
@@ -159,7 +168,9 @@ impl<T> ArrivalList<T> {
             }
             let mut entries = shard.entries.lock();
             entries.waiting += 1;
-            shard.gone.wait_while(&mut entries, |e| e.items.first_key_value().is_some_and(|(first, _)| first < end));
+            shard.gone.wait_while(&mut entries, |e| {
+                e.items.first_key_value().is_some_and(|(first, _)| first < end)
+            });
             entries.waiting -= 1;
         }
     }
@@ -167,7 +178,12 @@ impl<T> ArrivalList<T> {
     /// A walk over what is on the list now, the caller's own shard first.
     pub fn walk(&self) -> Walk<'_, T> {
         let ends = self.arrived().0;
-        Walk { list: self, first: shard_index(), done: 0, parts: ends.into_iter().map(|end| 0..end).collect() }
+        Walk {
+            list: self,
+            first: shard_index(),
+            done: 0,
+            parts: ends.into_iter().map(|end| 0..end).collect(),
+        }
     }
 }
 
@@ -182,7 +198,8 @@ impl<T> Shard<T> {
     }
 }
 
-/// A walk over a list that others change: items that go meanwhile may or may not be met, those that come are not.
+/// A walk over a list that others change: items that go meanwhile may or may not be met, those that
+/// come are not.
 #[derive(Debug)]
 pub struct Walk<'a, T> {
     list: &'a ArrivalList<T>,
@@ -200,7 +217,10 @@ impl<T: Clone> Walk<'_, T> {
         let mut found = Vec::new();
         while found.len() < most && self.done < self.parts.len() {
             let index = (self.first + self.done) & (self.parts.len() - 1);
-            let (shard, Some(part)) = (self.list.shards.at(index), self.parts.get_mut(index)) else { break };
+            let (shard, Some(part)) = (self.list.shards.at(index), self.parts.get_mut(index))
+            else {
+                break;
+            };
             let wanted = most - found.len();
             if shard.len.load(Ordering::Acquire) > 0 {
                 let entries = shard.entries.lock();
@@ -266,7 +286,8 @@ mod tests {
         list.wait_gone(&arrived);
     }
 
-    /// Adders set a flag under a lock and add; the remover keeps what is flagged. So a flagged item is on the list.
+    /// Adders set a flag under a lock and add; the remover keeps what is flagged. So a flagged item
+    /// is on the list.
     #[test]
     fn what_has_to_stay_is_never_lost() {
         let list = Arc::new(list());

@@ -34,14 +34,22 @@ impl Condvar {
     }
 
     /// Waits as long as `condition` holds.
-    pub fn wait_while<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, mut condition: impl FnMut(&mut T) -> bool) {
+    pub fn wait_while<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) {
         while condition(guard) {
             self.wait(guard);
         }
     }
 
     /// As [`Condvar::wait`], for at most `timeout`.
-    pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> WaitTimeoutResult {
+    pub fn wait_for<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        timeout: Duration,
+    ) -> WaitTimeoutResult {
         guard.held.pause();
         let outcome = self.inner.wait_for(&mut guard.inner, timeout);
         guard.held.resume();
@@ -49,7 +57,11 @@ impl Condvar {
     }
 
     /// As [`Condvar::wait`], at most until `deadline`.
-    pub fn wait_until<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, deadline: Instant) -> WaitTimeoutResult {
+    pub fn wait_until<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        deadline: Instant,
+    ) -> WaitTimeoutResult {
         guard.held.pause();
         let outcome = self.inner.wait_until(&mut guard.inner, deadline);
         guard.held.resume();

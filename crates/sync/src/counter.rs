@@ -1,9 +1,10 @@
 //! A counter that many threads change without sharing a cache line.
 //!
 //! # Invariants
-//! The count is the shared part plus all shards' parts. A change goes to the thread's shard; once a shard holds a
-//! batch or more, the batch moves to the shared part. So the shared part alone is off by less than a batch for each
-//! shard that overflowed between a change and its move, see [`ShardedCounter::approximate`].
+//! The count is the shared part plus all shards' parts. A change goes to the thread's shard; once a
+//! shard holds a batch or more, the batch moves to the shared part. So the shared part alone is off
+//! by less than a batch for each shard that overflowed between a change and its move, see
+//! [`ShardedCounter::approximate`].
 
 use crate::atomic::{AtomicI64, Ordering};
 use crate::{CachePadded, Sharded, shard_count};
@@ -21,7 +22,10 @@ pub struct ShardedCounter {
 impl ShardedCounter {
     /// A counter that starts at `value`.
     pub fn new(value: i64) -> Self {
-        ShardedCounter { shared: CachePadded::new(AtomicI64::new(value)), shards: Sharded::default() }
+        ShardedCounter {
+            shared: CachePadded::new(AtomicI64::new(value)),
+            shards: Sharded::default(),
+        }
     }
 
     /// Adds `delta`, wrapping as atomics do.
@@ -40,15 +44,17 @@ impl ShardedCounter {
         self.add(delta.wrapping_neg());
     }
 
-    /// Moves a shard's part to the shared one. The shard is emptied first, so that no part is ever counted twice: who has read it in the
-    /// shared part (Acquire) sees the shard empty. A sum taken in between may miss it.
+    /// Moves a shard's part to the shared one. The shard is emptied first, so that no part is ever
+    /// counted twice: who has read it in the shared part (Acquire) sees the shard empty. A sum
+    /// taken in between may miss it.
     #[cold]
     fn spill(&self, shard: &AtomicI64) {
         let part = shard.swap(0, Ordering::Relaxed);
         self.shared.fetch_add(part, Ordering::Release);
     }
 
-    /// The count from one cache line, off by less than [`ShardedCounter::error_bound`] when nobody is adding.
+    /// The count from one cache line, off by less than [`ShardedCounter::error_bound`] when nobody
+    /// is adding.
     #[inline]
     pub fn approximate(&self) -> i64 {
         self.shared.load(Ordering::Relaxed)
@@ -59,16 +65,22 @@ impl ShardedCounter {
         BATCH.saturating_mul(shard_count() as i64)
     }
 
-    /// The sum of all parts: exact once the changes have happened before, and off by the changes in progress else.
+    /// The sum of all parts: exact once the changes have happened before, and off by the changes in
+    /// progress else.
     pub fn sum(&self) -> i64 {
         let shared = self.shared.load(Ordering::Acquire);
         self.shards.iter().fold(shared, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
     }
 
-    /// Whether the count is at least `value`: from the approximate count if that is clear, exactly otherwise.
+    /// Whether the count is at least `value`: from the approximate count if that is clear, exactly
+    /// otherwise.
     pub fn at_least(&self, value: i64) -> bool {
         let distance = self.approximate().saturating_sub(value);
-        if distance.saturating_abs() > Self::error_bound() { distance > 0 } else { self.sum() >= value }
+        if distance.saturating_abs() > Self::error_bound() {
+            distance > 0
+        } else {
+            self.sum() >= value
+        }
     }
 
     /// Sets the count. Changes made at the same time may be lost.
@@ -88,7 +100,9 @@ mod tests {
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let counter = &counter;
-                scope.spawn(move || (0..1000).for_each(|n| counter.add(if n % 4 == 0 { -1 } else { thread })));
+                scope.spawn(move || {
+                    (0..1000).for_each(|n| counter.add(if n % 4 == 0 { -1 } else { thread }))
+                });
             }
         });
         assert_eq!(counter.sum(), 10 + 4 * -250 + 750 * (1 + 2 + 3));

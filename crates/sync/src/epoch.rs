@@ -1,7 +1,8 @@
-//! Memory that readers look at without a lock is given back only when all who may be looking have stopped.
+//! Memory that readers look at without a lock is given back only when all who may be looking have
+//! stopped.
 //!
-//! A reader [`pin`]s the epoch while it looks; who takes something out of a structure `Guard::retire`s it, and it is
-//! dropped when every thread that was pinned then has unpinned.
+//! A reader [`pin`]s the epoch while it looks; who takes something out of a structure
+//! `Guard::retire`s it, and it is dropped when every thread that was pinned then has unpinned.
 
 /// Proof that nothing this thread finds meanwhile is given back.
 #[derive(Debug)]
@@ -12,8 +13,8 @@ pub struct Guard {
     _inner: model::Pinned,
 }
 
-/// Keeps what is found from here on in memory until the guard is dropped. Cheap, and cheaper within another's lifetime.
-/// A thread that sleeps with a guard keeps all garbage of the process.
+/// Keeps what is found from here on in memory until the guard is dropped. Cheap, and cheaper within
+/// another's lifetime. A thread that sleeps with a guard keeps all garbage of the process.
 #[inline]
 pub fn pin() -> Guard {
     #[cfg(not(loom))]
@@ -26,7 +27,8 @@ impl Guard {
     /// Drops the box when nobody can be looking at it any more.
     ///
     /// # Safety
-    /// `unlinked` came from [`Box::into_raw`], is retired once, and nobody who pins from now on can find it.
+    /// `unlinked` came from [`Box::into_raw`], is retired once, and nobody who pins from now on can
+    /// find it.
     #[expect(unsafe_code, reason = "reclamation by epoch")]
     pub(crate) unsafe fn retire<T: Send + 'static>(&self, unlinked: *mut T) {
         let unlinked = Retired(unlinked);
@@ -36,7 +38,8 @@ impl Guard {
             drop(unsafe { Box::from_raw(retired.0) });
         };
         #[cfg(not(loom))]
-        // SAFETY: the closure may run on any thread: what it drops is `Send`. It borrows nothing: `T` is `'static`.
+        // SAFETY: the closure may run on any thread: what it drops is `Send`. It borrows nothing:
+        // `T` is `'static`.
         unsafe {
             self.inner.defer_unchecked(give_back);
         }

@@ -1,17 +1,21 @@
-//! Memory for pages: frames of one size, cut from slabs that come from the system whole, and ahead of need.
+//! Memory for pages: frames of one size, cut from slabs that come from the system whole, and ahead
+//! of need.
 //!
-//! A frame that is let go is used again, by the same thread if possible. The system hands out memory page by page, when each is
-//! first written, which takes longer than the writing itself: so slabs are had with all their pages there, and while
-//! somebody takes frames, a thread keeps a few slabs ready, and gives back what has not been used for a while. All users of one
-//! size share frames; when the last of them goes, what is unused goes back to the system.
+//! A frame that is let go is used again, by the same thread if possible. The system hands out
+//! memory page by page, when each is first written, which takes longer than the writing itself: so
+//! slabs are had with all their pages there, and while somebody takes frames, a thread keeps a few
+//! slabs ready, and gives back what has not been used for a while. All users of one size share
+//! frames; when the last of them goes, what is unused goes back to the system.
 //!
 //! # Invariants
-//! - A frame's bytes belong to one [`Loose`]: those of a slab are made when the slab comes, or when it has none left that were
-//!   never used, each once; afterwards they are moved, and come to an end only where [`Slabs::give`] noted the place.
+//! - A frame's bytes belong to one [`Loose`]: those of a slab are made when the slab comes, or when
+//!   it has none left that were never used, each once; afterwards they are moved, and come to an
+//!   end only where [`Slabs::give`] noted the place.
 //! - A slab lives as long as a frame of it does.
 //!
 //! # Locking
-//! A thread's own frames and the slabs are of level Leaf, never both at once. No memory is had or given back under either.
+//! A thread's own frames and the slabs are of level Leaf, never both at once. No memory is had or
+//! given back under either.
 #![expect(unsafe_code, reason = "frames are parts of memory that several own")]
 
 use crate::{Arc, Condvar, Level, Mutex, Sharded};
@@ -30,15 +34,17 @@ const SLAB: usize = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
 const READY: usize = 4;
 const IDLE: usize = 4;
 
-/// Unused slabs beyond those are kept for a while, since who lets go of much takes as much before long, and to give them back takes
-/// longer than to use them again: until nobody has wanted slabs for so long, and so many at most.
+/// Unused slabs beyond those are kept for a while, since who lets go of much takes as much before
+/// long, and to give them back takes longer than to use them again: until nobody has wanted slabs
+/// for so long, and so many at most.
 const REST: Duration = Duration::from_millis(200);
 const MOST_IDLE: usize = 64;
 
 /// Frames that a thread takes at once.
 const BATCH: usize = 32;
 
-/// The most frames of a size that a thread keeps, a slab's at least; it gives back all but half of them at once.
+/// The most frames of a size that a thread keeps, a slab's at least; it gives back all but half of
+/// them at once.
 const fn most_near(size: usize) -> usize {
     if SLAB / size > 2 * BATCH { SLAB / size } else { 2 * BATCH }
 }
@@ -72,8 +78,8 @@ struct Slab {
     _memory: Memory,
 }
 
-// SAFETY: the memory may be used and given back by any thread, and a slab's own methods do not touch it: that do frames, each
-// its own part.
+// SAFETY: the memory may be used and given back by any thread, and a slab's own methods do not
+// touch it: that do frames, each its own part.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -141,7 +147,8 @@ impl Stock {
             }
             None => return None,
         };
-        // SAFETY: `index` is less than the number of frames, so the offset lies within the slab's memory.
+        // SAFETY: `index` is less than the number of frames, so the offset lies within the slab's
+        // memory.
         let start = unsafe { self.slab.start.add(index as usize * self.slab.size) };
         Some(Loose { start, fresh, slab: self.slab.clone() })
     }
@@ -182,7 +189,8 @@ impl Slabs {
         taken
     }
 
-    /// Notes frames that are not used any more, those of a slab one after the other. Gives slabs that nobody needs.
+    /// Notes frames that are not used any more, those of a slab one after the other. Gives slabs
+    /// that nobody needs.
     fn give(&mut self, frames: &[Loose]) -> Vec<Arc<Slab>> {
         let keep = match (self.users, &self.filler) {
             (0, _) => 0,
@@ -197,7 +205,9 @@ impl Slabs {
             if stock.free() == 0 {
                 self.with_frames.insert(key);
             }
-            stock.used.extend(of_one.iter().map(|loose| ((loose.start.addr().get() - key) / slab.size) as u32));
+            stock.used.extend(
+                of_one.iter().map(|loose| ((loose.start.addr().get() - key) / slab.size) as u32),
+            );
             if stock.is_idle() {
                 self.idle += 1;
                 if self.idle > keep {
@@ -270,7 +280,9 @@ impl Shared {
             ready.into_iter().for_each(|slab| slabs.add(slab));
             match slabs.filler {
                 Some(_) => self.wanted.notify_one(),
-                None if slabs.users > 0 && !cfg!(miri) => slabs.filler = self.start_filling(slabs.turn),
+                None if slabs.users > 0 && !cfg!(miri) => {
+                    slabs.filler = self.start_filling(slabs.turn)
+                }
                 None => {}
             }
         }
@@ -322,7 +334,8 @@ impl Shared {
 
     /// The last user has gone.
     fn clear(&self) {
-        let mut near: Vec<Loose> = self.near.iter().flat_map(|near| core::mem::take(&mut *near.lock())).collect();
+        let mut near: Vec<Loose> =
+            self.near.iter().flat_map(|near| core::mem::take(&mut *near.lock())).collect();
         near.sort_unstable_by_key(|loose| loose.start);
         let mut slabs = self.slabs.lock();
         let mut gone = slabs.give(&near);
@@ -401,8 +414,9 @@ impl Deref for Frame {
     #[inline]
     fn deref(&self) -> &[u8] {
         let Some(loose) = &self.loose else { return &[] };
-        // SAFETY: `start` leads to `size` bytes of the slab's memory, which lives as long as `loose.slab`. They were zeroes when
-        // the slab came, and are nobody else's: whoever writes them has this frame for himself.
+        // SAFETY: `start` leads to `size` bytes of the slab's memory, which lives as long as
+        // `loose.slab`. They were zeroes when the slab came, and are nobody else's: whoever writes
+        // them has this frame for himself.
         unsafe { core::slice::from_raw_parts(loose.start.as_ptr(), loose.slab.size) }
     }
 }
@@ -444,7 +458,8 @@ mod tests {
         let frames = Frames::new(OF_ONE);
         let many = 2 * SLAB / OF_ONE + 1;
         for round in 0..2 {
-            let mut all: Vec<Frame> = (0..many).map(|i| frames.frame(i % 7, &[1 + i as u8 % 200; 5])).collect();
+            let mut all: Vec<Frame> =
+                (0..many).map(|i| frames.frame(i % 7, &[1 + i as u8 % 200; 5])).collect();
             for (i, frame) in all.iter_mut().enumerate() {
                 assert_eq!(frame.len(), OF_ONE);
                 let at = i % 7;
@@ -459,7 +474,11 @@ mod tests {
         let late = frames.frame(0, &[3; OF_ONE]);
         drop(frames);
         assert_eq!(late[OF_ONE - 1], 3);
-        assert_eq!(Shared::of(OF_ONE).slabs.lock().by_address.len(), 1, "what nobody uses has gone back");
+        assert_eq!(
+            Shared::of(OF_ONE).slabs.lock().by_address.len(),
+            1,
+            "what nobody uses has gone back"
+        );
         drop(late);
     }
 
@@ -490,7 +509,8 @@ mod tests {
             }
         });
         let shared = Shared::of(OF_THREADS);
-        // What is too much goes back when it was not wanted for a while, by a thread that Miri does without.
+        // What is too much goes back when it was not wanted for a while, by a thread that Miri does
+        // without.
         while !cfg!(miri) && shared.slabs.lock().idle > IDLE {
             std::thread::sleep(REST / 8);
         }

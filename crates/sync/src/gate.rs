@@ -1,21 +1,28 @@
-//! A gate that many threads pass with credits at once, and that can be shut, without a line that all of them write.
+//! A gate that many threads pass with credits at once, and that can be shut, without a line that
+//! all of them write.
 //!
 //! # Structure
-//! Each shard is one word: how many are inside, whether the gate is shut or closed, and a *lot*: credits that the shard has
-//! drawn and nobody uses. Entering and leaving change that word only. A lot that is too small is filled from the shared
-//! word, which holds what was drawn in all, and the bound.
+//! Each shard is one word: how many are inside, whether the gate is shut or closed, and a *lot*:
+//! credits that the shard has drawn and nobody uses. Entering and leaving change that word only. A
+//! lot that is too small is filled from the shared word, which holds what was drawn in all, and the
+//! bound.
 //!
 //! # Invariants
-//! 1. While the gate is shut and [`Gate::is_drained`] has said so, nobody is inside, and nobody comes in.
-//! 2. `drawn` is at most `bound` at every instant: both are in one word, and only a compare-and-swap raises it.
-//! 3. `drawn` is the sum of the lots, of what those inside still have, and of what was used. Credits leave a lot only
-//!    together with an entry, or by who is inside; so none are on their way when nobody is.
+//! 1. While the gate is shut and [`Gate::is_drained`] has said so, nobody is inside, and nobody
+//!    comes in.
+//! 2. `drawn` is at most `bound` at every instant: both are in one word, and only a
+//!    compare-and-swap raises it.
+//! 3. `drawn` is the sum of the lots, of what those inside still have, and of what was used.
+//!    Credits leave a lot only together with an entry, or by who is inside; so none are on their
+//!    way when nobody is.
 //!
 //! # Memory order
-//! Shutting sets a bit in each shard's word, so that an entrance either comes before it in the order of that word's changes,
-//! and is counted, or fails. What happened before [`Gate::open`] (Release) is seen by who enters after it (Acquire), what
-//! was done inside before leaving (Release) by who sees the gate drained (Acquire): all changes of a word are
-//! read-modify-writes, so each continues the release sequences before it. The shared word carries no other data with it.
+//! Shutting sets a bit in each shard's word, so that an entrance either comes before it in the
+//! order of that word's changes, and is counted, or fails. What happened before [`Gate::open`]
+//! (Release) is seen by who enters after it (Acquire), what was done inside before leaving
+//! (Release) by who sees the gate drained (Acquire): all changes of a word are read-modify-writes,
+//! so each continues the release sequences before it. The shared word carries no other data with
+//! it.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::{CachePadded, shard_count};
@@ -104,8 +111,8 @@ impl Gate {
         if self.draw(shard, credits) { Ok(()) } else { Err(Refused::NoRoom) }
     }
 
-    /// Leaves by the shard of the entry, with the credits that were not used. True if that made a shard of a shut gate
-    /// empty: whoever waits for [`Gate::is_drained`] is to be told.
+    /// Leaves by the shard of the entry, with the credits that were not used. True if that made a
+    /// shard of a shut gate empty: whoever waits for [`Gate::is_drained`] is to be told.
     #[inline]
     #[must_use]
     pub fn leave(&self, shard: usize, unused: u32) -> bool {
@@ -119,11 +126,12 @@ impl Gate {
     #[inline]
     pub fn reserve(&self, shard: usize, credits: u32) -> bool {
         let some = |now: u64| (lot(now) >= credits).then(|| now - u64::from(credits));
-        self.shard(shard).fetch_update(Ordering::Relaxed, Ordering::Relaxed, some).is_ok() || self.draw(shard, credits)
+        self.shard(shard).fetch_update(Ordering::Relaxed, Ordering::Relaxed, some).is_ok()
+            || self.draw(shard, credits)
     }
 
-    /// Takes credits out of the bound for somebody inside, and some more for the shard's lot; near the bound, what other
-    /// lots hold comes back first.
+    /// Takes credits out of the bound for somebody inside, and some more for the shard's lot; near
+    /// the bound, what other lots hold comes back first.
     #[cold]
     fn draw(&self, shard: usize, credits: u32) -> bool {
         let more = self.lot_size();
@@ -136,7 +144,8 @@ impl Gate {
         self.try_draw(credits) || (self.reclaim() && self.try_draw(credits))
     }
 
-    /// What is drawn for a lot: all lots together are an eighth of the bound at most when they are filled.
+    /// What is drawn for a lot: all lots together are an eighth of the bound at most when they are
+    /// filled.
     fn lot_size(&self) -> u32 {
         let (_, bound) = self.room();
         (bound / 8 / self.shards.len() as u32).min(MOST)
@@ -153,7 +162,9 @@ impl Gate {
     /// Empties all lots. True if there was something. Only for somebody inside.
     fn reclaim(&self) -> bool {
         let none = |now: u64| (lot(now) != 0).then_some(now & !u64::from(u32::MAX));
-        let empty = |word: &AtomicU64| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, none).map_or(0, lot);
+        let empty = |word: &AtomicU64| {
+            word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, none).map_or(0, lot)
+        };
         let sum: u64 = self.shards.iter().map(|word| u64::from(empty(word))).sum();
         // The lots are a part of what was drawn, so the lower half does not borrow.
         self.shared.fetch_sub(sum, Ordering::Relaxed);
@@ -190,7 +201,8 @@ impl Gate {
         }
     }
 
-    /// Nothing is drawn any more, and there is another bound. For who has shut the gate and seen it drained.
+    /// Nothing is drawn any more, and there is another bound. For who has shut the gate and seen it
+    /// drained.
     pub fn reset(&self, bound: u32) {
         for word in &self.shards {
             word.fetch_and(!u64::from(u32::MAX), Ordering::Relaxed);

@@ -1,16 +1,19 @@
 //! Which of many places may be free: a bitmap whose bits are cleared late.
 //!
 //! # Invariants
-//! A free place has its bit set, but for the moment in which somebody who met it taken is about to look again. A set bit
-//! says nothing for sure: taking a place leaves its bit, and whoever finds it taken clears it. So a place that is taken and
-//! freed by turns costs the bitmap no write, and a search meets each place that was taken for good once.
+//! A free place has its bit set, but for the moment in which somebody who met it taken is about to
+//! look again. A set bit says nothing for sure: taking a place leaves its bit, and whoever finds it
+//! taken clears it. So a place that is taken and freed by turns costs the bitmap no write, and a
+//! search meets each place that was taken for good once.
 //!
 //! # Memory order
-//! Whoever frees a place does so by a read-modify-write, then reads its bit. Whoever doubts a place clears its bit, then looks at
-//! the place by a read-modify-write that may change nothing; both acquire and release. Of the two one comes first in the
-//! order of the place's changes. If that is the freeing, the look sees the place free, and sets the bit again. If it is the
-//! look, the clearing happened before the freeing, which then reads a clear bit, and sets it. So the bits themselves need no
-//! order; who is led to a place by other means than its bit has other reasons to see it free.
+//! Whoever frees a place does so by a read-modify-write, then reads its bit. Whoever doubts a place
+//! clears its bit, then looks at the place by a read-modify-write that may change nothing; both
+//! acquire and release. Of the two one comes first in the order of the place's changes. If that is
+//! the freeing, the look sees the place free, and sets the bit again. If it is the look, the
+//! clearing happened before the freeing, which then reads a clear bit, and sets it. So the bits
+//! themselves need no order; who is led to a place by other means than its bit has other reasons to
+//! see it free.
 
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -30,7 +33,10 @@ impl Hints {
             let places = word * BITS..len.min((word + 1) * BITS);
             places.filter(|place| free(*place)).fold(0, |bits, place| bits | bit(place))
         };
-        Hints { words: (0..len.div_ceil(BITS)).map(|index| AtomicU64::new(word(index))).collect(), len }
+        Hints {
+            words: (0..len.div_ceil(BITS)).map(|index| AtomicU64::new(word(index))).collect(),
+            len,
+        }
     }
 
     /// The number of places.
@@ -52,8 +58,9 @@ impl Hints {
         }
     }
 
-    /// Tries to take a place: the first one that `take` gets, from `start` on and around. What `take` does not get is
-    /// doubted: `free` looks again, by a read-modify-write that acquires and releases. Each place is tried once at most.
+    /// Tries to take a place: the first one that `take` gets, from `start` on and around. What
+    /// `take` does not get is doubted: `free` looks again, by a read-modify-write that acquires and
+    /// releases. Each place is tried once at most.
     #[inline]
     pub fn find<T>(
         &self,

@@ -1,15 +1,17 @@
 //! The order of every lock of Extant, and the check that it is kept.
 //!
 //! # Invariants
-//! A thread takes a lock only when its level is strictly greater (further inward) than every level it holds. Two locks
-//! of one level are taken only through the helpers that sort them ([`crate::lock_two`], [`crate::write_two`],
-//! [`crate::write_all_arc`]) or, for a child below its held parent, through the `*_nested` methods, whose caller
-//! argues the order. Since all threads follow one total order, no cycle of waiting threads can form.
+//! A thread takes a lock only when its level is strictly greater (further inward) than every level
+//! it holds. Two locks of one level are taken only through the helpers that sort them
+//! ([`crate::lock_two`], [`crate::write_two`], [`crate::write_all_arc`]) or, for a child below its
+//! held parent, through the `*_nested` methods, whose caller argues the order. Since all threads
+//! follow one total order, no cycle of waiting threads can form.
 //!
-//! A `try_*` acquisition cannot wait, so it is not checked; once it succeeded its level counts as held.
+//! A `try_*` acquisition cannot wait, so it is not checked; once it succeeded its level counts as
+//! held.
 //!
-//! The check exists with debug assertions only. Elsewhere `Tag` and `Held` are empty types, unless the feature `contention`
-//! counts what locks do.
+//! The check exists with debug assertions only. Elsewhere `Tag` and `Held` are empty types, unless
+//! the feature `contention` counts what locks do.
 
 use core::marker::PhantomData;
 
@@ -19,7 +21,8 @@ use core::marker::PhantomData;
 pub enum Level {
     /// Freeze, remount and unmount: held for reading by each operation as a whole.
     FsState,
-    /// Freeing of inodes that nobody holds any more: one thread at a time, with all locks that it needs.
+    /// Freeing of inodes that nobody holds any more: one thread at a time, with all locks that it
+    /// needs.
     Reaper,
     /// The rename lock: a directory moves to another parent.
     Rename,
@@ -73,7 +76,8 @@ pub enum Level {
     Leaf,
 }
 
-/// What a lock remembers of its level: nothing without debug assertions and the count of contention.
+/// What a lock remembers of its level: nothing without debug assertions and the count of
+/// contention.
 #[derive(Clone, Copy)]
 pub(crate) struct Tag {
     #[cfg(any(debug_assertions, feature = "contention"))]
@@ -87,7 +91,8 @@ pub(crate) struct Held {
     level: Level,
     #[cfg(feature = "contention")]
     hold: Option<crate::contention::Hold>,
-    /// Not to be sent to another thread, but to be shared with one, as the guards of the standard library.
+    /// Not to be sent to another thread, but to be shared with one, as the guards of the standard
+    /// library.
     _not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
 
@@ -129,7 +134,8 @@ impl Tag {
         }
     }
 
-    /// Takes a lock that lies at `address`, by `wait`; `now` takes it only if that needs no waiting.
+    /// Takes a lock that lies at `address`, by `wait`; `now` takes it only if that needs no
+    /// waiting.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub(crate) fn take<G>(
@@ -175,7 +181,8 @@ impl Held {
         wait: impl FnOnce() -> G,
     ) -> (G, Held) {
         let place = core::panic::Location::caller();
-        let (guard, hold) = crate::contention::Hold::take((level, address.addr(), place), now, wait);
+        let (guard, hold) =
+            crate::contention::Hold::take((level, address.addr(), place), now, wait);
         self.hold = Some(hold);
         (guard, self)
     }
@@ -220,8 +227,9 @@ pub fn enter(level: Level) -> Entered {
     Entered { _held: Tag::new(level).acquire(Order::Inward) }
 }
 
-/// Asserts that the thread could take a lock of `level` now, without taking one: for waits that depend on threads
-/// which need such locks, as waiting for a commit depends on the handles of others.
+/// Asserts that the thread could take a lock of `level` now, without taking one: for waits that
+/// depend on threads which need such locks, as waiting for a commit depends on the handles of
+/// others.
 ///
 /// # Panics
 /// With debug assertions, if the thread holds `level` or anything further inward.
@@ -264,7 +272,8 @@ mod tracking {
         static HELD: RefCell<HeldLevels> = const { RefCell::new(HeldLevels { mask: 0, counts: [0; LEVELS] }) };
     }
 
-    /// Runs `f` on the thread's state; a thread being torn down no longer has one and is not checked.
+    /// Runs `f` on the thread's state; a thread being torn down no longer has one and is not
+    /// checked.
     fn with<R>(f: impl FnOnce(&mut HeldLevels) -> R) -> Option<R> {
         HELD.try_with(|held| f(&mut held.borrow_mut())).ok()
     }
@@ -382,7 +391,9 @@ mod tests {
         fn the_message_names_what_is_held() {
             let _map = enter(Level::Map);
             let _buffer = enter(Level::Buffer);
-            let payload = catch_unwind(|| enter(Level::Handle)).err().and_then(|p| p.downcast::<String>().ok());
+            let payload = catch_unwind(|| enter(Level::Handle))
+                .err()
+                .and_then(|p| p.downcast::<String>().ok());
             assert_eq!(
                 payload.as_deref().map(String::as_str),
                 Some("lock order: Handle taken while holding Map, Buffer")
@@ -411,8 +422,8 @@ mod tests {
             catch_unwind(std::panic::AssertUnwindSafe(what)).is_err()
         }
 
-        /// Every way to take a lock of the level `Group`: whether it is refused further inward and within its own level, and that it
-        /// counts as held until it goes.
+        /// Every way to take a lock of the level `Group`: whether it is refused further inward and
+        /// within its own level, and that it counts as held until it goes.
         #[test]
         fn each_way_to_take_a_lock_is_checked() {
             let (mutex, other) = (Mutex::new(Level::Group, ()), Mutex::new(Level::Group, ()));
@@ -451,11 +462,15 @@ mod tests {
             let all = [(&inward[..], true, true), (&nested, true, false), (&tried, false, false)];
             for (ways, refused_inside, refused_beside) in all {
                 for (name, take) in ways {
-                    for (level, refused) in [(Level::Buffer, refused_inside), (Level::Group, refused_beside)] {
+                    for (level, refused) in
+                        [(Level::Buffer, refused_inside), (Level::Group, refused_beside)]
+                    {
                         let _outer = enter(level);
                         assert_eq!(is_refused(|| take(&|| ())), refused, "{name} within {level:?}");
                     }
-                    take(&|| assert!(is_refused(|| drop(enter(Level::Map))), "{name} counts as held"));
+                    take(&|| {
+                        assert!(is_refused(|| drop(enter(Level::Map))), "{name} counts as held")
+                    });
                     drop(enter(Level::Map));
                 }
             }

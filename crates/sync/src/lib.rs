@@ -1,13 +1,14 @@
 //! Locks, atomics and concurrent structures of Extant, behind safe interfaces.
 //!
-//! Every lock of the engine comes from here and is constructed with its [`Level`]. Builds with debug assertions check
-//! at each acquisition that levels only go inward; other builds carry no trace of them.
+//! Every lock of the engine comes from here and is constructed with its [`Level`]. Builds with
+//! debug assertions check at each acquisition that levels only go inward; other builds carry no
+//! trace of them.
 //!
-//! With `--cfg loom` locks, atomics and threads are those of the model checker, and epochs a simple stand-in; the models
-//! run by `make loom`. Only this crate is built so.
+//! With `--cfg loom` locks, atomics and threads are those of the model checker, and epochs a simple
+//! stand-in; the models run by `make loom`. Only this crate is built so.
 //!
-//! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`], [`Frames`]) and where a lock's waiters
-//! sleep ([`lockref`]), nowhere else.
+//! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`],
+//! [`Frames`]) and where a lock's waiters sleep ([`lockref`]), nowhere else.
 #![deny(unsafe_code)]
 
 mod arcs;
@@ -64,7 +65,9 @@ pub use gate::{Gate, Refused};
 pub use hints::Hints;
 pub use levels::Level;
 #[cfg(loom)]
-pub use modelled::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use modelled::{
+    Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 #[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
@@ -73,8 +76,8 @@ pub use revocable::Revocable;
 pub use rounds::Rounds;
 #[cfg(not(loom))]
 pub use rwlock::{
-    ArcReadGuard, ArcRwLock, ArcWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, write_all_arc, write_two,
-    write_two_arc,
+    ArcReadGuard, ArcRwLock, ArcWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    write_all_arc, write_two, write_two_arc,
 };
 pub use sharded::{Sharded, shard_count, shard_index};
 pub use slots::Slots;
@@ -87,20 +90,20 @@ pub use swap::{Swap, SwapRead};
 pub mod atomic {
     #[cfg(all(feature = "contention", not(loom)))]
     pub use crate::contention::{
-        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
-        AtomicUsize,
+        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32,
+        AtomicU64, AtomicUsize,
     };
     #[cfg(not(any(feature = "contention", loom)))]
     pub use core::sync::atomic::{
-        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
-        AtomicUsize,
+        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32,
+        AtomicU64, AtomicUsize,
     };
     #[cfg(not(loom))]
     pub use core::sync::atomic::{Ordering, compiler_fence, fence};
     #[cfg(loom)]
     pub use loom::sync::atomic::{
-        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
-        AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32,
+        AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 

@@ -1,14 +1,16 @@
 //! Who keeps an object alive that has no name any more, and who ends it: one word.
 //!
 //! # Invariants
-//! - Ending begins for exactly one caller, and only while nobody holds the object; from then on nobody gets a hold.
-//! - Let somebody take an object's last name away and then try to end it, and let each holder that lets go last look whether it
-//!   has a name. Then one of them ends it, or knows that it has to.
+//! - Ending begins for exactly one caller, and only while nobody holds the object; from then on
+//!   nobody gets a hold.
+//! - Let somebody take an object's last name away and then try to end it, and let each holder that
+//!   lets go last look whether it has a name. Then one of them ends it, or knows that it has to.
 //!
 //! # Memory order
-//! Trying to end is a read-modify-write even where it changes nothing, and so is letting go; both acquire and release. Of
-//! the two one comes first in the order of the word's changes. If that is the letting go, who tries to end sees that nobody
-//! holds the object. If it is the try, it is released to who lets go, who then sees that the name is gone.
+//! Trying to end is a read-modify-write even where it changes nothing, and so is letting go; both
+//! acquire and release. Of the two one comes first in the order of the word's changes. If that is
+//! the letting go, who tries to end sees that nobody holds the object. If it is the try, it is
+//! released to who lets go, who then sees that the name is gone.
 
 use crate::atomic::{AtomicU64, Ordering};
 

@@ -1,18 +1,20 @@
-//! Lists of what was least recently used, one for each shard, with as little locking as their users notice.
+//! Lists of what was least recently used, one for each shard, with as little locking as their users
+//! notice.
 //!
-//! An item keeps a [`Link`], which says where on the lists it is; the lists keep the item's key, by which a walk finds
-//! it again. So lists and items do not refer to each other's memory.
+//! An item keeps a [`Link`], which says where on the lists it is; the lists keep the item's key, by
+//! which a walk finds it again. So lists and items do not refer to each other's memory.
 //!
 //! # Invariants
-//! - A link that is set names the one entry that names its item; it is set by compare-and-swap and cleared under that
-//!   shard's lock, with the entry.
-//! - An item that is dropped while it is linked leaves an entry behind whose key leads nowhere, or to an item with
-//!   another link. Walks recognise these by [`Cursor::at`] and take them off.
+//! - A link that is set names the one entry that names its item; it is set by compare-and-swap and
+//!   cleared under that shard's lock, with the entry.
+//! - An item that is dropped while it is linked leaves an entry behind whose key leads nowhere, or
+//!   to an item with another link. Walks recognise these by [`Cursor::at`] and take them off.
 //!
 //! # Locking
-//! One lock a shard. Adding what is linked and deleting what is not takes none: two threads that add and delete the same
-//! item at the same time never had an order, so the result is that of one of the orders. A walk calls back under the
-//! shard's lock, which lies inside the items' locks: the callback may only try those.
+//! One lock a shard. Adding what is linked and deleting what is not takes none: two threads that
+//! add and delete the same item at the same time never had an order, so the result is that of one
+//! of the orders. A walk calls back under the shard's lock, which lies inside the items' locks: the
+//! callback may only try those.
 
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::{CachePadded, Level, Mutex, MutexGuard, shard_count, shard_index};
@@ -38,7 +40,8 @@ impl Link {
         Link(AtomicU32::new(0))
     }
 
-    /// Whether the item is on a list. Relaxed: those who need an order with a change of it get it from the item's lock.
+    /// Whether the item is on a list. Relaxed: those who need an order with a change of it get it
+    /// from the item's lock.
     #[inline]
     pub fn is_linked(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
@@ -85,7 +88,8 @@ pub struct ListLru<K> {
 pub enum Answer {
     /// It isolated the item; the walk goes on.
     Removed,
-    /// It isolated the item and had the lock dropped meanwhile; the walk starts again from the oldest.
+    /// It isolated the item and had the lock dropped meanwhile; the walk starts again from the
+    /// oldest.
     RemovedRetry,
     /// The item was used: it becomes the newest.
     Rotate,
@@ -181,7 +185,8 @@ impl<K: Copy> ListLru<K> {
         self.shards.len()
     }
 
-    /// Appends an item to this thread's list unless it is on one; whether it did. The key finds the item again.
+    /// Appends an item to this thread's list unless it is on one; whether it did. The key finds the
+    /// item again.
     #[inline]
     pub fn add(&self, link: &Link, key: K) -> bool {
         !link.is_linked() && self.add_to(shard_index(), link, key)
@@ -197,7 +202,11 @@ impl<K: Copy> ListLru<K> {
         let mut list = shard.list.lock();
         let Some(entry) = list.take(key) else { return false };
         // Relaxed: the entry is read under the lock only.
-        if link.0.compare_exchange(0, link_of(index, entry), Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if link
+            .0
+            .compare_exchange(0, link_of(index, entry), Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
             list.give_back(entry);
             return false;
         }
@@ -240,9 +249,9 @@ impl<K: Copy> ListLru<K> {
         self.shards[shard % self.shards.len()].count.load(Ordering::Relaxed)
     }
 
-    /// Calls back for the items of a shard, oldest first, each once unless it asks for a new start, until `budget` calls
-    /// were made. It is counted down before each call, so that items which ask for a new start for ever do not keep the
-    /// walk busy for ever. Gives how many left the list.
+    /// Calls back for the items of a shard, oldest first, each once unless it asks for a new start,
+    /// until `budget` calls were made. It is counted down before each call, so that items which ask
+    /// for a new start for ever do not keep the walk busy for ever. Gives how many left the list.
     pub fn walk<F>(&self, shard: usize, budget: &mut usize, mut visit: F) -> usize
     where
         F: FnMut(K, &mut Cursor<'_, K>) -> Answer,
@@ -314,7 +323,8 @@ impl<K: Copy> Cursor<'_, K> {
         self.isolate_lost();
     }
 
-    /// Takes the item off the list and keeps its key for afterwards. The callback answers that it did.
+    /// Takes the item off the list and keeps its key for afterwards. The callback answers that it
+    /// did.
     pub fn isolate_move(&mut self, link: &Link, dispose: &mut Vec<K>) {
         if let Some((key, _)) = self.go_to(self.entry) {
             dispose.push(key);
@@ -329,8 +339,8 @@ impl<K: Copy> Cursor<'_, K> {
         }
     }
 
-    /// Drops the lock while `f` runs. The callback answers that the walk starts again; the item may not be isolated any
-    /// more, since it may have gone elsewhere.
+    /// Drops the lock while `f` runs. The callback answers that the walk starts again; the item may
+    /// not be isolated any more, since it may have gone elsewhere.
     pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
         self.list = None;
         let result = f();
@@ -382,7 +392,11 @@ mod tests {
     }
 
     /// The model: a queue, and the walk as its contract says it.
-    fn walk_model(model: &mut VecDeque<usize>, answers: &[Answer], mut budget: usize) -> (Vec<usize>, Vec<usize>) {
+    fn walk_model(
+        model: &mut VecDeque<usize>,
+        answers: &[Answer],
+        mut budget: usize,
+    ) -> (Vec<usize>, Vec<usize>) {
         let (mut seen, mut disposed) = (Vec::new(), Vec::new());
         let (mut at, mut left) = (0, model.len());
         while budget > 0 && left > 0 {

@@ -1,17 +1,22 @@
-//! A reference count and a lock in one word: references come and go by one compare-and-swap while nobody holds the
-//! lock, and whoever holds it sees a count that stands still.
+//! A reference count and a lock in one word: references come and go by one compare-and-swap while
+//! nobody holds the lock, and whoever holds it sees a count that stands still.
 //!
 //! # Invariants
-//! - The low half of the word is the lock: 0 free, 1 held, 2 held and others wait. The high half is the count, signed.
-//! - While the low half is not 0 only the holder changes the count. So a holder may test it and then act.
+//! - The low half of the word is the lock: 0 free, 1 held, 2 held and others wait. The high half is
+//!   the count, signed.
+//! - While the low half is not 0 only the holder changes the count. So a holder may test it and
+//!   then act.
 //! - A negative count is dead: no operation raises it again. Only a holder of the lock makes it so.
 //!
 //! # Memory order
-//! - A reference that comes needs no order: what it refers to was found through an acquiring load, or by another reference.
-//! - A reference that goes releases what its owner did with the object. Whoever tears the object down has taken the
-//!   lock, whose acquisition acquires: the word's changes are all read-modify-writes, so they are one release sequence,
-//!   and the holder sees what every reference did that went before.
-//! - `put_return` acquires, too, since a caller that came to zero looks at the object's flags without the lock.
+//! - A reference that comes needs no order: what it refers to was found through an acquiring load,
+//!   or by another reference.
+//! - A reference that goes releases what its owner did with the object. Whoever tears the object
+//!   down has taken the lock, whose acquisition acquires: the word's changes are all
+//!   read-modify-writes, so they are one release sequence, and the holder sees what every reference
+//!   did that went before.
+//! - `put_return` acquires, too, since a caller that came to zero looks at the object's flags
+//!   without the lock.
 //! - Unlocking releases.
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -27,7 +32,8 @@ const WAITED_FOR: u64 = 2;
 /// The count of a dead object.
 const DEAD: i32 = -128;
 
-/// A count with a lock. It does not say what it counts references to: its owner keeps it beside the object.
+/// A count with a lock. It does not say what it counts references to: its owner keeps it beside the
+/// object.
 #[derive(Debug)]
 pub struct Lockref {
     word: AtomicU64,
@@ -58,7 +64,8 @@ fn pack(count: i32, lock: u64) -> u64 {
     u64::from(count as u32) << 32 | lock
 }
 
-/// One more. A process that has two billion references to an object has lost them; as with `Arc`, it ends.
+/// One more. A process that has two billion references to an object has lost them; as with `Arc`,
+/// it ends.
 fn raised(count: i32) -> i32 {
     match count.checked_add(1) {
         Some(count) => count,
@@ -85,7 +92,8 @@ impl Lockref {
         count_of(self.word.load(Ordering::Relaxed))
     }
 
-    /// Changes the count while the lock is free: `step` says to what, or refuses. Gives the new count.
+    /// Changes the count while the lock is free: `step` says to what, or refuses. Gives the new
+    /// count.
     #[inline]
     fn change(&self, order: Ordering, step: impl Fn(i32) -> Option<i32>) -> Result<i32, Missed> {
         let mut word = self.word.load(Ordering::Relaxed);
@@ -94,7 +102,8 @@ impl Lockref {
                 return Err(Missed::Locked);
             }
             let count = step(count_of(word)).ok_or(Missed::Refused)?;
-            match self.word.compare_exchange_weak(word, pack(count, FREE), order, Ordering::Relaxed) {
+            match self.word.compare_exchange_weak(word, pack(count, FREE), order, Ordering::Relaxed)
+            {
                 Ok(_) => return Ok(count),
                 Err(seen) => word = seen,
             }
@@ -146,8 +155,8 @@ impl Lockref {
         self.change_or_lock(Ordering::Release, |count| (count > 1).then(|| count - 1))
     }
 
-    /// One reference less, without the lock: the new count. -1, and nothing has changed, if the lock is held (or the
-    /// count is not positive): the caller takes the lock and does it again.
+    /// One reference less, without the lock: the new count. -1, and nothing has changed, if the
+    /// lock is held (or the count is not positive): the caller takes the lock and does it again.
     #[inline]
     pub fn put_return(&self) -> i32 {
         self.change(Ordering::AcqRel, |count| (count > 0).then(|| count - 1)).unwrap_or(-1)
@@ -186,7 +195,8 @@ impl Lockref {
         let mut word = self.word.load(Ordering::Relaxed);
         while word & LOCK_MASK == FREE {
             let held = word | HELD;
-            match self.word.compare_exchange_weak(word, held, Ordering::Acquire, Ordering::Relaxed) {
+            match self.word.compare_exchange_weak(word, held, Ordering::Acquire, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(LockrefGuard { of: self, count: count_of(word) }),
                 Err(seen) => word = seen,
             }
@@ -232,7 +242,12 @@ impl Drop for LockrefGuard<'_> {
         let mut word = self.of.word.load(Ordering::Relaxed);
         while word & LOCK_MASK == HELD {
             let free = pack(self.count, FREE);
-            match self.of.word.compare_exchange_weak(word, free, Ordering::Release, Ordering::Relaxed) {
+            match self.of.word.compare_exchange_weak(
+                word,
+                free,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return,
                 Err(seen) => word = seen,
             }
@@ -243,7 +258,9 @@ impl Drop for LockrefGuard<'_> {
 
 /// Waiting for the lock.
 mod park {
-    use super::{FREE, HELD, LOCK_MASK, Lockref, LockrefGuard, Ordering, WAITED_FOR, count_of, pack, table};
+    use super::{
+        FREE, HELD, LOCK_MASK, Lockref, LockrefGuard, Ordering, WAITED_FOR, count_of, pack, table,
+    };
 
     /// Looks before sleeping; the lock is held for some instructions only.
     const SPINS: u32 = if cfg!(loom) { 0 } else { 40 };
@@ -256,7 +273,11 @@ mod park {
             let word = of.word.load(Ordering::Relaxed);
             if word & LOCK_MASK == FREE {
                 let held = word | mine;
-                if of.word.compare_exchange_weak(word, held, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                if of
+                    .word
+                    .compare_exchange_weak(word, held, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+                {
                     return LockrefGuard { of, count: count_of(word) };
                 }
                 continue;
@@ -268,7 +289,11 @@ mod park {
             }
             if word & LOCK_MASK == HELD {
                 let waited = word & !LOCK_MASK | WAITED_FOR;
-                if of.word.compare_exchange_weak(word, waited, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                if of
+                    .word
+                    .compare_exchange_weak(word, waited, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err()
+                {
                     continue;
                 }
             }
@@ -280,7 +305,8 @@ mod park {
         }
     }
 
-    /// Frees a lock that others wait for and wakes one; passes it on if somebody has waited for long.
+    /// Frees a lock that others wait for and wakes one; passes it on if somebody has waited for
+    /// long.
     pub(super) fn unlock(of: &Lockref, count: i32) {
         table::wake_one(of, |woken| {
             // The holder is the only one to change a word that says 2.
@@ -323,9 +349,11 @@ mod table {
 
     /// Sleeps if `wanted` says so; true if the lock was passed to this thread.
     pub(super) fn sleep(of: &Lockref, wanted: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the word is borrowed, so nobody else's word has its address; the closures do not panic and do not call
-        // into parking_lot.
-        let result = unsafe { parking_lot_core::park(key(of), wanted, || (), |_, _| (), DEFAULT_PARK_TOKEN, None) };
+        // SAFETY: the word is borrowed, so nobody else's word has its address; the closures do not
+        // panic and do not call into parking_lot.
+        let result = unsafe {
+            parking_lot_core::park(key(of), wanted, || (), |_, _| (), DEFAULT_PARK_TOKEN, None)
+        };
         matches!(result, ParkResult::Unparked(PASSED))
     }
 
@@ -335,7 +363,11 @@ mod table {
         let _woken = unsafe {
             parking_lot_core::unpark_one(key(of), |result| {
                 let (one, more) = (result.unparked_threads > 0, result.have_more_threads);
-                if passes(Woken { one, more, fair: result.be_fair }) { PASSED } else { DEFAULT_UNPARK_TOKEN }
+                if passes(Woken { one, more, fair: result.be_fair }) {
+                    PASSED
+                } else {
+                    DEFAULT_UNPARK_TOKEN
+                }
             })
         };
     }

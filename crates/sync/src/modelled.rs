@@ -1,5 +1,5 @@
-//! The locks as the model checker has them: the same calls, without levels, since a model's threads are one thread of the
-//! process, which is what levels are kept for.
+//! The locks as the model checker has them: the same calls, without levels, since a model's threads
+//! are one thread of the process, which is what levels are kept for.
 
 use crate::Level;
 use core::ops::{Deref, DerefMut};
@@ -55,8 +55,13 @@ impl Condvar {
         Condvar(loom::sync::Condvar::new())
     }
 
-    /// Gives the lock back, waits for a notification and takes the lock again, as long as the condition holds.
-    pub fn wait_while<T>(&self, guard: &mut MutexGuard<'_, T>, mut condition: impl FnMut(&mut T) -> bool) {
+    /// Gives the lock back, waits for a notification and takes the lock again, as long as the
+    /// condition holds.
+    pub fn wait_while<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) {
         while condition(guard) {
             let own = guard.inner.take().expect("nobody waits for a condition");
             guard.inner = Some(self.0.wait(own).expect("a model that panics ends"));
@@ -69,8 +74,8 @@ impl Condvar {
     }
 }
 
-/// Stands in for the process's table of sleeping threads. As with that one, whether to sleep is asked, and what is left to who is woken
-/// decided, under a lock.
+/// Stands in for the process's table of sleeping threads. As with that one, whether to sleep is
+/// asked, and what is left to who is woken decided, under a lock.
 pub(crate) mod table {
     use crate::lockref::{Lockref, Woken};
     use loom::sync::{Arc, Condvar, Mutex};

@@ -34,8 +34,11 @@ mod arrivals {
     }
 
     fn listed() -> Arc<Item> {
-        let item =
-            Item { list: ArrivalList::new(Level::Lru), link: Arrival::default(), flag: Mutex::new(Level::Leaf, false) };
+        let item = Item {
+            list: ArrivalList::new(Level::Lru),
+            link: Arrival::default(),
+            flag: Mutex::new(Level::Leaf, false),
+        };
         assert!(item.list.add_to(0, &item.link, || ()));
         Arc::new(item)
     }
@@ -52,11 +55,19 @@ mod arrivals {
     }
 
     fn check(item: &Item) {
-        assert_eq!(item.list.len(), usize::from(item.link.is_linked()), "a link tells where its item is");
-        assert!(item.link.is_linked() || !*item.flag.lock(), "an item that has to be listed is lost");
+        assert_eq!(
+            item.list.len(),
+            usize::from(item.link.is_linked()),
+            "a link tells where its item is"
+        );
+        assert!(
+            item.link.is_linked() || !*item.flag.lock(),
+            "an item that has to be listed is lost"
+        );
     }
 
-    /// The flag is set while the item is taken out since it was clear: it stays, or comes back, perhaps elsewhere.
+    /// The flag is set while the item is taken out since it was clear: it stays, or comes back,
+    /// perhaps elsewhere.
     #[test]
     fn add_against_remove() {
         model(|| {
@@ -155,11 +166,15 @@ mod lockref {
             });
             put(&object);
             getter.join().unwrap();
-            assert!(object.refs.count() < 0 && !object.live.load(Ordering::Relaxed), "nobody tore it down");
+            assert!(
+                object.refs.count() < 0 && !object.live.load(Ordering::Relaxed),
+                "nobody tore it down"
+            );
         });
     }
 
-    /// Two references go at once: exactly one finds itself the last, whoever holds the lock in between.
+    /// Two references go at once: exactly one finds itself the last, whoever holds the lock in
+    /// between.
     #[test]
     fn two_puts() {
         model(|| {
@@ -213,7 +228,8 @@ mod lockref {
         });
     }
 
-    /// Put without the lock, against a holder: it is told to take the lock, or the holder sees the smaller count.
+    /// Put without the lock, against a holder: it is told to take the lock, or the holder sees the
+    /// smaller count.
     #[test]
     fn put_return_against_a_holder() {
         model(|| {
@@ -305,7 +321,8 @@ mod table {
         }
     }
 
-    /// A lookup against a removal and the key's next life: it finds one of the lives, which is not given back meanwhile.
+    /// A lookup against a removal and the key's next life: it finds one of the lives, which is not
+    /// given back meanwhile.
     #[test]
     fn lookup_against_removal_and_reuse() {
         model(|| {
@@ -317,7 +334,11 @@ mod table {
             let reader = thread::spawn(move || {
                 let pinned = pin();
                 if let Some(found) = other.find(&pinned, 1, |i| i.key == 1) {
-                    assert_eq!(flags.load(Ordering::Relaxed) & (1 << found.life), 0, "given back while looked at");
+                    assert_eq!(
+                        flags.load(Ordering::Relaxed) & (1 << found.life),
+                        0,
+                        "given back while looked at"
+                    );
                 }
             });
             {
@@ -331,7 +352,8 @@ mod table {
         });
     }
 
-    /// A lookup while the table grows: what is in it all the time is found, whatever chain the reader ends up on.
+    /// A lookup while the table grows: what is in it all the time is found, whatever chain the
+    /// reader ends up on.
     #[test]
     fn lookup_against_growth() {
         model(|| {
@@ -342,7 +364,10 @@ mod table {
             let other = table.clone();
             let reader = thread::spawn(move || {
                 let pinned = pin();
-                assert!(other.find(&pinned, 2, |i| i.key == 2).is_some(), "it was there all the time");
+                assert!(
+                    other.find(&pinned, 2, |i| i.key == 2).is_some(),
+                    "it was there all the time"
+                );
             });
             // One bucket holds one: the second makes it two.
             table.lock(1).insert(item(1, &gone));
@@ -350,14 +375,19 @@ mod table {
         });
     }
 
-    /// Looking up an object's parent, which another thread replaces and lets go: the reference is of what was the parent
-    /// at a moment after it was taken, since the pointer is looked at again; and the parent is not dead.
+    /// Looking up an object's parent, which another thread replaces and lets go: the reference is
+    /// of what was the parent at a moment after it was taken, since the pointer is looked at again;
+    /// and the parent is not dead.
     #[test]
     fn parent_lookup_against_a_move() {
         model(|| {
             let parents = Arc::new(Cache::new(Level::Leaf, 1));
-            let held =
-                |key: u32| parents.lock(key).insert(key, Parent(Arc::new((AtomicBool::new(true), Lockref::new(0))))).0;
+            let held = |key: u32| {
+                parents
+                    .lock(key)
+                    .insert(key, Parent(Arc::new((AtomicBool::new(true), Lockref::new(0)))))
+                    .0
+            };
             let (first, second) = (held(1), held(2));
             let parent = Arc::new(AtomicU32::new(1));
             let (cache, at) = (parents.clone(), parent.clone());
@@ -365,8 +395,8 @@ mod table {
                 for _ in 0..2 {
                     let pinned = pin();
                     let seen = at.load(Ordering::Acquire);
-                    // The epoch is pinned over the taking of the reference, which a dead parent refuses; then the pointer
-                    // is looked at again.
+                    // The epoch is pinned over the taking of the reference, which a dead parent
+                    // refuses; then the pointer is looked at again.
                     let Some(found) = cache.get_pinned(&pinned, seen) else { continue };
                     if at.load(Ordering::Acquire) == seen {
                         assert!(found.0.0.load(Ordering::Relaxed), "the parent is gone");
@@ -396,7 +426,10 @@ mod cache {
 
     struct Memory(loom::cell::UnsafeCell<bool>, Lockref);
 
-    #[expect(unsafe_code, reason = "the checker watches the cell: who may touch it is what the model asks")]
+    #[expect(
+        unsafe_code,
+        reason = "the checker watches the cell: who may touch it is what the model asks"
+    )]
     // SAFETY: it is written only when it is dropped.
     unsafe impl Sync for Memory {}
 
@@ -443,7 +476,11 @@ mod cache {
             let evicted = cache.shrink(2, |_| Verdict::Evict);
             reader.join().unwrap();
             match evicted.is_empty() {
-                true => assert_eq!((cache.len(), cache.unused()), (1, 1), "who is not in use is on the lists"),
+                true => assert_eq!(
+                    (cache.len(), cache.unused()),
+                    (1, 1),
+                    "who is not in use is on the lists"
+                ),
                 false => assert_eq!((cache.len(), cache.unused()), (0, 0)),
             }
             drop(evicted);
@@ -470,7 +507,8 @@ mod cache {
         });
     }
 
-    /// The last reference goes while a walk takes what is in use off the lists: in the end it is on them.
+    /// The last reference goes while a walk takes what is in use off the lists: in the end it is on
+    /// them.
     #[test]
     fn last_reference_against_a_walk() {
         model(|| {
@@ -479,14 +517,16 @@ mod cache {
             drop(cache.lock(1).insert(1, value));
             let held = cache.get(1).unwrap();
             let other = cache.clone();
-            let walker = thread::spawn(move || assert!(other.shrink(2, |_| Verdict::Keep).is_empty()));
+            let walker =
+                thread::spawn(move || assert!(other.shrink(2, |_| Verdict::Keep).is_empty()));
             drop(held);
             walker.join().unwrap();
             assert_eq!((cache.len(), cache.unused()), (1, 1));
         });
     }
 
-    /// Another object takes the number while the last reference to the first goes: each value is dropped once.
+    /// Another object takes the number while the last reference to the first goes: each value is
+    /// dropped once.
     #[test]
     fn last_reference_against_displacement() {
         model(|| {
@@ -508,7 +548,8 @@ mod cache {
         });
     }
 
-    /// An object enters the table while a lookup comes: it is found whole or not at all, and in the end it is on the lists.
+    /// An object enters the table while a lookup comes: it is found whole or not at all, and in the
+    /// end it is on the lists.
     #[test]
     fn entering_against_a_lookup() {
         model(|| {
@@ -529,7 +570,8 @@ mod cache {
         });
     }
 
-    /// An object enters the table while another reference goes: whichever is the last one leaves it to the table.
+    /// An object enters the table while another reference goes: whichever is the last one leaves it
+    /// to the table.
     #[test]
     fn entering_against_a_last_reference() {
         model(|| {
@@ -585,7 +627,8 @@ mod cache {
 mod list_lru {
     use super::*;
 
-    /// Adding and deleting look before they lock. The item is on the list or not, and the list agrees with the item.
+    /// Adding and deleting look before they lock. The item is on the list or not, and the list
+    /// agrees with the item.
     #[test]
     fn add_against_del() {
         model(|| {

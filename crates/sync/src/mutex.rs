@@ -38,8 +38,8 @@ impl<T: ?Sized> Mutex<T> {
         self.lock_in(Order::Inward)
     }
 
-    /// As [`Mutex::lock`], with a lock of the same level already held; the caller argues why the order among the two
-    /// is everywhere the same.
+    /// As [`Mutex::lock`], with a lock of the same level already held; the caller argues why the
+    /// order among the two is everywhere the same.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
@@ -49,7 +49,8 @@ impl<T: ?Sized> Mutex<T> {
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     fn lock_in(&self, order: Order) -> MutexGuard<'_, T> {
-        let (inner, held) = self.tag.take(order, self.place(), || self.inner.try_lock(), || self.inner.lock());
+        let (inner, held) =
+            self.tag.take(order, self.place(), || self.inner.try_lock(), || self.inner.lock());
         MutexGuard { inner, held }
     }
 
@@ -78,7 +79,8 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-/// Locks two mutexes of one level in the order of their keys and gives the guards in the order of the arguments.
+/// Locks two mutexes of one level in the order of their keys and gives the guards in the order of
+/// the arguments.
 ///
 /// The keys must differ and order the locks the same way everywhere.
 pub fn lock_two<'a, K: Ord + fmt::Debug, T: ?Sized, U: ?Sized>(

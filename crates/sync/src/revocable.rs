@@ -1,13 +1,13 @@
 //! A value that many threads use at once, and that can be taken away from all of them.
 //!
-//! Each shard has a copy of the value under a lock of its own. A use holds its shard's lock for reading, so threads of
-//! different shards write no common line. [`Revocable::revoke`] takes each shard's lock for writing: it waits for the uses that
-//! run, and each later use finds nothing.
+//! Each shard has a copy of the value under a lock of its own. A use holds its shard's lock for
+//! reading, so threads of different shards write no common line. [`Revocable::revoke`] takes each
+//! shard's lock for writing: it waits for the uses that run, and each later use finds nothing.
 //!
 //! # Locking
-//! The locks have no level: a use takes nothing of this type inside of itself, and waits for nothing but the value's own work.
-//! [`Revocable::revoke`] and [`Revocable::settle`] hold one shard's lock at a time and take nothing inside of it. A use must
-//! not call them.
+//! The locks have no level: a use takes nothing of this type inside of itself, and waits for
+//! nothing but the value's own work. [`Revocable::revoke`] and [`Revocable::settle`] hold one
+//! shard's lock at a time and take nothing inside of it. A use must not call them.
 
 use crate::Sharded;
 use parking_lot::RwLock;
@@ -28,13 +28,14 @@ impl<T: Clone> Revocable<T> {
         self.shards.local().read().as_ref().map(use_it)
     }
 
-    /// Waits until each use that began before this call has ended. A use that begins afterwards sees all that the caller wrote
-    /// before.
+    /// Waits until each use that began before this call has ended. A use that begins afterwards
+    /// sees all that the caller wrote before.
     pub fn settle(&self) {
         self.shards.iter().for_each(|shard| drop(shard.write()));
     }
 
-    /// Takes the value away, after the uses that run have ended. Returns the last copy; `None` if it was revoked before.
+    /// Takes the value away, after the uses that run have ended. Returns the last copy; `None` if
+    /// it was revoked before.
     pub fn revoke(&self) -> Option<T> {
         let mut last = None;
         for shard in self.shards.iter() {
@@ -65,7 +66,8 @@ mod tests {
     #[test]
     fn a_revocation_waits_for_uses_that_run() {
         let place = Revocable::new(());
-        let (running, ended, begun) = (AtomicUsize::new(0), AtomicBool::new(false), Barrier::new(4));
+        let (running, ended, begun) =
+            (AtomicUsize::new(0), AtomicBool::new(false), Barrier::new(4));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {

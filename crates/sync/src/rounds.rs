@@ -1,23 +1,25 @@
 //! Work that many ask for and one does for all.
 //!
-//! Who asks needs a round that begins after the question. If none is running, he begins one; if one is, it may have
-//! begun too early for him, so he waits for the next, which serves all who came meanwhile. However many ask, each waits
-//! for two rounds at most, and for what follows.
+//! Who asks needs a round that begins after the question. If none is running, he begins one; if one
+//! is, it may have begun too early for him, so he waits for the next, which serves all who came
+//! meanwhile. However many ask, each waits for two rounds at most, and for what follows.
 //!
 //! # A crowd
-//! Many who were served together mostly ask again, and had best be served together again: so after a round of many, the next
-//! begins when as many have come as were there before, or half as long after it as it took, at most [`PATIENCE`].
+//! Many who were served together mostly ask again, and had best be served together again: so after
+//! a round of many, the next begins when as many have come as were there before, or half as long
+//! after it as it took, at most [`PATIENCE`].
 //!
 //! # Invariants
 //! - One round works at a time.
 //! - `next` is a round that has not begun. Who shares a round took it from `next` after he came.
-//! - The first who has to wait for `next` is its heir: he begins it unless somebody else has. Nobody waits for a round without an heir that
-//!   has not begun. When no round runs, the heir does not sleep beyond `until`.
+//! - The first who has to wait for `next` is its heir: he begins it unless somebody else has.
+//!   Nobody waits for a round without an heir that has not begun. When no round runs, the heir does
+//!   not sleep beyond `until`.
 //!
 //! # Waking
-//! Those who share a round sleep on its result and need no lock when it is there: all can run at once. Where each needs a lock that
-//! wakes the next one, a hundred of them take a hundred switches, one after the other, and whoever else wants the processors
-//! comes in between.
+//! Those who share a round sleep on its result and need no lock when it is there: all can run at
+//! once. Where each needs a lock that wakes the next one, a hundred of them take a hundred
+//! switches, one after the other, and whoever else wants the processors comes in between.
 
 use crate::thread::{self, Thread};
 use crate::{Arc, Level, Mutex, OnceLock};
@@ -103,7 +105,8 @@ impl<R: Clone> Rounds<R> {
     /// No round has begun. The lock is of `level`; it is not held while the work is done.
     pub fn new(level: Level) -> Self {
         let (next, until) = (Arc::default(), Instant::now());
-        let state = State { running: false, heir: None, next, came: 0, serves: 0, expected: 0, until };
+        let state =
+            State { running: false, heir: None, next, came: 0, serves: 0, expected: 0, until };
         Rounds { state: Mutex::new(level, state) }
     }
 
@@ -237,7 +240,11 @@ mod tests {
             });
             threads.into_iter().map(|thread| thread.join().is_ok()).collect()
         });
-        assert_eq!(outcomes.iter().filter(|done| **done).count(), 7, "all but the one who panicked");
+        assert_eq!(
+            outcomes.iter().filter(|done| **done).count(),
+            7,
+            "all but the one who panicked"
+        );
         assert!(begun.load(SeqCst) > 1);
     }
 

@@ -1,4 +1,5 @@
-//! Reader-writer locks with a level: one that lies inside its object, and one whose guards own their lock.
+//! Reader-writer locks with a level: one that lies inside its object, and one whose guards own
+//! their lock.
 
 use crate::Arc;
 use crate::levels::{Held, Level, Order, Tag};
@@ -6,8 +7,8 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use parking_lot::RawRwLock;
 
-/// A lock that many may hold for reading or one for writing. A waiting writer keeps new readers out, so a thread must
-/// not take it for reading twice. It is not poisoned by panics.
+/// A lock that many may hold for reading or one for writing. A waiting writer keeps new readers
+/// out, so a thread must not take it for reading twice. It is not poisoned by panics.
 pub struct RwLock<T: ?Sized> {
     tag: Tag,
     inner: parking_lot::RwLock<T>,
@@ -45,7 +46,12 @@ impl<T: ?Sized> RwLock<T> {
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let (inner, held) = self.tag.take(Order::Inward, self.place(), || self.inner.try_read(), || self.inner.read());
+        let (inner, held) = self.tag.take(
+            Order::Inward,
+            self.place(),
+            || self.inner.try_read(),
+            || self.inner.read(),
+        );
         RwLockReadGuard { inner, _held: held }
     }
 
@@ -53,27 +59,40 @@ impl<T: ?Sized> RwLock<T> {
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let (inner, held) =
-            self.tag.take(Order::Inward, self.place(), || self.inner.try_write(), || self.inner.write());
+        let (inner, held) = self.tag.take(
+            Order::Inward,
+            self.place(),
+            || self.inner.try_write(),
+            || self.inner.write(),
+        );
         RwLockWriteGuard { inner, held }
     }
 
-    /// As [`RwLock::read`], with a lock of the same level already held; the caller argues why the order among the two
-    /// is everywhere the same.
+    /// As [`RwLock::read`], with a lock of the same level already held; the caller argues why the
+    /// order among the two is everywhere the same.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn read_nested(&self) -> RwLockReadGuard<'_, T> {
-        let (inner, held) = self.tag.take(Order::Nested, self.place(), || self.inner.try_read(), || self.inner.read());
+        let (inner, held) = self.tag.take(
+            Order::Nested,
+            self.place(),
+            || self.inner.try_read(),
+            || self.inner.read(),
+        );
         RwLockReadGuard { inner, _held: held }
     }
 
-    /// As [`RwLock::write`], with a lock of the same level already held; the caller argues why the order among the
-    /// two is everywhere the same.
+    /// As [`RwLock::write`], with a lock of the same level already held; the caller argues why the
+    /// order among the two is everywhere the same.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn write_nested(&self) -> RwLockWriteGuard<'_, T> {
-        let (inner, held) =
-            self.tag.take(Order::Nested, self.place(), || self.inner.try_write(), || self.inner.write());
+        let (inner, held) = self.tag.take(
+            Order::Nested,
+            self.place(),
+            || self.inner.try_write(),
+            || self.inner.write(),
+        );
         RwLockWriteGuard { inner, held }
     }
 
@@ -113,7 +132,8 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     }
 }
 
-/// Locks two for writing, in the order of their keys, and gives the guards in the order of the arguments.
+/// Locks two for writing, in the order of their keys, and gives the guards in the order of the
+/// arguments.
 ///
 /// The keys must differ and order the locks the same way everywhere.
 pub fn write_two<'a, K: Ord + fmt::Debug, T: ?Sized, U: ?Sized>(
@@ -130,8 +150,8 @@ pub fn write_two<'a, K: Ord + fmt::Debug, T: ?Sized, U: ?Sized>(
     }
 }
 
-/// A reader-writer lock that is shared by its handles, and whose guards may outlive the object that a handle lies in,
-/// as an inode's lock does.
+/// A reader-writer lock that is shared by its handles, and whose guards may outlive the object that
+/// a handle lies in, as an inode's lock does.
 pub struct ArcRwLock<T> {
     tag: Tag,
     inner: Arc<parking_lot::RwLock<T>>,
@@ -161,7 +181,12 @@ impl<T> ArcRwLock<T> {
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let (inner, held) = self.tag.take(Order::Inward, self.place(), || self.inner.try_read(), || self.inner.read());
+        let (inner, held) = self.tag.take(
+            Order::Inward,
+            self.place(),
+            || self.inner.try_read(),
+            || self.inner.read(),
+        );
         RwLockReadGuard { inner, _held: held }
     }
 
@@ -169,8 +194,12 @@ impl<T> ArcRwLock<T> {
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let (inner, held) =
-            self.tag.take(Order::Inward, self.place(), || self.inner.try_write(), || self.inner.write());
+        let (inner, held) = self.tag.take(
+            Order::Inward,
+            self.place(),
+            || self.inner.try_write(),
+            || self.inner.write(),
+        );
         RwLockWriteGuard { inner, held }
     }
 
@@ -203,8 +232,9 @@ impl<T> ArcRwLock<T> {
         self.write_arc_in(Order::Inward)
     }
 
-    /// As [`ArcRwLock::write_arc`], with a lock of the same level already held; the caller argues why the order among
-    /// the two is everywhere the same (a child below its locked parent, for example).
+    /// As [`ArcRwLock::write_arc`], with a lock of the same level already held; the caller argues
+    /// why the order among the two is everywhere the same (a child below its locked parent, for
+    /// example).
     #[cfg_attr(feature = "contention", track_caller)]
     pub fn write_arc_nested(&self) -> ArcWriteGuard<T> {
         self.write_arc_in(Order::Nested)
@@ -267,7 +297,8 @@ pub fn write_two_arc<K: Ord + fmt::Debug, T, U>(
     }
 }
 
-/// Locks any number for writing, each key once, in the order of the keys, which is also the order of the result.
+/// Locks any number for writing, each key once, in the order of the keys, which is also the order
+/// of the result.
 pub fn write_all_arc<'a, K: Ord, T: 'a>(
     locks: impl IntoIterator<Item = (K, &'a ArcRwLock<T>)>,
 ) -> Vec<(K, ArcWriteGuard<T>)> {
@@ -392,7 +423,10 @@ mod tests {
     fn many_are_sorted_and_taken_once() {
         let locks: Vec<_> = (0..3).map(|n| ArcRwLock::new(Level::Directory, n)).collect();
         let guards = write_all_arc([2, 0, 2, 1].map(|n: usize| (n, &locks[n])));
-        assert_eq!(guards.iter().map(|(key, guard)| (*key, **guard)).collect::<Vec<_>>(), [(0, 0), (1, 1), (2, 2)]);
+        assert_eq!(
+            guards.iter().map(|(key, guard)| (*key, **guard)).collect::<Vec<_>>(),
+            [(0, 0), (1, 1), (2, 2)]
+        );
     }
 
     #[cfg(debug_assertions)]
@@ -400,6 +434,8 @@ mod tests {
     fn a_second_read_by_one_thread_is_refused() {
         let lock = RwLock::new(Level::Map, ());
         let _reader = lock.read();
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lock.read()))).is_err());
+        assert!(
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lock.read()))).is_err()
+        );
     }
 }

@@ -5,9 +5,10 @@
 //! - A reader that copied between two looks at the same even version copied what one writer wrote.
 //!
 //! # Memory order
-//! A writer makes the version odd before it stores a word (a release fence between), and even again with release. A
-//! reader that saw any of the new words sees the version changed at its second look: its acquire fence, after the
-//! words, pairs with the writer's fence. A reader that starts with the even version sees all words before it.
+//! A writer makes the version odd before it stores a word (a release fence between), and even again
+//! with release. A reader that saw any of the new words sees the version changed at its second
+//! look: its acquire fence, after the words, pairs with the writer's fence. A reader that starts
+//! with the even version sees all words before it.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -42,8 +43,8 @@ impl<const N: usize> SeqCell<N> {
         None
     }
 
-    /// The first word alone, as some writer left it. Acquire: who sees what a writer stored sees what that one did before, by the
-    /// fence before its stores.
+    /// The first word alone, as some writer left it. Acquire: who sees what a writer stored sees
+    /// what that one did before, by the fence before its stores.
     #[inline]
     pub fn first(&self) -> u64 {
         self.words.first().map_or(0, |word| word.load(Ordering::Acquire))
@@ -51,7 +52,8 @@ impl<const N: usize> SeqCell<N> {
 
     /// Writes what differs. The caller holds the lock that all writers take.
     pub fn write(&self, words: [u64; N]) {
-        let same = self.words.iter().zip(&words).all(|(old, new)| old.load(Ordering::Relaxed) == *new);
+        let same =
+            self.words.iter().zip(&words).all(|(old, new)| old.load(Ordering::Relaxed) == *new);
         if same {
             return;
         }

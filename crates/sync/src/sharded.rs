@@ -1,7 +1,7 @@
 //! One copy of a value for each processor, more or less.
 //!
-//! A thread is given a shard when it first asks for one and keeps it. Threads come to shards in turn, so that as many
-//! threads as there are processors share none.
+//! A thread is given a shard when it first asks for one and keeps it. Threads come to shards in
+//! turn, so that as many threads as there are processors share none.
 
 use crate::{CachePadded, LazyLock};
 use core::fmt;

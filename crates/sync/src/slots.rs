@@ -1,17 +1,20 @@
 //! A fixed number of slots that threads fill and empty without a lock.
 //!
 //! # Invariants
-//! 1. `free` is at most the number of empty slots, at every instant: reserving lowers it before a slot is filled, releasing
-//!    empties the slot before raising it. So a reservation is the promise of an empty slot.
+//! 1. `free` is at most the number of empty slots, at every instant: reserving lowers it before a
+//!    slot is filled, releasing empties the slot before raising it. So a reservation is the promise
+//!    of an empty slot.
 //! 2. A slot that is not empty belongs to who filled it, and nobody else empties it.
 //! 3. Whoever has lowered `free` sees the slots that earlier releases emptied.
 //!
 //! # Memory order
-//! A release raises `free` after emptying its slot (at least Release), a reservation that reads the raised value acquires
-//! it: 3 follows, and with it that the search for the promised slot can fail only while others take and give slots faster
-//! than it walks. It is bounded for that reason, and because what a slot holds may come from a damaged medium. Filling is
-//! a compare-and-swap, since several reservations may meet at one slot. Emptying a slot, raising `free` and looking at either
-//! again acquire and release, as [`Hints`] want it: those over the slots, and those that a user has over many [`Slots`].
+//! A release raises `free` after emptying its slot (at least Release), a reservation that reads the
+//! raised value acquires it: 3 follows, and with it that the search for the promised slot can fail
+//! only while others take and give slots faster than it walks. It is bounded for that reason, and
+//! because what a slot holds may come from a damaged medium. Filling is a compare-and-swap, since
+//! several reservations may meet at one slot. Emptying a slot, raising `free` and looking at either
+//! again acquire and release, as [`Hints`] want it: those over the slots, and those that a user has
+//! over many [`Slots`].
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::{CachePadded, Hints};
@@ -35,7 +38,11 @@ impl Slots {
         let free = numbers.iter().filter(|number| **number == 0).count();
         let hints = Hints::new(numbers.len(), |slot| numbers.get(slot) == Some(&0));
         let slots = numbers.into_iter().map(AtomicU32::new).collect();
-        Slots { free: CachePadded::new(AtomicU32::new(u32::try_from(free).unwrap_or(u32::MAX))), hints, slots }
+        Slots {
+            free: CachePadded::new(AtomicU32::new(u32::try_from(free).unwrap_or(u32::MAX))),
+            hints,
+            slots,
+        }
     }
 
     /// The number of slots.
@@ -74,8 +81,9 @@ impl Slots {
         self.free.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Fills an empty slot, one having been reserved, with a number other than 0; looks from `start` on first. `None` if
-    /// others were always faster: the reservation is the caller's to give back.
+    /// Fills an empty slot, one having been reserved, with a number other than 0; looks from
+    /// `start` on first. `None` if others were always faster: the reservation is the caller's to
+    /// give back.
     #[inline]
     pub fn claim(&self, start: usize, number: u32) -> Option<usize> {
         self.claim_by_hint(start, number).or_else(|| self.walk(start, number))
@@ -95,7 +103,9 @@ impl Slots {
     fn walk(&self, start: usize, number: u32) -> Option<usize> {
         let count = self.slots.len();
         let start = start.checked_rem(count)?;
-        (start..start + count * WALKS).map(|step| step % count).find(|slot| self.fill(*slot, number))
+        (start..start + count * WALKS)
+            .map(|step| step % count)
+            .find(|slot| self.fill(*slot, number))
     }
 
     fn fill(&self, slot: usize, number: u32) -> bool {
@@ -104,7 +114,8 @@ impl Slots {
             && slot.compare_exchange(0, number, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Empties a slot that the caller filled. Nothing happens to an empty one. True if no slot could be reserved before.
+    /// Empties a slot that the caller filled. Nothing happens to an empty one. True if no slot
+    /// could be reserved before.
     #[inline]
     pub fn release(&self, slot: usize) -> bool {
         let Some(place) = self.slots.get(slot) else { return false };
@@ -121,7 +132,8 @@ impl Slots {
         self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
-    /// What all slots hold, in order. Of slots that change meanwhile it may be the old or the new number.
+    /// What all slots hold, in order. Of slots that change meanwhile it may be the old or the new
+    /// number.
     pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().map(|slot| slot.load(Ordering::Acquire))
     }

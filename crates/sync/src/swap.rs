@@ -7,7 +7,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Swap<T>(ArcSwapOption<T>);
 
-/// Keeps a value alive while it is read. Not to be kept for long: a thread has a few cheap ones only.
+/// Keeps a value alive while it is read. Not to be kept for long: a thread has a few cheap ones
+/// only.
 pub struct SwapRead<T>(Guard<Option<Arc<T>>>);
 
 impl<T> Default for Swap<T> {

@@ -1,4 +1,5 @@
-//! Judges images as a test judges those that it leaves, for scripts: `judge IMAGE…` prints what is wrong with them.
+//! Judges images as a test judges those that it leaves, for scripts: `judge IMAGE…` prints what is
+//! wrong with them.
 
 use extant_testkit::judge::judge;
 use std::path::Path;

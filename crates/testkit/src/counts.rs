@@ -1,5 +1,6 @@
-//! What the programs of e2fsprogs count of one image. Each goes its own way: `e2fsck` counts what it reached, `dumpe2fs` and `debugfs`
-//! print what superblock, descriptors and bitmaps say, `e2freefrag` looks for runs of free blocks. All come to the same.
+//! What the programs of e2fsprogs count of one image. Each goes its own way: `e2fsck` counts what
+//! it reached, `dumpe2fs` and `debugfs` print what superblock, descriptors and bitmaps say,
+//! `e2freefrag` looks for runs of free blocks. All come to the same.
 
 use crate::dumpe2fs::Dump;
 use crate::e2fsck::Summary;
@@ -45,7 +46,8 @@ fn parse_runs(text: &str) -> FreeRuns {
     }
 }
 
-/// Where the programs contradict each other about an image that `e2fsck` found clean, `said` being its summary: nowhere, of a good one.
+/// Where the programs contradict each other about an image that `e2fsck` found clean, `said` being
+/// its summary: nowhere, of a good one.
 #[track_caller]
 pub fn contradictions(image: &Path, said: Summary) -> Vec<String> {
     let dump = dumpe2fs::dump(image);
@@ -66,11 +68,19 @@ pub fn contradictions(image: &Path, said: Summary) -> Vec<String> {
         of_groups(|group| group.free_blocks) * ratio(&dump),
         free_blocks,
     );
-    compare("free inodes of groups and of the superblock", of_groups(|group| group.free_inodes), free_inodes);
+    compare(
+        "free inodes of groups and of the superblock",
+        of_groups(|group| group.free_inodes),
+        free_inodes,
+    );
     let shown = dumpe2fs::parse(&debugfs::read(image, "show_super_stats -h"));
     compare("free blocks, debugfs and dumpe2fs", shown.number("Free blocks"), free_blocks);
     compare("free inodes, debugfs and dumpe2fs", shown.number("Free inodes"), free_inodes);
-    compare("directories, debugfs and dumpe2fs", shown.number("Directories"), of_groups(|group| group.directories));
+    compare(
+        "directories, debugfs and dumpe2fs",
+        shown.number("Directories"),
+        of_groups(|group| group.directories),
+    );
     // Of clusters `e2freefrag` finds no runs at all.
     if ratio(&dump) == 1 {
         let runs = free_runs(image);
@@ -94,7 +104,8 @@ fn ratio(dump: &Dump) -> u64 {
     cluster.map_or(1, |bytes| bytes / dump.number("Block size"))
 }
 
-/// How many runs the bitmaps have, those that go on in the next group taken as one, and the blocks of the longest.
+/// How many runs the bitmaps have, those that go on in the next group taken as one, and the blocks
+/// of the longest.
 fn runs_of(dump: &Dump) -> (u64, u64) {
     let (mut count, mut longest) = (0, 0);
     let mut last: Option<(u64, u64)> = None;
@@ -127,7 +138,8 @@ mod tests {
     #[test]
     fn runs_go_on_in_the_next_group() {
         let group = |free: &[(u64, u64)]| Group { free: free.to_vec(), ..Group::default() };
-        let groups = vec![group(&[(3, 3), (7, 10)]), group(&[]), group(&[(11, 20)]), group(&[(22, 22)])];
+        let groups =
+            vec![group(&[(3, 3), (7, 10)]), group(&[]), group(&[(11, 20)]), group(&[(22, 22)])];
         assert_eq!(runs_of(&Dump { groups, ..Dump::default() }), (3, 14));
     }
 }

@@ -29,8 +29,11 @@ fn debugfs(image: &Path, args: &[&str]) -> Vec<u8> {
     let mut all: Vec<_> = args.iter().map(Into::into).collect();
     all.push(arg(image));
     let printed = run("debugfs", &all);
-    let errors: Vec<&str> =
-        std::str::from_utf8(&printed.stderr).unwrap_or("?").lines().filter(|l| !l.starts_with("debugfs 1.")).collect();
+    let errors: Vec<&str> = std::str::from_utf8(&printed.stderr)
+        .unwrap_or("?")
+        .lines()
+        .filter(|l| !l.starts_with("debugfs 1."))
+        .collect();
     assert!(printed.code == 0 && errors.is_empty(), "{printed}");
     printed.stdout
 }
@@ -58,7 +61,8 @@ pub struct Stat {
     pub links: u32,
     /// Blocks of 512 bytes.
     pub blocks: u64,
-    /// Times in seconds with the raw extra word: atime, ctime, mtime, crtime (0 where the inode has none).
+    /// Times in seconds with the raw extra word: atime, ctime, mtime, crtime (0 where the inode has
+    /// none).
     pub times: [(u32, u32); 4],
     /// The mapping after `EXTENTS:` or `BLOCKS:`, in one line, or empty.
     pub mapping: String,
@@ -77,13 +81,21 @@ fn parse_stat(text: &str) -> Stat {
     let number = |key: &str| value(text, key).and_then(|v| v.parse().ok()).unwrap_or(0u64);
     Stat {
         ino: number("Inode:") as u32,
-        kind: text.split_once("Type: ").and_then(|(_, r)| r.split_once("  ")).map_or("", |(k, _)| k).trim().to_owned(),
+        kind: text
+            .split_once("Type: ")
+            .and_then(|(_, r)| r.split_once("  "))
+            .map_or("", |(k, _)| k)
+            .trim()
+            .to_owned(),
         mode: value(text, "Mode:").and_then(|v| u32::from_str_radix(v, 8).ok()).unwrap_or(0),
         flags: hex(value(text, "Flags:")),
         generation: number("Generation:") as u32,
         uid: number("User:") as u32,
         gid: number("Group:") as u32,
-        size: text.rsplit_once(" Size: ").filter(|_| text.contains("User:")).map_or(0, |_| size(text)),
+        size: text
+            .rsplit_once(" Size: ")
+            .filter(|_| text.contains("User:"))
+            .map_or(0, |_| size(text)),
         links: number("Links:") as u32,
         blocks: number("Blockcount:"),
         times: ["atime:", "ctime:", "mtime:", "crtime:"].map(|key| time(text, key)),
@@ -116,8 +128,16 @@ fn time(text: &str, key: &str) -> (u32, u32) {
 }
 
 fn mapping(text: &str) -> String {
-    let body = text.split_once("EXTENTS:").or_else(|| text.split_once("BLOCKS:")).map_or("", |(_, rest)| rest);
-    body.lines().take_while(|line| !line.starts_with("TOTAL")).collect::<Vec<_>>().join(" ").trim().to_owned()
+    let body = text
+        .split_once("EXTENTS:")
+        .or_else(|| text.split_once("BLOCKS:"))
+        .map_or("", |(_, rest)| rest);
+    body.lines()
+        .take_while(|line| !line.starts_with("TOTAL"))
+        .collect::<Vec<_>>()
+        .join(" ")
+        .trim()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -137,9 +157,15 @@ mod tests {
     #[test]
     fn stat_is_parsed() {
         let stat = parse_stat(TEXT);
-        assert_eq!((stat.ino, stat.kind.as_str(), stat.mode, stat.flags), (12, "regular", 0o640, 0x80000));
+        assert_eq!(
+            (stat.ino, stat.kind.as_str(), stat.mode, stat.flags),
+            (12, "regular", 0o640, 0x80000)
+        );
         assert_eq!((stat.uid, stat.gid, stat.size, stat.links, stat.blocks), (5, 6, 32768, 1, 64));
         assert_eq!((stat.generation, stat.mapping.as_str()), (77, "(0-31):4385-4416"));
-        assert_eq!(stat.times, [(0x6b01_292e, 0), (0x6b01_292f, 4), (0x6b01_292d, 0), (0x6b01_292c, 0)]);
+        assert_eq!(
+            stat.times,
+            [(0x6b01_292e, 0), (0x6b01_292f, 4), (0x6b01_292d, 0), (0x6b01_292c, 0)]
+        );
     }
 }

@@ -48,7 +48,9 @@ impl Dump {
     /// The value of a line such as `"Block count"`.
     #[track_caller]
     pub fn value(&self, name: &str) -> &str {
-        self.values.get(name).unwrap_or_else(|| panic!("dumpe2fs prints no `{name}`: {:?}", self.values))
+        self.values
+            .get(name)
+            .unwrap_or_else(|| panic!("dumpe2fs prints no `{name}`: {:?}", self.values))
     }
 
     /// A line's first word as a number.
@@ -105,7 +107,9 @@ fn detail(group: &mut Group, line: &str) {
     if let Some(at) = after(line, "superblock at ") {
         group.superblock = leading_number(at);
     }
-    if let Some(at) = after(line, "Group descriptors at ").or_else(|| after(line, "Group descriptor at ")) {
+    if let Some(at) =
+        after(line, "Group descriptors at ").or_else(|| after(line, "Group descriptor at "))
+    {
         group.descriptors = range(at);
     }
     if let Some(at) = after(line, "Reserved GDT blocks at ") {
@@ -181,7 +185,10 @@ mod tests {
             (group.superblock, group.descriptors, group.reserved),
             (Some(8193), Some((8194, 8195)), Some((8196, 8450)))
         );
-        assert_eq!((group.block_bitmap, group.inode_bitmap, group.inode_table), (260, 268, (787, 1298)));
+        assert_eq!(
+            (group.block_bitmap, group.inode_bitmap, group.inode_table),
+            (260, 268, (787, 1298))
+        );
         assert_eq!(
             (group.free_blocks, group.free_inodes, group.directories, group.unused_inodes),
             (7934, 2048, 1, 2047)

@@ -1,4 +1,5 @@
-//! `e2fsck` as the judge of an image. The verdict is read from its text: the exit status alone is no proof.
+//! `e2fsck` as the judge of an image. The verdict is read from its text: the exit status alone is
+//! no proof.
 
 use crate::tool::{Printed, arg, run_with_env};
 use crate::{counts, judge};
@@ -55,12 +56,13 @@ pub struct Summary {
     pub blocks: u64,
 }
 
-/// Of so many images that [`check`] sees, one is looked at by the other programs, too, and of so many one is judged by all, the kernel's
-/// mount among them: states of campaigns are many.
+/// Of so many images that [`check`] sees, one is looked at by the other programs, too, and of so
+/// many one is judged by all, the kernel's mount among them: states of campaigns are many.
 const SAMPLE: (usize, usize) = (4, 50);
 
-/// Runs `e2fsck -fn`, which changes nothing. An image that needs its journal replayed is not clean. The first image of a process, and
-/// some later ones, are judged as by [`judge`](crate::judge::judge()), more as by [`check_by_all`].
+/// Runs `e2fsck -fn`, which changes nothing. An image that needs its journal replayed is not clean.
+/// The first image of a process, and some later ones, are judged as by
+/// [`judge`](crate::judge::judge()), more as by [`check_by_all`].
 #[track_caller]
 pub fn check(image: &Path) -> Verdict {
     static SEEN: AtomicUsize = AtomicUsize::new(0);
@@ -72,8 +74,8 @@ pub fn check(image: &Path) -> Verdict {
     }
 }
 
-/// As [`check_with`]; of an image that is clean, what the other programs say is compared with it, and each contradiction is a complaint
-/// (see [`counts`](crate::counts)).
+/// As [`check_with`]; of an image that is clean, what the other programs say is compared with it,
+/// and each contradiction is a complaint (see [`counts`](crate::counts)).
 #[track_caller]
 pub fn check_by_all(image: &Path, args: &[&str]) -> Verdict {
     let printed = e2fsck(image, "-fn", args);
@@ -85,16 +87,18 @@ pub fn check_by_all(image: &Path, args: &[&str]) -> Verdict {
     }
 }
 
-/// As [`check`], with further arguments, for instance `["-E", "journal_only"]` or `["-b", "32768"]`.
+/// As [`check`], with further arguments, for instance `["-E", "journal_only"]` or `["-b",
+/// "32768"]`.
 pub fn check_with(image: &Path, args: &[&str]) -> Verdict {
     let printed = e2fsck(image, "-fn", args);
     verdict(&printed, |_| false)
 }
 
-/// Repairs with `e2fsck -fy` what a crash may leave (journal replay, orphans, global free counts, a stale
-/// `orphan_present`), and checks again with `-fn`.
+/// Repairs with `e2fsck -fy` what a crash may leave (journal replay, orphans, global free counts, a
+/// stale `orphan_present`), and checks again with `-fn`.
 ///
-/// The verdict has every line of the first run that is not one of these allowances, then every complaint of the second.
+/// The verdict has every line of the first run that is not one of these allowances, then every
+/// complaint of the second.
 pub fn recover(image: &Path) -> Verdict {
     let repair = e2fsck(image, "-fy", &["-E", "no_optimize_extents"]);
     let mut complaints = match verdict(&repair, allowed_after_crash) {
@@ -102,7 +106,8 @@ pub fn recover(image: &Path) -> Verdict {
         Verdict::Complaints(lines) => lines,
     };
     if let Verdict::Complaints(lines) = check(image) {
-        // Of a file that it has cut itself it keeps the tree, if that is not to be optimized, and then remarks on it.
+        // Of a file that it has cut itself it keeps the tree, if that is not to be optimized, and
+        // then remarks on it.
         let lines = lines.into_iter().filter(|line| !line.contains("could be shorter.  Optimize?"));
         complaints.extend(lines.map(|line| format!("after repair: {line}")));
     }
@@ -121,7 +126,8 @@ fn e2fsck(image: &Path, mode: &str, args: &[&str]) -> Printed {
     run_with_env("e2fsck", &all, &[("E2FSCK_TIME", &soon())])
 }
 
-/// The checker's idea of the time. It reads a coarse clock, for which a write of the same moment is in the future.
+/// The checker's idea of the time. It reads a coarse clock, for which a write of the same moment is
+/// in the future.
 fn soon() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() + 2).to_string()
@@ -135,7 +141,8 @@ const PASSES: [&str; 5] = [
     "Pass 5: Checking group summary information",
 ];
 
-/// Reads a report: clean if it consists of the five passes, the summary and lines that `allowed` accepts.
+/// Reads a report: clean if it consists of the five passes, the summary and lines that `allowed`
+/// accepts.
 fn verdict(printed: &Printed, allowed: fn(&str) -> bool) -> Verdict {
     let text = printed.text() + &printed.errors();
     let mut passes = PASSES.iter().peekable();
@@ -168,14 +175,18 @@ fn bad_exit(code: i32, repairs: bool) -> Option<String> {
 
 /// Leaves that are not full, as every file has that was written in no order, the kernel's too.
 fn is_advice(line: &str) -> bool {
-    line.starts_with("Inode ") && line.contains(" extent tree (at level ") && line.contains(") could be narrower.")
+    line.starts_with("Inode ")
+        && line.contains(" extent tree (at level ")
+        && line.contains(") could be narrower.")
 }
 
 /// `NAME: 11/65536 files (0.0% non-contiguous), 14360/262144 blocks`
 fn summary(line: &str) -> Option<Summary> {
     let words: Vec<&str> = line.rsplit_once(": ")?.1.split_whitespace().collect();
     match words.as_slice() {
-        [files, "files", percent, "non-contiguous),", blocks, "blocks"] if percent.starts_with('(') => {
+        [files, "files", percent, "non-contiguous),", blocks, "blocks"]
+            if percent.starts_with('(') =>
+        {
             let ((used_inodes, inodes), (used_blocks, blocks)) = (ratio(files)?, ratio(blocks)?);
             Some(Summary { used_inodes, inodes, used_blocks, blocks })
         }
@@ -190,8 +201,12 @@ fn ratio(word: &str) -> Option<(u64, u64)> {
 
 /// Lines that a repair after a crash may print, whoever wrote the image.
 fn allowed_after_crash(line: &str) -> bool {
-    const WHOLE: [&str; 4] =
-        ["Fix? yes", "Clear? yes", "Feature orphan_present is set but orphan file is clean.", "recovering journal"];
+    const WHOLE: [&str; 4] = [
+        "Fix? yes",
+        "Clear? yes",
+        "Feature orphan_present is set but orphan file is clean.",
+        "recovering journal",
+    ];
     const START: [&str; 6] = [
         "Clearing orphaned inode ",
         "Truncating orphaned inode ",
@@ -200,9 +215,13 @@ fn allowed_after_crash(line: &str) -> bool {
         "Setting free blocks count to ",
         "Setting free inodes count to ",
     ];
-    let replay = line.ends_with(": recovering journal") || line.ends_with(": ***** FILE SYSTEM WAS MODIFIED *****");
+    let replay = line.ends_with(": recovering journal")
+        || line.ends_with(": ***** FILE SYSTEM WAS MODIFIED *****");
     let orphan_block = line.starts_with("Orphan file (inode ") && line.ends_with(" is not clean.");
-    replay || orphan_block || WHOLE.contains(&line) || START.iter().any(|start| line.starts_with(start))
+    replay
+        || orphan_block
+        || WHOLE.contains(&line)
+        || START.iter().any(|start| line.starts_with(start))
 }
 
 #[cfg(test)]
@@ -229,8 +248,11 @@ mod tests {
 
     #[test]
     fn any_other_line_is_a_complaint() {
-        let text = passes().replace("Pass 2", "Deleted inode 15 has zero dtime.  Fix? no\n\nPass 2");
-        let Verdict::Complaints(lines) = verdict(&report(&text, 0), |_| false) else { panic!("clean") };
+        let text =
+            passes().replace("Pass 2", "Deleted inode 15 has zero dtime.  Fix? no\n\nPass 2");
+        let Verdict::Complaints(lines) = verdict(&report(&text, 0), |_| false) else {
+            panic!("clean")
+        };
         assert_eq!(lines, ["Deleted inode 15 has zero dtime.  Fix? no"]);
     }
 
@@ -251,7 +273,9 @@ mod tests {
     #[test]
     fn group_counts_are_never_allowed() {
         assert!(allowed_after_crash("Free blocks count wrong (55992, counted=55940)."));
-        assert!(!allowed_after_crash("Free blocks count wrong for group #0 (55992, counted=55940)."));
+        assert!(!allowed_after_crash(
+            "Free blocks count wrong for group #0 (55992, counted=55940)."
+        ));
         assert!(!allowed_after_crash("Block bitmap differences:  -8707"));
     }
 }

@@ -1,10 +1,11 @@
-//! Figures of long runs, in a file that each run adds to: what was tried, how often, since when. Reports are made from it, and a
-//! run finds there where the one before ended.
+//! Figures of long runs, in a file that each run adds to: what was tried, how often, since when.
+//! Reports are made from it, and a run finds there where the one before ended.
 //!
-//! A line has a campaign, a seed and the numbers of what was done for it, with tabs between them: `name=number`. Lines of a
-//! campaign with the same numbers' names are summed up, or of those whose name begins with `most` the largest is taken; the file is made
-//! shorter that way when it is opened. Lines behind the last one that counts failures stay apart, so that it can be told how much was
-//! tried since then.
+//! A line has a campaign, a seed and the numbers of what was done for it, with tabs between them:
+//! `name=number`. Lines of a campaign with the same numbers' names are summed up, or of those whose
+//! name begins with `most` the largest is taken; the file is made shorter that way when it is
+//! opened. Lines behind the last one that counts failures stay apart, so that it can be told how
+//! much was tried since then.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -32,12 +33,14 @@ impl Sums {
 
 impl std::fmt::Display for Sums {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let told: Vec<String> = self.numbers.iter().map(|(name, number)| format!("{number} {name}")).collect();
+        let told: Vec<String> =
+            self.numbers.iter().map(|(name, number)| format!("{number} {name}")).collect();
         f.write_str(&told.join(", "))
     }
 }
 
-/// The file of figures: what `EXTANT_FIGURES` names, or none, and then the figures last as long as the run.
+/// The file of figures: what `EXTANT_FIGURES` names, or none, and then the figures last as long as
+/// the run.
 #[derive(Debug)]
 pub struct Figures {
     path: Option<PathBuf>,
@@ -55,19 +58,25 @@ impl Figures {
     /// Reads the file, and writes it anew with a line or two for each campaign.
     pub fn open() -> Figures {
         let path = std::env::var_os("EXTANT_FIGURES").map(PathBuf::from);
-        let text = path.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        let text =
+            path.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
         let mut figures = Figures { path, sums: BTreeMap::new(), parts: BTreeMap::new() };
         text.lines().for_each(|line| figures.read(line));
         if let Some(path) = &figures.path {
-            std::fs::write(path, figures.lines()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            std::fs::write(path, figures.lines())
+                .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         }
         figures
     }
 
     fn read(&mut self, line: &str) {
         let mut words = line.split('\t');
-        let (Some(campaign), Some(Ok(seed))) = (words.next(), words.next().map(str::parse)) else { return };
-        let number = |word: &str| word.split_once('=').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)));
+        let (Some(campaign), Some(Ok(seed))) = (words.next(), words.next().map(str::parse)) else {
+            return;
+        };
+        let number = |word: &str| {
+            word.split_once('=').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)))
+        };
         let numbers: BTreeMap<String, u64> = words.filter_map(number).collect();
         self.count(campaign, seed, numbers);
     }
@@ -103,10 +112,12 @@ impl Figures {
 
     /// Adds what was counted for a seed.
     pub fn add(&mut self, campaign: &str, seed: u64, numbers: &[(&str, u64)]) {
-        let numbers = BTreeMap::from_iter(numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)));
+        let numbers =
+            BTreeMap::from_iter(numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)));
         if let Some(path) = &self.path {
             let file = std::fs::File::options().append(true).create(true).open(path);
-            let written = file.and_then(|mut file| file.write_all(line(campaign, seed, &numbers).as_bytes()));
+            let written =
+                file.and_then(|mut file| file.write_all(line(campaign, seed, &numbers).as_bytes()));
             written.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         }
         self.count(campaign, seed, numbers);

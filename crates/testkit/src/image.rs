@@ -51,9 +51,17 @@ pub const FEATURE_SETS: &[FeatureSet] = &[
     without_journal(set("no_journal", 4096, &["-t", "ext4", "-b", "4096", "-O", "^has_journal"])),
     FeatureSet {
         bytes: 256 * MIB,
-        ..set("bigalloc", 4096, &["-t", "ext4", "-b", "4096", "-O", "bigalloc,orphan_file", "-C", "65536"])
+        ..set(
+            "bigalloc",
+            4096,
+            &["-t", "ext4", "-b", "4096", "-O", "bigalloc,orphan_file", "-C", "65536"],
+        )
     },
-    set("bigalloc_1k", 1024, &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "16384"]),
+    set(
+        "bigalloc_1k",
+        1024,
+        &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "16384"],
+    ),
     set("inline_data", 4096, &["-t", "ext4", "-b", "4096", "-O", "inline_data,orphan_file"]),
     set("meta_bg", 1024, &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode"]),
     set("ea_inode", 4096, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]),
@@ -67,7 +75,11 @@ pub const FEATURE_SETS: &[FeatureSet] = &[
     set("inode_1024", 4096, &["-t", "ext4", "-b", "4096", "-I", "1024", "-O", "inline_data"]),
     set("no_flex_bg", 1024, &["-t", "ext4", "-b", "1024", "-O", "^flex_bg"]),
     set("no_dir_index", 4096, &["-t", "ext4", "-b", "4096", "-O", "^dir_index"]),
-    set("fast_commit", 4096, &["-t", "ext4", "-b", "4096", "-O", "fast_commit,orphan_file", "-J", "size=16"]),
+    set(
+        "fast_commit",
+        4096,
+        &["-t", "ext4", "-b", "4096", "-O", "fast_commit,orphan_file", "-J", "size=16"],
+    ),
     FeatureSet {
         kernel_mountable: false,
         ..set("quota", 4096, &["-t", "ext4", "-b", "4096", "-O", "quota,project,orphan_file"])
@@ -84,7 +96,10 @@ impl FeatureSet {
     /// # Panics
     /// If there is none.
     pub fn named(name: &str) -> &'static FeatureSet {
-        FEATURE_SETS.iter().find(|set| set.name == name).unwrap_or_else(|| panic!("no feature set `{name}`"))
+        FEATURE_SETS
+            .iter()
+            .find(|set| set.name == name)
+            .unwrap_or_else(|| panic!("no feature set `{name}`"))
     }
 
     /// Makes an image of the default size.
@@ -98,7 +113,8 @@ impl FeatureSet {
     }
 }
 
-/// A file system image in a temporary directory; both go away when it is dropped, and the image is judged then (see [`Scratch`]).
+/// A file system image in a temporary directory; both go away when it is dropped, and the image is
+/// judged then (see [`Scratch`]).
 #[derive(Debug)]
 pub struct Image {
     scratch: Scratch,
@@ -116,12 +132,14 @@ impl Image {
     /// An image file of these bytes: what a device in memory holds.
     pub fn holding(bytes: &[u8]) -> Self {
         let image = Self::blank(bytes.len() as u64);
-        std::fs::write(&image.path, bytes).unwrap_or_else(|e| panic!("{}: {e}", image.path.display()));
+        std::fs::write(&image.path, bytes)
+            .unwrap_or_else(|e| panic!("{}: {e}", image.path.display()));
         image
     }
 
-    /// Makes a sparse file of `bytes` bytes and runs `mke2fs -q -F ARGS FILE` on it. The UUID and the directory hash
-    /// seed are fixed unless `args` set them, so that equal calls give comparable images.
+    /// Makes a sparse file of `bytes` bytes and runs `mke2fs -q -F ARGS FILE` on it. The UUID and
+    /// the directory hash seed are fixed unless `args` set them, so that equal calls give
+    /// comparable images.
     pub fn mke2fs(bytes: u64, args: &[&str]) -> Self {
         let image = Self::blank(bytes);
         mke2fs(&image.path, args, &[]);
@@ -146,7 +164,8 @@ impl Image {
         &self.scratch
     }
 
-    /// A copy as it is on the disk now, holes kept; for instance of an image that is in use, as after a crash.
+    /// A copy as it is on the disk now, holes kept; for instance of an image that is in use, as
+    /// after a crash.
     pub fn copy(&self) -> Self {
         Self::copy_of(&self.path)
     }
@@ -156,8 +175,9 @@ impl Image {
         Self::copy_to(Scratch::new(), path)
     }
 
-    /// A copy that is not in memory: for one with a file that the kernel swaps to. What is in memory may be swapped out, and a kernel
-    /// that does so onto the very same image waits for itself for ever.
+    /// A copy that is not in memory: for one with a file that the kernel swaps to. What is in
+    /// memory may be swapped out, and a kernel that does so onto the very same image waits for
+    /// itself for ever.
     pub fn copy_on_disk(&self) -> Self {
         Self::copy_to(Scratch::on_disk(), &self.path)
     }
@@ -173,26 +193,33 @@ impl Image {
         std::fs::read(&self.path).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()))
     }
 
-    /// Asserts that all programs find the image fine: see [`judge`](crate::judge). What is written to it afterwards is judged in the end.
+    /// Asserts that all programs find the image fine: see [`judge`](crate::judge). What is written
+    /// to it afterwards is judged in the end.
     #[track_caller]
     pub fn assert_clean(&self) {
         crate::judge::judge(&self.path).assert_clean();
         self.scratch.is_fine(&self.path);
     }
 
-    /// Replaces a text wherever it stands in the image, in names for instance, by another of the same length. The image is damaged
-    /// then, and not judged. Use a feature set without checksums of metadata.
+    /// Replaces a text wherever it stands in the image, in names for instance, by another of the
+    /// same length. The image is damaged then, and not judged. Use a feature set without checksums
+    /// of metadata.
     #[track_caller]
     pub fn replace(&self, text: &[u8], by: &[u8]) {
         assert_eq!(text.len(), by.len(), "lengths");
         let mut bytes = self.bytes();
-        let places: Vec<usize> =
-            bytes.windows(text.len()).enumerate().filter(|(_, at)| *at == text).map(|(at, _)| at).collect();
+        let places: Vec<usize> = bytes
+            .windows(text.len())
+            .enumerate()
+            .filter(|(_, at)| *at == text)
+            .map(|(at, _)| at)
+            .collect();
         assert!(!places.is_empty(), "{} is not in the image", text.escape_ascii());
         for at in places {
             bytes[at..at + text.len()].copy_from_slice(by);
         }
-        std::fs::write(&self.path, bytes).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()));
+        std::fs::write(&self.path, bytes)
+            .unwrap_or_else(|e| panic!("{}: {e}", self.path.display()));
         self.leave_unjudged("a text in it was replaced");
     }
 

@@ -1,10 +1,13 @@
-//! The closing judgement of an image: whether all programs that can read it are of one opinion about it.
+//! The closing judgement of an image: whether all programs that can read it are of one opinion
+//! about it.
 //!
-//! `e2fsck` finds nothing; `dumpe2fs`, `debugfs` and `e2freefrag` count what it counted; the kernel mounts the image, and its tree is, file
-//! by file, the one that Extant reads. An image whose log was not replayed is read by Extant as it is first, then recovered by `e2fsck`: what
-//! comes out is judged, and holds the tree that Extant read.
+//! `e2fsck` finds nothing; `dumpe2fs`, `debugfs` and `e2freefrag` count what it counted; the kernel
+//! mounts the image, and its tree is, file by file, the one that Extant reads. An image whose log
+//! was not replayed is read by Extant as it is first, then recovered by `e2fsck`: what comes out is
+//! judged, and holds the tree that Extant read.
 //!
-//! Nobody has to ask for it: a [`Scratch`](crate::Scratch) judges the images in it that were written to, when it goes.
+//! Nobody has to ask for it: a [`Scratch`](crate::Scratch) judges the images in it that were
+//! written to, when it goes.
 
 use crate::dumpe2fs;
 use crate::e2fsck::{self, Verdict};
@@ -24,11 +27,15 @@ pub enum Sign {
     BlocksAbove(u64),
 }
 
-/// Images that some kernels do not mount, or do not read, and why; where this one does not, the tree is not compared. A test shows each.
+/// Images that some kernels do not mount, or do not read, and why; where this one does not, the
+/// tree is not compared. A test shows each.
 pub const BEYOND_THE_KERNEL: [(Sign, &str); 3] = [
     (Sign::BlocksAbove(4096), "a block does not fit into a page"),
     (Sign::Feature("casefold"), "it is built without CONFIG_UNICODE"),
-    (Sign::Feature("verity"), "it is built without CONFIG_FS_VERITY, and opens no file that has a hash tree"),
+    (
+        Sign::Feature("verity"),
+        "it is built without CONFIG_FS_VERITY, and opens no file that has a hash tree",
+    ),
 ];
 
 /// Why the kernel cannot say what an image holds, if so.
@@ -61,16 +68,19 @@ pub fn judge(image: &Path) -> Verdict {
 #[track_caller]
 fn judge_after(image: &Path, checked: Verdict) -> Verdict {
     match checked {
-        Verdict::Clean => compare_trees(image, image).map_or_else(|line| Verdict::Complaints(vec![line]), Verdict::of),
+        Verdict::Clean => compare_trees(image, image)
+            .map_or_else(|line| Verdict::Complaints(vec![line]), Verdict::of),
         complaints => complaints,
     }
 }
 
-/// Judges an image that is not needed any more: one whose log was not replayed is recovered, and judged then.
+/// Judges an image that is not needed any more: one whose log was not replayed is recovered, and
+/// judged then.
 #[track_caller]
 pub fn judge_at_last(image: &Path) -> Verdict {
     // Whoever wrote it: the kernel leaves trees of extents higher than they need to be.
-    let judge = |image| judge_after(image, e2fsck::check_by_all(image, &["-E", "no_optimize_extents"]));
+    let judge =
+        |image| judge_after(image, e2fsck::check_by_all(image, &["-E", "no_optimize_extents"]));
     if !needs_recovery(image) {
         return judge(image);
     }
@@ -97,30 +107,38 @@ fn differences(image: &Path, before: Manifest, after: Manifest) -> Vec<String> {
     }
 }
 
-/// Recovers an image: by `e2fsck`, but for fast commits, of which it replays the simplest only (1.47.0 gives up at many).
+/// Recovers an image: by `e2fsck`, but for fast commits, of which it replays the simplest only
+/// (1.47.0 gives up at many).
 fn recover(image: &Path) -> Verdict {
     if !dumpe2fs::header(image).features().contains("fast_commit") {
         return e2fsck::recover(image);
     }
     let recovered = Fs::open(image, &OpenOptions::new().memory(64 << 20)).and_then(Fs::unmount);
-    recovered
-        .map_or_else(|e| Verdict::Complaints(vec![format!("Extant does not recover it: {e}")]), |()| Verdict::Clean)
+    recovered.map_or_else(
+        |e| Verdict::Complaints(vec![format!("Extant does not recover it: {e}")]),
+        |()| Verdict::Clean,
+    )
 }
 
-/// Whether the superblock says that the log has to be replayed, that orphans wait to be freed, or that an error was met, after which nobody
-/// but a check that may write goes on.
+/// Whether the superblock says that the log has to be replayed, that orphans wait to be freed, or
+/// that an error was met, after which nobody but a check that may write goes on.
 fn needs_recovery(image: &Path) -> bool {
     let header = dumpe2fs::header(image);
     let features = header.features();
-    let orphans = features.contains("orphan_present") || header.values.contains_key("First orphan inode");
-    features.contains("needs_recovery") || orphans || header.value("Filesystem state").contains("with errors")
+    let orphans =
+        features.contains("orphan_present") || header.values.contains_key("First orphan inode");
+    features.contains("needs_recovery")
+        || orphans
+        || header.value("Filesystem state").contains("with errors")
 }
 
 fn read_by_extant(image: &Path) -> Result<Manifest, String> {
     // Somebody may still hold what is closed.
-    let device = FileOptions::new(image).read_only(true).lock(false).open().map_err(|e| e.to_string())?;
+    let device =
+        FileOptions::new(image).read_only(true).lock(false).open().map_err(|e| e.to_string())?;
     let options = OpenOptions::new().memory(64 << 20).read_only(true);
-    let fs = Fs::open_device(Arc::new(device), &options).map_err(|e| format!("Extant does not open it: {e}"))?;
+    let fs = Fs::open_device(Arc::new(device), &options)
+        .map_err(|e| format!("Extant does not open it: {e}"))?;
     let held = Manifest::read(&fs).map_err(|why| format!("Extant does not read it: {why}"))?;
     fs.unmount().map_err(|e| format!("Extant does not close it: {e}"))?;
     Ok(held)
@@ -136,7 +154,11 @@ fn compare_trees(ours: &Path, theirs: &Path) -> Result<Vec<String>, String> {
     let mount = Mount::try_new(theirs, "ro,noload")?;
     let walked = Manifest::walk(mount.path());
     mount.unmount();
-    Ok(walked.diff(&held).into_iter().map(|line| format!("the kernel and Extant: {line}")).collect())
+    Ok(walked
+        .diff(&held)
+        .into_iter()
+        .map(|line| format!("the kernel and Extant: {line}"))
+        .collect())
 }
 
 #[cfg(test)]
@@ -151,7 +173,9 @@ mod tests {
         std::fs::write(mount.join("file"), [b'a'; 5000]).expect("a file");
         mount.unmount();
         assert_eq!(compare_trees(image.path(), image.path()), Ok(vec![]));
-        for (field, said) in [("mode 0100600", "mode"), ("mtime 20200101", "mtime"), ("size 4999", "content")] {
+        for (field, said) in
+            [("mode 0100600", "mode"), ("mtime 20200101", "mtime"), ("size 4999", "content")]
+        {
             let other = image.copy();
             other.leave_unjudged("it is changed by debugfs");
             debugfs::write(other.path(), &format!("set_inode_field /file {field}"));

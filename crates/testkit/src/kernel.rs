@@ -123,7 +123,8 @@ impl Mount {
         self.release().unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// Stops the file system as a crash would (`EXT4_IOC_SHUTDOWN`); everything afterwards fails with EIO.
+    /// Stops the file system as a crash would (`EXT4_IOC_SHUTDOWN`); everything afterwards fails
+    /// with EIO.
     #[track_caller]
     pub fn shut_down(&self, how: Shutdown) {
         shut_down(&self.point, how);

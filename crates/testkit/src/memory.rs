@@ -10,10 +10,12 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Of the devices that a test has, so many are judged; and of the others, since some tests have hundreds, one of so many.
+/// Of the devices that a test has, so many are judged; and of the others, since some tests have
+/// hundreds, one of so many.
 const JUDGED: (usize, usize) = (4, 10);
 
-/// A device in memory with a file system. What was written to it is judged when it goes, as what a [`Scratch`] holds is.
+/// A device in memory with a file system. What was written to it is judged when it goes, as what a
+/// [`Scratch`] holds is.
 #[derive(Debug)]
 pub struct Memory {
     inner: MemDevice,
@@ -82,7 +84,8 @@ impl Drop for Memory {
         let nth = SEEN.replace(SEEN.get() + 1);
         if nth < JUDGED.0 || nth.is_multiple_of(JUDGED.1) {
             let scratch = Scratch::new();
-            let file = File::create(scratch.join("image")).expect("a file for what the device held");
+            let file =
+                File::create(scratch.join("image")).expect("a file for what the device held");
             self.put_into(&file).expect("room for what the device held");
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// SplitMix64: one word of state, equal sequences for equal seeds. What it gives may be laid down by bytes that are taken first, so that
-/// whoever makes the bytes decides each choice.
+/// SplitMix64: one word of state, equal sequences for equal seeds. What it gives may be laid down
+/// by bytes that are taken first, so that whoever makes the bytes decides each choice.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: u64,
@@ -16,7 +16,8 @@ impl Rng {
         Self { state: seed, taken_first: VecDeque::new() }
     }
 
-    /// A generator whose first numbers are made of `bytes`: as few for each as its bound asks for. Then it goes on as that of seed 1.
+    /// A generator whose first numbers are made of `bytes`: as few for each as its bound asks for.
+    /// Then it goes on as that of seed 1.
     pub fn laid_down(bytes: &[u8]) -> Self {
         Self { state: 1, taken_first: bytes.iter().copied().collect() }
     }

@@ -1,4 +1,5 @@
-//! Temporary directories for images: in memory where there is room, on disk otherwise. When one goes, the images in it are judged.
+//! Temporary directories for images: in memory where there is room, on disk otherwise. When one
+//! goes, the images in it are judged.
 
 use crate::judge;
 use std::collections::HashMap;
@@ -11,8 +12,9 @@ use tempfile::TempDir;
 /// Memory that must be free in `/dev/shm` before images go there, in bytes.
 const ROOM: u64 = 2 << 30;
 
-/// A temporary directory, removed when dropped. Whatever file in it holds an ext4 file system is judged before (see [`judge`]), unless the
-/// test failed anyway, nobody wrote to it since it was made or judged, or [`Scratch::leave_unjudged`] said why not.
+/// A temporary directory, removed when dropped. Whatever file in it holds an ext4 file system is
+/// judged before (see [`judge`]), unless the test failed anyway, nobody wrote to it since it was
+/// made or judged, or [`Scratch::leave_unjudged`] said why not.
 #[derive(Debug)]
 pub struct Scratch {
     dir: TempDir,
@@ -29,7 +31,8 @@ enum Known {
 }
 
 impl Scratch {
-    /// A new empty directory in `/dev/shm` if that has room, else in the system's temporary directory.
+    /// A new empty directory in `/dev/shm` if that has room, else in the system's temporary
+    /// directory.
     pub fn new() -> Self {
         let dir = shm_with_room()
             .and_then(|base| below(&base).ok())
@@ -69,7 +72,8 @@ impl Scratch {
         path
     }
 
-    /// The image of this name, or each in a directory of this name, is not judged: `why` is for whoever reads the test.
+    /// The image of this name, or each in a directory of this name, is not judged: `why` is for
+    /// whoever reads the test.
     pub fn leave_unjudged(&self, name: impl AsRef<Path>, why: &str) {
         assert!(!why.is_empty(), "an image is left unjudged for a reason");
         self.known().insert(self.join(name), Known::Unjudged);
@@ -79,7 +83,10 @@ impl Scratch {
     pub(crate) fn is_fine(&self, image: &Path) {
         let written = fs::metadata(image).map(|found| written_at(&found));
         let written = written.unwrap_or_else(|e| panic!("{}: {e}", image.display()));
-        self.known().entry(image.to_owned()).and_modify(|known| known.is_fine(written)).or_insert(Known::Fine(written));
+        self.known()
+            .entry(image.to_owned())
+            .and_modify(|known| known.is_fine(written))
+            .or_insert(Known::Fine(written));
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Known>> {
@@ -88,11 +95,13 @@ impl Scratch {
 
     fn to_be_judged(&self) -> Vec<PathBuf> {
         let known = self.known();
-        let is_known = |path: &Path, found: &Metadata| match path.ancestors().find_map(|part| known.get(part)) {
-            Some(Known::Unjudged) => true,
-            Some(Known::Fine(written)) => *written == written_at(found),
-            None => false,
-        };
+        let is_known =
+            |path: &Path, found: &Metadata| match path.ancestors().find_map(|part| known.get(part))
+            {
+                Some(Known::Unjudged) => true,
+                Some(Known::Fine(written)) => *written == written_at(found),
+                None => false,
+            };
         let mut images = Vec::new();
         let own = fs::metadata(self.path()).map(|found| found.dev());
         let mut pending = vec![self.path().to_owned()];
@@ -101,10 +110,14 @@ impl Scratch {
             for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
                 let path = entry.path();
                 match fs::symlink_metadata(&path) {
-                    Ok(found) if found.is_dir() && own.as_ref().is_ok_and(|own| *own == found.dev()) => {
+                    Ok(found)
+                        if found.is_dir() && own.as_ref().is_ok_and(|own| *own == found.dev()) =>
+                    {
                         pending.push(path)
                     }
-                    Ok(found) if found.is_file() && is_ext4(&path) && !is_known(&path, &found) => images.push(path),
+                    Ok(found) if found.is_file() && is_ext4(&path) && !is_known(&path, &found) => {
+                        images.push(path)
+                    }
                     _ => {}
                 }
             }

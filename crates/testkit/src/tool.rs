@@ -13,7 +13,9 @@ const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 /// # Panics
 /// If it is not installed, with the name of the Debian package that has it.
 pub fn need(tool: &str) -> PathBuf {
-    find(tool).unwrap_or_else(|| panic!("`{tool}` is not installed: `apt-get install {}`", package_of(tool)))
+    find(tool).unwrap_or_else(|| {
+        panic!("`{tool}` is not installed: `apt-get install {}`", package_of(tool))
+    })
 }
 
 fn find(tool: &str) -> Option<PathBuf> {
@@ -27,9 +29,11 @@ fn find(tool: &str) -> Option<PathBuf> {
 /// The Debian package that holds `tool`.
 fn package_of(tool: &str) -> &str {
     match tool {
-        "mke2fs" | "e2fsck" | "debugfs" | "dumpe2fs" | "tune2fs" | "resize2fs" | "e2freefrag" | "chattr" | "lsattr"
-        | "e2image" => "e2fsprogs",
-        "mount" | "umount" | "losetup" | "findmnt" | "unshare" | "fallocate" | "setpriv" => "mount util-linux",
+        "mke2fs" | "e2fsck" | "debugfs" | "dumpe2fs" | "tune2fs" | "resize2fs" | "e2freefrag"
+        | "chattr" | "lsattr" | "e2image" => "e2fsprogs",
+        "mount" | "umount" | "losetup" | "findmnt" | "unshare" | "fallocate" | "setpriv" => {
+            "mount util-linux"
+        }
         "setfattr" | "getfattr" => "attr",
         "setfacl" | "getfacl" => "acl",
         "fusermount3" => "fuse3",
@@ -76,7 +80,8 @@ impl std::fmt::Display for Printed {
     }
 }
 
-/// Runs `tool` with `args` in the C locale and UTC and returns what it printed, whatever its exit code.
+/// Runs `tool` with `args` in the C locale and UTC and returns what it printed, whatever its exit
+/// code.
 pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> Printed {
     run_with_env(tool, args, &[])
 }
@@ -94,8 +99,8 @@ pub fn run_with_env<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)
 }
 
 /// The time that an unmount may find its target busy before that counts as a failure. A child
-/// process of another test holds copies of all descriptors between fork and exec, for as long as
-/// a crowded machine keeps it from running.
+/// process of another test holds copies of all descriptors between fork and exec, for as long as a
+/// crowded machine keeps it from running.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether `tool` is umount(8) or one of its helpers.

@@ -1,5 +1,6 @@
-//! Files with a hash tree (fs-verity) in an image, on machines whose kernel cannot make them: the kernel writes the content and, behind it,
-//! what `fsverity` (fsverity-utils) has computed; `tune2fs` and `debugfs` say that it is such a file.
+//! Files with a hash tree (fs-verity) in an image, on machines whose kernel cannot make them: the
+//! kernel writes the content and, behind it, what `fsverity` (fsverity-utils) has computed;
+//! `tune2fs` and `debugfs` say that it is such a file.
 
 use crate::image::Image;
 use crate::kernel::Mount;
@@ -26,8 +27,8 @@ pub struct Wanted<'a> {
     pub args: &'a [&'a str],
 }
 
-/// Makes an image of `bytes` bytes with blocks of `block_size` bytes, and the files in it. Gives their measures as `fsverity` prints them
-/// (`sha256:…`).
+/// Makes an image of `bytes` bytes with blocks of `block_size` bytes, and the files in it. Gives
+/// their measures as `fsverity` prints them (`sha256:…`).
 ///
 /// # Panics
 /// If a tool is missing or fails, or e2fsck does not find the image clean.
@@ -39,7 +40,10 @@ pub fn make(bytes: u64, block_size: u64, files: &[Wanted<'_>]) -> (Image, Vec<St
     mount.unmount();
     run("tune2fs", &["-O".into(), "verity".into(), arg(image.path())]).must_succeed();
     for wanted in files {
-        debugfs::write(image.path(), &format!("set_inode_field /{} size {}", wanted.name, wanted.content.len()));
+        debugfs::write(
+            image.path(),
+            &format!("set_inode_field /{} size {}", wanted.name, wanted.content.len()),
+        );
         debugfs::write(image.path(), &format!("set_inode_field /{} flags {FLAGS}", wanted.name));
     }
     e2fsck::check(image.path()).assert_clean();
@@ -48,15 +52,18 @@ pub fn make(bytes: u64, block_size: u64, files: &[Wanted<'_>]) -> (Image, Vec<St
 
 fn write(image: &Image, mount: &Mount, block_size: u64, wanted: &Wanted<'_>) -> String {
     let scratch = image.scratch();
-    let (plain, tree, descriptor) = (scratch.join("plain"), scratch.join("tree"), scratch.join("descriptor"));
+    let (plain, tree, descriptor) =
+        (scratch.join("plain"), scratch.join("tree"), scratch.join("descriptor"));
     fs::write(&plain, wanted.content).expect("write");
     let mut args = vec!["digest".into(), "--compact".into(), arg(&plain)];
     args.extend(wanted.args.iter().map(Into::into));
     args.push(option("--out-merkle-tree=", &tree));
     args.push(option("--out-descriptor=", &descriptor));
     let printed = run("fsverity", &args).must_succeed();
-    let algorithm = wanted.args.iter().find_map(|a| a.strip_prefix("--hash-alg=")).unwrap_or("sha256");
-    let (tree, descriptor) = (fs::read(tree).expect("tree"), fs::read(descriptor).expect("descriptor"));
+    let algorithm =
+        wanted.args.iter().find_map(|a| a.strip_prefix("--hash-alg=")).unwrap_or("sha256");
+    let (tree, descriptor) =
+        (fs::read(tree).expect("tree"), fs::read(descriptor).expect("descriptor"));
     let file = fs::File::create(mount.join(wanted.name)).expect("create");
     file.write_all_at(wanted.content, 0).expect("write");
     let start = (wanted.content.len() as u64).next_multiple_of(ALIGN);

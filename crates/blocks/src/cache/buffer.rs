@@ -64,7 +64,8 @@ impl Buffer {
         Arc::clone(&self.data.read())
     }
 
-    /// Locks the bytes for writing. Only the journal calls this, since it must know of every change first.
+    /// Locks the bytes for writing. Only the journal calls this, since it must know of every change
+    /// first.
     #[doc(hidden)]
     #[inline]
     pub fn write_unlogged(&self) -> BufferWrite<'_> {
@@ -144,14 +145,14 @@ impl Buffer {
         self.verified.store(true, Ordering::Release);
     }
 
-    /// The bytes of a buffer that only readers of the cache know, so nobody holds its lock for long and the order
-    /// among buffers does not matter.
+    /// The bytes of a buffer that only readers of the cache know, so nobody holds its lock for long
+    /// and the order among buffers does not matter.
     pub(super) fn unverified_bytes(&self) -> Arc<[u8]> {
         Arc::clone(&self.data.read_nested())
     }
 
-    /// Zeroes a block whose old content no longer matters to anybody. Whoever held it gave it up, so the order among
-    /// buffers does not matter.
+    /// Zeroes a block whose old content no longer matters to anybody. Whoever held it gave it up,
+    /// so the order among buffers does not matter.
     pub(super) fn zero(&self) {
         let mut bytes = BufferWrite(self.data.write_nested());
         bytes.fill(0);

@@ -1,8 +1,8 @@
 //! Loads in progress.
 //!
 //! # Invariants
-//! A load registered in a shard is taken out again by its [`Loading`], whether it ends well, fails or panics, and
-//! then all who wait for it go on.
+//! A load registered in a shard is taken out again by its [`Loading`], whether it ends well, fails
+//! or panics, and then all who wait for it go on.
 
 use super::{Buffer, Cache};
 use extant_sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,11 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn new() -> Self {
-        Load { done: Mutex::new(Level::Leaf, false), changed: Condvar::new(), cancelled: AtomicBool::new(false) }
+        Load {
+            done: Mutex::new(Level::Leaf, false),
+            changed: Condvar::new(),
+            cancelled: AtomicBool::new(false),
+        }
     }
 
     /// Waits for the end, good or bad.
@@ -68,8 +72,8 @@ impl<'a> Loading<'a> {
         self.nr
     }
 
-    /// Caches what was read and gives the block's buffer: the one that came meanwhile by other means if there is one.
-    /// A cancelled load's buffer is given but not cached.
+    /// Caches what was read and gives the block's buffer: the one that came meanwhile by other
+    /// means if there is one. A cancelled load's buffer is given but not cached.
     pub(super) fn publish(self, buffer: Buffer) -> Arc<Buffer> {
         let buffer = Arc::new(buffer);
         let (used, dropped) = self.cache.shard(self.nr).lock().complete(&self.load, buffer);

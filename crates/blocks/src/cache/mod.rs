@@ -1,16 +1,19 @@
 //! The cache of metadata blocks.
 //!
 //! # Invariants
-//! - There is at most one live [`Buffer`] of a block: a buffer leaves its shard only while nobody else refers to it
-//!   ([`ArcTable`] sees to that), except through [`Cache::forget`], whose caller gave up the block.
-//! - A buffer that is reachable by [`Cache::read`] or [`Cache::peek`] holds bytes that passed a check, or that were
-//!   made in memory. Bytes read ahead wait unverified for their first reader's check.
+//! - There is at most one live [`Buffer`] of a block: a buffer leaves its shard only while nobody
+//!   else refers to it ([`ArcTable`] sees to that), except through [`Cache::forget`], whose caller
+//!   gave up the block.
+//! - A buffer that is reachable by [`Cache::read`] or [`Cache::peek`] holds bytes that passed a
+//!   check, or that were made in memory. Bytes read ahead wait unverified for their first reader's
+//!   check.
 //! - A block that fails to load, or fails its check, leaves nothing behind.
 //!
 //! # Locking
-//! A block that is here is found without a lock, but for its own count of references. Each shard has one lock (`CacheShard`) for
-//! what changes it, inside of which the table's own (`Leaf`) is taken. Devices are read and checks run outside it: an absent block's first reader
-//! registers a load, and the others wait for it.
+//! A block that is here is found without a lock, but for its own count of references. Each shard
+//! has one lock (`CacheShard`) for what changes it, inside of which the table's own (`Leaf`) is
+//! taken. Devices are read and checks run outside it: an absent block's first reader registers a
+//! load, and the others wait for it.
 
 mod buffer;
 mod load;
@@ -28,12 +31,14 @@ use std::io;
 /// The most bytes that one call reads ahead.
 const MAX_READ_AHEAD: usize = 1 << 20;
 
-/// More blocks than this are forgotten by looking at all that are held, instead of for each of them.
+/// More blocks than this are forgotten by looking at all that are held, instead of for each of
+/// them.
 const FORGET_BY_NUMBER: u64 = 256;
 
 /// A bounded cache of the metadata blocks of one device, keyed by block number.
 ///
-/// Its capacity bounds the blocks that nobody uses; pinned and referenced ones stay whatever their number.
+/// Its capacity bounds the blocks that nobody uses; pinned and referenced ones stay whatever their
+/// number.
 pub struct Cache {
     device: Arc<dyn BlockDevice>,
     block_size: usize,
@@ -70,14 +75,21 @@ pub struct CacheStats {
 }
 
 impl Cache {
-    /// A cache of `device`'s blocks of `block_size` bytes, which must not be 0, that holds about `capacity_bytes`.
-    pub fn new(device: Arc<dyn BlockDevice>, block_size: usize, capacity_bytes: usize) -> Arc<Cache> {
+    /// A cache of `device`'s blocks of `block_size` bytes, which must not be 0, that holds about
+    /// `capacity_bytes`.
+    pub fn new(
+        device: Arc<dyn BlockDevice>,
+        block_size: usize,
+        capacity_bytes: usize,
+    ) -> Arc<Cache> {
         let block_size = block_size.max(1);
         let blocks = capacity_bytes / block_size;
         let shards = shards(shard_count(), blocks);
         let capacity = blocks.div_ceil(shards).max(1);
         let blocks = Arc::new(ArcTable::new(Level::Leaf, shards));
-        let shard = |_| CachePadded::new(Mutex::new(Level::CacheShard, Shard::new(blocks.clone(), capacity)));
+        let shard = |_| {
+            CachePadded::new(Mutex::new(Level::CacheShard, Shard::new(blocks.clone(), capacity)))
+        };
         let shards = (0..shards).map(shard).collect();
         Arc::new(Cache { device, block_size, blocks, shards, counters: Counters::default() })
     }
@@ -94,9 +106,9 @@ impl Cache {
 
     /// The block `nr`, from the device if need be.
     ///
-    /// `check` runs on bytes just read from the device, before anybody else sees them; if it fails the block is not
-    /// cached. It must take no lock. Of concurrent readers of an absent block one reads the device, and the others
-    /// get what it got; after its failure they try for themselves.
+    /// `check` runs on bytes just read from the device, before anybody else sees them; if it fails
+    /// the block is not cached. It must take no lock. Of concurrent readers of an absent block one
+    /// reads the device, and the others get what it got; after its failure they try for themselves.
     ///
     /// # Errors
     /// The device's (beyond its end: `UnexpectedEof`) or the check's.
@@ -152,7 +164,11 @@ impl Cache {
     }
 
     /// Runs the first reader's check on a block that was read ahead.
-    fn verify<E>(&self, buffer: Arc<Buffer>, check: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<Arc<Buffer>, E> {
+    fn verify<E>(
+        &self,
+        buffer: Arc<Buffer>,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<Arc<Buffer>, E> {
         match check(&buffer.unverified_bytes()) {
             Ok(()) => Ok(self.shard(buffer.nr()).lock().confirm(buffer)),
             Err(error) => {
@@ -181,8 +197,8 @@ impl Cache {
         self.lookup(nr).filter(|buffer| buffer.is_verified())
     }
 
-    /// Drops `count` blocks from `nr` without writing them, whoever uses them: their content no longer matters. Loads
-    /// in progress of these blocks are not cached.
+    /// Drops `count` blocks from `nr` without writing them, whoever uses them: their content no
+    /// longer matters. Loads in progress of these blocks are not cached.
     pub fn forget(&self, nr: u64, count: u64) {
         let range = nr..nr.saturating_add(count);
         if count > FORGET_BY_NUMBER {
@@ -200,8 +216,8 @@ impl Cache {
         self.shrink(0);
     }
 
-    /// Reads up to `count` blocks from `nr` that are not cached, each gap between cached ones in one request, at most
-    /// 1 MiB in all. Errors are left to the reads that follow, as are checks.
+    /// Reads up to `count` blocks from `nr` that are not cached, each gap between cached ones in
+    /// one request, at most 1 MiB in all. Errors are left to the reads that follow, as are checks.
     pub fn read_ahead(&self, nr: u64, count: u64) {
         let end = nr.saturating_add(count.min((MAX_READ_AHEAD / self.block_size).max(1) as u64));
         let end = end.min(self.device.len() / self.block_size as u64);
@@ -213,7 +229,8 @@ impl Cache {
         }
     }
 
-    /// Registers loads for the absent blocks from `nr` on, up to the first that is cached or being loaded.
+    /// Registers loads for the absent blocks from `nr` on, up to the first that is cached or being
+    /// loaded.
     fn begin_run(&self, nr: u64, end: u64) -> Vec<Loading<'_>> {
         let load_of = |nr| match self.shard(nr).lock().begin(nr) {
             Outcome::LoadHere(load) => Some(load),
@@ -225,7 +242,8 @@ impl Cache {
     fn load_run(&self, run: Vec<Loading<'_>>) {
         let Some(first) = run.first() else { return };
         let mut bytes = vec![0; run.len() * self.block_size];
-        let read = self.offset(first.nr()).and_then(|offset| self.device.read_at(&mut bytes, offset));
+        let read =
+            self.offset(first.nr()).and_then(|offset| self.device.read_at(&mut bytes, offset));
         if read.is_err() {
             return;
         }
@@ -236,10 +254,12 @@ impl Cache {
         }
     }
 
-    /// Drops unused blocks until at most `target_bytes` are held, as far as that is possible. Gives the bytes dropped.
+    /// Drops unused blocks until at most `target_bytes` are held, as far as that is possible. Gives
+    /// the bytes dropped.
     pub fn shrink(&self, target_bytes: usize) -> usize {
         let target = target_bytes / self.block_size / self.shards.len();
-        let dropped: usize = self.shards.iter().map(|shard| shard.lock().shrink(target).len()).sum();
+        let dropped: usize =
+            self.shards.iter().map(|shard| shard.lock().shrink(target).len()).sum();
         self.counters.evictions.add(dropped as i64);
         dropped * self.block_size
     }
@@ -270,7 +290,8 @@ impl Cache {
         Some(buffer)
     }
 
-    /// The shard that a block belongs to. The table's numbers spread neighbours and strides over all.
+    /// The shard that a block belongs to. The table's numbers spread neighbours and strides over
+    /// all.
     fn shard(&self, nr: u64) -> &Mutex<Shard> {
         &self.shards[self.blocks.shard_of(nr) & (self.shards.len() - 1)]
     }
@@ -283,8 +304,9 @@ impl Cache {
     }
 }
 
-/// How many shards a cache of so many blocks has, a power of two: many for each shard of threads, so that threads that look
-/// up different blocks rarely write the same lock, as long as a shard has room enough to choose what to drop.
+/// How many shards a cache of so many blocks has, a power of two: many for each shard of threads,
+/// so that threads that look up different blocks rarely write the same lock, as long as a shard has
+/// room enough to choose what to drop.
 fn shards(threads: usize, blocks: usize) -> usize {
     const LEAST: usize = 8;
     const MOST: usize = 128;

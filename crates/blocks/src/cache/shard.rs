@@ -1,8 +1,9 @@
-//! One shard of the cache: what changes its part of the table, and the clock that chooses what to drop.
+//! One shard of the cache: what changes its part of the table, and the clock that chooses what to
+//! drop.
 //!
 //! # Invariants
-//! What the table has of this shard is what is in `ring`, each at the place that it knows itself. Both change only under the shard's
-//! lock, so that there the table's answers are settled.
+//! What the table has of this shard is what is in `ring`, each at the place that it knows itself.
+//! Both change only under the shard's lock, so that there the table's answers are settled.
 
 use super::Buffer;
 use super::load::{Load, Outcome};
@@ -69,8 +70,13 @@ impl Shard {
         }
     }
 
-    /// Inserts what a load read, unless the block came by other means or was forgotten. Gives the buffer to use.
-    pub(super) fn complete(&mut self, load: &Arc<Load>, buffer: Arc<Buffer>) -> (Arc<Buffer>, Dropped) {
+    /// Inserts what a load read, unless the block came by other means or was forgotten. Gives the
+    /// buffer to use.
+    pub(super) fn complete(
+        &mut self,
+        load: &Arc<Load>,
+        buffer: Arc<Buffer>,
+    ) -> (Arc<Buffer>, Dropped) {
         if let Some(present) = self.get(buffer.nr()) {
             return (present, Dropped::new());
         }
@@ -98,8 +104,8 @@ impl Shard {
         (Ok(buffer), dropped)
     }
 
-    /// Marks a buffer as checked and gives the one to use. If a failed check of somebody else dropped it meanwhile, it
-    /// comes back, unless another took its place.
+    /// Marks a buffer as checked and gives the one to use. If a failed check of somebody else
+    /// dropped it meanwhile, it comes back, unless another took its place.
     pub(super) fn confirm(&mut self, buffer: Arc<Buffer>) -> Arc<Buffer> {
         match self.get(buffer.nr()) {
             Some(present) if present.is_verified() => present,
@@ -124,7 +130,8 @@ impl Shard {
         dropped
     }
 
-    /// Keeps what a load in progress reads from being cached: it would be older than what comes now.
+    /// Keeps what a load in progress reads from being cached: it would be older than what comes
+    /// now.
     fn cancel_load(&mut self, nr: u64) {
         if let Some(load) = self.loading.remove(&nr) {
             load.cancel();
@@ -141,7 +148,8 @@ impl Shard {
 
     /// Drops the blocks of a range as [`Shard::forget`] does each.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) -> Dropped {
-        let numbers = self.ring.iter().map(|buffer| buffer.nr()).chain(self.loading.keys().copied());
+        let numbers =
+            self.ring.iter().map(|buffer| buffer.nr()).chain(self.loading.keys().copied());
         let numbers: Vec<u64> = numbers.filter(|nr| range.contains(nr)).collect();
         numbers.into_iter().filter_map(|nr| self.forget(nr)).collect()
     }
@@ -163,8 +171,8 @@ impl Shard {
         dropped
     }
 
-    /// The clock: from its hand on, drops unused blocks that were not touched since it last passed, and forgets that
-    /// the others were.
+    /// The clock: from its hand on, drops unused blocks that were not touched since it last passed,
+    /// and forgets that the others were.
     fn make_room(&mut self, target: usize, steps: usize) -> Dropped {
         let mut dropped = Dropped::new();
         for _ in 0..steps {
@@ -183,10 +191,13 @@ impl Shard {
         dropped
     }
 
-    /// Drops the buffer at a place if nobody uses it, and only the ring, the table and `others` here have references.
+    /// Drops the buffer at a place if nobody uses it, and only the ring, the table and `others`
+    /// here have references.
     fn remove_unused(&mut self, place: usize, others: usize) -> Option<Arc<Buffer>> {
         let nr = self.ring[place].nr();
-        self.blocks.remove_unused(nr, 1 + others, |buffer| !buffer.pinned()).then(|| self.leave_ring(place))
+        self.blocks
+            .remove_unused(nr, 1 + others, |buffer| !buffer.pinned())
+            .then(|| self.leave_ring(place))
     }
 
     fn leave_ring(&mut self, place: usize) -> Arc<Buffer> {

@@ -1,8 +1,8 @@
 //! The lock that keeps other programs from an image.
 //!
-//! A range of the file is locked by an open file description lock: shared to read, exclusive to write. It lasts until
-//! the file is closed. Programs that do not ask for it (and the kernel) are not kept out; those that have a disk
-//! open for themselves are found by opening it exclusively.
+//! A range of the file is locked by an open file description lock: shared to read, exclusive to
+//! write. It lasts until the file is closed. Programs that do not ask for it (and the kernel) are
+//! not kept out; those that have a disk open for themselves are found by opening it exclusively.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -21,7 +21,8 @@ pub(super) struct Extent {
 impl Extent {
     /// Whether two have a byte in common.
     pub(super) fn overlaps(&self, other: &Extent) -> bool {
-        let end = |extent: &Extent| extent.len.map_or(u64::MAX, |len| extent.start.saturating_add(len));
+        let end =
+            |extent: &Extent| extent.len.map_or(u64::MAX, |len| extent.start.saturating_add(len));
         self.start < end(other) && other.start < end(self)
     }
 }
@@ -33,12 +34,14 @@ pub(super) fn busy(path: &Path, by: &str) -> io::Error {
 
 /// Locks an extent of an open file, shared or exclusive.
 pub(super) fn lock(file: &File, path: &Path, extent: Extent, exclusive: bool) -> io::Result<()> {
-    let too_far = |_| io::Error::new(io::ErrorKind::InvalidInput, "the image begins beyond any file");
+    let too_far =
+        |_| io::Error::new(io::ErrorKind::InvalidInput, "the image begins beyond any file");
     let l_start = extent.start.try_into().map_err(too_far)?;
     // A length of 0 means all that follows, however long the file becomes.
     let l_len = extent.len.and_then(|len| len.try_into().ok()).unwrap_or(0);
     let l_type = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as libc::c_short;
-    let request = libc::flock { l_type, l_whence: libc::SEEK_SET as libc::c_short, l_start, l_len, l_pid: 0 };
+    let request =
+        libc::flock { l_type, l_whence: libc::SEEK_SET as libc::c_short, l_start, l_len, l_pid: 0 };
     match fcntl(file, FcntlArg::F_OFD_SETLK(&request)) {
         Ok(_) => Ok(()),
         Err(Errno::EAGAIN | Errno::EACCES) => Err(busy(path, "another program has locked it")),
@@ -50,8 +53,8 @@ pub(super) fn lock(file: &File, path: &Path, extent: Extent, exclusive: bool) ->
     }
 }
 
-/// Gives back every lock of this description. Closing is not enough while a child process that is about to start another
-/// program still has a copy of the descriptor.
+/// Gives back every lock of this description. Closing is not enough while a child process that is
+/// about to start another program still has a copy of the descriptor.
 pub(super) fn unlock(file: &File) {
     let (l_type, l_whence) = (libc::F_UNLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
     let all = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };

@@ -1,8 +1,8 @@
 //! Whether the kernel uses an image through a loop device.
 //!
-//! Its journal would then be live: replaying it, or writing anything, would destroy the mounted file system. The loop
-//! device's own file lies in `/sys`, mounts in `/proc/self/mountinfo`; mounts in other namespaces, and other holders,
-//! show when the loop device cannot be opened exclusively.
+//! Its journal would then be live: replaying it, or writing anything, would destroy the mounted
+//! file system. The loop device's own file lies in `/sys`, mounts in `/proc/self/mountinfo`; mounts
+//! in other namespaces, and other holders, show when the loop device cannot be opened exclusively.
 
 use super::claim::Extent;
 use std::ffi::OsString;
@@ -17,7 +17,8 @@ use std::time::Duration;
 /// Sizes and offsets in `/sys` are in sectors of this many bytes, whatever the disk's.
 const SECTOR: u64 = 512;
 
-/// How often an exclusive open is tried before it counts as refused: another program's own look takes a moment.
+/// How often an exclusive open is tried before it counts as refused: another program's own look
+/// takes a moment.
 const LOOKS: u32 = 4;
 
 /// A loop device or one of its partitions, and the part of the file that it shows.
@@ -40,7 +41,9 @@ pub(super) fn find(path: &Path, metadata: &Metadata, extent: Extent) -> Option<S
 /// The directories of loop devices in `/sys`.
 fn loop_devices() -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_name().as_bytes().starts_with(b"loop")).map(|entry| entry.path())
+    entries
+        .filter(|entry| entry.file_name().as_bytes().starts_with(b"loop"))
+        .map(|entry| entry.path())
 }
 
 /// Whether a loop device shows the file, by its identity or, where that cannot be had, by its path.
@@ -58,7 +61,8 @@ fn backed_by(sys: &Path, path: &Path, metadata: &Metadata) -> bool {
 fn nodes(sys: &Path) -> Vec<Node> {
     let Some(whole) = whole_node(sys) else { return Vec::new() };
     let entries = fs::read_dir(sys).into_iter().flatten().flatten();
-    let partitions: Vec<Node> = entries.filter_map(|entry| partition_node(&entry.path(), &whole)).collect();
+    let partitions: Vec<Node> =
+        entries.filter_map(|entry| partition_node(&entry.path(), &whole)).collect();
     if partitions.is_empty() { vec![whole] } else { partitions }
 }
 
@@ -70,7 +74,8 @@ fn whole_node(sys: &Path) -> Option<Node> {
 
 fn partition_node(sys: &Path, whole: &Node) -> Option<Node> {
     number_in(&sys.join("partition"))?;
-    let start = number_in(&sys.join("start"))?.saturating_mul(SECTOR).saturating_add(whole.extent.start);
+    let start =
+        number_in(&sys.join("start"))?.saturating_mul(SECTOR).saturating_add(whole.extent.start);
     let len = number_in(&sys.join("size"))?.saturating_mul(SECTOR);
     node(sys, Extent { start, len: Some(len) })
 }
@@ -90,10 +95,12 @@ fn in_use(node: &Node, mounts: &str) -> Option<String> {
     if let Some(point) = mount_point(mounts, &node.number) {
         return Some(format!("the kernel has mounted it at {point} through {device}"));
     }
-    is_held(Path::new(&device)).then(|| format!("the kernel or another program holds {device} over it"))
+    is_held(Path::new(&device))
+        .then(|| format!("the kernel or another program holds {device} over it"))
 }
 
-/// Where a device is mounted, from the text of mountinfo: its third field is the device's number, the fifth the place.
+/// Where a device is mounted, from the text of mountinfo: its third field is the device's number,
+/// the fifth the place.
 fn mount_point(mounts: &str, number: &str) -> Option<String> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(2);
@@ -101,12 +108,18 @@ fn mount_point(mounts: &str, number: &str) -> Option<String> {
     })
 }
 
-/// Whether a block device cannot be opened exclusively. One that cannot be opened at all counts as free: then nothing
-/// is known.
+/// Whether a block device cannot be opened exclusively. One that cannot be opened at all counts as
+/// free: then nothing is known.
 pub(super) fn is_held(device: &Path) -> bool {
-    let look = || OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL | nix::libc::O_NONBLOCK).open(device);
-    let refused =
-        |result: io::Result<fs::File>| result.err().and_then(|error| error.raw_os_error()) == Some(nix::libc::EBUSY);
+    let look = || {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(nix::libc::O_EXCL | nix::libc::O_NONBLOCK)
+            .open(device)
+    };
+    let refused = |result: io::Result<fs::File>| {
+        result.err().and_then(|error| error.raw_os_error()) == Some(nix::libc::EBUSY)
+    };
     (0..LOOKS).all(|look_nr| {
         if look_nr > 0 {
             sleep(Duration::from_millis(20));

@@ -1,12 +1,12 @@
 //! A device in a file: an image or a disk.
 //!
 //! # Invariants
-//! The device is the bytes `start..start + len` of the file. While it is open the file is claimed: see
-//! [`options`](OpenOptions).
+//! The device is the bytes `start..start + len` of the file. While it is open the file is claimed:
+//! see [`options`](OpenOptions).
 //!
-//! With direct I/O, transfers whose place and length are multiples of [`ALIGN`] go past the operating system's page
-//! cache, through an aligned copy if their memory is not aligned; the others go through it. The system keeps both
-//! coherent.
+//! With direct I/O, transfers whose place and length are multiples of [`ALIGN`] go past the
+//! operating system's page cache, through an aligned copy if their memory is not aligned; the
+//! others go through it. The system keeps both coherent.
 
 mod claim;
 mod kernel_use;
@@ -100,7 +100,9 @@ impl FileDevice {
     fn write_file_vectored(&self, bufs: &[IoSlice<'_>], at: u64, len: u64) -> io::Result<()> {
         match self.direct_for(at, usize::try_from(len).unwrap_or(1)) {
             None => transfer::write_vectored(&self.file, bufs, at),
-            Some(direct) if bufs.iter().all(|buf| is_aligned(buf) && buf.len().is_multiple_of(ALIGN)) => {
+            Some(direct)
+                if bufs.iter().all(|buf| is_aligned(buf) && buf.len().is_multiple_of(ALIGN)) =>
+            {
                 transfer::write_vectored(direct, bufs, at)
             }
             Some(direct) => write_bounced(direct, bufs, at),
@@ -218,7 +220,11 @@ impl BlockDevice for FileDevice {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len = total_len(bufs);
         self.check_change(Op::Write, offset, len)?;
-        self.write_file_vectored(bufs, self.start + offset, len).map_err(self.at(Op::Write, offset, len))
+        self.write_file_vectored(bufs, self.start + offset, len).map_err(self.at(
+            Op::Write,
+            offset,
+            len,
+        ))
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -254,7 +260,8 @@ impl BlockDevice for FileDevice {
             return Err(read_only(Op::SetLen, self.name.clone(), 0, len));
         }
         let end = self.start.checked_add(len).filter(|end| *end <= i64::MAX as u64);
-        let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "the device's length is fixed");
+        let unsupported =
+            || io::Error::new(io::ErrorKind::Unsupported, "the device's length is fixed");
         let too_long = || io::Error::from_raw_os_error(nix::libc::EFBIG);
         let result = match end {
             _ if !self.resizable => Err(unsupported()),

@@ -19,9 +19,9 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// How to open a [`FileDevice`].
 ///
-/// An image in use is refused: one that another program has locked (see below), a disk that somebody has open
-/// exclusively, such as a mount, and an image that the kernel has mounted through a loop device. Writers lock the
-/// image's bytes for themselves, readers share.
+/// An image in use is refused: one that another program has locked (see below), a disk that
+/// somebody has open exclusively, such as a mount, and an image that the kernel has mounted through
+/// a loop device. Writers lock the image's bytes for themselves, readers share.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     path: PathBuf,
@@ -100,22 +100,24 @@ impl OpenOptions {
         self
     }
 
-    /// Reads an image even while the kernel has it mounted. What is read may contradict itself. It has no effect on
-    /// opening to write.
+    /// Reads an image even while the kernel has it mounted. What is read may contradict itself. It
+    /// has no effect on opening to write.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// Whether to lock the image and to refuse one in use. Without, nothing keeps two writers apart.
+    /// Whether to lock the image and to refuse one in use. Without, nothing keeps two writers
+    /// apart.
     #[must_use]
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
     }
 
-    /// The caller has had the kernel claim the disk for it, so that nobody else can open it exclusively: nor does this.
+    /// The caller has had the kernel claim the disk for it, so that nobody else can open it
+    /// exclusively: nor does this.
     #[must_use]
     pub fn claimed(mut self, claimed: bool) -> Self {
         self.claimed = claimed;
@@ -136,17 +138,20 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the device. An image on a file system that is mounted read-only is opened for reading only, as a disk that
-    /// is write-protected.
+    /// Opens the device. An image on a file system that is mounted read-only is opened for reading
+    /// only, as a disk that is write-protected.
     ///
     /// # Errors
-    /// `Interrupted` if the wait was ended; `ResourceBusy` if the image is in use; `InvalidInput` if the path is neither a file nor a disk; `InvalidData`
-    /// for a partition that the table does not have, or has beyond the file's end; the system's errors.
+    /// `Interrupted` if the wait was ended; `ResourceBusy` if the image is in use; `InvalidInput`
+    /// if the path is neither a file nor a disk; `InvalidData` for a partition that the table does
+    /// not have, or has beyond the file's end; the system's errors.
     pub fn open(&self) -> io::Result<FileDevice> {
         let begin = Instant::now();
         loop {
             match self.try_open() {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && self.may_wait(begin) => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ResourceBusy && self.may_wait(begin) =>
+                {
                     if self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire)) {
                         return Err(self.named(io::ErrorKind::Interrupted.into()));
                     }
@@ -163,7 +168,9 @@ impl OpenOptions {
 
     fn try_open(&self) -> io::Result<FileDevice> {
         match self.open_as_told() {
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem && self.path.exists() => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ReadOnlyFilesystem && self.path.exists() =>
+            {
                 self.clone().read_only(true).open_as_told()
             }
             other => other,
@@ -198,7 +205,11 @@ impl OpenOptions {
     /// Opens the file, a disk exclusively if it will be written.
     fn open_file(&self) -> io::Result<(File, Kind, bool)> {
         let existing = match fs::metadata(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.create && !self.read_only => None,
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && self.create && !self.read_only =>
+            {
+                None
+            }
             result => Some(kind_of(&self.path, &result.map_err(|error| self.named(error))?)?),
         };
         let kind = existing.unwrap_or(Kind::Regular);
@@ -217,7 +228,10 @@ impl OpenOptions {
         })?;
         // The path may lead elsewhere by now.
         if kind_of(&self.path, &file.metadata()?)? != kind {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} changed", self.path.display())));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} changed", self.path.display()),
+            ));
         }
         Ok((file, kind, existing.is_none()))
     }
@@ -239,7 +253,13 @@ impl OpenOptions {
     }
 
     /// Keeps others out, and refuses if others are in.
-    fn claim(&self, file: &File, kind: Kind, metadata: &Metadata, extent: Extent) -> io::Result<()> {
+    fn claim(
+        &self,
+        file: &File,
+        kind: Kind,
+        metadata: &Metadata,
+        extent: Extent,
+    ) -> io::Result<()> {
         if !self.lock {
             return Ok(());
         }
@@ -253,17 +273,19 @@ impl OpenOptions {
                 Err(busy(&self.path, "mounted, or held by another program"))
             }
             Kind::Disk => Ok(()),
-            Kind::Regular => {
-                kernel_use::find(&self.path, metadata, extent).map_or(Ok(()), |by| Err(busy(&self.path, &by)))
-            }
+            Kind::Regular => kernel_use::find(&self.path, metadata, extent)
+                .map_or(Ok(()), |by| Err(busy(&self.path, &by))),
         }
     }
 
     /// A second description of the same file, whose transfers go past the page cache.
     fn reopen_direct(&self, file: &File) -> io::Result<File> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let options =
-            fs::OpenOptions::new().read(true).write(!self.read_only).custom_flags(nix::libc::O_DIRECT).open(path);
+        let options = fs::OpenOptions::new()
+            .read(true)
+            .write(!self.read_only)
+            .custom_flags(nix::libc::O_DIRECT)
+            .open(path);
         options.map_err(|error| {
             let message = format!("{}: direct I/O is not possible: {error}", self.path.display());
             io::Error::new(error.kind(), message)
@@ -307,11 +329,14 @@ fn length(file: &File, path: &Path, extent: Extent) -> io::Result<u64> {
     let mut file = file;
     let end = file.seek(SeekFrom::End(0))?;
     let len = match extent.len {
-        Some(len) => extent.start.checked_add(len).filter(|extent_end| *extent_end <= end).map(|_| len),
+        Some(len) => {
+            extent.start.checked_add(len).filter(|extent_end| *extent_end <= end).map(|_| len)
+        }
         None => end.checked_sub(extent.start),
     };
     len.ok_or_else(|| {
-        let message = format!("{} has only {end} bytes, the image begins or ends beyond", path.display());
+        let message =
+            format!("{} has only {end} bytes, the image begins or ends beyond", path.display());
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
 }
@@ -326,10 +351,12 @@ fn is_protected(metadata: &Metadata) -> bool {
     property(metadata, "ro") == Some(1)
 }
 
-/// Whether a path leads to a disk that is write-protected, or to a file on a file system that is mounted read-only.
+/// Whether a path leads to a disk that is write-protected, or to a file on a file system that is
+/// mounted read-only.
 pub fn is_write_protected(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| is_protected(&metadata))
-        || nix::unistd::access(path, nix::unistd::AccessFlags::W_OK) == Err(nix::errno::Errno::EROFS)
+        || nix::unistd::access(path, nix::unistd::AccessFlags::W_OK)
+            == Err(nix::errno::Errno::EROFS)
 }
 
 /// A number that the kernel shows of a disk; None for other files.
@@ -345,7 +372,8 @@ fn property(metadata: &Metadata, name: &str) -> Option<u64> {
 
 /// Makes a new file's name durable, as far as the directory allows.
 fn sync_parent(path: &Path) {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Err(error) = File::open(parent).and_then(|directory| directory.sync_all()) {
         tracing::warn!(path = %parent.display(), %error, "the new file's name may not be durable");
     }

@@ -7,7 +7,8 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::io;
 
-/// Remembers the ways that the file does not support. Relaxed: a stale value costs one vain attempt.
+/// Remembers the ways that the file does not support. Relaxed: a stale value costs one vain
+/// attempt.
 #[derive(Debug, Default)]
 pub(super) struct Deallocator {
     no_punch: AtomicBool,
@@ -27,16 +28,22 @@ impl Deallocator {
         }
     }
 
-    /// Zeroes a range without writing it. Its storage stays the file's: space that was allocated beforehand is not to be
-    /// lacking later. False: the range has to be written.
+    /// Zeroes a range without writing it. Its storage stays the file's: space that was allocated
+    /// beforehand is not to be lacking later. False: the range has to be written.
     pub(super) fn zero(&self, file: &File, at: u64, len: u64) -> io::Result<bool> {
         attempt(&self.no_zero, file, FallocateFlags::FALLOC_FL_ZERO_RANGE, at, len)
     }
 }
 
-/// Tries one way and tells whether it worked. A way that the file does not know is not tried again; one that does not
-/// fit the range (a disk's sectors) may fit the next.
-fn attempt(unsupported: &AtomicBool, file: &File, way: FallocateFlags, at: u64, len: u64) -> io::Result<bool> {
+/// Tries one way and tells whether it worked. A way that the file does not know is not tried again;
+/// one that does not fit the range (a disk's sectors) may fit the next.
+fn attempt(
+    unsupported: &AtomicBool,
+    file: &File,
+    way: FallocateFlags,
+    at: u64,
+    len: u64,
+) -> io::Result<bool> {
     if len == 0 {
         return Ok(true);
     }

@@ -1,4 +1,5 @@
-//! The GUID partition table: a header in the second sector with a copy in the last one, and an array of entries.
+//! The GUID partition table: a header in the second sector with a copy in the last one, and an
+//! array of entries.
 
 use super::byte_range;
 use crate::BlockDevice;
@@ -46,7 +47,11 @@ const HEADER_SIZE: usize = 92;
 const ENTRY_SIZE: usize = 128;
 const _: () = assert!(size_of::<Header>() == HEADER_SIZE && size_of::<Entry>() == ENTRY_SIZE);
 
-pub(super) fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::Result<Option<Range<u64>>> {
+pub(super) fn find(
+    device: &dyn BlockDevice,
+    number: u32,
+    sector: Option<u64>,
+) -> io::Result<Option<Range<u64>>> {
     let sizes: &[u64] = match &sector {
         Some(known) => std::slice::from_ref(known),
         None => &[512, 4096],
@@ -78,7 +83,9 @@ fn read_array(device: &dyn BlockDevice, sector: u64, at: u64) -> io::Result<Opti
     let entry_size = u64::from(header.entry_size.get());
     let len = entry_size * u64::from(header.entry_count.get());
     let start = header.array_sector.get().checked_mul(sector);
-    let Some(start) = start.filter(|start| start.checked_add(len).is_some_and(|end| end <= device.len())) else {
+    let Some(start) =
+        start.filter(|start| start.checked_add(len).is_some_and(|end| end <= device.len()))
+    else {
         return Ok(None);
     };
     if len > MAX_ARRAY {
@@ -108,12 +115,18 @@ fn valid_header(bytes: &[u8], at: u64) -> Option<Header> {
     valid.then_some(header)
 }
 
-fn entry_range(device: &dyn BlockDevice, sector: u64, array: &Array, number: u32) -> Option<Range<u64>> {
+fn entry_range(
+    device: &dyn BlockDevice,
+    sector: u64,
+    array: &Array,
+    number: u32,
+) -> Option<Range<u64>> {
     let index = usize::try_from(number.checked_sub(1)?).ok()?;
     let bytes = array.bytes.chunks_exact(array.entry_size).nth(index)?;
     let (entry, _) = Entry::read_from_prefix(bytes).ok()?;
     let used = entry.kind != <[u8; 16]>::new_zeroed();
-    let usable = array.usable.contains(&entry.first.get()) && array.usable.contains(&entry.last.get());
+    let usable =
+        array.usable.contains(&entry.first.get()) && array.usable.contains(&entry.last.get());
     let count = entry.last.get().checked_sub(entry.first.get())?.checked_add(1)?;
     byte_range(device, sector, entry.first.get(), count).filter(|_| used && usable)
 }

@@ -1,4 +1,5 @@
-//! The classic partition table: four entries in the first sector, one of which may lead to a chain of others.
+//! The classic partition table: four entries in the first sector, one of which may lead to a chain
+//! of others.
 
 use super::{SECTOR, byte_range};
 use crate::BlockDevice;
@@ -57,7 +58,8 @@ impl Table {
         self.entries.iter().any(|entry| entry.kind == TYPE_PROTECTIVE)
     }
 
-    /// Whether it has a partition, and nothing but what a table may have: a boot sector of something else ends with the same signature.
+    /// Whether it has a partition, and nothing but what a table may have: a boot sector of
+    /// something else ends with the same signature.
     pub(super) fn is_in_use(&self) -> bool {
         let plausible = self.entries.iter().all(|entry| matches!(entry.status, 0 | BOOTABLE));
         plausible && self.entries.iter().any(Entry::is_used)
@@ -85,31 +87,42 @@ pub(super) fn find(
         1..=PRIMARY => {
             let entry = &table.entries[number as usize - 1];
             let usable = entry.is_used() && !entry.is_extended();
-            let range = byte_range(device, sector, entry.first.get().into(), entry.count.get().into());
+            let range =
+                byte_range(device, sector, entry.first.get().into(), entry.count.get().into());
             Ok(range.filter(|_| usable))
         }
         _ => match table.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) {
-            Some(extended) => find_in_chain(device, extended.first.get().into(), number - PRIMARY, sector),
+            Some(extended) => {
+                find_in_chain(device, extended.first.get().into(), number - PRIMARY, sector)
+            }
             None => Ok(None),
         },
     }
 }
 
-/// Follows the chain of tables to its `nth` partition, from 1. Each table has at most one, whose place counts from
-/// that table, and the next table, whose place counts from the chain's start.
-fn find_in_chain(device: &dyn BlockDevice, start: u64, nth: u32, sector: u64) -> io::Result<Option<Range<u64>>> {
+/// Follows the chain of tables to its `nth` partition, from 1. Each table has at most one, whose
+/// place counts from that table, and the next table, whose place counts from the chain's start.
+fn find_in_chain(
+    device: &dyn BlockDevice,
+    start: u64,
+    nth: u32,
+    sector: u64,
+) -> io::Result<Option<Range<u64>>> {
     let mut at = start;
     let mut seen = 0;
     for _ in 0..MAX_CHAIN {
         let Some(table) = read(device, at.saturating_mul(sector))? else { return Ok(None) };
-        if let Some(entry) = table.entries.iter().find(|entry| entry.is_used() && !entry.is_extended()) {
+        if let Some(entry) =
+            table.entries.iter().find(|entry| entry.is_used() && !entry.is_extended())
+        {
             seen += 1;
             if seen == nth {
                 let first = at.saturating_add(entry.first.get().into());
                 return Ok(byte_range(device, sector, first, entry.count.get().into()));
             }
         }
-        let Some(next) = table.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) else {
+        let Some(next) = table.entries.iter().find(|entry| entry.is_used() && entry.is_extended())
+        else {
             return Ok(None);
         };
         at = start.saturating_add(next.first.get().into());

@@ -1,7 +1,7 @@
 //! Where a partition lies, by the table in the device's first sectors.
 //!
-//! The tables may hold anything: a partition is given only if it lies within the device, chains are followed a bounded
-//! number of steps, and no more is read than a valid table may have.
+//! The tables may hold anything: a partition is given only if it lies within the device, chains are
+//! followed a bounded number of steps, and no more is read than a valid table may have.
 
 mod gpt;
 mod mbr;
@@ -18,11 +18,12 @@ const MAX_TRIED: u32 = 16;
 
 /// Finds partition `number`, from 1, and gives its range in bytes.
 ///
-/// `sector` is the size of the device's sectors in bytes, if known; in an image 512 and 4096 are tried for a GUID
-/// table.
+/// `sector` is the size of the device's sectors in bytes, if known; in an image 512 and 4096 are
+/// tried for a GUID table.
 ///
 /// # Errors
-/// `InvalidData` if there is no table, or it has no such partition within the device; the device's errors.
+/// `InvalidData` if there is no table, or it has no such partition within the device; the device's
+/// errors.
 pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::Result<Range<u64>> {
     let sector = sector.filter(|sector| sector.is_power_of_two() && (512..=65536).contains(sector));
     let Some(table) = mbr::read(device, 0)? else {
@@ -33,10 +34,13 @@ pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::R
     } else {
         mbr::find(device, &table, number, sector.unwrap_or(SECTOR))?
     };
-    sectors.ok_or_else(|| invalid(device, &format!("the partition table has no valid partition {number}")))
+    sectors.ok_or_else(|| {
+        invalid(device, &format!("the partition table has no valid partition {number}"))
+    })
 }
 
-/// Whether the first sector holds a classic table with a partition, or one that announces a GUID table.
+/// Whether the first sector holds a classic table with a partition, or one that announces a GUID
+/// table.
 pub(crate) fn has_table(device: &dyn BlockDevice) -> bool {
     mbr::read(device, 0).is_ok_and(|table| table.is_some_and(|table| table.is_in_use()))
 }

@@ -52,13 +52,20 @@ fn failures_leave_nothing_behind() {
     assert!(cache.read(3, |_| Ok::<_, io::Error>(())).is_err());
     let refuse = |_: &[u8]| Err(io::Error::other("bad"));
     assert_eq!(cache.read(3, refuse).unwrap_err().to_string(), "bad");
-    let panics = std::panic::AssertUnwindSafe(|| cache.read(3, |_| -> io::Result<()> { panic!("check") }));
+    let panics =
+        std::panic::AssertUnwindSafe(|| cache.read(3, |_| -> io::Result<()> { panic!("check") }));
     assert!(std::panic::catch_unwind(panics).is_err());
     assert!(cache.peek(3).is_none());
     assert_eq!(cache.stats().blocks, 0);
     assert_eq!(number(&read(&cache, 3)), 3);
-    assert_eq!(cache.read(10, |_| Ok::<_, io::Error>(())).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-    assert_eq!(cache.read(u64::MAX, |_| Ok::<_, io::Error>(())).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert_eq!(
+        cache.read(10, |_| Ok::<_, io::Error>(())).unwrap_err().kind(),
+        io::ErrorKind::UnexpectedEof
+    );
+    assert_eq!(
+        cache.read(u64::MAX, |_| Ok::<_, io::Error>(())).unwrap_err().kind(),
+        io::ErrorKind::UnexpectedEof
+    );
 }
 
 #[test]
@@ -182,7 +189,8 @@ fn blocks_read_ahead_are_checked_by_their_first_reader() {
     assert_eq!(number(&cache.read(11, check).unwrap()), 11);
     assert!(checked && cache.peek(11).is_some());
     assert_eq!(device.count(Op::Read), 3);
-    // What failed its check is read again; what lies beyond the end is left out; errors are left to readers.
+    // What failed its check is read again; what lies beyond the end is left out; errors are left to
+    // readers.
     assert_eq!(number(&read(&cache, 10)), 10);
     cache.read_ahead(98, 1000);
     cache.read_ahead(u64::MAX, 10);
@@ -216,8 +224,9 @@ fn concurrent_readers_of_an_absent_block_read_it_once() {
     assert_eq!((checks.load(Ordering::Relaxed), device.count(Op::Read)), (200, 200));
 }
 
-/// Each block counts the changes made to it; a lost or doubled buffer would lose some. Blocks changed since they
-/// were last written home are pinned, as a journal does, and now and then written home and unpinned.
+/// Each block counts the changes made to it; a lost or doubled buffer would lose some. Blocks
+/// changed since they were last written home are pinned, as a journal does, and now and then
+/// written home and unpinned.
 #[test]
 fn no_change_is_lost_under_eviction() {
     const BLOCKS: u64 = 300;
@@ -232,7 +241,9 @@ fn no_change_is_lost_under_eviction() {
             scope.spawn(move || {
                 let mut state = thread * 7919 + 1;
                 for round in 0..ROUNDS {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
                     let nr = (state >> 33) % BLOCKS;
                     match round % 16 {
                         0 => cache.read_ahead(nr, 8),

@@ -12,8 +12,11 @@ fn direct_and_buffered_transfers_agree() {
     assert!(device.is_direct());
     let mut model = vec![0u8; 4 << 20];
     let pattern: Vec<u8> = (0..3 << 20).map(|n: u32| (n % 251) as u8).collect();
-    // Aligned in place and length; then neither; then aligned as a whole only, and longer than one aligned copy.
-    for (offset, len) in [(4096, 8192), (5000, 3), (8192, 4096), (4096 * 3, (2 << 20) + 4096), (1, 1 << 20)] {
+    // Aligned in place and length; then neither; then aligned as a whole only, and longer than one
+    // aligned copy.
+    for (offset, len) in
+        [(4096, 8192), (5000, 3), (8192, 4096), (4096 * 3, (2 << 20) + 4096), (1, 1 << 20)]
+    {
         device.write_at(&pattern[offset % 97..][..len], offset as u64).unwrap();
         model[offset..offset + len].copy_from_slice(&pattern[offset % 97..][..len]);
     }

@@ -25,7 +25,9 @@ fn transfers_reach_the_file_at_its_place() {
     let (_directory, path) = image(100_000);
     let device = OpenOptions::new(&path).offset(1000).open().unwrap();
     assert_eq!(device.len(), 99_000);
-    device.write_vectored_at(&[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")], 5).unwrap();
+    device
+        .write_vectored_at(&[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")], 5)
+        .unwrap();
     device.write_at(b"e", 9).unwrap();
     device.flush().unwrap();
     let mut bytes = [0; 5];
@@ -46,7 +48,10 @@ fn errors_tell_the_place() {
     let error = device.read_at(&mut [0; 100], 4000).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     let place = error.get_ref().and_then(|inner| inner.downcast_ref::<DeviceError>()).unwrap();
-    assert_eq!((place.offset, place.len, place.device.as_str()), (4000, 100, path.to_str().unwrap()));
+    assert_eq!(
+        (place.offset, place.len, place.device.as_str()),
+        (4000, 100, path.to_str().unwrap())
+    );
     assert_eq!(device.write_at(&[0; 100], 4000).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(device.set_len(u64::MAX).is_err());
     assert_eq!(device.len(), 4096);
@@ -170,7 +175,10 @@ fn what_is_no_image_is_refused() {
         assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     let (_directory, path) = image(100);
-    assert_eq!(OpenOptions::new(&path).offset(101).open().unwrap_err().kind(), ErrorKind::InvalidData);
+    assert_eq!(
+        OpenOptions::new(&path).offset(101).open().unwrap_err().kind(),
+        ErrorKind::InvalidData
+    );
     assert!(OpenOptions::new(&path).offset(u64::MAX).open().is_err());
     assert_eq!(OpenOptions::new(&path).offset(100).open().unwrap().len(), 0);
 }

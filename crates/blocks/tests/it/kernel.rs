@@ -75,13 +75,22 @@ fn an_image_mounted_through_a_loop_device_is_refused() {
         let error = OpenOptions::new(path).open().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ResourceBusy);
         assert!(error.to_string().contains(point.to_str().unwrap()), "{error}");
-        assert_eq!(OpenOptions::new(path).force(true).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
-        assert_eq!(OpenOptions::new(path).read_only(true).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
+        assert_eq!(
+            OpenOptions::new(path).force(true).open().unwrap_err().kind(),
+            ErrorKind::ResourceBusy
+        );
+        assert_eq!(
+            OpenOptions::new(path).read_only(true).open().unwrap_err().kind(),
+            ErrorKind::ResourceBusy
+        );
         assert!(OpenOptions::new(path).read_only(true).force(true).open().is_ok());
     }
     // The loop device itself, which is a disk.
     assert_eq!(OpenOptions::new(&device.0).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
-    assert_eq!(OpenOptions::new(&device.0).read_only(true).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    assert_eq!(
+        OpenOptions::new(&device.0).read_only(true).open().unwrap_err().kind(),
+        ErrorKind::ResourceBusy
+    );
     drop(mount);
     drop(OpenOptions::new(&device.0).open().unwrap());
     drop(OpenOptions::new(&path).open().unwrap());
@@ -93,7 +102,10 @@ fn only_the_mounted_part_of_a_file_is_refused() {
     let (_directory, path, point) = ext4(1 << 20);
     let device = Loop::new(&["-o", "1048576"], &path);
     let _mount = Mount::new(&device.0, &point);
-    assert_eq!(OpenOptions::new(&path).offset(1 << 20).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    assert_eq!(
+        OpenOptions::new(&path).offset(1 << 20).open().unwrap_err().kind(),
+        ErrorKind::ResourceBusy
+    );
     assert_eq!(OpenOptions::new(&path).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
 }
 
@@ -105,7 +117,10 @@ fn disks_are_held_by_one_writer() {
     let writer = OpenOptions::new(&device.0).open().unwrap();
     assert_eq!(writer.len(), 1 << 20);
     assert_eq!(OpenOptions::new(&device.0).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
-    assert_eq!(OpenOptions::new(&device.0).read_only(true).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    assert_eq!(
+        OpenOptions::new(&device.0).read_only(true).open().unwrap_err().kind(),
+        ErrorKind::ResourceBusy
+    );
     assert_eq!(OpenOptions::new(&path).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
     writer.write_at(&[5; 8192], 4096).unwrap();
     writer.write_zeroes(4096, 4096).unwrap();
@@ -114,7 +129,11 @@ fn disks_are_held_by_one_writer() {
     writer.flush().unwrap();
     let mut bytes = [1; 8192];
     writer.read_at(&mut bytes, 4096).unwrap();
-    assert!(bytes[..4096].iter().all(|byte| *byte == 0) && bytes[4904..4914] == [0; 10] && bytes[4914] == 5);
+    assert!(
+        bytes[..4096].iter().all(|byte| *byte == 0)
+            && bytes[4904..4914] == [0; 10]
+            && bytes[4914] == 5
+    );
     assert_eq!(writer.set_len(1).unwrap_err().kind(), ErrorKind::Unsupported);
     drop(writer);
     let readers = [0, 1].map(|_| OpenOptions::new(&device.0).read_only(true).open().unwrap());
@@ -141,7 +160,8 @@ fn discards_of_a_block_device_punch_its_backing_file() {
     assert_eq!(stored(&path), whole - 2 * MIB);
     let mut bytes = vec![1; 8 * MIB as usize];
     disk.read_at(&mut bytes, 0).unwrap();
-    let zeroes = |start: u64, end: u64| bytes[start as usize..end as usize].iter().all(|byte| *byte == 0);
+    let zeroes =
+        |start: u64, end: u64| bytes[start as usize..end as usize].iter().all(|byte| *byte == 0);
     assert!(zeroes(MIB, 3 * MIB) && zeroes(4 * MIB, 6 * MIB));
     assert!([0, MIB - 1, 3 * MIB, 4 * MIB - 1, 6 * MIB].iter().all(|at| bytes[*at as usize] == 5));
 }

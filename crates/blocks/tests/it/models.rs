@@ -135,5 +135,10 @@ fn threads_share_a_sparse_device() {
     });
     let mut bytes = vec![0; 2_000_000];
     device.read_at(&mut bytes, 0).unwrap();
-    assert!(bytes.chunks(1000).enumerate().all(|(n, chunk)| chunk.iter().all(|byte| *byte as usize == n % 4 + 1)));
+    assert!(
+        bytes
+            .chunks(1000)
+            .enumerate()
+            .all(|(n, chunk)| chunk.iter().all(|byte| *byte as usize == n % 4 + 1))
+    );
 }

@@ -39,7 +39,13 @@ pub fn write_gpt(device: &dyn BlockDevice, sector: u64, partitions: &[(u64, u64)
         header[..8].copy_from_slice(b"EFI PART");
         header[8..12].copy_from_slice(&0x1_0000u32.to_le_bytes());
         header[12..16].copy_from_slice(&92u32.to_le_bytes());
-        let fields = [(24, this), (32, other), (40, 2 + array_sectors), (48, end - 2 - array_sectors), (72, array_at)];
+        let fields = [
+            (24, this),
+            (32, other),
+            (40, 2 + array_sectors),
+            (48, end - 2 - array_sectors),
+            (72, array_at),
+        ];
         for (at, value) in fields {
             header[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
@@ -66,7 +72,9 @@ fn found(device: &dyn BlockDevice, number: u32) -> Option<(u64, u64)> {
 #[test]
 fn primary_and_logical_partitions() {
     let device = SparseDevice::new(1 << 20);
-    device.write_at(&mbr(&[(0x83, 10, 20), (0, 0, 0), (0x05, 100, 500), (0x83, 2000, 100)]), 0).unwrap();
+    device
+        .write_at(&mbr(&[(0x83, 10, 20), (0, 0, 0), (0x05, 100, 500), (0x83, 2000, 100)]), 0)
+        .unwrap();
     device.write_at(&mbr(&[(0x83, 2, 8), (0x05, 50, 60)]), 100 * 512).unwrap();
     device.write_at(&mbr(&[(0x82, 1, 9)]), 150 * 512).unwrap();
     assert_eq!(found(&device, 1), Some((10 * 512, 30 * 512)));
@@ -94,7 +102,13 @@ fn guid_tables_of_both_sector_sizes() {
         let device = SparseDevice::new(4 << 20);
         write_gpt(&device, sector, &[(100, 199), (0, 0), (300, 299), (200, 1 << 40), (200, 200)]);
         device.write_at(&[0], 0).unwrap();
-        let expected = [Some((100 * sector, 200 * sector)), None, None, Some((200 * sector, 201 * sector)), None];
+        let expected = [
+            Some((100 * sector, 200 * sector)),
+            None,
+            None,
+            Some((200 * sector, 201 * sector)),
+            None,
+        ];
         assert_eq!([1, 3, 4, 5, 129].map(|number| found(&device, number)), expected);
         // A damaged header or array leaves the copy.
         device.write_at(&[0xff], sector + 20).unwrap();
@@ -111,9 +125,13 @@ fn a_partition_is_opened_alone() {
     write_gpt(&whole, 512, &[(2048, 4095), (4096, 6143)]);
     drop(whole);
     let first = OpenOptions::new(&path).partition(1).open().unwrap();
-    let second = OpenOptions::new(&path).partition(2).open().expect("partitions do not hinder each other");
+    let second =
+        OpenOptions::new(&path).partition(2).open().expect("partitions do not hinder each other");
     assert_eq!((first.start(), first.len(), second.start()), (1 << 20, 1 << 20, 2 << 20));
-    assert_eq!(OpenOptions::new(&path).partition(2).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    assert_eq!(
+        OpenOptions::new(&path).partition(2).open().unwrap_err().kind(),
+        ErrorKind::ResourceBusy
+    );
     assert_eq!(OpenOptions::new(&path).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
     first.write_at(&[1; 512], (1 << 20) - 512).unwrap();
     assert!(first.write_at(&[1; 512], 1 << 20).is_err());
@@ -158,7 +176,8 @@ fn by_partx(path: &Path) -> Vec<(u32, u64, u64)> {
     let output = output.unwrap_or_else(|error| panic!("partx (package util-linux): {error}"));
     let lines = String::from_utf8(output.stdout).unwrap();
     let partition = |line: &str| {
-        let fields: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap()).collect();
+        let fields: Vec<u64> =
+            line.split_whitespace().map(|field| field.parse().unwrap()).collect();
         (fields[0] as u32, fields[1] * 512, (fields[1] + fields[2]) * 512)
     };
     lines.lines().map(partition).collect()
@@ -171,14 +190,19 @@ fn assert_partx_agrees(write: impl Fn(&dyn BlockDevice), unlike: &[u32], expecte
         let device = OpenOptions::new(&path).partition(number).open().ok()?;
         Some((number, device.start(), device.start() + device.len()))
     };
-    let theirs: Vec<_> = by_partx(&path).into_iter().filter(|(number, ..)| !unlike.contains(number)).collect();
+    let theirs: Vec<_> =
+        by_partx(&path).into_iter().filter(|(number, ..)| !unlike.contains(number)).collect();
     assert_eq!((1..20).filter_map(ours).collect::<Vec<_>>(), theirs);
     assert_eq!(theirs.len(), expected);
 }
 
 #[test]
 fn partx_finds_the_same_partitions() {
-    assert_partx_agrees(|device| write_gpt(device, 512, &[(2048, 4095), (0, 0), (4096, 8191)]), &[], 2);
+    assert_partx_agrees(
+        |device| write_gpt(device, 512, &[(2048, 4095), (0, 0), (4096, 8191)]),
+        &[],
+        2,
+    );
     let classic = |device: &dyn BlockDevice| {
         let table = mbr(&[(0x83, 64, 1000), (0x05, 4096, 8192), (0x83, 2048, 100)]);
         device.write_at(&table, 0).unwrap();

@@ -78,9 +78,13 @@ fn what_a_flush_covers_stands_before_it() {
     let log = device.log();
     for (place, event) in log.iter().enumerate() {
         let Event::Mark(label) = event else { continue };
-        let (thread, n) = label.split_once(' ').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap())).unwrap();
+        let (thread, n) =
+            label.split_once(' ').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap())).unwrap();
         let last_flush = log[..place].iter().rposition(|event| *event == Event::Flush).unwrap();
         let write = Event::Write { offset: thread, data: Arc::from([n]) };
-        assert!(log[..last_flush].contains(&write), "{label} is not covered by a flush before its mark");
+        assert!(
+            log[..last_flush].contains(&write),
+            "{label} is not covered by a flush before its mark"
+        );
     }
 }

@@ -35,7 +35,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 /// Writes the content of a file, which `path` leads to, to standard output.
 pub fn print(fs: &Fs, node: &Node, path: &[u8]) -> Result {
-    let file = fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() }).at(shown(path))?;
+    let file =
+        fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() }).at(shown(path))?;
     // A small image may hold more data than its device has blocks.
     file.check_map().at(shown(path))?;
     let mut out = std::io::stdout().lock();

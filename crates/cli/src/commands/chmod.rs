@@ -27,7 +27,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
         for path in &args.paths {
             let path = inside(path);
             let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
-            fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() }).at(shown(path))?;
+            fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() })
+                .at(shown(path))?;
             changes.path(path);
         }
         Ok(())

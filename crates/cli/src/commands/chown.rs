@@ -28,7 +28,11 @@ pub fn run(args: &Args, context: &Context) -> Result {
             let path = inside(path);
             let node = fs.resolve(path, Follow::No).at(shown(path))?;
             fs.drop_privileges(&node, |_| true).at(shown(path))?;
-            let set = SetAttr { uid: Some(args.owner.uid), gid: Some(args.owner.gid), ..SetAttr::default() };
+            let set = SetAttr {
+                uid: Some(args.owner.uid),
+                gid: Some(args.owner.gid),
+                ..SetAttr::default()
+            };
             fs.set_attr(&node, &set).at(shown(path))?;
             changes.path(path);
         }

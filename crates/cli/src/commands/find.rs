@@ -46,7 +46,13 @@ pub fn run(args: &Args, context: &Context) -> Result {
     match context.json {
         true => {
             let mut array = json::Array::new(out);
-            search(args, top, walk, &mut failed, |path, item| Ok(array.push(&object(path, item))?))?;
+            search(
+                args,
+                top,
+                walk,
+                &mut failed,
+                |path, item| Ok(array.push(&object(path, item))?),
+            )?;
             array.finish()?;
         }
         false => {
@@ -106,7 +112,8 @@ fn fits(args: &Args, item: &Item) -> bool {
         && args.name.as_ref().is_none_or(|pattern| matches(pattern.as_bytes(), &item.name))
 }
 
-/// Whether a name matches a pattern. Takes time in proportion to the product of their lengths at most.
+/// Whether a name matches a pattern. Takes time in proportion to the product of their lengths at
+/// most.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     // The last star, and how much of the name it stands for so far.

@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file or a tree out, with all attributes.
 ///
-/// What a directory holds goes into DEST, which is made if it is not there; a DEST that is there keeps its attributes. A file goes to DEST, or into it under its own name
-/// if DEST is a directory. A file that is there is replaced.
+/// What a directory holds goes into DEST, which is made if it is not there; a DEST that is there
+/// keeps its attributes. A file goes to DEST, or into it under its own name if DEST is a directory.
+/// A file that is there is replaced.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -73,12 +74,17 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
 /// The content of a file, as `cat` writes it; symlinks are not followed, as by all of `get`.
 fn to_stdout(context: &Context, fs: &Fs, node: &Node, path: &[u8]) -> Result {
     match node.file_type() {
-        _ if context.json => {
-            Err(Failure::usage("content and a JSON document cannot both go to standard output; ./- names a file"))
-        }
+        _ if context.json => Err(Failure::usage(
+            "content and a JSON document cannot both go to standard output; ./- names a file",
+        )),
         FileType::Regular => cat::print(fs, node, path),
-        FileType::Directory => Err(Failure::usage("a directory cannot go to standard output, but for --tar -")),
-        _ => Err(Failure::usage(format_args!("{}: only a file's content can go to standard output", shown(path)))),
+        FileType::Directory => {
+            Err(Failure::usage("a directory cannot go to standard output, but for --tar -"))
+        }
+        _ => Err(Failure::usage(format_args!(
+            "{}: only a file's content can go to standard output",
+            shown(path)
+        ))),
     }
 }
 
@@ -91,15 +97,20 @@ fn archive(context: &Context, fs: &Fs, node: Node, path: &[u8], tar: &Path) -> R
     let job = Job::new(context, 0);
     if tar != OsStr::new("-") {
         let out = File::create(tar).at(tar.display())?;
-        archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job).at(tar.display())?;
+        archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job)
+            .at(tar.display())?;
         return job.finish();
     }
     if context.json {
-        return Err(Failure::usage("an archive and a JSON document cannot both go to standard output"));
+        return Err(Failure::usage(
+            "an archive and a JSON document cannot both go to standard output",
+        ));
     }
     let out = std::io::stdout().lock();
     if out.is_terminal() {
-        return Err(Failure::usage("an archive is not for a terminal; redirect standard output, or name a file"));
+        return Err(Failure::usage(
+            "an archive is not for a terminal; redirect standard output, or name a file",
+        ));
     }
     archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job)?;
     job.finish()

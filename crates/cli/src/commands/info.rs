@@ -30,7 +30,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     // A damaged journal hides nothing else.
     let journal = fs.journal_superblock().map_err(|e| e.to_string());
-    let info = Info { superblock: fs.superblock(), journal, usage: fs.usage(), needs_recovery: needs_recovery(&fs) };
+    let info = Info {
+        superblock: fs.superblock(),
+        journal,
+        usage: fs.usage(),
+        needs_recovery: needs_recovery(&fs),
+    };
     match context.json {
         true => context.document(&document(&info)),
         false => print(&info),
@@ -141,7 +146,10 @@ fn or_none(text: String) -> String {
 
 fn print(info: &Info) -> Result {
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let rows = identity(&info.superblock, info.needs_recovery).into_iter().chain(sizes(info)).chain(history(info));
+    let rows = identity(&info.superblock, info.needs_recovery)
+        .into_iter()
+        .chain(sizes(info))
+        .chain(history(info));
     for (name, value) in rows {
         writeln!(out, "{name:<10} {value}")?;
     }
@@ -178,9 +186,23 @@ fn sizes(info: &Info) -> Vec<Row> {
     let total = count(sb.blocks_count(), "block");
     vec![
         ("Size", format!("{} ({total} of {}{clusters})", bytes(sb.blocks_count()), size(block))),
-        ("Used", format!("{} of {} ({:.1}%)", bytes(used), bytes(usage.blocks), percent(used, usage.blocks))),
-        ("Available", format!("{}, and {} for root", bytes(usage.available), bytes(sb.r_blocks_count()))),
-        ("Inodes", format!("{inodes_used} of {} used, {} bytes each", usage.inodes, sb.inode_size())),
+        (
+            "Used",
+            format!(
+                "{} of {} ({:.1}%)",
+                bytes(used),
+                bytes(usage.blocks),
+                percent(used, usage.blocks)
+            ),
+        ),
+        (
+            "Available",
+            format!("{}, and {} for root", bytes(usage.available), bytes(sb.r_blocks_count())),
+        ),
+        (
+            "Inodes",
+            format!("{inodes_used} of {} used, {} bytes each", usage.inodes, sb.inode_size()),
+        ),
         ("Groups", format!("{} of {}", groups(sb), in_group.join(" and "))),
         ("Journal", journal_row(&info.journal)),
     ]
@@ -195,7 +217,10 @@ fn history(info: &Info) -> Vec<Row> {
     let written = size(sb.kbytes_written().saturating_mul(1024));
     vec![
         ("Made", day(sb.mkfs_time())),
-        ("Mounted", format!("{mounted}; {} since the last check", count(sb.mnt_count().into(), "time"))),
+        (
+            "Mounted",
+            format!("{mounted}; {} since the last check", count(sb.mnt_count().into(), "time")),
+        ),
         ("Written", format!("{}; {written} in its life", day(sb.wtime()))),
         ("Checked", day(sb.lastcheck())),
     ]

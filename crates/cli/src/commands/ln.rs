@@ -27,7 +27,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let (target, path) = (inside(&args.target), inside(&args.path));
         let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
         if args.symbolic {
-            fs.create(&Caller::default(), &dir, name, 0o777, New::Symlink(target)).at(shown(path))?;
+            fs.create(&Caller::default(), &dir, name, 0o777, New::Symlink(target))
+                .at(shown(path))?;
         } else {
             let node = fs.resolve(target, Follow::No).at(shown(target))?;
             fs.link(&node, &dir, name).at(shown(path))?;

@@ -49,7 +49,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
         false => (vec![Entry { name: path.to_vec(), node: top }], false),
     };
     match context.json {
-        true => context.document(&Value::Array(entries.iter().map(|e| object(&fs, e)).collect()))?,
+        true => {
+            context.document(&Value::Array(entries.iter().map(|e| object(&fs, e)).collect()))?
+        }
         false => print(args, context, &fs, &entries)?,
     }
     match failed {
@@ -58,13 +60,16 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
 }
 
-/// What is listed. A symlink is followed, unless it leads nowhere, or its own attributes are asked for and no slash is behind it.
+/// What is listed. A symlink is followed, unless it leads nowhere, or its own attributes are asked
+/// for and no slash is behind it.
 fn named(args: &Args, fs: &Fs, path: &[u8]) -> extant::Result<Node> {
     if args.long || args.directory {
         return fs.resolve(path, unless_slash(path));
     }
     match fs.resolve(path, Follow::Yes) {
-        Err(e) if e.is(Errno::NoEnt) || e.is(Errno::Loop) => fs.resolve(path, Follow::No).map_err(|_| e),
+        Err(e) if e.is(Errno::NoEnt) || e.is(Errno::Loop) => {
+            fs.resolve(path, Follow::No).map_err(|_| e)
+        }
         found => found,
     }
 }
@@ -106,7 +111,8 @@ fn object(fs: &Fs, entry: &Entry) -> Value {
 fn print(args: &Args, context: &Context, fs: &Fs, entries: &[Entry]) -> Result {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let inode_width = entries.iter().map(|e| e.node.ino()).max().unwrap_or(0).to_string().len();
-    let size_width = entries.iter().map(|e| e.node.attr().size).max().unwrap_or(0).to_string().len().max(8);
+    let size_width =
+        entries.iter().map(|e| e.node.attr().size).max().unwrap_or(0).to_string().len().max(8);
     for entry in entries {
         if args.inode {
             write!(out, "{:>inode_width$} ", entry.node.ino())?;
@@ -124,14 +130,25 @@ fn print(args: &Args, context: &Context, fs: &Fs, entries: &[Entry]) -> Result {
     Ok(out.flush()?)
 }
 
-fn write_attributes(out: &mut BufWriter<StdoutLock<'_>>, node: &Node, width: usize) -> std::io::Result<()> {
+fn write_attributes(
+    out: &mut BufWriter<StdoutLock<'_>>,
+    node: &Node,
+    width: usize,
+) -> std::io::Result<()> {
     let a = node.attr();
     let size = match a.ftype {
         FileType::CharDevice | FileType::BlockDevice => format!("{},{}", a.rdev.0, a.rdev.1),
         _ => a.size.to_string(),
     };
     let time = seconds(a.mtime.sec);
-    write!(out, "{} {:>3} {:>5} {:>5} {size:>width$} {time} ", mode(a.ftype, a.mode), a.nlink, a.uid, a.gid)
+    write!(
+        out,
+        "{} {:>3} {:>5} {:>5} {size:>width$} {time} ",
+        mode(a.ftype, a.mode),
+        a.nlink,
+        a.uid,
+        a.gid
+    )
 }
 
 /// Writes bytes as they are, or escaped for a terminal.

@@ -67,11 +67,17 @@ pub fn make_all(fs: &Fs, who: &Caller, path: &[u8], mode: u16) -> Result<Node> {
         let mode = if parts.peek().is_some() { 0o755 } else { mode };
         dir = match fs.resolve(&made, Follow::Yes) {
             Ok(node) => node,
-            Err(e) if e.is(Errno::NoEnt) => fs.create(who, &dir, part, mode, New::Dir).at(shown(&made))?,
+            Err(e) if e.is(Errno::NoEnt) => {
+                fs.create(who, &dir, part, mode, New::Dir).at(shown(&made))?
+            }
             Err(e) => return Err(e).at(shown(&made)),
         };
         if dir.file_type() != FileType::Directory {
-            return Err(Failure::new(format_args!("{}: {}", shown(&made), Errno::NotDir.message())));
+            return Err(Failure::new(format_args!(
+                "{}: {}",
+                shown(&made),
+                Errno::NotDir.message()
+            )));
         }
     }
     Ok(dir)

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Make a file system; what was there is lost.
 ///
-/// The options are those of mke2fs(8). Without others it is what `mke2fs -t ext4` makes, with orphan_file and
-/// metadata_csum_seed.
+/// The options are those of mke2fs(8). Without others it is what `mke2fs -t ext4` makes, with
+/// orphan_file and metadata_csum_seed.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Image file (made if it is not there) or block device, with @OFFSET or @pN for a part of it
@@ -73,7 +73,8 @@ pub struct Args {
     /// What the kernel does on errors
     #[arg(short = 'e', value_name = "WHAT", value_parser = ["continue", "remount-ro", "panic"])]
     errors: Option<String>,
-    /// Seed of all that is random; with the same one, and the time in SOURCE_DATE_EPOCH (or 1970), the image is the same
+    /// Seed of all that is random; with the same one, and the time in SOURCE_DATE_EPOCH (or 1970),
+    /// the image is the same
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Overwrite a file system, a partition table or the like that is there without asking
@@ -145,7 +146,8 @@ impl Args {
         options.inode_ratio = number("-i", &self.inode_ratio)?;
         options.inode_size = number("-I", &self.inode_size)?;
         options.inode_count = self.inodes;
-        options.label = self.label.as_ref().map(|label| label.as_bytes().to_vec()).unwrap_or_default();
+        options.label =
+            self.label.as_ref().map(|label| label.as_bytes().to_vec()).unwrap_or_default();
         options.uuid = self.uuid()?;
         options.flex_bg_size = self.flex_groups;
         options.reserved_percent = self.reserved.unwrap_or(options.reserved_percent);
@@ -182,14 +184,20 @@ impl Args {
             true => number_or(&self.block_size, SIZE_BLOCK)?,
             false => 1,
         };
-        number.checked_mul(unit).map(Some).ok_or_else(|| Failure::usage(format_args!("size out of range: {text}")))
+        number
+            .checked_mul(unit)
+            .map(Some)
+            .ok_or_else(|| Failure::usage(format_args!("size out of range: {text}")))
     }
 
     /// The device to make it on: a file is made if it is not there.
     fn device(&self, options: &Options) -> Result<FileDevice> {
         let spec = image_spec(&self.image);
         if !spec.path.exists() && options.size.is_none() {
-            return Err(Failure::usage(format_args!("{} is not there: say how large it shall be", self.name())));
+            return Err(Failure::usage(format_args!(
+                "{} is not there: say how large it shall be",
+                self.name()
+            )));
         }
         let wait = self.wait.then_some(PATIENCE);
         let open = FileOptions::from_spec(&spec).create(true).wait(wait);
@@ -202,7 +210,10 @@ impl Args {
             Failure::of(&extant::Error::Io(e), self.name(), message)
         })?;
         if device.read_only() {
-            return Err(Failure::new(format_args!("{} cannot be written: it is write-protected", self.name())));
+            return Err(Failure::new(format_args!(
+                "{} cannot be written: it is write-protected",
+                self.name()
+            )));
         }
         Ok(device)
     }
@@ -222,7 +233,8 @@ impl Args {
         }
     }
 
-    /// What would be overwritten: a file system that begins there, or what the disk holds around an offset in it.
+    /// What would be overwritten: a file system that begins there, or what the disk holds around an
+    /// offset in it.
     fn found(&self, device: &FileDevice) -> Option<String> {
         if let Some(found) = identify(device) {
             return Some(format!("{} holds {}{}", self.name(), found.name, identity(device)));
@@ -230,7 +242,8 @@ impl Args {
         let spec = image_spec(&self.image);
         let Place::Offset(_) = spec.place else { return None };
         let disk = FileOptions::new(&spec.path).read_only(true).lock(false).open().ok()?;
-        identify(&disk).map(|found| format!("{} lies in a disk that holds {}", self.name(), found.name))
+        identify(&disk)
+            .map(|found| format!("{} lies in a disk that holds {}", self.name(), found.name))
     }
 
     /// Grows a file to the size of the file system.
@@ -242,17 +255,24 @@ impl Args {
     }
 }
 
-/// Label, UUID and last place of an ext4 file system that is there, as far as its superblock can be read.
+/// Label, UUID and last place of an ext4 file system that is there, as far as its superblock can be
+/// read.
 fn identity(device: &FileDevice) -> String {
     let (offset, len) = SUPERBLOCK;
     let mut bytes = vec![0; len];
     let read = device.read_at(&mut bytes, offset).ok();
-    let Some(there) = read.and_then(|()| Superblock::parse(&bytes).ok()) else { return String::new() };
+    let Some(there) = read.and_then(|()| Superblock::parse(&bytes).ok()) else {
+        return String::new();
+    };
     let mounted = match there.last_mounted() {
         path if path.is_empty() => String::new(),
         path => format!(", last mounted on {}", shown(path.as_bytes())),
     };
-    format!(" (label \"{}\", UUID {}{mounted})", shown(there.volume_name().as_bytes()), uuid(there.uuid()))
+    format!(
+        " (label \"{}\", UUID {}{mounted})",
+        shown(there.volume_name().as_bytes()),
+        uuid(there.uuid())
+    )
 }
 
 /// Asks on the terminal; only an answer that begins with `y` means yes.
@@ -267,7 +287,9 @@ fn confirmed(question: &str) -> Result<bool> {
 fn number<T: TryFrom<u64>>(option: &str, text: &Option<String>) -> Result<Option<T>> {
     let Some(text) = text else { return Ok(None) };
     let number = parse_size(text).ok().and_then(|n| T::try_from(n).ok());
-    number.map(Some).ok_or_else(|| Failure::usage(format_args!("{option} takes a number, not {text}")))
+    number
+        .map(Some)
+        .ok_or_else(|| Failure::usage(format_args!("{option} takes a number, not {text}")))
 }
 
 fn number_or(text: &Option<String>, default: u64) -> Result<u64> {

@@ -47,7 +47,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let mut options = Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
+    let mut options =
+        Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
     options.threads = context.threads.unwrap_or(options.threads);
     let plan = args.plan(options)?;
     if plan.options.remount {
@@ -73,7 +74,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
             // Signals of the terminal that it was started from are not meant for it.
             rustix::process::setsid().at("cannot start a session")?;
             // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.
-            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).at("signals")?;
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+                .at("signals")?;
             std::env::set_current_dir("/").at("/")?;
             Audience::Parent
         }

@@ -31,7 +31,11 @@ pub fn run(args: &Args, context: &Context) -> Result {
             Ok(node) if node.file_type() == FileType::Directory => (node, name),
             _ => fs.resolve_parent(to).at(shown(to))?,
         };
-        fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!("{} to {}", shown(from), shown(to)))?;
+        fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!(
+            "{} to {}",
+            shown(from),
+            shown(to)
+        ))?;
         changes.path(to);
         Ok(())
     })

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file or a tree in, with all attributes, as journaled transactions.
 ///
-/// What a directory holds goes into PATH, which is made if it is not there. A file goes to PATH, or into it under its own name
-/// if PATH is a directory. A file that is there is replaced once its successor is complete and durable. Everything is durable when the
-/// command ends.
+/// What a directory holds goes into PATH, which is made if it is not there. A file goes to PATH, or
+/// into it under its own name if PATH is a directory. A file that is there is replaced once its
+/// successor is complete and durable. Everything is durable when the command ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -64,7 +64,8 @@ fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
         return job.finish();
     }
     let dir = base(fs, path, args.owner)?;
-    let job = Job::new(context, if context.shows_progress() { source::total_bytes(source) } else { 0 });
+    let job =
+        Job::new(context, if context.shows_progress() { source::total_bytes(source) } else { 0 });
     let copier = source::Copier::new(fs, &job, args.owner, &image, source).at(source.display())?;
     copier.tree(dir, context.thread_count()).at(source.display())?;
     job.finish()
@@ -90,8 +91,9 @@ fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
 fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8])> {
     match fs.resolve(path, Follow::Yes) {
         Ok(node) if node.file_type() == FileType::Directory => {
-            let name =
-                source.file_name().ok_or_else(|| Failure::usage("the source has no name; say the new path in full"))?;
+            let name = source.file_name().ok_or_else(|| {
+                Failure::usage("the source has no name; say the new path in full")
+            })?;
             Ok((node, name.as_bytes()))
         }
         _ => fs.resolve_parent(path).at(shown(path)),
@@ -124,15 +126,19 @@ fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
 
 /// Copies standard input into a new file, past the pages of the file system.
 fn stream(fs: &Fs, node: &Node, job: &Job<'_>) -> source::Result {
-    let file = fs.open_file(node, OpenFlags { write: true, direct: true, ..OpenFlags::default() })?;
+    let file =
+        fs.open_file(node, OpenFlags { write: true, direct: true, ..OpenFlags::default() })?;
     let mut input = std::io::stdin().lock();
     let mut piece = Vec::with_capacity(PIECE);
     let mut at = 0;
     loop {
         piece.clear();
         // Pipes give less than is asked for.
-        let len =
-            input.by_ref().take(PIECE as u64).read_to_end(&mut piece).map_err(|e| format!("standard input: {e}"))?;
+        let len = input
+            .by_ref()
+            .take(PIECE as u64)
+            .read_to_end(&mut piece)
+            .map_err(|e| format!("standard input: {e}"))?;
         if len == 0 {
             return Ok(());
         }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 /// Replay the journal and finish what a crash interrupted.
 ///
-/// A last transaction that was torn by the crash is the usual case: it is dropped, and the file system is as it was before it.
+/// A last transaction that was torn by the crash is the usual case: it is dropped, and the file
+/// system is as it was before it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -50,7 +51,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
 /// Opens an image for writing whose writes stay in memory.
 fn on_trial(args: &Args) -> Result<Fs> {
     let reading = OpenOptions::new().read_only(true).wait(args.image.wait);
-    let base = reading.device_of(&image_spec(&args.image.image)).map_err(|e| args.image.refused(&e))?;
+    let base =
+        reading.device_of(&image_spec(&args.image.image)).map_err(|e| args.image.refused(&e))?;
     let trial = OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES);
     let device: Arc<dyn BlockDevice> = Arc::new(trial);
     let mut options = args.image.with_memory(OpenOptions::new().count_mount(false));

@@ -43,7 +43,10 @@ fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result {
         other => other.at(shown(path))?,
     };
     if matches!(name, b"." | b"..") {
-        return Err(Failure::new(format_args!("{}: `.` and `..` are not removed; name the directory", shown(path))));
+        return Err(Failure::new(format_args!(
+            "{}: `.` and `..` are not removed; name the directory",
+            shown(path)
+        )));
     }
     let node = match fs.lookup(&dir, name) {
         Err(e) if e.is(Errno::NoEnt) && args.force => return Ok(()),
@@ -76,11 +79,13 @@ fn empty(context: &Context, fs: &Fs, path: &[u8], top: Node) -> Result {
                 failed = true;
             }
             (Step::Found(item), Some(dir)) if item.node.file_type() != FileType::Directory => {
-                fs.unlink(dir, &item.name).map_err(|e| Failure::new(format_args!("{}: {e}", whole())))?;
+                fs.unlink(dir, &item.name)
+                    .map_err(|e| Failure::new(format_args!("{}: {e}", whole())))?;
                 context.detail(format_args!("removed {}", whole()));
             }
             (Step::Left(item), Some(dir)) => {
-                fs.rmdir(dir, &item.name).map_err(|e| Failure::new(format_args!("{}: {e}", whole())))?;
+                fs.rmdir(dir, &item.name)
+                    .map_err(|e| Failure::new(format_args!("{}: {e}", whole())))?;
             }
             // Directories that are emptied next, and the top itself.
             (Step::Found(_) | Step::Left(_), _) => {}

@@ -50,10 +50,16 @@ pub fn run(args: &Args, context: &Context) -> Result {
 /// The bytes of a value as it is written.
 fn value(text: &[u8]) -> Result<Vec<u8>> {
     let Some(digits) = text.strip_prefix(b"0x") else { return Ok(text.to_vec()) };
-    let wrong = || crate::failure::Failure::usage("a value in hexadecimal has an even number of digits after 0x");
+    let wrong = || {
+        crate::failure::Failure::usage(
+            "a value in hexadecimal has an even number of digits after 0x",
+        )
+    };
     if digits.len() % 2 != 0 {
         return Err(wrong());
     }
-    let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let byte = |pair: &[u8]| {
+        std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok())
+    };
     digits.chunks(2).map(|pair| byte(pair).ok_or_else(wrong)).collect()
 }

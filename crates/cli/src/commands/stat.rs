@@ -41,7 +41,8 @@ struct Found<'a> {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
-    let found = args.paths.iter().map(|path| find(args, &fs, inside(path))).collect::<Result<Vec<_>>>()?;
+    let found =
+        args.paths.iter().map(|path| find(args, &fs, inside(path))).collect::<Result<Vec<_>>>()?;
     if context.json {
         return context.document(&Value::Array(found.iter().map(object).collect()));
     }
@@ -61,7 +62,11 @@ fn find<'a>(args: &Args, fs: &Fs, path: &'a [u8]) -> Result<Found<'a>> {
     };
     let names = fs.list_xattrs(&node).at(format_args!("{}: attributes", shown(path)))?;
     let value = |name: Vec<u8>| {
-        let value = fs.get_xattr(&node, &name).at(format_args!("{}: attribute {}", shown(path), shown(&name)))?;
+        let value = fs.get_xattr(&node, &name).at(format_args!(
+            "{}: attribute {}",
+            shown(path),
+            shown(&name)
+        ))?;
         Ok((name, value))
     };
     let xattrs = names.into_iter().map(value).collect::<Result<Vec<_>>>()?;
@@ -126,12 +131,27 @@ fn print(out: &mut impl Write, found: &Found<'_>) -> std::io::Result<()> {
     writeln!(out, "\n Inode: {}  Generation: {}  Links: {}", a.ino, a.generation, a.nlink)?;
     writeln!(out, "  Type: {}", type_name(a.ftype))?;
     match a.ftype {
-        FileType::BlockDevice | FileType::CharDevice => writeln!(out, "Device: {},{}", a.rdev.0, a.rdev.1)?,
+        FileType::BlockDevice | FileType::CharDevice => {
+            writeln!(out, "Device: {},{}", a.rdev.0, a.rdev.1)?
+        }
         _ => writeln!(out, "  Size: {}  Blocks of 512: {}", a.size, a.blocks)?,
     }
-    writeln!(out, "Access: {:04o} ({})  Uid: {}  Gid: {}", a.mode & 0o7777, mode(a.ftype, a.mode), a.uid, a.gid)?;
+    writeln!(
+        out,
+        "Access: {:04o} ({})  Uid: {}  Gid: {}",
+        a.mode & 0o7777,
+        mode(a.ftype, a.mode),
+        a.uid,
+        a.gid
+    )?;
     writeln!(out, " Flags: {:#x} ({})", a.flags, flags(a.flags))?;
-    writeln!(out, "Access: {}\nModify: {}\nChange: {}", time(a.atime), time(a.mtime), time(a.ctime))?;
+    writeln!(
+        out,
+        "Access: {}\nModify: {}\nChange: {}",
+        time(a.atime),
+        time(a.mtime),
+        time(a.ctime)
+    )?;
     if let Some(birth) = a.crtime {
         writeln!(out, " Birth: {}", time(birth))?;
     }
@@ -140,7 +160,9 @@ fn print(out: &mut impl Write, found: &Found<'_>) -> std::io::Result<()> {
     }
     for extent in found.extents.iter().flatten() {
         match state(extent) {
-            (state, Some(at)) => writeln!(out, "Extent: {} +{} at {at} ({state})", extent.logical, extent.len)?,
+            (state, Some(at)) => {
+                writeln!(out, "Extent: {} +{} at {at} ({state})", extent.logical, extent.len)?
+            }
             (state, None) => writeln!(out, "Extent: {} +{} ({state})", extent.logical, extent.len)?,
         }
     }

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 pub struct Args {
     /// Where it is mounted
     dir: PathBuf,
-    /// Set a tunable instead: mb_frsp_max_mem (a size, 0 for none), frsp_cache_aggression (0 to 3), prefetch_block_bitmaps (0 or 1), pa (0 or 1), lg (0 to 2)
+    /// Set a tunable instead: mb_frsp_max_mem (a size, 0 for none), frsp_cache_aggression (0 to 3),
+    /// prefetch_block_bitmaps (0 or 1), pa (0 or 1), lg (0 to 2)
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
 }
@@ -23,7 +24,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
         return set(args, context);
     }
     let text = extant_fuse::control::stats(&args.dir).map_err(|e| refused(args, &e))?;
-    let document: Value = serde_json::from_slice(&text).at(format_args!("{}: counters", args.dir.display()))?;
+    let document: Value =
+        serde_json::from_slice(&text).at(format_args!("{}: counters", args.dir.display()))?;
     if context.json {
         return context.document(&document);
     }
@@ -36,10 +38,13 @@ pub fn run(args: &Args, context: &Context) -> Result {
 fn set(args: &Args, context: &Context) -> Result {
     let mut holds = serde_json::Map::new();
     for setting in &args.set {
-        let wrong = || Failure::usage(format_args!("{setting}: not NAME=VALUE with a number or size as VALUE"));
+        let wrong = || {
+            Failure::usage(format_args!("{setting}: not NAME=VALUE with a number or size as VALUE"))
+        };
         let (name, value) = setting.split_once('=').ok_or_else(wrong)?;
         let value = extant::mkfs::parse_size(value).map_err(|_| wrong())?;
-        let now = extant_fuse::control::set(&args.dir, name, value).map_err(|e| not_set(args, setting, &e))?;
+        let now = extant_fuse::control::set(&args.dir, name, value)
+            .map_err(|e| not_set(args, setting, &e))?;
         holds.insert(name.into(), now.into());
     }
     let document = Value::Object(holds);
@@ -53,8 +58,12 @@ fn set(args: &Args, context: &Context) -> Result {
 
 fn not_set(args: &Args, setting: &str, error: &std::io::Error) -> Failure {
     match error.kind() {
-        std::io::ErrorKind::NotFound => Failure::new(format_args!("{setting}: there is no such tunable")),
-        std::io::ErrorKind::InvalidInput => Failure::new(format_args!("{setting}: the tunable cannot have this value")),
+        std::io::ErrorKind::NotFound => {
+            Failure::new(format_args!("{setting}: there is no such tunable"))
+        }
+        std::io::ErrorKind::InvalidInput => {
+            Failure::new(format_args!("{setting}: the tunable cannot have this value"))
+        }
         _ => refused(args, error),
     }
 }
@@ -62,9 +71,9 @@ fn not_set(args: &Args, setting: &str, error: &std::io::Error) -> Failure {
 fn refused(args: &Args, error: &std::io::Error) -> Failure {
     let dir = args.dir.display();
     match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
-            Failure::new(format_args!("{dir}: counters are for root and for the one who mounted it"))
-        }
+        std::io::ErrorKind::PermissionDenied => Failure::new(format_args!(
+            "{dir}: counters are for root and for the one who mounted it"
+        )),
         _ if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) => {
             Failure::new(format_args!("{dir}: nothing that extant serves is mounted there"))
         }

@@ -45,7 +45,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
             array.finish()?;
         }
         false => {
-            let mut drawing = Drawing { context, fs: &fs, out, more: Vec::new(), directories: 0, others: 0 };
+            let mut drawing =
+                Drawing { context, fs: &fs, out, more: Vec::new(), directories: 0, others: 0 };
             while let Some(item) = next(args, path, &mut walk, &mut failed) {
                 drawing.add(if item.depth == 0 { path } else { &item.name }, &item)?;
             }
@@ -62,7 +63,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
 fn next(args: &Args, top: &[u8], walk: &mut Walk<'_>, failed: &mut bool) -> Option<Item> {
     loop {
         match walk.step()? {
-            Step::Found(item) if !args.directories || item.node.file_type() == FileType::Directory => {
+            Step::Found(item)
+                if !args.directories || item.node.file_type() == FileType::Directory =>
+            {
                 return Some(item);
             }
             Step::Found(_) | Step::Left(_) => {}
@@ -106,7 +109,11 @@ impl<W: Write> Drawing<'_, W> {
             out.write_all(if *follows { "│   ".as_bytes() } else { b"    " })?;
         }
         if item.depth > 0 {
-            out.write_all(if item.last { "└── ".as_bytes() } else { "├── ".as_bytes() })?;
+            out.write_all(if item.last {
+                "└── ".as_bytes()
+            } else {
+                "├── ".as_bytes()
+            })?;
             self.more.push(!item.last);
         }
         write_name(out, self.context, name, ftype, item.node.attr().mode)?;

@@ -1,4 +1,5 @@
-//! Out of an image into a tar archive: POSIX (PAX), with extended attributes, times to the nanosecond and sparse files.
+//! Out of an image into a tar archive: POSIX (PAX), with extended attributes, times to the
+//! nanosecond and sparse files.
 
 use super::dest::next_data;
 use super::job::{Copied, Job};
@@ -54,13 +55,22 @@ struct Archive<'a, W: Write> {
 }
 
 impl<W: Write> Archive<'_, W> {
-    /// Adds one entry. What cannot be read from the image is told, and the archive goes on; errors are the archive's.
+    /// Adds one entry. What cannot be read from the image is told, and the archive goes on; errors
+    /// are the archive's.
     fn add(&mut self, path: &[u8], node: &Node) -> io::Result<()> {
         let attr = node.attr();
         let several = attr.nlink > 1 && attr.ftype != FileType::Directory;
         if several && let Some(first) = self.first.get(&attr.ino).cloned() {
             self.job.done(Copied::Other, || path.to_vec());
-            return self.append(path, &attr, EntryType::Link, Some(&first), Vec::new(), &mut io::empty(), 0);
+            return self.append(
+                path,
+                &attr,
+                EntryType::Link,
+                Some(&first),
+                Vec::new(),
+                &mut io::empty(),
+                0,
+            );
         }
         let added = self.add_new(path, node, &attr)?;
         if added && several {
@@ -72,7 +82,9 @@ impl<W: Write> Archive<'_, W> {
 
     /// Adds a file that is not in the archive yet; false if it was left out.
     fn add_new(&mut self, path: &[u8], node: &Node, attr: &Attr) -> io::Result<bool> {
-        let Some(records) = self.job.check(|| path.to_vec(), xattrs(self.fs, node)) else { return Ok(false) };
+        let Some(records) = self.job.check(|| path.to_vec(), xattrs(self.fs, node)) else {
+            return Ok(false);
+        };
         let (kind, copied) = match attr.ftype {
             FileType::Regular => return self.file(path, node, attr, records),
             FileType::Directory => (EntryType::Directory, Copied::Directory),
@@ -97,7 +109,13 @@ impl<W: Write> Archive<'_, W> {
         Ok(true)
     }
 
-    fn file(&mut self, path: &[u8], node: &Node, attr: &Attr, mut records: Records) -> io::Result<bool> {
+    fn file(
+        &mut self,
+        path: &[u8],
+        node: &Node,
+        attr: &Attr,
+        mut records: Records,
+    ) -> io::Result<bool> {
         let opened = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() });
         let Some(file) = self.job.check(|| path.to_vec(), opened) else { return Ok(false) };
         let Some(parts) = self.job.check(|| path.to_vec(), parts(&file)) else { return Ok(false) };
@@ -107,7 +125,8 @@ impl<W: Write> Archive<'_, W> {
             [] if end == 0 => Vec::new(),
             _ => sparse_map(&parts, end),
         };
-        let stored: u64 = parts.iter().map(|(start, stop)| stop - start).sum::<u64>() + map.len() as u64;
+        let stored: u64 =
+            parts.iter().map(|(start, stop)| stop - start).sum::<u64>() + map.len() as u64;
         let name = match map.is_empty() {
             true => path.to_vec(),
             false => {
@@ -115,7 +134,8 @@ impl<W: Write> Archive<'_, W> {
                 records.push(("GNU.sparse.minor".into(), b"0".to_vec()));
                 records.push(("GNU.sparse.name".into(), path.to_vec()));
                 records.push(("GNU.sparse.realsize".into(), end.to_string().into_bytes()));
-                [SPARSE_NAME.as_bytes(), path.rsplit(|b| *b == b'/').next().unwrap_or(b"file")].concat()
+                [SPARSE_NAME.as_bytes(), path.rsplit(|b| *b == b'/').next().unwrap_or(b"file")]
+                    .concat()
             }
         };
         let content = Content { file: &file, parts: &parts, at: 0, part: 0, failed: None };
@@ -124,7 +144,9 @@ impl<W: Write> Archive<'_, W> {
         let (_, content) = data.into_inner();
         match content.failed {
             // The header had promised bytes; zeroes stand for them.
-            Some(error) => self.job.problem(path, format_args!("{error}; zeroes stand in the archive instead")),
+            Some(error) => {
+                self.job.problem(path, format_args!("{error}; zeroes stand in the archive instead"))
+            }
             None => self.job.done(Copied::File, || path.to_vec()),
         }
         self.job.bytes(stored);
@@ -152,7 +174,9 @@ impl<W: Write> Archive<'_, W> {
         }
         put_numbers(&mut header, attr, size, &mut records)?;
         if !records.is_empty() {
-            self.builder.append_pax_extensions(records.iter().map(|(key, value)| (key.as_str(), value.as_slice())))?;
+            self.builder.append_pax_extensions(
+                records.iter().map(|(key, value)| (key.as_str(), value.as_slice())),
+            )?;
         }
         header.set_cksum();
         self.builder.append(&header, data)
@@ -169,7 +193,12 @@ fn put_text(field: &mut [u8; SHORT], text: &[u8], key: &str, records: &mut Recor
 }
 
 /// Size, owner, time and device number, those in records that their fields cannot hold.
-fn put_numbers(header: &mut Header, attr: &Attr, size: u64, records: &mut Records) -> io::Result<()> {
+fn put_numbers(
+    header: &mut Header,
+    attr: &Attr,
+    size: u64,
+    records: &mut Records,
+) -> io::Result<()> {
     let mut record = |key: &str, value: String| records.push((key.into(), value.into_bytes()));
     header.set_size(size.min(OCTAL_MAX));
     if size > OCTAL_MAX {
@@ -200,7 +229,9 @@ fn decimal_time(sec: i64, nsec: u32) -> String {
     match (sec, nsec) {
         (sec, 0) => sec.to_string(),
         (sec, nsec) if sec >= 0 => format!("{sec}.{nsec:09}"),
-        (sec, nsec) => format!("-{}.{:09}", (sec + 1).unsigned_abs(), 1_000_000_000 - nsec.min(999_999_999)),
+        (sec, nsec) => {
+            format!("-{}.{:09}", (sec + 1).unsigned_abs(), 1_000_000_000 - nsec.min(999_999_999))
+        }
     }
 }
 
@@ -219,14 +250,17 @@ fn xattrs(fs: &Fs, node: &Node) -> extant::Result<Records> {
         }
         // A key that is no UTF-8, or would end early, has no place in a record.
         match String::from_utf8(name) {
-            Ok(name) if !name.contains('=') => records.push((format!("SCHILY.xattr.{name}"), value)),
+            Ok(name) if !name.contains('=') => {
+                records.push((format!("SCHILY.xattr.{name}"), value))
+            }
             _ => tracing::warn!("an attribute whose name an archive cannot hold was left out"),
         }
     }
     Ok(records)
 }
 
-/// An ACL, given as the value of its attribute, as text with numeric ids: `user::rw-,user:7:r--,group::r--,mask::r--,other::---`.
+/// An ACL, given as the value of its attribute, as text with numeric ids:
+/// `user::rw-,user:7:r--,group::r--,mask::r--,other::---`.
 fn acl_text(value: &[u8]) -> Option<String> {
     const VERSION: [u8; 4] = 2u32.to_le_bytes();
     let entries = value.strip_prefix(&VERSION)?;
@@ -261,8 +295,9 @@ fn parts(file: &ImageFile) -> extant::Result<Vec<(u64, u64)>> {
     Ok(parts)
 }
 
-/// The map that stands before the data of a sparse file: the number of its ranges and each one's offset and length, a line
-/// each, filled up to whole records of the archive. It ends with an empty range at the end of the file.
+/// The map that stands before the data of a sparse file: the number of its ranges and each one's
+/// offset and length, a line each, filled up to whole records of the archive. It ends with an empty
+/// range at the end of the file.
 fn sparse_map(parts: &[(u64, u64)], end: u64) -> Vec<u8> {
     const RECORD: usize = 512;
     let closing = parts.last().is_none_or(|(_, stop)| *stop < end).then_some((end, end));
@@ -330,9 +365,14 @@ mod tests {
     #[test]
     fn acls_are_text() {
         let mut value = 2u32.to_le_bytes().to_vec();
-        for (tag, perm, id) in
-            [(1u16, 6u16, u32::MAX), (2, 5, 7), (4, 4, u32::MAX), (8, 1, 9), (16, 7, u32::MAX), (32, 0, 0)]
-        {
+        for (tag, perm, id) in [
+            (1u16, 6u16, u32::MAX),
+            (2, 5, 7),
+            (4, 4, u32::MAX),
+            (8, 1, 9),
+            (16, 7, u32::MAX),
+            (32, 0, 0),
+        ] {
             value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
             value.extend(id.to_le_bytes());
         }

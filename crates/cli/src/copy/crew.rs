@@ -1,11 +1,13 @@
 //! A crew of threads that works off tasks, of which each may bring new ones.
 //!
 //! # Invariants
-//! The work is over when no task waits and no thread has one at hand: only then could none come up any more.
+//! The work is over when no task waits and no thread has one at hand: only then could none come up
+//! any more.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Tasks that wait. The newest is taken first, so that a tree is walked in depth and few tasks wait at a time.
+/// Tasks that wait. The newest is taken first, so that a tree is walked in depth and few tasks wait
+/// at a time.
 #[derive(Debug)]
 pub struct Crew<T> {
     state: Mutex<State<T>>,
@@ -30,9 +32,11 @@ impl<T> Drop for AtHand<'_, T> {
 }
 
 impl<T: Send> Crew<T> {
-    /// Works off `first` and all that comes of it with `threads` threads; returns when nothing is left.
+    /// Works off `first` and all that comes of it with `threads` threads; returns when nothing is
+    /// left.
     pub fn work(threads: usize, first: Vec<T>, each: impl Fn(T, &Crew<T>) + Sync) {
-        let crew = Crew { state: Mutex::new(State { tasks: first, busy: 0 }), wake: Condvar::new() };
+        let crew =
+            Crew { state: Mutex::new(State { tasks: first, busy: 0 }), wake: Condvar::new() };
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| crew.serve(&each));

@@ -1,10 +1,11 @@
 //! Out of an image onto the machine.
 //!
 //! # Invariants
-//! Nothing is made outside of the destination, whatever the image says and whatever another user does to the destination
-//! meanwhile: names are single components, each once in a directory; directories are opened as [`super::place`] describes; files
-//! are made new, and attributes are set through the descriptor of what was made. A directory is entered once, so a loop in the
-//! image's tree ends. Permissions widen last: until it is complete, a file is its owner's only.
+//! Nothing is made outside of the destination, whatever the image says and whatever another user
+//! does to the destination meanwhile: names are single components, each once in a directory;
+//! directories are opened as [`super::place`] describes; files are made new, and attributes are set
+//! through the descriptor of what was made. A directory is entered once, so a loop in the image's
+//! tree ends. Permissions widen last: until it is complete, a file is its owner's only.
 
 use super::crew::Crew;
 use super::held::{Held, check_made};
@@ -128,14 +129,22 @@ impl<'a> Copier<'a> {
     }
 
     fn entries(&self, place: &Arc<Place>, entries: &[DirEntry], crew: &Crew<Task>) {
-        let Some(dir) = self.job.check(|| place.path(), place.open(self.base.as_fd())) else { return };
+        let Some(dir) = self.job.check(|| place.path(), place.open(self.base.as_fd())) else {
+            return;
+        };
         for entry in entries {
             let made = self.entry(dir.as_fd(), place, entry, crew);
             self.job.check(|| place.path_of(&entry.name), made);
         }
     }
 
-    fn entry(&self, dir: BorrowedFd<'_>, place: &Arc<Place>, entry: &DirEntry, crew: &Crew<Task>) -> Result {
+    fn entry(
+        &self,
+        dir: BorrowedFd<'_>,
+        place: &Arc<Place>,
+        entry: &DirEntry,
+        crew: &Crew<Task>,
+    ) -> Result {
         let node = self.fs.node(entry.ino)?;
         let attr = node.attr();
         if attr.ftype == FileType::Directory {
@@ -174,7 +183,10 @@ impl<'a> Copier<'a> {
         crew: &Crew<Task>,
     ) -> Result {
         if !self.enter(&node) {
-            return Err("this directory was met before: the image's tree has a loop, or two names for it".into());
+            return Err(
+                "this directory was met before: the image's tree has a loop, or two names for it"
+                    .into(),
+            );
         }
         if place.depth() >= MAX_DEPTH {
             return Err("deeper than directories are followed".into());
@@ -194,7 +206,8 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Whether this is the first name met of a file with several; the others are made when all files are there.
+    /// Whether this is the first name met of a file with several; the others are made when all
+    /// files are there.
     fn is_first(&self, place: &Arc<Place>, entry: &DirEntry) -> bool {
         let mut first = lock(&self.first);
         if let std::collections::hash_map::Entry::Vacant(vacant) = first.entry(entry.ino) {
@@ -202,12 +215,16 @@ impl<'a> Copier<'a> {
             return true;
         }
         drop(first);
-        lock(&self.links).push(Link { place: place.clone(), name: entry.name.clone(), ino: entry.ino });
+        lock(&self.links).push(Link {
+            place: place.clone(),
+            name: entry.name.clone(),
+            ino: entry.ino,
+        });
         false
     }
 
-    /// Makes something that is no directory, new: what has the name is removed first, unless it is a directory. Gives nothing
-    /// for a device that this user may not make, which is counted.
+    /// Makes something that is no directory, new: what has the name is removed first, unless it is
+    /// a directory. Gives nothing for a device that this user may not make, which is counted.
     fn other(&self, dir: BorrowedFd<'_>, name: &[u8], node: &Node) -> Result<Option<Identity>> {
         use rustix::fs::FileType as Kind;
         let attr = node.attr();
@@ -222,7 +239,9 @@ impl<'a> Copier<'a> {
             FileType::CharDevice => Kind::CharacterDevice,
             FileType::Fifo => Kind::Fifo,
             FileType::Socket => Kind::Socket,
-            FileType::Directory | FileType::Unknown => return Err("an inode of no known type".into()),
+            FileType::Directory | FileType::Unknown => {
+                return Err("an inode of no known type".into());
+            }
         };
         self.special(dir, name, node, &attr, kind)
     }
@@ -240,7 +259,9 @@ impl<'a> Copier<'a> {
         let is_device = matches!(attr.ftype, FileType::BlockDevice | FileType::CharDevice);
         let device = if is_device { rustix::fs::makedev(attr.rdev.0, attr.rdev.1) } else { 0 };
         let made = match attr.ftype {
-            FileType::Symlink => rustix::fs::symlinkat(OsStr::from_bytes(&self.fs.read_link(node)?), dir, os_name),
+            FileType::Symlink => {
+                rustix::fs::symlinkat(OsStr::from_bytes(&self.fs.read_link(node)?), dir, os_name)
+            }
             _ => rustix::fs::mknodat(dir, os_name, kind, Mode::RUSR | Mode::WUSR, device),
         };
         match made {
@@ -256,10 +277,22 @@ impl<'a> Copier<'a> {
         Ok(Some(Identity::of(&made)?))
     }
 
-    fn regular(&self, dir: BorrowedFd<'_>, name: &[u8], node: &Node, attr: &Attr) -> Result<Identity> {
+    fn regular(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        node: &Node,
+        attr: &Attr,
+    ) -> Result<Identity> {
         let from = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() })?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = File::from(rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::RUSR | Mode::WUSR)?);
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = File::from(rustix::fs::openat(
+            dir,
+            OsStr::from_bytes(name),
+            flags,
+            Mode::RUSR | Mode::WUSR,
+        )?);
         let copied = copy_content(&from, &to, self.job);
         let to = Held::Open(to);
         let copied = copied.and_then(|()| self.attributes(&to, node, attr));
@@ -271,7 +304,8 @@ impl<'a> Copier<'a> {
         Ok(Identity::of(&to)?)
     }
 
-    /// Gives a copy the attributes of its source. Those that the destination or this user cannot set are counted.
+    /// Gives a copy the attributes of its source. Those that the destination or this user cannot
+    /// set are counted.
     fn attributes(&self, to: &Held, node: &Node, attr: &Attr) -> Result {
         let owned = match to.set_owner(Uid::from_raw(attr.uid), Gid::from_raw(attr.gid)) {
             Ok(()) => true,
@@ -291,7 +325,9 @@ impl<'a> Copier<'a> {
             let value = self.fs.get_xattr(node, &name)?;
             match to.set_xattr(&name, &value) {
                 Err(e) if is_refusal(e) => self.job.left(Left::Attribute),
-                other => other.map_err(|e| format!("attribute {}: {e}", crate::text::shown(&name)))?,
+                other => {
+                    other.map_err(|e| format!("attribute {}: {e}", crate::text::shown(&name)))?
+                }
             }
         }
         Ok(to.set_times(&times(attr)).map_err(|e| format!("times: {e}"))?)
@@ -315,7 +351,9 @@ impl<'a> Copier<'a> {
                 self.job.left(Left::Device);
                 return Ok(false);
             }
-            Some(First::Missing) | None => return Err("another name of a file that could not be copied".into()),
+            Some(First::Missing) | None => {
+                return Err("another name of a file that could not be copied".into());
+            }
         };
         drop(first);
         let (from, to) = (place.open(self.base.as_fd())?, link.place.open(self.base.as_fd())?);
@@ -350,12 +388,19 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Whether the destination does not take an attribute, or not from this user. In a user namespace, owners without a mapping are
-/// invalid, in ACLs too.
+/// Whether the destination does not take an attribute, or not from this user. In a user namespace,
+/// owners without a mapping are invalid, in ACLs too.
 fn is_refusal(error: No) -> bool {
     matches!(
         error,
-        No::OPNOTSUPP | No::PERM | No::ACCESS | No::INVAL | No::NOSPC | No::TOOBIG | No::RANGE | No::OVERFLOW
+        No::OPNOTSUPP
+            | No::PERM
+            | No::ACCESS
+            | No::INVAL
+            | No::NOSPC
+            | No::TOOBIG
+            | No::RANGE
+            | No::OVERFLOW
     )
 }
 
@@ -414,7 +459,11 @@ pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant::Result<Option<(
 
 /// Makes a directory for a copy; false if it was there. A symlink that the user names is followed.
 pub fn make_base(path: &Path) -> io::Result<bool> {
-    match rustix::fs::mkdirat(CWD, path, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH) {
+    match rustix::fs::mkdirat(
+        CWD,
+        path,
+        Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH,
+    ) {
         Err(No::EXIST) => Ok(false),
         other => Ok(other.map(|()| true)?),
     }

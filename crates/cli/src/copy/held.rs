@@ -1,7 +1,8 @@
 //! A file of the machine held by a descriptor, with its attributes.
 //!
 //! # Invariants
-//! Attributes are read and set through the descriptor, never by a name: a name may lead to a different file each time it is used.
+//! Attributes are read and set through the descriptor, never by a name: a name may lead to a
+//! different file each time it is used.
 
 use super::place::replaced;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timestamps, Uid, XattrFlags};
@@ -21,7 +22,8 @@ const XATTR_MAX: usize = 64 << 10;
 pub enum Held {
     /// Open for reading or writing.
     Open(File),
-    /// Known but not open (`O_PATH`): opening a FIFO or a device has effects, and a symlink cannot be opened.
+    /// Known but not open (`O_PATH`): opening a FIFO or a device has effects, and a symlink cannot
+    /// be opened.
     Known(File),
 }
 
@@ -35,10 +37,12 @@ impl Held {
     /// Holds the entry `name` of `dir` without opening it; a symlink is not followed.
     pub fn known(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Held> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()).map(|fd| Held::Known(File::from(fd)))
+        rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty())
+            .map(|fd| Held::Known(File::from(fd)))
     }
 
-    /// A path that leads to this file and to no other. System calls that take no such descriptor are given this path.
+    /// A path that leads to this file and to no other. System calls that take no such descriptor
+    /// are given this path.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.as_fd().as_raw_fd()))
     }
@@ -64,7 +68,9 @@ impl Held {
     pub fn set_owner(&self, uid: Uid, gid: Gid) -> Result<()> {
         match self {
             Held::Open(file) => rustix::fs::fchown(file, Some(uid), Some(gid)),
-            Held::Known(fd) => rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH),
+            Held::Known(fd) => {
+                rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+            }
         }
     }
 
@@ -140,13 +146,25 @@ impl Held {
 
     /// Links the file under a further name.
     pub fn link(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-        rustix::fs::linkat(rustix::fs::CWD, self.path(), dir, OsStr::from_bytes(name), AtFlags::SYMLINK_FOLLOW)
+        rustix::fs::linkat(
+            rustix::fs::CWD,
+            self.path(),
+            dir,
+            OsStr::from_bytes(name),
+            AtFlags::SYMLINK_FOLLOW,
+        )
     }
 }
 
-/// Fails unless `held`, which was found under the name of something just made in `dir`, can be that: of the type `kind` and the
-/// device `rdev`, with one name if it is no directory, and of the owner that new files get there.
-pub fn check_made(held: &Held, dir: BorrowedFd<'_>, kind: rustix::fs::FileType, rdev: u64) -> io::Result<()> {
+/// Fails unless `held`, which was found under the name of something just made in `dir`, can be
+/// that: of the type `kind` and the device `rdev`, with one name if it is no directory, and of the
+/// owner that new files get there.
+pub fn check_made(
+    held: &Held,
+    dir: BorrowedFd<'_>,
+    kind: rustix::fs::FileType,
+    rdev: u64,
+) -> io::Result<()> {
     let stat = held.stat()?;
     let found = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     let single = kind == rustix::fs::FileType::Directory || stat.st_nlink == 1;
@@ -160,7 +178,8 @@ pub fn check_made(held: &Held, dir: BorrowedFd<'_>, kind: rustix::fs::FileType, 
     Ok(())
 }
 
-/// The owner that a new file in `dir` gets, from a file made for this purpose: its descriptor cannot lead to another user's file.
+/// The owner that a new file in `dir` gets, from a file made for this purpose: its descriptor
+/// cannot lead to another user's file.
 fn owner_of_new(dir: BorrowedFd<'_>) -> io::Result<u32> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let name = format!(".extant-get.{}.{}", std::process::id(), dir.as_raw_fd());

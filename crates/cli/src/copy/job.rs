@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Something that the target cannot take, or that this user may not give it. It is left out, and told once with the number.
+/// Something that the target cannot take, or that this user may not give it. It is left out, and
+/// told once with the number.
 #[derive(Clone, Copy, Debug)]
 pub enum Left {
     /// An owner, since only root may give files away.
@@ -93,14 +94,20 @@ impl<'c> Job<'c> {
     /// One thing failed; the others go on.
     pub fn problem(&self, path: &[u8], error: impl Display) {
         match self.errors.fetch_add(1, Ordering::Relaxed) {
-            n if n < TOLD => self.bar.suspend(|| complain(format_args!("{}: {error}", shown(path)))),
+            n if n < TOLD => {
+                self.bar.suspend(|| complain(format_args!("{}: {error}", shown(path))))
+            }
             TOLD => self.bar.suspend(|| complain("further problems are only counted")),
             _ => {}
         }
     }
 
     /// As [`Job::problem`], for a result.
-    pub fn check<T, E: Display>(&self, path: impl FnOnce() -> Vec<u8>, result: Result<T, E>) -> Option<T> {
+    pub fn check<T, E: Display>(
+        &self,
+        path: impl FnOnce() -> Vec<u8>,
+        result: Result<T, E>,
+    ) -> Option<T> {
         result.map_err(|error| self.problem(&path(), error)).ok()
     }
 
@@ -126,8 +133,10 @@ impl<'c> Job<'c> {
             (number(&self.devices_left), "device"),
         ];
         for (left, what) in left.into_iter().filter(|(left, _)| *left > 0) {
-            self.context
-                .note(format_args!("{} left out: the target does not take them, or only from root", count(left, what)));
+            self.context.note(format_args!(
+                "{} left out: the target does not take them, or only from root",
+                count(left, what)
+            ));
         }
         match self.context.json {
             true => self.context.document(&self.object())?,

@@ -20,7 +20,8 @@ impl Owner {
 
 /// `UID:GID`.
 pub fn parse_owner(text: &str) -> Result<Owner, String> {
-    let numbers = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    let numbers =
+        text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
     let (uid, gid) = numbers.ok_or("an owner is two numbers, as in 1000:1000")?;
     Ok(Owner { uid, gid })
 }

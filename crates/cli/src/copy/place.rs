@@ -1,12 +1,13 @@
 //! Directories of the machine that a copy reads from or writes to.
 //!
-//! A copy holds one descriptor, that of its base. Every other directory is known as a chain of names up to the base, so that a
-//! directory 2000 levels down needs memory for its own name only, and no descriptor while other work is done.
+//! A copy holds one descriptor, that of its base. Every other directory is known as a chain of
+//! names up to the base, so that a directory 2000 levels down needs memory for its own name only,
+//! and no descriptor while other work is done.
 //!
 //! # Invariants
-//! A directory is opened from the base down by single names, and no symlink is followed. Device and inode number are compared
-//! with those of the first time: another user who can rename entries of the tree can make a copy fail, but cannot lead it to a
-//! different directory.
+//! A directory is opened from the base down by single names, and no symlink is followed. Device and
+//! inode number are compared with those of the first time: another user who can rename entries of
+//! the tree can make a copy fail, but cannot lead it to a different directory.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno as No;
@@ -55,7 +56,12 @@ impl Place {
     /// The directory `name` below this one, open as `fd`.
     pub fn below(self: &Arc<Place>, name: &[u8], fd: impl AsFd) -> io::Result<Arc<Place>> {
         let identity = Identity::of(fd)?;
-        Ok(Arc::new(Place { above: Some(self.clone()), name: name.to_vec(), depth: self.depth + 1, identity }))
+        Ok(Arc::new(Place {
+            above: Some(self.clone()),
+            name: name.to_vec(),
+            depth: self.depth + 1,
+            identity,
+        }))
     }
 
     /// Levels below the base.
@@ -101,9 +107,14 @@ impl Place {
                 path.extend_from_slice(name);
             }
             let access = if names.peek().is_some() { OFlags::PATH } else { OFlags::RDONLY };
-            let below = open_beneath(at.as_ref().map_or(base, AsFd::as_fd), &path, access | DIRECTORY)?;
+            let below =
+                open_beneath(at.as_ref().map_or(base, AsFd::as_fd), &path, access | DIRECTORY)?;
             if names.peek().is_none() {
-                return if Identity::of(&below)? == self.identity { Ok(below) } else { Err(replaced()) };
+                return if Identity::of(&below)? == self.identity {
+                    Ok(below)
+                } else {
+                    Err(replaced())
+                };
             }
             at = Some(below);
         }
@@ -112,7 +123,9 @@ impl Place {
 
 /// The error for something that another program has replaced since it was met.
 pub fn replaced() -> io::Error {
-    io::Error::other("another program replaced it during the copy; copy again when no other program changes the tree")
+    io::Error::other(
+        "another program replaced it during the copy; copy again when no other program changes the tree",
+    )
 }
 
 /// Opens the directory `name` of `dir` for reading; a symlink is not followed.
@@ -158,7 +171,8 @@ mod tests {
         for name in names {
             let dir = place.open(base.as_fd()).expect("opens");
             rustix::fs::mkdirat(&dir, OsStr::from_bytes(name), Mode::RWXU).expect("makes");
-            place = place.below(name, open_dir(dir.as_fd(), name).expect("opens")).expect("a place");
+            place =
+                place.below(name, open_dir(dir.as_fd(), name).expect("opens")).expect("a place");
         }
         place
     }

@@ -1,8 +1,9 @@
 //! Files made in an image under names that may be taken.
 //!
-//! A file whose name is free is made under it. Where the name is taken, the new file is made under a name of its own, completed
-//! and made durable, and renamed over the old one: after a crash the name leads to the old file or to the whole new one. Files
-//! that wait for their rename share one sync.
+//! A file whose name is free is made under it. Where the name is taken, the new file is made under
+//! a name of its own, completed and made durable, and renamed over the old one: after a crash the
+//! name leads to the old file or to the whole new one. Files that wait for their rename share one
+//! sync.
 
 use super::job::{Copied, Job};
 use extant::{Caller, Errno, FileType, Fs, New, Node, RenameFlags};
@@ -10,7 +11,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Bytes of content that may wait for their rename: the space of as many old bytes is not free before.
+/// Bytes of content that may wait for their rename: the space of as many old bytes is not free
+/// before.
 const MAX_WAITING_BYTES: u64 = 64 << 20;
 
 /// A file to be made.
@@ -51,8 +53,14 @@ impl<'a> Placer<'a> {
         Placer { fs, job, waiting: Vec::new(), waiting_bytes: 0 }
     }
 
-    /// Makes a file, and completes it with `fill`. If `fill` fails, the image is as before. `path` is the source, for messages.
-    pub fn place(&mut self, wanted: &Wanted<'_>, path: &[u8], fill: impl FnOnce(&Node) -> Result) -> Result<Node> {
+    /// Makes a file, and completes it with `fill`. If `fill` fails, the image is as before. `path`
+    /// is the source, for messages.
+    pub fn place(
+        &mut self,
+        wanted: &Wanted<'_>,
+        path: &[u8],
+        fill: impl FnOnce(&Node) -> Result,
+    ) -> Result<Node> {
         let copied = if matches!(wanted.what, New::File) { Copied::File } else { Copied::Other };
         let Wanted { dir, name, .. } = *wanted;
         match self.create(wanted, name) {
@@ -82,7 +90,13 @@ impl<'a> Placer<'a> {
     }
 
     /// Completes a new file; takes its name away again if that fails.
-    fn filled(&self, dir: &Node, name: &[u8], node: Node, fill: impl FnOnce(&Node) -> Result) -> Result<Node> {
+    fn filled(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        node: Node,
+        fill: impl FnOnce(&Node) -> Result,
+    ) -> Result<Node> {
         match fill(&node) {
             Ok(()) => Ok(node),
             Err(e) => {
@@ -104,7 +118,9 @@ impl<'a> Placer<'a> {
         for one in waiting {
             let renamed = synced.clone().and_then(|()| {
                 let flags = RenameFlags::empty();
-                self.fs.rename(&one.dir, &one.beside, &one.dir, &one.name, flags).map_err(|e| e.to_string())
+                self.fs
+                    .rename(&one.dir, &one.beside, &one.dir, &one.name, flags)
+                    .map_err(|e| e.to_string())
             });
             match renamed {
                 Ok(()) => self.job.done(one.copied, || one.path),
@@ -117,11 +133,12 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// Makes something under a name that is free, and gives the name with the result of `make`. No file of a source can have such a
-/// name on purpose: part of it is random.
+/// Makes something under a name that is free, and gives the name with the result of `make`. No file
+/// of a source can have such a name on purpose: part of it is random.
 pub fn free_name<T>(make: impl Fn(&[u8]) -> extant::Result<T>) -> Result<(T, Vec<u8>)> {
     loop {
-        let name = format!(".extant-put.{:016x}", RandomState::new().build_hasher().finish()).into_bytes();
+        let name =
+            format!(".extant-put.{:016x}", RandomState::new().build_hasher().finish()).into_bytes();
         match make(&name) {
             Err(e) if e.is(Errno::Exist) => {}
             other => return Ok((other?, name)),

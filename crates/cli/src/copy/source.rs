@@ -1,12 +1,14 @@
 //! From the machine into an image.
 //!
-//! Directories are read and files copied by a crew of threads. A directory's own attributes come last: its default ACL and its
-//! set-group-id bit would change what is made in it, and what is made in it would change its times. Names of files that have
-//! several are made when all files are there.
+//! Directories are read and files copied by a crew of threads. A directory's own attributes come
+//! last: its default ACL and its set-group-id bit would change what is made in it, and what is made
+//! in it would change its times. Names of files that have several are made when all files are
+//! there.
 //!
 //! # Invariants
-//! Nothing outside of the source is read, whatever another user does to it meanwhile: directories are opened as [`super::place`]
-//! describes, symlinks are not followed, and content and attributes are read through the descriptor of one and the same file.
+//! Nothing outside of the source is read, whatever another user does to it meanwhile: directories
+//! are opened as [`super::place`] describes, symlinks are not followed, and content and attributes
+//! are read through the descriptor of one and the same file.
 
 use super::crew::Crew;
 use super::held::Held;
@@ -17,7 +19,8 @@ use super::replace::{Placer, Wanted, free_name};
 use crate::image::join;
 use crate::walk::MAX_DEPTH;
 use extant::{
-    Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet, Timestamp, XattrMode,
+    Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet,
+    Timestamp, XattrMode,
 };
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
 use std::collections::HashMap;
@@ -36,8 +39,8 @@ const PIECE: usize = 1 << 20;
 /// The smallest buffer: files of procfs are read whole, or not at all.
 const MIN_PIECE: usize = 64 << 10;
 
-/// Bytes from which on a file is written past the pages of the file system: its content would push everything else out of
-/// memory, and gains nothing by waiting there.
+/// Bytes from which on a file is written past the pages of the file system: its content would push
+/// everything else out of memory, and gains nothing by waiting there.
 pub const MIN_STREAM: u64 = 8 << 20;
 
 /// Files of one directory that make one task.
@@ -95,7 +98,8 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// A copy from the directory `base` into `fs`, whose image file is `image`; everything belongs to `owner`, if given.
+    /// A copy from the directory `base` into `fs`, whose image file is `image`; everything belongs
+    /// to `owner`, if given.
     pub fn new(
         fs: &'a Fs,
         job: &'a Job<'a>,
@@ -173,7 +177,8 @@ impl<'a> Copier<'a> {
                 None => {}
             }
         }
-        // Names in order: an index of a directory by hash does not care, a linear one stays readable.
+        // Names in order: an index of a directory by hash does not care, a linear one stays
+        // readable.
         others.sort();
         crew.add(directories);
         while !others.is_empty() {
@@ -185,14 +190,21 @@ impl<'a> Copier<'a> {
     }
 
     /// Makes the copy of a directory, or takes the directory that is there.
-    fn subdirectory(&self, from: BorrowedFd<'_>, place: &Arc<Place>, dir: &Node, name: &[u8]) -> Result<Task> {
+    fn subdirectory(
+        &self,
+        from: BorrowedFd<'_>,
+        place: &Arc<Place>,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<Task> {
         if place.depth() >= MAX_DEPTH {
             return Err("deeper than directories are followed".into());
         }
         let source = File::from(open_dir(from, name)?);
         let meta = source.metadata()?;
         let place = place.below(name, &source)?;
-        let made = match self.fs.create(&self.owner_of(&meta).caller(), dir, name, 0o700, New::Dir) {
+        let made = match self.fs.create(&self.owner_of(&meta).caller(), dir, name, 0o700, New::Dir)
+        {
             Err(e) if e.is(Errno::Exist) => {
                 let there = self.fs.lookup(dir, name)?;
                 match there.file_type() {
@@ -242,22 +254,35 @@ impl<'a> Copier<'a> {
     }
 
     fn regular(&self, entry: &Entry<'_>, known: &Held, placer: &mut Placer<'_>) -> Result<Node> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let from = File::from(rustix::fs::openat(entry.from, OsStr::from_bytes(entry.name), flags, Mode::empty())?);
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let from = File::from(rustix::fs::openat(
+            entry.from,
+            OsStr::from_bytes(entry.name),
+            flags,
+            Mode::empty(),
+        )?);
         if Identity::of(&from)? != Identity::of(known)? {
             return Err(replaced().into());
         }
         let from = Held::Open(from);
         let meta = from.metadata()?;
         self.place(entry, &meta, New::File, placer, |node| {
-            let flags = OpenFlags { write: true, direct: meta.len() >= MIN_STREAM, ..OpenFlags::default() };
+            let flags =
+                OpenFlags { write: true, direct: meta.len() >= MIN_STREAM, ..OpenFlags::default() };
             copy_content(from.file(), &self.fs.open_file(node, flags)?, self.job)?;
             self.attributes(&from, node, &meta)
         })
     }
 
     /// Copies a file that cannot or must not be opened.
-    fn special(&self, entry: &Entry<'_>, known: &Held, meta: &Metadata, placer: &mut Placer<'_>) -> Result<Node> {
+    fn special(
+        &self,
+        entry: &Entry<'_>,
+        known: &Held,
+        meta: &Metadata,
+        placer: &mut Placer<'_>,
+    ) -> Result<Node> {
         let target;
         let ftype = meta.file_type();
         let device = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
@@ -291,7 +316,8 @@ impl<'a> Copier<'a> {
         placer.place(&wanted, &self.shown(&entry.place.path_of(entry.name)), fill)
     }
 
-    /// Whether this is the first name met of a file with several; the others are made when all files are there.
+    /// Whether this is the first name met of a file with several; the others are made when all
+    /// files are there.
     fn is_first(&self, entry: &Entry<'_>, meta: &Metadata) -> bool {
         let of = (meta.dev(), meta.ino());
         let mut first = lock(&self.first);
@@ -314,8 +340,14 @@ impl<'a> Copier<'a> {
             mode: (!symlink).then_some((meta.mode() & 0o7777) as u16),
             uid: Some(owner.uid),
             gid: Some(owner.gid),
-            atime: Some(TimeSet::At(Timestamp { sec: meta.atime(), nsec: nanoseconds(meta.atime_nsec()) })),
-            mtime: Some(TimeSet::At(Timestamp { sec: meta.mtime(), nsec: nanoseconds(meta.mtime_nsec()) })),
+            atime: Some(TimeSet::At(Timestamp {
+                sec: meta.atime(),
+                nsec: nanoseconds(meta.atime_nsec()),
+            })),
+            mtime: Some(TimeSet::At(Timestamp {
+                sec: meta.mtime(),
+                nsec: nanoseconds(meta.mtime_nsec()),
+            })),
             ..SetAttr::default()
         };
         self.fs.set_attr(node, &set)?;
@@ -332,10 +364,16 @@ impl<'a> Copier<'a> {
         for (name, value) in wanted {
             match self.fs.set_xattr(node, &name, &value, XattrMode::Any) {
                 // Too large for an image with small blocks, or of a kind that it does not know.
-                Err(e) if [Errno::OpNotSupp, Errno::NoSpc, Errno::TooBig].iter().any(|errno| e.is(*errno)) => {
+                Err(e)
+                    if [Errno::OpNotSupp, Errno::NoSpc, Errno::TooBig]
+                        .iter()
+                        .any(|errno| e.is(*errno)) =>
+                {
                     self.job.left(Left::Attribute)
                 }
-                other => other.map_err(|e| format!("attribute {}: {e}", crate::text::shown(&name)))?,
+                other => {
+                    other.map_err(|e| format!("attribute {}: {e}", crate::text::shown(&name)))?
+                }
             }
         }
         Ok(())
@@ -354,7 +392,8 @@ impl<'a> Copier<'a> {
     fn link(&self, link: &Link) -> Result {
         let first = lock(&self.first).get(&link.of).copied().filter(|ino| *ino != 0);
         let first = first.ok_or("another name of a file that could not be copied")?;
-        let (node, dir, name) = (self.fs.node(first)?, self.fs.node(link.dir)?, link.name.as_slice());
+        let (node, dir, name) =
+            (self.fs.node(first)?, self.fs.node(link.dir)?, link.name.as_slice());
         match self.fs.link(&node, &dir, name) {
             Err(e) if e.is(Errno::Exist) => {
                 if self.fs.lookup(&dir, name)?.ino() == node.ino() {
@@ -406,8 +445,8 @@ fn kind_of(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fs::F
     Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode))
 }
 
-/// Copies content, holes left out; `to` is empty. The length that the source claims shows where holes can be, but not where
-/// the content ends: files of procfs claim none.
+/// Copies content, holes left out; `to` is empty. The length that the source claims shows where
+/// holes can be, but not where the content ends: files of procfs claim none.
 pub fn copy_content(from: &File, to: &ImageFile, job: &Job<'_>) -> Result {
     let end = from.metadata()?.len();
     let mut piece = vec![0; PIECE.min(usize::try_from(end).unwrap_or(PIECE)).max(MIN_PIECE)];
@@ -447,7 +486,9 @@ pub fn write_all(to: &ImageFile, mut at: u64, mut data: &[u8]) -> Result {
     while !data.is_empty() {
         // Less is written if space ends; the next write tells why.
         let len = to.write_at(at, data)?;
-        let Some(rest) = data.get(len..).filter(|_| len > 0) else { return Err(Errno::NoSpc.message().into()) };
+        let Some(rest) = data.get(len..).filter(|_| len > 0) else {
+            return Err(Errno::NoSpc.message().into());
+        };
         (data, at) = (rest, at + len as u64);
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! A mount that was opened for reading is to become writable: it is unmounted and mounted anew, if nobody uses it.
+//! A mount that was opened for reading is to become writable: it is unmounted and mounted anew, if
+//! nobody uses it.
 
 use super::{Plan, spawn, table};
 use crate::context::Context;
@@ -16,15 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Mounts the image for writing where it is mounted for reading; `lists` are the options, as the caller gave them. If that fails, it is
-/// mounted for reading again.
+/// Mounts the image for writing where it is mounted for reading; `lists` are the options, as the
+/// caller gave them. If that fails, it is mounted for reading again.
 ///
 /// # Errors
 /// The mount is in use, or shows at other places, too; those of mounting.
 pub fn mount(plan: &Plan, lists: &[String], context: &Context) -> Result {
     let refused = |why: &str| {
         let dir = plan.dir.display();
-        Err(Failure::new(format_args!("{dir}: cannot remount it read-write: it was opened for reading, and {why}")))
+        Err(Failure::new(format_args!(
+            "{dir}: cannot remount it read-write: it was opened for reading, and {why}"
+        )))
     };
     if is_write_protected(&image_spec(&plan.image).path) {
         return refused("is write-protected");
@@ -50,7 +53,8 @@ fn without_remount(list: &str) -> String {
     list.split(',').filter(|word| *word != "remount").collect::<Vec<_>>().join(",")
 }
 
-/// Waits until the server has let go of the image: then everything is written. If somebody has mounted the image meanwhile, it has.
+/// Waits until the server has let go of the image: then everything is written. If somebody has
+/// mounted the image meanwhile, it has.
 pub fn await_server(source: &Path, subtype: &str) -> Result {
     let spec = image_spec(source);
     if !spec.path.exists() {

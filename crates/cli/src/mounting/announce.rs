@@ -1,4 +1,5 @@
-//! What the process that serves tells the one that started it, through a pipe: remarks, then that it is mounted, or why not.
+//! What the process that serves tells the one that started it, through a pipe: remarks, then that
+//! it is mounted, or why not.
 //!
 //! A line each: a word, a space, and text without line breaks.
 
@@ -30,7 +31,8 @@ impl Audience {
         }
     }
 
-    /// It is mounted. From now on nobody listens: standard input and output lead nowhere, standard error to `log` if there is one.
+    /// It is mounted. From now on nobody listens: standard input and output lead nowhere, standard
+    /// error to `log` if there is one.
     pub fn ready(&self, log: Option<&File>) -> std::io::Result<()> {
         if let Audience::Terminal(_) = self {
             return Ok(());

@@ -15,8 +15,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use table::HeldMount;
 
-/// How long a mount waits for an image in use. One that is mounted is waited for only where that was asked for; else it is the
-/// last server that is to finish, since `umount` returns before that has written everything.
+/// How long a mount waits for an image in use. One that is mounted is waited for only where that
+/// was asked for; else it is the last server that is to finish, since `umount` returns before that
+/// has written everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Patience {
     /// Seconds.
@@ -59,12 +60,13 @@ pub enum Remounted {
     OpenedForReading,
 }
 
-/// Changes the options of a mount that is there. The server is not told: what the kernel refuses does not reach it, and before a
-/// mount becomes read-only everything is made durable. An image that was opened for reading stays so.
+/// Changes the options of a mount that is there. The server is not told: what the kernel refuses
+/// does not reach it, and before a mount becomes read-only everything is made durable. An image
+/// that was opened for reading stays so.
 ///
 /// # Errors
-/// `dir` is no mount of this program by the user of this process: else the flags would be taken off a
-/// mount with set-user-id programs of its server; those of mount(2).
+/// `dir` is no mount of this program by the user of this process: else the flags would be taken off
+/// a mount with set-user-id programs of its server; those of mount(2).
 pub fn remount(plan: &Plan) -> Result<Remounted> {
     let dir = plan.dir.display();
     let held = HeldMount::of(&plan.dir).at(&dir)?;
@@ -79,7 +81,8 @@ pub fn remount(plan: &Plan) -> Result<Remounted> {
     {
         return Ok(Remounted::OpenedForReading);
     }
-    rustix::mount::mount_remount(held.path(), plan.options.mount_flags(), "").at(plan.dir.display())?;
+    rustix::mount::mount_remount(held.path(), plan.options.mount_flags(), "")
+        .at(plan.dir.display())?;
     if plan.options.read_only {
         let root = std::fs::File::open(held.path()).at(plan.dir.display())?;
         root.sync_all().at(plan.dir.display())?;
@@ -94,9 +97,9 @@ pub fn directory(dir: &Path) -> Result<PathBuf> {
     match found {
         Ok((meta, path)) if meta.is_dir() => Ok(path),
         Ok(_) => Err(Failure::new(format_args!("{name}: not a directory"))),
-        Err(e) if e.kind() == ErrorKind::NotConnected => {
-            Err(Failure::new(format_args!("{name}: a mount whose server is gone is there; umount it first")))
-        }
+        Err(e) if e.kind() == ErrorKind::NotConnected => Err(Failure::new(format_args!(
+            "{name}: a mount whose server is gone is there; umount it first"
+        ))),
         Err(e) => Err(Failure::new(format_args!("{name}: {e}"))),
     }
 }

@@ -30,7 +30,8 @@ pub struct Options {
     pub zero_tables: bool,
     /// How long a change may stay in memory.
     pub commit: Option<Duration>,
-    /// What follows an error of the file system's own structures, instead of what the superblock says.
+    /// What follows an error of the file system's own structures, instead of what the superblock
+    /// says.
     pub errors: Option<ErrorPolicy>,
     /// Bound on all caches together, in bytes.
     pub memory: Option<u64>,
@@ -168,7 +169,12 @@ impl Options {
     /// The options of several lists, the later ones winning. An error names what is not known.
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
         let mut options = Options::default();
-        for word in lists.into_iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty()) {
+        for word in lists
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+        {
             options.apply(word)?;
         }
         if options.no_recovery && !options.remount {
@@ -237,21 +243,27 @@ impl Options {
                 // As with the kernel, 0 stands for the default.
                 self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.min(86_400)));
             }
-            ("memory", size) => self.memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?),
+            ("memory", size) => {
+                self.memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?)
+            }
             ("mb_frsp_max_mem", size) => {
                 self.tree_memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?);
             }
             ("frsp_cache_aggression", level) => {
-                self.aggression = Some(level.parse().ok().filter(|level| *level <= 3).ok_or_else(wrong)?);
+                self.aggression =
+                    Some(level.parse().ok().filter(|level| *level <= 3).ok_or_else(wrong)?);
             }
             ("prefetch_block_bitmaps", "0" | "1") => self.prefetch = value == "1",
-            ("threads", number) => self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?,
+            ("threads", number) => {
+                self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?
+            }
             ("transport", name) => self.transport = name.parse().map_err(|()| wrong())?,
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
             ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
             ("errors", "remount-ro") => self.errors = Some(ErrorPolicy::RemountReadOnly),
             ("errors", "panic") => self.errors = Some(ErrorPolicy::Panic),
-            // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is changed.
+            // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is
+            // changed.
             ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}
             ("data" | "io" | "errors" | "prefetch_block_bitmaps", _) => return Err(wrong()),
             _ => return Ok(false),
@@ -269,7 +281,11 @@ impl Options {
             ("sync", MountFlags::SYNCHRONOUS),
             ("dirsync", MountFlags::DIRSYNC),
         ];
-        names.iter().filter(|(_, flag)| self.flags.contains(*flag)).map(|(name, _)| (*name).into()).collect()
+        names
+            .iter()
+            .filter(|(_, flag)| self.flags.contains(*flag))
+            .map(|(name, _)| (*name).into())
+            .collect()
     }
 
     /// Which reads set access times.
@@ -304,8 +320,10 @@ mod tests {
 
     #[test]
     fn what_the_suite_passes_is_known() {
-        let list = "rw,acl,user_xattr,noatime,nodiratime,relatime,strictatime,nosuid,nodev,noexec,suid";
-        let options = Options::parse([list, "ro,noacl,data=journal,commit=30,allow_idmap"]).unwrap();
+        let list =
+            "rw,acl,user_xattr,noatime,nodiratime,relatime,strictatime,nosuid,nodev,noexec,suid";
+        let options =
+            Options::parse([list, "ro,noacl,data=journal,commit=30,allow_idmap"]).unwrap();
         assert!(options.read_only && !options.acl && options.log_data && options.id_maps);
         assert_eq!(options.commit, Some(Duration::from_secs(30)));
         assert_eq!(options.by_name(), ["nodev", "noexec", "noatime"]);
@@ -328,11 +346,17 @@ mod tests {
 
     #[test]
     fn free_space_trees_have_their_options() {
-        let options = Options::parse(["freespace_tree,mb_frsp_max_mem=1G,frsp_cache_aggression=3"]).unwrap();
-        assert_eq!((options.tree_memory, options.aggression, options.prefetch), (Some(1 << 30), Some(3), true));
+        let options =
+            Options::parse(["freespace_tree,mb_frsp_max_mem=1G,frsp_cache_aggression=3"]).unwrap();
+        assert_eq!(
+            (options.tree_memory, options.aggression, options.prefetch),
+            (Some(1 << 30), Some(3), true)
+        );
         assert!(!Options::parse(["no_prefetch_block_bitmaps"]).unwrap().prefetch);
         assert!(!Options::parse(["prefetch_block_bitmaps=0"]).unwrap().prefetch);
-        assert!(Options::parse(["prefetch_block_bitmaps=0,prefetch_block_bitmaps"]).unwrap().prefetch);
+        assert!(
+            Options::parse(["prefetch_block_bitmaps=0,prefetch_block_bitmaps"]).unwrap().prefetch
+        );
     }
 
     /// Words are taken from the text of the functions that know them.
@@ -345,10 +369,13 @@ mod tests {
         };
         let known = part("    fn apply(&mut self", "    /// Flags that fuser(8)");
         let tables = part("const FLAGS:", "/// Every option");
-        let words: Vec<&str> = [known, tables].iter().flat_map(|text| text.split('"').skip(1).step_by(2)).collect();
-        let is_option =
-            |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || "_-=1".contains(c)) && word.len() > 1;
-        let listed: Vec<&str> = HELP.split(|c: char| !(c.is_ascii_alphanumeric() || "_-".contains(c))).collect();
+        let words: Vec<&str> =
+            [known, tables].iter().flat_map(|text| text.split('"').skip(1).step_by(2)).collect();
+        let is_option = |word: &&str| {
+            word.chars().all(|c| c.is_ascii_lowercase() || "_-=1".contains(c)) && word.len() > 1
+        };
+        let listed: Vec<&str> =
+            HELP.split(|c: char| !(c.is_ascii_alphanumeric() || "_-".contains(c))).collect();
         let missing: Vec<&str> = words
             .into_iter()
             .filter(is_option)
@@ -375,6 +402,11 @@ mod tests {
             assert!(message.contains(bad.rsplit(',').next().unwrap()), "{message}");
         }
         assert!(Options::parse(["", ",", "x-systemd.automount,_netdev"]).is_ok());
-        assert!(Options::parse(["rw,noatime,user_id=0,group_id=0,default_permissions,allow_other,ro,remount"]).is_ok());
+        assert!(
+            Options::parse([
+                "rw,noatime,user_id=0,group_id=0,default_permissions,allow_other,ro,remount"
+            ])
+            .is_ok()
+        );
     }
 }

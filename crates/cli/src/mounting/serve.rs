@@ -30,14 +30,21 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Opens and mounts the image and serves it until the mount's end.
 pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
-    let log = plan.log.as_ref().map(|path| File::options().create(true).append(true).open(path)).transpose();
-    let (mounted, log) =
-        match log.at("the log file").and_then(|log| Ok((mount(plan, audience, log.as_ref(), level)?, log))) {
-            Ok(done) => done,
-            Err(failure) => return audience.failed(failure),
-        };
+    let log = plan
+        .log
+        .as_ref()
+        .map(|path| File::options().create(true).append(true).open(path))
+        .transpose();
+    let (mounted, log) = match log
+        .at("the log file")
+        .and_then(|log| Ok((mount(plan, audience, log.as_ref(), level)?, log)))
+    {
+        Ok(done) => done,
+        Err(failure) => return audience.failed(failure),
+    };
     audience.ready(log.as_ref()).at("standard output and error")?;
-    let ended = mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));
+    let ended =
+        mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));
     match &ended {
         Ok(()) => tracing::info!("{} is unmounted", plan.image.display()),
         Err(failure) => tracing::error!("{}", failure.message().unwrap_or_default()),
@@ -45,7 +52,12 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
     ended
 }
 
-fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::Level) -> Result<extant_fuse::Mounted> {
+fn mount(
+    plan: &Plan,
+    audience: &Audience,
+    log: Option<&File>,
+    level: tracing::Level,
+) -> Result<extant_fuse::Mounted> {
     start_log(plan, audience, log, level).at("the log file")?;
     let interrupt = Interrupt::register().at("signals")?;
     let (fs, claim) = open(plan, &interrupt)?;
@@ -59,7 +71,8 @@ fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::L
     tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
     let options = MountOptions { writeback_cache: collects, ..fuse_options(plan) };
-    let mounted = extant_fuse::mount_claimed(fs, &plan.dir, &options, claim).at(plan.dir.display())?;
+    let mounted =
+        extant_fuse::mount_claimed(fs, &plan.dir, &options, claim).at(plan.dir.display())?;
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
     }
@@ -73,9 +86,14 @@ fn mount(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::L
     Ok(mounted)
 }
 
-/// Where the engine's messages go: to the file that was named; else those of a server that nobody looks at to the machine's log, and until
-/// it is mounted to the process that started it, too.
-fn start_log(plan: &Plan, audience: &Audience, log: Option<&File>, level: tracing::Level) -> io::Result<()> {
+/// Where the engine's messages go: to the file that was named; else those of a server that nobody
+/// looks at to the machine's log, and until it is mounted to the process that started it, too.
+fn start_log(
+    plan: &Plan,
+    audience: &Audience,
+    log: Option<&File>,
+    level: tracing::Level,
+) -> io::Result<()> {
     // A log that is read later says when a mount began and ended, too.
     let lifecycle = level.max(tracing::Level::INFO);
     let (own, level) = match (log, audience) {
@@ -127,8 +145,8 @@ fn open_options(plan: &Plan) -> OpenOptions {
     options
 }
 
-/// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in use is waited for: `umount` returns before
-/// the server has finished.
+/// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in
+/// use is waited for: `umount` returns before the server has finished.
 fn open(plan: &Plan, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
     let flag = interrupt.flag();
     let options = open_options(plan).interrupt(flag.clone());
@@ -148,26 +166,34 @@ fn open(plan: &Plan, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
     }
 }
 
-/// Called by mount(8) to mount for reading, does as the kernel does: a file system that was not unmounted is recovered first, on its disk, unless
-/// that was not wanted (`noload`) or the disk is write-protected. `extant mount -o ro` never writes.
+/// Called by mount(8) to mount for reading, does as the kernel does: a file system that was not
+/// unmounted is recovered first, on its disk, unless that was not wanted (`noload`) or the disk is
+/// write-protected. `extant mount -o ro` never writes.
 fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> {
     let own = &plan.options;
     let asked = plan.patience == Patience::Helper && own.read_only && !own.no_recovery;
     if !asked || is_write_protected(&image_spec(&plan.image).path) {
         return Ok(());
     }
-    // Without a place of the mount and the like: the superblock says of a mount for reading nothing.
+    // Without a place of the mount and the like: the superblock says of a mount for reading
+    // nothing.
     let recovering = OpenOptions::new().count_mount(false).direct_io(own.direct_io);
-    let recovering = own.journal.iter().fold(recovering, |recovering, path| recovering.journal_image(image_spec(path)));
-    let recovering = own.memory.iter().fold(recovering, |recovering, bytes| recovering.memory(*bytes));
-    let recovering = own.errors.iter().fold(recovering, |recovering, policy| recovering.errors(*policy));
+    let recovering = own
+        .journal
+        .iter()
+        .fold(recovering, |recovering, path| recovering.journal_image(image_spec(path)));
+    let recovering =
+        own.memory.iter().fold(recovering, |recovering, bytes| recovering.memory(*bytes));
+    let recovering =
+        own.errors.iter().fold(recovering, |recovering, policy| recovering.errors(*policy));
     let looked = Fs::open_image(&image_spec(&plan.image), &recovering.clone().no_recovery(true))?;
     let sb = looked.superblock();
     drop(looked);
     if !was_in_use(&sb) {
         return Ok(());
     }
-    let recovered = Fs::open_image(&image_spec(&plan.image), &recovering.interrupt(interrupt.clone()))?;
+    let recovered =
+        Fs::open_image(&image_spec(&plan.image), &recovering.interrupt(interrupt.clone()))?;
     for line in recovery::lines(recovered.recovery()) {
         tracing::info!("{}: {line}", plan.image.display());
     }
@@ -177,20 +203,27 @@ fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> 
 /// Whether a file system was not unmounted: it has changes to replay, or files to free.
 fn was_in_use(sb: &Superblock) -> bool {
     sb.last_orphan().0 != 0
-        || sb.features().names().iter().any(|name| ["needs_recovery", "orphan_present"].contains(&name.as_str()))
+        || sb
+            .features()
+            .names()
+            .iter()
+            .any(|name| ["needs_recovery", "orphan_present"].contains(&name.as_str()))
 }
 
 fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Claim>), Error> {
     let spec = image_spec(&plan.image);
     let claim = match plan.options.block_device && spec.path == plan.image {
-        true => Claim::of(&spec.path, &fuse_options(plan), plan.options.read_only).map_err(Error::Io)?,
+        true => {
+            Claim::of(&spec.path, &fuse_options(plan), plan.options.read_only).map_err(Error::Io)?
+        }
         false => None,
     };
     let fs = Fs::open_image(&spec, &options.clone().claimed(claim.is_some()))?;
     Ok((fs, claim))
 }
 
-/// mount(8) is refused what the kernel refuses, too: a protected disk whose log cannot be replayed onto it.
+/// mount(8) is refused what the kernel refuses, too: a protected disk whose log cannot be replayed
+/// onto it.
 fn accepted(plan: &Plan, fs: Fs) -> Result<Fs> {
     let protected = is_write_protected(&image_spec(&plan.image).path);
     if plan.patience == Patience::Helper && fs.recovery().in_memory && protected {
@@ -220,7 +253,12 @@ fn refused(plan: &Plan, error: &Error) -> Failure {
         return Failure::new(format_args!("{image} is mounted at {dir}; unmount it there first"));
     }
     let journal = plan.options.journal.clone();
-    let args = crate::image::ImageArgs { image: plan.image.clone(), wait: false, journal, memory: plan.options.memory };
+    let args = crate::image::ImageArgs {
+        image: plan.image.clone(),
+        wait: false,
+        journal,
+        memory: plan.options.memory,
+    };
     args.refused(error)
 }
 
@@ -229,18 +267,23 @@ fn tell_recovery(plan: &Plan, audience: &Audience, fs: &Fs) {
     let recovery = fs.recovery();
     if let Some(journal) = recovery.journal.as_ref().filter(|journal| journal.transactions > 0) {
         let place = if recovery.in_memory { " in memory" } else { "" };
-        audience.note(format_args!("{image}: replayed {}{place}", count(journal.transactions.into(), "transaction")));
+        audience.note(format_args!(
+            "{image}: replayed {}{place}",
+            count(journal.transactions.into(), "transaction")
+        ));
     }
     if recovery.log_emptied {
-        audience.note(format_args!("{image}: the journal held changes of an earlier time, which were dropped"));
+        audience.note(format_args!(
+            "{image}: the journal held changes of an earlier time, which were dropped"
+        ));
     }
     if let Some(why) = &recovery.read_only {
         audience.note(format_args!("{image}: mounted read-only: {why}"));
     }
 }
 
-/// The kernel accepts writes without asking for room, some hundred MiB of them: more than a small file system has. There it is better that
-/// each write says itself whether there was room for it.
+/// The kernel accepts writes without asking for room, some hundred MiB of them: more than a small
+/// file system has. There it is better that each write says itself whether there was room for it.
 fn is_small(fs: &Fs) -> bool {
     let sb = fs.superblock();
     sb.blocks_count().saturating_mul(sb.block_size().into()) < SMALL_BYTES
@@ -268,11 +311,16 @@ fn fuse_options(plan: &Plan) -> MountOptions {
 /// Sets flags of the mount that cannot be given when a FUSE file system is mounted.
 fn change_flags(plan: &Plan) -> io::Result<()> {
     let held = HeldMount::of(&plan.dir)?;
-    // A user that may write to the mounted directory can mount a server of their own over it at once.
+    // A user that may write to the mounted directory can mount a server of their own over it at
+    // once.
     if !held.mount().is_ours(&plan.subtype) {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "another mount is there, too"));
     }
-    Ok(rustix::mount::mount_remount(held.path(), MountFlags::BIND | plan.options.mount_flags(), "")?)
+    Ok(rustix::mount::mount_remount(
+        held.path(),
+        MountFlags::BIND | plan.options.mount_flags(),
+        "",
+    )?)
 }
 
 /// Unmounts at the first signal; commits and ends at the second; ends at the third.
@@ -299,8 +347,8 @@ fn watch_signals(
     Builder::new().name("extant-signals".into()).spawn(body).map(|_| ())
 }
 
-/// Unmounts from a thread of its own, since that needs the mount to be served. A mount in use is detached: it ends with its last
-/// user.
+/// Unmounts from a thread of its own, since that needs the mount to be served. A mount in use is
+/// detached: it ends with its last user.
 fn unmount_beside(unmounter: Unmounter) {
     let body = move || match unmounter.unmount() {
         Ok(()) => {}

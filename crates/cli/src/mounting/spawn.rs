@@ -1,5 +1,5 @@
-//! Starting the process that serves: this program again, in a session of its own. It is a new program and no fork, since a
-//! process with threads cannot fork safely.
+//! Starting the process that serves: this program again, in a session of its own. It is a new
+//! program and no fork, since a process with threads cannot fork safely.
 
 use super::Plan;
 use super::announce::listen;

@@ -1,13 +1,13 @@
 //! The table of mounts as the kernel shows it.
 //!
 //! # Trust
-//! Every user may mount a FUSE server of their own with fusermount3(1) and chooses the source and the
-//! subtype that the table shows, so that neither tells which program serves a mount, or which image.
-//! Only the kernel writes `user_id=`, the user that made the mount: fusermount3 passes the id of its
-//! caller, and no other means make a mount in this namespace without privileges. So a mount is this
-//! program's only if the user of this process made it ([`Mount::is_ours`]); of root's mounts, root
-//! chose the source. The number is relative to the user namespace of the mount. Mounts of another
-//! user namespace do not propagate to this mount namespace.
+//! Every user may mount a FUSE server of their own with fusermount3(1) and chooses the source and
+//! the subtype that the table shows, so that neither tells which program serves a mount, or which
+//! image. Only the kernel writes `user_id=`, the user that made the mount: fusermount3 passes the
+//! id of its caller, and no other means make a mount in this namespace without privileges. So a
+//! mount is this program's only if the user of this process made it ([`Mount::is_ours`]); of root's
+//! mounts, root chose the source. The number is relative to the user namespace of the mount. Mounts
+//! of another user namespace do not propagate to this mount namespace.
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::MountFlags;
@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 const OWN_TYPES: [&[u8]; 4] = [b"extant", b"ext4", b"ext3", b"ext2"];
 
 /// Flags that protect the machine from the files of a mount.
-const PROTECTION: [(&[u8], MountFlags); 2] = [(b"nosuid", MountFlags::NOSUID), (b"nodev", MountFlags::NODEV)];
+const PROTECTION: [(&[u8], MountFlags); 2] =
+    [(b"nosuid", MountFlags::NOSUID), (b"nodev", MountFlags::NODEV)];
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +77,8 @@ impl HeldMount {
         let root = File::from(openat(CWD, dir, flags, Mode::empty())?);
         let id = mount_id(&root)?;
         let mount = mounts().into_iter().find(|mount| mount.id == id && mount.dir == dir);
-        let mount = mount.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a mount point"))?;
+        let mount = mount
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a mount point"))?;
         Ok(HeldMount { root, mount })
     }
 
@@ -135,7 +137,8 @@ fn protection(options: &[u8]) -> MountFlags {
 
 /// The value of `user_id=`, if it stands there once: a security module, too, writes options.
 fn user(options: &[u8]) -> Option<u32> {
-    let mut values = options.split(|b| *b == b',').filter_map(|option| option.strip_prefix(b"user_id="));
+    let mut values =
+        options.split(|b| *b == b',').filter_map(|option| option.strip_prefix(b"user_id="));
     let value = values.next().filter(|_| values.next().is_none())?;
     std::str::from_utf8(value).ok()?.parse().ok()
 }
@@ -178,7 +181,9 @@ mod tests {
     fn only_mounts_of_the_same_user_and_program_are_ours() {
         let own = geteuid().as_raw();
         let is_ours = |fstype: &str, options: &str, subtype: &str| {
-            parse(format!("36 35 0:52 / /mnt rw - {fstype} /x.img {options}").as_bytes()).unwrap().is_ours(subtype)
+            parse(format!("36 35 0:52 / /mnt rw - {fstype} /x.img {options}").as_bytes())
+                .unwrap()
+                .is_ours(subtype)
         };
         let mine = format!("rw,user_id={own},group_id=0");
         assert!(is_ours("fuse.extant", &mine, "extant") && is_ours("fuse.extant", &mine, "fuse"));
@@ -187,7 +192,9 @@ mod tests {
         assert!(!is_ours("fuse.sshfs", &mine, "fuse") && !is_ours("fuse.other", &mine, "extant"));
         assert!(!is_ours("fuse", &mine, "fuse") && !is_ours("ext4", &mine, "ext4"));
         let foreign = format!("rw,user_id={}", own + 1);
-        for options in [&foreign, "rw", "", "rw,user_id=", &format!("rw,user_id={},{mine}", own + 1)] {
+        for options in
+            [&foreign, "rw", "", "rw,user_id=", &format!("rw,user_id={},{mine}", own + 1)]
+        {
             assert!(!is_ours("fuse.extant", options, "extant"), "{options}");
         }
     }
@@ -197,6 +204,9 @@ mod tests {
         let held = HeldMount::of(Path::new("/proc")).unwrap();
         assert_eq!((held.mount().fstype.as_slice(), held.mount().user), (&b"proc"[..], None));
         assert!(held.answers() && held.path().join("self").exists());
-        assert_eq!(HeldMount::of(Path::new("/proc/self/fd")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            HeldMount::of(Path::new("/proc/self/fd")).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Copies of unusual sources: deep trees and long files within little memory, files that claim no length, sources that another
-//! user changes, and copies that are killed.
+//! Copies of unusual sources: deep trees and long files within little memory, files that claim no
+//! length, sources that another user changes, and copies that are killed.
 
 use crate::args;
 use crate::program::{EXTANT, done, extant, json};
@@ -17,7 +17,9 @@ use std::sync::atomic::Ordering;
 
 /// Runs the program with at most `kib` of private writable memory, on two threads.
 fn within(kib: u64, args: &[OsString]) -> Printed {
-    let mut all = args!["-c", format!("ulimit -d {kib}; exec \"$@\""), "sh", EXTANT, "--threads", "2"].to_vec();
+    let mut all =
+        args!["-c", format!("ulimit -d {kib}; exec \"$@\""), "sh", EXTANT, "--threads", "2"]
+            .to_vec();
     all.extend_from_slice(args);
     run("sh", &all)
 }
@@ -31,7 +33,8 @@ fn deep_trees_need_memory_for_one_path() {
     const LEVELS: usize = 2040;
     let image = image(64 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap();
-    let mut dir = fs.create(&Caller::default(), &fs.root().unwrap(), b"deep", 0o755, New::Dir).unwrap();
+    let mut dir =
+        fs.create(&Caller::default(), &fs.root().unwrap(), b"deep", 0o755, New::Dir).unwrap();
     for _ in 0..LEVELS {
         dir = fs.create(&Caller::default(), &dir, &[b'n'; 200], 0o755, New::Dir).unwrap();
     }
@@ -39,7 +42,8 @@ fn deep_trees_need_memory_for_one_path() {
     drop(dir);
     fs.unmount().unwrap();
     let (path, most) = (image.path(), 160 << 10);
-    let found = within(most, &args!["find", path, "/deep", "--name", "bottom", "--memory", "64M"]).must_succeed();
+    let found = within(most, &args!["find", path, "/deep", "--name", "bottom", "--memory", "64M"])
+        .must_succeed();
     assert_eq!(found.text().len(), "/deep".len() + LEVELS * 201 + "/bottom\n".len());
     within(most, &args!["du", path, "/deep", "-s", "--memory", "64M"]).must_succeed();
     within(most, &args!["tree", path, "/deep", "--memory", "64M"]).must_succeed();
@@ -66,8 +70,11 @@ fn long_files_go_through_little_memory() {
     }
     drop(file);
     within(200 << 10, &args!["put", image.path(), &source, "/long"]).must_succeed();
-    let script =
-        format!("ulimit -d 200000; exec {EXTANT} put {} - /piped < {}", image.path().display(), source.display());
+    let script = format!(
+        "ulimit -d 200000; exec {EXTANT} put {} - /piped < {}",
+        image.path().display(),
+        source.display()
+    );
     run("sh", &["-c", &script]).must_succeed();
     image.assert_clean();
     for name in ["/long", "/piped"] {
@@ -83,7 +90,10 @@ fn files_that_claim_no_length_are_copied_whole() {
     for name in ["/proc/version", "/proc/filesystems", "/proc/kallsyms"] {
         done(&args!["put", image.path(), name, "/copy"]);
         let expected = fs::read(name).unwrap();
-        assert!(!expected.is_empty() && done(&args!["cat", image.path(), "/copy"]).stdout == expected, "{name}");
+        assert!(
+            !expected.is_empty() && done(&args!["cat", image.path(), "/copy"]).stdout == expected,
+            "{name}"
+        );
     }
     image.assert_clean();
 }
@@ -138,10 +148,15 @@ fn a_copy_that_is_killed_leaves_the_old_file_or_the_new_one() {
     let scratch = Scratch::new();
     let top = scratch.dir("top");
     let (old, new) = (vec![b'o'; 10_000], vec![b'n'; 30_000]);
-    let fill = |content: &[u8]| (0..FILES).for_each(|n| fs::write(top.join(format!("f{n}")), content).unwrap());
+    let fill = |content: &[u8]| {
+        (0..FILES).for_each(|n| fs::write(top.join(format!("f{n}")), content).unwrap())
+    };
     fill(&old);
     // With a log this small, transactions commit while the copy goes on.
-    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum"]);
+    let image = Image::mke2fs(
+        64 << 20,
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum"],
+    );
     done(&args!["put", image.path(), &top, "/d"]);
     fill(&new);
     let mut copy = Command::new(EXTANT)
@@ -177,7 +192,8 @@ fn standard_input_that_stops_short_leaves_the_old_file() {
     copy.wait().unwrap();
     assert_eq!(done(&args!["cat", image.path(), "/f"]).text(), "old");
     done(&args!["recover", image.path()]);
-    run("sh", &["-c", &format!("echo new | {EXTANT} put {} - /f", image.path().display())]).must_succeed();
+    run("sh", &["-c", &format!("echo new | {EXTANT} put {} - /f", image.path().display())])
+        .must_succeed();
     assert_eq!(done(&args!["cat", image.path(), "/f"]).text(), "new\n");
     let stat = json(&args!["stat", image.path(), "/f"]);
     assert_eq!((&stat[0]["uid"], &stat[0]["gid"]), (&7.into(), &8.into()));

@@ -64,7 +64,8 @@ fn a_tree_survives_clusters() {
 #[test]
 fn a_tree_survives_large_attributes() {
     let mut plan = Plan::random(5, &Shape { largest_xattr: 20_000, ..Shape::small() });
-    // e2fsck takes a short symlink whose attribute lies in an inode of its own for one with blocks, the kernel's too.
+    // e2fsck takes a short symlink whose attribute lies in an inode of its own for one with blocks,
+    // the kernel's too.
     let symlinks = plan.entries.iter_mut().filter(|e| matches!(e.what, What::Symlink(_)));
     symlinks.for_each(|e| e.xattrs.retain(|_, value| value.len() < 500));
     round_trip_of(FeatureSet::named("ea_inode"), &plan, "2");
@@ -82,7 +83,8 @@ fn the_top_keeps_its_attributes() {
     let top = scratch.dir("top");
     run("chmod", &["1770".as_ref(), top.as_os_str()]).must_succeed();
     run("chown", &["1234:5678".as_ref(), top.as_os_str()]).must_succeed();
-    run("touch", &["-d".as_ref(), "2001-02-03 04:05:06.789".as_ref(), top.as_os_str()]).must_succeed();
+    run("touch", &["-d".as_ref(), "2001-02-03 04:05:06.789".as_ref(), top.as_os_str()])
+        .must_succeed();
     let image = FeatureSet::named("default").make_sized(16 << 20);
     done(&args!["put", image.path(), &top, "/new"]);
     let out = scratch.join("out");
@@ -99,7 +101,14 @@ fn holes_stay_holes() {
     let sparse = scratch.file("sparse", 1 << 30);
     run(
         "dd",
-        &["if=/dev/urandom", &format!("of={}", sparse.display()), "bs=64k", "count=1", "seek=1000", "conv=notrunc"],
+        &[
+            "if=/dev/urandom",
+            &format!("of={}", sparse.display()),
+            "bs=64k",
+            "count=1",
+            "seek=1000",
+            "conv=notrunc",
+        ],
     )
     .must_succeed();
     let image = FeatureSet::named("default").make_sized(16 << 20);
@@ -115,7 +124,8 @@ fn holes_stay_holes() {
     assert!(tar.stdout.len() < 1 << 20, "{} bytes", tar.stdout.len());
     std::fs::write(scratch.join("t.tar"), &tar.stdout).unwrap();
     let to = scratch.dir("untar");
-    run("tar", &["-C".as_ref(), to.as_os_str(), "-xf".as_ref(), scratch.join("t.tar").as_os_str()]).must_succeed();
+    run("tar", &["-C".as_ref(), to.as_os_str(), "-xf".as_ref(), scratch.join("t.tar").as_os_str()])
+        .must_succeed();
     run("cmp", &[sparse, to.join("sparse")]).must_succeed();
     image.assert_clean();
 }
@@ -126,7 +136,12 @@ fn an_archive_has_everything() {
     // Sockets have no place in an archive.
     let mut plan = Plan::random(8, &Shape { longest_target: 300, ..Shape::small() });
     plan.entries.retain(|e| !matches!(e.what, What::Socket));
-    assert!(plan.entries.iter().any(|e| e.xattrs.keys().any(|name| name.starts_with(b"system.posix_acl"))), "ACLs");
+    assert!(
+        plan.entries
+            .iter()
+            .any(|e| e.xattrs.keys().any(|name| name.starts_with(b"system.posix_acl"))),
+        "ACLs"
+    );
     let top = scratch.dir("top");
     plan.apply(&top);
     let image = FeatureSet::named("default").make();
@@ -201,7 +216,11 @@ fn a_loop_of_directories_ends() {
 #[test]
 fn standard_input_becomes_a_file() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
-    let script = format!("seq 100000 | {} put {} - /numbers", crate::program::EXTANT, image.path().display());
+    let script = format!(
+        "seq 100000 | {} put {} - /numbers",
+        crate::program::EXTANT,
+        image.path().display()
+    );
     run("sh", &["-c", &script]).must_succeed();
     let numbers = run("seq", &["100000"]).must_succeed().stdout;
     assert_eq!(done(&args!["cat", image.path(), "/numbers"]).stdout, numbers);
@@ -244,7 +263,8 @@ fn what_is_no_file_is_not_replaced() {
     std::fs::write(scratch.join("f"), "data").unwrap();
     done(&args!["put", image.path(), scratch.join("f"), "/f"]);
     let fifo = scratch.join("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
     std::os::unix::fs::symlink("fifo", scratch.join("link")).unwrap();
     for name in ["fifo", "link"] {
         refused(&args!["get", image.path(), "/f", scratch.join(name)], 2, "FIFO");
@@ -266,8 +286,12 @@ fn hard_links_replace_files() {
     done(&args!["put", image.path(), &top, "/t"]);
     assert_eq!(done(&args!["cat", image.path(), "/t/b"]).text(), "new");
     let found = json(&args!["find", image.path(), "/t", "--type", "f"]);
-    let found: Vec<_> =
-        found.as_array().unwrap().iter().map(|file| (file["path"].clone(), file["nlink"].clone())).collect();
+    let found: Vec<_> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|file| (file["path"].clone(), file["nlink"].clone()))
+        .collect();
     assert_eq!(found.len(), 2, "{found:?}");
     image.assert_clean();
 }

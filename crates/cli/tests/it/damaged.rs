@@ -1,4 +1,5 @@
-//! Copies out of images with names that no file system makes, and into directories that another user changes meanwhile.
+//! Copies out of images with names that no file system makes, and into directories that another
+//! user changes meanwhile.
 
 use crate::args;
 use crate::program::{EXTANT, done, extant, refused};
@@ -72,11 +73,18 @@ fn repeated_names_are_copied_once_and_told() {
     }
     let image = image_of(&top);
     for number in 0..40 {
-        image.replace(format!("link-{number:02}").as_bytes(), format!("fifo-{number:02}").as_bytes());
+        image.replace(
+            format!("link-{number:02}").as_bytes(),
+            format!("fifo-{number:02}").as_bytes(),
+        );
     }
     for round in 0..5 {
         let out = scratch.join(format!("out{round}"));
-        refused(&args!["get", "--threads", "4", image.path(), "/", &out], 1, "occurs more than once");
+        refused(
+            &args!["get", "--threads", "4", image.path(), "/", &out],
+            1,
+            "occurs more than once",
+        );
         assert_eq!(mode_of(&victim), 0o600, "round {round}");
         // One of each name, and lost+found.
         assert_eq!(fs::read_dir(&out).unwrap().count(), 41);
@@ -105,7 +113,9 @@ fn a_rival_in_the_destination_cannot_redirect_attributes() {
     let rival = |hits: &AtomicU64| {
         for number in 0..200 {
             let path = out.join(format!("f{number}"));
-            if fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_symlink()) && fs::remove_file(&path).is_ok() {
+            if fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_symlink())
+                && fs::remove_file(&path).is_ok()
+            {
                 hits.fetch_add(u64::from(symlink(&victim, &path).is_ok()), Ordering::Relaxed);
             }
         }
@@ -129,7 +139,10 @@ fn a_destination_that_is_there_keeps_its_attributes() {
     let before = fs::metadata(&out).unwrap();
     done(&args!["get", image.path(), "/", &out]);
     let after = fs::metadata(&out).unwrap();
-    assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
+    assert_eq!(
+        (after.mode(), after.uid(), after.gid()),
+        (before.mode(), before.uid(), before.gid())
+    );
     let sub = fs::metadata(out.join("sub")).unwrap();
     assert_eq!((sub.mode() & 0o7777, sub.uid(), sub.gid()), (0o777, 12, 34));
 }
@@ -156,8 +169,10 @@ fn a_user_namespace_costs_attributes_but_no_files() {
     let scratch = Scratch::new();
     let top = scratch.dir("top");
     fs::write(top.join("acl"), "text").unwrap();
-    run("setfacl", &["-m".as_ref(), "u:1234:r".as_ref(), top.join("acl").as_os_str()]).must_succeed();
-    run("mknod", &[top.join("null").as_os_str(), "c".as_ref(), "1".as_ref(), "3".as_ref()]).must_succeed();
+    run("setfacl", &["-m".as_ref(), "u:1234:r".as_ref(), top.join("acl").as_os_str()])
+        .must_succeed();
+    run("mknod", &[top.join("null").as_os_str(), "c".as_ref(), "1".as_ref(), "3".as_ref()])
+        .must_succeed();
     fs::hard_link(top.join("null"), top.join("null2")).unwrap();
     fs::write(top.join("owned"), "text").unwrap();
     run("chown", &["1234:1234".as_ref(), top.join("owned").as_os_str()]).must_succeed();
@@ -177,7 +192,8 @@ fn a_user_namespace_costs_attributes_but_no_files() {
 
 #[test]
 fn hard_links_go_to_what_was_copied() {
-    // A name that is replaced between the copy and the link must not be linked: the rival's file would get a further name.
+    // A name that is replaced between the copy and the link must not be linked: the rival's file
+    // would get a further name.
     let scratch = Scratch::new();
     let top = scratch.dir("top");
     fs::create_dir(top.join("zz")).unwrap();
@@ -190,7 +206,9 @@ fn hard_links_go_to_what_was_copied() {
     let rival = |hits: &AtomicU64| {
         for number in 0..100 {
             let path = out.join(format!("f{number}"));
-            if fs::symlink_metadata(&path).is_ok_and(|meta| meta.len() == 5) && fs::remove_file(&path).is_ok() {
+            if fs::symlink_metadata(&path).is_ok_and(|meta| meta.len() == 5)
+                && fs::remove_file(&path).is_ok()
+            {
                 hits.fetch_add(u64::from(fs::write(&path, "rival's").is_ok()), Ordering::Relaxed);
             }
         }

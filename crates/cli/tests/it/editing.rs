@@ -13,7 +13,14 @@ fn new_file_systems_are_clean() {
         &args!["-t", "ext2"],
         &args!["-t", "ext3", "-I", "128"],
         &args!["-O", "^has_journal,bigalloc", "-C", "16384"],
-        &args!["-O", "inline_data,ea_inode", "-N", "1000", "-U", "6f7ae4d6-9c2f-4f0e-8b1c-2d3a5b7c9e10"],
+        &args![
+            "-O",
+            "inline_data,ea_inode",
+            "-N",
+            "1000",
+            "-U",
+            "6f7ae4d6-9c2f-4f0e-8b1c-2d3a5b7c9e10"
+        ],
         &args!["-J", "size=4", "-E", "root_owner=5:6", "-G", "4", "-i", "65536"],
     ]
     .into_iter()
@@ -80,7 +87,12 @@ fn changes_are_clean_on_every_feature_set() {
             set.name
         );
         assert_eq!(exe["xattrs"][0]["value_hex"], "00ff", "{}", set.name);
-        assert_eq!((&b["uid"], &b["gid"], &b["mode"]), (&3.into(), &4.into(), &0o755.into()), "{}", set.name);
+        assert_eq!(
+            (&b["uid"], &b["gid"], &b["mode"]),
+            (&3.into(), &4.into(), &0o755.into()),
+            "{}",
+            set.name
+        );
         assert_eq!(link["target"], "../exe", "{}", set.name);
         done(&args!["setfattr", "-x", "user.note", image.path(), "/a/exe"]);
         done(&args!["rm", "-r", image.path(), "/a"]);
@@ -106,7 +118,11 @@ fn no_directory_is_emptied_by_a_name_for_itself_or_its_parent() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     done(&args!["mkdir", "-p", image.path(), "/a/b"]);
     for path in ["/a/..", "a/b/..", "/..", "/.", "./", "/a/.", "/a/./", "/a/b/../", "/"] {
-        refused(&args!["rm", "-r", image.path(), path], 1, if path == "/" { "stays" } else { "not removed" });
+        refused(
+            &args!["rm", "-r", image.path(), path],
+            1,
+            if path == "/" { "stays" } else { "not removed" },
+        );
         assert_eq!(done(&args!["find", image.path(), "/a"]).text(), "/a\n/a/b\n", "{path}");
     }
     image.assert_clean();
@@ -119,7 +135,8 @@ fn an_attribute_without_room_is_left_out() {
     let source = scratch.dir("source");
     std::fs::write(source.join("f"), "data").unwrap();
     for path in [&source, &source.join("f")] {
-        rustix::fs::setxattr(path, "user.large", &[7; 3000], rustix::fs::XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(path, "user.large", &[7; 3000], rustix::fs::XattrFlags::empty())
+            .unwrap();
         rustix::fs::setxattr(path, "user.small", b"x", rustix::fs::XattrFlags::empty()).unwrap();
     }
     let copied = json(&args!["put", image.path(), &source, "/t"]);

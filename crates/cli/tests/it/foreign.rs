@@ -45,7 +45,14 @@ fn mkfs_overwrites_foreign_images_only_if_told() {
         e2fsck::check(image.path()).assert_clean();
         let left = run(
             "blkid",
-            &["-p".as_ref(), "-o".as_ref(), "value".as_ref(), "-s".as_ref(), "TYPE".as_ref(), image.path().as_os_str()],
+            &[
+                "-p".as_ref(),
+                "-o".as_ref(),
+                "value".as_ref(),
+                "-s".as_ref(),
+                "TYPE".as_ref(),
+                image.path().as_os_str(),
+            ],
         );
         assert!(["ext4", ""].contains(&left.text().trim()), "{name}: {left}");
     }
@@ -75,12 +82,15 @@ fn mkfs_overwrites_what_tools_made_only_if_told() {
     let scratch = Scratch::new();
     let source = scratch.dir("source");
     std::fs::write(source.join("f"), "x").unwrap();
-    for (name, tool, options) in
-        [("swap space", "mkswap", &[][..]), ("Minix", "mkfs.minix", &[]), ("cramfs", "mkfs.cramfs", &["source"])]
-    {
+    for (name, tool, options) in [
+        ("swap space", "mkswap", &[][..]),
+        ("Minix", "mkfs.minix", &[]),
+        ("cramfs", "mkfs.cramfs", &["source"]),
+    ] {
         let image = Image::blank(16 << 20);
         image.leave_unjudged("it holds no ext4 file system");
-        let mut words: Vec<std::ffi::OsString> = options.iter().map(|_| source.clone().into()).collect();
+        let mut words: Vec<std::ffi::OsString> =
+            options.iter().map(|_| source.clone().into()).collect();
         words.push(image.path().into());
         run(need(tool).to_str().unwrap(), &words).must_succeed();
         let before = image.bytes();
@@ -100,7 +110,10 @@ fn mkfs_asks_on_a_terminal() {
         let image = Image::blank(16 << 20);
         put(image.path(), 0, b"XFSB");
         let command = format!("{EXTANT} mkfs {}", image.path().display());
-        let script = format!("printf '{answer}\\n' | {} -qec '{command}' /dev/null", need("script").display());
+        let script = format!(
+            "printf '{answer}\\n' | {} -qec '{command}' /dev/null",
+            need("script").display()
+        );
         let printed = run("sh", &["-c", &script]);
         assert!(printed.text().contains("XFS") && printed.text().contains("(y/N)"), "{printed}");
         let begin = &image.bytes()[..4];

@@ -17,7 +17,9 @@ struct Names(Scratch);
 impl Names {
     fn new() -> Names {
         let scratch = Scratch::new();
-        for name in ["mount.fuse.extant", "mount.ext4", "umount.fuse.extant", "umount.fuse", "mkfs.extant"] {
+        for name in
+            ["mount.fuse.extant", "mount.ext4", "umount.fuse.extant", "umount.fuse", "mkfs.extant"]
+        {
             std::os::unix::fs::symlink(EXTANT, scratch.join(name)).unwrap();
         }
         Names(scratch)
@@ -30,7 +32,11 @@ impl Names {
 }
 
 fn options_of(dir: &Path, column: &str) -> String {
-    run("findmnt", &["-no".as_ref(), column.as_ref(), dir.as_os_str()]).must_succeed().text().trim().into()
+    run("findmnt", &["-no".as_ref(), column.as_ref(), dir.as_os_str()])
+        .must_succeed()
+        .text()
+        .trim()
+        .into()
 }
 
 #[test]
@@ -40,7 +46,9 @@ fn mount_and_unmount_as_mount8_calls_them() {
     let dir = names.0.dir("mnt");
     for round in 0..2 {
         let options = "rw,acl,user_xattr,nosuid,nodev,nodiratime";
-        let printed = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", options]).must_succeed();
+        let printed = names
+            .call("mount.fuse.extant", &args![image.path(), &dir, "-o", options])
+            .must_succeed();
         assert!(printed.stdout.is_empty() && printed.stderr.is_empty(), "{printed}");
         let shown = options_of(&dir, "VFS-OPTIONS");
         for word in ["rw", "nosuid", "nodev", "nodiratime"] {
@@ -53,7 +61,8 @@ fn mount_and_unmount_as_mount8_calls_them() {
     }
 }
 
-/// What umount(8) runs when it is told a directory: then it has not looked for more of the type than `fuse`.
+/// What umount(8) runs when it is told a directory: then it has not looked for more of the type
+/// than `fuse`.
 #[test]
 fn an_unmount_by_directory_waits_for_the_server() {
     let names = Names::new();
@@ -65,8 +74,9 @@ fn an_unmount_by_directory_waits_for_the_server() {
     image.assert_clean();
 }
 
-/// An unmount waits for its own server, not for that of a mount that came meanwhile. Each round meets another moment of the unmount; it may be
-/// that in which the other looks at the place, which is busy then.
+/// An unmount waits for its own server, not for that of a mount that came meanwhile. Each round
+/// meets another moment of the unmount; it may be that in which the other looks at the place, which
+/// is busy then.
 #[test]
 fn an_unmount_does_not_wait_for_the_next_mount() {
     let names = Names::new();
@@ -75,7 +85,10 @@ fn an_unmount_does_not_wait_for_the_next_mount() {
     for round in 0..12 {
         names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw"]).must_succeed();
         (0..40).for_each(|n| std::fs::write(dir.join(format!("f{n}")), vec![round; 4096]).unwrap());
-        let unmount = Command::new(names.0.join("umount.fuse.extant")).arg(&dir).stderr(Stdio::piped()).spawn();
+        let unmount = Command::new(names.0.join("umount.fuse.extant"))
+            .arg(&dir)
+            .stderr(Stdio::piped())
+            .spawn();
         let mut unmount = unmount.expect("the helper starts");
         std::thread::sleep(Duration::from_millis(2 * u64::from(round)));
         names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw"]).must_succeed();
@@ -112,7 +125,8 @@ fn other_types_show_their_name() {
     image.assert_clean();
 }
 
-/// The kernel holds a disk for its mount, unless that is not wanted: then it is as with images in files.
+/// The kernel holds a disk for its mount, unless that is not wanted: then it is as with images in
+/// files.
 #[test]
 fn a_disk_shows_as_one() {
     let names = Names::new();
@@ -138,7 +152,8 @@ fn unknown_options_end_with_32() {
     let printed = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "rw,nonsense"]);
     assert_eq!(printed.code, 32, "{printed}");
     assert!(printed.errors().contains("nonsense"), "{printed}");
-    let printed = names.call("mount.fuse.extant", &args![names.0.join("missing"), &dir, "-o", "rw"]);
+    let printed =
+        names.call("mount.fuse.extant", &args![names.0.join("missing"), &dir, "-o", "rw"]);
     assert_eq!(printed.code, 32, "{printed}");
     assert!(!is_mount(&dir));
 }
@@ -178,8 +193,12 @@ fn a_second_place_has_the_protection_of_the_first() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let (first, second) = (names.0.dir("first"), names.0.dir("second"));
-    names.call("mount.fuse.extant", &args![image.path(), &first, "-o", "rw,nosuid,nodev"]).must_succeed();
-    names.call("mount.fuse.extant", &args![image.path(), &second, "-o", "rw,noexec"]).must_succeed();
+    names
+        .call("mount.fuse.extant", &args![image.path(), &first, "-o", "rw,nosuid,nodev"])
+        .must_succeed();
+    names
+        .call("mount.fuse.extant", &args![image.path(), &second, "-o", "rw,noexec"])
+        .must_succeed();
     let shown = options_of(&second, "VFS-OPTIONS");
     names.call("umount.fuse.extant", &args![&second]).must_succeed();
     names.call("umount.fuse.extant", &args![&first]).must_succeed();
@@ -212,7 +231,8 @@ fn what_was_opened_for_reading_becomes_writable_if_nobody_uses_it() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let (dir, second) = (names.0.dir("mnt"), names.0.dir("second"));
-    let remount = |options: &str| names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", options]);
+    let remount =
+        |options: &str| names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", options]);
     names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro"]).must_succeed();
     remount("ro,noexec,remount").must_succeed();
     let used = std::fs::File::open(dir.join("lost+found")).unwrap();
@@ -238,8 +258,10 @@ fn a_mount_that_cannot_become_writable_stays() {
     let names = Names::new();
     let journal = Image::mke2fs(8 << 20, &["-b", "4096", "-O", "journal_dev"]);
     let on = kernel::Loop::attach(journal.path(), false);
-    let image =
-        Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-J", &format!("device={}", on.device().display())]);
+    let image = Image::mke2fs(
+        32 << 20,
+        &["-t", "ext4", "-b", "4096", "-J", &format!("device={}", on.device().display())],
+    );
     image.leave_unjudged("its log is on another device");
     drop(on);
     let dir = names.0.dir("mnt");
@@ -280,7 +302,8 @@ fn a_protected_disk_is_mounted_for_reading() {
     let unmounted_first = names.call("umount.fuse.extant", &args![&dir]);
     let mounted = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "ro,rw"]);
     let refused = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
-    let remounted = names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "remount,rw"]);
+    let remounted =
+        names.call("mount.fuse.extant", &args![disk.device(), &dir, "-o", "remount,rw"]);
     let unmounted = names.call("umount.fuse.extant", &args![&dir]);
     drop(disk);
     let asked = asked.must_succeed();
@@ -289,7 +312,10 @@ fn a_protected_disk_is_mounted_for_reading() {
     let mounted = mounted.must_succeed();
     assert!(mounted.errors().contains("write-protected, mounted read-only"), "{mounted}");
     assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem));
-    assert!(remounted.code == 32 && remounted.errors().contains("is write-protected"), "{remounted}");
+    assert!(
+        remounted.code == 32 && remounted.errors().contains("is write-protected"),
+        "{remounted}"
+    );
     unmounted.must_succeed();
     image.assert_clean();
 }
@@ -319,7 +345,8 @@ fn a_protected_disk_that_needs_recovery_is_refused() {
     assert_eq!(found.unwrap(), b"x");
 }
 
-/// The kernel replays the journal and frees orphans of a disk that it mounts with `ro`; `extant mount -o ro` never writes.
+/// The kernel replays the journal and frees orphans of a disk that it mounts with `ro`; `extant
+/// mount -o ro` never writes.
 #[test]
 fn mounting_for_reading_recovers_as_the_kernel_does() {
     for set in ["default", "orphan_file"] {
@@ -340,7 +367,8 @@ fn mounting_for_reading_recovers_as_the_kernel_does() {
         let last_mount = json(&args!["info", image.path()])["last_mount"].clone();
         let disk = kernel::Loop::attach(image.path(), false);
         let mounted = names.call("mount.ext4", &args![disk.device(), &dir, "-o", "ro"]);
-        let found = dir.join("f99").exists() && dir.join("last").exists() && !dir.join("f0").exists();
+        let found =
+            dir.join("f99").exists() && dir.join("last").exists() && !dir.join("f0").exists();
         let refused = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
         let unmounted = names.call("umount.fuse", &args![&dir]);
         drop(disk);
@@ -350,12 +378,17 @@ fn mounting_for_reading_recovers_as_the_kernel_does() {
         assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem), "{set}");
         unmounted.must_succeed();
         let info = json(&args!["info", image.path()]);
-        assert_eq!((&info["needs_recovery"], &info["last_mount"]), (&false.into(), &last_mount), "{set}");
+        assert_eq!(
+            (&info["needs_recovery"], &info["last_mount"]),
+            (&false.into(), &last_mount),
+            "{set}"
+        );
         image.assert_clean();
     }
 }
 
-/// An image on a file system that is mounted read-only is mounted for reading, as a disk that is write-protected.
+/// An image on a file system that is mounted read-only is mounted for reading, as a disk that is
+/// write-protected.
 #[test]
 fn an_image_on_a_read_only_file_system_is_mounted_for_reading() {
     let names = Names::new();

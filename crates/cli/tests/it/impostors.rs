@@ -1,13 +1,13 @@
-//! Mounts of an unprivileged user that claim to show an image of root. Every user chooses source and
-//! type of their mounts; the helpers of root must believe neither.
+//! Mounts of an unprivileged user that claim to show an image of root. Every user chooses source
+//! and type of their mounts; the helpers of root must believe neither.
 
 use crate::unprivileged::{NOBODY, home};
 use extant_testkit::tool::{Printed, need, run};
 use extant_testkit::{Scratch, e2fsck};
 
-/// Runs a script of root in the user's directory, in a mount namespace of its own in which users may
-/// mount for others. `user` runs a command without privileges. The mounts `fake` and `mnt` end with
-/// the script, and with them their servers.
+/// Runs a script of root in the user's directory, in a mount namespace of its own in which users
+/// may mount for others. `user` runs a command without privileges. The mounts `fake` and `mnt` end
+/// with the script, and with them their servers.
 fn staged(home: &Scratch, script: &str) -> Printed {
     need("fusermount3");
     let setpriv = need("setpriv").display().to_string();
@@ -32,8 +32,8 @@ const FAKE: &str = "user extant mkfs -E root_owner=65534:65534 disk.img 64M; use
     grep -q $PWD/disk.img.*user_id=65534 /proc/self/mountinfo
     extant mkfs disk.img 128M; extant mkdir disk.img /genuine";
 
-/// The same, into which root cannot look: so its mount is not shown, and what else it may be believed
-/// for is tested.
+/// The same, into which root cannot look: so its mount is not shown, and what else it may be
+/// believed for is tested.
 fn closed_fake() -> String {
     FAKE.replace("-o allow_other ", "")
 }
@@ -62,8 +62,15 @@ fn an_impostor_keeps_its_protection() {
     );
     let printed = staged(&home, &script).must_succeed();
     let text = printed.text();
-    assert!(text.contains("nosuid,nodev") && text.contains("impostor") && !text.contains("changed"), "{printed}");
-    assert_eq!(printed.errors().matches("another user, or another program, made this mount").count(), 2, "{printed}");
+    assert!(
+        text.contains("nosuid,nodev") && text.contains("impostor") && !text.contains("changed"),
+        "{printed}"
+    );
+    assert_eq!(
+        printed.errors().matches("another user, or another program, made this mount").count(),
+        2,
+        "{printed}"
+    );
 }
 
 /// An image that the user serves for reading is not unmounted for root to mount its own there.
@@ -77,7 +84,10 @@ fn an_impostor_for_reading_is_not_replaced() {
     );
     let printed = staged(&home, &script).must_succeed();
     let text = printed.text();
-    assert!(text.contains("impostor") && text.contains("user_id=65534") && !text.contains("changed"), "{printed}");
+    assert!(
+        text.contains("impostor") && text.contains("user_id=65534") && !text.contains("changed"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -125,8 +135,8 @@ fn an_unmount_does_not_wait_for_the_source_of_an_impostor() {
     e2fsck::check(&home.join("moved.img")).assert_clean();
 }
 
-/// The image is in use when the mount is tried. Its last user ends later, and the image is mounted. The
-/// pause only sees to it that the mount meets the user.
+/// The image is in use when the mount is tried. Its last user ends later, and the image is mounted.
+/// The pause only sees to it that the mount meets the user.
 #[test]
 fn an_impostor_does_not_end_the_wait_of_a_mount() {
     let home = home();
@@ -140,6 +150,9 @@ fn an_impostor_does_not_end_the_wait_of_a_mount() {
     );
     let printed = staged(&home, &script).must_succeed();
     let text = printed.text();
-    assert!(text.contains("genuine") && text.contains("last") && !text.contains("impostor"), "{printed}");
+    assert!(
+        text.contains("genuine") && text.contains("last") && !text.contains("impostor"),
+        "{printed}"
+    );
     e2fsck::check(&home.join("disk.img")).assert_clean();
 }

@@ -1,4 +1,5 @@
-//! The program from outside: what it prints, how it ends, and what e2fsck and the kernel say of what it did.
+//! The program from outside: what it prints, how it ends, and what e2fsck and the kernel say of
+//! what it did.
 
 mod bounds;
 mod copying;

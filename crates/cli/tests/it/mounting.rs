@@ -35,8 +35,13 @@ fn several_programs_write_at_once() {
     let _mounted = Mounted(&dir);
     let printed = done(&args!["mount", image.path(), &dir]);
     assert!(printed.stdout.is_empty() && printed.stderr.is_empty(), "{printed}");
-    let shown = run("findmnt", &["-no".as_ref(), "FSTYPE,SOURCE".as_ref(), dir.as_os_str()]).must_succeed().text();
-    assert_eq!(shown.split_whitespace().collect::<Vec<_>>(), ["fuse.extant", image.path().to_str().unwrap()]);
+    let shown = run("findmnt", &["-no".as_ref(), "FSTYPE,SOURCE".as_ref(), dir.as_os_str()])
+        .must_succeed()
+        .text();
+    assert_eq!(
+        shown.split_whitespace().collect::<Vec<_>>(),
+        ["fuse.extant", image.path().to_str().unwrap()]
+    );
     std::thread::scope(|scope| {
         for copy in ["cp -a", "rsync", "tar", "cp -a"].iter().enumerate() {
             let (source, dir) = (source.display(), dir.join(format!("copy{}", copy.0)));
@@ -95,12 +100,16 @@ fn counters_of_a_mount_are_shown() {
     refused(&args!["stats", server.dir().join("f")], 1, "nothing that extant serves");
     assert!(stats["space"]["bitmaps_read"].as_u64().unwrap() > 0, "{stats}");
     let space = &stats["space"];
-    let holds = ["mb_frsp_max_mem", "frsp_cache_aggression", "prefetch_block_bitmaps"].map(|name| space[name].as_u64());
+    let holds = ["mb_frsp_max_mem", "frsp_cache_aggression", "prefetch_block_bitmaps"]
+        .map(|name| space[name].as_u64());
     assert_eq!(holds, [Some(32 << 20), Some(2), Some(0)]);
     assert!(space["frsp_tree_usage"].as_u64().unwrap() > 0, "{stats}");
     let set = |setting: &str| json(&args!["stats", server.dir(), "--set", setting]);
     assert_eq!(set("mb_frsp_max_mem=64M")["mb_frsp_max_mem"], 64 << 20);
-    assert!(set("mb_frsp_max_mem=1")["mb_frsp_max_mem"].as_u64().unwrap() > 1, "room for the worst tree");
+    assert!(
+        set("mb_frsp_max_mem=1")["mb_frsp_max_mem"].as_u64().unwrap() > 1,
+        "room for the worst tree"
+    );
     assert_eq!(set("frsp_cache_aggression=3")["frsp_cache_aggression"], 3);
     assert_eq!(set("prefetch_block_bitmaps=1")["prefetch_block_bitmaps"], 1);
     assert_eq!((&set("pa=0")["pa"], &set("lg=1")["lg"]), (&0.into(), &1.into()));
@@ -109,7 +118,11 @@ fn counters_of_a_mount_are_shown() {
         (&stats["space"]["frsp_cache_aggression"], &stats["space"]["prefetch_block_bitmaps"]),
         (&3.into(), &1.into())
     );
-    refused(&args!["stats", server.dir(), "--set", "frsp_cache_aggression=4"], 1, "cannot have this value");
+    refused(
+        &args!["stats", server.dir(), "--set", "frsp_cache_aggression=4"],
+        1,
+        "cannot have this value",
+    );
     refused(&args!["stats", server.dir(), "--set", "colour=4"], 1, "no such tunable");
     refused(&args!["stats", server.dir(), "--set", "colour"], 2, "NAME=VALUE");
     server.unmount();
@@ -199,7 +212,9 @@ fn a_read_only_mount_changes_nothing() {
 /// The option goes before what the superblock says, which is `continue`.
 #[test]
 fn an_error_ends_changes_if_the_mount_is_told_so() {
-    for (options, ends) in [("rw", false), ("errors=remount-ro", true), ("errors=remount-ro,errors=continue", false)] {
+    for (options, ends) in
+        [("rw", false), ("errors=remount-ro", true), ("errors=remount-ro,errors=continue", false)]
+    {
         let image = FeatureSet::named("default").make_sized(16 << 20);
         image.leave_unjudged("a directory's map is damaged");
         debugfs::write(image.path(), "set_inode_field lost+found block[5] 0xFFFFFF");
@@ -211,7 +226,11 @@ fn an_error_ends_changes_if_the_mount_is_told_so() {
             .and_then(|mut list| list.next().transpose())
             .expect_err("it is damaged");
         let written = std::fs::write(dir.join("f"), "x").map_err(|e| e.kind());
-        assert_eq!(written == Err(std::io::ErrorKind::ReadOnlyFilesystem), ends, "{options}: {written:?}");
+        assert_eq!(
+            written == Err(std::io::ErrorKind::ReadOnlyFilesystem),
+            ends,
+            "{options}: {written:?}"
+        );
         run("umount", &[&dir]).must_succeed();
         await_free(image.path());
     }
@@ -224,7 +243,15 @@ fn a_mount_can_follow_an_unmount_at_once() {
     let dir = scratch.dir("mnt");
     let _mounted = Mounted(&dir);
     for round in 0..3 {
-        let mounted = json(&args!["mount", "--threads", "3", "-o", "memory=64M,commit=1", image.path(), &dir]);
+        let mounted = json(&args![
+            "mount",
+            "--threads",
+            "3",
+            "-o",
+            "memory=64M,commit=1",
+            image.path(),
+            &dir
+        ]);
         assert_eq!(mounted["type"], "fuse.extant");
         std::fs::write(dir.join(format!("f{round}")), vec![round; 1 << 20]).unwrap();
         run("umount", &[&dir]).must_succeed();
@@ -247,7 +274,8 @@ fn errors_of_the_server_reach_the_caller() {
     assert!(!is_mount(&dir));
 }
 
-/// What a small file system has accepted it has room for: only the write that finds none fails, and neither fsync nor what is read later.
+/// What a small file system has accepted it has room for: only the write that finds none fails, and
+/// neither fsync nor what is read later.
 #[test]
 fn a_small_disk_says_itself_that_it_is_full() {
     let image = FeatureSet::named("default").make_sized(96 << 20);
@@ -285,7 +313,11 @@ fn stopped(image: &Image, dir: &Path, more: &[OsString]) {
     words.extend_from_slice(more);
     words.extend(args![image.path(), dir]);
     done(&words);
-    assert!(std::fs::read_dir(dir.join("lost+found")).and_then(|mut names| names.next().transpose()).is_err());
+    assert!(
+        std::fs::read_dir(dir.join("lost+found"))
+            .and_then(|mut names| names.next().transpose())
+            .is_err()
+    );
     assert!(std::fs::write(dir.join("f"), "x").is_err());
 }
 
@@ -326,7 +358,10 @@ fn messages_of_a_mount_go_to_the_log_of_the_machine() {
     run("umount", &[&dir]).must_succeed();
     let mut messages = Vec::new();
     let mut bytes = [0; 4096];
-    while !messages.iter().any(|text: &String| text.contains("ended with an error") || text.contains("left out")) {
+    while !messages
+        .iter()
+        .any(|text: &String| text.contains("ended with an error") || text.contains("left out"))
+    {
         let len = match log.recv(&mut bytes) {
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
             received => received.expect("a message"),
@@ -334,11 +369,15 @@ fn messages_of_a_mount_go_to_the_log_of_the_machine() {
         messages.push(String::from_utf8(bytes[..len].to_vec()).unwrap());
     }
     assert!(
-        messages.iter().any(|text| text.starts_with("<30>extant[") && text.contains("is mounted at")),
+        messages
+            .iter()
+            .any(|text| text.starts_with("<30>extant[") && text.contains("is mounted at")),
         "{messages:?}"
     );
     assert!(
-        messages.iter().any(|text| text.starts_with("<27>extant[") && text.contains("nothing is changed")),
+        messages
+            .iter()
+            .any(|text| text.starts_with("<27>extant[") && text.contains("nothing is changed")),
         "{messages:?}"
     );
 }
@@ -347,16 +386,20 @@ fn messages_of_a_mount_go_to_the_log_of_the_machine() {
 fn fill(user: u32, file: &Path) {
     let script = format!("exec dd if=/dev/zero of={} bs=64k conv=fsync", file.display());
     let id = user.to_string();
-    let printed = run("setpriv", &["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", &script]);
+    let printed =
+        run("setpriv", &["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", &script]);
     assert!(printed.code != 0 && printed.errors().contains("No space left"), "{printed}");
 }
 
 #[test]
 fn root_and_the_user_that_the_superblock_names_use_reserved_blocks() {
     const USER: u32 = 65534;
-    for (options, allowed) in [("nodelalloc", 0), ("delalloc", 0), ("nodelalloc", USER), ("delalloc", USER)] {
+    for (options, allowed) in
+        [("nodelalloc", 0), ("delalloc", 0), ("nodelalloc", USER), ("delalloc", USER)]
+    {
         let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-m", "10"]);
-        run("tune2fs", &["-u".as_ref(), allowed.to_string().as_ref(), image.path().as_os_str()]).must_succeed();
+        run("tune2fs", &["-u".as_ref(), allowed.to_string().as_ref(), image.path().as_os_str()])
+            .must_succeed();
         let reserved = json(&args!["info", image.path()])["reserved_blocks"].as_u64().unwrap();
         let server = Server::start(image.path(), &format!("rw,{options},allow_other"));
         let users = server.dir().join("users");
@@ -370,7 +413,11 @@ fn root_and_the_user_that_the_superblock_names_use_reserved_blocks() {
         assert!(before - available >= reserved, "statfs tells users of what they may use");
         fill(USER, &users.join("f"));
         let (left, available) = free();
-        assert_eq!(left < reserved / 2, allowed == USER, "{options}, {allowed}: {left} of {reserved} left to the user");
+        assert_eq!(
+            left < reserved / 2,
+            allowed == USER,
+            "{options}, {allowed}: {left} of {reserved} left to the user"
+        );
         assert_eq!(available, 0, "{options}, {allowed}");
         fill(0, &server.dir().join("f"));
         let (left, _) = free();
@@ -387,13 +434,16 @@ fn root_puts_files_into_reserved_blocks() {
     let blocks = |field: &str| usage[field].as_u64().unwrap();
     let scratch = Scratch::new();
     let file = scratch.join("f");
-    let len = (blocks("available_blocks") + (blocks("free_blocks") - blocks("available_blocks")) / 2) * 4096;
+    let len = (blocks("available_blocks")
+        + (blocks("free_blocks") - blocks("available_blocks")) / 2)
+        * 4096;
     std::fs::write(&file, vec![7; len as usize]).unwrap();
     done(&args!["put", image.path(), &file, "/f"]);
     image.assert_clean();
 }
 
-/// Under a limit of memory a mount comes about, or ends with an error: its server never waits for itself.
+/// Under a limit of memory a mount comes about, or ends with an error: its server never waits for
+/// itself.
 #[test]
 fn a_mount_without_memory_ends() {
     let image = FeatureSet::named("default").make();
@@ -403,7 +453,10 @@ fn a_mount_without_memory_ends() {
     for kib in [200_000, 300_000, 400_000, 600_000, 1_000_000] {
         let line = format!("ulimit -v {kib}; exec timeout -s KILL 100 \"$0\" mount \"$1\" \"$2\"");
         let mut command = std::process::Command::new("bash");
-        command.args(["-c", &line, EXTANT]).args([image.path(), &dir]).stdin(std::process::Stdio::null());
+        command
+            .args(["-c", &line, EXTANT])
+            .args([image.path(), &dir])
+            .stdin(std::process::Stdio::null());
         let ended = command.output().expect("bash");
         assert_ne!(ended.status.code(), None, "{kib} KiB: it hangs");
         assert_ne!(ended.status.code(), Some(137), "{kib} KiB: it hangs");

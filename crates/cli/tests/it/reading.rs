@@ -43,7 +43,10 @@ fn lists_and_trees_show_what_is_there() {
     let names = done(&args!["ls", image.path(), "/a"]).text();
     assert_eq!(names, "again\nb\nhello\n");
     let long = done(&args!["ls", "-l", image.path(), "/"]).text();
-    assert!(long.lines().any(|l| l.starts_with("lrwxrwxrwx") && l.ends_with("link -> a/hello")), "{long}");
+    assert!(
+        long.lines().any(|l| l.starts_with("lrwxrwxrwx") && l.ends_with("link -> a/hello")),
+        "{long}"
+    );
     let list = json(&args!["ls", image.path(), "/a"]);
     assert_eq!(list[0]["links"], 2);
     assert_eq!(list[1]["type"], "directory");
@@ -64,7 +67,10 @@ fn names_that_are_no_text_survive() {
     let list = json(&args!["ls", image.path(), "/"]);
     let odd = list.as_array().unwrap().iter().find(|e| e["name_hex"].is_string()).unwrap();
     assert_eq!(odd["name_hex"], "6f6464ff1b6e616d65");
-    assert_eq!(done(&args!["cat", image.path(), OsStr::from_bytes(b"/odd\xff\x1bname")]).stdout, b"x");
+    assert_eq!(
+        done(&args!["cat", image.path(), OsStr::from_bytes(b"/odd\xff\x1bname")]).stdout,
+        b"x"
+    );
     let odd = image.scratch().join(OsStr::from_bytes(b"image\xff"));
     std::fs::rename(image.path(), &odd).unwrap();
     assert_eq!(done(&args!["cat", &odd, "/a/hello"]).text(), "hello, world\n");
@@ -73,11 +79,15 @@ fn names_that_are_no_text_survive() {
 #[test]
 fn content_and_attributes_are_shown() {
     let (_scratch, image) = filled();
-    assert_eq!(done(&args!["cat", image.path(), "/link", "/a/b/../again"]).text(), "hello, world\nhello, world\n");
+    assert_eq!(
+        done(&args!["cat", image.path(), "/link", "/a/b/../again"]).text(),
+        "hello, world\nhello, world\n"
+    );
     assert_eq!(done(&args!["cat", image.path(), "/a/b/large"]).stdout, vec![7u8; 100_000]);
     let stat = json(&args!["stat", "--extents", image.path(), "/a/b/large", "/link"]);
     assert_eq!(stat[0]["size"], 100_000);
-    let bytes: u64 = stat[0]["extents"].as_array().unwrap().iter().map(|e| e["bytes"].as_u64().unwrap()).sum();
+    let bytes: u64 =
+        stat[0]["extents"].as_array().unwrap().iter().map(|e| e["bytes"].as_u64().unwrap()).sum();
     assert_eq!(bytes, 102_400);
     assert_eq!(stat[1]["target"], "a/hello");
     assert!(done(&args!["stat", image.path(), "/link"]).text().contains("/link -> a/hello"));
@@ -91,7 +101,8 @@ fn an_image_in_a_partition_and_at_an_offset() {
     let mut bytes = vec![0; 1 << 20];
     bytes.extend(image.bytes());
     bytes.extend(vec![0; 1 << 20]);
-    // The first entry of a partition table: its type, where it begins and how long it is, in sectors.
+    // The first entry of a partition table: its type, where it begins and how long it is, in
+    // sectors.
     let sectors = (image.bytes().len() / 512) as u32;
     bytes[446 + 4] = 0x83;
     bytes[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
@@ -147,7 +158,11 @@ fn symlinks_are_shown_themselves_where_ls_and_find_do() {
 #[test]
 fn get_writes_content_to_standard_output() {
     let (scratch, image) = filled();
-    let script = format!("cd {}; {EXTANT} get {} /a/hello -", scratch.path().display(), image.path().display());
+    let script = format!(
+        "cd {}; {EXTANT} get {} /a/hello -",
+        scratch.path().display(),
+        image.path().display()
+    );
     let printed = extant_testkit::tool::run("sh", &["-c", &script]).must_succeed();
     assert_eq!(printed.text(), "hello, world\n");
     assert!(!scratch.join("-").exists());

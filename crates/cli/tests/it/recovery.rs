@@ -42,7 +42,10 @@ fn crashed_images_are_recovered() {
         assert_eq!(recovered["journal"], trial["journal"], "{name}");
         assert_eq!(recovered["orphans"], trial["orphans"], "{name}");
         image.assert_clean();
-        assert!(done(&args!["recover", image.path()]).errors().contains("nothing to recover"), "{name}");
+        assert!(
+            done(&args!["recover", image.path()]).errors().contains("nothing to recover"),
+            "{name}"
+        );
     }
 }
 
@@ -71,7 +74,8 @@ fn a_journal_on_a_device_of_its_own_is_named() {
     let journal = Image::mke2fs(8 << 20, &["-b", "4096", "-O", "journal_dev"]);
     let on = Loop::attach(journal.path(), false);
     let name = format!("{}", on.device().display());
-    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-J", &format!("device={name}")]);
+    let image =
+        Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-J", &format!("device={name}")]);
     image.leave_unjudged("its log is on another device");
     let mount = Mount::new(image.path(), &format!("journal_path={name}"));
     std::fs::write(mount.join("from the kernel"), "x").unwrap();
@@ -79,7 +83,11 @@ fn a_journal_on_a_device_of_its_own_is_named() {
     drop(on);
     let before = (image.bytes(), journal.bytes());
     refused(&args!["ls", image.path()], 1, "external journal");
-    assert!(done(&args!["ls", "--journal", journal.path(), image.path()]).text().contains("from the kernel"));
+    assert!(
+        done(&args!["ls", "--journal", journal.path(), image.path()])
+            .text()
+            .contains("from the kernel")
+    );
     let trial = json(&args!["recover", "--dry-run", "--journal", journal.path(), image.path()]);
     assert!(before == (image.bytes(), journal.bytes()));
     let recovered = json(&args!["recover", "--journal", journal.path(), image.path()]);
@@ -92,11 +100,14 @@ fn a_journal_on_a_device_of_its_own_is_named() {
 fn damage_log(image: &Image) {
     let mut bytes = image.bytes();
     let word = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
-    let is_descriptor = |bytes: &[u8], at: &usize| word(bytes, *at) == 0xC03B_3998 && word(bytes, at + 4) == 1;
-    let found: Vec<usize> = (0..bytes.len()).step_by(4096).filter(|at| is_descriptor(&bytes, at)).collect();
+    let is_descriptor =
+        |bytes: &[u8], at: &usize| word(bytes, *at) == 0xC03B_3998 && word(bytes, at + 4) == 1;
+    let found: Vec<usize> =
+        (0..bytes.len()).step_by(4096).filter(|at| is_descriptor(&bytes, at)).collect();
     assert!(!found.is_empty(), "the log has transactions");
     for at in found {
-        // The first tag leads beyond the device; where the block has a checksum, that is wrong, too.
+        // The first tag leads beyond the device; where the block has a checksum, that is wrong,
+        // too.
         bytes[at + 12..at + 16].copy_from_slice(&0xFFFF_FFF0u32.to_be_bytes());
     }
     std::fs::write(image.path(), &bytes).unwrap();
@@ -106,8 +117,10 @@ fn damage_log(image: &Image) {
 fn zero_journal_superblock(image: &Image) {
     let mut bytes = image.bytes();
     let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
-    let at =
-        (0..bytes.len()).step_by(4096).find(|at| word(*at) == 0xC03B_3998 && word(at + 4) == 4).expect("a superblock");
+    let at = (0..bytes.len())
+        .step_by(4096)
+        .find(|at| word(*at) == 0xC03B_3998 && word(at + 4) == 4)
+        .expect("a superblock");
     bytes[at..at + 1024].fill(0);
     std::fs::write(image.path(), &bytes).unwrap();
 }
@@ -159,7 +172,10 @@ fn what_info_calls_unclean_recover_marks_clean() {
     debugfs::write(image.path(), "feature needs_recovery");
     assert!(done(&args!["info", image.path()]).text().contains("needs recovery"));
     let printed = done(&args!["recover", image.path()]);
-    assert!(printed.errors().contains("marked clean") && !printed.errors().contains("nothing"), "{printed}");
+    assert!(
+        printed.errors().contains("marked clean") && !printed.errors().contains("nothing"),
+        "{printed}"
+    );
     assert!(!done(&args!["info", image.path()]).text().contains("needs recovery"));
     let printed = done(&args!["recover", image.path()]);
     assert!(printed.errors().contains("nothing to recover"), "{printed}");
@@ -184,7 +200,11 @@ fn changes_report_what_was_replayed() {
     let made = json(&args!["mkdir", image.path(), "/new", "/newer"]);
     assert!(made["recovery"]["journal"]["transactions"].as_u64().unwrap() > 0, "{made}");
     assert_eq!(made["recovery"]["orphans"]["freed"], 1, "{made}");
-    assert_eq!(made["changed"], serde_json::json!([{ "path": "/new" }, { "path": "/newer" }]), "{made}");
+    assert_eq!(
+        made["changed"],
+        serde_json::json!([{ "path": "/new" }, { "path": "/newer" }]),
+        "{made}"
+    );
     image.assert_clean();
     let image = crashed(FeatureSet::named("default"));
     let put = json(&args!["put", image.path(), "/etc/hostname", "/put"]);
@@ -195,7 +215,10 @@ fn changes_report_what_was_replayed() {
 /// Minutes of waiting are announced, and end at the first signal with the image as it was.
 #[test]
 fn waits_of_multiple_mount_protection_are_told_and_can_be_ended() {
-    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-O", "mmp", "-E", "mmp_update_interval=300"]);
+    let image = Image::mke2fs(
+        16 << 20,
+        &["-t", "ext4", "-b", "4096", "-O", "mmp", "-E", "mmp_update_interval=300"],
+    );
     let scratch = Scratch::new();
     let dir = scratch.dir("mnt");
     for (arguments, signal) in [
@@ -203,8 +226,12 @@ fn waits_of_multiple_mount_protection_are_told_and_can_be_ended() {
         (&args!["mount", image.path(), &dir], "INT"),
         (&args!["recover", image.path()], "TERM"),
     ] {
-        let mut child =
-            Command::new(EXTANT).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new(EXTANT)
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = told.next().expect("a line").unwrap();
         assert!(line.contains("waiting 360 seconds"), "{line}");
@@ -217,7 +244,8 @@ fn waits_of_multiple_mount_protection_are_told_and_can_be_ended() {
         assert!(!ended.unwrap().success());
         // A server that was started lets go of the image, too.
         await_that("the image's release", || extant(&args!["info", image.path()]).code == 0);
-        let sequence = run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]).must_succeed().text();
+        let sequence =
+            run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]).must_succeed().text();
         assert!(sequence.contains("0xff4d4d50"), "{sequence}");
     }
     image.leave_unjudged("a check waits for minutes, as its interval demands");
@@ -237,7 +265,10 @@ fn a_node_name_cannot_forge_messages() {
     let printed = extant(&args!["mkdir", image.path(), "/d"]);
     assert_eq!(printed.code, 1, "{printed}");
     assert!(printed.errors().contains("host\\nextant: all is well"), "{printed}");
-    assert!(!printed.errors().lines().any(|line| line.starts_with("extant: all is well")), "{printed}");
+    assert!(
+        !printed.errors().lines().any(|line| line.starts_with("extant: all is well")),
+        "{printed}"
+    );
     assert!(!printed.errors().contains('\x1b'), "{printed}");
 }
 
@@ -250,7 +281,8 @@ fn dumped(image: &Image, field: &str) -> u64 {
 /// Where the commit block with the highest sequence lies.
 fn last_commit_block(bytes: &[u8], block: usize) -> usize {
     let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
-    let commits = (0..bytes.len()).step_by(block).filter(|at| word(*at) == 0xC03B_3998 && word(at + 4) == 2);
+    let commits =
+        (0..bytes.len()).step_by(block).filter(|at| word(*at) == 0xC03B_3998 && word(at + 4) == 2);
     commits.max_by_key(|at| word(at + 8)).expect("a commit block")
 }
 

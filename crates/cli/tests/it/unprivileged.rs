@@ -1,4 +1,5 @@
-//! Everything that is promised to users other than root, done by one: images are made, filled, changed, recovered, read and mounted.
+//! Everything that is promised to users other than root, done by one: images are made, filled,
+//! changed, recovered, read and mounted.
 
 use crate::program::EXTANT;
 use crate::recovery::crashed;
@@ -19,7 +20,8 @@ enum Fuse {
     Root,
 }
 
-/// A directory of the user's own, with a copy of the program, which may lie where only root gets to.
+/// A directory of the user's own, with a copy of the program, which may lie where only root gets
+/// to.
 pub fn home() -> Scratch {
     let scratch = Scratch::new();
     std::fs::copy(EXTANT, scratch.join("extant")).unwrap();
@@ -31,7 +33,8 @@ fn belongs_to_user(path: &Path) {
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
-/// Runs a script as the user in his directory; nothing of the system is changed, for mounts and devices are seen by the script alone.
+/// Runs a script as the user in his directory; nothing of the system is changed, for mounts and
+/// devices are seen by the script alone.
 fn as_user(home: &Scratch, fuse: Fuse, script: &str) -> Printed {
     let mode = if fuse == Fuse::Everybody { "666" } else { "600" };
     need("fusermount3");
@@ -65,7 +68,11 @@ fn images_are_made_filled_changed_and_read() {
     let printed = as_user(&home, Fuse::Root, script).must_succeed();
     assert!(printed.errors().contains("1 owner left out"), "{printed}");
     let meta = std::fs::metadata(home.join("taken")).unwrap();
-    assert_eq!((meta.uid(), meta.mode() & 0o7777), (NOBODY, 0o751), "what ran as root does not run as the user");
+    assert_eq!(
+        (meta.uid(), meta.mode() & 0o7777),
+        (NOBODY, 0o751),
+        "what ran as root does not run as the user"
+    );
 }
 
 #[test]
@@ -74,7 +81,8 @@ fn torn_images_are_recovered() {
     let image = crashed(FeatureSet::named("orphan_file"));
     std::fs::copy(image.path(), home.join("torn.img")).unwrap();
     belongs_to_user(&home.join("torn.img"));
-    let printed = as_user(&home, Fuse::Root, "extant ls torn.img /; extant recover torn.img").must_succeed();
+    let printed =
+        as_user(&home, Fuse::Root, "extant ls torn.img /; extant recover torn.img").must_succeed();
     assert!(printed.text().contains("f99") && printed.errors().contains("replayed"), "{printed}");
     e2fsck::check(&home.join("torn.img")).assert_clean();
 }
@@ -94,7 +102,10 @@ fn mounted(transport: &str) -> String {
     let text = printed.text();
     assert!(text.contains("fuse.extant rw,nosuid,nodev,noatime,user_id=65534"), "{printed}");
     assert_eq!(text.matches("text\n").count(), 2, "{printed}");
-    assert!(printed.errors().contains("busy") && !printed.errors().contains("served through"), "{printed}");
+    assert!(
+        printed.errors().contains("busy") && !printed.errors().contains("served through"),
+        "{printed}"
+    );
     e2fsck::check(&home.join("disk.img")).assert_clean();
     let kernel = Mount::new(&home.join("disk.img"), "ro");
     let meta = std::fs::metadata(kernel.join("g")).unwrap();
@@ -116,10 +127,15 @@ fn a_user_mounts_over_rings() {
 #[test]
 fn who_may_not_mount_is_told_why() {
     let home = home();
-    let printed = as_user(&home, Fuse::Root, "extant mkfs disk.img 16M; mkdir mnt; extant mount disk.img mnt");
+    let printed = as_user(
+        &home,
+        Fuse::Root,
+        "extant mkfs disk.img 16M; mkdir mnt; extant mount disk.img mnt",
+    );
     assert_eq!(printed.code, 1, "{printed}");
     assert!(printed.errors().contains("/dev/fuse: Permission denied"), "{printed}");
-    let printed = as_user(&home, Fuse::Everybody, "mkdir -p mnt; PATH=$PWD extant mount disk.img mnt");
+    let printed =
+        as_user(&home, Fuse::Everybody, "mkdir -p mnt; PATH=$PWD extant mount disk.img mnt");
     assert!(printed.code == 1 && printed.errors().contains("package fuse3"), "{printed}");
     let printed = as_user(&home, Fuse::Everybody, "extant mount disk.img /srv");
     assert!(printed.code == 1 && printed.errors().contains("/srv"), "{printed}");

@@ -28,10 +28,14 @@ fn wrong_usage_ends_with_2() {
 #[test]
 fn help_names_every_command() {
     let help = done(&args!["--help"]).text();
-    for command in
-        ["mkfs", "mount", "info", "ls", "tree", "stat", "cat", "get", "put", "rm", "mkdir", "recover", "stats"]
-    {
-        assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} in {help}");
+    for command in [
+        "mkfs", "mount", "info", "ls", "tree", "stat", "cat", "get", "put", "rm", "mkdir",
+        "recover", "stats",
+    ] {
+        assert!(
+            help.lines().any(|line| line.trim_start().starts_with(command)),
+            "{command} in {help}"
+        );
         done(&args![command, "--help"]);
     }
     done(&args!["--version"]);
@@ -113,7 +117,11 @@ fn failures_are_json_documents_where_those_are_wanted() {
     bytes[1024 + 4] ^= 1;
     std::fs::write(image.path(), &bytes).unwrap();
     let corrupt = &failed(&args!["info", image.path()], 1)["error"];
-    assert_eq!((&corrupt["code"], &corrupt["errno"]), (&"corrupt".into(), &117.into()), "{corrupt}");
+    assert_eq!(
+        (&corrupt["code"], &corrupt["errno"]),
+        (&"corrupt".into(), &117.into()),
+        "{corrupt}"
+    );
     assert_eq!(
         (&corrupt["place"]["structure"], &corrupt["place"]["field"]),
         (&"superblock".into(), &"checksum".into())
@@ -126,8 +134,15 @@ fn failures_are_json_documents_where_those_are_wanted() {
 fn help_of_mount_has_its_options() {
     for arguments in [&args!["help", "mount"][..], &args!["mount", "--help"]] {
         let help = done(arguments).text();
-        for option in ["journal_path=", "errors=", "transport=", "allow_idmap", "noblkdev", "nostrictatime", "delalloc"]
-        {
+        for option in [
+            "journal_path=",
+            "errors=",
+            "transport=",
+            "allow_idmap",
+            "noblkdev",
+            "nostrictatime",
+            "delalloc",
+        ] {
             assert!(help.contains(option), "{option} in {help}");
         }
     }

@@ -1,4 +1,5 @@
-//! The blocks of a file system: trees of free space, the budget over them, what is freed and not durable yet.
+//! The blocks of a file system: trees of free space, the budget over them, what is freed and not
+//! durable yet.
 
 use super::Purpose;
 use super::counts::Counts;
@@ -51,7 +52,8 @@ pub struct Blocks {
     /// Clusters that only root may use, and those that only metadata may use.
     root: u64,
     margin: u64,
-    /// Clusters whose freeing is not durable yet, by shards of threads that noted and released them.
+    /// Clusters whose freeing is not durable yet, by shards of threads that noted and released
+    /// them.
     pending: Sharded<AtomicI64>,
     /// What was freed and is not booked yet.
     pub(super) lots: Lots,
@@ -67,15 +69,21 @@ impl Blocks {
     pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> Blocks {
         let shape = Shape::new(&vol.geo, groups.count());
         let summaries = never_used(&vol, &groups);
-        let known = |tree| shape.groups_of(tree).filter_map(|g| summaries.longest(g)).max().unwrap_or(0);
+        let known =
+            |tree| shape.groups_of(tree).filter_map(|g| summaries.longest(g)).max().unwrap_or(0);
         let longest: Vec<u32> = (0..shape.trees()).map(known).collect();
         let unknown = |tree: u32| shape.groups_of(tree).any(|g| summaries.longest(g).is_none());
         let clusters = vol.geo.blocks_count >> vol.geo.cluster_bits;
         let worst = FreeTree::worst_bytes(shape.tree_len());
         let bitmaps_twice = u64::from(groups.count()) * 2 * vol.block_size() as u64;
         Blocks {
-            bitmaps: (0..groups.count()).map(|_| Mutex::new(Level::Group, Bitmap::default())).collect(),
-            trees: longest.iter().map(|len| Mutex::new(Level::FreeSpace, Tree::new(&shape, *len))).collect(),
+            bitmaps: (0..groups.count())
+                .map(|_| Mutex::new(Level::Group, Bitmap::default()))
+                .collect(),
+            trees: longest
+                .iter()
+                .map(|len| Mutex::new(Level::FreeSpace, Tree::new(&shape, *len)))
+                .collect(),
             loose: longest.iter().map(|_| Loose::new()).collect(),
             noted_trees: Mutex::new(Level::Leaf, Vec::new()),
             scan: Scan::new(shape.trees(), unknown),
@@ -124,7 +132,8 @@ impl Blocks {
 
     /// Clusters whose freeing is not durable yet.
     pub fn pending(&self) -> u64 {
-        u64::try_from(self.pending.iter().map(|part| part.load(Ordering::SeqCst)).sum::<i64>()).unwrap_or(0)
+        u64::try_from(self.pending.iter().map(|part| part.load(Ordering::SeqCst)).sum::<i64>())
+            .unwrap_or(0)
     }
 
     pub(super) fn add_pending(&self, clusters: i64) {
@@ -145,7 +154,8 @@ impl Blocks {
         }
     }
 
-    /// A claim gives up its place and not its space. Gives the blocks that whoever had it has still taken from the budget.
+    /// A claim gives up its place and not its space. Gives the blocks that whoever had it has still
+    /// taken from the budget.
     pub(super) fn unplace(&self, start: BlockNr, len: u32) -> u32 {
         let let_go = |(g, run)| self.let_go(self.shape.tree_of(g), &[(g, run)]);
         let clusters = self.place(start, len).map_or(0, let_go);
@@ -168,12 +178,14 @@ impl Blocks {
     }
 }
 
-/// Groups whose bitmap was never written are known without being read: what is free there lies behind their metadata.
+/// Groups whose bitmap was never written are known without being read: what is free there lies
+/// behind their metadata.
 fn never_used(vol: &Volume, groups: &Groups) -> Summaries {
     let summaries = Summaries::new(groups.count());
     for g in (0..groups.count()).map(GroupNr) {
-        let free =
-            groups.with(g, |desc| desc.has_flag(&vol.geo, GroupFlags::BLOCK_UNINIT).then_some(desc.free_clusters));
+        let free = groups.with(g, |desc| {
+            desc.has_flag(&vol.geo, GroupFlags::BLOCK_UNINIT).then_some(desc.free_clusters)
+        });
         if let Some(len) = free {
             summaries.set(g.0, &Summary::of([Run { start: 0, len }]));
         }

@@ -36,11 +36,12 @@ pub(super) fn bits(run: Run) -> Range<usize> {
 }
 
 impl Alloc {
-    /// Books the first `len` blocks of the claim (rounded up to whole clusters) within `h`: bitmap, counts. The rest of
-    /// the claim stays claimed. Returns the first booked block.
+    /// Books the first `len` blocks of the claim (rounded up to whole clusters) within `h`: bitmap,
+    /// counts. The rest of the claim stays claimed. Returns the first booked block.
     ///
     /// # Errors
-    /// EINVAL if the claim is shorter; `Corrupt` naming the group if the bitmap or the counts are wrong; `Io`.
+    /// EINVAL if the claim is shorter; `Corrupt` naming the group if the bitmap or the counts are
+    /// wrong; `Io`.
     pub fn book(&self, h: &mut Handle<'_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
         if len == 0 || len > claim.len {
             return Err(Errno::Inval.into());
@@ -51,8 +52,8 @@ impl Alloc {
         Ok(start)
     }
 
-    /// Books those of the blocks that are free within `h`, whoever is to own them: what replay finds named as a file's
-    /// must not be given to another. Costs [`Self::credits`].
+    /// Books those of the blocks that are free within `h`, whoever is to own them: what replay
+    /// finds named as a file's must not be given to another. Costs [`Self::credits`].
     ///
     /// # Errors
     /// `Corrupt` if a block belongs to the file system's own metadata, or does not exist; `Io`.
@@ -80,24 +81,38 @@ impl Alloc {
     /// Credits that booking or freeing a contiguous run of `blocks` blocks may cost.
     pub fn credits(&self, blocks: u32) -> u32 {
         let groups = 1 + blocks.saturating_sub(1).div_ceil(self.vol.geo.blocks_per_group);
-        // For each group a bitmap and a descriptor; the superblock; a block of revoke records; the owners' records.
+        // For each group a bitmap and a descriptor; the superblock; a block of revoke records; the
+        // owners' records.
         groups * 2 + 2 + self.vol.owner_credits()
     }
 
-    /// Frees booked blocks (whole clusters) within `h`. They become allocatable when the transaction is durable.
-    /// Metadata (or data that was logged) is revoked.
+    /// Frees booked blocks (whole clusters) within `h`. They become allocatable when the
+    /// transaction is durable. Metadata (or data that was logged) is revoked.
     ///
     /// # Errors
-    /// `Corrupt` if a block is free already, belongs to the file system's own metadata, or does not exist; `Io`.
-    pub fn free(&self, h: &mut Handle<'_>, start: BlockNr, len: u32, purpose: Purpose) -> Result<()> {
+    /// `Corrupt` if a block is free already, belongs to the file system's own metadata, or does not
+    /// exist; `Io`.
+    pub fn free(
+        &self,
+        h: &mut Handle<'_>,
+        start: BlockNr,
+        len: u32,
+        purpose: Purpose,
+    ) -> Result<()> {
         self.free_all(h, &[(start, len)], purpose)
     }
 
-    /// Frees several runs of blocks, as [`Alloc::free`] does each. After an error about one the others are freed all the same.
+    /// Frees several runs of blocks, as [`Alloc::free`] does each. After an error about one the
+    /// others are freed all the same.
     ///
     /// # Errors
     /// The first of theirs.
-    pub fn free_all(&self, h: &mut Handle<'_>, runs: &[(BlockNr, u32)], purpose: Purpose) -> Result<()> {
+    pub fn free_all(
+        &self,
+        h: &mut Handle<'_>,
+        runs: &[(BlockNr, u32)],
+        purpose: Purpose,
+    ) -> Result<()> {
         let mut parts = Parts::new();
         let mut result = Ok(());
         for (start, len) in runs {
@@ -112,7 +127,10 @@ impl Alloc {
     /// The parts of a run that is to be freed by the groups in which they lie.
     pub(super) fn parts(&self, start: BlockNr, len: u32, parts: &mut Parts) -> Result<()> {
         if !self.vol.geo.data_range_valid(start, len.into()) {
-            return Err(Corrupt::new("freed blocks").found(start.0).expected(self.vol.geo.blocks_count).into());
+            return Err(Corrupt::new("freed blocks")
+                .found(start.0)
+                .expected(self.vol.geo.blocks_count)
+                .into());
         }
         let (mut at, end) = (start.0, start.0 + u64::from(len));
         if self.withheld.keep(at..end) {
@@ -131,7 +149,8 @@ impl Alloc {
     /// Blocks from `at` up to `end` that lie in one group.
     pub(super) fn part_in_group(&self, at: u64, end: u64) -> Result<u32> {
         let geo = &self.vol.geo;
-        let g = geo.group_of_block(BlockNr(at)).ok_or_else(|| Corrupt::new("freed block").found(at))?;
+        let g =
+            geo.group_of_block(BlockNr(at)).ok_or_else(|| Corrupt::new("freed block").found(at))?;
         let group_end = geo.first_block_of_group(g).0 + u64::from(geo.blocks_in_group(g));
         Ok((end.min(group_end) - at) as u32)
     }
@@ -150,10 +169,15 @@ impl Blocks {
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
         let free = bitmap::all_zeros(&buffer.read(), bits(run));
         if !free {
-            return Err(Corrupt::new("block bitmap").field("used block was claimed").found(start.0).at_group(g).into());
+            return Err(Corrupt::new("block bitmap")
+                .field("used block was claimed")
+                .found(start.0)
+                .at_group(g)
+                .into());
         }
         self.groups.bitmap_changed(h, g, Kind::Blocks)?;
-        self.groups.edit(h, g, |desc| less(&mut desc.free_clusters, run.len, "free clusters", g))?;
+        self.groups
+            .edit(h, g, |desc| less(&mut desc.free_clusters, run.len, "free clusters", g))?;
         bitmap::set_range(&mut h.write(&buffer, Seal::NONE)?, bits(run));
         self.with_tree_of(g, |tree, place| _ = tree.held.remove(place(run)));
         Ok(())
@@ -169,7 +193,8 @@ impl Blocks {
     /// Frees blocks of one group.
     fn free(&self, h: &mut Handle<'_>, parts: &[Part], purpose: Purpose) -> Result<()> {
         let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
-        let own = |part: &Part| is_metadata(&self.vol.geo, &self.groups, g, part.start, part.len.into());
+        let own =
+            |part: &Part| is_metadata(&self.vol.geo, &self.groups, g, part.start, part.len.into());
         let (own, others): (Parts, Parts) = parts.iter().copied().partition(own);
         let _bitmap = self.lock_bitmap(g)?;
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
@@ -201,7 +226,9 @@ impl Blocks {
         if purpose == Purpose::Metadata {
             parts.iter().try_for_each(|part| h.revoke(part.start, part.len.into()))?;
         }
-        self.groups.edit_with_bitmap(h, g, Kind::Blocks, |desc| more(&mut desc.free_clusters, sum, most, g))?;
+        self.groups.edit_with_bitmap(h, g, Kind::Blocks, |desc| {
+            more(&mut desc.free_clusters, sum, most, g)
+        })?;
         let mut bytes = h.write(buffer, Seal::NONE)?;
         parts.iter().for_each(|part| bitmap::clear_range(&mut bytes, bits(part.run)));
         Ok(())
@@ -217,7 +244,8 @@ impl Blocks {
         if bitmap.bad { Err(bad().into()) } else { Ok(bitmap) }
     }
 
-    /// Runs `f` on the group's tree, with what makes units of the tree from clusters of the group; not if there is no such group.
+    /// Runs `f` on the group's tree, with what makes units of the tree from clusters of the group;
+    /// not if there is no such group.
     pub(super) fn with_tree_of(&self, g: GroupNr, f: impl FnOnce(&mut Tree, &dyn Fn(Run) -> Run)) {
         if let Some(slot) = self.trees.get(self.shape.tree_of(g) as usize) {
             f(&mut slot.lock(), &|run| self.shape.place(g, run));
@@ -225,8 +253,9 @@ impl Blocks {
     }
 }
 
-/// Those of the blocks that are used, in order and each once, and what is wrong with the first of the others. The caller has the bitmap
-/// locked until what is freed is noted: so nobody makes free space of it before it is durable.
+/// Those of the blocks that are used, in order and each once, and what is wrong with the first of
+/// the others. The caller has the bitmap locked until what is freed is noted: so nobody makes free
+/// space of it before it is durable.
 pub(super) fn used(g: GroupNr, parts: &[Part], buffer: &Buffer) -> (Parts, Result<()>) {
     let mut used = Parts::from_slice(parts);
     used.sort_unstable_by_key(|part| part.start);

@@ -5,7 +5,8 @@ use super::prealloc::Prealloc;
 use extant_format::types::BlockNr;
 use std::sync::Arc;
 
-/// Blocks taken in memory. Dropped without [`book`](super::Alloc::book), they go back; dropping takes a group's lock.
+/// Blocks taken in memory. Dropped without [`book`](super::Alloc::book), they go back; dropping
+/// takes a group's lock.
 #[derive(Debug)]
 pub struct Claim {
     blocks: Arc<Blocks>,
@@ -23,7 +24,13 @@ impl Claim {
     }
 
     /// What was taken from a preallocation, which is told when the claim ends.
-    pub(super) fn of_prealloc(blocks: Arc<Blocks>, start: BlockNr, len: u32, file: Arc<Prealloc>, key: u32) -> Claim {
+    pub(super) fn of_prealloc(
+        blocks: Arc<Blocks>,
+        start: BlockNr,
+        len: u32,
+        file: Arc<Prealloc>,
+        key: u32,
+    ) -> Claim {
         Claim { blocks, start, len, of: Some((file, key)) }
     }
 
@@ -39,8 +46,8 @@ impl Claim {
         if len > 0 { self.blocks.unplace(self.start, len) } else { 0 }
     }
 
-    /// Takes the first `len` blocks, rounded up to whole clusters, off the claim as a claim of their own; all of them if
-    /// there are not more.
+    /// Takes the first `len` blocks, rounded up to whole clusters, off the claim as a claim of
+    /// their own; all of them if there are not more.
     pub fn split(&mut self, len: u32) -> Claim {
         let front = self.front(len);
         let claim = Claim::new(self.blocks.clone(), self.start, front);
@@ -48,9 +55,11 @@ impl Claim {
         claim
     }
 
-    /// Whether `next` follows on the device within the group, and neither comes from a preallocation.
+    /// Whether `next` follows on the device within the group, and neither comes from a
+    /// preallocation.
     pub fn is_followed_by(&self, next: &Claim) -> bool {
-        let group = |claim: &Claim| self.blocks.place(claim.start, claim.len).map(|(group, _)| group);
+        let group =
+            |claim: &Claim| self.blocks.place(claim.start, claim.len).map(|(group, _)| group);
         let adjacent = self.start.0 + u64::from(self.len) == next.start.0;
         adjacent && self.of.is_none() && next.of.is_none() && group(self) == group(next)
     }

@@ -41,7 +41,8 @@ pub struct SpaceStats {
     pub frsp_cache_aggression: u8,
     /// Whether bitmaps are scanned in the background.
     pub prefetch_block_bitmaps: bool,
-    /// Trees (flexible groups) in all; those on the active and on the inactive list; those of which not all is known.
+    /// Trees (flexible groups) in all; those on the active and on the inactive list; those of which
+    /// not all is known.
     pub trees: u32,
     /// Trees in memory that were used again.
     pub trees_active: u64,
@@ -59,8 +60,9 @@ pub struct SpaceStats {
     pub bitmaps_read: u64,
     /// Bitmaps that were scanned for their summaries.
     pub bitmaps_scanned: u64,
-    /// Claims satisfied at their goal or near it in its group, behind the thread's last place, at criteria 0 (whole
-    /// length), 1 (best, not in metadata's groups) and 2 (best), and by looking everywhere.
+    /// Claims satisfied at their goal or near it in its group, behind the thread's last place, at
+    /// criteria 0 (whole length), 1 (best, not in metadata's groups) and 2 (best), and by looking
+    /// everywhere.
     pub claims: [u64; 6],
     /// Searches in the order of all trees.
     pub advice: u64,
@@ -77,7 +79,8 @@ pub struct SpaceStats {
 pub struct Fragmentation {
     /// Clusters of the longest run that is known.
     pub longest: u32,
-    /// For each power of two the number of runs of at least so many clusters and less than twice as many.
+    /// For each power of two the number of runs of at least so many clusters and less than twice as
+    /// many.
     pub runs: Vec<u32>,
 }
 
@@ -113,8 +116,9 @@ impl Alloc {
         }
     }
 
-    /// How fragmented free space is. Groups in memory are counted as they are, others as they were when they were last looked at,
-    /// rounded down to powers of two; those never looked at are left out.
+    /// How fragmented free space is. Groups in memory are counted as they are, others as they were
+    /// when they were last looked at, rounded down to powers of two; those never looked at are left
+    /// out.
     pub fn fragmentation(&self) -> Fragmentation {
         let mut all = Summary::default();
         (0..self.blocks.meta.len()).for_each(|tree| all.merge(&self.blocks.fragmentation_of(tree)));

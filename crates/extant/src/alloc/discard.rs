@@ -1,23 +1,28 @@
 //! Tells the device which blocks hold nothing.
 //!
-//! A *trim* (FITRIM) holds free space slice by slice while the device discards it: blocks 2048 to 4095, then 4096 to 6143. Files
-//! that grow meanwhile take the rest of the free space. A caller that finds too little space waits for the slices in flight, and
-//! no trim holds another slice before that caller has searched again.
+//! A *trim* (FITRIM) holds free space slice by slice while the device discards it: blocks 2048 to
+//! 4095, then 4096 to 6143. Files that grow meanwhile take the rest of the free space. A caller
+//! that finds too little space waits for the slices in flight, and no trim holds another slice
+//! before that caller has searched again.
 //!
-//! Space that is *freed* is discarded, too, where the mount wants that (`discard`). The commit that makes the freeing durable queues
-//! the runs of [`SHORTEST`] and more, merged, and releases the others: blocks 100 to 149, freed in five pieces by transaction 7, are
-//! one run. A thread of its own discards the queue slice by slice; queued space stays pending until then. Without the thread, the
-//! commit discards the queue itself. A caller that lacks space takes it out of the queue instead.
+//! Space that is *freed* is discarded, too, where the mount wants that (`discard`). The commit that
+//! makes the freeing durable queues the runs of [`SHORTEST`] and more, merged, and releases the
+//! others: blocks 100 to 149, freed in five pieces by transaction 7, are one run. A thread of its
+//! own discards the queue slice by slice; queued space stays pending until then. Without the
+//! thread, the commit discards the queue itself. A caller that lacks space takes it out of the
+//! queue instead.
 //!
 //! # Invariants
-//! - A slice is neither in a tree nor in the budget until the device has discarded it. So no thread writes there meanwhile.
+//! - A slice is neither in a tree nor in the budget until the device has discarded it. So no thread
+//!   writes there meanwhile.
 //! - A trim leaves the margin in the budget, for metadata.
 //! - A tree whose lists have queued runs is in the queue. Both change under the lock of the lists.
 //! - Nothing is discarded once changes have stopped: the device may belong to another host then.
 //!
 //! # Locking
-//! A thread with a slice holds no lock while the device works, and then takes locks of [`Blocks`] only. The caller that waits for
-//! slices holds none of these; it may hold locks of inodes and a journal handle. The lock of [`Discards`] is inward of all others.
+//! A thread with a slice holds no lock while the device works, and then takes locks of [`Blocks`]
+//! only. The caller that waits for slices holds none of these; it may hold locks of inodes and a
+//! journal handle. The lock of [`Discards`] is inward of all others.
 
 use super::Alloc;
 use super::blocks::Blocks;
@@ -34,7 +39,8 @@ use std::ops::Range;
 /// Bytes that are discarded at a time.
 const SLICE: u64 = 8 << 20;
 
-/// Bytes of the shortest run that is discarded after it was freed. Shorter ones cost a device more time than they are worth.
+/// Bytes of the shortest run that is discarded after it was freed. Shorter ones cost a device more
+/// time than they are worth.
 const SHORTEST: u64 = 64 << 10;
 
 /// The queue, the slices in flight, and the callers that wait for them.
@@ -133,8 +139,8 @@ impl Discards {
         SliceScope(self)
     }
 
-    /// Waits for the slices in flight. The caller must hold no lock of [`Blocks`], and must search for space before it drops the
-    /// result.
+    /// Waits for the slices in flight. The caller must hold no lock of [`Blocks`], and must search
+    /// for space before it drops the result.
     pub fn wait_for_slices(&self) -> LackScope<'_> {
         let mut state = self.state.lock();
         state.lacking += 1;
@@ -155,7 +161,8 @@ impl Alloc {
         self.blocks.discards.on.store(on, Ordering::Relaxed);
     }
 
-    /// Begins the use of a thread, which must call [`Alloc::discard_next`] until that returns false.
+    /// Begins the use of a thread, which must call [`Alloc::discard_next`] until that returns
+    /// false.
     pub fn begin_discard_thread(&self) {
         self.blocks.discards.set_thread(true);
     }
@@ -174,14 +181,15 @@ impl Alloc {
         goes_on
     }
 
-    /// Discards everything that is queued, unless the caller is interrupted, and waits for the slices that other threads discard.
+    /// Discards everything that is queued, unless the caller is interrupted, and waits for the
+    /// slices that other threads discard.
     pub fn finish_discards(&self) {
         self.blocks.finish_discards();
         drop(self.blocks.discards.wait_for_slices());
     }
 
-    /// Discards free runs of at least `min` blocks within `blocks`; gives how many blocks that were. Space that was
-    /// freed by transactions that are not durable yet is left out.
+    /// Discards free runs of at least `min` blocks within `blocks`; gives how many blocks that
+    /// were. Space that was freed by transactions that are not durable yet is left out.
     ///
     /// # Errors
     /// The device's.
@@ -209,14 +217,17 @@ impl Blocks {
         blocks.div_ceil(self.cluster_ratio().into()).max(1)
     }
 
-    /// Discards free runs of a group that have at least `min` clusters. Returns the number of clusters discarded.
+    /// Discards free runs of a group that have at least `min` clusters. Returns the number of
+    /// clusters discarded.
     fn trim(&self, g: GroupNr, clusters: Range<u32>, min: u64) -> Result<u64> {
         let (mut done, mut at, mut run_end) = (0, clusters.start, 0);
         loop {
             check_interrupt()?;
             self.vol.writable()?;
             let _scope = self.discards.begin_slice();
-            let Some((slice, end)) = self.hold_slice(g, at..clusters.end, min, run_end) else { return Ok(done) };
+            let Some((slice, end)) = self.hold_slice(g, at..clusters.end, min, run_end) else {
+                return Ok(done);
+            };
             let discarded = self.discard(g, slice);
             self.release(g, slice);
             discarded?;
@@ -225,16 +236,25 @@ impl Blocks {
         }
     }
 
-    /// Holds a slice of the first free run that has at least `min` clusters, or that begins before `run_end`: the end of the run
-    /// that the previous slice was of. Returns the slice and the end of its run. `None` if there is no such run, or if the budget
-    /// has nothing above the margin.
-    pub(super) fn hold_slice(&self, g: GroupNr, clusters: Range<u32>, min: u64, run_end: u32) -> Option<(Run, u32)> {
+    /// Holds a slice of the first free run that has at least `min` clusters, or that begins before
+    /// `run_end`: the end of the run that the previous slice was of. Returns the slice and the end
+    /// of its run. `None` if there is no such run, or if the budget has nothing above the margin.
+    pub(super) fn hold_slice(
+        &self,
+        g: GroupNr,
+        clusters: Range<u32>,
+        min: u64,
+        run_end: u32,
+    ) -> Option<(Run, u32)> {
         let t = self.shape.tree_of(g);
         let mut tree = self.with_group(g, true)?;
-        let run = self.runs_of(g, &tree, clusters).find(|run| u64::from(run.len) >= min || run.start < run_end)?;
+        let run = self
+            .runs_of(g, &tree, clusters)
+            .find(|run| u64::from(run.len) >= min || run.start < run_end)?;
         let (_, margin) = self.kept();
         let taken = self.budget.take_some(self.slice_len(g, run), 1, margin);
-        let slice = Run { start: run.start, len: u32::try_from(taken).ok().filter(|len| *len > 0)? };
+        let slice =
+            Run { start: run.start, len: u32::try_from(taken).ok().filter(|len| *len > 0)? };
         if !self.change(t, &mut tree, |tree| tree.claim(self.shape.place(g, slice))) {
             self.budget.give(taken);
             return None;
@@ -242,8 +262,8 @@ impl Blocks {
         Some((slice, run.end()))
     }
 
-    /// Clusters of the first slice of a run. Slices end at multiples of [`SLICE`] on the device, so that its own units, which are
-    /// smaller, are discarded whole.
+    /// Clusters of the first slice of a run. Slices end at multiples of [`SLICE`] on the device, so
+    /// that its own units, which are smaller, are discarded whole.
     fn slice_len(&self, g: GroupNr, run: Run) -> u64 {
         let geo = &self.vol.geo;
         let start = geo.block_of_bit(g, run.start).0 << geo.block_bits;
@@ -254,7 +274,8 @@ impl Blocks {
     fn discard(&self, g: GroupNr, run: Run) -> Result<()> {
         let geo = &self.vol.geo;
         let start = geo.block_of_bit(g, run.start).0;
-        let len = (u64::from(run.len) << geo.cluster_bits).min(geo.blocks_count.saturating_sub(start));
+        let len =
+            (u64::from(run.len) << geo.cluster_bits).min(geo.blocks_count.saturating_sub(start));
         Ok(self.vol.dev.discard(start << geo.block_bits, len << geo.block_bits)?)
     }
 
@@ -285,7 +306,10 @@ impl Blocks {
         if let Some(units) = self.begin_discard(t, loose, slice) {
             let (g, run) = self.shape.group_run(t, units);
             // Another host may own the device once changes have stopped here.
-            if self.discards.is_on() && self.vol.writable().is_ok() && !self.vol.journal.is_aborted() {
+            if self.discards.is_on()
+                && self.vol.writable().is_ok()
+                && !self.vol.journal.is_aborted()
+            {
                 self.note_discard(self.discard(g, run));
             }
             self.end_discard(t, loose, units);
@@ -296,10 +320,13 @@ impl Blocks {
     /// Releases the queued runs of a tree without a discard. False if no tree has any.
     pub(super) fn cancel_queued(&self) -> bool {
         let trees: Vec<u32> = self.discards.state.lock().trees.iter().copied().collect();
-        trees.into_iter().any(|t| self.loose.get(t as usize).is_some_and(|loose| self.cancel_discard(t, loose)))
+        trees
+            .into_iter()
+            .any(|t| self.loose.get(t as usize).is_some_and(|loose| self.cancel_discard(t, loose)))
     }
 
-    /// Notes how a discard of freed space ended. An error costs no data; a device that never discards is asked no more.
+    /// Notes how a discard of freed space ended. An error costs no data; a device that never
+    /// discards is asked no more.
     fn note_discard(&self, result: Result<()>) {
         match result {
             Ok(()) => {}

@@ -1,4 +1,5 @@
-//! What the bitmap of one group says: read, and held against the descriptor, when the group's free space is needed.
+//! What the bitmap of one group says: read, and held against the descriptor, when the group's free
+//! space is needed.
 
 use super::blocks::Blocks;
 use super::tree::clear_runs;
@@ -21,7 +22,8 @@ pub(super) struct Bitmap {
 /// The free runs of a group by its bitmap, whose lock the caller holds.
 ///
 /// # Errors
-/// `Corrupt` if the bitmap contradicts its checksum, the descriptor or the group's own metadata; `Io`.
+/// `Corrupt` if the bitmap contradicts its checksum, the descriptor or the group's own metadata;
+/// `Io`.
 pub(super) fn free_runs_of(blocks: &Blocks, g: GroupNr) -> Result<Vec<Run>> {
     let (geo, groups) = (&blocks.vol.geo, &blocks.groups);
     let bitmap = groups.bitmap(g, Kind::Blocks)?;
@@ -32,18 +34,29 @@ pub(super) fn free_runs_of(blocks: &Blocks, g: GroupNr) -> Result<Vec<Run>> {
     })?;
     let free: u32 = runs.iter().map(|run| run.len).sum();
     if free != desc.free_clusters {
-        let error = Corrupt::new("group descriptor").field("free clusters").found(desc.free_clusters);
+        let error =
+            Corrupt::new("group descriptor").field("free clusters").found(desc.free_clusters);
         return Err(error.expected(free).at_group(g).into());
     }
     Ok(runs)
 }
 
 /// A bitmap that calls its own group's metadata free would give it away.
-fn check_own_metadata(geo: &Geometry, g: GroupNr, desc: &GroupDesc, bits: &[u8]) -> Result<(), Corrupt> {
+fn check_own_metadata(
+    geo: &Geometry,
+    g: GroupNr,
+    desc: &GroupDesc,
+    bits: &[u8],
+) -> Result<(), Corrupt> {
     let table = u64::from(geo.inode_table_blocks());
-    for (start, count) in [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)] {
+    for (start, count) in
+        [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)]
+    {
         if !marked(geo, g, start, count, bits) {
-            return Err(Corrupt::new("block bitmap").field("metadata marked free").found(start).at_group(g));
+            return Err(Corrupt::new("block bitmap")
+                .field("metadata marked free")
+                .found(start)
+                .at_group(g));
         }
     }
     Ok(())
@@ -58,12 +71,21 @@ fn marked(geo: &Geometry, g: GroupNr, start: u64, count: u64, bits: &[u8]) -> bo
     from >= to || bitmap::all_ones(bits, bit(from)..bit(to - 1) + 1)
 }
 
-/// Whether any of the blocks is the metadata of a group of `g`'s flexible group: no file may own such a block.
-pub(super) fn is_metadata(geo: &Geometry, groups: &Groups, g: GroupNr, start: u64, count: u64) -> bool {
+/// Whether any of the blocks is the metadata of a group of `g`'s flexible group: no file may own
+/// such a block.
+pub(super) fn is_metadata(
+    geo: &Geometry,
+    groups: &Groups,
+    g: GroupNr,
+    start: u64,
+    count: u64,
+) -> bool {
     let end = start.saturating_add(count);
     let hits = |from: u64, len: u64| start < from.saturating_add(len) && end > from;
     let first = geo.first_block_of_group(g).0;
-    if start - first.min(start) < geo.most_base_meta_blocks() && hits(first, geo.base_meta_blocks(g).into()) {
+    if start - first.min(start) < geo.most_base_meta_blocks()
+        && hits(first, geo.base_meta_blocks(g).into())
+    {
         return true;
     }
     if !groups.near_metadata(g, start, end) {
@@ -71,7 +93,9 @@ pub(super) fn is_metadata(geo: &Geometry, groups: &Groups, g: GroupNr, start: u6
     }
     let table = u64::from(geo.inode_table_blocks());
     let first = geo.flex_group_of(g) << geo.flex_bits;
-    let last = first.saturating_add(1u32.checked_shl(geo.flex_bits).unwrap_or(u32::MAX)).min(geo.groups_count);
+    let last = first
+        .saturating_add(1u32.checked_shl(geo.flex_bits).unwrap_or(u32::MAX))
+        .min(geo.groups_count);
     // A flexible group of absurd size is looked at only near the group.
     let near = g.0.saturating_sub(MAX_FLEX)..g.0.saturating_add(MAX_FLEX);
     (first.max(near.start)..last.min(near.end)).any(|other| {

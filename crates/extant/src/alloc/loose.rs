@@ -1,21 +1,26 @@
 //! Space on its way back into a tree: noted beside the tree, and put into it many runs at a time.
 //!
-//! Who gives space back, or learns that a free is durable, notes it and goes on. Whoever looks for space in the tree next, the end of
-//! the next commit, or who finds too much noted *settles*: sorts what is noted, and moves it into the tree. Files are freed in pieces that
-//! are neighbours of each other, so most of them are one run by then; and a tree's lock is not taken for each.
+//! Who gives space back, or learns that a free is durable, notes it and goes on. Whoever looks for
+//! space in the tree next, the end of the next commit, or who finds too much noted *settles*: sorts
+//! what is noted, and moves it into the tree. Files are freed in pieces that are neighbours of each
+//! other, so most of them are one run by then; and a tree's lock is not taken for each.
 //!
 //! # Invariants
-//! - What is noted as `ended` is held by the tree, until it is settled. What a commit is waited for, what is queued to be discarded, and
-//!   what is noted as `freed`, is not: it is taken out of free space that is made from a bitmap.
-//! - What was freed is noted under its bitmap's lock, and a group is loaded under that lock, too: so a clear bit is free, held or noted.
-//! - Space that may be claimed is noted before it is given to the budget, and noted or in a tree from then on. Whoever locks a tree to
-//!   look for space settles first; so whoever holds a part of the budget finds space.
-//! - The order of trees may know less of a tree than there is, but not nothing: at least the longest run that is noted. Who
-//!   notes a run raises what the order knows afterwards; who changes the tree, under its lock, sets it and then looks whether
-//!   something longer was noted meanwhile.
+//! - What is noted as `ended` is held by the tree, until it is settled. What a commit is waited
+//!   for, what is queued to be discarded, and what is noted as `freed`, is not: it is taken out of
+//!   free space that is made from a bitmap.
+//! - What was freed is noted under its bitmap's lock, and a group is loaded under that lock, too:
+//!   so a clear bit is free, held or noted.
+//! - Space that may be claimed is noted before it is given to the budget, and noted or in a tree
+//!   from then on. Whoever locks a tree to look for space settles first; so whoever holds a part of
+//!   the budget finds space.
+//! - The order of trees may know less of a tree than there is, but not nothing: at least the
+//!   longest run that is noted. Who notes a run raises what the order knows afterwards; who changes
+//!   the tree, under its lock, sets it and then looks whether something longer was noted meanwhile.
 //!
 //! # Locking
-//! The lists' lock is inward of the tree's, and nothing but the list of trees and the queue of discards is taken inside.
+//! The lists' lock is inward of the tree's, and nothing but the list of trees and the queue of
+//! discards is taken inside.
 
 use super::blocks::Blocks;
 use super::tree::Tree;
@@ -90,8 +95,8 @@ impl Loose {
 
     /// The longest run that is noted and may be claimed.
     pub fn longest(&self) -> u32 {
-        // SeqCst, here and where it is raised: who notes a run tells the order of trees afterwards, and who tells it looks here
-        // afterwards.
+        // SeqCst, here and where it is raised: who notes a run tells the order of trees afterwards,
+        // and who tells it looks here afterwards.
         self.longest.load(Ordering::SeqCst)
     }
 
@@ -135,7 +140,8 @@ impl Blocks {
     /// A group of the tree came into memory, or all left it.
     pub(super) fn set_resident(&self, t: u32, resident: bool) {
         if let Some(loose) = self.loose.get(t as usize) {
-            // Relaxed, here and for the other hints: who is late settles once more, or once less, than needed.
+            // Relaxed, here and for the other hints: who is late settles once more, or once less,
+            // than needed.
             loose.resident.store(resident, Ordering::Relaxed);
         }
     }
@@ -157,15 +163,16 @@ impl Blocks {
         }
     }
 
-    /// Held clusters of a tree's groups, which are in order, may be claimed again, once they are settled. Gives how many are the
-    /// budget's now: none of bad groups.
+    /// Held clusters of a tree's groups, which are in order, may be claimed again, once they are
+    /// settled. Gives how many are the budget's now: none of bad groups.
     pub(super) fn let_go(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
         let Some(loose) = self.loose.get(t as usize) else { return 0 };
         let mut lists = loose.lists.lock();
         let bad = lists.bad;
         lists.ended.extend(runs.iter().map(|(g, run)| self.shape.place(*g, *run)));
         self.list(t, &mut lists);
-        let good = runs.iter().filter(|(g, _)| bad & self.shape.mask(*g) == 0).map(|(_, run)| run.len);
+        let good =
+            runs.iter().filter(|(g, _)| bad & self.shape.mask(*g) == 0).map(|(_, run)| run.len);
         let (clusters, longest) = (good.clone().map(u64::from).sum(), good.max().unwrap_or(0));
         loose.note_any(&lists, longest);
         let many = lists.len() > MOST.max(loose.known.load(Ordering::Relaxed) as usize);
@@ -178,8 +185,9 @@ impl Blocks {
     /// Something that may be claimed was noted: `many` runs are by now.
     fn noted(&self, t: u32, loose: &Loose, longest: u32, many: bool) {
         let settles = many || !loose.resident.load(Ordering::Relaxed);
-        // If somebody works on the tree now, the next one settles. It may have done so since, and have claimed the run: the
-        // order of trees knows too much then, until somebody looks there in vain (`in_tree`).
+        // If somebody works on the tree now, the next one settles. It may have done so since, and
+        // have claimed the run: the order of trees knows too much then, until somebody looks there
+        // in vain (`in_tree`).
         if !settles || self.try_tree(t).is_none() {
             self.meta.raise(t, longest);
         }
@@ -193,13 +201,15 @@ impl Blocks {
         }
     }
 
-    /// Moves what is noted into the tree. What groups of the mask `bad` get from then on is not the budget's.
+    /// Moves what is noted into the tree. What groups of the mask `bad` get from then on is not the
+    /// budget's.
     pub(super) fn settle_and_mark(&self, t: u32, tree: &mut Tree, bad: u64) {
         let Some(loose) = self.loose.get(t as usize) else { return };
         let (mut freed, mut ended) = {
             let mut lists = loose.lists.lock();
             lists.bad |= bad;
-            // Relaxed: both change under the lists' lock only, and whoever reads them without it takes them for hints.
+            // Relaxed: both change under the lists' lock only, and whoever reads them without it
+            // takes them for hints.
             loose.longest.store(0, Ordering::Relaxed);
             loose.any.store(false, Ordering::Relaxed);
             (std::mem::take(&mut lists.freed), std::mem::take(&mut lists.ended))
@@ -262,7 +272,8 @@ impl Blocks {
         }
     }
 
-    /// What `tid` and its predecessors freed may be allocated again, or is queued to be discarded before.
+    /// What `tid` and its predecessors freed may be allocated again, or is queued to be discarded
+    /// before.
     pub fn committed(&self, tid: Tid) {
         let trees = std::mem::take(&mut *self.noted_trees.lock());
         for t in trees {
@@ -294,16 +305,22 @@ impl Blocks {
         }
     }
 
-    /// Takes a slice, whose length `len` tells, of what is queued of a tree. It stays noted until [`Blocks::end_discard`]. `None`
-    /// if nothing is queued any more.
-    pub(super) fn begin_discard(&self, t: u32, loose: &Loose, len: impl Fn(Run) -> u64) -> Option<Run> {
+    /// Takes a slice, whose length `len` tells, of what is queued of a tree. It stays noted until
+    /// [`Blocks::end_discard`]. `None` if nothing is queued any more.
+    pub(super) fn begin_discard(
+        &self,
+        t: u32,
+        loose: &Loose,
+        len: impl Fn(Run) -> u64,
+    ) -> Option<Run> {
         let mut lists = loose.lists.lock();
         let Some(run) = lists.discarding.pop() else {
             lists.queued = false;
             self.discards.remove_tree(t);
             return None;
         };
-        let slice = Run { start: run.start, len: u32::try_from(len(run)).unwrap_or(run.len).min(run.len) };
+        let slice =
+            Run { start: run.start, len: u32::try_from(len(run)).unwrap_or(run.len).min(run.len) };
         if slice.len < run.len {
             lists.discarding.push(Run { start: slice.end(), len: run.len - slice.len });
         }
@@ -318,7 +335,8 @@ impl Blocks {
         self.let_leave(t, loose, lists, &[slice]);
     }
 
-    /// What is queued of a tree may be allocated again without a discard. False if nothing is queued.
+    /// What is queued of a tree may be allocated again without a discard. False if nothing is
+    /// queued.
     pub(super) fn cancel_discard(&self, t: u32, loose: &Loose) -> bool {
         let mut lists = loose.lists.lock();
         let runs = std::mem::take(&mut lists.discarding);
@@ -330,8 +348,11 @@ impl Blocks {
 
     /// Runs that were noted as freed may be allocated again, once they are settled.
     fn let_leave(&self, t: u32, loose: &Loose, mut lists: MutexGuard<'_, Lists>, left: &[Run]) {
-        let good = left.iter().filter(|run| lists.bad & self.shape.mask(self.shape.group_run(t, **run).0) == 0);
-        let (clusters, longest) = (good.clone().map(|run| u64::from(run.len)).sum(), good.map(|run| run.len).max());
+        let good = left
+            .iter()
+            .filter(|run| lists.bad & self.shape.mask(self.shape.group_run(t, **run).0) == 0);
+        let (clusters, longest) =
+            (good.clone().map(|run| u64::from(run.len)).sum(), good.map(|run| run.len).max());
         lists.freed.extend_from_slice(left);
         loose.note_any(&lists, longest.unwrap_or(0));
         drop(lists);

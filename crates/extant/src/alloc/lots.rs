@@ -1,16 +1,18 @@
 //! Frees of file data, booked many at a time.
 //!
-//! Whoever frees blocks of a file notes them in the lot of his shard of threads, and writes nothing that threads of other shards
-//! write. A lot that is full is booked by whoever filled it, and what is left by the freeze of the transaction.
+//! Whoever frees blocks of a file notes them in the lot of his shard of threads, and writes nothing
+//! that threads of other shards write. A lot that is full is booked by whoever filled it, and what
+//! is left by the freeze of the transaction.
 //!
 //! # Invariants
 //! - A lot holds frees of the running transaction only: freeze, with no handle open, books all.
-//! - A group of which something is noted has joined the transaction with its bitmap and its descriptor. So booking joins nothing, and
-//!   costs no credits.
-//! - What is noted is used by its bitmap, and so nobody's to claim, until it is booked; then it is held until the transaction is durable.
-//!   It counts as pending from the note on.
-//! - What turns out, when it is booked, to be free already stays as it is: the error is noted in the superblock, the error policy
-//!   obeyed, and nothing allocated in the group any more. The one who freed it has long gone on.
+//! - A group of which something is noted has joined the transaction with its bitmap and its
+//!   descriptor. So booking joins nothing, and costs no credits.
+//! - What is noted is used by its bitmap, and so nobody's to claim, until it is booked; then it is
+//!   held until the transaction is durable. It counts as pending from the note on.
+//! - What turns out, when it is booked, to be free already stays as it is: the error is noted in
+//!   the superblock, the error policy obeyed, and nothing allocated in the group any more. The one
+//!   who freed it has long gone on.
 
 use super::Alloc;
 use super::blocks::Blocks;
@@ -77,7 +79,8 @@ impl Lots {
     }
 
     fn has_joined(&self, tid: Tid, g: GroupNr) -> bool {
-        // Relaxed: who sees this transaction's number has a handle of it open, or freezes it, and nothing else is read by it.
+        // Relaxed: who sees this transaction's number has a handle of it open, or freezes it, and
+        // nothing else is read by it.
         self.joined.get(g.index()).is_some_and(|joined| joined.load(Ordering::Relaxed) == tid.0)
     }
 }
@@ -90,12 +93,13 @@ fn clear(bytes: &mut [u8], parts: &[Part]) {
 }
 
 impl Alloc {
-    /// Frees runs of blocks with file data, as [`Alloc::free_all`] does, but that they are booked with others later, when the
-    /// transaction freezes at the latest.
+    /// Frees runs of blocks with file data, as [`Alloc::free_all`] does, but that they are booked
+    /// with others later, when the transaction freezes at the latest.
     ///
     /// # Errors
-    /// `Corrupt` if a block belongs to the file system's own metadata, does not exist, or lies in a group that cannot be trusted; `Io`.
-    /// That a block is free already is only noted in the superblock, later.
+    /// `Corrupt` if a block belongs to the file system's own metadata, does not exist, or lies in a
+    /// group that cannot be trusted; `Io`. That a block is free already is only noted in the
+    /// superblock, later.
     pub fn free_data(&self, h: &mut Handle<'_>, runs: &[(BlockNr, u32)]) -> Result<()> {
         let mut parts = Parts::new();
         let mut result = Ok(());
@@ -108,7 +112,8 @@ impl Alloc {
         result
     }
 
-    /// Whether data was freed in the group already in the transaction that runs: then its bitmap is in memory, and can be trusted.
+    /// Whether data was freed in the group already in the transaction that runs: then its bitmap is
+    /// in memory, and can be trusted.
     pub fn frees_in(&self, tid: Tid, g: GroupNr) -> bool {
         self.blocks.lots.has_joined(tid, g)
     }
@@ -119,7 +124,8 @@ impl Blocks {
     fn note(&self, h: &mut Handle<'_>, parts: &[Part]) -> Result<()> {
         let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
         self.join(h, g)?;
-        let own = |part: &&Part| is_metadata(&self.vol.geo, &self.groups, g, part.start, part.len.into());
+        let own =
+            |part: &&Part| is_metadata(&self.vol.geo, &self.groups, g, part.start, part.len.into());
         let wrong = parts.iter().find(own).map(|part| part.start);
         let good = parts.iter().filter(|part| wrong.is_none() || !own(part));
         self.add_pending(good.clone().map(|part| i64::from(part.run.len)).sum());
@@ -137,11 +143,13 @@ impl Blocks {
         }
     }
 
-    /// Books a lot. What lies in groups that somebody else books in just now is left for later, unless it is much.
+    /// Books a lot. What lies in groups that somebody else books in just now is left for later,
+    /// unless it is much.
     fn book_due(&self, h: &mut Handle<'_>, mut noted: Vec<Part>) -> Result<()> {
         if noted.len() < MOST {
-            let is_busy =
-                |part: &mut Part| self.bitmaps.get(part.group.index()).is_some_and(|bitmap| bitmap.is_locked());
+            let is_busy = |part: &mut Part| {
+                self.bitmaps.get(part.group.index()).is_some_and(|bitmap| bitmap.is_locked())
+            };
             let busy: Vec<Part> = noted.extract_if(.., is_busy).collect();
             if !busy.is_empty() {
                 self.lots.noted.local().lock().put_off(busy);

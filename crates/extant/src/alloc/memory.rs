@@ -26,7 +26,8 @@ impl Memory {
     pub fn new(trees: u32, worst: u64, limit: u64) -> Memory {
         let active = (0..trees).map(|_| AtomicBool::new(false)).collect();
         let lru = Mutex::new(Level::Lru, Lru::default());
-        let memory = Memory { lru, limit: AtomicU64::new(0), worst, runs: ShardedCounter::new(0), active };
+        let memory =
+            Memory { lru, limit: AtomicU64::new(0), worst, runs: ShardedCounter::new(0), active };
         memory.set_limit(limit);
         memory
     }
@@ -78,7 +79,8 @@ impl Memory {
         self.note(tree, false);
     }
 
-    /// Whether a tree is on the active list. Flags change under the list's lock, so that they follow it.
+    /// Whether a tree is on the active list. Flags change under the list's lock, so that they
+    /// follow it.
     fn note(&self, tree: u32, active: bool) {
         if let Some(flag) = self.active.get(tree as usize) {
             flag.store(active, Relaxed);
@@ -98,8 +100,8 @@ impl Blocks {
         demoted.into_iter().for_each(|tree| self.memory.note(tree, false));
     }
 
-    /// Evicts trees until the limit is kept, some at most; `keep` was just loaded. Trees that somebody works on are passed
-    /// over.
+    /// Evicts trees until the limit is kept, some at most; `keep` was just loaded. Trees that
+    /// somebody works on are passed over.
     pub(super) fn evict(&self, keep: Option<u32>) {
         for _ in 0..EVICT_STEPS {
             if !self.memory.is_over() {
@@ -121,7 +123,8 @@ impl Blocks {
         self.memory.note(t, false);
     }
 
-    /// Sets the bytes that trees may take (0: any number), and evicts what is beyond at once. Gives the limit that holds.
+    /// Sets the bytes that trees may take (0: any number), and evicts what is beyond at once. Gives
+    /// the limit that holds.
     pub(super) fn set_memory_limit(&self, bytes: u64) -> u64 {
         self.memory.set_limit(bytes);
         let trees = self.trees.len();

@@ -1,28 +1,31 @@
 //! Blocks and inodes: goals, claims, booking, freeing, delayed reservations.
 //!
-//! Space has three states in memory: free, *claimed* (taken in memory only, by a writeback, a preallocation or a free
-//! that is not durable yet) and *booked* (bit set in the bitmap within a handle). A claim needs no handle. What is freed of files stays
-//! booked until its lot is.
+//! Space has three states in memory: free, *claimed* (taken in memory only, by a writeback, a
+//! preallocation or a free that is not durable yet) and *booked* (bit set in the bitmap within a
+//! handle). A claim needs no handle. What is freed of files stays booked until its lot is.
 //!
-//! Free space in memory is a tree for each flexible group, made group by group from bitmaps when needed and dropped when memory
-//! is short. What is known of all groups, in memory or not, is a summary of each and the order of all trees by their longest
-//! runs.
+//! Free space in memory is a tree for each flexible group, made group by group from bitmaps when
+//! needed and dropped when memory is short. What is known of all groups, in memory or not, is a
+//! summary of each and the order of all trees by their longest runs.
 //!
 //! # Invariants
-//! - The free space of a group is its bitmap's clear bits less what is *held*, by claims, and less what was freed and is not durable yet.
-//!   Both are noted apart, whether or not the group's free space is in memory. So it may be dropped, and made again from the
-//!   bitmap, at any time, and uncommitted frees are never handed out. What comes back is *loose* at first: noted beside its tree, and put
-//!   into it before anybody looks for space there.
-//! - The free clusters of all groups are the budget, plus what is reserved, plus what was taken from the budget by claims
-//!   that have not found their place yet. A claim takes from the budget before it takes from a tree, and space is given
-//!   to its tree before it is given to the budget. So whoever holds a part of the budget finds space.
+//! - The free space of a group is its bitmap's clear bits less what is *held*, by claims, and less
+//!   what was freed and is not durable yet. Both are noted apart, whether or not the group's free
+//!   space is in memory. So it may be dropped, and made again from the bitmap, at any time, and
+//!   uncommitted frees are never handed out. What comes back is *loose* at first: noted beside its
+//!   tree, and put into it before anybody looks for space there.
+//! - The free clusters of all groups are the budget, plus what is reserved, plus what was taken
+//!   from the budget by claims that have not found their place yet. A claim takes from the budget
+//!   before it takes from a tree, and space is given to its tree before it is given to the budget.
+//!   So whoever holds a part of the budget finds space.
 //! - What is preallocated is claimed, and given back before anybody is told that there is no space.
 //! - Summaries and the order of trees are hints. What is taken is taken from a locked tree.
 //!
 //! # Locking
-//! A group's lock (Group; one for its block bitmap, one for its inodes, never both) is held to book and to free, and while the
-//! group is loaded. A tree's lock (FreeSpace) is inward of it and held for changes of memory only; a claim in a tree that is in
-//! memory takes nothing else. Nothing here waits for a commit.
+//! A group's lock (Group; one for its block bitmap, one for its inodes, never both) is held to book
+//! and to free, and while the group is loaded. A tree's lock (FreeSpace) is inward of it and held
+//! for changes of memory only; a claim in a tree that is in memory takes nothing else. Nothing here
+//! waits for a commit.
 
 mod blocks;
 mod book;
@@ -83,11 +86,14 @@ pub struct Request {
     pub len: u32,
     /// Fewest blocks that help (at least 1).
     pub min: u32,
-    /// What for. Metadata may take from a margin that data leaves, so that data that was accepted can be mapped.
+    /// What for. Metadata may take from a margin that data leaves, so that data that was accepted
+    /// can be mapped.
     pub purpose: Purpose,
-    /// The reserve for root may be used, and by metadata all of the margin: for root, and for what writeback needs.
+    /// The reserve for root may be used, and by metadata all of the margin: for root, and for what
+    /// writeback needs.
     pub privileged: bool,
-    /// The blocks were reserved before ([`Alloc::reserve`]); the claim consumes as much of the reservation as it got.
+    /// The blocks were reserved before ([`Alloc::reserve`]); the claim consumes as much of the
+    /// reservation as it got.
     pub reserved: bool,
     /// Blocks must lie below 2^32 (indirect maps).
     pub low: bool,
@@ -128,11 +134,12 @@ impl Alloc {
     /// Takes between `min` and `len` contiguous blocks near the goal.
     ///
     /// # Errors
-    /// ENOSPC if there are none; blocks freed by transactions that are not durable yet do not count (see
-    /// [`Self::pending`]).
+    /// ENOSPC if there are none; blocks freed by transactions that are not durable yet do not count
+    /// (see [`Self::pending`]).
     pub fn claim(&self, want: &Request) -> Result<Claim> {
         match Blocks::claim(&self.blocks, want) {
-            // What lies near the goal goes first: it will do for most, and files elsewhere keep theirs.
+            // What lies near the goal goes first: it will do for most, and files elsewhere keep
+            // theirs.
             Err(e) if e.is(Errno::NoSpc) => {
                 self.keep.shed_within(&self.near(want.goal));
                 self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
@@ -150,8 +157,9 @@ impl Alloc {
         first..geo.blocks_count.min(geo.first_block_of_group(GroupNr(groups.end)).0)
     }
 
-    /// Runs `f`; if it lacks space, gives back what is preallocated, waits for others who do that, and runs it again, as long as
-    /// anything came back. Then it waits for the slices that are being discarded, and takes space out of the queue of discards.
+    /// Runs `f`; if it lacks space, gives back what is preallocated, waits for others who do that,
+    /// and runs it again, as long as anything came back. Then it waits for the slices that are
+    /// being discarded, and takes space out of the queue of discards.
     fn unless_preallocated<R>(&self, mut f: impl FnMut() -> Result<R>) -> Result<R> {
         let mut result = f();
         while let Err(e) = &result
@@ -193,8 +201,8 @@ impl Alloc {
         self.keep.spare() << self.vol.geo.cluster_bits
     }
 
-    /// Claims exactly `want.len` blocks (whole clusters, few) where other small files of this thread have theirs. `None`
-    /// if there is no such place: [`Self::claim`] will do.
+    /// Claims exactly `want.len` blocks (whole clusters, few) where other small files of this
+    /// thread have theirs. `None` if there is no such place: [`Self::claim`] will do.
     pub fn claim_small(&self, who: Small, want: &Request) -> Option<Claim> {
         self.keep.claim_small(who, want)
     }
@@ -204,8 +212,9 @@ impl Alloc {
         self.keep.stats()
     }
 
-    /// Sets space aside for `blocks` delayed blocks, and for `map` clusters of the map that they may need. The map's may be of
-    /// the margin: half of it, or all of it if the file owns its blocks already.
+    /// Sets space aside for `blocks` delayed blocks, and for `map` clusters of the map that they
+    /// may need. The map's may be of the margin: half of it, or all of it if the file owns its
+    /// blocks already.
     ///
     /// # Errors
     /// ENOSPC if there is not so much; nothing is set aside then.
@@ -233,12 +242,14 @@ impl Alloc {
         self.blocks.budget.give(self.blocks.clusters(blocks));
     }
 
-    /// Blocks whose freeing is not durable yet. If a claim fails while this is not zero, commit and try again.
+    /// Blocks whose freeing is not durable yet. If a claim fails while this is not zero, commit and
+    /// try again.
     pub fn pending(&self) -> u64 {
         self.blocks.pending() << self.vol.geo.cluster_bits
     }
 
-    /// Where data of a file without blocks should go: in its inode's group, apart from where other threads put theirs.
+    /// Where data of a file without blocks should go: in its inode's group, apart from where other
+    /// threads put theirs.
     pub fn inode_goal(&self, ino: InodeNr) -> BlockNr {
         let group = self.vol.geo.inode_location(ino).map_or(GroupNr(0), |(group, _)| group);
         self.blocks.start_goal(group, self.vol.placing_shard())

@@ -1,8 +1,9 @@
 //! Which group a new inode goes to.
 //!
-//! Directories below the root (or below one marked as a top directory) are spread over the flexible groups that have more
-//! than the average of free inodes and blocks; the others stay near their parent until its groups have had their share of
-//! directories. Files go to their parent's group, or near it.
+//! Directories below the root (or below one marked as a top directory) are spread over the flexible
+//! groups that have more than the average of free inodes and blocks; the others stay near their
+//! parent until its groups have had their share of directories. Files go to their parent's group,
+//! or near it.
 
 use crate::groups::{Flex, Groups};
 use extant_format::inode::InodeFlags;
@@ -13,7 +14,8 @@ use extant_space::Index;
 /// The flag of a directory whose directories are unrelated.
 pub(super) const TOPDIR: InodeFlags = InodeFlags::TOPDIR;
 
-/// Flexible groups that are looked at for a directory to be spread, and groups for one to stay near.
+/// Flexible groups that are looked at for a directory to be spread, and groups for one to stay
+/// near.
 const SPREAD_TRIES: u32 = 64;
 const NEAR_TRIES: u32 = 128;
 
@@ -36,8 +38,9 @@ fn average(groups: &Groups) -> Flex {
 }
 
 impl View<'_> {
-    /// A group for a directory that has nothing to do with its neighbours: of the flexible groups looked at from a random
-    /// one on, that with the fewest directories among those with enough space.
+    /// A group for a directory that has nothing to do with its neighbours: of the flexible groups
+    /// looked at from a random one on, that with the fewest directories among those with enough
+    /// space.
     pub fn spread(&self, random: u32) -> Option<GroupNr> {
         let count = self.groups.flex_count();
         let average = average(self.groups);
@@ -47,8 +50,11 @@ impl View<'_> {
                 && flex.free_inodes >= average.free_inodes
                 && flex.free_clusters >= average.free_clusters
         };
-        let flexes = (0..count.min(SPREAD_TRIES)).map(|step| (u64::from(start) + u64::from(step)) % u64::from(count));
-        let fit = flexes.map(|flex| (flex as u32, self.groups.flex(flex as u32))).filter(|(_, counts)| enough(counts));
+        let flexes = (0..count.min(SPREAD_TRIES))
+            .map(|step| (u64::from(start) + u64::from(step)) % u64::from(count));
+        let fit = flexes
+            .map(|flex| (flex as u32, self.groups.flex(flex as u32)))
+            .filter(|(_, counts)| enough(counts));
         let (flex, _) = fit.min_by_key(|(_, counts)| counts.directories)?;
         self.within(flex, random)
     }
@@ -63,11 +69,13 @@ impl View<'_> {
         fit.min_by_key(|g| self.groups.with(GroupNr(*g), |desc| desc.used_dirs)).map(GroupNr)
     }
 
-    /// A group for a directory that belongs to its parent: the first from the parent's on that has not had its share.
+    /// A group for a directory that belongs to its parent: the first from the parent's on that has
+    /// not had its share.
     pub fn near(&self, home: GroupNr) -> Option<GroupNr> {
         let count = self.groups.count();
         let share = self.share();
-        let near = (0..count.min(NEAR_TRIES)).map(|step| (u64::from(home.0) + u64::from(step)) % u64::from(count));
+        let near = (0..count.min(NEAR_TRIES))
+            .map(|step| (u64::from(home.0) + u64::from(step)) % u64::from(count));
         near.map(|g| GroupNr(g as u32)).find(|g| self.has_room(*g, &share))
     }
 
@@ -101,15 +109,19 @@ struct Share {
 /// The groups of a group's flexible group.
 fn flex_range(geo: &Geometry, g: GroupNr) -> std::ops::Range<u32> {
     let first = geo.flex_group_of(g) << geo.flex_bits;
-    first..first.saturating_add(1u32.checked_shl(geo.flex_bits).unwrap_or(u32::MAX)).min(geo.groups_count)
+    first
+        ..first
+            .saturating_add(1u32.checked_shl(geo.flex_bits).unwrap_or(u32::MAX))
+            .min(geo.groups_count)
 }
 
-/// Groups to try for a file when `home` has no inode left: those behind and before it in its flexible group, then some at
-/// growing distances.
+/// Groups to try for a file when `home` has no inode left: those behind and before it in its
+/// flexible group, then some at growing distances.
 pub(super) fn probes(geo: &Geometry, home: GroupNr, count: u32) -> impl Iterator<Item = GroupNr> {
     let flex = flex_range(geo, home);
     let near = (home.0.saturating_add(1)..flex.end).chain(flex.start..home.0);
-    let jumps = (0..u32::BITS).map_while(move |bit| 1u64.checked_shl(bit).filter(|jump| *jump < u64::from(count)));
+    let jumps = (0..u32::BITS)
+        .map_while(move |bit| 1u64.checked_shl(bit).filter(|jump| *jump < u64::from(count)));
     let far = jumps.scan(u64::from(home.0), move |at, jump| {
         *at = (*at + jump) % u64::from(count).max(1);
         Some(*at as u32)

@@ -1,8 +1,8 @@
-//! Finds out what every group has, long before its free space is needed: bitmaps are scanned for their summaries, those that
-//! lie one behind the other by one read, past the block cache.
+//! Finds out what every group has, long before its free space is needed: bitmaps are scanned for
+//! their summaries, those that lie one behind the other by one read, past the block cache.
 //!
-//! What is found is a hint, so nothing is verified here: a bitmap is held against its checksum and its descriptor when its
-//! group's free space is loaded.
+//! What is found is a hint, so nothing is verified here: a bitmap is held against its checksum and
+//! its descriptor when its group's free space is loaded.
 
 use super::Alloc;
 use super::blocks::Blocks;
@@ -12,7 +12,8 @@ use extant_space::Summary;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use extant_sync::shard_count;
 
-/// File systems with no more trees than this are not scanned in the background: requests look at what they need.
+/// File systems with no more trees than this are not scanned in the background: requests look at
+/// what they need.
 const FEW_TREES: u32 = 8;
 /// Trees that a step of the background scans.
 const STEP: u32 = 16;
@@ -36,10 +37,13 @@ pub(super) struct Scan {
 impl Scan {
     pub fn new(trees: u32, unknown: impl Fn(u32) -> bool) -> Scan {
         let word = |first: u32| {
-            let bits = (0..64).map(|bit| (first + bit, bit)).filter(|(tree, _)| *tree < trees && unknown(*tree));
+            let bits = (0..64)
+                .map(|bit| (first + bit, bit))
+                .filter(|(tree, _)| *tree < trees && unknown(*tree));
             AtomicU64::new(bits.fold(0, |word, (_, bit)| word | 1 << bit))
         };
-        let unknown: Box<[AtomicU64]> = (0..trees.div_ceil(64)).map(|index| word(index * 64)).collect();
+        let unknown: Box<[AtomicU64]> =
+            (0..trees.div_ceil(64)).map(|index| word(index * 64)).collect();
         let left = unknown.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
         Scan {
             unknown,
@@ -71,13 +75,16 @@ impl Scan {
     }
 
     fn is_unknown(&self, tree: u32) -> bool {
-        self.unknown.get(tree as usize / 64).is_some_and(|word| word.load(Relaxed) & 1 << (tree % 64) != 0)
+        self.unknown
+            .get(tree as usize / 64)
+            .is_some_and(|word| word.load(Relaxed) & 1 << (tree % 64) != 0)
     }
 
     /// Marks a tree as looked at. False if it was before.
     fn done(&self, tree: u32) -> bool {
         let bit = 1 << (tree % 64);
-        let was = self.unknown.get(tree as usize / 64).map_or(0, |word| word.fetch_and(!bit, Relaxed));
+        let was =
+            self.unknown.get(tree as usize / 64).map_or(0, |word| word.fetch_and(!bit, Relaxed));
         if was & bit != 0 {
             self.left.fetch_sub(1, Relaxed);
         }
@@ -103,8 +110,8 @@ impl Scan {
     }
 }
 
-/// Whether a request that consults the order for the n-th time at a criterion should look at something unknown, by the level of
-/// aggression.
+/// Whether a request that consults the order for the n-th time at a criterion should look at
+/// something unknown, by the level of aggression.
 fn should_look(level: u8, criterion: usize, consultation: u32) -> bool {
     match level {
         0 => false,
@@ -115,11 +122,13 @@ fn should_look(level: u8, criterion: usize, consultation: u32) -> bool {
 }
 
 impl Blocks {
-    /// Looks at a tree of which not all is known, if this request should do so. True if more is known then.
+    /// Looks at a tree of which not all is known, if this request should do so. True if more is
+    /// known then.
     pub(super) fn explore(&self, criterion: usize, consultation: u32, near: u32) -> bool {
         let few = self.scan.trees <= FEW_TREES;
         let level = self.level.load(Relaxed);
-        let allowed = few || should_look(level, criterion, consultation) && (level > 2 || !self.scan.is_coming());
+        let allowed = few
+            || should_look(level, criterion, consultation) && (level > 2 || !self.scan.is_coming());
         let Some(t) = self.scan.find(near).filter(|_| allowed) else { return false };
         self.counts.explored.add(1);
         tracing::trace!(target: TRACED, tree = t, criterion, attempt = consultation, level, "cache override");
@@ -133,8 +142,10 @@ impl Blocks {
             return;
         }
         let unknown = self.shape.groups_of(t).filter(|g| self.summaries.longest(*g).is_none());
-        let places: Vec<(GroupNr, u64)> =
-            unknown.map(GroupNr).map(|g| (g, self.groups.with(g, |desc| desc.block_bitmap))).collect();
+        let places: Vec<(GroupNr, u64)> = unknown
+            .map(GroupNr)
+            .map(|g| (g, self.groups.with(g, |desc| desc.block_bitmap)))
+            .collect();
         let most = (MAX_READ / self.vol.block_size()).max(1);
         let mut found: Vec<(GroupNr, Summary)> = Vec::with_capacity(places.len());
         for run in places.chunk_by(|a, b| a.1 + 1 == b.1) {
@@ -150,7 +161,12 @@ impl Blocks {
     }
 
     /// Scans bitmaps that lie one behind the other. What cannot be read stays unknown.
-    fn scan_run(&self, run: &[(GroupNr, u64)], scratch: &mut Vec<u8>, found: &mut Vec<(GroupNr, Summary)>) {
+    fn scan_run(
+        &self,
+        run: &[(GroupNr, u64)],
+        scratch: &mut Vec<u8>,
+        found: &mut Vec<(GroupNr, Summary)>,
+    ) {
         let size = self.vol.block_size();
         let Some((_, first)) = run.first() else { return };
         scratch.resize(run.len() * size, 0);
@@ -174,7 +190,8 @@ impl Blocks {
 const MAX_SCANNERS: usize = 8;
 
 impl Alloc {
-    /// Threads that should call [`Alloc::scan_some`] until it says that all is known; 0 if nothing is worth scanning.
+    /// Threads that should call [`Alloc::scan_some`] until it says that all is known; 0 if nothing
+    /// is worth scanning.
     pub fn scanners(&self) -> usize {
         let scan = &self.blocks.scan;
         let useful = scan.trees > FEW_TREES && scan.left() > 0;

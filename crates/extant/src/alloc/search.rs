@@ -1,4 +1,5 @@
-//! Finds a place for a claim: at its goal, behind what its thread claimed last, and then by criteria over all trees.
+//! Finds a place for a claim: at its goal, behind what its thread claimed last, and then by
+//! criteria over all trees.
 //!
 //! | criterion | takes |
 //! | --- | --- |
@@ -6,8 +7,9 @@
 //! | 1 | the longest run, not there either |
 //! | 2 | the same, anywhere |
 //!
-//! What trees are tried comes from the order of all trees ([`extant_space::Meta`]); nothing is taken but from a tree that is
-//! locked. Busy trees are passed over, but for the goal's and in the last resort.
+//! What trees are tried comes from the order of all trees ([`extant_space::Meta`]); nothing is
+//! taken but from a tree that is locked. Busy trees are passed over, but for the goal's and in the
+//! last resort.
 
 use super::Request;
 use super::blocks::Blocks;
@@ -31,7 +33,8 @@ const SWEEPS: u32 = 8;
 
 /// Parts of a group that threads start files in.
 const COLOURS: u64 = 16;
-/// Clusters from which on a growing file is worth a place of its own, and how often those have to fit there.
+/// Clusters from which on a growing file is worth a place of its own, and how often those have to
+/// fit there.
 const STREAM: u32 = 32;
 const ROOM: u32 = 8;
 /// Runs behind and before the goal that are looked at for one of the whole length.
@@ -68,7 +71,8 @@ impl Blocks {
     pub fn claim(this: &Arc<Blocks>, want: &Request) -> Result<Claim> {
         // What is told of the search belongs to the span of its request.
         let Request { goal, len, min, purpose, .. } = want;
-        let _request = trace_span!(target: TRACED, "request", goal = goal.0, len, min, ?purpose).entered();
+        let _request =
+            trace_span!(target: TRACED, "request", goal = goal.0, len, min, ?purpose).entered();
         let most = this.vol.geo.clusters_per_group;
         let len = this.clusters(want.len.max(1)).min(u64::from(most));
         let min = this.clusters(want.min.max(1)).min(len);
@@ -77,7 +81,8 @@ impl Blocks {
             true => len,
             false => this.budget.take_some(len, min, this.keep(want.purpose, want.privileged)),
         };
-        let found = if budget == 0 { None } else { this.find(&this.wish(want, budget as u32, min as u32)) };
+        let found =
+            if budget == 0 { None } else { this.find(&this.wish(want, budget as u32, min as u32)) };
         let used = found.map_or(0, |(_, run)| u64::from(run.len));
         if !want.reserved {
             this.budget.give(budget - used);
@@ -88,7 +93,11 @@ impl Blocks {
     }
 
     /// Claims the first free run within `within`; `None` if nothing of it is free.
-    pub(super) fn claim_within(this: &Arc<Blocks>, g: GroupNr, within: Run) -> Result<Option<Claim>> {
+    pub(super) fn claim_within(
+        this: &Arc<Blocks>,
+        g: GroupNr,
+        within: Run,
+    ) -> Result<Option<Claim>> {
         this.load(g)?;
         let Some(mut tree) = this.with_group(g, true) else { return Ok(None) };
         let units = this.shape.place(g, within);
@@ -106,8 +115,8 @@ impl Blocks {
         Ok(Some(Claim::new(this.clone(), start, run.len << this.vol.geo.cluster_bits)))
     }
 
-    /// Claims a free run of exactly the wanted length in the goal's flexible group, where little is left. `None` if there is none,
-    /// or if others are busy there.
+    /// Claims a free run of exactly the wanted length in the goal's flexible group, where little is
+    /// left. `None` if there is none, or if others are busy there.
     pub(super) fn claim_hole(this: &Arc<Blocks>, want: &Request) -> Option<Claim> {
         let len = this.clusters(want.len);
         let wish = this.wish(want, u32::try_from(len).ok()?, 1);
@@ -131,17 +140,28 @@ impl Blocks {
     fn nothing_found(&self, unread: u64) -> Error {
         match self.unread.load(Relaxed) == unread {
             true => Errno::NoSpc.into(),
-            false => std::io::Error::other("no space in the groups whose bitmaps can be read").into(),
+            false => {
+                std::io::Error::other("no space in the groups whose bitmaps can be read").into()
+            }
         }
     }
 
     fn wish(&self, want: &Request, clusters: u32, min: u32) -> Wish {
         let trees = if want.low { self.low_trees() } else { self.meta.len() };
-        let goal = self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| self.shape.tree_of(*g) < trees);
+        let goal =
+            self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| self.shape.tree_of(*g) < trees);
         let (group, bit) = goal.unwrap_or((GroupNr(0), 0));
         // A file that comes to the start of a group goes on behind the group's metadata.
         let grows = goal.is_some() && !self.is_start_goal(group, want.goal);
-        Wish { group, bit, want: clusters, min, trees, grows, data: want.purpose == super::Purpose::Data }
+        Wish {
+            group,
+            bit,
+            want: clusters,
+            min,
+            trees,
+            grows,
+            data: want.purpose == super::Purpose::Data,
+        }
     }
 
     /// Trees that lie below block 2^32 as a whole (or all).
@@ -157,30 +177,36 @@ impl Blocks {
             self.counts.goal.add(1);
             return Some(found);
         }
-        let found = self.at_stream(wish).or_else(|| self.by_criteria(wish)).or_else(|| self.anywhere(wish));
+        let found =
+            self.at_stream(wish).or_else(|| self.by_criteria(wish)).or_else(|| self.anywhere(wish));
         if let Some((g, run)) = found {
             self.streams.local().store(self.vol.geo.block_of_bit(g, run.end()).0, Relaxed);
         }
         found
     }
 
-    /// Exactly at the goal if a good part is there, else at full length in the goal's group. A file that grows by much and
-    /// finds its place taken goes where it has room, since whoever took the place grows there too. One that begins where little is
-    /// left fills a hole, if it fits.
+    /// Exactly at the goal if a good part is there, else at full length in the goal's group. A file
+    /// that grows by much and finds its place taken goes where it has room, since whoever took the
+    /// place grows there too. One that begins where little is left fills a hole, if it fits.
     fn at_goal(&self, wish: &Wish) -> Found {
         // Where to start is not worth waiting for.
         let mut tree = self.with_group(wish.group, wish.grows)?;
         let goal = self.shape.unit(wish.group, wish.bit);
-        let here = tree.free.at(goal).map(|run| Run { start: goal, len: (run.end() - goal).min(wish.want) });
+        let here = tree
+            .free
+            .at(goal)
+            .map(|run| Run { start: goal, len: (run.end() - goal).min(wish.want) });
         let here = here.filter(|run| run.len >= wish.min.max(wish.want / 4));
-        let apart = || if wish.grows && wish.want >= STREAM { self.apart(wish, &tree) } else { None };
+        let apart =
+            || if wish.grows && wish.want >= STREAM { self.apart(wish, &tree) } else { None };
         let hole = || if wish.grows { None } else { self.hole(wish, &tree) };
         let run = here.or_else(hole).or_else(apart).or_else(|| self.nearest(wish, &tree, goal))?;
         self.take(self.shape.tree_of(wish.group), &mut tree, run)
     }
 
-    /// A free run of exactly the wanted length, if little of the tree is free. What fits leaves nothing behind, and long runs stay
-    /// whole; where much is free, it is better to be among neighbours.
+    /// A free run of exactly the wanted length, if little of the tree is free. What fits leaves
+    /// nothing behind, and long runs stay whole; where much is free, it is better to be among
+    /// neighbours.
     fn hole(&self, wish: &Wish, tree: &Tree) -> Option<Run> {
         if !tree.is_scarce(self.shape.group_len()) {
             return None;
@@ -189,8 +215,8 @@ impl Blocks {
         tree.free.best_fit(wish.want, near, 0).filter(|run| run.len == wish.want)
     }
 
-    /// From the middle of one of the longest runs of the goal's group, if half of it has room: what grows from there is not soon
-    /// in the way of what grows elsewhere.
+    /// From the middle of one of the longest runs of the goal's group, if half of it has room: what
+    /// grows from there is not soon in the way of what grows elsewhere.
     fn apart(&self, wish: &Wish, tree: &Tree) -> Option<Run> {
         let (units, room) = (self.shape.units(wish.group), wish.want.saturating_mul(ROOM));
         let long = tree.free.by_length().take(LONG_RUNS).take_while(|run| run.len / 2 >= room);
@@ -203,7 +229,8 @@ impl Blocks {
         let units = self.shape.units(wish.group);
         let fits = |run: &Run| run.len >= wish.want;
         let behind = tree.free.within(goal..units.end).take(NEAR_RUNS).find(fits);
-        let run = behind.or_else(|| tree.free.within(units.start..goal).take(NEAR_RUNS).find(fits))?;
+        let run =
+            behind.or_else(|| tree.free.within(units.start..goal).take(NEAR_RUNS).find(fits))?;
         Some(Run { start: run.start, len: wish.want })
     }
 
@@ -241,7 +268,8 @@ impl Blocks {
         Some(found)
     }
 
-    /// By falling criteria. What is long enough is taken at once; before less is taken, more may be looked at.
+    /// By falling criteria. What is long enough is taken at once; before less is taken, more may be
+    /// looked at.
     fn by_criteria(&self, wish: &Wish) -> Found {
         let near = self.shape.tree_of(wish.group);
         for consultation in 1..=CONSULTATIONS {
@@ -281,7 +309,8 @@ impl Blocks {
         let near = self.shape.tree_of(wish.group);
         self.counts.advice.add(1);
         // What is small belongs near its goal, not where it leaves the least.
-        if criterion == Criterion::Full && (wish.want < STREAM || self.meta.get(near) >= wish.want) {
+        if criterion == Criterion::Full && (wish.want < STREAM || self.meta.get(near) >= wish.want)
+        {
             let nearby = self.meta.nearby(wish.want, near, wish.trees);
             if !nearby.is_empty() {
                 return nearby;
@@ -298,11 +327,14 @@ impl Blocks {
         })
     }
 
-    /// In a tree: among the groups in memory, else in the group that is said to have the best, which is loaded.
+    /// In a tree: among the groups in memory, else in the group that is said to have the best,
+    /// which is loaded.
     fn in_tree(&self, t: u32, wish: &Wish, criterion: Criterion) -> Found {
-        let avoid = if wish.data && criterion != Criterion::Any { self.shape.behind_first(t) } else { 0 };
+        let avoid =
+            if wish.data && criterion != Criterion::Any { self.shape.behind_first(t) } else { 0 };
         for _ in 0..=self.shape.groups_of(t).len() {
-            let mut tree = if criterion == Criterion::Any { self.tree(t)? } else { self.try_tree(t)? };
+            let mut tree =
+                if criterion == Criterion::Any { self.tree(t)? } else { self.try_tree(t)? };
             let here = self.best_of(t, wish, &tree, avoid);
             let outside = self.best_absent(t, wish, &tree, avoid);
             let hoped = outside.map_or(0, |(_, longest)| longest);
@@ -311,7 +343,11 @@ impl Blocks {
             trace!(target: TRACED, tree = t, ?criterion, best, hoped, least, bytes = self.memory.usage(), "allocator step");
             if let Some(run) = here.filter(|run| run.len >= enough) {
                 self.touch(t, &tree);
-                return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });
+                return self.take(
+                    t,
+                    &mut tree,
+                    Run { start: run.start, len: run.len.min(wish.want) },
+                );
             }
             let Some((g, _)) = outside.filter(|(_, longest)| *longest >= least) else {
                 // The order may have advised a tree that had more once.
@@ -324,8 +360,8 @@ impl Blocks {
         None
     }
 
-    /// The shortest run that is good enough in a tree. What a tree is advised for may lie where data should not go; then others have
-    /// as much elsewhere.
+    /// The shortest run that is good enough in a tree. What a tree is advised for may lie where
+    /// data should not go; then others have as much elsewhere.
     fn least(&self, t: u32, wish: &Wish, criterion: Criterion) -> u32 {
         match criterion {
             Criterion::Full => wish.want,
@@ -336,22 +372,31 @@ impl Blocks {
 
     /// The run of a tree that fits best: the shortest that is long enough, else the longest.
     fn best_of(&self, t: u32, wish: &Wish, tree: &Tree, avoid: u32) -> Option<Run> {
-        let near = if self.shape.tree_of(wish.group) == t { self.shape.unit(wish.group, wish.bit) } else { 0 };
+        let near = if self.shape.tree_of(wish.group) == t {
+            self.shape.unit(wish.group, wish.bit)
+        } else {
+            0
+        };
         tree.free.best_fit(wish.want, near, avoid).or_else(|| tree.free.longest_from(avoid))
     }
 
-    /// Of the groups that are not in memory that with the shortest sufficient longest run, else that with the longest.
+    /// Of the groups that are not in memory that with the shortest sufficient longest run, else
+    /// that with the longest.
     fn best_absent(&self, t: u32, wish: &Wish, tree: &Tree, avoid: u32) -> Option<(GroupNr, u32)> {
-        let groups = self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_absent(self.shape.mask(*g)));
+        let groups =
+            self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_absent(self.shape.mask(*g)));
         let known = groups.filter(|g| self.shape.unit(*g, 0) >= avoid);
         let known = known.filter_map(|g| Some((g, self.summaries.longest(g.0)?)));
-        known.filter(|(_, longest)| *longest > 0).min_by_key(|(_, longest)| match *longest >= wish.want {
-            true => *longest,
-            false => u32::MAX - longest,
+        known.filter(|(_, longest)| *longest > 0).min_by_key(|(_, longest)| {
+            match *longest >= wish.want {
+                true => *longest,
+                false => u32::MAX - longest,
+            }
         })
     }
 
-    /// In any group, whatever is known of it. Others may move space about meanwhile, so all are looked at several times.
+    /// In any group, whatever is known of it. Others may move space about meanwhile, so all are
+    /// looked at several times.
     fn anywhere(&self, wish: &Wish) -> Found {
         let near = self.shape.tree_of(wish.group);
         let trees = || (near..wish.trees).chain(0..near.min(wish.trees));
@@ -366,9 +411,15 @@ impl Blocks {
             let mut tree = self.tree(t)?;
             if let Some(run) = self.best_of(t, wish, &tree, 0).filter(|run| run.len >= wish.min) {
                 self.touch(t, &tree);
-                return self.take(t, &mut tree, Run { start: run.start, len: run.len.min(wish.want) });
+                return self.take(
+                    t,
+                    &mut tree,
+                    Run { start: run.start, len: run.len.min(wish.want) },
+                );
             }
-            let untried = |g: &GroupNr| tree.is_absent(self.shape.mask(*g)) && unreadable & self.shape.mask(*g) == 0;
+            let untried = |g: &GroupNr| {
+                tree.is_absent(self.shape.mask(*g)) && unreadable & self.shape.mask(*g) == 0
+            };
             let has_free = |g: &GroupNr| self.groups.with(*g, |desc| desc.free_clusters) > 0;
             let next = self.shape.groups_of(t).map(GroupNr).find(|g| untried(g) && has_free(g))?;
             drop(tree);

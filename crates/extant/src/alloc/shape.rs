@@ -1,13 +1,15 @@
 //! Where the groups of a file system lie in its trees.
 //!
-//! A tree covers a flexible group; without flexible groups, or with absurdly large ones, a number of neighbouring groups.
+//! A tree covers a flexible group; without flexible groups, or with absurdly large ones, a number
+//! of neighbouring groups.
 
 use extant_format::superblock::Geometry;
 use extant_format::types::GroupNr;
 use extant_space::Run;
 use std::ops::Range;
 
-/// Groups of a tree, as a power of two, where the file system has no flexible groups; and the most: a mask has 64 bits.
+/// Groups of a tree, as a power of two, where the file system has no flexible groups; and the most:
+/// a mask has 64 bits.
 const PLAIN_BITS: u32 = 4;
 const MAX_BITS: u32 = 6;
 
@@ -27,7 +29,12 @@ pub(super) struct Shape {
 impl Shape {
     pub fn new(geo: &Geometry, groups: u32) -> Shape {
         let bits = if geo.flex_bits == 0 { PLAIN_BITS } else { geo.flex_bits.min(MAX_BITS) };
-        Shape { bits, group_len: geo.clusters_per_group.max(1), groups, first_is_special: geo.flex_bits > 0 }
+        Shape {
+            bits,
+            group_len: geo.clusters_per_group.max(1),
+            groups,
+            first_is_special: geo.flex_bits > 0,
+        }
     }
 
     /// Clusters of a full group.
@@ -87,7 +94,8 @@ impl Shape {
         (GroupNr(g), Run { start: run.start % self.group_len, len: run.len })
     }
 
-    /// The first unit that is not of the group which has the metadata of its neighbours; 0 if no group is like that.
+    /// The first unit that is not of the group which has the metadata of its neighbours; 0 if no
+    /// group is like that.
     pub fn behind_first(&self, tree: u32) -> u32 {
         if self.first_is_special && self.groups_of(tree).len() > 1 { self.group_len } else { 0 }
     }
@@ -108,7 +116,10 @@ mod tests {
                 assert_eq!(shape.group_run(tree, shape.place(g, run)), (g, run));
                 assert_eq!(shape.units(g), shape.unit(g, 0)..shape.unit(g, 0) + 1000);
             }
-            assert_eq!((0..shape.trees()).map(|tree| shape.groups_of(tree).len() as u32).sum::<u32>(), groups);
+            assert_eq!(
+                (0..shape.trees()).map(|tree| shape.groups_of(tree).len() as u32).sum::<u32>(),
+                groups
+            );
             assert!(shape.groups_of(u32::MAX).is_empty());
         }
         let shape = Shape { bits: 4, group_len: 1000, groups: 33, first_is_special: true };

@@ -1,12 +1,15 @@
-//! Zeroes what was never used of inode tables, in the background, as the kernel does with `init_itable`: a file system that was
-//! made without writing its tables holds old bytes there, which a checker could take for inodes once a descriptor is damaged.
+//! Zeroes what was never used of inode tables, in the background, as the kernel does with
+//! `init_itable`: a file system that was made without writing its tables holds old bytes there,
+//! which a checker could take for inodes once a descriptor is damaged.
 //!
 //! # Crashes
-//! The device is told to zero a table before the handle that marks it is ended. The commit flushes the device before its commit
-//! record, so a table that is marked is zero. A crash before that leaves a table that is zeroed again.
+//! The device is told to zero a table before the handle that marks it is ended. The commit flushes
+//! the device before its commit record, so a table that is marked is zero. A crash before that
+//! leaves a table that is zeroed again.
 //!
 //! # Hostile images
-//! A table that lies over other metadata would cost that. So nothing is zeroed before all places were held against each other, once.
+//! A table that lies over other metadata would cost that. So nothing is zeroed before all places
+//! were held against each other, once.
 
 use super::Alloc;
 use super::inodes::Group;
@@ -27,16 +30,21 @@ pub(super) struct Tables {
 }
 
 impl Alloc {
-    /// Zeroes the unused part of the next inode table that is not known to be zero there. False if none is left.
+    /// Zeroes the unused part of the next inode table that is not known to be zero there. False if
+    /// none is left.
     ///
     /// # Errors
     /// The device's, and those of the journal.
     pub fn zero_next_table(&self) -> Result<bool> {
         let geo = &self.vol.geo;
-        let unzeroed = |g: &u32| self.groups.with(GroupNr(*g), |desc| !desc.flags.contains(GroupFlags::INODE_ZEROED));
+        let unzeroed = |g: &u32| {
+            self.groups.with(GroupNr(*g), |desc| !desc.flags.contains(GroupFlags::INODE_ZEROED))
+        };
         let next = || (self.tables.next.load(Relaxed)..self.groups.count()).find(unzeroed);
         // Without checksums of descriptors nobody looks at the mark.
-        let Some(g) = Some(geo).filter(|geo| geo.has_group_checksums()).and_then(|_| next()) else { return Ok(false) };
+        let Some(g) = Some(geo).filter(|geo| geo.has_group_checksums()).and_then(|_| next()) else {
+            return Ok(false);
+        };
         self.check_apart()?;
         self.tables.next.store(g + 1, Relaxed);
         self.zero_table(GroupNr(g)).map(|()| true)
@@ -44,7 +52,8 @@ impl Alloc {
 
     fn zero_table(&self, g: GroupNr) -> Result<()> {
         let mut h = self.vol.start(Self::ZERO_CREDITS)?;
-        // Nobody takes an inode of the group meanwhile, so nobody makes a block of what is being zeroed.
+        // Nobody takes an inode of the group meanwhile, so nobody makes a block of what is being
+        // zeroed.
         let inodes = self.inodes.lock(g)?;
         let desc = self.groups.desc(g)?;
         self.check_unused(g, &desc)?;
@@ -75,22 +84,32 @@ impl Alloc {
             places.extend(own.into_iter().filter(|(_, blocks)| *blocks > 0));
         }
         places.sort_unstable();
-        let over = places.array_windows().find(|[(start, blocks), (next, _)]| start.saturating_add(*blocks) > *next);
+        let over = places
+            .array_windows()
+            .find(|[(start, blocks), (next, _)]| start.saturating_add(*blocks) > *next);
         if let Some([_, (block, _)]) = over {
-            return Err(Corrupt::new("group descriptor").field("metadata over metadata").found(*block).into());
+            return Err(Corrupt::new("group descriptor")
+                .field("metadata over metadata")
+                .found(*block)
+                .into());
         }
         self.tables.apart.store(true, Relaxed);
         Ok(())
     }
 
-    /// A descriptor that calls slots unused which its bitmap has in use, or the file system's own, would cost them.
+    /// A descriptor that calls slots unused which its bitmap has in use, or the file system's own,
+    /// would cost them.
     fn check_unused(&self, g: GroupNr, desc: &GroupDesc) -> Result<()> {
         let (used, count) = (self.inodes.used_part(desc), self.vol.geo.inodes_per_group);
         let own = if g.0 == 0 { self.vol.geo.first_ino.saturating_sub(1) } else { 0 };
         let bits = self.groups.bitmap(g, Kind::Inodes)?;
         let in_use = bits.with(|bits| bitmap::find_next_one(bits, used as usize, count as usize));
         match in_use.is_some() || used < own {
-            true => Err(Corrupt::new("group descriptor").field("unused inodes").found(count - used).at_group(g).into()),
+            true => Err(Corrupt::new("group descriptor")
+                .field("unused inodes")
+                .found(count - used)
+                .at_group(g)
+                .into()),
             false => Ok(()),
         }
     }
@@ -98,7 +117,8 @@ impl Alloc {
     /// Credits of zeroing: descriptor and superblock.
     const ZERO_CREDITS: u32 = 2;
 
-    /// Blocks of the table none of whose slots was ever used: a block is zeroed before its first slot is.
+    /// Blocks of the table none of whose slots was ever used: a block is zeroed before its first
+    /// slot is.
     fn unused_blocks(&self, group: &Group, desc: &GroupDesc) -> (u64, u64) {
         let geo = &self.vol.geo;
         let used = self.inodes.open_slots(group, desc).div_ceil(geo.inodes_per_block());

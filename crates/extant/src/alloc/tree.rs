@@ -1,9 +1,10 @@
 //! The free space of a flexible group in memory: loaded group by group, forgotten as a whole.
 //!
 //! # Invariants
-//! - A loaded group's free runs are its bitmap's clear bits less what is held, and less what `loose` has.
-//! - Both stay noted whether the group is loaded or not, so forgetting needs no care for claims and for frees that
-//!   are not durable.
+//! - A loaded group's free runs are its bitmap's clear bits less what is held, and less what
+//!   `loose` has.
+//! - Both stay noted whether the group is loaded or not, so forgetting needs no care for claims and
+//!   for frees that are not durable.
 
 use super::blocks::Blocks;
 use super::group;
@@ -38,7 +39,13 @@ pub(super) struct Tree {
 
 impl Tree {
     pub fn new(shape: &Shape, outside: u32) -> Tree {
-        Tree { free: FreeTree::new(shape.group_len()), held: Held::default(), loaded: 0, bad: 0, outside }
+        Tree {
+            free: FreeTree::new(shape.group_len()),
+            held: Held::default(),
+            loaded: 0,
+            bad: 0,
+            outside,
+        }
     }
 
     pub fn is_loaded(&self, mask: u64) -> bool {
@@ -56,7 +63,8 @@ impl Tree {
 
     /// Whether little is free of what is in memory.
     pub fn is_scarce(&self, group_len: u32) -> bool {
-        u64::from(self.free.free()) * SCARCE < u64::from(self.loaded.count_ones()) * u64::from(group_len)
+        u64::from(self.free.free()) * SCARCE
+            < u64::from(self.loaded.count_ones()) * u64::from(group_len)
     }
 
     fn longest(&self) -> u32 {
@@ -71,7 +79,12 @@ impl Tree {
 
 impl Blocks {
     /// Changes a tree, and keeps what is known of it elsewhere true.
-    pub(super) fn change<R>(&self, t: u32, tree: &mut Tree, change: impl FnOnce(&mut Tree) -> R) -> R {
+    pub(super) fn change<R>(
+        &self,
+        t: u32,
+        tree: &mut Tree,
+        change: impl FnOnce(&mut Tree) -> R,
+    ) -> R {
         let before = tree.free.runs() as i64;
         let result = change(tree);
         self.memory.count(tree.free.runs() as i64 - before);
@@ -79,7 +92,8 @@ impl Blocks {
         result
     }
 
-    /// Tells the order of trees the longest run of a locked tree, or the longest that is noted beside it.
+    /// Tells the order of trees the longest run of a locked tree, or the longest that is noted
+    /// beside it.
     pub(super) fn tell_longest(&self, t: u32, tree: &Tree) {
         let Some(loose) = self.loose.get(t as usize) else { return };
         self.meta.set(t, tree.longest().max(loose.longest()));
@@ -89,12 +103,13 @@ impl Blocks {
 
     /// Computes again what is known of the groups that are not in memory.
     pub(super) fn renew_outside(&self, t: u32, tree: &mut Tree) {
-        let absent = self.shape.groups_of(t).filter(|g| tree.is_absent(self.shape.mask(GroupNr(*g))));
+        let absent =
+            self.shape.groups_of(t).filter(|g| tree.is_absent(self.shape.mask(GroupNr(*g))));
         tree.outside = absent.filter_map(|g| self.summaries.longest(g)).max().unwrap_or(0);
     }
 
-    /// The group's tree, locked, with the group in memory. `None` if the group is bad, turns out to be or cannot be read,
-    /// or, unless told to wait, if somebody else works on it.
+    /// The group's tree, locked, with the group in memory. `None` if the group is bad, turns out to
+    /// be or cannot be read, or, unless told to wait, if somebody else works on it.
     pub(super) fn with_group(&self, g: GroupNr, wait: bool) -> Option<MutexGuard<'_, Tree>> {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         // Between loading and locking the tree may be evicted.
@@ -176,8 +191,9 @@ impl Blocks {
         error
     }
 
-    /// Gives a group up, whose bitmap the caller has locked: nothing is allocated there any more, and what it had is taken from the budget. What
-    /// is claimed there may be booked still, and what is used be freed.
+    /// Gives a group up, whose bitmap the caller has locked: nothing is allocated there any more,
+    /// and what it had is taken from the budget. What is claimed there may be booked still, and
+    /// what is used be freed.
     pub(super) fn give_up(&self, g: GroupNr, error: &Error) {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         let Some(slot) = self.trees.get(t as usize) else { return };
@@ -205,7 +221,9 @@ impl Blocks {
 
     /// Forgets a tree; what is known of its groups stays.
     pub(super) fn unload(&self, t: u32, tree: &mut Tree) {
-        for g in self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_loaded(self.shape.mask(*g))) {
+        for g in
+            self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_loaded(self.shape.mask(*g)))
+        {
             self.summaries.set(g.0, &Summary::of(tree.free.within(self.shape.units(g))));
         }
         self.change(t, tree, |tree| {
@@ -219,7 +237,12 @@ impl Blocks {
     }
 
     /// The free runs of a group that is in memory.
-    pub(super) fn runs_of(&self, g: GroupNr, tree: &Tree, clusters: Range<u32>) -> impl Iterator<Item = Run> {
+    pub(super) fn runs_of(
+        &self,
+        g: GroupNr,
+        tree: &Tree,
+        clusters: Range<u32>,
+    ) -> impl Iterator<Item = Run> {
         let first = self.shape.unit(g, 0);
         let units = first + clusters.start..first + clusters.end;
         tree.free.within(units).map(move |run| Run { start: run.start - first, len: run.len })

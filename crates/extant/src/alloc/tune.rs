@@ -10,11 +10,13 @@ pub const MAX_AGGRESSION: u8 = 3;
 impl Alloc {
     /// Sets a tunable and gives the value that holds then:
     ///
-    /// - `mb_frsp_max_mem`: bytes that free-space trees may take, 0 for any number; at least what the worst tree takes;
+    /// - `mb_frsp_max_mem`: bytes that free-space trees may take, 0 for any number; at least what
+    ///   the worst tree takes;
     /// - `frsp_cache_aggression`: how much a request itself does to know more, 0 to 3;
     /// - `prefetch_block_bitmaps`: whether bitmaps are scanned in the background, 0 or 1;
     /// - `pa`: whether space is kept for files that are being written, 0 or 1;
-    /// - `lg`: who takes space for small files from one run: nobody (0), all (1), or each thread from its own (2).
+    /// - `lg`: who takes space for small files from one run: nobody (0), all (1), or each thread
+    ///   from its own (2).
     ///
     /// # Errors
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
@@ -27,7 +29,9 @@ impl Alloc {
             ("prefetch_block_bitmaps", on @ 0..=1) => self.blocks.scan.set(on == 1),
             ("pa", on @ 0..=1) => self.keep.set_files(on == 1),
             ("lg", sharing @ 0..=2) => self.keep.set_sharing(sharing as u8),
-            ("frsp_cache_aggression" | "prefetch_block_bitmaps" | "pa" | "lg", _) => return Err(Errno::Inval.into()),
+            ("frsp_cache_aggression" | "prefetch_block_bitmaps" | "pa" | "lg", _) => {
+                return Err(Errno::Inval.into());
+            }
             _ => return Err(Errno::NoEnt.into()),
         }
         Ok(value)

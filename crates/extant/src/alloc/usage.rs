@@ -49,7 +49,8 @@ pub(super) fn overhead(vol: &Volume, sb: &Superblock) -> u64 {
 fn count(vol: &Volume, sb: &Superblock) -> u64 {
     let geo = &vol.geo;
     let own = u64::from(geo.inode_table_blocks()) + 2;
-    let base: u64 = (0..geo.groups_count).map(|g| u64::from(geo.base_meta_blocks(GroupNr(g)))).sum();
+    let base: u64 =
+        (0..geo.groups_count).map(|g| u64::from(geo.base_meta_blocks(GroupNr(g)))).sum();
     let journal = sb.journal_backup().map_or(0, |backup| backup.size >> geo.block_bits);
     u64::from(geo.first_data_block)
         .saturating_add(base)

@@ -1,6 +1,7 @@
-//! Blocks that are let go while fast commits are replayed. The records tell of files in an order of their own, so a block may be
-//! named as another's before or after its owner loses it, and more than once. Until all of them were applied, nothing that is
-//! let go is free; then all of it that nobody has is freed at once.
+//! Blocks that are let go while fast commits are replayed. The records tell of files in an order of
+//! their own, so a block may be named as another's before or after its owner loses it, and more
+//! than once. Until all of them were applied, nothing that is let go is free; then all of it that
+//! nobody has is freed at once.
 
 use super::Alloc;
 use crate::error::Result;
@@ -38,7 +39,8 @@ impl Alloc {
         in_order(list.unwrap_or_default())
     }
 
-    /// Frees those of a file's blocks that are in use, whether or not freeing is put off. Costs [`Self::credits`].
+    /// Frees those of a file's blocks that are in use, whether or not freeing is put off. Costs
+    /// [`Self::credits`].
     ///
     /// # Errors
     /// `Corrupt` if a block belongs to the file system's own metadata, or does not exist; `Io`.
@@ -46,14 +48,20 @@ impl Alloc {
         let (mut at, end) = (start.0, start.0 + u64::from(len));
         while at < end {
             let part = self.part_in_group(at, end)?;
-            let (g, run) =
-                self.blocks.place(BlockNr(at), part).ok_or_else(|| Corrupt::new("freed blocks").found(at))?;
+            let (g, run) = self
+                .blocks
+                .place(BlockNr(at), part)
+                .ok_or_else(|| Corrupt::new("freed blocks").found(at))?;
             let used = self.groups.bitmap(g, Kind::Blocks)?.with(|bits| {
                 let within = run.start as usize..run.end() as usize;
                 used_runs(bits, within)
             });
             for used in used {
-                self.blocks.free_clusters(h, g, Run { start: used.start as u32, len: used.len() as u32 })?;
+                self.blocks.free_clusters(
+                    h,
+                    g,
+                    Run { start: used.start as u32, len: used.len() as u32 },
+                )?;
             }
             at += u64::from(part);
         }
@@ -90,7 +98,12 @@ pub fn without(ranges: &[Range<u64>], taken: &[Range<u64>]) -> Vec<Range<u64>> {
     for range in ranges {
         let first = taken.partition_point(|taken| taken.end <= range.start);
         let mut at = range.start;
-        for taken in taken.get(first..).unwrap_or_default().iter().take_while(|taken| taken.start < range.end) {
+        for taken in taken
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(|taken| taken.start < range.end)
+        {
             if at < taken.start {
                 left.push(at..taken.start);
             }

@@ -51,7 +51,9 @@ pub(super) fn look(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Result<Hit, 
         let search = extant_format::dir::search(area, &d.format, name, entry_len(name.len()))?;
         (search.found, search.before, search.room.map_or(Room::None, Room::At))
     };
-    Ok(entry.map(|e| Hit { offset: e.offset, before, found: Found { ino: e.ino, ftype: e.file_type } }).ok_or(room))
+    Ok(entry
+        .map(|e| Hit { offset: e.offset, before, found: Found { ino: e.ino, ftype: e.file_type } })
+        .ok_or(room))
 }
 
 /// What is known of room for a name in a leaf.
@@ -66,7 +68,11 @@ pub(super) enum Room {
     At(usize),
 }
 
-fn find_folded<'a>(area: &'a [u8], format: &DirFormat, name: &Sought<'_>) -> Result<Option<DirEntry<'a>>, Corrupt> {
+fn find_folded<'a>(
+    area: &'a [u8],
+    format: &DirFormat,
+    name: &Sought<'_>,
+) -> Result<Option<DirEntry<'a>>, Corrupt> {
     for entry in entries(area, format) {
         let entry = entry?;
         if entry.is_used() && name.is(entry.name) {

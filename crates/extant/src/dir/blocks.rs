@@ -1,8 +1,9 @@
 //! A directory as a row of blocks: mapping, reading with verification, growing.
 //!
 //! # Invariants
-//! A block is verified when it is just read: its checksum, its entries or its index. What is read from the cache was
-//! verified under the shape that it had then, so whoever uses it still treats it as bytes that may say anything.
+//! A block is verified when it is just read: its checksum, its entries or its index. What is read
+//! from the cache was verified under the shape that it had then, so whoever uses it still treats it
+//! as bytes that may say anything.
 
 use super::Kind;
 use crate::bounds::Steps;
@@ -40,8 +41,8 @@ pub(super) struct Dir<'a> {
     pub exact: bool,
     /// Names are encrypted; there is no key.
     pub encrypted: bool,
-    /// Names are encrypted as they are spelled, and found by the hash of what they fold to, which is kept behind each of them. Who has no
-    /// key cannot hash a name, so the index is of no use.
+    /// Names are encrypted as they are spelled, and found by the hash of what they fold to, which
+    /// is kept behind each of them. Who has no key cannot hash a name, so the index is of no use.
     pub keeps_hashes: bool,
 }
 
@@ -100,7 +101,8 @@ impl<'a> Dir<'a> {
 
     /// Blocks that a directory of this file system may have.
     pub fn max_blocks(&self) -> u64 {
-        let bytes: u64 = if self.st.geo.incompat(Incompat::LARGEDIR) { 1 << 48 } else { (1 << 31) - 1 };
+        let bytes: u64 =
+            if self.st.geo.incompat(Incompat::LARGEDIR) { 1 << 48 } else { (1 << 31) - 1 };
         (bytes >> self.st.geo.block_bits).min(MAX_BLOCKS)
     }
 
@@ -116,7 +118,10 @@ impl<'a> Dir<'a> {
 
     /// Whether its only block is a leaf, and not the root of a tree that is ignored.
     pub fn is_one_leaf(&self) -> bool {
-        self.kind == Kind::Linear && self.count == 1 && self.hashed() && !self.inode.flags().contains(InodeFlags::INDEX)
+        self.kind == Kind::Linear
+            && self.count == 1
+            && self.hashed()
+            && !self.inode.flags().contains(InodeFlags::INDEX)
     }
 
     /// A corruption of this directory.
@@ -138,8 +143,9 @@ impl<'a> Dir<'a> {
         Ok(Scan { dir: self, steps: Steps::default() })
     }
 
-    /// Verifies, once while the inode is in memory, that no block stands in two places of the directory. Then a scan, whose
-    /// length the image claims, visits distinct blocks only. Changes made here keep that true.
+    /// Verifies, once while the inode is in memory, that no block stands in two places of the
+    /// directory. Then a scan, whose length the image claims, visits distinct blocks only. Changes
+    /// made here keep that true.
     ///
     /// # Errors
     /// `Corrupt`, `Io`, EINTR.
@@ -163,20 +169,22 @@ impl<'a> Dir<'a> {
         if run.len > 1 && self.st.cache.peek(run.pblk.0).is_none() {
             self.st.cache.read_ahead(run.pblk.0, u64::from(run.len));
         }
-        self.st
-            .cache
-            .read::<Error>(run.pblk.0, |bytes| Ok(self.verify(lblk, bytes).map_err(|e| e.at_block(run.pblk))?))
+        self.st.cache.read::<Error>(run.pblk.0, |bytes| {
+            Ok(self.verify(lblk, bytes).map_err(|e| e.at_block(run.pblk))?)
+        })
     }
 
     /// What the block at `lblk` is by its position and its first entry.
     pub fn shape(&self, lblk: u32, bytes: &[u8]) -> Shape {
-        let index = self.kind == Kind::Indexed && (lblk == 0 || htree::is_interior(bytes, &self.format));
+        let index =
+            self.kind == Kind::Indexed && (lblk == 0 || htree::is_interior(bytes, &self.format));
         if index { Shape::Index } else { Shape::Leaf }
     }
 
     fn verify(&self, lblk: u32, bytes: &[u8]) -> Result<(), Corrupt> {
         let result = match self.shape(lblk, bytes) {
-            // Without checksums a leaf whose names are gone looks the same; who takes it for a node opens it as one.
+            // Without checksums a leaf whose names are gone looks the same; who takes it for a node
+            // opens it as one.
             Shape::Index if lblk != 0 && !self.format.metadata_csum => Ok(()),
             Shape::Index => self.verify_index(lblk, bytes),
             Shape::Leaf => self.verify_leaf(bytes),
@@ -234,7 +242,12 @@ impl<'a> Dir<'a> {
 }
 
 /// Replaces a block's bytes by `image`.
-pub(super) fn overwrite(h: &mut Handle<'_>, buf: &Arc<Buffer>, seal: Seal, image: &[u8]) -> Result<()> {
+pub(super) fn overwrite(
+    h: &mut Handle<'_>,
+    buf: &Arc<Buffer>,
+    seal: Seal,
+    image: &[u8],
+) -> Result<()> {
     let mut bytes: BufferWrite<'_> = h.write(buf, seal)?;
     let len = bytes.len().min(image.len());
     bytes[..len].copy_from_slice(&image[..len]);

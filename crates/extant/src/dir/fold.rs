@@ -1,8 +1,11 @@
-//! Names without case: two names of a case-folded directory are one if they are equal after folding.
+//! Names without case: two names of a case-folded directory are one if they are equal after
+//! folding.
 //!
-//! Folding is what Linux calls `utf8-12.1`: full case folding, canonical decomposition, and what is to be ignored by default left
-//! out. Code points that Unicode 12.1 does not know stay as they are and are letters of their own; whatever later versions say of the
-//! others is what 12.1 says, since Unicode changes neither foldings nor decompositions. A name that is no UTF-8 is equal to itself only.
+//! Folding is what Linux calls `utf8-12.1`: full case folding, canonical decomposition, and what is
+//! to be ignored by default left out. Code points that Unicode 12.1 does not know stay as they are
+//! and are letters of their own; whatever later versions say of the others is what 12.1 says, since
+//! Unicode changes neither foldings nor decompositions. A name that is no UTF-8 is equal to itself
+//! only.
 
 use regex_syntax::hir::{Class, HirKind};
 use std::borrow::Cow;
@@ -56,14 +59,19 @@ pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
     let mut folded: Vec<(u8, char)> = Vec::with_capacity(text.len());
     for c in text.chars() {
         match is_in(&KNOWN, c) {
-            true => caseless::default_case_fold_str(c.encode_utf8(&mut [0; 4]))
-                .chars()
-                .for_each(|c| decompose_canonical(c, |c| folded.push((canonical_combining_class(c), c)))),
+            true => {
+                caseless::default_case_fold_str(c.encode_utf8(&mut [0; 4])).chars().for_each(|c| {
+                    decompose_canonical(c, |c| folded.push((canonical_combining_class(c), c)))
+                })
+            }
             false => folded.push((0, c)),
         }
     }
-    // Marks between two letters are in the order of their classes. What is ignored stands between them as a letter does.
-    folded.chunk_by_mut(|a, b| (a.0 == 0) == (b.0 == 0)).for_each(|run| run.sort_by_key(|(class, _)| *class));
+    // Marks between two letters are in the order of their classes. What is ignored stands between
+    // them as a letter does.
+    folded
+        .chunk_by_mut(|a, b| (a.0 == 0) == (b.0 == 0))
+        .for_each(|run| run.sort_by_key(|(class, _)| *class));
     folded.retain(|(_, c)| !is_in(&IGNORED, *c));
     Some(folded.into_iter().map(|(_, c)| c).collect::<String>().into_bytes())
 }
@@ -100,7 +108,10 @@ mod tests {
     use super::*;
 
     fn same(a: &str, b: &str) -> bool {
-        let (one, other) = (Sought::new(a.as_bytes()).is(b.as_bytes()), Sought::new(b.as_bytes()).is(a.as_bytes()));
+        let (one, other) = (
+            Sought::new(a.as_bytes()).is(b.as_bytes()),
+            Sought::new(b.as_bytes()).is(a.as_bytes()),
+        );
         assert_eq!(one, other, "{a} {b}");
         one
     }
@@ -113,7 +124,9 @@ mod tests {
         // Marks with something between them that is ignored stay as they are.
         assert!(same("a\u{301}\u{34F}\u{323}", "A\u{301}\u{200D}\u{323}"));
         assert!(!same("a\u{301}\u{34F}\u{323}", "a\u{323}\u{301}"));
-        assert!(same("ﬃ", "FFI") && same("ǰ", "J\u{30C}") && same("한", "\u{1112}\u{1161}\u{11AB}"));
+        assert!(
+            same("ﬃ", "FFI") && same("ǰ", "J\u{30C}") && same("한", "\u{1112}\u{1161}\u{11AB}")
+        );
         assert!(!same("a", "b") && !same("ı", "i") && !same("a", "ä"));
         // Later than 12.1: U+A7C7 and U+A7C8 are a pair of 13.0.
         assert!(!same("\u{A7C7}", "\u{A7C8}") && same("A\u{A7C7}", "a\u{A7C7}"));

@@ -21,7 +21,8 @@ impl Hasher {
         Hasher { version, unsigned: geo.hash_unsigned, seed: geo.hash_seed, folds: d.folds }
     }
 
-    /// The hash of directories that have no index yet; the usual one where the file system names none that is known.
+    /// The hash of directories that have no index yet; the usual one where the file system names
+    /// none that is known.
     pub fn default_of(d: &Dir<'_>) -> Hasher {
         Self::new(d, HashVersion::from_raw(d.st.geo.hash_version).unwrap_or_default())
     }
@@ -42,11 +43,12 @@ impl Hasher {
         self.both(name).0
     }
 
-    /// Major and minor hash as a position. Where the hash has no minor part a checksum of the name stands in, so that
-    /// positions differ wherever names do, but for chance.
+    /// Major and minor hash as a position. Where the hash has no minor part a checksum of the name
+    /// stands in, so that positions differ wherever names do, but for chance.
     pub fn position(&self, name: &[u8]) -> u64 {
         let (major, minor) = self.both(name);
-        let minor = if self.version == HashVersion::Legacy { crc32c_raw(CRC32C_INIT, name) } else { minor };
+        let minor =
+            if self.version == HashVersion::Legacy { crc32c_raw(CRC32C_INIT, name) } else { minor };
         start_of(major) | u64::from(minor)
     }
 }

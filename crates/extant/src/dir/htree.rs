@@ -1,8 +1,9 @@
 //! Walking the hash tree: from a hash to its leaf, and along a chain of collisions.
 //!
 //! # Invariants
-//! Nothing in an index is believed: a child lies within the directory and is not the root, the number of levels is
-//! bounded, and a walk along leaves visits no more of them than the directory has blocks.
+//! Nothing in an index is believed: a child lies within the directory and is not the root, the
+//! number of levels is bounded, and a walk along leaves visits no more of them than the directory
+//! has blocks.
 
 use super::Spot;
 use super::area::{self, Room};
@@ -39,8 +40,8 @@ impl Frame {
     /// Runs `f` on the node.
     pub fn with<R>(&self, d: &Dir<'_>, f: impl FnOnce(&Node<'_>) -> R) -> Result<R> {
         let bytes = self.buf.read();
-        let node =
-            Node::open(&bytes, self.kind(), &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(self.buf.nr()))?;
+        let node = Node::open(&bytes, self.kind(), &d.format)
+            .map_err(|e| e.at_inode(d.inode.ino).at_block(self.buf.nr()))?;
         Ok(f(&node))
     }
 }
@@ -55,7 +56,8 @@ pub(super) struct Root {
 /// Reads the root and verifies what it says.
 pub(super) fn root(d: &Dir<'_>) -> Result<Root> {
     let buf = d.load(0)?;
-    let info = RootInfo::parse(&buf.read(), &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+    let info = RootInfo::parse(&buf.read(), &d.format)
+        .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
     Ok(Root { buf, hasher: Hasher::new(d, info.hash_version), info })
 }
 
@@ -87,8 +89,8 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>
     let (mut first, mut chain) = (None, Walk::of(d.inode.ino));
     loop {
         let buf = load_leaf(d, path.leaf)?;
-        let look =
-            area::look(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+        let look = area::look(d.format.area(&buf.read()), d, name)
+            .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
         let first = match look {
             Ok(hit) => return Ok(Ok(Spot { buf: Some(buf), lblk: path.leaf, hit })),
             Err(room) => first.get_or_insert((buf, room)),
@@ -104,8 +106,8 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>
     }
 }
 
-/// Verifies, once while the inode is in memory, that the tree leads to each node and each leaf once. Else a few leaves would
-/// be listed for ever.
+/// Verifies, once while the inode is in memory, that the tree leads to each node and each leaf
+/// once. Else a few leaves would be listed for ever.
 ///
 /// # Errors
 /// `Corrupt` if it does not; `Io`, EINTR.
@@ -131,7 +133,8 @@ fn walk_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
     while let Some((lblk, below)) = todo.pop() {
         let buf = if lblk == 0 { root.buf.clone() } else { load_node(d, lblk)? };
         let node = Frame { lblk, buf, at: 0 };
-        let children: Vec<u32> = node.with(d, |node| node.entries().map(|(_, child)| child).collect())?;
+        let children: Vec<u32> =
+            node.with(d, |node| node.entries().map(|(_, child)| child).collect())?;
         for child in children {
             check_child(d, child)?;
             walk.enter(child.into())?;

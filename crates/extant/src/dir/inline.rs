@@ -1,9 +1,9 @@
-//! Directories inside their inode: the parent's number, then two areas of entries, the first in the map's place, the
-//! second in the value of `system.data`.
+//! Directories inside their inode: the parent's number, then two areas of entries, the first in the
+//! map's place, the second in the value of `system.data`.
 //!
 //! # Invariants
-//! There are no entries for `.` and `..`. The areas, one behind the other, are what a first block has behind `..`; a
-//! conversion copies them as they are, so that entries keep their offsets.
+//! There are no entries for `.` and `..`. The areas, one behind the other, are what a first block
+//! has behind `..`; a conversion copies them as they are, so that entries keep their offsets.
 
 use super::area::{self, New};
 use super::blocks::{Dir, overwrite};
@@ -14,7 +14,8 @@ use crate::inode::{Body, Inode};
 use crate::store::Store;
 use crate::xattr;
 use extant_format::dir::{
-    DirFormat, entries, entry_len, init_area, insert as insert_entry, largest_gap, put_entry, set_rec_len,
+    DirFormat, entries, entry_len, init_area, insert as insert_entry, largest_gap, put_entry,
+    set_rec_len,
 };
 use extant_format::error::Corrupt;
 use extant_format::features::Incompat;
@@ -49,7 +50,11 @@ impl Areas {
         };
         let second = xattr::inline_get(d.st, d.inode)?;
         if size != MIN_SIZE + second.len() as u64 {
-            return Err(Corrupt::new("inline directory").field("size").found(size).at_inode(d.inode.ino).into());
+            return Err(Corrupt::new("inline directory")
+                .field("size")
+                .found(size)
+                .at_inode(d.inode.ino)
+                .into());
         }
         Ok(Areas { areas: [first, second] })
     }
@@ -64,7 +69,8 @@ impl Areas {
         })
     }
 
-    /// A first block with `.`, `..` and the areas behind them as they are; the last entry gets the rest.
+    /// A first block with `.`, `..` and the areas behind them as they are; the last entry gets the
+    /// rest.
     fn as_first_block(&self, d: &Dir<'_>, parent: InodeNr) -> Result<Vec<u8>> {
         let mut image = linear::first_block(d, parent);
         let area = d.format.area_mut(&mut image);
@@ -72,10 +78,14 @@ impl Areas {
         for (_, start, bytes) in self.each() {
             set_rec_len(area, &d.format, last, start - last);
             let Some(place) = area.get_mut(start..start + bytes.len()) else {
-                return Err(Corrupt::new("inline directory").field("size").at_inode(d.inode.ino).into());
+                return Err(Corrupt::new("inline directory")
+                    .field("size")
+                    .at_inode(d.inode.ino)
+                    .into());
             };
             place.copy_from_slice(bytes);
-            last = start + entries(bytes, &d.format).try_fold(0, |_, e| Ok::<_, Corrupt>(e?.offset))?;
+            last = start
+                + entries(bytes, &d.format).try_fold(0, |_, e| Ok::<_, Corrupt>(e?.offset))?;
         }
         let rest = area.len() - last;
         set_rec_len(area, &d.format, last, rest);
@@ -89,7 +99,12 @@ pub(super) fn parent(dir: &Inode) -> InodeNr {
 }
 
 /// Changes where `..` leads.
-pub(super) fn set_parent(d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ino: InodeNr) -> Result<()> {
+pub(super) fn set_parent(
+    d: &Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    ino: InodeNr,
+) -> Result<()> {
     format::set_parent(&mut owner.edit(d.st, h)?.i_block, ino);
     Ok(())
 }
@@ -116,8 +131,14 @@ pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes a new directory inline if the file system has inline data and the inode has room; false if not.
-pub(super) fn init(st: &Store, h: &mut Handle<'_>, owner: &Arc<Inode>, parent: InodeNr) -> Result<bool> {
+/// Makes a new directory inline if the file system has inline data and the inode has room; false if
+/// not.
+pub(super) fn init(
+    st: &Store,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    parent: InodeNr,
+) -> Result<bool> {
     if !st.geo.incompat(Incompat::INLINE_DATA) || owner.body().tail.is_empty() {
         return Ok(false);
     }
@@ -152,19 +173,33 @@ pub(super) fn change(
     xattr::inline_set(d.st, h, owner, Some(&value))
 }
 
-/// Puts a name into the areas, growing the second as far as the inode has room; false if there is none left.
-pub(super) fn insert(d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<bool> {
+/// Puts a name into the areas, growing the second as far as the inode has room; false if there is
+/// none left.
+pub(super) fn insert(
+    d: &Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
+) -> Result<bool> {
     let areas = Areas::read(d)?;
     for (nr, _, bytes) in areas.each() {
         if largest_gap(bytes, &d.format).map_err(|e| e.at_inode(d.inode.ino))? >= new.len() {
-            change(d, h, owner, nr, |bytes| insert_entry(bytes, &d.format, new.name, new.ino, new.ftype).map(drop))?;
+            change(d, h, owner, nr, |bytes| {
+                insert_entry(bytes, &d.format, new.name, new.ino, new.ftype).map(drop)
+            })?;
             return Ok(true);
         }
     }
     extend_second(d, h, owner, &areas.areas[SECOND as usize], new)
 }
 
-fn extend_second(d: &Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, second: &[u8], new: &New<'_>) -> Result<bool> {
+fn extend_second(
+    d: &Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    second: &[u8],
+    new: &New<'_>,
+) -> Result<bool> {
     let len = second.len() + new.len();
     if len > xattr::inline_room(d.st, owner) {
         return Ok(false);
@@ -195,7 +230,11 @@ pub(super) fn convert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -
     }
 }
 
-fn move_out(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<Arc<extant_blocks::Buffer>, Error> {
+fn move_out(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+) -> Result<Arc<extant_blocks::Buffer>, Error> {
     xattr::inline_set(d.st, h, owner, None)?;
     {
         let mut body = owner.edit(d.st, h)?;

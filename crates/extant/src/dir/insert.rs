@@ -12,7 +12,12 @@ use extant_journal::Handle;
 use std::sync::Arc;
 
 /// Puts `new` in, converting the directory where its kind has no room left.
-pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+pub(super) fn insert(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
+) -> Result<()> {
     if d.kind == Kind::Inline {
         if inline::insert(d, h, owner, new)? {
             return Ok(());
@@ -25,7 +30,12 @@ pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ne
     }
 }
 
-fn insert_linear(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+fn insert_linear(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
+) -> Result<()> {
     if owner.flags().contains(InodeFlags::INDEX) {
         // The index does not learn of the new name.
         owner.edit(d.st, h)?.flags.remove(InodeFlags::INDEX);
@@ -43,7 +53,12 @@ fn insert_linear(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &
 }
 
 /// A tree that cannot be walked is given up if no checksum vouches for the index.
-fn insert_indexed(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+fn insert_indexed(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
+) -> Result<()> {
     match split::insert(d, h, owner, new) {
         Err(Error::Corrupt(e)) if !d.format.metadata_csum => {
             tracing::warn!(%e, "hash tree is corrupt, the directory goes on without an index");
@@ -55,13 +70,15 @@ fn insert_indexed(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: 
     }
 }
 
-/// Makes a full directory of one block an indexed one: the names move to a leaf of their own, block 0 becomes the root.
+/// Makes a full directory of one block an indexed one: the names move to a leaf of their own, block
+/// 0 becomes the root.
 fn index(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<()> {
     let (_, parent) = linear::dotdot(d)?;
     let first = d.load(0)?;
     let old = first.snapshot();
     let names: Vec<_> = area::names(d.format.area(&old), &d.format).collect::<Result<_, _>>()?;
-    let leaf = linear::leaf_image(d, names.into_iter()).ok_or_else(|| d.corrupt("directory block", 0))?;
+    let leaf =
+        linear::leaf_image(d, names.into_iter()).ok_or_else(|| d.corrupt("directory block", 0))?;
     let (lblk, buf) = d.grow(h, owner)?;
     overwrite(h, &buf, d.leaf_seal(), &leaf)?;
     let mut root = vec![0; d.format.block_size as usize];

@@ -1,4 +1,5 @@
-//! Directories as a row of leaves without order, and what all directories in blocks share: `.` and `..`.
+//! Directories as a row of leaves without order, and what all directories in blocks share: `.` and
+//! `..`.
 
 use super::area::{self, New, Room};
 use super::blocks::{Dir, Shape, overwrite};
@@ -37,11 +38,12 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
     Ok(None)
 }
 
-/// Looks for a name in a directory of one leaf; if it is absent, gives the leaf and tells whether it has room.
+/// Looks for a name in a directory of one leaf; if it is absent, gives the leaf and tells whether
+/// it has room.
 pub(super) fn look(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>, Room)>> {
     let buf = d.load(0)?;
-    let look =
-        area::look(d.format.area(&buf.read()), d, name).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+    let look = area::look(d.format.area(&buf.read()), d, name)
+        .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
     Ok(match look {
         Ok(hit) => Ok(Spot { buf: Some(buf), lblk: 0, hit }),
         Err(room) => Err((buf, room)),
@@ -52,7 +54,8 @@ pub(super) fn look(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>
 pub(super) fn dotdot(d: &Dir<'_>) -> Result<(usize, InodeNr)> {
     let buf = d.load(0)?;
     let bytes = buf.read();
-    let entry = dot_dot(&bytes, &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
+    let entry =
+        dot_dot(&bytes, &d.format).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
     Ok((entry.offset, entry.ino))
 }
 
@@ -66,7 +69,9 @@ pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
         if d.shape(lblk, &bytes) == Shape::Leaf
             && let Some(entry) = area::names(d.format.area(&bytes), &d.format).next()
         {
-            return entry.map(|_| false).map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()).into());
+            return entry
+                .map(|_| false)
+                .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()).into());
         }
     }
     Ok(true)
@@ -80,7 +85,12 @@ pub(super) fn first_block(d: &Dir<'_>, parent: InodeNr) -> Vec<u8> {
 }
 
 /// Puts a name into the first block with room, or a new one.
-pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+pub(super) fn insert(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
+) -> Result<()> {
     if let Some(lblk) = find_gap(d, new.len())? {
         let buf = d.load(lblk)?;
         if insert_at(d, h, &buf, Room::Unknown, new)? {
@@ -99,7 +109,8 @@ pub(super) fn insert_at(
     known: Room,
     new: &New<'_>,
 ) -> Result<bool> {
-    // A look first, so that a full leaf does not become part of the transaction; nobody else changes it meanwhile.
+    // A look first, so that a full leaf does not become part of the transaction; nobody else
+    // changes it meanwhile.
     let Some(room) = find_room(d, &buf.read(), known, new.len())? else { return Ok(false) };
     let mut bytes = h.write(buf, d.leaf_seal())?;
     let area = d.format.area_mut(&mut bytes);
@@ -145,13 +156,15 @@ fn append(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>
     Ok(())
 }
 
-/// The first block with a gap of at least `need` bytes. Gaps are collected once, then kept in memory.
+/// The first block with a gap of at least `need` bytes. Gaps are collected once, then kept in
+/// memory.
 fn find_gap(d: &Dir<'_>, need: usize) -> Result<Option<u32>> {
     if d.count > GAPS_MAX {
         return Ok(Some(d.count - 1));
     }
     let need = need.div_ceil(GAP_UNIT) as u16;
-    let known = d.inode.dir.lock().gaps.as_ref().map(|gaps| gaps.iter().position(|&gap| gap >= need));
+    let known =
+        d.inode.dir.lock().gaps.as_ref().map(|gaps| gaps.iter().position(|&gap| gap >= need));
     let found = match known {
         Some(found) => found,
         None => {

@@ -1,14 +1,15 @@
 //! Directory blocks: linear, hashed (htree of up to three levels), inline.
 //!
 //! # Invariants
-//! - A directory is inline, linear or indexed ([`Kind`]); it goes from inline to linear when its areas are full, and from
-//!   linear to indexed when its only block is full and the file system has `dir_index`. It never goes back.
-//! - Where the file system has `dir_index` positions follow the hash of the names, whatever the kind, so that a cookie
-//!   stays good when the kind changes.
+//! - A directory is inline, linear or indexed ([`Kind`]); it goes from inline to linear when its
+//!   areas are full, and from linear to indexed when its only block is full and the file system has
+//!   `dir_index`. It never goes back.
+//! - Where the file system has `dir_index` positions follow the hash of the names, whatever the
+//!   kind, so that a cookie stays good when the kind changes.
 //!
 //! # Locking
-//! The caller holds the directory's `rw` lock: for reading in [`lookup`], [`read`], [`is_empty`], [`parent`]; for writing
-//! in the rest. No two buffers are locked at a time.
+//! The caller holds the directory's `rw` lock: for reading in [`lookup`], [`read`], [`is_empty`],
+//! [`parent`]; for writing in the rest. No two buffers are locked at a time.
 
 mod area;
 mod blocks;
@@ -52,9 +53,9 @@ pub fn folds(st: &Store, flags: InodeFlags) -> bool {
     flags.contains(InodeFlags::CASEFOLD) && st.geo.incompat(Incompat::CASEFOLD)
 }
 
-/// Whether an entry of a directory may be found under several names: names that fold, and names that are shown without their
-/// key, of which the hash is not compared. The cache of names must not have one of them, since a change through another would
-/// not reach it.
+/// Whether an entry of a directory may be found under several names: names that fold, and names
+/// that are shown without their key, of which the hash is not compared. The cache of names must not
+/// have one of them, since a change through another would not reach it.
 pub fn has_spellings(st: &Store, flags: InodeFlags) -> bool {
     folds(st, flags) || flags.contains(InodeFlags::ENCRYPT)
 }
@@ -109,11 +110,13 @@ impl Kind {
     }
 }
 
-/// Where a name that a lookup did not find would go, as far as that is known. Good as long as the directory is locked.
+/// Where a name that a lookup did not find would go, as far as that is known. Good as long as the
+/// directory is locked.
 #[derive(Debug, Default)]
 pub struct Seat(Option<(Arc<Buffer>, Room)>);
 
-/// Where an entry was found: in a block, or (`None`) in an area of the inode. Good as long as the directory is locked.
+/// Where an entry was found: in a block, or (`None`) in an area of the inode. Good as long as the
+/// directory is locked.
 #[derive(Debug)]
 pub struct Spot {
     buf: Option<Arc<Buffer>>,
@@ -164,7 +167,9 @@ pub fn lookup_seat(st: &Store, dir: &Inode, name: &[u8]) -> Result<Result<Found,
     let d = Dir::open(st, dir)?;
     let found = match d.kind {
         Kind::Indexed if !d.encrypted => look_in_tree(&d, name)?,
-        Kind::Linear if d.is_one_leaf() && !d.encrypted => linear::look(&d, name)?.map_err(|leaf| Seat(Some(leaf))),
+        Kind::Linear if d.is_one_leaf() && !d.encrypted => {
+            linear::look(&d, name)?.map_err(|leaf| Seat(Some(leaf)))
+        }
         _ => locate_shown(&d, name)?.ok_or_else(Seat::default),
     };
     Ok(found.map(|spot| spot.hit.found))
@@ -219,12 +224,12 @@ pub fn insert_seated(
     insert::insert(&mut d, h, dir, &new)
 }
 
-/// Adds a name that is known to be absent. Splits, indexes, grows the directory as needed (updates size and blocks; not
-/// times or links).
+/// Adds a name that is known to be absent. Splits, indexes, grows the directory as needed (updates
+/// size and blocks; not times or links).
 ///
 /// # Errors
-/// `Corrupt`, `Io`, ENOSPC (no space, or the directory cannot grow further), ENAMETOOLONG, EINVAL for names that no
-/// entry may have.
+/// `Corrupt`, `Io`, ENOSPC (no space, or the directory cannot grow further), ENAMETOOLONG, EINVAL
+/// for names that no entry may have.
 pub fn insert(
     st: &Store,
     h: &mut Handle<'_>,
@@ -266,13 +271,18 @@ pub fn remove_at(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) 
 fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {
     let format = d.format;
     match &spot.buf {
-        None => {
-            inline::change(d, h, dir, spot.lblk, |area| remove_entry(area, &format, spot.hit.offset, spot.hit.before))
-        }
+        None => inline::change(d, h, dir, spot.lblk, |area| {
+            remove_entry(area, &format, spot.hit.offset, spot.hit.before)
+        }),
         Some(buf) => {
             {
                 let mut bytes = h.write(buf, seal_of(d, spot))?;
-                remove_entry(format.area_mut(&mut bytes), &format, spot.hit.offset, spot.hit.before)?;
+                remove_entry(
+                    format.area_mut(&mut bytes),
+                    &format,
+                    spot.hit.offset,
+                    spot.hit.before,
+                )?;
             }
             linear::note_gap(d, spot.lblk, buf);
             Ok(())
@@ -348,20 +358,27 @@ pub fn parent(st: &Store, dir: &Inode) -> Result<InodeNr> {
     }
 }
 
-/// Hands out entries from `cookie` on (0: from the start, `.` and `..` first) until `each` returns false or the end is
-/// reached. Cookies are stable while entries come and go: hash order where the file system has dir_index. Names that are no
-/// path components are never handed out.
+/// Hands out entries from `cookie` on (0: from the start, `.` and `..` first) until `each` returns
+/// false or the end is reached. Cookies are stable while entries come and go: hash order where the
+/// file system has dir_index. Names that are no path components are never handed out.
 ///
 /// # Errors
 /// `Corrupt`, `Io`. `Corrupt` for a name that is no path component comes after the other entries.
-pub fn read(st: &Store, dir: &Inode, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
+pub fn read(
+    st: &Store,
+    dir: &Inode,
+    cookie: u64,
+    each: &mut dyn FnMut(Entry<'_>) -> bool,
+) -> Result<()> {
     let d = Dir::open(st, dir)?;
     let mut bad = None;
     read_shown(&d, cookie, &mut |entry| {
         if matches!(entry.name, b"." | b"..") || is_component(entry.name) {
             return each(entry);
         }
-        bad.get_or_insert_with(|| Corrupt::new("directory entry").field("name").found(entry.ino.0).at_inode(dir.ino));
+        bad.get_or_insert_with(|| {
+            Corrupt::new("directory entry").field("name").found(entry.ino.0).at_inode(dir.ino)
+        });
         true
     })?;
     bad.map_or(Ok(()), |bad| Err(bad.into()))
@@ -416,8 +433,8 @@ pub fn insert_credits(st: &Store, dir: &Inode) -> u32 {
     }
 }
 
-/// Credits of adding `count` blocks one by one: the map has room for all of them once it has room for one, but each
-/// may come from another group.
+/// Credits of adding `count` blocks one by one: the map has room for all of them once it has room
+/// for one, but each may come from another group.
 fn append_credits(st: &Store, dir: &Inode, count: u32) -> u32 {
     extent::credits(st, dir, count) + (count - 1) * st.alloc.credits(1) + count
 }
@@ -450,8 +467,9 @@ fn check_name(name: &[u8]) -> Result<()> {
     if is_component(name) { Ok(()) } else { Err(Errno::Inval.into()) }
 }
 
-/// Whether a name can be a component of a path that leads to an entry. Every reader of a directory relies on this check: a name
-/// with a slash would lead a copy or an archive out of its destination.
+/// Whether a name can be a component of a path that leads to an entry. Every reader of a directory
+/// relies on this check: a name with a slash would lead a copy or an archive out of its
+/// destination.
 fn is_component(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|&b| b == b'/' || b == 0)
 }
@@ -467,7 +485,10 @@ impl<'a> Dir<'a> {
     /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
     fn open_for_change(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
         let flags = inode.flags();
-        if flags.contains(InodeFlags::INDEX) && !st.geo.compat(Compat::DIR_INDEX) && st.geo.metadata_csum {
+        if flags.contains(InodeFlags::INDEX)
+            && !st.geo.compat(Compat::DIR_INDEX)
+            && st.geo.metadata_csum
+        {
             return Err(Corrupt::new("directory").field("index flag").at_inode(inode.ino).into());
         }
         inode.dir.lock().window = None;

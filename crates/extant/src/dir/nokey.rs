@@ -1,5 +1,6 @@
-//! Names of encrypted directories for those who have no key, as Linux shows them: the hash and the bytes of the stored name, and a digest
-//! of what is too long, in base64url. Targets of symlinks are shown like names without a hash.
+//! Names of encrypted directories for those who have no key, as Linux shows them: the hash and the
+//! bytes of the stored name, and a digest of what is too long, in base64url. Targets of symlinks
+//! are shown like names without a hash.
 
 use super::blocks::Dir;
 use super::hash::Hasher;
@@ -48,8 +49,8 @@ impl Names {
         Ok(Names { hasher })
     }
 
-    /// The name that is shown for a stored one, with the hash that is kept with it, if one is. Errors: `Corrupt` for one that is too
-    /// short.
+    /// The name that is shown for a stored one, with the hash that is kept with it, if one is.
+    /// Errors: `Corrupt` for one that is too short.
     pub fn show(&self, stored: &[u8], kept: Option<[u8; HASHES]>) -> Result<Vec<u8>, Corrupt> {
         if stored.len() < LEAST {
             return Err(Corrupt::new("encrypted name").field("length").found(stored.len() as u64));
@@ -134,7 +135,8 @@ mod tests {
         }
     }
 
-    /// `AAAAAAAAAAD` are eight bytes of zeros and the beginning of the next: as `fscrypt` documents it.
+    /// `AAAAAAAAAAD` are eight bytes of zeros and the beginning of the next: as `fscrypt` documents
+    /// it.
     #[test]
     fn the_text_is_that_of_base64url() {
         let shown = Names { hasher: None }.show(&[0xFF; 16], None).unwrap();

@@ -1,8 +1,9 @@
 //! Reading a directory from a cookie on.
 //!
-//! With `dir_index` a position is 31 bits of major hash above 32 bits of minor hash; `.` and `..` come first, at 0
-//! and 1. Without it, and where hashes are kept with the names, a position is the entry's offset in bytes, which in an inline directory is
-//! the one that the entry would have in a first block.
+//! With `dir_index` a position is 31 bits of major hash above 32 bits of minor hash; `.` and `..`
+//! come first, at 0 and 1. Without it, and where hashes are kept with the names, a position is the
+//! entry's offset in bytes, which in an inline directory is the one that the entry would have in a
+//! first block.
 
 use super::blocks::{Dir, Shape};
 use super::inline::{Areas, DOTS_LEN};
@@ -34,7 +35,14 @@ pub(super) fn read(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
 /// `.` and `..`, behind which reading goes on at `nexts`; false if `each` has enough.
 fn dots(d: &Dir<'_>, cookie: u64, nexts: [u64; 2], each: Each<'_>) -> Result<bool> {
     let directory = FileType::Directory;
-    if cookie < nexts[0] && !each(Entry { name: b".", ino: d.inode.ino, ftype: directory, next: nexts[0], hash: None })
+    if cookie < nexts[0]
+        && !each(Entry {
+            name: b".",
+            ino: d.inode.ino,
+            ftype: directory,
+            next: nexts[0],
+            hash: None,
+        })
     {
         return Ok(false);
     }
@@ -54,8 +62,13 @@ fn by_hash(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
         let window = window::at(d, pos)?;
         let from = window.entries.partition_point(|e| e.pos < pos);
         for e in &window.entries[from..] {
-            let entry =
-                Entry { name: window.name(e), ino: InodeNr(e.ino), ftype: e.ftype, next: e.pos + 1, hash: None };
+            let entry = Entry {
+                name: window.name(e),
+                ino: InodeNr(e.ino),
+                ftype: e.ftype,
+                next: e.pos + 1,
+                hash: None,
+            };
             if !each(entry) {
                 return Ok(());
             }
@@ -96,7 +109,13 @@ fn blocks_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
 }
 
 /// The used entries of an area that starts at position `start`; false if `each` has enough.
-fn area_by_offset(d: &Dir<'_>, bytes: &[u8], start: u64, cookie: u64, each: Each<'_>) -> Result<bool> {
+fn area_by_offset(
+    d: &Dir<'_>,
+    bytes: &[u8],
+    start: u64,
+    cookie: u64,
+    each: Each<'_>,
+) -> Result<bool> {
     for entry in entries(bytes, &d.format) {
         let e = entry.map_err(|e| e.at_inode(d.inode.ino))?;
         let pos = start + e.offset as u64;
@@ -115,7 +134,10 @@ fn area_by_offset(d: &Dir<'_>, bytes: &[u8], start: u64, cookie: u64, each: Each
 }
 
 /// Every used entry of every leaf and area, but `.` and `..`.
-pub(super) fn for_each_name(d: &Dir<'_>, mut f: impl FnMut(area::New<'_>) -> Result<()>) -> Result<()> {
+pub(super) fn for_each_name(
+    d: &Dir<'_>,
+    mut f: impl FnMut(area::New<'_>) -> Result<()>,
+) -> Result<()> {
     let mut take = |bytes: &[u8]| -> Result<()> {
         for entry in area::names(bytes, &d.format) {
             f(entry.map_err(|e| e.at_inode(d.inode.ino))?)?;

@@ -15,12 +15,19 @@ pub fn are_spellings(st: &Store, dir: &Inode, one: &[u8], other: &[u8]) -> bool 
     super::folds(st, dir.vitals().flags) && fold::or_raw(one) == fold::or_raw(other)
 }
 
-/// Spells the name that `name` leads to as `new`, which is a spelling of it. The new entry is made before the old one goes, so that a lack
-/// of space changes nothing. Costs as much as an insertion and a removal.
+/// Spells the name that `name` leads to as `new`, which is a spelling of it. The new entry is made
+/// before the old one goes, so that a lack of space changes nothing. Costs as much as an insertion
+/// and a removal.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT, ENOSPC.
-pub fn respell(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8], new: &[u8]) -> Result<()> {
+pub fn respell(
+    st: &Store,
+    h: &mut Handle<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    new: &[u8],
+) -> Result<()> {
     super::check_key(dir)?;
     let (old, Found { ino, ftype }) = {
         let d = Dir::open(st, dir)?;
@@ -51,7 +58,8 @@ fn stored_name(d: &Dir<'_>, spot: &Spot) -> Result<Vec<u8>> {
         Some(buf) => at(d.format.area(&buf.read()))?,
         None => {
             let areas = inline::Areas::read(d)?;
-            let area = areas.each().find(|(nr, _, _)| *nr == spot.lblk).map(|(_, _, area)| at(area));
+            let area =
+                areas.each().find(|(nr, _, _)| *nr == spot.lblk).map(|(_, _, area)| at(area));
             area.ok_or_else(|| d.corrupt("inline directory", spot.lblk))??
         }
     })

@@ -1,8 +1,8 @@
 //! Putting a name into a hash tree: splitting leaves and nodes, adding a level.
 //!
 //! # Invariants
-//! Each step leaves a valid tree, so that running out of space between two of them loses nothing. A block is allocated
-//! before anything is changed for it.
+//! Each step leaves a valid tree, so that running out of space between two of them loses nothing. A
+//! block is allocated before anything is changed for it.
 
 use super::area::{self, New, Room};
 use super::blocks::{Dir, overwrite};
@@ -19,10 +19,15 @@ use extant_journal::Handle;
 use std::sync::Arc;
 
 /// Puts `new` into the leaf of its hash, making room as needed.
-pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+pub(super) fn insert(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
+) -> Result<()> {
     let hash = htree::root(d)?.hasher.major(new.name);
-    // Each round but the last makes room in one more node, from the lowest level that has room downward; after a level
-    // was added the same again.
+    // Each round but the last makes room in one more node, from the lowest level that has room
+    // downward; after a level was added the same again.
     for _ in 0..=2 * d.max_levels() {
         let root = htree::root(d)?;
         let path = htree::probe(d, &root, hash)?;
@@ -40,10 +45,16 @@ pub(super) fn insert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, ne
 }
 
 /// Gaps that are too small one by one may be enough together.
-fn insert_packed(d: &Dir<'_>, h: &mut Handle<'_>, leaf: &Arc<Buffer>, new: &New<'_>) -> Result<bool> {
+fn insert_packed(
+    d: &Dir<'_>,
+    h: &mut Handle<'_>,
+    leaf: &Arc<Buffer>,
+    new: &New<'_>,
+) -> Result<bool> {
     let old = leaf.snapshot();
     let area = d.format.area(&old);
-    let used = entries(area, &d.format).try_fold(0, |sum, entry| Ok::<_, Corrupt>(sum + entry?.needed()))?;
+    let used = entries(area, &d.format)
+        .try_fold(0, |sum, entry| Ok::<_, Corrupt>(sum + entry?.needed()))?;
     if used + new.len() > d.format.usable() {
         return Ok(false);
     }
@@ -66,15 +77,25 @@ fn full_nodes(d: &Dir<'_>, path: &Path) -> Result<usize> {
     Ok(full)
 }
 
-/// Moves the upper half of the full node `path.frames[at]` to a new one behind it; its parent has room.
-fn split_node(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Path, at: usize) -> Result<()> {
-    let (Some(frame), Some(parent)) = (path.frames.get(at), at.checked_sub(1).and_then(|up| path.frames.get(up)))
+/// Moves the upper half of the full node `path.frames[at]` to a new one behind it; its parent has
+/// room.
+fn split_node(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    path: &Path,
+    at: usize,
+) -> Result<()> {
+    let (Some(frame), Some(parent)) =
+        (path.frames.get(at), at.checked_sub(1).and_then(|up| path.frames.get(up)))
     else {
         return Err(d.corrupt("hash tree path", path.leaf).into());
     };
     let entries = frame.with(d, |node| node.entries().collect::<Vec<_>>())?;
     let (lower, upper) = entries.split_at(entries.len() / 2);
-    let Some(&(key, _)) = upper.first() else { return Err(d.corrupt("hash tree node", frame.lblk).into()) };
+    let Some(&(key, _)) = upper.first() else {
+        return Err(d.corrupt("hash tree node", frame.lblk).into());
+    };
     let lblk = new_node(d, h, owner, upper)?;
     set_entries(d, h, frame, lower)?;
     insert_key(d, h, parent, key, lblk)
@@ -85,7 +106,9 @@ fn add_level(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Pat
     if path.frames.len() >= d.max_levels() {
         return Err(Errno::NoSpc.into());
     }
-    let Some(root) = path.frames.first() else { return Err(d.corrupt("hash tree path", path.leaf).into()) };
+    let Some(root) = path.frames.first() else {
+        return Err(d.corrupt("hash tree path", path.leaf).into());
+    };
     let entries = root.with(d, |node| node.entries().collect::<Vec<_>>())?;
     let lblk = new_node(d, h, owner, &entries)?;
     set_entries(d, h, root, &[(0, lblk)])?;
@@ -94,7 +117,12 @@ fn add_level(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Pat
     Ok(())
 }
 
-fn new_node(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, entries: &[(u32, u32)]) -> Result<u32> {
+fn new_node(
+    d: &mut Dir<'_>,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    entries: &[(u32, u32)],
+) -> Result<u32> {
     let (lblk, buf) = d.grow(h, owner)?;
     let mut image = vec![0; d.format.block_size as usize];
     let first = entries.first().map_or(0, |(_, child)| *child);
@@ -105,7 +133,12 @@ fn new_node(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, entries: &[
     Ok(lblk)
 }
 
-fn set_entries(d: &Dir<'_>, h: &mut Handle<'_>, frame: &Frame, entries: &[(u32, u32)]) -> Result<()> {
+fn set_entries(
+    d: &Dir<'_>,
+    h: &mut Handle<'_>,
+    frame: &Frame,
+    entries: &[(u32, u32)],
+) -> Result<()> {
     let mut bytes = h.write(&frame.buf, d.index_seal())?;
     match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.set_entries(entries) {
         true => Ok(()),
@@ -122,7 +155,8 @@ fn insert_key(d: &Dir<'_>, h: &mut Handle<'_>, frame: &Frame, key: u32, lblk: u3
     }
 }
 
-/// Moves the upper half of a full leaf to a new one and puts `new` into its half. The leaf's node has room.
+/// Moves the upper half of a full leaf to a new one and puts `new` into its half. The leaf's node
+/// has room.
 fn split_leaf(
     d: &mut Dir<'_>,
     h: &mut Handle<'_>,
@@ -131,10 +165,13 @@ fn split_leaf(
     hasher: &Hasher,
     new: &New<'_>,
 ) -> Result<()> {
-    let Some(node) = path.frames.last() else { return Err(d.corrupt("hash tree path", path.leaf).into()) };
+    let Some(node) = path.frames.last() else {
+        return Err(d.corrupt("hash tree path", path.leaf).into());
+    };
     let leaf = htree::load_leaf(d, path.leaf)?;
     let old = leaf.snapshot();
-    let halves = Halves::of(d, &old, hasher, new).map_err(|e| e.at_inode(d.inode.ino).at_block(leaf.nr()))?;
+    let halves = Halves::of(d, &old, hasher, new)
+        .map_err(|e| e.at_inode(d.inode.ino).at_block(leaf.nr()))?;
     let (Some(lower), Some(upper)) = (image(d, &halves.lower), image(d, &halves.upper)) else {
         return Err(d.corrupt("directory leaf", path.leaf).into());
     };
@@ -157,7 +194,12 @@ struct Halves<'a> {
 }
 
 impl<'a> Halves<'a> {
-    fn of(d: &Dir<'_>, leaf: &'a [u8], hasher: &Hasher, new: &New<'a>) -> Result<Halves<'a>, Corrupt> {
+    fn of(
+        d: &Dir<'_>,
+        leaf: &'a [u8],
+        hasher: &Hasher,
+        new: &New<'a>,
+    ) -> Result<Halves<'a>, Corrupt> {
         let mut entries = Vec::new();
         for entry in area::names(d.format.area(leaf), &d.format) {
             let entry = entry?;
@@ -168,7 +210,8 @@ impl<'a> Halves<'a> {
         Ok(Self::part(entries))
     }
 
-    /// Parts sorted entries where both halves have about the same size, between two hashes if that is possible nearby.
+    /// Parts sorted entries where both halves have about the same size, between two hashes if that
+    /// is possible nearby.
     fn part(mut entries: Vec<(u32, New<'a>)>) -> Halves<'a> {
         let at = median(&entries);
         let upper = entries.split_off(at);
@@ -181,8 +224,8 @@ impl<'a> Halves<'a> {
     }
 }
 
-/// Index of the first entry of the upper half: both halves get an entry, and neither more than half of the bytes and
-/// half an entry.
+/// Index of the first entry of the upper half: both halves get an entry, and neither more than half
+/// of the bytes and half an entry.
 fn median(entries: &[(u32, New<'_>)]) -> usize {
     let total: usize = entries.iter().map(|(_, new)| new.len()).sum();
     let mut below = 0;
@@ -211,7 +254,8 @@ mod tests {
 
     #[test]
     fn a_hash_in_both_halves_is_marked() {
-        let part = |hashes: [u32; 4]| Halves::part(hashes.map(|hash| entry(hash, b"name")).to_vec());
+        let part =
+            |hashes: [u32; 4]| Halves::part(hashes.map(|hash| entry(hash, b"name")).to_vec());
         let apart = part([2, 4, 6, 8]);
         assert_eq!((apart.lower.len(), apart.upper.len(), apart.key), (2, 2, 6));
         assert_eq!(part([2, 4, 4, 8]).key, 5);

@@ -1,10 +1,10 @@
 //! Entries in the order of their positions, a stretch at a time.
 //!
 //! # Invariants
-//! - A stretch starts where a major hash starts, and ends where one ends; so all names of one major hash are together
-//!   and names of the same position can be told apart by their order.
-//! - Positions within a stretch ascend strictly and lie within it, whatever the leaves say, and stretches follow each
-//!   other without overlap: reading always comes to an end.
+//! - A stretch starts where a major hash starts, and ends where one ends; so all names of one major
+//!   hash are together and names of the same position can be told apart by their order.
+//! - Positions within a stretch ascend strictly and lie within it, whatever the leaves say, and
+//!   stretches follow each other without overlap: reading always comes to an end.
 
 use super::blocks::Dir;
 use super::hash::{Hasher, major_of, start_of};
@@ -62,7 +62,8 @@ fn of_tree(d: &Dir<'_>, pos: u64) -> Result<Window> {
     Err(d.corrupt("hash tree order", path.leaf).into())
 }
 
-/// The way to the leaf of `hash` or, if that leaf continues others, to the first of them; and the key of that leaf.
+/// The way to the leaf of `hash` or, if that leaf continues others, to the first of them; and the
+/// key of that leaf.
 fn first_of_chain(d: &Dir<'_>, root: &htree::Root, mut hash: u32) -> Result<(htree::Path, u32)> {
     loop {
         let path = htree::probe(d, root, hash)?;
@@ -91,7 +92,11 @@ fn add_leaf(d: &Dir<'_>, out: &mut Window, hasher: &Hasher, lblk: u32) -> Result
 /// An image may have few blocks in many places.
 fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
     let found = out.entries.len();
-    if found <= MOST { Ok(()) } else { Err(d.corrupt("names of one hash", found as u32).expected(MOST as u64).into()) }
+    if found <= MOST {
+        Ok(())
+    } else {
+        Err(d.corrupt("names of one hash", found as u32).expected(MOST as u64).into())
+    }
 }
 
 /// The next [`MANY`] or more entries of a directory without order.
@@ -114,7 +119,8 @@ fn of_all(d: &Dir<'_>, pos: u64) -> Result<Window> {
     Ok(finish(out))
 }
 
-/// Keeps the lower half or so of the entries, or more: all of the major hashes below some bound, and at least one.
+/// Keeps the lower half or so of the entries, or more: all of the major hashes below some bound,
+/// and at least one.
 fn cut(out: &mut Window) {
     out.entries.sort_unstable_by_key(|e| e.pos);
     let (Some(first), Some(middle)) = (out.entries.first(), out.entries.get(MANY)) else { return };
@@ -133,9 +139,10 @@ fn cut(out: &mut Window) {
 /// Sorts the entries and makes their positions differ.
 fn finish(mut out: Window) -> Window {
     let Window { entries, names, start, end } = &mut out;
-    entries.sort_by(|a, b| a.pos.cmp(&b.pos).then_with(|| name_of(names, a).cmp(name_of(names, b))));
-    // Names that belong elsewhere by their hash are read here, where they are. A major hash has 2^32 positions, so
-    // that there is room for all.
+    entries
+        .sort_by(|a, b| a.pos.cmp(&b.pos).then_with(|| name_of(names, a).cmp(name_of(names, b))));
+    // Names that belong elsewhere by their hash are read here, where they are. A major hash has
+    // 2^32 positions, so that there is room for all.
     let mut lowest = (*start).max(read::FIRST);
     for e in entries.iter_mut() {
         e.pos = e.pos.max(lowest);
@@ -170,7 +177,8 @@ mod tests {
 
     #[test]
     fn names_keep_their_positions() {
-        let done = finish(window(0, start_of(100), &[start_of(60) + 7, start_of(20) + 1, start_of(20)]));
+        let done =
+            finish(window(0, start_of(100), &[start_of(60) + 7, start_of(20) + 1, start_of(20)]));
         let positions: Vec<u64> = done.entries.iter().map(|e| e.pos).collect();
         assert_eq!(positions, [start_of(20), start_of(20) + 1, start_of(60) + 7]);
         assert_eq!(done.name(&done.entries[2]), b"name 0");
@@ -178,7 +186,8 @@ mod tests {
 
     #[test]
     fn cutting_keeps_major_hashes_whole() {
-        let positions: Vec<u64> = (0..2 * MANY as u64).map(|n| start_of((n / 10 * 2) as u32) + n % 10).collect();
+        let positions: Vec<u64> =
+            (0..2 * MANY as u64).map(|n| start_of((n / 10 * 2) as u32) + n % 10).collect();
         let mut out = window(0, Window::END, &positions);
         cut(&mut out);
         assert_eq!(out.entries.len() % 10, 0);

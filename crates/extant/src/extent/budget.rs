@@ -1,7 +1,8 @@
 //! What an operation on a map may write, in credits.
 //!
-//! One edit of an extent tree changes the nodes from the root to a leaf. It may split each of them, with a bitmap and a
-//! descriptor for each new node, or join each with a sibling, which frees as many. A run of blocks is booked or freed.
+//! One edit of an extent tree changes the nodes from the root to a leaf. It may split each of them,
+//! with a bitmap and a descriptor for each new node, or join each with a sibling, which frees as
+//! many. A run of blocks is booked or freed.
 
 use super::owner::Kind;
 use crate::error::Result;
@@ -14,8 +15,8 @@ use extant_journal::Handle;
 /// Levels of pointer blocks.
 const LEVELS: u32 = 3;
 
-/// Credits for one insert, split or removal of one contiguous run of `blocks` (tree growth included, allocation
-/// included).
+/// Credits for one insert, split or removal of one contiguous run of `blocks` (tree growth
+/// included, allocation included).
 pub fn credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
     let map = match Kind::of(inode) {
         Kind::Indirect => pointer_blocks(st, blocks),
@@ -28,12 +29,14 @@ pub fn credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
 /// Credits of booking or freeing `blocks` blocks that lie anywhere.
 fn scattered(st: &Store, blocks: u32) -> u32 {
     let one = st.alloc.credits(1);
-    let another_group = st.alloc.credits(st.geo.blocks_per_group.saturating_add(1)).saturating_sub(one);
+    let another_group =
+        st.alloc.credits(st.geo.blocks_per_group.saturating_add(1)).saturating_sub(one);
     let groups = blocks.min(st.geo.groups_count);
     one.saturating_add(another_group.saturating_mul(groups.saturating_sub(1)))
 }
 
-/// Credits of one edit of a tree of this depth: inode, path, and what is split off, joined or taken away.
+/// Credits of one edit of a tree of this depth: inode, path, and what is split off, joined or taken
+/// away.
 pub(super) fn edit(st: &Store, depth: u32) -> u32 {
     let others = 2 * depth + 1;
     1 + depth + others + scattered(st, others)
@@ -53,14 +56,15 @@ fn pointer_blocks(st: &Store, blocks: u32) -> u32 {
     scattered(st, new).saturating_add(1 + new)
 }
 
-/// Whether `needed` credits are left. The transaction is asked for more if not; the first step of a call always goes
-/// on.
+/// Whether `needed` credits are left. The transaction is asked for more if not; the first step of a
+/// call always goes on.
 pub(super) fn may_go_on(h: &mut Handle<'_>, needed: u32, first: bool) -> Result<bool> {
     let missing = needed.saturating_sub(h.credits_left());
     Ok(missing == 0 || h.extend(missing)? || first)
 }
 
-/// Asserts, in builds that check, that a step that was started with `before` credits left used no more than its bound.
+/// Asserts, in builds that check, that a step that was started with `before` credits left used no
+/// more than its bound.
 pub(super) fn assert_used(before: u32, h: &Handle<'_>, bound: u32) {
     let used = before.saturating_sub(h.credits_left());
     debug_assert!(used <= bound, "{used} credits used where {bound} were thought to do");

@@ -14,47 +14,74 @@ use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Turns unwritten blocks of the range into written ones, from its start as far as the handle's credits allow.
-/// Returns where it stopped: when that is `range.end`, all is done; else restart the handle and call again from
-/// there. A range within one run is done at once if the handle was started with [`credits`](super::credits) for it.
+/// Turns unwritten blocks of the range into written ones, from its start as far as the handle's
+/// credits allow. Returns where it stopped: when that is `range.end`, all is done; else restart the
+/// handle and call again from there. A range within one run is done at once if the handle was
+/// started with [`credits`](super::credits) for it.
 ///
 /// # Errors
-/// ENOSPC where a split needs a block, `Corrupt`, `Io`. Nothing has changed then: after an error behind the first run the call
-/// returns where it stopped, and the next one meets the error.
-pub fn mark_written(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<u32> {
+/// ENOSPC where a split needs a block, `Corrupt`, `Io`. Nothing has changed then: after an error
+/// behind the first run the call returns where it stopped, and the next one meets the error.
+pub fn mark_written(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u32>,
+) -> Result<u32> {
     match Kind::of(inode) {
         Kind::Tree => mark(st, h, inode, range, false),
         Kind::Indirect | Kind::Inline => Ok(range.end),
     }
 }
 
-/// Turns written blocks of the range into unwritten ones (zero range). Restartable as [`mark_written`].
+/// Turns written blocks of the range into unwritten ones (zero range). Restartable as
+/// [`mark_written`].
 ///
 /// # Errors
-/// EOPNOTSUPP for a map without unwritten blocks (see [`has_unwritten`]), otherwise as [`mark_written`].
-pub fn mark_unwritten(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>) -> Result<u32> {
+/// EOPNOTSUPP for a map without unwritten blocks (see [`has_unwritten`]), otherwise as
+/// [`mark_written`].
+pub fn mark_unwritten(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u32>,
+) -> Result<u32> {
     match Kind::of(inode) {
         Kind::Tree => mark(st, h, inode, range, true),
         Kind::Indirect | Kind::Inline => Err(Errno::OpNotSupp.into()),
     }
 }
 
-/// Whether the inode's kind of map knows unwritten blocks (extent trees do, indirect blocks do not).
+/// Whether the inode's kind of map knows unwritten blocks (extent trees do, indirect blocks do
+/// not).
 pub fn has_unwritten(inode: &Inode) -> bool {
     Kind::of(inode) == Kind::Tree
 }
 
-fn mark(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>, unwritten: bool) -> Result<u32> {
+fn mark(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u32>,
+    unwritten: bool,
+) -> Result<u32> {
     if range.is_empty() {
         return Ok(range.end);
     }
     let mut map = inode.map.write();
-    let reached = changing(st, h, inode, &mut map, |h| convert_runs(st, h, inode, range.clone(), unwritten))?;
+    let reached =
+        changing(st, h, inode, &mut map, |h| convert_runs(st, h, inode, range.clone(), unwritten))?;
     map.forget(range.start.into()..reached.into());
     Ok(reached)
 }
 
-fn convert_runs(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u32>, unwritten: bool) -> Result<u32> {
+fn convert_runs(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u32>,
+    unwritten: bool,
+) -> Result<u32> {
     let mut at = range.start;
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
     while at < range.end {
@@ -74,7 +101,8 @@ fn convert_runs(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range
     Ok(at)
 }
 
-/// Sees to it that no extent goes across the border before block `at`, so that a later [`shift`] from there needs no space.
+/// Sees to it that no extent goes across the border before block `at`, so that a later [`shift`]
+/// from there needs no space.
 ///
 /// # Errors
 /// ENOSPC, `Corrupt`, `Io`; the mapping is the same in any case.
@@ -85,14 +113,22 @@ pub fn split_at(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, at: u32) -> 
     })
 }
 
-/// Moves every mapping within `range` by `by` logical blocks (negative: collapse, the space before `range` must be
-/// unmapped by as much; positive: insert, `range` must reach to the end). Returns what is left to do: when it is
-/// empty, all is done; else restart the handle and call again with it.
+/// Moves every mapping within `range` by `by` logical blocks (negative: collapse, the space before
+/// `range` must be unmapped by as much; positive: insert, `range` must reach to the end). Returns
+/// what is left to do: when it is empty, all is done; else restart the handle and call again with
+/// it.
 ///
 /// # Errors
-/// EOPNOTSUPP for indirect maps; EINVAL if the space is not unmapped, or `by` is not a multiple of the cluster
-/// (bigalloc); EFBIG if a block would move past the last logical block; ENOSPC, `Corrupt`, `Io`.
-pub fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>, by: i64) -> Result<Range<u64>> {
+/// EOPNOTSUPP for indirect maps; EINVAL if the space is not unmapped, or `by` is not a multiple of
+/// the cluster (bigalloc); EFBIG if a block would move past the last logical block; ENOSPC,
+/// `Corrupt`, `Io`.
+pub fn shift(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    by: i64,
+) -> Result<Range<u64>> {
     let aligned = by % i64::from(st.geo.cluster_ratio()) == 0;
     match Kind::of(inode) {
         Kind::Tree if aligned && by != 0 => {}
@@ -163,11 +199,16 @@ fn shift_up(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, by: i64) -> Resul
 }
 
 fn move_extent(nodes: &mut Writer<'_, '_, '_>, e: &Leaf, from: u64, by: i64) -> Result<()> {
-    let (before, bound) = (nodes.h.credits_left(), budget::edit(nodes.st, budget::depth(nodes.inode)));
+    let (before, bound) =
+        (nodes.h.credits_left(), budget::edit(nodes.st, budget::depth(nodes.inode)));
     let moved = tree::shift(nodes, e.lblk, from.max(e.lblk.into()), by)?;
     budget::assert_used(before, nodes.h, bound);
     match moved {
         true => Ok(()),
-        false => Err(Corrupt::new("extent").field("logical block").found(e.lblk).at_inode(nodes.inode.ino).into()),
+        false => Err(Corrupt::new("extent")
+            .field("logical block")
+            .found(e.lblk)
+            .at_inode(nodes.inode.ino)
+            .into()),
     }
 }

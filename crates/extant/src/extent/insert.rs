@@ -16,13 +16,21 @@ use extant_format::types::{BlockNr, FileType};
 use extant_journal::Handle;
 use std::sync::Arc;
 
-/// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks, fallocate).
-/// Returns the run that is mapped at `lblk` afterwards, at least one block. On bigalloc a cluster that the file
-/// already owns is used.
+/// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks,
+/// fallocate). Returns the run that is mapped at `lblk` afterwards, at least one block. On bigalloc
+/// a cluster that the file already owns is used.
 ///
 /// # Errors
-/// EOPNOTSUPP for unwritten blocks in a map that does not know them, ENOSPC, EDQUOT, `Corrupt`, `Io`.
-pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, len: u32, state: State) -> Result<Run> {
+/// EOPNOTSUPP for unwritten blocks in a map that does not know them, ENOSPC, EDQUOT, `Corrupt`,
+/// `Io`.
+pub fn allocate(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    lblk: u32,
+    len: u32,
+    state: State,
+) -> Result<Run> {
     let mut map = inode.map.write();
     let found = lookup_locked(st, inode, &map, lblk, len.max(1))?;
     if found.is_mapped() {
@@ -39,7 +47,9 @@ pub fn allocate(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, l
     let wanted = (offset + len).next_multiple_of(st.geo.cluster_ratio());
     st.quota.promise(inode, wanted)?;
     let mapped = allocate_at(st, h, inode, &mut map, Hole { lblk, offset, len, state });
-    let booked = mapped.as_ref().map_or(0, |run| (offset + run.len).next_multiple_of(st.geo.cluster_ratio()));
+    let booked = mapped
+        .as_ref()
+        .map_or(0, |run| (offset + run.len).next_multiple_of(st.geo.cluster_ratio()));
     st.quota.forgo(inode, wanted.saturating_sub(booked).into());
     mapped
 }
@@ -52,12 +62,19 @@ struct Hole {
     state: State,
 }
 
-fn allocate_at(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, map: &mut MapCache, hole: Hole) -> Result<Run> {
+fn allocate_at(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    map: &mut MapCache,
+    hole: Hole,
+) -> Result<Run> {
     let Hole { lblk, offset, len, state } = hole;
     let mut claim = claim(st, inode, lblk, offset, len)?;
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
-    let (mapped, result) = changing(st, h, inode, map, |h| Ok(insert_claimed(st, h, inode, run, &mut claim, offset)))?;
+    let (mapped, result) =
+        changing(st, h, inode, map, |h| Ok(insert_claimed(st, h, inode, run, &mut claim, offset)))?;
     let run = Run { len: mapped, ..run };
     match result {
         Err(error) if mapped == 0 => {
@@ -100,15 +117,15 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
     Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 
-/// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data are on their way
-/// to the device already). `offset_in_claim` is not zero only on bigalloc, where `lblk` may lie inside its cluster:
-/// the claim begins with the cluster then. Returns how many blocks are mapped, and why not all if so: blocks that could not
-/// be mapped are free again.
+/// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data
+/// are on their way to the device already). `offset_in_claim` is not zero only on bigalloc, where
+/// `lblk` may lie inside its cluster: the claim begins with the cluster then. Returns how many
+/// blocks are mapped, and why not all if so: blocks that could not be mapped are free again.
 ///
 /// # Errors
-/// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned)); EOPNOTSUPP for unwritten
-/// blocks in a map that does not know them; EINVAL for a claim that is too short or lies wrong; ENOSPC, `Corrupt`,
-/// `Io`.
+/// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned));
+/// EOPNOTSUPP for unwritten blocks in a map that does not know them; EINVAL for a claim that is too
+/// short or lies wrong; ENOSPC, `Corrupt`, `Io`.
 #[expect(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
 pub fn insert_claim(
     st: &Store,
@@ -133,7 +150,9 @@ pub fn insert_claim(
             Err(error) => return (0, Err(error)),
         }
     }
-    let done = changing(st, h, inode, &mut map, |h| Ok(insert_claimed(st, h, inode, run, claim, offset_in_claim)));
+    let done = changing(st, h, inode, &mut map, |h| {
+        Ok(insert_claimed(st, h, inode, run, claim, offset_in_claim))
+    });
     match done {
         Ok((mapped, result)) if mapped > 0 => {
             map.put(Run { len: mapped, ..run });
@@ -147,9 +166,9 @@ pub fn insert_claim(
     }
 }
 
-/// Books `claim` whole and maps it, written, in parts: each of `parts`, a logical block and how many from there, gets the
-/// next blocks of the claim. For extent trees without clusters. Returns how many of the claim's blocks are mapped, and why
-/// not all if so: the others are free again.
+/// Books `claim` whole and maps it, written, in parts: each of `parts`, a logical block and how
+/// many from there, gets the next blocks of the claim. For extent trees without clusters. Returns
+/// how many of the claim's blocks are mapped, and why not all if so: the others are free again.
 ///
 /// # Errors
 /// EINVAL if the parts are not as long as the claim; otherwise as [`insert_claim`].
@@ -164,7 +183,11 @@ pub fn insert_scattered(
         return insert_claim(st, h, inode, lblk, claim, 0, len, State::Written);
     }
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
-    if sum != claim.len.into() || parts.is_empty() || st.geo.cluster_ratio() > 1 || Kind::of(inode) != Kind::Tree {
+    if sum != claim.len.into()
+        || parts.is_empty()
+        || st.geo.cluster_ratio() > 1
+        || Kind::of(inode) != Kind::Tree
+    {
         return (0, Err(Errno::Inval.into()));
     }
     let mut map = inode.map.write();
@@ -183,7 +206,9 @@ fn insert_each(
     parts: &[(u32, u32)],
 ) -> (u32, Result<()>) {
     let (before, booked) = (h.credits_left(), claim.len);
-    let bound = parts.iter().fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(st, inode, *len)));
+    let bound = parts
+        .iter()
+        .fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(st, inode, *len)));
     let mut nodes = Writer::new(st, h, inode, claim.start);
     let start = match book(&mut nodes, claim, booked) {
         Ok(start) => start,
@@ -192,8 +217,11 @@ fn insert_each(
     let mut done = 0;
     for (lblk, len) in parts {
         let pblk = BlockNr(start.0 + u64::from(done));
-        let (mapped, result) =
-            insert_parts(&mut nodes, inode, Run { lblk: *lblk, len: *len, pblk, state: State::Written });
+        let (mapped, result) = insert_parts(
+            &mut nodes,
+            inode,
+            Run { lblk: *lblk, len: *len, pblk, state: State::Written },
+        );
         done += mapped;
         if let Err(error) = result {
             give_back(st, nodes.h, inode, start, booked, done);
@@ -204,8 +232,9 @@ fn insert_each(
     (done, Ok(()))
 }
 
-/// Maps a run whose blocks are booked already, and charges the file for them. The blocks that it is mapped to must be
-/// holes, and clusters single blocks. Costs [`credits`](super::credits) for the run.
+/// Maps a run whose blocks are booked already, and charges the file for them. The blocks that it is
+/// mapped to must be holes, and clusters single blocks. Costs [`credits`](super::credits) for the
+/// run.
 ///
 /// # Errors
 /// EOPNOTSUPP and EINVAL as [`insert_claim`]; `Corrupt` if a block is mapped, ENOSPC, `Io`.
@@ -224,9 +253,10 @@ pub fn insert_booked(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Ru
     Ok(())
 }
 
-/// Runs a change of the map. This is the one place that makes fsync and fdatasync wait for it: the inode is dirty in the
-/// transaction even if the change is in a block outside of the inode, so the ids that they wait for stay in memory with it.
-/// What readers found before is stale, and after an error nothing is known any more.
+/// Runs a change of the map. This is the one place that makes fsync and fdatasync wait for it: the
+/// inode is dirty in the transaction even if the change is in a block outside of the inode, so the
+/// ids that they wait for stay in memory with it. What readers found before is stale, and after an
+/// error nothing is known any more.
 pub(super) fn changing<'j, R>(
     st: &Store,
     h: &mut Handle<'j>,
@@ -244,8 +274,8 @@ pub(super) fn changing<'j, R>(
     result
 }
 
-/// Books a run's blocks, which are the claim's from `offset` on, and maps them. Returns how many, and why not all if so: the
-/// blocks of the others are free again.
+/// Books a run's blocks, which are the claim's from `offset` on, and maps them. Returns how many,
+/// and why not all if so: the blocks of the others are free again.
 fn insert_claimed(
     st: &Store,
     h: &mut Handle<'_>,
@@ -257,10 +287,11 @@ fn insert_claimed(
     let (before, bound) = (h.credits_left(), budget::credits(st, inode, run.len));
     let mut nodes = Writer::new(st, h, inode, run.pblk);
     let claimed = claim.len;
-    let start = match prepare(&mut nodes, run).and_then(|()| book(&mut nodes, claim, offset + run.len)) {
-        Ok(start) => start,
-        Err(error) => return (0, Err(error)),
-    };
+    let start =
+        match prepare(&mut nodes, run).and_then(|()| book(&mut nodes, claim, offset + run.len)) {
+            Ok(start) => start,
+            Err(error) => return (0, Err(error)),
+        };
     let booked = claimed - claim.len;
     let (done, result) = insert_parts(&mut nodes, inode, run);
     budget::assert_used(before, nodes.h, bound);
@@ -279,8 +310,8 @@ fn prepare(nodes: &mut Writer<'_, '_, '_>, run: Run) -> Result<()> {
     }
 }
 
-/// Charges the file for the first `len` blocks of a claim, in whole clusters, and books them. After an error nothing is booked,
-/// and the claim is as it was, or the journal is aborted.
+/// Charges the file for the first `len` blocks of a claim, in whole clusters, and books them. After
+/// an error nothing is booked, and the claim is as it was, or the journal is aborted.
 fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
     let (st, inode) = (nodes.st, nodes.inode);
     let blocks = i64::from(len.next_multiple_of(st.geo.cluster_ratio()));
@@ -293,13 +324,21 @@ fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<B
     booked
 }
 
-/// Frees the booked blocks of which no cluster is mapped: only the first `used` are. If that fails the journal is aborted.
-fn give_back(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, start: BlockNr, booked: u32, used: u32) {
+/// Frees the booked blocks of which no cluster is mapped: only the first `used` are. If that fails
+/// the journal is aborted.
+fn give_back(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    start: BlockNr,
+    booked: u32,
+    used: u32,
+) {
     let used = used.next_multiple_of(st.geo.cluster_ratio()).min(booked);
     if used < booked {
         let (first, len) = (BlockNr(start.0 + u64::from(used)), booked - used);
-        let freed =
-            charge(st, h, inode, -i64::from(len)).and_then(|()| st.alloc.free(h, first, len, purpose(st, inode)));
+        let freed = charge(st, h, inode, -i64::from(len))
+            .and_then(|()| st.alloc.free(h, first, len, purpose(st, inode)));
         let _ = freed.inspect_err(|e| st.give_up(e));
     }
 }
@@ -314,7 +353,9 @@ fn check_state(st: &Store, inode: &Inode, state: State) -> Result<()> {
     match (Kind::of(inode), state) {
         (Kind::Inline, _) | (_, State::Hole) => Err(Errno::Inval.into()),
         (Kind::Indirect, State::Unwritten) => Err(Errno::OpNotSupp.into()),
-        (Kind::Indirect, State::Written) if st.geo.cluster_ratio() > 1 => Err(Errno::OpNotSupp.into()),
+        (Kind::Indirect, State::Written) if st.geo.cluster_ratio() > 1 => {
+            Err(Errno::OpNotSupp.into())
+        }
         _ => Ok(()),
     }
 }
@@ -328,7 +369,9 @@ fn insert_parts(nodes: &mut Writer<'_, '_, '_>, inode: &Inode, run: Run) -> (u32
     let mut done = 0;
     while done < run.len {
         let len = (run.len - done).min(Leaf::max_len(unwritten).into());
-        let part = run.cut(u64::from(run.lblk) + u64::from(done)..u64::from(run.lblk) + u64::from(done + len));
+        let part = run.cut(
+            u64::from(run.lblk) + u64::from(done)..u64::from(run.lblk) + u64::from(done + len),
+        );
         let Some(part) = part else { break };
         let leaf = Leaf { lblk: part.lblk, len: len as u16, pblk: part.pblk.0, unwritten };
         if let Err(error) = insert_leaf(nodes, inode, leaf) {
@@ -345,6 +388,10 @@ fn insert_leaf(nodes: &mut Writer<'_, '_, '_>, inode: &Inode, leaf: Leaf) -> Res
     }
     match tree::insert(nodes, leaf)? {
         true => Ok(()),
-        false => Err(Corrupt::new("extent").field("block mapped twice").found(leaf.lblk).at_inode(inode.ino).into()),
+        false => Err(Corrupt::new("extent")
+            .field("block mapped twice")
+            .found(leaf.lblk)
+            .at_inode(inode.ino)
+            .into()),
     }
 }

@@ -1,9 +1,9 @@
-//! The blocks of an inode's map, and the nodes of its extent tree: the root in the inode's body, the others in the
-//! block cache.
+//! The blocks of an inode's map, and the nodes of its extent tree: the root in the inode's body,
+//! the others in the block cache.
 //!
 //! # Locking
-//! The caller holds the inode's map lock, for writing where a [`Writer`] is used. No buffer is held while another
-//! lock is taken.
+//! The caller holds the inode's map lock, for writing where a [`Writer`] is used. No buffer is held
+//! while another lock is taken.
 
 use super::owner::charge;
 use super::tree::{At, Expect, Nodes, NodesMut};
@@ -42,7 +42,8 @@ impl<'a> Reader<'a> {
 
     /// The root is verified once: what memory has afterwards is its own work.
     fn open_root<'b>(&self, bytes: &'b [u8]) -> Result<Node<'b>> {
-        // Relaxed: the bytes come from under the body's lock, and who finds the mark unset verifies them again.
+        // Relaxed: the bytes come from under the body's lock, and who finds the mark unset verifies
+        // them again.
         if self.inode.root_verified.load(Ordering::Relaxed) {
             return Ok(Node::open(bytes).map_err(|e| e.at_inode(self.inode.ino))?);
         }
@@ -57,9 +58,15 @@ impl<'a> Reader<'a> {
 
     fn block(&self, nr: u64, expect: Expect) -> Result<Arc<Buffer>> {
         if !self.st.geo.data_range_valid(BlockNr(nr), 1) {
-            return Err(Corrupt::new("extent index").field("child block").found(nr).at_inode(self.inode.ino).into());
+            return Err(Corrupt::new("extent index")
+                .field("child block")
+                .found(nr)
+                .at_inode(self.inode.ino)
+                .into());
         }
-        self.st.cache.read(nr, |bytes| self.owner().check_block(nr, bytes, expect).map_err(Error::from))
+        self.st
+            .cache
+            .read(nr, |bytes| self.owner().check_block(nr, bytes, expect).map_err(Error::from))
     }
 }
 
@@ -91,7 +98,8 @@ pub(super) struct Writer<'a, 'h, 'j> {
     last_group: Option<GroupNr>,
 }
 
-/// Blocks for new nodes. Those that come from what was set aside with the file's pages go back there if they are not used.
+/// Blocks for new nodes. Those that come from what was set aside with the file's pages go back
+/// there if they are not used.
 #[derive(Debug)]
 struct Claims<'a> {
     inode: &'a Inode,
@@ -169,8 +177,8 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         Ok(f(&mut body.i_block))
     }
 
-    /// Reads the bitmaps and descriptors of the groups in which blocks lie that are about to be booked or freed, and holds them
-    /// for the next step.
+    /// Reads the bitmaps and descriptors of the groups in which blocks lie that are about to be
+    /// booked or freed, and holds them for the next step.
     pub(super) fn hold_bitmaps(&mut self, start: BlockNr, len: u32) -> Result<()> {
         let geo = &self.st.geo;
         let (mut at, end) = (start, start.0.saturating_add(len.into()));
@@ -184,7 +192,9 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
                 }
                 self.held.push(self.st.groups.desc_block(g)?);
             }
-            at = BlockNr(geo.first_block_of_group(g).0.saturating_add(geo.blocks_in_group(g).into()));
+            at = BlockNr(
+                geo.first_block_of_group(g).0.saturating_add(geo.blocks_in_group(g).into()),
+            );
         }
         Ok(())
     }
@@ -202,7 +212,8 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         self.st.end_step(self.h, before, done)
     }
 
-    /// Claims blocks for the map's own use, so that there are `blocks` of them; `low` ones lie below 2^32.
+    /// Claims blocks for the map's own use, so that there are `blocks` of them; `low` ones lie
+    /// below 2^32.
     pub(super) fn claim_blocks(&mut self, blocks: usize, low: bool) -> Result<()> {
         while self.claims.list.len() < blocks {
             let (start, len) = self.claims.add(self.st, self.near, low)?;

@@ -19,8 +19,8 @@ const TAKEN_ALONG: usize = 16;
 
 type Runs = SmallVec<[Run; 2]>;
 
-/// The run that contains `lblk`, from `lblk` on, cut to `max` blocks. For a hole `len` is the known length of the hole
-/// (up to `max`).
+/// The run that contains `lblk`, from `lblk` on, cut to `max` blocks. For a hole `len` is the known
+/// length of the hole (up to `max`).
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -37,15 +37,22 @@ pub fn lookup(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<Run> {
 }
 
 /// As [`lookup`], for who holds the map lock.
-pub(super) fn lookup_locked(st: &Store, inode: &Inode, map: &MapCache, lblk: u32, max: u32) -> Result<Run> {
+pub(super) fn lookup_locked(
+    st: &Store,
+    inode: &Inode,
+    map: &MapCache,
+    lblk: u32,
+    max: u32,
+) -> Result<Run> {
     match map.get(lblk, max) {
         Some(run) => Ok(run),
         None => Ok(cut_from(&walk(st, inode, lblk)?, lblk, max)),
     }
 }
 
-/// The first extents behind `from`, at most `most`, as the map has them: what [`lookup`] gives as one run may be several.
-/// Of a map of pointers, runs of no more blocks than a pointer block has pointers.
+/// The first extents behind `from`, at most `most`, as the map has them: what [`lookup`] gives as
+/// one run may be several. Of a map of pointers, runs of no more blocks than a pointer block has
+/// pointers.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -105,7 +112,12 @@ fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run
         if let Some(first) = first {
             nodes.check_data(first.into(), len)?;
             let len = len.min(pointers_per_block(st.geo.block_size).into()) as u32;
-            return Ok(Some(Run { lblk: at as u32, len, pblk: BlockNr(first.into()), state: State::Written }));
+            return Ok(Some(Run {
+                lblk: at as u32,
+                len,
+                pblk: BlockNr(first.into()),
+                state: State::Written,
+            }));
         }
         at += len.max(1);
     }
@@ -192,7 +204,8 @@ fn pointer_run(nodes: &Reader<'_>, lblk: u32) -> Result<Runs> {
     Ok(smallvec![Run { lblk, len: len as u32, pblk: BlockNr(first.into()), state: State::Written }])
 }
 
-/// The best physical place for `lblk`: after its left neighbour, before its right one, else in the inode's group.
+/// The best physical place for `lblk`: after its left neighbour, before its right one, else in the
+/// inode's group.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -237,21 +250,29 @@ impl Around {
         self.left.is_none() && self.right.is_none()
     }
 
-    /// The place of blocks `window` of the hole that the neighbours suggest: next to the left one, or to the right one if
-    /// the window reaches only that; else at the same distance from the left one as in the file.
+    /// The place of blocks `window` of the hole that the neighbours suggest: next to the left one,
+    /// or to the right one if the window reaches only that; else at the same distance from the left
+    /// one as in the file.
     pub fn goal(&self, window: &Range<u64>) -> Option<BlockNr> {
         let len = window.end.saturating_sub(window.start);
-        let right = self.right.and_then(|(lblk, pblk)| pblk.checked_sub(lblk.checked_sub(window.start)?));
-        let left = self.left.map(|(end, pblk)| pblk.saturating_add(window.start.saturating_sub(end)));
+        let right =
+            self.right.and_then(|(lblk, pblk)| pblk.checked_sub(lblk.checked_sub(window.start)?));
+        let left =
+            self.left.map(|(end, pblk)| pblk.saturating_add(window.start.saturating_sub(end)));
         match (self.left, self.right) {
-            (Some((end, _)), Some((lblk, _))) if end < window.start && window.start + len == lblk => right.or(left),
+            (Some((end, _)), Some((lblk, _)))
+                if end < window.start && window.start + len == lblk =>
+            {
+                right.or(left)
+            }
             _ => left.or(right),
         }
         .map(BlockNr)
     }
 }
 
-/// What lies around the hole that `lblk` is in. To the left of a hole of an indirect map only the next block is looked at.
+/// What lies around the hole that `lblk` is in. To the left of a hole of an indirect map only the
+/// next block is looked at.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -297,9 +318,9 @@ pub(super) fn implied_locked(st: &Store, inode: &Inode, lblk: u32) -> Result<Opt
     Ok(found.and_then(place))
 }
 
-/// Blocks from `lblk` on, at most `max`, that are unmapped and whose clusters the file does not own: as many may be
-/// mapped from a new claim (on bigalloc the claim begins with the cluster of `lblk`). 0 if `lblk` is mapped or its
-/// place is implied.
+/// Blocks from `lblk` on, at most `max`, that are unmapped and whose clusters the file does not
+/// own: as many may be mapped from a new claim (on bigalloc the claim begins with the cluster of
+/// `lblk`). 0 if `lblk` is mapped or its place is implied.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -309,7 +330,13 @@ pub fn unowned(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<u32> {
 }
 
 /// As [`unowned`], for who holds the map lock.
-pub(super) fn unowned_locked(st: &Store, inode: &Inode, map: &MapCache, lblk: u32, max: u32) -> Result<u32> {
+pub(super) fn unowned_locked(
+    st: &Store,
+    inode: &Inode,
+    map: &MapCache,
+    lblk: u32,
+    max: u32,
+) -> Result<u32> {
     let mut len = 0;
     while len < max {
         let run = lookup_locked(st, inode, map, lblk.saturating_add(len), max - len)?;

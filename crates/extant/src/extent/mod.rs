@@ -1,11 +1,12 @@
 //! Logical to physical: the extent tree, indirect blocks, and the in-memory extent status.
 //!
-//! With bigalloc the logical blocks of one cluster share one physical cluster at the same offset; a cluster is freed
-//! with its last mapped block. Inodes with inline data have no map: all is a hole, and nothing can be mapped.
+//! With bigalloc the logical blocks of one cluster share one physical cluster at the same offset; a
+//! cluster is freed with its last mapped block. Inodes with inline data have no map: all is a hole,
+//! and nothing can be mapped.
 //!
 //! # Locking
-//! Every function takes the inode's map lock itself: for reading to look something up, for writing to change
-//! something. Those that change something take a handle that was started before.
+//! Every function takes the inode's map lock itself: for reading to look something up, for writing
+//! to change something. Those that change something take a handle that was started before.
 
 mod budget;
 mod change;

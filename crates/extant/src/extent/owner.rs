@@ -40,7 +40,8 @@ impl Kind {
     }
 }
 
-/// What the data blocks of an inode are for: those that go through the journal are revoked when they are freed.
+/// What the data blocks of an inode are for: those that go through the journal are revoked when
+/// they are freed.
 pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
     let logged = match inode.ftype {
         FileType::Directory | FileType::Symlink => true,
@@ -49,7 +50,8 @@ pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
     if logged { Purpose::Metadata } else { Purpose::Data }
 }
 
-/// The block count, in sectors, above which an inode counts in blocks instead; files that need so many have none.
+/// The block count, in sectors, above which an inode counts in blocks instead; files that need so
+/// many have none.
 const MOST_SECTORS: u64 = (1 << 48) - 1;
 
 /// Adds `blocks` (may be negative) file-system blocks to `i_blocks` within `h`.
@@ -79,7 +81,13 @@ pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -
 }
 
 /// Charges the owners of an inode whose body is locked; false if they have to be read first.
-fn charge_owners(st: &Store, h: &Handle<'_>, inode: &Inode, body: &Body, blocks: i64) -> Result<bool> {
+fn charge_owners(
+    st: &Store,
+    h: &Handle<'_>,
+    inode: &Inode,
+    body: &Body,
+    blocks: i64,
+) -> Result<bool> {
     if !st.quota.is_on() {
         return Ok(true);
     }
@@ -92,7 +100,8 @@ fn charge_owners(st: &Store, h: &Handle<'_>, inode: &Inode, body: &Body, blocks:
     Ok(done == Outcome::Done)
 }
 
-/// Gives a new inode an empty map: an extent root, or zeroed pointers where the file system has no extents.
+/// Gives a new inode an empty map: an extent root, or zeroed pointers where the file system has no
+/// extents.
 ///
 /// # Errors
 /// Those of the journal.

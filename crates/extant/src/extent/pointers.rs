@@ -1,4 +1,5 @@
-//! The pointers of an inode's indirect map: the first ones in the inode's body, the others in the block cache.
+//! The pointers of an inode's indirect map: the first ones in the inode's body, the others in the
+//! block cache.
 //!
 //! # Locking
 //! As in [`super::io`].
@@ -18,9 +19,15 @@ impl Reader<'_> {
     /// Verifies that data blocks are the device's, and none of them the file system's own.
     pub fn check_data(&self, first: u64, len: u64) -> Result<()> {
         let (st, ino) = (self.st, self.inode.ino);
-        match st.geo.data_range_valid(BlockNr(first), len) && !is_system(st.groups.zone(), ino, first, len) {
+        match st.geo.data_range_valid(BlockNr(first), len)
+            && !is_system(st.groups.zone(), ino, first, len)
+        {
             true => Ok(()),
-            false => Err(Corrupt::new("block map").field("block").found(first).at_inode(self.inode.ino).into()),
+            false => Err(Corrupt::new("block map")
+                .field("block")
+                .found(first)
+                .at_inode(self.inode.ino)
+                .into()),
         }
     }
 

@@ -1,8 +1,9 @@
-//! Reads a map before there is a cache or a journal: for the journal's own inode and the orphan file.
+//! Reads a map before there is a cache or a journal: for the journal's own inode and the orphan
+//! file.
 //!
 //! # Invariants
-//! The work is bounded whatever the image says: no block is met twice, as a node or as data, [`MAX_NODES`] blocks are read at
-//! most, and [`MAX_RUNS`] runs kept.
+//! The work is bounded whatever the image says: no block is met twice, as a node or as data,
+//! [`MAX_NODES`] blocks are read at most, and [`MAX_RUNS`] runs kept.
 
 use crate::bounds::Walk as Met;
 use crate::error::Result;
@@ -27,8 +28,21 @@ pub type RawRun = (u32, u64, u32);
 ///
 /// # Errors
 /// `Corrupt` if the map is wrong or larger than such a file's can be, `Io`.
-pub fn map(dev: &dyn BlockDevice, geo: &Geometry, body: &Inode, ino: InodeNr) -> Result<Vec<RawRun>> {
-    let mut walk = Walk { dev, geo, ino, seed: body.seed(geo, ino), nodes: 0, runs: Vec::new(), met: Met::of(ino) };
+pub fn map(
+    dev: &dyn BlockDevice,
+    geo: &Geometry,
+    body: &Inode,
+    ino: InodeNr,
+) -> Result<Vec<RawRun>> {
+    let mut walk = Walk {
+        dev,
+        geo,
+        ino,
+        seed: body.seed(geo, ino),
+        nodes: 0,
+        runs: Vec::new(),
+        met: Met::of(ino),
+    };
     if body.flags.contains(InodeFlags::INLINE_DATA) {
         return Err(walk.corrupt("inline data", 0).into());
     }
@@ -90,7 +104,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// One node of an extent tree and all below; the depth, which shrinks by one per level, bounds the recursion.
+    /// One node of an extent tree and all below; the depth, which shrinks by one per level, bounds
+    /// the recursion.
     fn tree(&mut self, bytes: &[u8], depth: Option<u16>) -> Result<()> {
         let node = Node::parse(bytes, depth).map_err(|e| e.at_inode(self.ino))?;
         for leaf in node.leaves() {
@@ -131,8 +146,9 @@ impl Walk<'_> {
         let bytes = self.read(block.into())?;
         let per_block = pointers_per_block(self.geo.block_size);
         let span = u64::from(per_block).pow(level - 1);
-        (0..per_block)
-            .try_for_each(|n| self.pointer(pointer(&bytes, n as usize), level - 1, first + u64::from(n) * span, end))
+        (0..per_block).try_for_each(|n| {
+            self.pointer(pointer(&bytes, n as usize), level - 1, first + u64::from(n) * span, end)
+        })
     }
 }
 
@@ -165,8 +181,11 @@ mod tests {
         let seed = body.seed(&geo, InodeNr(8));
         for (n, first) in [(0u64, 0u32), (1, 100)] {
             let mut block = vec![0; BLOCK];
-            let leaves =
-                [leaf(first, 200 + n * 50, 10), leaf(first + 10, 210 + n * 50, 5), leaf(first + 20, 900 + n, 1)];
+            let leaves = [
+                leaf(first, 200 + n * 50, 10),
+                leaf(first + 10, 210 + n * 50, 5),
+                leaf(first + 20, 900 + n, 1),
+            ];
             assert!(NodeMut::init(&mut block, 0).set_leaves(&leaves));
             seal_extent_block(&mut block, 0, seed);
             put(&dev, 1000 + n, &block);
@@ -223,7 +242,9 @@ mod tests {
         (IND..IND + 2).for_each(|n| put_pointer(&mut body.i_block, n, 112));
         assert!(error(&body).contains("in several places"));
         body.flags = InodeFlags::EXTENTS;
-        assert!(NodeMut::init(&mut body.i_block, 0).set_leaves(&[leaf(0, 100, 10), leaf(10, 105, 10)]));
+        assert!(
+            NodeMut::init(&mut body.i_block, 0).set_leaves(&[leaf(0, 100, 10), leaf(10, 105, 10)])
+        );
         assert!(error(&body).contains("in several places"));
     }
 

@@ -19,14 +19,21 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Unmaps and frees blocks of `range` from its end towards its start as far as the handle's credits allow. Returns
-/// the new end: when it equals `range.start`, all is done; else restart the handle (with [`removal_credits`]) and call again
-/// with the shorter range. An empty tree goes back to depth 0.
+/// Unmaps and frees blocks of `range` from its end towards its start as far as the handle's credits
+/// allow. Returns the new end: when it equals `range.start`, all is done; else restart the handle
+/// (with [`removal_credits`]) and call again with the shorter range. An empty tree goes back to
+/// depth 0.
 ///
 /// # Errors
-/// `Corrupt`, `Io`, ENOSPC where the middle of an extent goes and its leaf is full. Nothing is unmapped then: after an error
-/// behind the first step the new end tells how far it came, and the next call meets the error.
-pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
+/// `Corrupt`, `Io`, ENOSPC where the middle of an extent goes and its leaf is full. Nothing is
+/// unmapped then: after an error behind the first step the new end tells how far it came, and the
+/// next call meets the error.
+pub fn remove(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+) -> Result<u64> {
     if range.start >= range.end {
         return Ok(range.start);
     }
@@ -36,7 +43,8 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
         Kind::Indirect => remove_pointers(st, h, inode, range.clone()),
         Kind::Inline => Ok(range.start),
     })?;
-    let all = reached == range.start && range.end >= tree::LOGICAL_END && Kind::of(inode) == Kind::Tree;
+    let all =
+        reached == range.start && range.end >= tree::LOGICAL_END && Kind::of(inode) == Kind::Tree;
     map.forget(range);
     if all {
         map.put(lookup::hole(reached as u32, tree::LOGICAL_END));
@@ -48,7 +56,8 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u
 const MOST_GROUPS: u32 = 16;
 const MOST_BLOCKS: u32 = 1 << 15;
 
-/// Credits that callers need beside those of runs: for the inode, and the superblock of the first large file, twice.
+/// Credits that callers need beside those of runs: for the inode, and the superblock of the first
+/// large file, twice.
 const BESIDE_RUNS: u32 = 4;
 
 /// Blocks that lie in as many groups as a transaction has room for.
@@ -56,11 +65,13 @@ fn in_few_groups(st: &Store) -> u32 {
     st.geo.blocks_per_group.saturating_mul(MOST_GROUPS).min(MOST_BLOCKS)
 }
 
-/// Blocks that are allocated or written to at most in one handle: where groups are small a long extent lies in more of them than
-/// a transaction has room for, and a long run of pointers needs more pointer blocks than a small log holds. A handle has credits for
-/// two such runs, and [`BESIDE_RUNS`] more.
+/// Blocks that are allocated or written to at most in one handle: where groups are small a long
+/// extent lies in more of them than a transaction has room for, and a long run of pointers needs
+/// more pointer blocks than a small log holds. A handle has credits for two such runs, and
+/// [`BESIDE_RUNS`] more.
 pub fn most_at_once(st: &Store, inode: &Inode) -> u32 {
-    let (mut most, bound) = (in_few_groups(st), st.journal.max_credits().saturating_sub(BESIDE_RUNS) / 2);
+    let (mut most, bound) =
+        (in_few_groups(st), st.journal.max_credits().saturating_sub(BESIDE_RUNS) / 2);
     while most > 1 && budget::credits(st, inode, most) > bound {
         most /= 2;
     }
@@ -73,7 +84,8 @@ const MOST_REVOKED: u32 = 1000;
 /// Most extents unmapped at once.
 const MOST_PARTS: usize = 64;
 
-/// Credits of the revoke records of `blocks` blocks, of which at least a hundred fit in a block of the log.
+/// Credits of the revoke records of `blocks` blocks, of which at least a hundred fit in a block of
+/// the log.
 fn revoke_credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
     if purpose(st, inode) == Purpose::Metadata { blocks / 100 + 1 } else { 0 }
 }
@@ -94,8 +106,14 @@ pub fn removal_credits(st: &Store, inode: &Inode) -> u32 {
     map + st.alloc.credits(most) + revoke_credits(st, inode, most)
 }
 
-/// Unmaps extents from the end of a range towards its start. What was reached before an error counts.
-fn remove_extents(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
+/// Unmaps extents from the end of a range towards its start. What was reached before an error
+/// counts.
+fn remove_extents(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+) -> Result<u64> {
     let mut end = range.end;
     let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
     loop {
@@ -127,10 +145,14 @@ fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -
     // On bigalloc what is free depends on what is left.
     let most = if st.geo.cluster_ratio() > 1 { 1 } else { MOST_PARTS };
     let mut gone = tree::tail(nodes, &path, range.clone(), most, long)?;
-    let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last().copied()) else { return Ok(Step::Done) };
+    let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last().copied()) else {
+        return Ok(Step::Done);
+    };
     let mut low = u64::from(low.lblk);
     let fixed = budget::edit(st, path.depth() as u32);
-    let cost = |part: &Leaf| st.alloc.credits(part.len.into()) + revoke_credits(st, inode, part.len.into());
+    let cost = |part: &Leaf| {
+        st.alloc.credits(part.len.into()) + revoke_credits(st, inode, part.len.into())
+    };
     let mut needed = gone.parts.iter().fold(fixed, |sum, part| sum.saturating_add(cost(part)));
     if !budget::may_go_on(nodes.h, needed, false)? {
         // As many as there are credits for, from the end.
@@ -148,9 +170,17 @@ fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -
 }
 
 /// Unmaps parts of extents and frees their blocks.
-fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: &tree::Path, gone: &tree::Tail) -> Result<()> {
+fn remove_parts(
+    nodes: &mut Writer<'_, '_, '_>,
+    path: &tree::Path,
+    gone: &tree::Tail,
+) -> Result<()> {
     let (st, inode) = (nodes.st, nodes.inode);
-    let mut freed = gone.parts.iter().map(|part| freed_blocks(nodes, part)).collect::<Result<SmallVec<[_; 8]>>>()?;
+    let mut freed = gone
+        .parts
+        .iter()
+        .map(|part| freed_blocks(nodes, part))
+        .collect::<Result<SmallVec<[_; 8]>>>()?;
     freed.retain(|(_, len)| *len > 0);
     freed.iter().try_for_each(|(start, len)| nodes.hold_bitmaps(*start, *len))?;
     tree::prepare_removal(nodes, path, gone)?;
@@ -164,8 +194,8 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: &tree::Path, gone: &tree::
     free(st, nodes.h, inode, &freed)
 }
 
-/// Frees blocks that are unmapped already. Blocks that a damaged bitmap does not take stay marked as used, which is noted;
-/// any other failure must not leave blocks that nothing owns.
+/// Frees blocks that are unmapped already. Blocks that a damaged bitmap does not take stay marked
+/// as used, which is noted; any other failure must not leave blocks that nothing owns.
 fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
     let freed = match purpose(st, inode) {
         Purpose::Data => st.alloc.free_data(h, runs),
@@ -183,7 +213,8 @@ fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) 
     }
 }
 
-/// The blocks that are free when `part` is unmapped: whole clusters of which no other block is mapped.
+/// The blocks that are free when `part` is unmapped: whole clusters of which no other block is
+/// mapped.
 fn freed_blocks(nodes: &Writer<'_, '_, '_>, part: &Leaf) -> Result<(BlockNr, u32)> {
     let ratio = u64::from(nodes.st.geo.cluster_ratio());
     if ratio == 1 {
@@ -214,7 +245,12 @@ fn is_mapped(nodes: &Writer<'_, '_, '_>, range: Range<u64>) -> Result<bool> {
     Ok(found.is_some_and(|e| u64::from(e.lblk) < range.end))
 }
 
-fn remove_pointers(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<u64> {
+fn remove_pointers(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+) -> Result<u64> {
     if st.geo.cluster_ratio() > 1 {
         return Err(Errno::OpNotSupp.into());
     }

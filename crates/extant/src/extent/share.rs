@@ -1,9 +1,10 @@
-//! Bounds on the blocks that a map needs for pages that wait: they are set aside with the pages' own blocks, so that what a
-//! write accepted can be mapped on a full disk.
+//! Bounds on the blocks that a map needs for pages that wait: they are set aside with the pages'
+//! own blocks, so that what a write accepted can be mapped on a full disk.
 //!
-//! A tree: 8000 pages far from each other in an empty file with blocks of 4 KiB make 8000 extents. A leaf has 340; one that is
-//! full is split behind its last entry, or in the middle with at least 170 left free. So at most 1 + 2 * 16000 / 170 leaves
-//! come, and for those, by the same rule, a few indexes.
+//! A tree: 8000 pages far from each other in an empty file with blocks of 4 KiB make 8000 extents.
+//! A leaf has 340; one that is full is split behind its last entry, or in the middle with at least
+//! 170 left free. So at most 1 + 2 * 16000 / 170 leaves come, and for those, by the same rule, a
+//! few indexes.
 
 use super::owner::Kind;
 use crate::inode::{Inode, Remapped};
@@ -65,11 +66,13 @@ impl MapShape {
             return 1;
         }
         let last = pages.leaves.min(self.reach / per_block + 2);
-        // Above them: one block for as many as it points to, of which there is one below the inode and one above all others.
+        // Above them: one block for as many as it points to, of which there is one below the inode
+        // and one above all others.
         last + last.min(per_block + 1) + 1
     }
 
-    /// From the leaves up: nodes that are there may all be full, and the level of the root and those above it are new.
+    /// From the leaves up: nodes that are there may all be full, and the level of the root and
+    /// those above it are new.
     fn nodes(&self, pages: Remapped) -> u64 {
         let entries = (u64::from(self.block_size) - NODE_OVERHEAD) / ENTRY;
         let half = (entries / 2).max(1);
@@ -100,8 +103,8 @@ impl MapShape {
     }
 }
 
-/// Depth of an inode's tree, and entries that its root has room for if that is a leaf. An invalid root counts as one of the
-/// greatest depth.
+/// Depth of an inode's tree, and entries that its root has room for if that is a leaf. An invalid
+/// root counts as one of the greatest depth.
 fn root(inode: &Inode) -> (u32, u64) {
     let i_block = inode.body().i_block;
     let Ok(root) = Node::open(&i_block) else { return (MAX_DEPTH.into(), 0) };
@@ -141,7 +144,8 @@ mod tests {
 
     #[test]
     fn distant_pages_have_pointer_blocks_of_their_own() {
-        let far = MapShape { kind: Kind::Indirect, depth: 0, room: 0, reach: 1 << 24, block_size: 1024 };
+        let far =
+            MapShape { kind: Kind::Indirect, depth: 0, room: 0, reach: 1 << 24, block_size: 1024 };
         assert_eq!(far.needs(pages(8000, 8000)), 8000 + 257 + 1);
         assert_eq!(far.needs(pages(1, 1)), 3);
         assert_eq!(MapShape { reach: 12, ..far }.needs(pages(12, 4)), 0);

@@ -1,8 +1,9 @@
 //! What a node of an image's extent tree has to be.
 //!
-//! Blocks are verified when they were just read: checksum, depth, order, their place within the parent's range of
-//! keys, and physical places. A cached block may be reached in other ways by a hostile image, so its depth is
-//! compared each time, and nothing relies on the rest for more than sense.
+//! Blocks are verified when they were just read: checksum, depth, order, their place within the
+//! parent's range of keys, and physical places. A cached block may be reached in other ways by a
+//! hostile image, so its depth is compared each time, and nothing relies on the rest for more than
+//! sense.
 
 use super::tree::{Expect, LOGICAL_END};
 use crate::groups::Zone;
@@ -81,10 +82,11 @@ impl Owner<'_> {
         self.check_place(leaf.pblk, leaf.len.into())
     }
 
-    /// The file system's own blocks belong to no file but the log, and the one that reserves descriptors.
+    /// The file system's own blocks belong to no file but the log, and the one that reserves
+    /// descriptors.
     fn check_place(&self, pblk: u64, len: u64) -> Result<()> {
-        let is_own =
-            self.ino != InodeNr::RESIZE && self.touches_base(pblk, len) || is_system(self.zone, self.ino, pblk, len);
+        let is_own = self.ino != InodeNr::RESIZE && self.touches_base(pblk, len)
+            || is_system(self.zone, self.ino, pblk, len);
         match is_own {
             false => Ok(()),
             true => Err(Corrupt::new("extent").field("physical block").found(pblk)),
@@ -94,13 +96,18 @@ impl Owner<'_> {
     /// Whether the blocks touch the superblock or descriptors of a group.
     fn touches_base(&self, pblk: u64, len: u64) -> bool {
         let group = |block| self.geo.group_of_block(BlockNr(block));
-        let (Some(first), Some(last)) = (group(pblk), group(pblk + len.saturating_sub(1))) else { return false };
-        if first == last && pblk - self.geo.first_block_of_group(first).0 >= self.geo.most_base_meta_blocks() {
+        let (Some(first), Some(last)) = (group(pblk), group(pblk + len.saturating_sub(1))) else {
+            return false;
+        };
+        if first == last
+            && pblk - self.geo.first_block_of_group(first).0 >= self.geo.most_base_meta_blocks()
+        {
             return false;
         }
         (first.0..=last.0).any(|g| {
             let base = self.geo.base_meta(g.into());
-            let overlaps = |r: &std::ops::Range<u64>| !r.is_empty() && r.start < pblk + len && pblk < r.end;
+            let overlaps =
+                |r: &std::ops::Range<u64>| !r.is_empty() && r.start < pblk + len && pblk < r.end;
             let sb = base.superblock.map_or(0..0, |b| b.0..b.0 + 1);
             [sb, base.descriptors, base.reserved].iter().any(overlaps)
         })
@@ -119,13 +126,20 @@ fn check_range(node: &Node<'_>, expect: Expect) -> Result<()> {
         && node.key(0) != Some(first)
     {
         let found = node.key(0).map_or(LOGICAL_END, u64::from);
-        return Err(Corrupt::new("extent block").field("first logical block").found(found).expected(first));
+        return Err(Corrupt::new("extent block")
+            .field("first logical block")
+            .found(found)
+            .expected(first));
     }
     let last = node.leaves().next_back().map(|leaf| leaf.end());
-    let last = last.or(node.indexes().next_back().map(|index| u64::from(index.lblk) + 1)).unwrap_or(0);
+    let last =
+        last.or(node.indexes().next_back().map(|index| u64::from(index.lblk) + 1)).unwrap_or(0);
     match last <= expect.end {
         true => Ok(()),
-        false => Err(Corrupt::new("extent block").field("last logical block").found(last).expected(expect.end)),
+        false => Err(Corrupt::new("extent block")
+            .field("last logical block")
+            .found(last)
+            .expected(expect.end)),
     }
 }
 

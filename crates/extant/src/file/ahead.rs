@@ -1,12 +1,14 @@
-//! Space for more than a write needs: a window of the file around it, so that what comes next, before or behind, lies next
-//! to it on the device.
+//! Space for more than a write needs: a window of the file around it, so that what comes next,
+//! before or behind, lies next to it on the device.
 //!
 //! # Who gets it where
-//! - A file of a few blocks, when it has none yet or nobody writes it any more: exactly its blocks, where the thread's
-//!   other small files are.
-//! - A file that is open for writing, or grows: a window, by its size. One that grows by small writes has a window of at
-//!   least [`GROWING_BYTES`], lest its first blocks be scattered among those of others.
-//! - What is written back far from each other within a file, at a time: one run, in the file's order.
+//! - A file of a few blocks, when it has none yet or nobody writes it any more: exactly its blocks,
+//!   where the thread's other small files are.
+//! - A file that is open for writing, or grows: a window, by its size. One that grows by small
+//!   writes has a window of at least [`GROWING_BYTES`], lest its first blocks be scattered among
+//!   those of others.
+//! - What is written back far from each other within a file, at a time: one run, in the file's
+//!   order.
 //! - Everything else, and when space is scarce: what it needs, near its neighbours in the file.
 //!
 //! # Locking
@@ -73,7 +75,13 @@ pub(super) fn kept(inode: &Inode, work: &Work, lblk: u32, blocks: u32) -> Option
 }
 
 /// Blocks for `want`, from what the file has preallocated, or preallocates now.
-pub(super) fn take(st: &Store, inode: &Inode, work: &mut Work, want: Want, growth: Growth) -> Result<Ahead> {
+pub(super) fn take(
+    st: &Store,
+    inode: &Inode,
+    work: &mut Work,
+    want: Want,
+    growth: Growth,
+) -> Result<Ahead> {
     let low = !extent::has_unwritten(inode);
     if let Some(own) = work {
         match own.take(want.lblk, want.need, low) {
@@ -108,7 +116,14 @@ fn small_file(st: &Store, inode: &Inode, want: Want, around: &Around, low: bool)
 }
 
 /// Preallocates a window around `want` and takes what is wanted.
-fn window(st: &Store, inode: &Inode, work: &mut Work, want: Want, around: &Around, size: u64) -> Option<Claim> {
+fn window(
+    st: &Store,
+    inode: &Inode,
+    work: &mut Work,
+    want: Want,
+    around: &Around,
+    size: u64,
+) -> Option<Claim> {
     let low = !extent::has_unwritten(inode);
     let bits = st.geo.cluster_bits;
     let room = st.alloc.prealloc_room() >> bits;
@@ -129,7 +144,8 @@ fn window(st: &Store, inode: &Inode, work: &mut Work, want: Want, around: &Aroun
     let near = near.unwrap_or_else(|| st.alloc.inode_goal(inode.ino));
     let len = u32::try_from(blocks.end - blocks.start).ok()?;
     let claim = st.alloc.claim(&request(near, len, low)).ok()?;
-    let asked = u64::from(want.lblk >> bits)..u64::from(want.lblk >> bits) + u64::from(want.need >> bits);
+    let asked =
+        u64::from(want.lblk >> bits)..u64::from(want.lblk >> bits) + u64::from(want.need >> bits);
     let first = place(claim.len >> bits, &goal, &asked);
     if !own.add(u32::try_from(first << bits).ok()?, claim) {
         return None;
@@ -140,13 +156,14 @@ fn window(st: &Store, inode: &Inode, work: &mut Work, want: Want, around: &Aroun
     }
 }
 
-/// The window in clusters: by the file's size, without what is mapped. A request that goes on behind it takes its window
-/// along.
+/// The window in clusters: by the file's size, without what is mapped. A request that goes on
+/// behind it takes its window along.
 fn bounds(st: &Store, inode: &Inode, want: Want, around: &Around, size: u64) -> Range<u64> {
     let bits = st.geo.cluster_bits;
     let (logical, len) = (want.lblk >> bits, (want.need >> bits).max(1));
     let unit = st.geo.block_size << bits;
-    let least = if around.is_alone() { 0 } else { GROWING_BYTES.max(GROWING_CLUSTERS * u64::from(unit)) };
+    let least =
+        if around.is_alone() { 0 } else { GROWING_BYTES.max(GROWING_CLUSTERS * u64::from(unit)) };
     let ask = Ask {
         logical,
         len,
@@ -163,8 +180,8 @@ fn bounds(st: &Store, inode: &Inode, want: Want, around: &Around, size: u64) -> 
     ideal.start.max(hole.start)..reach.min(hole.end)
 }
 
-/// Space for blocks that are written at once, far from each other within the file: one run after the other, as long as
-/// they are found.
+/// Space for blocks that are written at once, far from each other within the file: one run after
+/// the other, as long as they are found.
 #[derive(Debug)]
 pub(super) struct Pack {
     /// Blocks that are still to come, at most.
@@ -189,7 +206,8 @@ impl Pack {
     pub fn take(&mut self, st: &Store, blocks: u32) -> Option<Claim> {
         if self.claim.as_ref().is_none_or(|claim| claim.len == 0) {
             let want = request(self.goal, self.left.max(blocks), self.low);
-            let claim = st.alloc.claim(&Request { privileged: st.pool.may_use_reserve(), ..want }).ok()?;
+            let claim =
+                st.alloc.claim(&Request { privileged: st.pool.may_use_reserve(), ..want }).ok()?;
             self.goal = BlockNr(claim.start.0 + u64::from(claim.len));
             self.claim = Some(claim);
         }

@@ -1,17 +1,19 @@
-//! Dirty pages of many files go to the device together: places are found for all of them first, so that small files come
-//! to lie next to each other; then all data are written, sorted and merged; then as many files are mapped in one handle
-//! as it has credits for.
+//! Dirty pages of many files go to the device together: places are found for all of them first, so
+//! that small files come to lie next to each other; then all data are written, sorted and merged;
+//! then as many files are mapped in one handle as it has credits for.
 //!
 //! # Invariants
 //! - Data before mapping: no file of a batch is mapped before the data of all are written.
-//! - A failure concerns the file that met it. A file whose pages shared a failed write, or which found no place, is
-//!   written again alone, and page by page if that fails: only what cannot be written is lost.
-//! - Nothing is waited for while placed pages are not submitted: a file that would have to wait for space is left for
-//!   later. A batch is bounded by bytes, files and time.
+//! - A failure concerns the file that met it. A file whose pages shared a failed write, or which
+//!   found no place, is written again alone, and page by page if that fails: only what cannot be
+//!   written is lost.
+//! - Nothing is waited for while placed pages are not submitted: a file that would have to wait for
+//!   space is left for later. A batch is bounded by bytes, files and time.
 //!
 //! # Locking
-//! The `work` of each file is held from taking its pages until they are mapped. Only the first of a batch is waited for,
-//! while none is held; the others are tried, and files whose `work` is taken are written alone afterwards.
+//! The `work` of each file is held from taking its pages until they are mapped. Only the first of a
+//! batch is waited for, while none is held; the others are tried, and files whose `work` is taken
+//! are written alone afterwards.
 
 use super::plan::{self, Pieces, Written};
 use super::writeback::{self, Placing, UnderWriteback};
@@ -33,7 +35,8 @@ const MOST_BYTES: usize = 8 << 20;
 /// Most files of a batch.
 const MOST_FILES: usize = 1024;
 
-/// Files that a sync deals with before it looks for more, and the most threads that it has for them.
+/// Files that a sync deals with before it looks for more, and the most threads that it has for
+/// them.
 const ROUND: usize = 16 * MOST_FILES;
 const MOST_THREADS: usize = 4;
 
@@ -63,16 +66,16 @@ enum Stage {
     Alone,
 }
 
-/// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the first error of its
-/// own writing; each is noted for the files' openers.
+/// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the
+/// first error of its own writing; each is noted for the files' openers.
 pub fn writeback_all(st: &Store) -> Result<()> {
     let result = write_back(st, ROUND, MOST_THREADS, || true);
     st.pool.wait_for_writeback();
     result
 }
 
-/// Writes back what waits and nobody works on, so that no space is set aside for it any more. Waits for no other thread. The
-/// caller may hold a file's `rw`, no `work`.
+/// Writes back what waits and nobody works on, so that no space is set aside for it any more. Waits
+/// for no other thread. The caller may hold a file's `rw`, no `work`.
 pub(super) fn clean(st: &Store) {
     let mut walk = st.pool.dirty_inodes();
     loop {
@@ -101,8 +104,14 @@ pub(super) fn throttle(st: &Store) {
     }
 }
 
-/// Writes files back that have dirty pages now, as long as `go_on` says, `round` of them at a time, by at most so many threads.
-fn write_back(st: &Store, round: usize, most_threads: usize, go_on: impl Fn() -> bool + Sync) -> Result<()> {
+/// Writes files back that have dirty pages now, as long as `go_on` says, `round` of them at a time,
+/// by at most so many threads.
+fn write_back(
+    st: &Store,
+    round: usize,
+    most_threads: usize,
+    go_on: impl Fn() -> bool + Sync,
+) -> Result<()> {
     let (mut walk, mut busy, mut result) = (st.pool.dirty_inodes(), Vec::new(), Ok(()));
     while go_on() {
         let inodes = walk.next(round);
@@ -128,19 +137,24 @@ fn threads_for(st: &Store, files: usize) -> usize {
     if st.deterministic {
         return 1;
     }
-    let by_bytes = usize::try_from(st.pool.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
+    let by_bytes =
+        usize::try_from(st.pool.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
     (files / MOST_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MOST_THREADS)
 }
 
-/// Writes files back, by so many threads of which this is one: each takes the next lot when it is done with one. Gives those that
-/// others work on.
+/// Writes files back, by so many threads of which this is one: each takes the next lot when it is
+/// done with one. Gives those that others work on.
 fn shared(
     st: &Store,
     inodes: &[Arc<Inode>],
     threads: usize,
     go_on: &(impl Fn() -> bool + Sync),
 ) -> (Vec<Arc<Inode>>, Result<()>) {
-    let size = if threads < 2 { MOST_FILES } else { inodes.len().div_ceil(threads * LOTS_EACH).clamp(1, MOST_FILES) };
+    let size = if threads < 2 {
+        MOST_FILES
+    } else {
+        inodes.len().div_ceil(threads * LOTS_EACH).clamp(1, MOST_FILES)
+    };
     // Relaxed: whoever gets a number has that lot for himself, and nothing else is passed on by it.
     let next = AtomicUsize::new(0);
     let lots = std::iter::from_fn(|| inodes.chunks(size).nth(next.fetch_add(1, Ordering::Relaxed)));
@@ -160,7 +174,8 @@ fn shared(
     })
 }
 
-/// Writes lots of files back, as many files at a time as a batch takes. Gives those that others work on.
+/// Writes lots of files back, as many files at a time as a batch takes. Gives those that others
+/// work on.
 fn lots_of<'a>(
     st: &Store,
     lots: impl Iterator<Item = &'a [Arc<Inode>]>,
@@ -178,8 +193,8 @@ fn lots_of<'a>(
     (busy, result)
 }
 
-/// Writes as many of the first files back as one batch takes, at least one. Gives how many it has dealt with; of these,
-/// `busy` has got those that somebody else works on.
+/// Writes as many of the first files back as one batch takes, at least one. Gives how many it has
+/// dealt with; of these, `busy` has got those that somebody else works on.
 fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (usize, Result<()>) {
     let most = match st.pool.plug {
         PlugPolicy::Batch => (MOST_BYTES / st.block_size()).max(1),
@@ -188,7 +203,11 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
     let (begun, mut room, mut dealt) = (Instant::now(), most, 0);
     let mut jobs: Vec<Job<'_>> = Vec::new();
     for inode in inodes {
-        let work = if jobs.is_empty() { Some(inode.pages.work.lock()) } else { inode.pages.work.try_lock() };
+        let work = if jobs.is_empty() {
+            Some(inode.pages.work.lock())
+        } else {
+            inode.pages.work.try_lock()
+        };
         match work {
             None => busy.push(inode.clone()),
             Some(mut work) => {
@@ -203,7 +222,8 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
                     st.pool.note_clean(inode);
                     return (dealt + 1, result);
                 }
-                // All of it, though more has become dirty since: a walk does not come back to the file.
+                // All of it, though more has become dirty since: a walk does not come back to the
+                // file.
                 if let Some(job) = Job::take(st, inode, work, usize::MAX) {
                     room = room.saturating_sub(job.taken.len());
                     jobs.push(job);
@@ -220,8 +240,14 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
 
 impl<'a> Job<'a> {
     /// Takes the file's dirty pages and finds places for them. `None` if it has none.
-    fn take(st: &'a Store, inode: &'a Arc<Inode>, work: MutexGuard<'a, Work>, most: usize) -> Option<Job<'a>> {
-        let take = |pages: &mut crate::inode::PageMap| pages.take(0..map::END, most, st.geo.cluster_bits);
+    fn take(
+        st: &'a Store,
+        inode: &'a Arc<Inode>,
+        work: MutexGuard<'a, Work>,
+        most: usize,
+    ) -> Option<Job<'a>> {
+        let take =
+            |pages: &mut crate::inode::PageMap| pages.take(0..map::END, most, st.geo.cluster_bits);
         let (taken, reserved) = inode.pages.change(&st.pool, take);
         if taken.is_empty() {
             drop(work);
@@ -255,7 +281,8 @@ impl<'a> Job<'a> {
     fn touches(&self, st: &Store, ranges: &[Range<u64>]) -> bool {
         let Stage::Placed(pieces) = &self.stage else { return false };
         pieces.iter().any(|piece| {
-            let bytes = map::at(st, piece.pblk.0)..map::at(st, piece.pblk.0.saturating_add(piece.len.into()));
+            let bytes = map::at(st, piece.pblk.0)
+                ..map::at(st, piece.pblk.0.saturating_add(piece.len.into()));
             ranges.iter().any(|range| range.start < bytes.end && bytes.start < range.end)
         })
     }
@@ -283,7 +310,8 @@ impl<'a> Job<'a> {
 fn finish(st: &Store, mut jobs: Vec<Job<'_>>) -> Result<()> {
     submit_all(st, &mut jobs);
     map_all(st, &mut jobs);
-    let (done, alone): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| matches!(job.stage, Stage::Mapped));
+    let (done, alone): (Vec<_>, Vec<_>) =
+        jobs.into_iter().partition(|job| matches!(job.stage, Stage::Mapped));
     done.into_iter().chain(alone).map(|job| job.end(st)).fold(Ok(()), Result::and)
 }
 

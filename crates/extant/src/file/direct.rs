@@ -1,11 +1,11 @@
 //! Access past the page cache, for callers that have a cache of their own.
 //!
-//! Writes within the size (or adjacent to its end) run in parallel: each has its blocks to itself by a range lock, and
-//! shares the rest.
+//! Writes within the size (or adjacent to its end) run in parallel: each has its blocks to itself
+//! by a range lock, and shares the rest.
 //!
 //! # Invariants
-//! - Pages of the blocks are written back before, and dropped after the device has the new bytes; the generation of the
-//!   pages keeps readers from adding what they read before.
+//! - Pages of the blocks are written back before, and dropped after the device has the new bytes;
+//!   the generation of the pages keeps readers from adding what they read before.
 
 use super::ahead::Growth;
 use super::map::Kind;
@@ -27,7 +27,8 @@ const CHUNK: usize = 8 << 20;
 /// What the rest of a new block becomes.
 static ZEROES: [u8; 4096] = [0; 4096];
 
-/// Reads past the page cache; dirty pages of the range are written back first. Takes `rw` for reading.
+/// Reads past the page cache; dirty pages of the range are written back first. Takes `rw` for
+/// reading.
 pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let _lock = inode.read_lock()?;
     let len = read::readable(st, inode, offset, buf.len());
@@ -42,11 +43,13 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
     map::runs(st, inode, map::blocks(st, offset, end), |run| {
         let start = map::byte(st, run.lblk).max(offset);
         let stop = map::byte(st, run.lblk + run.len).min(end);
-        let part = buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
+        let part =
+            buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
         match run.state {
-            State::Written => {
-                st.dev.read_at(part, map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)))?
-            }
+            State::Written => st.dev.read_at(
+                part,
+                map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)),
+            )?,
             State::Hole | State::Unwritten => part.fill(0),
         }
         Ok(true)
@@ -54,10 +57,17 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
     Ok(len)
 }
 
-/// Writes past the page cache: claims, writes, maps. When it returns the data are on the device (not flushed), and the
-/// map and the size are in the running transaction. Takes `rw`, for reading where others may write too. Returns bytes
-/// written, fewer than asked for if space ends; ENOSPC, EFBIG if none.
-pub fn write_direct(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+/// Writes past the page cache: claims, writes, maps. When it returns the data are on the device
+/// (not flushed), and the map and the size are in the running transaction. Takes `rw`, for reading
+/// where others may write too. Returns bytes written, fewer than asked for if space ends; ENOSPC,
+/// EFBIG if none.
+pub fn write_direct(
+    st: &Store,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<usize> {
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;
     let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
@@ -84,7 +94,13 @@ fn shares(st: &Store, inode: &Inode, offset: u64) -> bool {
     offset <= size && !may_start_inline && map::kind(st, inode) == Kind::Blocks
 }
 
-fn in_blocks(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+fn in_blocks(
+    st: &Store,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<usize> {
     write::in_chunks(st, offset, data, CHUNK, |at, part| chunk(st, inode, at, part, note))
 }
 
@@ -104,7 +120,14 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
             st,
             inode,
             &mut work,
-            Need { blocks: blocks.clone(), reserved: &mut 0, growth, pack: None, patient: true, bound: true },
+            Need {
+                blocks: blocks.clone(),
+                reserved: &mut 0,
+                growth,
+                pack: None,
+                patient: true,
+                bound: true,
+            },
         )?
     };
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
@@ -143,7 +166,9 @@ fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], offset: u64, data: &[
             add_zeroes(&mut plug, at, &bytes, bytes.start..own.start);
             add_zeroes(&mut plug, at, &bytes, own.end..bytes.end);
         }
-        let part = data.get((own.start - offset) as usize..(own.end - offset) as usize).unwrap_or_default();
+        let part = data
+            .get((own.start - offset) as usize..(own.end - offset) as usize)
+            .unwrap_or_default();
         plug.add(at.saturating_add(own.start - bytes.start), part);
     }
     plug.finish()?;

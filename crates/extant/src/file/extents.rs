@@ -46,8 +46,8 @@ pub struct Extent {
     pub flags: ExtentFlags,
 }
 
-/// Extents that overlap bytes `[start, start + len)`, in order; stops when `each` returns false. Nothing is written
-/// back. The caller holds `rw`.
+/// Extents that overlap bytes `[start, start + len)`, in order; stops when `each` returns false.
+/// Nothing is written back. The caller holds `rw`.
 pub fn fiemap(
     st: &Store,
     inode: &Arc<Inode>,
@@ -87,15 +87,23 @@ pub fn fiemap(
 }
 
 /// The first extent at or behind `lblk`, and the block behind it.
-fn next_extent(st: &Store, inode: &Inode, lblk: u32, steps: &mut Steps) -> Result<Option<(Extent, u32)>> {
+fn next_extent(
+    st: &Store,
+    inode: &Inode,
+    lblk: u32,
+    steps: &mut Steps,
+) -> Result<Option<(Extent, u32)>> {
     let busy = inode.pages.read().next_busy(lblk..map::END);
     let mut found = None;
     map::runs(st, inode, lblk..map::END, |run| {
         steps.next()?;
-        let delayed = busy.filter(|b| run.state == State::Hole && (run.lblk..run.lblk + run.len).contains(b));
+        let delayed =
+            busy.filter(|b| run.state == State::Hole && (run.lblk..run.lblk + run.len).contains(b));
         found = match (run.state, delayed) {
             (State::Hole, None) => return Ok(true),
-            (State::Hole, Some(first)) => Some(delayed_extent(st, inode, first, run.lblk + run.len)),
+            (State::Hole, Some(first)) => {
+                Some(delayed_extent(st, inode, first, run.lblk + run.len))
+            }
             _ => Some((mapped_extent(st, run), run.lblk + run.len)),
         };
         Ok(false)

@@ -41,8 +41,9 @@ impl Falloc {
     ];
 }
 
-/// fallocate(2). The caller holds `rw` for writing. EOPNOTSUPP where the map knows no unwritten blocks, but for
-/// punching. EINVAL for an empty range, or one that is not a multiple of the cluster where that is needed.
+/// fallocate(2). The caller holds `rw` for writing. EOPNOTSUPP where the map knows no unwritten
+/// blocks, but for punching. EINVAL for an empty range, or one that is not a multiple of the
+/// cluster where that is needed.
 pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: u64) -> Result<()> {
     st.writable()?;
     let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::Inval)?;
@@ -85,8 +86,8 @@ fn prepare_growth(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Resul
     }
 }
 
-/// Notes the change, and the new size. Waiting pages that would have raised the size on disk may be gone, so it is
-/// raised here.
+/// Notes the change, and the new size. Waiting pages that would have raised the size on disk may be
+/// gone, so it is raised here.
 fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
     let mut h = st.start(times::CREDITS)?;
     if grow {
@@ -98,7 +99,8 @@ fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
     Ok(())
 }
 
-/// Allocates unwritten blocks in the holes of a range; where the file grows to `size`, so does its size on disk.
+/// Allocates unwritten blocks in the holes of a range; where the file grows to `size`, so does its
+/// size on disk.
 fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u64>) -> Result<()> {
     let (mut lblk, most) = (blocks.start, extent::most_at_once(st, inode));
     while lblk < blocks.end {
@@ -126,7 +128,8 @@ fn fill(st: &Store, inode: &Arc<Inode>, lblk: u32, len: u32, size: Option<u64>) 
 /// Zeroes the parts of a range's first and last block that it does not cover whole.
 fn zero_edges(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     let whole = map::whole_blocks(st, offset, end);
-    let (first, last) = (map::byte(st, map::block_up(st, offset)), map::byte(st, map::block_of(st, end)));
+    let (first, last) =
+        (map::byte(st, map::block_up(st, offset)), map::byte(st, map::block_of(st, end)));
     if whole.is_empty() && first > last {
         return zero::within_block(st, inode, offset..end);
     }
@@ -135,15 +138,25 @@ fn zero_edges(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<(
 }
 
 /// Drops the pages of blocks whose content goes.
-pub(super) fn drop_pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
+pub(super) fn drop_pages(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    blocks: Range<u32>,
+) -> Result<()> {
     write_neighbours(st, inode, work, &blocks)?;
     forget_pages(st, inode, blocks);
     Ok(())
 }
 
-/// On bigalloc the pages beside blocks that go, in clusters partly covered, may rely on a cluster that goes: they are
-/// written first.
-fn write_neighbours(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: &Range<u32>) -> Result<()> {
+/// On bigalloc the pages beside blocks that go, in clusters partly covered, may rely on a cluster
+/// that goes: they are written first.
+fn write_neighbours(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    blocks: &Range<u32>,
+) -> Result<()> {
     if st.geo.cluster_bits > 0 && !blocks.is_empty() {
         let whole = map::clusters(st, blocks.clone());
         writeback::within(st, inode, work, whole.start..blocks.start)?;
@@ -178,8 +191,8 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Unmaps whole blocks from the last to the first, and with them their pages: where a step fails, for lack of space say,
-/// what is left has its content.
+/// Unmaps whole blocks from the last to the first, and with them their pages: where a step fails,
+/// for lack of space say, what is left has its content.
 fn punch_blocks(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
     let (start, mut end) = (u64::from(blocks.start), u64::from(blocks.end));
     while end > start {
@@ -203,7 +216,8 @@ fn zero_range(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool)
     let whole = map::whole_blocks(st, offset, end);
     drop_pages(st, inode, &mut work, whole.clone())?;
     if inode.logs_data(st) {
-        // What is logged would come back over blocks that are written later without the journal's knowledge.
+        // What is logged would come back over blocks that are written later without the journal's
+        // knowledge.
         let mut h = truncate::start_removal(st, inode)?;
         truncate::remove(st, &mut h, inode, whole.start, whole.end.into())?;
     } else {

@@ -1,10 +1,11 @@
-//! Files whose content lies in the inode: the first 60 bytes where the map would be, the rest in an attribute of the
-//! inode.
+//! Files whose content lies in the inode: the first 60 bytes where the map would be, the rest in an
+//! attribute of the inode.
 //!
 //! # Invariants
-//! - Every change of inline content is within one handle, so each commit has the old or the new content.
-//! - A file leaves the inode with its data written to a claimed block first: the handle that takes the content out of
-//!   the inode maps it.
+//! - Every change of inline content is within one handle, so each commit has the old or the new
+//!   content.
+//! - A file leaves the inode with its data written to a claimed block first: the handle that takes
+//!   the content out of the inode maps it.
 
 use super::read::copy;
 use super::times::Note;
@@ -38,14 +39,24 @@ pub(super) fn content(st: &Store, inode: &Inode) -> Result<Vec<u8>> {
     bytes.extend_from_slice(&rest);
     let len = usize::try_from(size).ok().filter(|len| *len <= bytes.len());
     let len = len.ok_or_else(|| {
-        Corrupt::new("inline data").field("size").at_inode(inode.ino).found(size).expected(bytes.len() as u64)
+        Corrupt::new("inline data")
+            .field("size")
+            .at_inode(inode.ino)
+            .found(size)
+            .expected(bytes.len() as u64)
     })?;
     bytes.truncate(len);
     Ok(bytes)
 }
 
-/// Makes `bytes` the content within `h`. ENOSPC, with nothing changed, if the attribute does not fit.
-pub(super) fn store(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, bytes: &[u8]) -> Result<()> {
+/// Makes `bytes` the content within `h`. ENOSPC, with nothing changed, if the attribute does not
+/// fit.
+pub(super) fn store(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    bytes: &[u8],
+) -> Result<()> {
     let (first, rest) = bytes.split_at(bytes.len().min(I_BLOCK_SIZE));
     xattr::inline_set(st, h, inode, Some(rest))?;
     let mut body = inode.edit(st, h)?;
@@ -70,9 +81,15 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
     Ok(copy(from, buf))
 }
 
-/// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the file has a map of
-/// blocks now, and the caller goes on. The caller holds `rw` for writing.
-pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<Option<usize>> {
+/// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the
+/// file has a map of blocks now, and the caller goes on. The caller holds `rw` for writing.
+pub(super) fn write(
+    st: &Store,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<Option<usize>> {
     let inline = map::is_inline(inode);
     if !inline && !may_start(st, inode) {
         return Ok(None);
@@ -97,8 +114,11 @@ fn may_start(st: &Store, inode: &Inode) -> bool {
         return false;
     }
     let body = inode.body();
-    let acl =
-        if body.file_acl == 0 { 0 } else { u64::from(st.geo.cluster_ratio()) * u64::from(st.geo.sectors_per_block()) };
+    let acl = if body.file_acl == 0 {
+        0
+    } else {
+        u64::from(st.geo.cluster_ratio()) * u64::from(st.geo.sectors_per_block())
+    };
     body.size == 0 && body.blocks <= acl && !body.flags.contains(InodeFlags::EA_INODE)
 }
 
@@ -176,8 +196,8 @@ fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
 /// Maps a claimed block in place of the content. If that fails, the content is where it was.
 fn move_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, claim: &mut Claim) -> Result<()> {
     let before = inode.body().clone();
-    let moved =
-        take_out(st, h, inode).and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, State::Written).1);
+    let moved = take_out(st, h, inode)
+        .and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, State::Written).1);
     if moved.is_err() {
         let mut body = inode.edit(st, h)?;
         body.i_block = before.i_block;

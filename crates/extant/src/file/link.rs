@@ -1,6 +1,7 @@
 //! Symbolic links: in the inode if short, else in a block.
 //!
-//! None is made with inline data, as the kernel makes none: e2fsck (1.47) overlooks the attribute block of such a symlink.
+//! None is made with inline data, as the kernel makes none: e2fsck (1.47) overlooks the attribute
+//! block of such a symlink.
 
 use super::{inline, map};
 use crate::dir::nokey;
@@ -35,7 +36,10 @@ fn broken(inode: &Inode) -> Error {
 
 /// The target that a symlink has in these bytes.
 fn target(inode: &Inode, bytes: &[u8]) -> Result<Vec<u8>> {
-    let stored = usize::try_from(inode.size()).ok().and_then(|len| bytes.get(..len)).ok_or_else(|| broken(inode))?;
+    let stored = usize::try_from(inode.size())
+        .ok()
+        .and_then(|len| bytes.get(..len))
+        .ok_or_else(|| broken(inode))?;
     match inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
         true => nokey::show_target(stored).ok_or_else(|| broken(inode)),
         false => Ok(stored.to_vec()),
@@ -50,8 +54,8 @@ pub fn target_len(inode: &Inode) -> u64 {
     }
 }
 
-/// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else in one block.
-/// ENAMETOOLONG beyond a block.
+/// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else
+/// in one block. ENAMETOOLONG beyond a block.
 pub fn set_link(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
     if target.len() >= st.block_size() {
         return Err(Errno::NameTooLong.into());

@@ -18,8 +18,9 @@ pub(super) struct Stretch {
     pub bytes: Vec<u8>,
 }
 
-/// Reads the uncached block `wanted.start` and what follows it: uncached blocks of `wanted`, and more ahead of a
-/// sequential reader. Keeps what lies on the device as pages. The caller holds `rw`.
+/// Reads the uncached block `wanted.start` and what follows it: uncached blocks of `wanted`, and
+/// more ahead of a sequential reader. Keeps what lies on the device as pages. The caller holds
+/// `rw`.
 pub(super) fn ahead(st: &Store, inode: &Arc<Inode>, wanted: Range<u32>) -> Result<Stretch> {
     let max = (MAX_AHEAD / st.block_size()).max(1) as u32;
     let len = inode.pages.ahead.miss(wanted.start, (wanted.end - wanted.start).min(4 * max), max);
@@ -32,7 +33,10 @@ pub(super) fn ahead(st: &Store, inode: &Arc<Inode>, wanted: Range<u32>) -> Resul
 pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<Stretch> {
     let (generation, end) = {
         let pages = inode.pages.read();
-        (pages.generation(), pages.first_in(blocks.clone()).unwrap_or(blocks.end).max(blocks.start + 1))
+        (
+            pages.generation(),
+            pages.first_in(blocks.clone()).unwrap_or(blocks.end).max(blocks.start + 1),
+        )
     };
     let size = st.block_size();
     let mut bytes = vec![0; (end - blocks.start) as usize * size];
@@ -49,7 +53,8 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
     })?;
     let last = map::block_of(st, inode.pages.size());
     if zero_behind(st, inode, blocks.start, &mut bytes) {
-        // A page would hide that the device has something else there: who lets the file grow looks at the device then.
+        // A page would hide that the device has something else there: who lets the file grow looks
+        // at the device then.
         kept.iter_mut().for_each(|run| run.end = run.end.min(last.max(run.start)));
     }
     if verity::applies(inode) {
@@ -62,13 +67,22 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
 /// Zeroes what lies behind the end of the file. True if something else was there.
 fn zero_behind(st: &Store, inode: &Inode, lblk: u32, bytes: &mut [u8]) -> bool {
     let valid = inode.pages.size().saturating_sub(map::byte(st, lblk));
-    let Some(behind) = usize::try_from(valid).ok().and_then(|valid| bytes.get_mut(valid..)) else { return false };
+    let Some(behind) = usize::try_from(valid).ok().and_then(|valid| bytes.get_mut(valid..)) else {
+        return false;
+    };
     let dirty = behind.iter().any(|byte| *byte != 0);
     behind.fill(0);
     dirty
 }
 
-fn keep(st: &Store, inode: &Arc<Inode>, lblk: u32, bytes: &[u8], kept: &[Range<u32>], generation: u64) {
+fn keep(
+    st: &Store,
+    inode: &Arc<Inode>,
+    lblk: u32,
+    bytes: &[u8],
+    kept: &[Range<u32>],
+    generation: u64,
+) {
     if kept.is_empty() {
         return;
     }
@@ -77,8 +91,11 @@ fn keep(st: &Store, inode: &Arc<Inode>, lblk: u32, bytes: &[u8], kept: &[Range<u
         let from = (l - lblk) as usize * size;
         bytes.get(from..from + size).map(Arc::<[u8]>::from)
     };
-    let pages: Vec<(u32, Arc<[u8]>)> = kept.iter().cloned().flatten().filter_map(|l| Some((l, block(l)?))).collect();
-    inode.pages.change(&st.pool, |map| pages.into_iter().for_each(|(l, b)| map.add_read(l, b, generation)));
+    let pages: Vec<(u32, Arc<[u8]>)> =
+        kept.iter().cloned().flatten().filter_map(|l| Some((l, block(l)?))).collect();
+    inode.pages.change(&st.pool, |map| {
+        pages.into_iter().for_each(|(l, b)| map.add_read(l, b, generation))
+    });
     st.pool.note(inode, false);
     st.pool.shrink();
 }

@@ -1,6 +1,7 @@
 //! File data that go through the journal: by mount option (`data=journal`) or the inode's flag.
 //!
-//! Such files have no pages; their blocks live in the block cache, as metadata does. Freed blocks are revoked.
+//! Such files have no pages; their blocks live in the block cache, as metadata does. Freed blocks
+//! are revoked.
 
 use super::read::copy;
 use super::times::Note;
@@ -34,7 +35,9 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
             let first = map::byte(st, run.lblk + i);
             let start = first.max(offset);
             let stop = map::byte(st, run.lblk + i + 1).min(end);
-            let part = buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
+            let part = buf
+                .get_mut((start - offset) as usize..(stop - offset) as usize)
+                .unwrap_or_default();
             match run.state {
                 State::Written => {
                     let buffer = block(st, run.pblk.0.saturating_add(i.into()))?;
@@ -48,11 +51,20 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
     Ok(buf.len())
 }
 
-/// Writes within handles: blocks, map, size and times of each part in one. The caller holds `rw` for writing.
-pub(super) fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+/// Writes within handles: blocks, map, size and times of each part in one. The caller holds `rw`
+/// for writing.
+pub(super) fn write(
+    st: &Store,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<usize> {
     fill_gap(st, inode, offset)?;
     let most = st.block_size() * BLOCKS_PER_HANDLE;
-    in_chunks(st, offset, data, most, |at, part| space::with_room(st, || chunk(st, inode, at, part, note)))
+    in_chunks(st, offset, data, most, |at, part| {
+        space::with_room(st, || chunk(st, inode, at, part, note))
+    })
 }
 
 /// Credits of writing one block.
@@ -66,7 +78,8 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
     let end = offset + data.len() as u64;
     let blocks = map::blocks(st, offset, end);
     // As many as a small log has room for.
-    let room = st.journal.max_credits().saturating_sub(times::CREDITS) / block_credits(st, inode).max(1);
+    let room =
+        st.journal.max_credits().saturating_sub(times::CREDITS) / block_credits(st, inode).max(1);
     let count = (blocks.end - blocks.start).min(room.max(1));
     let blocks = blocks.start..blocks.start + count;
     let mut h = st.start(times::CREDITS + count * block_credits(st, inode))?;
@@ -74,11 +87,12 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
     for lblk in blocks.clone() {
         let start = map::byte(st, lblk);
         let from = offset.saturating_sub(start) as usize;
-        let part = data.get(start.max(offset).saturating_sub(offset) as usize..).unwrap_or_default();
+        let part =
+            data.get(start.max(offset).saturating_sub(offset) as usize..).unwrap_or_default();
         let part = part.get(..part.len().min(st.block_size() - from)).unwrap_or_default();
         let buffer = match st.step(&mut h, |h| writable_block(st, h, inode, lblk)) {
-            // What was mapped before is in the transaction, so it is written, and the size covers it. The next call meets the
-            // error.
+            // What was mapped before is in the transaction, so it is written, and the size covers
+            // it. The next call meets the error.
             Err(_) if lblk > blocks.start && st.writable().is_ok() => {
                 end = start;
                 break;
@@ -96,7 +110,12 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
 }
 
 /// The block of the file, mapped and written; zero if it was not.
-fn writable_block(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32) -> Result<Arc<Buffer>> {
+fn writable_block(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    lblk: u32,
+) -> Result<Arc<Buffer>> {
     let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
     let pblk = match run.state {
         State::Written => return block(st, run.pblk.0),
@@ -135,7 +154,8 @@ pub(super) fn zero_in(
     Ok(())
 }
 
-/// Sets or clears the flag that sends the file's data through the journal. The caller holds `rw` for writing.
+/// Sets or clears the flag that sends the file's data through the journal. The caller holds `rw`
+/// for writing.
 pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
     if inode.flags().contains(InodeFlags::JOURNAL_DATA) == on {
         return Ok(());
@@ -154,8 +174,8 @@ pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// Brings all blocks of the file home and revokes their copies in the log, so that writes past the journal are not
-/// undone by a replay.
+/// Brings all blocks of the file home and revokes their copies in the log, so that writes past the
+/// journal are not undone by a replay.
 fn forget_logged(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     st.journal.checkpoint_all()?;
     if map::is_inline(inode) {
@@ -172,7 +192,8 @@ fn forget_logged(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     for run in runs {
         for first in (0..run.len).step_by(REVOKED_PER_HANDLE as usize) {
             let len = (run.len - first).min(REVOKED_PER_HANDLE);
-            // A record's credits depend on the block size: one block of records holds at least a hundred.
+            // A record's credits depend on the block size: one block of records holds at least a
+            // hundred.
             let mut h = st.start(2 + len / 100)?;
             h.revoke(run.pblk.0.saturating_add(first.into()), len.into())?;
         }

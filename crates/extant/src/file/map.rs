@@ -83,12 +83,18 @@ pub fn check_map(st: &Store, inode: &Inode) -> Result<()> {
     }
 }
 
-/// The first run of a range that is not empty; at least one block, at most the range. What a map cannot hold is a hole.
+/// The first run of a range that is not empty; at least one block, at most the range. What a map
+/// cannot hold is a hole.
 pub(super) fn lookup(st: &Store, inode: &Inode, range: Range<u32>) -> Result<Run> {
     let most = range.end.saturating_sub(range.start).max(1);
     let room = extent::max_blocks(st, inode);
     if u64::from(range.start) >= room {
-        return Ok(Run { lblk: range.start, len: most, pblk: Default::default(), state: State::Hole });
+        return Ok(Run {
+            lblk: range.start,
+            len: most,
+            pblk: Default::default(),
+            state: State::Hole,
+        });
     }
     let max = u64::from(most).min(room - u64::from(range.start)) as u32;
     let run = extent::lookup(st, inode, range.start, max)?;

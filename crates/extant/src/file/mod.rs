@@ -1,17 +1,19 @@
-//! File content: pages, delayed allocation, writeback, direct access, truncate, fallocate, seeking, symlinks.
+//! File content: pages, delayed allocation, writeback, direct access, truncate, fallocate, seeking,
+//! symlinks.
 //!
-//! *Data before mapping*: blocks are claimed in memory, the data are written to them, and only then a handle sets
-//! bitmap, map and size.
+//! *Data before mapping*: blocks are claimed in memory, the data are written to them, and only then
+//! a handle sets bitmap, map and size.
 //!
 //! # Sizes
-//! [`size`] is what users see. The body's size is the one on disk; it follows in the handle that maps the data behind
-//! it.
+//! [`size`] is what users see. The body's size is the one on disk; it follows in the handle that
+//! maps the data behind it.
 //!
 //! # Locking
-//! The caller holds the inode's `rw` lock: for reading in [`read`], [`seek`], [`fiemap`] and [`read_link`], for writing
-//! in [`write`], [`truncate`], [`fallocate`] and [`log_data`]. [`read_direct`] and [`write_direct`] take it themselves.
-//! [`writeback`], [`fsync`], [`release`] and [`free_blocks`] (of an inode nobody can reach) need none of it. Whatever
-//! changes the mapping of data holds [`crate::inode::Pages::work`].
+//! The caller holds the inode's `rw` lock: for reading in [`read`], [`seek`], [`fiemap`] and
+//! [`read_link`], for writing in [`write`], [`truncate`], [`fallocate`] and [`log_data`].
+//! [`read_direct`] and [`write_direct`] take it themselves. [`writeback`], [`fsync`], [`release`]
+//! and [`free_blocks`] (of an inode nobody can reach) need none of it. Whatever changes the mapping
+//! of data holds [`crate::inode::Pages::work`].
 
 mod ahead;
 mod batch;
@@ -66,32 +68,35 @@ pub fn size(inode: &Inode) -> u64 {
     inode.size()
 }
 
-/// Gives a new regular file's body an empty map. (Where inline data is on, its first small write moves into the
-/// inode.)
+/// Gives a new regular file's body an empty map. (Where inline data is on, its first small write
+/// moves into the inode.)
 pub fn init(st: &Store, body: &mut disk::Inode) {
     extent::init_body(st, body);
 }
 
-/// Whether a look at an inode without links tells that nothing but its number is to be freed: neither blocks nor attributes, pages
-/// nor preallocations.
+/// Whether a look at an inode without links tells that nothing but its number is to be freed:
+/// neither blocks nor attributes, pages nor preallocations.
 pub fn owns_nothing(inode: &Inode) -> bool {
     has_no_content(inode) && xattr::has_none(inode)
 }
 
-/// Whether a look at an inode tells that there is no content: neither blocks, nor pages, nor preallocations.
+/// Whether a look at an inode tells that there is no content: neither blocks, nor pages, nor
+/// preallocations.
 fn has_no_content(inode: &Inode) -> bool {
     let pages = &inode.pages;
-    let ahead = || pages.work.get().is_some_and(|work| work.try_lock().is_none_or(|work| work.is_some()));
+    let ahead =
+        || pages.work.get().is_some_and(|work| work.try_lock().is_none_or(|work| work.is_some()));
     !pages.any() && !pages.maybe_busy() && !ahead() && extent::owns_nothing(inode)
 }
 
-/// Somebody opens the file for writing: as long as it is open, space may be preallocated for it. To be paired with
-/// [`close_writer`].
+/// Somebody opens the file for writing: as long as it is open, space may be preallocated for it. To
+/// be paired with [`close_writer`].
 pub fn open_writer(inode: &Inode) {
     inode.pages.open_writer();
 }
 
-/// Somebody who wrote has closed the file. With the last one its preallocations go, unless pages still wait for theirs.
+/// Somebody who wrote has closed the file. With the last one its preallocations go, unless pages
+/// still wait for theirs.
 pub fn close_writer(inode: &Inode) {
     if inode.pages.close_writer()
         && !inode.pages.busy()

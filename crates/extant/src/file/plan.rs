@@ -1,12 +1,14 @@
-//! Where data go: blocks of a file are matched with places on the device, the data are written, and the map follows.
+//! Where data go: blocks of a file are matched with places on the device, the data are written, and
+//! the map follows.
 //!
 //! # Invariants
 //! - A piece is contiguous in the file and on the device.
-//! - Pieces that are not in place are mapped only after their data are written, whole blocks of them.
+//! - Pieces that are not in place are mapped only after their data are written, whole blocks of
+//!   them.
 //!
 //! # Locking
-//! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes others from its blocks
-//! (and their clusters) in between by a range lock.
+//! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes
+//! others from its blocks (and their clusters) in between by a range lock.
 
 use super::ahead::{self, Growth, Pack};
 use super::space::{self, Want};
@@ -75,8 +77,14 @@ pub(super) struct Need<'a> {
     pub bound: bool,
 }
 
-/// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks from the start on.
-pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'_>) -> Result<Vec<Piece>> {
+/// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks
+/// from the start on.
+pub(super) fn make(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    need: Need<'_>,
+) -> Result<Vec<Piece>> {
     let mut need = need;
     let blocks = need.blocks.clone();
     let mut pieces: Vec<Piece> = Vec::new();
@@ -99,9 +107,14 @@ pub(super) fn make(st: &Store, inode: &Arc<Inode>, work: &mut Work, need: Need<'
     Ok(pieces)
 }
 
-/// On bigalloc a hole may go on within the cluster that the piece before it has claimed: that piece grows. Gives the
-/// blocks added.
-fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u32>) -> Result<Option<u32>> {
+/// On bigalloc a hole may go on within the cluster that the piece before it has claimed: that piece
+/// grows. Gives the blocks added.
+fn extend(
+    st: &Store,
+    inode: &Inode,
+    before: Option<&mut Piece>,
+    blocks: Range<u32>,
+) -> Result<Option<u32>> {
     if blocks.start & (st.geo.cluster_ratio() - 1) == 0 {
         return Ok(None);
     }
@@ -116,7 +129,13 @@ fn extend(st: &Store, inode: &Inode, before: Option<&mut Piece>, blocks: Range<u
     Ok(Some(more))
 }
 
-fn next(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>, need: &mut Need<'_>) -> Result<Piece> {
+fn next(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    blocks: Range<u32>,
+    need: &mut Need<'_>,
+) -> Result<Piece> {
     // No more than a transaction has room for, wherever it lies.
     let end = blocks.end.min(blocks.start.saturating_add(extent::most_at_once(st, inode)));
     let run = map::lookup(st, inode, blocks.start..end)?;
@@ -132,7 +151,13 @@ fn in_place(run: Run, how: How) -> Piece {
 }
 
 /// A place for the first blocks of a hole.
-fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, need: &mut Need<'_>) -> Result<Piece> {
+fn hole(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    run: Run,
+    need: &mut Need<'_>,
+) -> Result<Piece> {
     let len = extent::unowned(st, inode, run.lblk, run.len)?.min(run.len);
     if len == 0 {
         return owned(st, inode, run);
@@ -163,13 +188,19 @@ fn hole(st: &Store, inode: &Arc<Inode>, work: &mut Work, run: Run, need: &mut Ne
     if len == 0 {
         return Err(Error::Corrupt(Corrupt::new("claim").at_inode(inode.ino).found(claim.len)));
     }
-    Ok(Piece { lblk: run.lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), how: How::Map { claim, offset } })
+    Ok(Piece {
+        lblk: run.lblk,
+        len,
+        pblk: BlockNr(claim.start.0 + u64::from(offset)),
+        how: How::Map { claim, offset },
+    })
 }
 
 /// The rest of a cluster that the file owns.
 fn owned(st: &Store, inode: &Inode, run: Run) -> Result<Piece> {
     let implied = extent::implied(st, inode, run.lblk)?;
-    let pblk = implied.ok_or_else(|| Corrupt::new("cluster").at_inode(inode.ino).found(run.lblk))?;
+    let pblk =
+        implied.ok_or_else(|| Corrupt::new("cluster").at_inode(inode.ino).found(run.lblk))?;
     let ratio = st.geo.cluster_ratio();
     let len = run.len.min(ratio - (run.lblk & (ratio - 1)));
     Ok(Piece { lblk: run.lblk, len, pblk, how: How::Owned })
@@ -202,12 +233,18 @@ impl After {
     }
 }
 
-/// Pieces in the order of the file. Those that are mapped leave; after an error those that are not are left.
+/// Pieces in the order of the file. Those that are mapped leave; after an error those that are not
+/// are left.
 pub(super) type Pieces = VecDeque<Piece>;
 
-/// Maps pieces whose data are written, in as few handles as their credits allow. After an error the size on disk covers what
-/// is mapped, and `after.reached` says where that ends.
-pub(super) fn apply(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, after: &mut After) -> Result<()> {
+/// Maps pieces whose data are written, in as few handles as their credits allow. After an error the
+/// size on disk covers what is mapped, and `after.reached` says where that ends.
+pub(super) fn apply(
+    st: &Store,
+    inode: &Arc<Inode>,
+    pieces: &mut Pieces,
+    after: &mut After,
+) -> Result<()> {
     let most = st.journal.max_credits() / 4;
     while !pieces.is_empty() {
         let (mut credits, mut many) = (times::CREDITS, 0);
@@ -237,10 +274,19 @@ type First<'a> = (&'a mut Pieces, usize);
 /// The byte of the file that pieces end with, and whether the map changes with them.
 fn extent_of((pieces, many): &First<'_>, st: &Store) -> (u64, bool) {
     let last = many.checked_sub(1).and_then(|last| pieces.get(last));
-    (last.map_or(0, |p| map::byte(st, p.end())), pieces.iter().take(*many).any(Piece::is_mapped_later))
+    (
+        last.map_or(0, |p| map::byte(st, p.end())),
+        pieces.iter().take(*many).any(Piece::is_mapped_later),
+    )
 }
 
-fn apply_batch(st: &Store, inode: &Arc<Inode>, first: First<'_>, credits: u32, after: &mut After) -> Result<()> {
+fn apply_batch(
+    st: &Store,
+    inode: &Arc<Inode>,
+    first: First<'_>,
+    credits: u32,
+    after: &mut After,
+) -> Result<()> {
     let (end, maps) = extent_of(&first, st);
     if !maps && after.stamp.is_none() && inode.body().size >= end.min(after.size) {
         first.0.drain(..first.1);
@@ -250,8 +296,8 @@ fn apply_batch(st: &Store, inode: &Arc<Inode>, first: First<'_>, credits: u32, a
     apply_in(st, &mut st.start(credits)?, inode, first, credits, after)
 }
 
-/// Maps pieces within a handle, which goes on in others with as many credits if it has to. The size on disk covers what was
-/// mapped, also after an error: written blocks behind it would be wrong.
+/// Maps pieces within a handle, which goes on in others with as many credits if it has to. The size
+/// on disk covers what was mapped, also after an error: written blocks behind it would be wrong.
 fn apply_in(
     st: &Store,
     h: &mut Handle<'_>,
@@ -273,7 +319,12 @@ fn apply_in(
 }
 
 /// Raises the size on disk over what is mapped, and stamps the inode.
-fn note_mapped(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, after: &mut After) -> Result<()> {
+fn note_mapped(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    after: &mut After,
+) -> Result<()> {
     if after.reached == 0 {
         return Ok(());
     }
@@ -297,7 +348,8 @@ impl Written<'_> {
     /// What mapping costs, in credits; 0 if nothing is to be done.
     fn cost(&self, st: &Store) -> u32 {
         let end = self.pieces.back().map_or(0, |p| map::byte(st, p.end()));
-        let pieces = self.pieces.iter().fold(0u32, |sum, p| sum.saturating_add(cost(st, self.inode, p)));
+        let pieces =
+            self.pieces.iter().fold(0u32, |sum, p| sum.saturating_add(cost(st, self.inode, p)));
         match pieces == 0 && self.inode.body().size >= end.min(self.size) {
             true => 0,
             false => pieces.saturating_add(times::CREDITS),
@@ -305,8 +357,8 @@ impl Written<'_> {
     }
 }
 
-/// Maps the pieces of many files, as many of them in a handle as it may have credits for. Gives what came of each, in
-/// their order.
+/// Maps the pieces of many files, as many of them in a handle as it may have credits for. Gives
+/// what came of each, in their order.
 pub(super) fn apply_all(st: &Store, files: Vec<Written<'_>>) -> Vec<Result<()>> {
     let most = st.journal.max_credits() / 4;
     let mut results = Vec::with_capacity(files.len());
@@ -317,7 +369,9 @@ pub(super) fn apply_all(st: &Store, files: Vec<Written<'_>>) -> Vec<Result<()>> 
             continue;
         }
         let mut together = vec![file];
-        while let Some((cost, file)) = files.next_if(|(cost, _)| credits.saturating_add(*cost) <= most) {
+        while let Some((cost, file)) =
+            files.next_if(|(cost, _)| credits.saturating_add(*cost) <= most)
+        {
             credits += cost;
             together.push(file);
         }
@@ -341,7 +395,8 @@ fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Resu
     files.into_iter().map(each).collect()
 }
 
-/// Maps pieces. Those whose claims follow each other on the device, though not in the file, are booked at once.
+/// Maps pieces. Those whose claims follow each other on the device, though not in the file, are
+/// booked at once.
 fn map_pieces(
     st: &Store,
     h: &mut Handle<'_>,
@@ -357,7 +412,9 @@ fn map_pieces(
     {
         left -= 1;
         match piece {
-            Piece { lblk, len, how: How::Map { mut claim, offset: 0 }, .. } if joins && claim.len == len => {
+            Piece { lblk, len, how: How::Map { mut claim, offset: 0 }, .. }
+                if joins && claim.len == len =>
+            {
                 let mut parts = vec![(lblk, len)];
                 while left > 0
                     && let Some(Piece { lblk, len, how: How::Map { claim: more, .. }, .. }) =
@@ -425,7 +482,8 @@ fn map_piece(
         How::InPlace => {}
         How::Convert => return convert(st, h, inode, lblk..end, credits, after),
         How::Map { mut claim, offset } => {
-            let (mapped, result) = extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written);
+            let (mapped, result) =
+                extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written);
             after.note_parts(&[(lblk, len)], mapped);
             return keep_unless(result, pieces, lblk, claim);
         }
@@ -435,8 +493,8 @@ fn map_piece(
     Ok(())
 }
 
-/// Turns unwritten blocks into written ones, in another handle if this one has not enough credits: the size covers what
-/// is written at the end of each.
+/// Turns unwritten blocks into written ones, in another handle if this one has not enough credits:
+/// the size covers what is written at the end of each.
 fn convert(
     st: &Store,
     h: &mut Handle<'_>,
@@ -457,10 +515,21 @@ fn convert(
     }
 }
 
-fn map_owned(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, lblk: u32, len: u32, pblk: BlockNr) -> Result<()> {
+fn map_owned(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    lblk: u32,
+    len: u32,
+    pblk: BlockNr,
+) -> Result<()> {
     let run = extent::allocate(st, h, inode, lblk, len, State::Written)?;
     match run.pblk == pblk && run.len >= len {
         true => Ok(()),
-        false => Err(Corrupt::new("cluster").at_inode(inode.ino).found(run.pblk.0).expected(pblk.0).into()),
+        false => Err(Corrupt::new("cluster")
+            .at_inode(inode.ino)
+            .found(run.pblk.0)
+            .expected(pblk.0)
+            .into()),
     }
 }

@@ -7,7 +7,8 @@ use crate::inode::Inode;
 use crate::store::Store;
 use std::sync::Arc;
 
-/// Reads through the page cache; returns bytes read (short at the end of the file). The caller holds `rw`.
+/// Reads through the page cache; returns bytes read (short at the end of the file). The caller
+/// holds `rw`.
 pub fn read(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let len = readable(st, inode, offset, buf.len());
     let Some(buf) = buf.get_mut(..len).filter(|b| !b.is_empty()) else { return Ok(0) };
@@ -25,7 +26,10 @@ pub fn read(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Resu
             let at = offset + done as u64;
             let stretch = load::ahead(st, inode, map::block_of(st, at)..end)?;
             let from = (at - map::byte(st, stretch.lblk)) as usize;
-            done += copy(stretch.bytes.get(from..).unwrap_or_default(), buf.get_mut(done..).unwrap_or_default());
+            done += copy(
+                stretch.bytes.get(from..).unwrap_or_default(),
+                buf.get_mut(done..).unwrap_or_default(),
+            );
         }
     }
     Ok(len)

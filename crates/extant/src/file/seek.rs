@@ -8,8 +8,8 @@ use crate::inode::Inode;
 use crate::store::Store;
 use std::sync::Arc;
 
-/// SEEK_DATA (`data`) or SEEK_HOLE from `offset`; ENXIO behind the end. Unwritten blocks are holes, unless a page has
-/// data for them. The caller holds `rw`.
+/// SEEK_DATA (`data`) or SEEK_HOLE from `offset`; ENXIO behind the end. Unwritten blocks are holes,
+/// unless a page has data for them. The caller holds `rw`.
 pub fn seek(st: &Store, inode: &Arc<Inode>, offset: u64, data: bool) -> Result<u64> {
     let size = map::visible(st, inode);
     if offset >= size {

@@ -1,8 +1,9 @@
 //! Taking a range out of a file, and pushing a file apart, without moving data.
 //!
-//! One transaction does all of it, unless the map has so many extents that they do not fit. A crash between several
-//! transactions leaves a file of which a part has been moved: its structures are sound at each commit, what lies before
-//! the range is untouched, and each block that stays is at its old place or at its new one.
+//! One transaction does all of it, unless the map has so many extents that they do not fit. A crash
+//! between several transactions leaves a file of which a part has been moved: its structures are
+//! sound at each commit, what lies before the range is untouched, and each block that stays is at
+//! its old place or at its new one.
 
 use super::limits;
 use super::{ahead, falloc, map, times, truncate, writeback, zero};
@@ -14,8 +15,8 @@ use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Removes bytes `[offset, offset + len)`: what follows moves down. Both must be multiples of a cluster, and the range
-/// must end before the file does; EINVAL otherwise.
+/// Removes bytes `[offset, offset + len)`: what follows moves down. Both must be multiples of a
+/// cluster, and the range must end before the file does; EINVAL otherwise.
 pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();
@@ -36,15 +37,18 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
     })
 }
 
-/// Pushes what lies at `offset` and behind up by `len`, leaving a hole. Both must be multiples of a cluster, `offset`
-/// within the file; EINVAL otherwise. EFBIG if the file would be too large.
+/// Pushes what lies at `offset` and behind up by `len`, leaving a hole. Both must be multiples of a
+/// cluster, `offset` within the file; EINVAL otherwise. EFBIG if the file would be too large.
 pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();
     if offset >= size {
         return Err(Errno::Inval.into());
     }
-    let grown = size.checked_add(len).filter(|grown| *grown <= limits::max_size(st, inode)).ok_or(Errno::FBig)?;
+    let grown = size
+        .checked_add(len)
+        .filter(|grown| *grown <= limits::max_size(st, inode))
+        .ok_or(Errno::FBig)?;
     writeback::writeback(st, inode, offset, u64::MAX)?;
     let mut work = inode.pages.work.lock();
     clear(st, inode, &mut work, offset)?;
@@ -79,8 +83,8 @@ fn clear(st: &Store, inode: &Arc<Inode>, work: &mut Work, offset: u64) -> Result
     falloc::drop_pages(st, inode, work, map::block_of(st, offset)..map::END)
 }
 
-/// Starts a handle that can remove the blocks `removed` and move everything behind, if those are not too many extents; else
-/// one that does a part, and goes on in other transactions.
+/// Starts a handle that can remove the blocks `removed` and move everything behind, if those are
+/// not too many extents; else one that does a part, and goes on in other transactions.
 fn start<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Handle<'a>> {
     let most = st.journal.max_credits() / 2;
     let step = extent::credits(st, inode, 1);
@@ -89,7 +93,8 @@ fn start<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Handle
         true => extent::credits(st, inode, piece.len).saturating_add(step),
         false => step,
     };
-    // The extent that the range begins in is cut, and the last step may find the tree a level higher.
+    // The extent that the range begins in is cut, and the last step may find the tree a level
+    // higher.
     let all = pieces.iter().map(each).fold(2 * times::CREDITS + 3 * step, u32::saturating_add);
     st.start(if all <= most { all } else { part(st, inode) })
 }
@@ -106,7 +111,13 @@ fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Resu
     Ok(())
 }
 
-fn shift(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>, by: i64) -> Result<()> {
+fn shift(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    by: i64,
+) -> Result<()> {
     let mut left = range;
     loop {
         left = extent::shift(st, h, inode, left.clone(), by)?;

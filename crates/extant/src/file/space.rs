@@ -8,13 +8,15 @@ use crate::inode::{Inode, Work};
 use crate::store::Store;
 use extant_format::features::Incompat;
 
-/// Whether the error is a lack of space, or of space that the owners may use: what was done before it counts.
+/// Whether the error is a lack of space, or of space that the owners may use: what was done before
+/// it counts.
 pub(super) fn no_space(error: &Error) -> bool {
     error.is(Errno::NoSpc) || error.is(Errno::DQuot)
 }
 
-/// How often an operation that lacks space waits for frees to become durable. Other threads may take what became free, so once is not
-/// enough; the bound ends it where they take and free space without end.
+/// How often an operation that lacks space waits for frees to become durable. Other threads may
+/// take what became free, so once is not enough; the bound ends it where they take and free space
+/// without end.
 pub const MAX_WAITS_FOR_SPACE: usize = 16;
 
 /// Runs `f`, and again as long as it lacks space that can be had. No handle is open.
@@ -35,13 +37,15 @@ fn make_room(st: &Store) -> bool {
     st.alloc.pending() > 0 && st.journal.wait(st.journal.running_tid()).is_ok()
 }
 
-/// Sets `blocks` aside for delayed allocation, and what the map may need for the pages that are pinned, which end before the
-/// block `end`.
+/// Sets `blocks` aside for delayed allocation, and what the map may need for the pages that are
+/// pinned, which end before the block `end`.
 pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32, end: u32) -> Result<()> {
     let shape = MapShape::of(st, inode).reaching(end);
     let share = inode.pages.read().share_missing(|pages| shape.needs(pages));
     if blocks > 0 || share > 0 {
-        promised(st, inode, blocks, || with_room(st, || st.alloc.reserve(blocks, share, st.pool.may_use_reserve())))?;
+        promised(st, inode, blocks, || {
+            with_room(st, || st.alloc.reserve(blocks, share, st.pool.may_use_reserve()))
+        })?;
     }
     if share > 0 {
         inode.pages.add_to_share(share);
@@ -61,8 +65,8 @@ pub(super) fn release_share(st: &Store, inode: &Inode) {
     }
 }
 
-/// After the map was changed for something else than pages: those that wait may need more than before, which may come from
-/// the margin.
+/// After the map was changed for something else than pages: those that wait may need more than
+/// before, which may come from the margin.
 pub(super) fn renew_share(st: &Store, inode: &Inode) {
     if !inode.pages.busy() {
         return;
@@ -83,7 +87,12 @@ pub(super) fn unreserve(st: &Store, inode: &Inode, blocks: u32) {
 }
 
 /// Runs `f`, which finds space for `blocks` blocks, if the owners' limits allow them.
-pub(super) fn promised<R>(st: &Store, inode: &Inode, blocks: u32, f: impl FnOnce() -> Result<R>) -> Result<R> {
+pub(super) fn promised<R>(
+    st: &Store,
+    inode: &Inode,
+    blocks: u32,
+    f: impl FnOnce() -> Result<R>,
+) -> Result<R> {
     st.quota.promise(inode, blocks)?;
     f().inspect_err(|_| st.quota.forgo(inode, blocks.into()))
 }
@@ -126,8 +135,8 @@ pub(super) fn settle(st: &Store, claim: &Claim, reserved: &mut u32) {
     *reserved -= used;
 }
 
-/// Claims up to `want.need` blocks, and may preallocate more around them. Draws on `reserved` blocks set aside before. The
-/// claim may be shorter than needed.
+/// Claims up to `want.need` blocks, and may preallocate more around them. Draws on `reserved`
+/// blocks set aside before. The claim may be shorter than needed.
 pub(super) fn claim(
     st: &Store,
     inode: &Inode,
@@ -136,7 +145,9 @@ pub(super) fn claim(
     growth: Growth,
     reserved: &mut u32,
 ) -> Result<Claim> {
-    let _of = tracing::trace_span!(target: "extant::frsp", "data", inode = inode.ino.0, lblk = want.lblk).entered();
+    let _of =
+        tracing::trace_span!(target: "extant::frsp", "data", inode = inode.ino.0, lblk = want.lblk)
+            .entered();
     let need = match ahead::take(st, inode, work, want, growth)? {
         Ahead::Claim(claim) => {
             settle(st, &claim, reserved);

@@ -1,5 +1,6 @@
-//! Data of files on their way to the device. Whoever is alone at it has other threads for a part of a large lot: copying it to the
-//! device, or into what stands for one, is most of what writeback takes.
+//! Data of files on their way to the device. Whoever is alone at it has other threads for a part of
+//! a large lot: copying it to the device, or into what stands for one, is most of what writeback
+//! takes.
 //!
 //! # Invariants
 //! - When a call returns, all of its writes have ended.

@@ -1,11 +1,13 @@
 //! What the last block of a file has behind the end.
 //!
 //! # Invariants
-//! - In memory it is zero. On the device it may be anything until the file grows: other programs may have left something there, and a
-//!   page may have been changed again. A cut zeroes it on the device before its transaction commits.
-//! - The size on disk does not grow over bytes that are older on the device than in memory. Whoever raises it has written
-//!   the page of the block in which it ended: writeback goes from the first page to the last and writes that one before
-//!   any behind it; all others call [`settle`]. The commit flushes before its record, so a power cut shows the zeroes with the size.
+//! - In memory it is zero. On the device it may be anything until the file grows: other programs
+//!   may have left something there, and a page may have been changed again. A cut zeroes it on the
+//!   device before its transaction commits.
+//! - The size on disk does not grow over bytes that are older on the device than in memory. Whoever
+//!   raises it has written the page of the block in which it ended: writeback goes from the first
+//!   page to the last and writes that one before any behind it; all others call [`settle`]. The
+//!   commit flushes before its record, so a power cut shows the zeroes with the size.
 
 use super::{map, writeback};
 use crate::error::Result;
@@ -22,7 +24,8 @@ pub(super) fn settle(st: &Store, inode: &Arc<Inode>, work: &mut Work) -> Result<
     }
 }
 
-/// The block in which the size on disk ends, if its page waits for being written and the device has old bytes in its place.
+/// The block in which the size on disk ends, if its page waits for being written and the device has
+/// old bytes in its place.
 pub(super) fn waiting(st: &Store, inode: &Inode) -> Result<Option<u32>> {
     if inode.pages.never_used() {
         return Ok(None);

@@ -26,7 +26,8 @@ pub(super) const CREDITS: u32 = 2;
 pub struct Note {
     /// Set-user-ID and set-group-ID are taken away.
     pub strip: bool,
-    /// Times are set. Not for content from a cache that keeps the file's times itself, and would not learn of others.
+    /// Times are set. Not for content from a cache that keeps the file's times itself, and would
+    /// not learn of others.
     pub times: bool,
 }
 
@@ -40,7 +41,8 @@ pub(super) fn due(st: &Store, inode: &Inode, note: Note) -> bool {
     let now = nanos(st.now());
     let body = inode.body();
     let fresh = |t: Timestamp| (0..TICK_NANOS).contains(&(now - nanos(t)));
-    note.times && !(fresh(body.mtime) && fresh(body.ctime)) || note.strip && body.mode != strip_mode(body.mode)
+    note.times && !(fresh(body.mtime) && fresh(body.ctime))
+        || note.strip && body.mode != strip_mode(body.mode)
 }
 
 fn nanos(t: Timestamp) -> i128 {
@@ -83,7 +85,12 @@ pub(super) fn note_change(st: &Store, inode: &Arc<Inode>, note: Note) -> Result<
 }
 
 /// Raises the size on disk to `size`. True if it was smaller.
-pub(super) fn grow_disk_size(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+pub(super) fn grow_disk_size(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    size: u64,
+) -> Result<bool> {
     let grows = inode.body().size < size;
     if grows {
         set_disk_size(st, h, inode, size)?;
@@ -92,7 +99,12 @@ pub(super) fn grow_disk_size(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>,
 }
 
 /// Sets the size on disk.
-pub(super) fn set_disk_size(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+pub(super) fn set_disk_size(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    size: u64,
+) -> Result<()> {
     if size > LARGE && !st.geo.ro_compat(RoCompat::LARGE_FILE) {
         note_large_file(st, h)?;
     }
@@ -124,8 +136,8 @@ fn note_large_file(st: &Store, h: &mut Handle<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The bytes between the end of a file of `size` bytes and the end of its last block; empty if the file ends with a
-/// block.
+/// The bytes between the end of a file of `size` bytes and the end of its last block; empty if the
+/// file ends with a block.
 pub(super) fn tail(st: &Store, size: u64) -> Range<u64> {
     size..size.checked_next_multiple_of(st.geo.block_size.into()).unwrap_or(size)
 }

@@ -1,10 +1,11 @@
 //! Cutting and extending files; freeing the blocks of inodes.
 //!
 //! # Invariants
-//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If freeing takes several
-//!   transactions, an orphan record stands from the first to the last.
-//! - What a file's last block has behind the end is zero in memory once the operation returns. On the device a cut zeroes it before
-//!   the smaller size is durable, for other programs that let the file grow; see `tail`.
+//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If
+//!   freeing takes several transactions, an orphan record stands from the first to the last.
+//! - What a file's last block has behind the end is zero in memory once the operation returns. On
+//!   the device a cut zeroes it before the smaller size is durable, for other programs that let the
+//!   file grow; see `tail`.
 
 use super::zero::{self, CutTail};
 use super::{ahead, inline, limits, map, space, tail, times, writeback};
@@ -21,8 +22,8 @@ use std::sync::Arc;
 /// Extents looked at to see whether one handle can free them.
 const FEW: usize = 4;
 
-/// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record over several
-/// transactions. The caller holds `rw` for writing. EFBIG if no file can be so large.
+/// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record
+/// over several transactions. The caller holds `rw` for writing. EFBIG if no file can be so large.
 pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     st.writable()?;
     if size > limits::max_size(st, inode) {
@@ -85,7 +86,8 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
     Ok(())
 }
 
-/// Frees what lies behind the size, and takes the orphan record away that is there if that may take several transactions.
+/// Frees what lies behind the size, and takes the orphan record away that is there if that may take
+/// several transactions.
 fn cut_blocks(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
     if let Err(e) = cut(st, h, inode, from) {
         // What lies behind the size is freed by the next one to open the file system.
@@ -113,8 +115,8 @@ fn write_cluster(st: &Store, inode: &Arc<Inode>, work: &mut Work, from: u32) -> 
     writeback::within(st, inode, work, cluster.start..from)
 }
 
-/// Drops the pages behind `size`, gives their reservations back, and zeroes what the last page that stays has there: the device has
-/// zeroes in its place already, or gets the page.
+/// Drops the pages behind `size`, gives their reservations back, and zeroes what the last page that
+/// stays has there: the device has zeroes in its place already, or gets the page.
 fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) {
     if inode.pages.never_used() {
         return;
@@ -135,7 +137,8 @@ fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) {
     space::release_share(st, inode);
 }
 
-/// Credits to free everything from block `from` on, if those are a few extents that one handle can free.
+/// Credits to free everything from block `from` on, if those are a few extents that one handle can
+/// free.
 fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
     if inode.logs_data(st) {
         // Each block is revoked.
@@ -145,7 +148,9 @@ fn credits_of_few(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
     if pieces.len() > FEW {
         return Ok(None);
     }
-    let credits = pieces.iter().fold(0u32, |sum, piece| sum.saturating_add(extent::credits(st, inode, piece.len)));
+    let credits = pieces
+        .iter()
+        .fold(0u32, |sum, piece| sum.saturating_add(extent::credits(st, inode, piece.len)));
     Ok((credits <= st.journal.max_credits() / 4).then_some(credits))
 }
 
@@ -163,15 +168,21 @@ pub(super) fn with_credits(h: &mut Handle<'_>, credits: u32) -> Result<()> {
     Ok(())
 }
 
-/// Unmaps and frees all blocks from `from` on, over as many transactions as it takes. If it takes more than one, there is
-/// an orphan record.
+/// Unmaps and frees all blocks from `from` on, over as many transactions as it takes. If it takes
+/// more than one, there is an orphan record.
 pub(super) fn cut(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
     let end = u64::from(from).max(extent::max_blocks(st, inode));
     remove_by(st, h, inode, from.into()..end, |h| st.orphans.add(st, h, inode))
 }
 
 /// Unmaps and frees the blocks `[from, end)`, over as many transactions as it takes.
-pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32, end: u64) -> Result<()> {
+pub(super) fn remove(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    from: u32,
+    end: u64,
+) -> Result<()> {
     remove_by(st, h, inode, from.into()..end, |_| Ok(()))
 }
 
@@ -199,8 +210,8 @@ pub(super) fn start_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Handle<'
     st.start(times::CREDITS + budget(st, inode))
 }
 
-/// Frees everything behind byte `from`: behind the size (an orphan with links), or all (an inode without). Leaves the
-/// orphan record to the caller. Any type of inode; nobody else reaches it.
+/// Frees everything behind byte `from`: behind the size (an orphan with links), or all (an inode
+/// without). Leaves the orphan record to the caller. Any type of inode; nobody else reaches it.
 pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);

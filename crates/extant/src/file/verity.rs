@@ -1,8 +1,8 @@
 //! Content that is verified when it is read: files with a hash tree (fs-verity).
 //!
-//! Such a file is never written again, and is read through pages, which are verified when they come from the device; holes are zeroes, and
-//! verified as such. The tree is read past the pages: what is verified of it is kept with the inode. Signatures of descriptors are not
-//! checked.
+//! Such a file is never written again, and is read through pages, which are verified when they come
+//! from the device; holes are zeroes, and verified as such. The tree is read past the pages: what
+//! is verified of it is kept with the inode. Signatures of descriptors are not checked.
 
 use super::map;
 use crate::bounds::Remark;
@@ -30,10 +30,12 @@ pub fn measure(st: &Store, inode: &Inode) -> Result<(u8, Vec<u8>)> {
     Ok((desc.algorithm.number(), hash(desc.algorithm, &[&desc.measured])))
 }
 
-/// Verifies bytes that were read from block `lblk` of the file system on, zeroes behind the end of the file.
+/// Verifies bytes that were read from block `lblk` of the file system on, zeroes behind the end of
+/// the file.
 ///
 /// # Errors
-/// `Io` (EIO) for what does not have the hash that it should have; `Corrupt` for a descriptor that cannot be.
+/// `Io` (EIO) for what does not have the hash that it should have; `Corrupt` for a descriptor that
+/// cannot be.
 pub(super) fn check(st: &Store, inode: &Inode, lblk: u32, bytes: &[u8]) -> Result<()> {
     let verity = of(st, inode)?;
     let first = map::byte(st, lblk) >> verity.desc.block_bits;
@@ -47,7 +49,13 @@ pub(super) fn check(st: &Store, inode: &Inode, lblk: u32, bytes: &[u8]) -> Resul
 }
 
 /// The hash that block `below` has to have: one of those in a block of `level`, or the root.
-fn expected(st: &Store, inode: &Inode, verity: &Verity, level: usize, below: u64) -> Result<Vec<u8>> {
+fn expected(
+    st: &Store,
+    inode: &Inode,
+    verity: &Verity,
+    level: usize,
+    below: u64,
+) -> Result<Vec<u8>> {
     if level == verity.tree.levels() {
         return Ok(verity.desc.root.clone());
     }
@@ -59,7 +67,13 @@ fn expected(st: &Store, inode: &Inode, verity: &Verity, level: usize, below: u64
 }
 
 /// A verified block of the tree.
-fn tree_block(st: &Store, inode: &Inode, verity: &Verity, level: usize, index: u64) -> Result<Arc<[u8]>> {
+fn tree_block(
+    st: &Store,
+    inode: &Inode,
+    verity: &Verity,
+    level: usize,
+    index: u64,
+) -> Result<Arc<[u8]>> {
     if let Some(block) = verity.verified(level, index) {
         return Ok(block);
     }
@@ -78,7 +92,9 @@ fn mismatch(st: &Store, inode: &Inode, what: &str, number: u64) -> Error {
     if st.remarks.tells(Remark::Verity) {
         tracing::error!(%ino, number, "{what} does not have the hash that it should have");
     }
-    Error::Io(std::io::Error::other(format!("inode {ino}: {what} {number} does not have the hash that it should have")))
+    Error::Io(std::io::Error::other(format!(
+        "inode {ino}: {what} {number} does not have the hash that it should have"
+    )))
 }
 
 fn block_hash(desc: &Descriptor, block: &[u8]) -> Vec<u8> {
@@ -103,7 +119,9 @@ fn of<'a>(st: &Store, inode: &'a Inode) -> Result<&'a Verity> {
 }
 
 fn load(st: &Store, inode: &Inode) -> Result<Verity> {
-    let wrong = |field, found: u64| Corrupt::new("verity file").field(field).found(found).at_inode(inode.ino);
+    let wrong = |field, found: u64| {
+        Corrupt::new("verity file").field(field).found(found).at_inode(inode.ino)
+    };
     let vitals = inode.vitals();
     if !vitals.flags.contains(InodeFlags::EXTENTS) || map::is_inline(inode) {
         return Err(wrong("flags", vitals.flags.bits().into()).into());
@@ -115,14 +133,20 @@ fn load(st: &Store, inode: &Inode) -> Result<Verity> {
     let start = start.ok_or_else(|| wrong("end of the map", end).expected(size))?;
     let word_at = end - verity::LENGTH_SIZE as u64;
     let word = read(st, inode, word_at, verity::LENGTH_SIZE)?;
-    let len = verity::descriptor_len(word.try_into().unwrap_or_default()).map_err(|e| e.at_inode(inode.ino))?;
+    let len = verity::descriptor_len(word.try_into().unwrap_or_default())
+        .map_err(|e| e.at_inode(inode.ino))?;
     let at = word_at.checked_sub(len.into()).map(|at| at >> st.geo.block_bits << st.geo.block_bits);
-    let at = at.filter(|at| *at >= start).ok_or_else(|| wrong("length of the descriptor", len.into()))?;
+    let at = at
+        .filter(|at| *at >= start)
+        .ok_or_else(|| wrong("length of the descriptor", len.into()))?;
     let bytes = read(st, inode, at, len as usize)?;
-    let desc = Descriptor::parse(&bytes, size, st.geo.block_bits).map_err(|e| e.at_inode(inode.ino))?;
+    let desc =
+        Descriptor::parse(&bytes, size, st.geo.block_bits).map_err(|e| e.at_inode(inode.ino))?;
     let tree = Tree::of(&desc).map_err(|e| e.at_inode(inode.ino))?;
     if tree.blocks() > (at - start) >> desc.block_bits {
-        return Err(wrong("blocks of the hash tree", tree.blocks()).expected((at - start) >> desc.block_bits).into());
+        return Err(wrong("blocks of the hash tree", tree.blocks())
+            .expected((at - start) >> desc.block_bits)
+            .into());
     }
     Ok(Verity::new(desc, tree, start))
 }
@@ -134,9 +158,13 @@ fn read(st: &Store, inode: &Inode, offset: u64, len: usize) -> Result<Vec<u8>> {
     map::runs(st, inode, map::blocks(st, offset, end), |run| {
         let start = map::byte(st, run.lblk).max(offset);
         let stop = map::byte(st, run.lblk + run.len).min(end);
-        let part = bytes.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
+        let part =
+            bytes.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
         if run.state == State::Written {
-            st.dev.read_at(part, map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)))?;
+            st.dev.read_at(
+                part,
+                map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)),
+            )?;
         }
         Ok(true)
     })?;

@@ -1,9 +1,10 @@
 //! Writing into the page cache, with delayed allocation.
 //!
 //! # Invariants
-//! - Space for every page that gets no block at once is set aside before the page is changed: ENOSPC is told by the
-//!   write.
-//! - The visible size is raised before the pages behind it can be written back, under the same lock.
+//! - Space for every page that gets no block at once is set aside before the page is changed:
+//!   ENOSPC is told by the write.
+//! - The visible size is raised before the pages behind it can be written back, under the same
+//!   lock.
 
 use super::times::Note;
 use super::{batch, inline, limits, logged, map, space, times, zero};
@@ -18,10 +19,17 @@ use std::sync::Arc;
 /// Most bytes that one turn takes.
 const CHUNK: usize = 1 << 20;
 
-/// Writes into the page cache, reserves space, extends the size in memory (on disk with the writeback). Renews mtime
-/// and ctime no more than once a clock tick; clears set-user-ID and set-group-ID if `note` says so. The caller holds `rw` for
-/// writing. Returns bytes written, fewer than asked for if space ends; ENOSPC, EFBIG if none.
-pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+/// Writes into the page cache, reserves space, extends the size in memory (on disk with the
+/// writeback). Renews mtime and ctime no more than once a clock tick; clears set-user-ID and
+/// set-group-ID if `note` says so. The caller holds `rw` for writing. Returns bytes written, fewer
+/// than asked for if space ends; ENOSPC, EFBIG if none.
+pub fn write(
+    st: &Store,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<usize> {
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;
     let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
@@ -37,7 +45,8 @@ pub fn write(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Not
         let done = match chunk(st, inode, at, part) {
             Err(e) if space::no_space(&e) => {
                 if e.is(Errno::NoSpc) {
-                    // Maps of pages that wait need less than was set aside for them, and written pages need nothing.
+                    // Maps of pages that wait need less than was set aside for them, and written
+                    // pages need nothing.
                     batch::clean(st);
                 }
                 fitting(st, inode, at, part)?
@@ -54,14 +63,17 @@ fn fitting(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<u
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
     let half = blocks.start + (blocks.end - blocks.start) / 2;
     let fits = map::byte(st, half).saturating_sub(offset) as usize;
-    match (chunk(st, inode, offset, data), data.get(..fits).filter(|part| !part.is_empty() && half > blocks.start)) {
+    match (
+        chunk(st, inode, offset, data),
+        data.get(..fits).filter(|part| !part.is_empty() && half > blocks.start),
+    ) {
         (Err(e), Some(part)) if space::no_space(&e) => fitting(st, inode, offset, part),
         (done, _) => done,
     }
 }
 
-/// Writes `data` in parts that end at multiples of `most`. A lack of space ends it early; it is an error if nothing was
-/// written.
+/// Writes `data` in parts that end at multiples of `most`. A lack of space ends it early; it is an
+/// error if nothing was written.
 pub(super) fn in_chunks(
     st: &Store,
     offset: u64,
@@ -98,7 +110,8 @@ pub(super) fn fill_gap(st: &Store, inode: &Arc<Inode>, offset: u64) -> Result<()
 #[derive(Debug)]
 struct Missing {
     lblk: u32,
-    /// What the block holds; `None` if the page is cached or overwritten whole, or if that is zeroes.
+    /// What the block holds; `None` if the page is cached or overwritten whole, or if that is
+    /// zeroes.
     old: Option<Arc<[u8]>>,
     /// Where its block is.
     place: Place,
@@ -108,7 +121,8 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usi
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
     if blocks.end - blocks.start == 1
         && st.geo.cluster_bits == 0
-        && (overwrite(st, inode, blocks.start, offset, data) || add_page(st, inode, blocks.start, offset, data)?)
+        && (overwrite(st, inode, blocks.start, offset, data)
+            || add_page(st, inode, blocks.start, offset, data)?)
     {
         return Ok(data.len());
     }
@@ -165,7 +179,14 @@ fn add_page(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8])
 }
 
 /// Adds a page that is pinned and not cached.
-fn add_pinned(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8], crowded: bool) -> Result<()> {
+fn add_pinned(
+    st: &Store,
+    inode: &Arc<Inode>,
+    lblk: u32,
+    offset: u64,
+    data: &[u8],
+    crowded: bool,
+) -> Result<()> {
     let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
     let whole = data.len() == st.block_size();
     let old = match run.state {
@@ -197,7 +218,13 @@ fn place_in(state: State) -> Place {
 }
 
 /// Finds what is not cached or has no space, and gets both.
-fn prepare(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], blocks: Range<u32>) -> Result<Vec<Missing>> {
+fn prepare(
+    st: &Store,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    blocks: Range<u32>,
+) -> Result<Vec<Missing>> {
     let bits = st.geo.cluster_bits;
     let open: Vec<(u32, Cover)> = {
         let pages = inode.pages.read();
@@ -209,7 +236,8 @@ fn prepare(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], blocks: Ran
     let mut holes = Vec::new();
     let mut open_blocks = open.iter().peekable();
     map::runs(st, inode, first.0..last.0 + 1, |run| {
-        while let Some((lblk, cover)) = open_blocks.next_if(|(lblk, _)| *lblk - run.lblk < run.len) {
+        while let Some((lblk, cover)) = open_blocks.next_if(|(lblk, _)| *lblk - run.lblk < run.len)
+        {
             let partial = !covers_block(st, offset, data.len(), *lblk);
             let old = match *cover == Cover::Absent && partial && run.state == State::Written {
                 true => old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk))?,
@@ -233,8 +261,8 @@ fn covers_block(st: &Store, offset: u64, len: usize, lblk: u32) -> bool {
     offset <= start && offset + len as u64 >= start + u64::from(st.geo.block_size)
 }
 
-/// The bytes of a written block before a write to a part of it. `None` if they all lie behind the end of the file, and
-/// count as zero.
+/// The bytes of a written block before a write to a part of it. `None` if they all lie behind the
+/// end of the file, and count as zero.
 fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64) -> Result<Option<Arc<[u8]>>> {
     let valid = inode.pages.size().saturating_sub(map::byte(st, lblk));
     if valid == 0 {
@@ -248,8 +276,14 @@ fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64) -> Result<Option<A
     Ok(Some(shared))
 }
 
-/// Sets space aside for the clusters of `holes` that have none, and for the map; blocks whose cluster the file owns are its own.
-fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [Missing]) -> Result<()> {
+/// Sets space aside for the clusters of `holes` that have none, and for the map; blocks whose
+/// cluster the file owns are its own.
+fn reserve_holes(
+    st: &Store,
+    inode: &Arc<Inode>,
+    holes: &[u32],
+    missing: &mut [Missing],
+) -> Result<()> {
     let bits = st.geo.cluster_bits;
     let changing = missing.iter().rfind(|m| m.place != Place::Written);
     let Some(end) = changing.map(|last| last.lblk.saturating_add(1)) else { return Ok(()) };
@@ -259,10 +293,12 @@ fn reserve_holes(st: &Store, inode: &Arc<Inode>, holes: &[u32], missing: &mut [M
     let (mut fresh, mut owned) = (BTreeSet::new(), BTreeSet::new());
     for lblk in holes {
         let cluster = lblk >> bits;
-        let known =
-            fresh.contains(&cluster) || owned.contains(&cluster) || inode.pages.read().cluster_reserved(*lblk, bits);
+        let known = fresh.contains(&cluster)
+            || owned.contains(&cluster)
+            || inode.pages.read().cluster_reserved(*lblk, bits);
         if !known {
-            let set = if extent::implied(st, inode, *lblk)?.is_some() { &mut owned } else { &mut fresh };
+            let set =
+                if extent::implied(st, inode, *lblk)?.is_some() { &mut owned } else { &mut fresh };
             set.insert(cluster);
         }
     }

@@ -1,11 +1,13 @@
-//! Dirty pages of one file go to the device, and delayed blocks get their places. Many files at a time: `batch`.
+//! Dirty pages of one file go to the device, and delayed blocks get their places. Many files at a
+//! time: `batch`.
 //!
 //! # Invariants
 //! - Pages are taken as snapshots; writers go on meanwhile.
 //! - A page whose writing failed is dropped and its error noted, unless it was changed again.
 //!
 //! # Locking
-//! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw` is not needed.
+//! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw`
+//! is not needed.
 
 use super::ahead::{self, Growth, Pack};
 use super::map;
@@ -27,8 +29,8 @@ const BATCH_BYTES: usize = 32 << 20;
 const PACK_PAGES: u32 = 16;
 const PACK_SPREAD: u64 = 2;
 
-/// Pages under writeback, which must be settled. If a panic drops them before that, they are given up, as after a failed
-/// write: a sync would wait for them without end.
+/// Pages under writeback, which must be settled. If a panic drops them before that, they are given
+/// up, as after a failed write: a sync would wait for them without end.
 pub(super) struct UnderWriteback<'a> {
     st: &'a Store,
     inode: &'a Arc<Inode>,
@@ -59,7 +61,8 @@ impl Drop for UnderWriteback<'_> {
     }
 }
 
-/// Writes dirty pages of bytes `[start, end)` back and waits for them. What fails is noted for the open files as well.
+/// Writes dirty pages of bytes `[start, end)` back and waits for them. What fails is noted for the
+/// open files as well.
 pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
     if !inode.pages.busy() {
         return Ok(());
@@ -74,9 +77,14 @@ pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result
     result
 }
 
-/// Writes the dirty pages of some blocks back, under `work`; before them the one in which the size on disk ends, over which
-/// they may raise it.
-pub(super) fn within(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) -> Result<()> {
+/// Writes the dirty pages of some blocks back, under `work`; before them the one in which the size
+/// on disk ends, over which they may raise it.
+pub(super) fn within(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    blocks: Range<u32>,
+) -> Result<()> {
     // A map that cannot be read stops the pages themselves.
     let last = if blocks.start == 0 { None } else { tail::waiting(st, inode).ok().flatten() };
     let before = match last.filter(|last| *last < blocks.start) {
@@ -92,7 +100,8 @@ fn pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) ->
     let mut result = Ok(());
     let mut from = blocks.start;
     while from < blocks.end {
-        let (taken, reserved) = inode.pages.change(&st.pool, |pages| pages.take(from..blocks.end, most, bits));
+        let (taken, reserved) =
+            inode.pages.change(&st.pool, |pages| pages.take(from..blocks.end, most, bits));
         let taken = UnderWriteback::new(st, inode, taken);
         let Some(last) = taken.last() else { break };
         from = last.lblk.saturating_add(1);
@@ -101,8 +110,15 @@ fn pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) ->
     result
 }
 
-/// Writes pages of one file; after a failure one by one, so that only those are lost that cannot be written.
-pub(super) fn alone(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], mut reserved: u32) -> Result<()> {
+/// Writes pages of one file; after a failure one by one, so that only those are lost that cannot be
+/// written.
+pub(super) fn alone(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    taken: &[Taken],
+    mut reserved: u32,
+) -> Result<()> {
     let mut result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
     match (&result, taken) {
         (Err(_), [_, _, ..]) if st.writable().is_ok() => {
@@ -117,7 +133,8 @@ pub(super) fn alone(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Ta
     if result.is_err() {
         // What was promised to pages that are lost was not charged.
         st.quota.forgo(inode, u64::MAX);
-        // The pages that would have raised it are gone. If this fails, nothing can be changed any more.
+        // The pages that would have raised it are gone. If this fails, nothing can be changed any
+        // more.
         let _ = raise_size(st, inode);
     }
     result
@@ -135,29 +152,43 @@ fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
 }
 
 /// Tells the pages what became of them.
-pub(super) fn settle(st: &Store, inode: &Arc<Inode>, taken: &[Taken], result: Result<()>) -> Result<()> {
+pub(super) fn settle(
+    st: &Store,
+    inode: &Arc<Inode>,
+    taken: &[Taken],
+    result: Result<()>,
+) -> Result<()> {
     if let Err(e) = &result {
         if st.remarks.tells(Remark::Writeback) {
             tracing::warn!("inode {}: writing back failed: {e}", inode.ino);
         }
-        // Before the pages leave the lists: a sync that finds nothing there looks for losses afterwards.
+        // Before the pages leave the lists: a sync that finds nothing there looks for losses
+        // afterwards.
         st.pool.note_failed(inode, e.errno());
     }
     let lblks = taken.iter().map(|t| t.lblk);
-    inode.pages.change(&st.pool, |pages| if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) });
+    inode.pages.change(&st.pool, |pages| {
+        if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) }
+    });
     space::release_share(st, inode);
     result
 }
 
-/// Pages that can be placed together. Of two pages of one cluster with a gap between them the second finds its place
-/// when the first is mapped.
+/// Pages that can be placed together. Of two pages of one cluster with a gap between them the
+/// second finds its place when the first is mapped.
 pub(super) fn groups<'a>(st: &Store, taken: &'a [Taken]) -> impl Iterator<Item = &'a [Taken]> {
     let bits = st.geo.cluster_bits;
     taken.chunk_by(move |a, b| a.lblk + 1 == b.lblk || a.lblk >> bits != b.lblk >> bits)
 }
 
 /// Writes pages and maps them.
-fn write(st: &Store, inode: &Arc<Inode>, work: &mut Work, taken: &[Taken], reserved: &mut u32) -> Result<()> {
+fn write(
+    st: &Store,
+    inode: &Arc<Inode>,
+    work: &mut Work,
+    taken: &[Taken],
+    reserved: &mut u32,
+) -> Result<()> {
     groups(st, taken).try_for_each(|group| {
         let how = Placing { reserved: &mut *reserved, patient: true };
         let mut pieces = place(st, inode, work, group, how)?.into();
@@ -214,7 +245,14 @@ pub(super) fn place(
         let first = run.first().map_or(0, |page| page.lblk);
         let mut blocks = first..first + run.len() as u32;
         while blocks.start < blocks.end {
-            let need = Need { blocks: blocks.clone(), reserved, growth, pack: pack.as_mut(), patient, bound: false };
+            let need = Need {
+                blocks: blocks.clone(),
+                reserved,
+                growth,
+                pack: pack.as_mut(),
+                patient,
+                bound: false,
+            };
             let part = match plan::make(st, inode, work, need) {
                 Ok(part) => part,
                 Err(e) => {
@@ -229,7 +267,8 @@ pub(super) fn place(
     Ok(pieces)
 }
 
-/// Adds the pages to a plug. Both are in the order of blocks, and the pieces cover the pages exactly.
+/// Adds the pages to a plug. Both are in the order of blocks, and the pieces cover the pages
+/// exactly.
 pub(super) fn add_data<'a>(st: &Store, plug: &mut Plug<'a>, pieces: &Pieces, taken: &'a [Taken]) {
     let mut pages = taken.iter();
     for piece in pieces {

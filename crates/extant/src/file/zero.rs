@@ -9,15 +9,16 @@ use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Zeroes bytes that lie within one block, on the device or in its page. A hole stays a hole. The caller holds `rw` for
-/// writing and `work`, so that no page is being written.
+/// Zeroes bytes that lie within one block, on the device or in its page. A hole stays a hole. The
+/// caller holds `rw` for writing and `work`, so that no page is being written.
 pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
     let lblk = map::block_of(st, bytes.start);
     let first = (bytes.start - map::byte(st, lblk)) as usize;
-    let within = first..first.saturating_add((bytes.end - bytes.start) as usize).min(st.block_size());
+    let within =
+        first..first.saturating_add((bytes.end - bytes.start) as usize).min(st.block_size());
     if zero_page(st, inode, lblk, within.clone()) {
         return Ok(());
     }
@@ -31,7 +32,8 @@ pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) ->
 
 /// Zeroes bytes of a block of the device.
 fn on_device(st: &Store, inode: &Inode, pblk: u64, within: Range<usize>) -> Result<()> {
-    st.dev.write_at(&vec![0; within.len()], map::at(st, pblk).saturating_add(within.start as u64))?;
+    st.dev
+        .write_at(&vec![0; within.len()], map::at(st, pblk).saturating_add(within.start as u64))?;
     inode.pages.note_written(st.journal.note_data_write());
     Ok(())
 }
@@ -47,7 +49,8 @@ impl CutTail {
     /// Credits of [`CutTail::clear`], beside the inode's.
     pub const CREDITS: u32 = 1;
 
-    /// Those of a file that is cut to `size`; `None` if it ends with a block, or has no written block there.
+    /// Those of a file that is cut to `size`; `None` if it ends with a block, or has no written
+    /// block there.
     pub fn find(st: &Store, inode: &Inode, size: u64) -> Result<Option<CutTail>> {
         if times::tail(st, size).is_empty() {
             return Ok(None);
@@ -58,8 +61,8 @@ impl CutTail {
         Ok((run.state == State::Written).then_some(CutTail { pblk: run.pblk.0, within }))
     }
 
-    /// Zeroes them, past the pages: before the handle's transaction becomes durable, or with it. The caller holds `work`, so that no
-    /// page is being written.
+    /// Zeroes them, past the pages: before the handle's transaction becomes durable, or with it.
+    /// The caller holds `work`, so that no page is being written.
     pub fn clear(self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         match inode.logs_data(st) {
             true => logged::zero_in(st, h, inode, self.pblk, self.within),
@@ -68,13 +71,14 @@ impl CutTail {
     }
 }
 
-/// Zeroes within a cached page, which is then written back; false if it is not cached, or may lie over a hole and is
-/// clean.
+/// Zeroes within a cached page, which is then written back; false if it is not cached, or may lie
+/// over a hole and is clean.
 fn zero_page(st: &Store, inode: &Arc<Inode>, lblk: u32, within: Range<usize>) -> bool {
     if !inode.pages.any() {
         return false;
     }
-    let zeroed = inode.pages.change(&st.pool, |pages| in_page(st, pages, lblk, within)) != InPage::Elsewhere;
+    let zeroed =
+        inode.pages.change(&st.pool, |pages| in_page(st, pages, lblk, within)) != InPage::Elsewhere;
     if zeroed && inode.pages.busy() {
         st.pool.note(inode, true);
     }

@@ -1,4 +1,5 @@
-//! What must be read before there is a journal: superblock, the journal's inode, where its blocks are.
+//! What must be read before there is a journal: superblock, the journal's inode, where its blocks
+//! are.
 
 use crate::error::{Error, Result};
 use crate::extent::raw;
@@ -8,7 +9,9 @@ use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::group_desc::GroupDesc;
 use extant_format::inode as disk;
 use extant_format::quota::QuotaKind;
-use extant_format::superblock::{Geometry, MAGIC_FIELD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::superblock::{
+    Geometry, MAGIC_FIELD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+};
 use extant_format::types::{GroupNr, InodeNr};
 use extant_journal::{Log, LogExtent, LogPlace};
 use std::sync::Arc;
@@ -16,7 +19,8 @@ use std::sync::Arc;
 /// Reads and verifies the primary superblock.
 pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     if dev.len() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
-        let short = Corrupt::new("image, too short for a superblock").field("bytes").found(dev.len());
+        let short =
+            Corrupt::new("image, too short for a superblock").field("bytes").found(dev.len());
         return Err(foreign(dev).unwrap_or_else(|| short.into()));
     }
     let mut bytes = [0; SUPERBLOCK_SIZE];
@@ -24,7 +28,10 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     let sb = Superblock::parse(&bytes).map_err(|e| name_foreign(dev, e))?;
     super::features::access(&sb.features())?;
     if sb.incompat().contains(Incompat::CASEFOLD) && !crate::dir::can_fold(sb.encoding()) {
-        return Err(Error::Unsupported(format!("casefold with names in encoding {}", sb.encoding())));
+        return Err(Error::Unsupported(format!(
+            "casefold with names in encoding {}",
+            sb.encoding()
+        )));
     }
     let geo = Geometry::new(&sb)?;
     let bytes = geo.blocks_count.checked_mul(u64::from(geo.block_size));
@@ -38,7 +45,8 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     }
 }
 
-/// The error of a superblock with another magic number, which names what else the device holds, if that is known.
+/// The error of a superblock with another magic number, which names what else the device holds, if
+/// that is known.
 fn name_foreign(dev: &dyn BlockDevice, error: Corrupt) -> Error {
     let is_magic = error.field_name() == Some(MAGIC_FIELD);
     is_magic.then(|| foreign(dev)).flatten().unwrap_or_else(|| error.into())
@@ -76,7 +84,8 @@ pub fn inode(dev: &dyn BlockDevice, geo: &Geometry, ino: InodeNr) -> Result<disk
     Ok(disk::Inode::decode(&slot, geo, ino)?)
 }
 
-/// The journal's blocks: a file of the file system, or all of `journal`, a device of its own. None if it has no journal.
+/// The journal's blocks: a file of the file system, or all of `journal`, a device of its own. None
+/// if it has no journal.
 pub fn log(
     dev: &Arc<dyn BlockDevice>,
     journal: Option<&Arc<dyn BlockDevice>>,
@@ -93,8 +102,10 @@ pub fn log(
     }
     let body = inode(&**dev, geo, ino)?;
     let runs = raw::map(&**dev, geo, &body, ino)?;
-    let extents: Vec<_> =
-        runs.into_iter().map(|(logical, physical, len)| LogExtent { logical, physical, len }).collect();
+    let extents: Vec<_> = runs
+        .into_iter()
+        .map(|(logical, physical, len)| LogExtent { logical, physical, len })
+        .collect();
     Ok(Some(Log::open(dev.clone(), &extents, geo.block_size, LogPlace::Inside)?))
 }
 
@@ -124,7 +135,11 @@ fn external_log(journal: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock)
 }
 
 /// Physical blocks of the orphan file, in order, with its inode's checksum seed.
-pub fn orphan_file(dev: &dyn BlockDevice, geo: &Geometry, sb: &Superblock) -> Result<Option<(InodeNr, u32, Vec<u64>)>> {
+pub fn orphan_file(
+    dev: &dyn BlockDevice,
+    geo: &Geometry,
+    sb: &Superblock,
+) -> Result<Option<(InodeNr, u32, Vec<u64>)>> {
     if !sb.compat().contains(Compat::ORPHAN_FILE) {
         return Ok(None);
     }
@@ -144,7 +159,8 @@ pub fn quota_files(
     }
     let numbers = [sb.usr_quota_inum(), sb.grp_quota_inum(), sb.prj_quota_inum()];
     let files = QuotaKind::ALL.into_iter().zip(numbers).filter(|(_, ino)| *ino != InodeNr::NONE);
-    let blocks = |kind: QuotaKind, ino| hidden_file(dev, geo, ino, kind.file_name(), MAX_QUOTA_BLOCKS);
+    let blocks =
+        |kind: QuotaKind, ino| hidden_file(dev, geo, ino, kind.file_name(), MAX_QUOTA_BLOCKS);
     files.map(|(kind, ino)| (kind, ino, blocks(kind, ino).map(|(_, blocks)| blocks))).collect()
 }
 

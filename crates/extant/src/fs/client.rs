@@ -11,8 +11,9 @@ use std::sync::Arc;
 pub struct StoreClient(pub Arc<Store>);
 
 impl Client for StoreClient {
-    /// Orphan records first, then what owners use, then inodes, then frees of blocks and bitmaps of inodes, then descriptors with the
-    /// checksums of bitmaps, then the superblock: each may change those behind it.
+    /// Orphan records first, then what owners use, then inodes, then frees of blocks and bitmaps of
+    /// inodes, then descriptors with the checksums of bitmaps, then the superblock: each may change
+    /// those behind it.
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<(), Error> {
         let st = &*self.0;
         let frozen = st

@@ -1,5 +1,6 @@
-//! Fast commits are replayed in memory, over what the full commits give. Readers see the result there; for writers it
-//! becomes one full commit, so that a power cut leaves either the fast commits, to be replayed again, or that commit.
+//! Fast commits are replayed in memory, over what the full commits give. Readers see the result
+//! there; for writers it becomes one full commit, so that a power cut leaves either the fast
+//! commits, to be replayed again, or that commit.
 
 use super::client::StoreClient;
 use super::{OpenOptions, boot, open};
@@ -26,8 +27,14 @@ pub(super) fn in_memory(
     // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));
     let mounted = MountedDevice::unclaimed(overlay.clone());
-    let store =
-        open::build((mounted.clone(), &mounted), geo, sb, None, &options, open::Use { write: true, closed: false })?;
+    let store = open::build(
+        (mounted.clone(), &mounted),
+        geo,
+        sb,
+        None,
+        &options,
+        open::Use { write: true, closed: false },
+    )?;
     let client: Arc<dyn extant_journal::Client> = Arc::new(StoreClient(store.clone()));
     store.journal.set_client(Arc::downgrade(&client));
     let ops = Operations::new(Vfs::new(store.clone(), options.memory / 4, options.names, false));
@@ -37,8 +44,13 @@ pub(super) fn in_memory(
     Ok(overlay)
 }
 
-/// Brings all commits to `dev`, the fast ones as a full one, which is left in the log that this gives.
-pub(super) fn commit(replay: Replay, dev: &Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Log> {
+/// Brings all commits to `dev`, the fast ones as a full one, which is left in the log that this
+/// gives.
+pub(super) fn commit(
+    replay: Replay,
+    dev: &Arc<dyn BlockDevice>,
+    options: &OpenOptions,
+) -> Result<Log> {
     replay.apply_full(&**dev)?;
     let replayed = in_memory(dev.clone(), replay.fast_commits(), options)?;
     Ok(replay.append(&replayed.written(), options.clock.now())?)

@@ -44,7 +44,10 @@ const WRITE: RoCompat = RoCompat::SPARSE_SUPER
 pub fn access(features: &Features) -> Result<Access> {
     let refused = features.incompat.difference(READ);
     if !refused.is_empty() {
-        return Err(Error::Unsupported(format!("incompatible feature {}", refused.names().join(", "))));
+        return Err(Error::Unsupported(format!(
+            "incompatible feature {}",
+            refused.names().join(", ")
+        )));
     }
     let blocking = features.ro_compat.difference(WRITE).names();
     Ok(match blocking.is_empty() {

@@ -1,4 +1,5 @@
-//! Freezing: while it lasts nothing changes, and the device holds a clean file system, so that a copy of it needs no recovery.
+//! Freezing: while it lasts nothing changes, and the device holds a clean file system, so that a
+//! copy of it needs no recovery.
 
 use super::{Fs, boot, open};
 use crate::error::Result;
@@ -7,7 +8,8 @@ use extant_blocks::{BlockDevice, MountedDevice};
 use extant_journal::UpdatesLock;
 use extant_sync::MutexGuard;
 
-/// A frozen file system; operations that change it wait, and no byte of its devices changes. It thaws when this is dropped, or by [`Frozen::thaw`], which tells errors.
+/// A frozen file system; operations that change it wait, and no byte of its devices changes. It
+/// thaws when this is dropped, or by [`Frozen::thaw`], which tells errors.
 #[derive(Debug)]
 pub struct Frozen<'a> {
     fs: &'a Fs,
@@ -16,8 +18,9 @@ pub struct Frozen<'a> {
 }
 
 impl Fs {
-    /// Writes everything, marks the file system clean on the device and lets nothing change until the result is dropped. Writes that are
-    /// in memory only when it begins are written; later ones wait in memory.
+    /// Writes everything, marks the file system clean on the device and lets nothing change until
+    /// the result is dropped. Writes that are in memory only when it begins are written; later ones
+    /// wait in memory.
     pub fn freeze(&self) -> Result<Frozen<'_>> {
         let ops: &Operations = self.operations();
         let st = ops.st();
@@ -29,7 +32,8 @@ impl Fs {
         st.journal.checkpoint_all()?;
         open::mark_clean(st, self.clean_state)?;
         let frozen = Frozen { fs: self, updates: Some(updates), _one: one };
-        // Data that are written in place need no handle: these writes, and all others, wait from here on.
+        // Data that are written in place need no handle: these writes, and all others, wait from
+        // here on.
         self.devices().for_each(MountedDevice::freeze);
         self.devices().try_for_each(|device| device.flush())?;
         Ok(frozen)

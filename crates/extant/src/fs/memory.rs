@@ -1,7 +1,9 @@
-//! How much memory a file system takes by default: a quarter of the memory that this process may have.
+//! How much memory a file system takes by default: a quarter of the memory that this process may
+//! have.
 //!
-//! That is the machine's, or less where a control group limits it: version 2 (`memory.max`, `memory.high`) or 1
-//! (`memory.limit_in_bytes`). A group is bound by all groups above it, so each of them is looked at.
+//! That is the machine's, or less where a control group limits it: version 2 (`memory.max`,
+//! `memory.high`) or 1 (`memory.limit_in_bytes`). A group is bound by all groups above it, so each
+//! of them is looked at.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -67,7 +69,8 @@ fn directory(mount: &str, kind: &str, group: &str) -> Option<Found> {
         return None;
     }
     filesystem.next();
-    // A group outside of what is mounted, as a container may see it, is bound by the groups that are mounted at least.
+    // A group outside of what is mounted, as a container may see it, is bound by the groups that
+    // are mounted at least.
     let below = Path::new(group).strip_prefix(mounted_root).unwrap_or(Path::new(""));
     let inside = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     let below = if inside { below.into() } else { PathBuf::new() };
@@ -77,8 +80,14 @@ fn directory(mount: &str, kind: &str, group: &str) -> Option<Found> {
 /// The least limit of a group and of all that it is in, up to the mount point.
 fn along(root: &Path, found: &Found, files: &[&str]) -> Option<u64> {
     let top = root.join(found.mount_point.strip_prefix("/").ok()?);
-    let read = |dir: &Path, file: &str| read_to_string(top.join(dir).join(file)).ok()?.trim().parse::<u64>().ok();
-    found.below.ancestors().flat_map(|dir| files.iter().filter_map(move |file| read(dir, file))).min()
+    let read = |dir: &Path, file: &str| {
+        read_to_string(top.join(dir).join(file)).ok()?.trim().parse::<u64>().ok()
+    };
+    found
+        .below
+        .ancestors()
+        .flat_map(|dir| files.iter().filter_map(move |file| read(dir, file)))
+        .min()
 }
 
 #[cfg(test)]
@@ -98,7 +107,8 @@ mod tests {
         root
     }
 
-    const V2: &str = "24 1 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+    const V2: &str =
+        "24 1 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
     const V1: &str = "31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
                       32 24 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
 
@@ -140,17 +150,33 @@ mod tests {
     fn a_container_sees_its_own_groups() {
         let bound = "24 1 0:22 /pod/id /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let limit = ("sys/fs/cgroup/memory.max", "100\n");
-        assert_eq!(found(&[("proc/self/cgroup", "0::/pod/id\n"), ("proc/self/mountinfo", bound), limit]), Some(100));
-        assert_eq!(found(&[("proc/self/cgroup", "0::/../..\n"), ("proc/self/mountinfo", V2), limit]), Some(100));
+        assert_eq!(
+            found(&[("proc/self/cgroup", "0::/pod/id\n"), ("proc/self/mountinfo", bound), limit]),
+            Some(100)
+        );
+        assert_eq!(
+            found(&[("proc/self/cgroup", "0::/../..\n"), ("proc/self/mountinfo", V2), limit]),
+            Some(100)
+        );
         let below = ("sys/fs/cgroup/sub/memory.max", "50\n");
-        let files = [("proc/self/cgroup", "0::/pod/id/sub\n"), ("proc/self/mountinfo", bound), limit, below];
+        let files = [
+            ("proc/self/cgroup", "0::/pod/id/sub\n"),
+            ("proc/self/mountinfo", bound),
+            limit,
+            below,
+        ];
         assert_eq!(found(&files), Some(50));
     }
 
     #[test]
     fn nonsense_limits_nothing() {
-        for (groups, mounts) in [("", ""), ("0:", "x"), ("a:b", V2), ("0::", "1 2 - cgroup2"), ("::::", V1)] {
-            assert_eq!(found(&[("proc/self/cgroup", groups), ("proc/self/mountinfo", mounts)]), None);
+        for (groups, mounts) in
+            [("", ""), ("0:", "x"), ("a:b", V2), ("0::", "1 2 - cgroup2"), ("::::", V1)]
+        {
+            assert_eq!(
+                found(&[("proc/self/cgroup", groups), ("proc/self/mountinfo", mounts)]),
+                None
+            );
         }
         assert!(default_memory() >= MIN_MEMORY);
         assert_eq!(machine(&root(&[("proc/meminfo", "MemTotal:  1024 kB\n")]).join("")), Some(MIB));

@@ -31,7 +31,8 @@ use std::path::Path;
 use std::sync::Arc;
 use threads::{LooksAhead, Threads};
 
-/// An open file system. All operations come from [`Operations`], to which it dereferences; any number of threads may call them at once.
+/// An open file system. All operations come from [`Operations`], to which it dereferences; any
+/// number of threads may call them at once.
 ///
 /// Dropped without [`Fs::unmount`], it unmounts, and errors are only logged.
 #[derive(Debug)]
@@ -75,7 +76,11 @@ impl Fs {
     }
 
     /// Makes a file system on a device and opens it.
-    pub fn create(dev: Arc<dyn BlockDevice>, make: &mkfs::Options, options: &OpenOptions) -> Result<Fs> {
+    pub fn create(
+        dev: Arc<dyn BlockDevice>,
+        make: &mkfs::Options,
+        options: &OpenOptions,
+    ) -> Result<Fs> {
         mkfs::make(&*dev, make)?;
         Self::open_device(dev, options)
     }
@@ -90,7 +95,8 @@ impl Fs {
         self.ops.st().groups.superblock()
     }
 
-    /// The superblock of the journal as it is on the device; None if there is no journal, or it has a device that was not named.
+    /// The superblock of the journal as it is on the device; None if there is no journal, or it has
+    /// a device that was not named.
     pub fn journal_superblock(&self) -> Result<Option<JournalSuperblock>> {
         let st = self.ops.st();
         let sb = self.superblock();
@@ -124,8 +130,9 @@ impl Fs {
         FsStats::of(&self.ops)
     }
 
-    /// Writes everything, marks the file system clean and closes it. Handles that outlive this get ESTALE, and neither write to the
-    /// device nor keep it open. What other threads write meanwhile is either kept or refused.
+    /// Writes everything, marks the file system clean and closes it. Handles that outlive this get
+    /// ESTALE, and neither write to the device nor keep it open. What other threads write meanwhile
+    /// is either kept or refused.
     pub fn unmount(mut self) -> Result<()> {
         self.close()
     }
@@ -197,15 +204,17 @@ impl Fs {
             true => {
                 // An error stopped all changes; what is in the journal is for the next recovery.
                 st.journal.crash();
-                open::mark_error(st)
-                    .and(Err(Error::Aborted(format!("an earlier error stopped all changes: {}", st.cause()))))
+                open::mark_error(st).and(Err(Error::Aborted(format!(
+                    "an earlier error stopped all changes: {}",
+                    st.cause()
+                ))))
             }
         };
         closed.and(self.mmp.take().map_or(Ok(()), Mmp::release))
     }
 
-    /// Writes everything and marks the file system clean. What could not be written before, and nobody was told of, is
-    /// an error of the closing.
+    /// Writes everything and marks the file system clean. What could not be written before, and
+    /// nobody was told of, is an error of the closing.
     fn close_clean(&self) -> Result<()> {
         let st = self.ops.st();
         let synced = self.ops.drain();
@@ -213,7 +222,9 @@ impl Fs {
         if closed.is_err() || self.is_read_only() {
             let stopped = closed.and(Err(Error::Aborted("an error stopped all changes".into())));
             let caused = |e| match e {
-                Error::Aborted(_) => Error::Aborted(format!("an error stopped all changes: {}", st.cause())),
+                Error::Aborted(_) => {
+                    Error::Aborted(format!("an error stopped all changes: {}", st.cause()))
+                }
                 other => other,
             };
             return open::mark_error(st).and(stopped.map_err(caused));

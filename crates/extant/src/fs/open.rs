@@ -38,8 +38,8 @@ const PAGE_SHARE: u64 = 2;
 /// Share of the memory for a transaction's blocks, and again for copies that are not home.
 const JOURNAL_SHARE: u64 = 16;
 
-/// What operations can rely on however little memory there is, as far as the log has it: about what the smallest logs
-/// give.
+/// What operations can rely on however little memory there is, as far as the log has it: about what
+/// the smallest logs give.
 const LEAST_CREDITS: u32 = 1024;
 
 /// Whether this machine's C counts bytes above 127 as positive, as the kernel that runs on it does.
@@ -87,9 +87,10 @@ fn open_claimed(
 ) -> Result<Fs> {
     let external_log = external_log(options, write)?;
     let log_device = external_log.clone().map(|log| -> Arc<dyn BlockDevice> { log });
-    recovery.was_in_use =
-        sb.incompat().contains(Incompat::RECOVER) || sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
-    let recovered = recover(mounted.clone(), log_device.as_ref(), &geo, sb, options, write, &mut recovery);
+    recovery.was_in_use = sb.incompat().contains(Incompat::RECOVER)
+        || sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
+    let recovered =
+        recover(mounted.clone(), log_device.as_ref(), &geo, sb, options, write, &mut recovery);
     let (dev, log) = match recovered {
         Err(e @ (Error::Corrupt(_) | Error::Io(_))) if !write && options.skip_damaged_log => {
             recovery.journal = None;
@@ -123,8 +124,8 @@ fn external_log(options: &OpenOptions, write: bool) -> Result<Option<Arc<Mounted
     Ok(device.map(|device| MountedDevice::claimed(device, write)).transpose()?)
 }
 
-/// Puts the rooms together, from bottom to top. `before` is the superblock as it was found, `sb` as it is marked now; `log`
-/// is `None` for a file system that is only read.
+/// Puts the rooms together, from bottom to top. `before` is the superblock as it was found, `sb` as
+/// it is marked now; `log` is `None` for a file system that is only read.
 fn assemble(
     devices: (Arc<dyn BlockDevice>, &Arc<MountedDevice>),
     before: &Superblock,
@@ -135,8 +136,10 @@ fn assemble(
 ) -> Result<Fs> {
     // What marking decided belongs to the facts.
     let geo = Geometry::new(&sb)?;
-    let how =
-        Use { write: log.is_some(), closed: is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied };
+    let how = Use {
+        write: log.is_some(),
+        closed: is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied,
+    };
     let store = build(devices, geo, sb, log.flatten(), options, how)?;
     let client = Arc::new(StoreClient(store.clone()));
     let as_client: Arc<dyn extant_journal::Client> = client.clone();
@@ -149,7 +152,12 @@ fn assemble(
     store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     store.quota.ignore_limits(options.use_reserve);
     let looks_ahead = options.look_ahead && !options.is_deterministic();
-    let ops = Arc::new(Operations::new(Vfs::new(store, options.shared_memory() / 4, options.names, looks_ahead)));
+    let ops = Arc::new(Operations::new(Vfs::new(
+        store,
+        options.shared_memory() / 4,
+        options.names,
+        looks_ahead,
+    )));
     let anchors = ops.moor();
     let ahead = if looks_ahead { Some(LooksAhead::start(&ops)?) } else { None };
     Ok(Fs {
@@ -169,7 +177,8 @@ fn assemble(
 fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     fs.recovery.orphans = fs.ops.process_orphans()?;
     if fs.is_read_only() {
-        fs.recovery.read_only = Some("an orphan could not be recovered, and errors stop all changes".into());
+        fs.recovery.read_only =
+            Some("an orphan could not be recovered, and errors stop all changes".into());
     }
     if options.is_deterministic() {
         return start_deterministic(fs, options);
@@ -177,7 +186,8 @@ fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     let mut threads = Threads::start(&fs.ops, options.commit_interval)?;
     let scanning = threads.start_scanning(&fs.ops);
     let zeroing = if options.zero_tables { threads.start_zeroing(&fs.ops) } else { Ok(()) };
-    let discarding = if options.discard { threads.start_discarding(&fs.ops.st().alloc) } else { Ok(()) };
+    let discarding =
+        if options.discard { threads.start_discarding(&fs.ops.st().alloc) } else { Ok(()) };
     fs.threads = Some(threads);
     scanning.and(zeroing).and(discarding)?;
     Ok(())
@@ -200,7 +210,8 @@ fn start_deterministic(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     Ok(())
 }
 
-/// Opening failed before anything else was changed: takes the mark back. What cannot be written is told by the mark.
+/// Opening failed before anything else was changed: takes the mark back. What cannot be written is
+/// told by the mark.
 fn unmark(dev: &dyn BlockDevice, mut sb: Superblock) {
     if let Err(e) = boot::write_superblock(dev, &mut sb) {
         tracing::error!("the superblock could not be written back: {e}");
@@ -227,14 +238,20 @@ fn is_closed(sb: &Superblock) -> bool {
         && !sb.state().contains(State::ERROR)
 }
 
-/// Another host has the file system now: nothing is written any more, as if the power had failed here.
+/// Another host has the file system now: nothing is written any more, as if the power had failed
+/// here.
 fn stop_writing(st: &Store) {
     st.read_only.store(true, Ordering::Release);
     st.journal.crash();
 }
 
 /// Whether the file system is opened for writing; notes why not if that was wished for.
-fn may_write(dev: &dyn BlockDevice, sb: &Superblock, options: &OpenOptions, recovery: &mut Recovery) -> Result<bool> {
+fn may_write(
+    dev: &dyn BlockDevice,
+    sb: &Superblock,
+    options: &OpenOptions,
+    recovery: &mut Recovery,
+) -> Result<bool> {
     if options.read_only {
         return Ok(false);
     }
@@ -249,10 +266,12 @@ fn may_write(dev: &dyn BlockDevice, sb: &Superblock, options: &OpenOptions, reco
     Ok(true)
 }
 
-/// Memory that a group takes while the file system is open, about: descriptor, locks, summary of its free space.
+/// Memory that a group takes while the file system is open, about: descriptor, locks, summary of
+/// its free space.
 const GROUP_BYTES: u64 = 400;
 
-/// All descriptors are kept in memory: an image must not have more groups than memory is allowed for.
+/// All descriptors are kept in memory: an image must not have more groups than memory is allowed
+/// for.
 fn check_groups(groups: u32, memory: u64) -> Result<()> {
     let needed = u64::from(groups) * GROUP_BYTES;
     if needed <= memory {
@@ -295,7 +314,8 @@ fn recover(
     if write {
         let log = match fast.is_empty() {
             true => replay.finish(&*dev)?,
-            false => recovery::scan(&fast_commit::commit(replay, &dev, options)?, blocks)?.finish(&*dev)?,
+            false => recovery::scan(&fast_commit::commit(replay, &dev, options)?, blocks)?
+                .finish(&*dev)?,
         };
         note_errors(&*dev, sb, outcome.errno)?;
         return Ok((dev, Some(log)));
@@ -308,14 +328,15 @@ fn recover(
     }
 }
 
-/// The blocks that a log may name. The superblock on the device does not bound them: a file system that was enlarged while it
-/// was mounted has its new size in the log only.
+/// The blocks that a log may name. The superblock on the device does not bound them: a file system
+/// that was enlarged while it was mounted has its new size in the log only.
 fn device_blocks(dev: &dyn BlockDevice, geo: &Geometry) -> u64 {
     dev.len() / u64::from(geo.block_size)
 }
 
-/// The superblock says that everything is home, so what the log holds is from before somebody took care of it without the
-/// log: it would undo that. It is emptied, as a kernel does that mounts the image.
+/// The superblock says that everything is home, so what the log holds is from before somebody took
+/// care of it without the log: it would undo that. It is emptied, as a kernel does that mounts the
+/// image.
 fn empty_log(
     dev: Arc<dyn BlockDevice>,
     external_log: Option<&Arc<dyn BlockDevice>>,
@@ -324,7 +345,9 @@ fn empty_log(
     recovery: &mut Recovery,
 ) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
     let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
-    tracing::warn!("the superblock says that nothing is to be recovered: what the journal holds is dropped");
+    tracing::warn!(
+        "the superblock says that nothing is to be recovered: what the journal holds is dropped"
+    );
     recovery::scan(&log, device_blocks(&*dev, geo))?.discard()?;
     recovery.log_emptied = true;
     note_errors(&*dev, sb, log.errno())?;
@@ -332,8 +355,8 @@ fn empty_log(
     Ok((dev, log))
 }
 
-/// A file system has errors until it is checked: those of a journal that was aborted, and those that the superblock
-/// named before an older copy from the log took its place.
+/// A file system has errors until it is checked: those of a journal that was aborted, and those
+/// that the superblock named before an older copy from the log took its place.
 fn note_errors(dev: &dyn BlockDevice, before: &Superblock, errno: i32) -> Result<()> {
     if errno == 0 && !before.state().contains(State::ERROR) {
         return Ok(());
@@ -347,7 +370,12 @@ fn note_errors(dev: &dyn BlockDevice, before: &Superblock, errno: i32) -> Result
 }
 
 /// Before the first change: says on the device that recovery may be needed.
-fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, options: &OpenOptions) -> Result<()> {
+fn mark_mounted(
+    dev: &dyn BlockDevice,
+    sb: &mut Superblock,
+    journal: bool,
+    options: &OpenOptions,
+) -> Result<()> {
     let mut features = sb.features();
     if journal {
         features.incompat |= Incompat::RECOVER;
@@ -360,7 +388,10 @@ fn mark_mounted(dev: &dyn BlockDevice, sb: &mut Superblock, journal: bool, optio
     sb.set_features(features);
     if sb.unsigned_hash().is_none() {
         // Whoever writes first decides how bytes above 127 are hashed in names.
-        sb.set_flags(sb.flags() | if UNSIGNED_CHARS { SuperFlags::UNSIGNED_HASH } else { SuperFlags::SIGNED_HASH });
+        sb.set_flags(
+            sb.flags()
+                | if UNSIGNED_CHARS { SuperFlags::UNSIGNED_HASH } else { SuperFlags::SIGNED_HASH },
+        );
     }
     if options.count_mount {
         sb.set_mtime(superblock_seconds(&*options.clock));
@@ -416,7 +447,8 @@ pub(super) fn build(
     let head = if write { sb.last_orphan() } else { InodeNr::NONE };
     let quota_files = boot::quota_files(&*dev, &geo, &sb);
     let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
-    let cache = Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
+    let cache =
+        Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
     let log_blocks = log.as_ref().map(Log::own_blocks).unwrap_or_default();
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
@@ -424,8 +456,10 @@ pub(super) fn build(
     let most = (options.shared_memory() / JOURNAL_SHARE) as usize / geo.block_size as usize;
     config.max_pending_blocks = config.max_pending_blocks.min(most);
     config.max_credits = Some(u32::try_from(most).unwrap_or(u32::MAX).max(LEAST_CREDITS));
-    config.features =
-        LogFeatures { checksums: geo.metadata_csum.then_some(true), bit64: sb.incompat().contains(Incompat::BIT64) };
+    config.features = LogFeatures {
+        checksums: geo.metadata_csum.then_some(true),
+        bit64: sb.incompat().contains(Incompat::BIT64),
+    };
     let journal = Journal::open(config)?;
     if write {
         // The superblock says it now.
@@ -461,7 +495,8 @@ pub(super) fn build(
         spread: !options.is_deterministic(),
     });
     let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
-    let mut pool = PagePool::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size, options.log_data);
+    let mut pool =
+        PagePool::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size, options.log_data);
     pool.plug = options.plug;
     Ok(Arc::new(Store {
         vol,
@@ -489,8 +524,8 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    /// A device whose writes panic, and a clock that does, while the switch is on. [`Fs::open_device`] would make an error of
-    /// the device's panic, as of no other panic.
+    /// A device whose writes panic, and a clock that does, while the switch is on.
+    /// [`Fs::open_device`] would make an error of the device's panic, as of no other panic.
     #[derive(Debug)]
     struct Brittle(Memory, Arc<AtomicBool>);
 
@@ -515,7 +550,8 @@ mod tests {
 
     /// A file system on such a device with such a clock. It is not judged if `unjudged` tells why.
     fn brittle(unjudged: Option<&str>) -> (Fs, Arc<AtomicBool>) {
-        let (image, panics) = (FeatureSet::named("default").make(), Arc::new(AtomicBool::new(false)));
+        let (image, panics) =
+            (FeatureSet::named("default").make(), Arc::new(AtomicBool::new(false)));
         let device = Arc::new(Brittle(Memory::from_bytes(&image.bytes()), panics.clone()));
         unjudged.into_iter().for_each(|why| device.0.leave_unjudged(why));
         let clock = Arc::new(BrittleClock(panics.clone()));
@@ -523,13 +559,16 @@ mod tests {
         (open(device, &options).unwrap(), panics)
     }
 
-    /// The abort of the journal, which is part of the first panic, writes to the device: a second panic would end the process.
+    /// The abort of the journal, which is part of the first panic, writes to the device: a second
+    /// panic would end the process.
     #[test]
     fn a_panic_while_the_journal_is_aborted_ends_no_process() {
         let (fs, panics) = brittle(Some("it needs recovery"));
         let root = fs.root().unwrap();
         panics.store(true, Ordering::Relaxed);
-        let made = catch_unwind(AssertUnwindSafe(|| fs.create(&Caller::default(), &root, b"file", 0o644, New::File)));
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            fs.create(&Caller::default(), &root, b"file", 0o644, New::File)
+        }));
         assert!(made.is_err(), "the clock panics");
         panics.store(false, Ordering::Relaxed);
         assert!(fs.is_read_only(), "the journal is aborted");
@@ -544,10 +583,14 @@ mod tests {
             let (fs, panics) = brittle(None);
             let root = fs.root().unwrap();
             let files = ["one", "two"].map(|name| -> File {
-                let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+                let node = fs
+                    .create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File)
+                    .unwrap();
                 fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
             });
-            files.iter().for_each(|file| assert_eq!(file.write_at(0, &[1; 100_000]).unwrap(), 100_000));
+            files
+                .iter()
+                .for_each(|file| assert_eq!(file.write_at(0, &[1; 100_000]).unwrap(), 100_000));
             panics.store(true, Ordering::Relaxed);
             let write = || if together { fs.sync() } else { files[0].sync() };
             assert!(catch_unwind(AssertUnwindSafe(write)).is_err(), "the write panics");
@@ -560,7 +603,11 @@ mod tests {
                 std::mem::forget(fs);
                 panic!("a sync after the panic hangs");
             }
-            assert_eq!(files[0].take_error().unwrap_err().errno(), Errno::Io as i32, "the loss is told");
+            assert_eq!(
+                files[0].take_error().unwrap_err().errno(),
+                Errno::Io as i32,
+                "the loss is told"
+            );
             drop((files, root));
             let _ = fs.unmount();
         }

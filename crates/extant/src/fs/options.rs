@@ -23,7 +23,8 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// More commits than this make cost more than they are worth.
 const MIN_COMMIT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How a file system is opened. `OpenOptions::new()` reads and writes, recovers first, and commits every 5 seconds.
+/// How a file system is opened. `OpenOptions::new()` reads and writes, recovers first, and commits
+/// every 5 seconds.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) read_only: bool,
@@ -109,14 +110,16 @@ impl OpenOptions {
         self
     }
 
-    /// If the journal is damaged, a file system that is opened for reading is shown without it, instead of being refused;
-    /// [`Recovery::log_skipped`](crate::Recovery::log_skipped) says so. Opening for writing is refused all the same.
+    /// If the journal is damaged, a file system that is opened for reading is shown without it,
+    /// instead of being refused; [`Recovery::log_skipped`](crate::Recovery::log_skipped) says so.
+    /// Opening for writing is refused all the same.
     pub fn skip_damaged_log(mut self, yes: bool) -> Self {
         self.skip_damaged_log = yes;
         self
     }
 
-    /// Whether opening for writing counts as a mount in the superblock (time, number, place); it does by default. A recovery does not.
+    /// Whether opening for writing counts as a mount in the superblock (time, number, place); it
+    /// does by default. A recovery does not.
     pub fn count_mount(mut self, yes: bool) -> Self {
         self.count_mount = yes;
         self
@@ -133,8 +136,8 @@ impl OpenOptions {
         self
     }
 
-    /// Ends waits of the opening with EINTR once another thread sets the flag: for another program, and for another host, which takes minutes
-    /// where multiple mount protection says so.
+    /// Ends waits of the opening with EINTR once another thread sets the flag: for another program,
+    /// and for another host, which takes minutes where multiple mount protection says so.
     pub fn interrupt(mut self, flag: Arc<AtomicBool>) -> Self {
         self.interrupt = Some(flag);
         self
@@ -152,35 +155,41 @@ impl OpenOptions {
         self
     }
 
-    /// How long a change may stay in memory only: 5 seconds by default, which zero stands for, too, and at least 10 milliseconds.
+    /// How long a change may stay in memory only: 5 seconds by default, which zero stands for, too,
+    /// and at least 10 milliseconds.
     pub fn commit_interval(mut self, interval: Duration) -> Self {
-        self.commit_interval = if interval.is_zero() { COMMIT_INTERVAL } else { interval.max(MIN_COMMIT_INTERVAL) };
+        self.commit_interval =
+            if interval.is_zero() { COMMIT_INTERVAL } else { interval.max(MIN_COMMIT_INTERVAL) };
         self
     }
 
-    /// What follows when something is wrong in the file system's own structures, instead of what the superblock says: changes go on, or there are
-    /// no more of them (a library does not panic the machine: that policy ends changes, too).
+    /// What follows when something is wrong in the file system's own structures, instead of what
+    /// the superblock says: changes go on, or there are no more of them (a library does not panic
+    /// the machine: that policy ends changes, too).
     pub fn errors(mut self, policy: ErrorPolicy) -> Self {
         self.errors = Some(policy);
         self
     }
 
-    /// Bound on all caches together, in bytes. The engine works with 64 MiB at least, which any smaller number stands for. The default
-    /// is a quarter of the memory that this process may have: the machine's, or what its control groups allow.
+    /// Bound on all caches together, in bytes. The engine works with 64 MiB at least, which any
+    /// smaller number stands for. The default is a quarter of the memory that this process may
+    /// have: the machine's, or what its control groups allow.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes.max(MIN_MEMORY);
         self
     }
 
-    /// Whether names that were looked up are remembered; they are by default. Not worth its memory where somebody above remembers them,
-    /// as the kernel does for a FUSE mount, and asks for each only once.
+    /// Whether names that were looked up are remembered; they are by default. Not worth its memory
+    /// where somebody above remembers them, as the kernel does for a FUSE mount, and asks for each
+    /// only once.
     pub fn remember_names(mut self, yes: bool) -> Self {
         self.names = yes;
         self
     }
 
-    /// Whether a thread loads what somebody who walks a tree will ask for next; not by default. Worth a thread where whoever asks waits for
-    /// each answer, as the clients of a FUSE mount do, and names are not remembered here ([`Self::remember_names`]).
+    /// Whether a thread loads what somebody who walks a tree will ask for next; not by default.
+    /// Worth a thread where whoever asks waits for each answer, as the clients of a FUSE mount do,
+    /// and names are not remembered here ([`Self::remember_names`]).
     pub fn look_ahead(mut self, yes: bool) -> Self {
         self.look_ahead = yes;
         self
@@ -192,11 +201,13 @@ impl OpenOptions {
         self
     }
 
-    /// Seed of generations, for reproducible images: the same calls from one thread give the same bytes, on each machine and at each
-    /// load, if [`Self::clock`] and the image give the same, too. Nothing is done in the background then: a change stays in memory until
-    /// a sync, or until there is no room for more, whatever [`Self::commit_interval`] is; tables are zeroed by the opening; a walk is
-    /// not looked ahead of. Caches whose size shows in the bytes work with 64 MiB, whatever [`Self::memory`] is. Multiple mount
-    /// protection writes times and names of the machine all the same.
+    /// Seed of generations, for reproducible images: the same calls from one thread give the same
+    /// bytes, on each machine and at each load, if [`Self::clock`] and the image give the same,
+    /// too. Nothing is done in the background then: a change stays in memory until a sync, or until
+    /// there is no room for more, whatever [`Self::commit_interval`] is; tables are zeroed by the
+    /// opening; a walk is not looked ahead of. Caches whose size shows in the bytes work with 64
+    /// MiB, whatever [`Self::memory`] is. Multiple mount protection writes times and names of the
+    /// machine all the same.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -214,8 +225,8 @@ impl OpenOptions {
         self
     }
 
-    /// Tell the device of freed space once its freeing is durable: of runs of 64 KiB and more, on a thread of its own, unless the
-    /// space is needed before.
+    /// Tell the device of freed space once its freeing is durable: of runs of 64 KiB and more, on a
+    /// thread of its own, unless the space is needed before.
     pub fn discard(mut self, yes: bool) -> Self {
         self.discard = yes;
         self
@@ -227,18 +238,21 @@ impl OpenOptions {
         self
     }
 
-    /// Bytes that free-space trees may take, 0 for any number; at least what the worst tree takes. The default is what two blocks for each
-    /// group take, and no more than a part of [`Self::memory`].
+    /// Bytes that free-space trees may take, 0 for any number; at least what the worst tree takes.
+    /// The default is what two blocks for each group take, and no more than a part of
+    /// [`Self::memory`].
     pub fn mb_frsp_max_mem(self, bytes: u64) -> Self {
         self.tunable("mb_frsp_max_mem", bytes)
     }
 
-    /// How much a request for space does to know more of it than is known, 0 to 3 (more counts as 3); 1 by default.
+    /// How much a request for space does to know more of it than is known, 0 to 3 (more counts as
+    /// 3); 1 by default.
     pub fn frsp_cache_aggression(self, level: u8) -> Self {
         self.tunable("frsp_cache_aggression", level.min(MAX_AGGRESSION).into())
     }
 
-    /// Whether all block bitmaps are scanned in the background, from the mount on; they are by default.
+    /// Whether all block bitmaps are scanned in the background, from the mount on; they are by
+    /// default.
     pub fn prefetch_block_bitmaps(self, yes: bool) -> Self {
         self.tunable("prefetch_block_bitmaps", yes.into())
     }
@@ -315,8 +329,15 @@ impl OpenOptions {
         self.open_device(image, self.read_only, self.claimed)
     }
 
-    fn open_device(&self, image: &ImageSpec, read_only: bool, claimed: bool) -> Result<Arc<dyn BlockDevice>> {
-        let how = extant_blocks::OpenOptions::from_spec(image).read_only(read_only).direct(self.direct_io);
+    fn open_device(
+        &self,
+        image: &ImageSpec,
+        read_only: bool,
+        claimed: bool,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        let how = extant_blocks::OpenOptions::from_spec(image)
+            .read_only(read_only)
+            .direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);
         let how = how.claimed(claimed).wait(patience).interrupt(self.interrupt.clone());
         Ok(Arc::new(how.open().map_err(|error| match error.kind() {
@@ -326,8 +347,8 @@ impl OpenOptions {
     }
 }
 
-/// The file or disk that a word of a command line names, and the place in it: `PATH`, `PATH@OFFSET` or `PATH@pN`. A path that is no
-/// UTF-8 has no place after it.
+/// The file or disk that a word of a command line names, and the place in it: `PATH`, `PATH@OFFSET`
+/// or `PATH@pN`. A path that is no UTF-8 has no place after it.
 pub fn image_spec(path: &Path) -> ImageSpec {
     match path.to_str() {
         Some(text) => parse_image_spec(text),

@@ -15,12 +15,14 @@ use extant_sync::atomic::Ordering;
 pub struct Recovery {
     /// What was replayed; None if the journal was empty or there is none.
     pub journal: Option<Outcome>,
-    /// Whether the journal held something though the superblock said that nothing had to be recovered: it was emptied.
+    /// Whether the journal held something though the superblock said that nothing had to be
+    /// recovered: it was emptied.
     pub log_emptied: bool,
     /// Whether the superblock said that the file system was in use: it was not unmounted.
     pub was_in_use: bool,
-    /// Why the journal was left alone, where [`OpenOptions::skip_damaged_log`](crate::OpenOptions::skip_damaged_log) allows that: its changes
-    /// are missing.
+    /// Why the journal was left alone, where
+    /// [`OpenOptions::skip_damaged_log`](crate::OpenOptions::skip_damaged_log) allows that: its
+    /// changes are missing.
     pub log_skipped: Option<String>,
     /// Whether the replay went into memory only.
     pub in_memory: bool,

@@ -1,19 +1,20 @@
-//! Stopping a file system in use as a power cut would (FS_IOC_SHUTDOWN), for those who test what outlives one.
+//! Stopping a file system in use as a power cut would (FS_IOC_SHUTDOWN), for those who test what
+//! outlives one.
 
 use crate::error::{Errno, Error, Result};
 use crate::ops::Operations;
 use extant_sync::atomic::Ordering;
 
 impl Operations {
-    /// Aborts the journal and refuses changes from now on, after a panic of code that used the file system: a change may be
-    /// half-done, and is not to become durable.
+    /// Aborts the journal and refuses changes from now on, after a panic of code that used the file
+    /// system: a change may be half-done, and is not to become durable.
     pub fn stop_changes(&self, why: &str) {
         self.st().give_up(&Error::Io(std::io::Error::other(why.to_owned())));
     }
 
-    /// Commits what was done so far, then stops: nothing more reaches the device, not even by the unmount, and the next opening
-    /// recovers. From then on changes and syncs fail with EIO. Content that is only in pages is lost. Does nothing if nothing may be
-    /// changed anyway.
+    /// Commits what was done so far, then stops: nothing more reaches the device, not even by the
+    /// unmount, and the next opening recovers. From then on changes and syncs fail with EIO.
+    /// Content that is only in pages is lost. Does nothing if nothing may be changed anyway.
     ///
     /// # Errors
     /// Those of the commit; the file system is stopped nevertheless.
@@ -25,14 +26,16 @@ impl Operations {
         }
         let committed = st.journal.sync();
         tracing::warn!("the file system is shut down: nothing more is written");
-        // In this order, so that nobody is told that the file system is read-only for another reason.
+        // In this order, so that nobody is told that the file system is read-only for another
+        // reason.
         st.shut_down.store(true, Ordering::Release);
         st.read_only.store(true, Ordering::Release);
         st.journal.crash();
         Ok(committed?)
     }
 
-    /// Fails with EIO if the file system was shut down: what was not committed by then will never be.
+    /// Fails with EIO if the file system was shut down: what was not committed by then will never
+    /// be.
     pub(crate) fn may_sync(&self) -> Result<()> {
         match self.st().is_shut_down() {
             true => Err(Errno::Io.into()),

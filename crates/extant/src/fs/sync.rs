@@ -1,10 +1,12 @@
 //! Making everything durable.
 //!
-//! A sync walks the inodes with dirty pages, waits for those under writeback, and commits: it visits no clean inode. Who
-//! asks while one runs shares the next one with all others who do; after one of many, that waits a moment for as many.
-//! Where nothing has to be done, a look at a few words says so: the data that an operation left behind waits on the first list, then on the second, then in the running
-//! transaction or for a flush, and each is looked at before the next. Before all of them come files without a name whose
-//! last holder has let go: what they own is free when a sync returns.
+//! A sync walks the inodes with dirty pages, waits for those under writeback, and commits: it
+//! visits no clean inode. Who asks while one runs shares the next one with all others who do; after
+//! one of many, that waits a moment for as many. Where nothing has to be done, a look at a few
+//! words says so: the data that an operation left behind waits on the first list, then on the
+//! second, then in the running transaction or for a flush, and each is looked at before the next.
+//! Before all of them come files without a name whose last holder has let go: what they own is free
+//! when a sync returns.
 
 use crate::error::{Result, lost};
 use crate::ops::Operations;
@@ -18,7 +20,8 @@ impl Operations {
     /// Everything done so far is durable when this returns.
     ///
     /// # Errors
-    /// Those of this writing, and losses of data that nobody was told of; all who share a sync are told.
+    /// Those of this writing, and losses of data that nobody was told of; all who share a sync are
+    /// told.
     pub fn sync(&self) -> Result<()> {
         self.alive()?;
         self.may_sync()?;
@@ -37,8 +40,8 @@ impl Operations {
         self.is_all_freed() && st.pool.is_clean() && st.journal.is_clean()
     }
 
-    /// Frees what nobody holds, writes all dirty pages back and commits, whatever could not be written. Errors are this writing's
-    /// and those that nobody was told of.
+    /// Frees what nobody holds, writes all dirty pages back and commits, whatever could not be
+    /// written. Errors are this writing's and those that nobody was told of.
     fn write_and_commit(&self) -> Result<()> {
         self.reap();
         let written = self.write_back_all();
@@ -52,7 +55,8 @@ impl Operations {
         crate::file::writeback_all(self.st())
     }
 
-    /// Has the next transaction carry the count of bytes written, once it has grown by so much that a crash should not lose it.
+    /// Has the next transaction carry the count of bytes written, once it has grown by so much that
+    /// a crash should not lose it.
     pub(crate) fn record_writes(&self) -> Result<()> {
         let st = self.st();
         if st.groups.kbytes_unrecorded() < UNRECORDED_KBYTES || st.writable().is_err() {
@@ -82,11 +86,15 @@ mod tests {
     fn a_crash_loses_little_of_the_count_of_writes() {
         let image = FeatureSet::named("default").make_sized(64 << 20);
         image.leave_unjudged("the file system is not closed");
-        let fs = Fs::open(image.path(), &OpenOptions::new().commit_interval(Duration::from_secs(3600))).unwrap();
+        let fs =
+            Fs::open(image.path(), &OpenOptions::new().commit_interval(Duration::from_secs(3600)))
+                .unwrap();
         let before = fs.superblock().kbytes_written();
         let root = fs.root().unwrap();
         let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
-        let file = fs.open_file(&node, OpenFlags { write: true, direct: true, ..Default::default() }).unwrap();
+        let file = fs
+            .open_file(&node, OpenFlags { write: true, direct: true, ..Default::default() })
+            .unwrap();
         file.write_at(0, &vec![1; (UNRECORDED_KBYTES << 10) as usize]).unwrap();
         fs.operations().record_writes().unwrap();
         fs.sync().unwrap();

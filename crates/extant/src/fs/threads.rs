@@ -1,4 +1,5 @@
-//! The engine's own threads: writeback, reaper, those that scan bitmaps until all groups are known, and one that looks ahead. The journal has its own.
+//! The engine's own threads: writeback, reaper, those that scan bitmaps until all groups are known,
+//! and one that looks ahead. The journal has its own.
 
 use crate::alloc::{Alloc, Scanned};
 use crate::ops::{Bell, Operations, ToReap};
@@ -17,8 +18,8 @@ const RETIRE_EVERY: Duration = Duration::from_secs(1);
 /// How often scanning that was switched off looks whether it was switched on again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// How much a background thread steps back behind others: to a tenth of their share where all want the processor. On Linux this is
-/// the thread's own.
+/// How much a background thread steps back behind others: to a tenth of their share where all want
+/// the processor. On Linux this is the thread's own.
 const BACKGROUND: i32 = 10;
 
 /// How much longer than it takes to zero a table is waited before the next one.
@@ -89,7 +90,10 @@ impl Threads {
                     ToReap::Soon => REAP_EVERY,
                     ToReap::Later => RETIRE_EVERY,
                     ToReap::Nothing => {
-                        bell.sleep(|| stop.is_asked() || left().is_none_or(|(waiting, _)| waiting != ToReap::Nothing));
+                        bell.sleep(|| {
+                            stop.is_asked()
+                                || left().is_none_or(|(waiting, _)| waiting != ToReap::Nothing)
+                        });
                         REAP_EVERY
                     }
                 };
@@ -127,7 +131,8 @@ impl Threads {
         Ok(())
     }
 
-    /// Starts what zeroes unused parts of inode tables. It ends with the last of them, or at the first error.
+    /// Starts what zeroes unused parts of inode tables. It ends with the last of them, or at the
+    /// first error.
     pub fn start_zeroing(&mut self, ops: &Arc<Operations>) -> std::io::Result<()> {
         let (stop, ops) = (self.stop.clone(), Arc::downgrade(ops));
         let body = move || {
@@ -139,7 +144,9 @@ impl Threads {
                 match ops.st().alloc.zero_next_table() {
                     Ok(true) => pause = start.elapsed() * REST,
                     Ok(false) => return,
-                    Err(e) => return tracing::warn!("inode tables are not zeroed any further: {e}"),
+                    Err(e) => {
+                        return tracing::warn!("inode tables are not zeroed any further: {e}");
+                    }
                 }
             }
         };

@@ -1,7 +1,8 @@
 //! The two bitmaps of a group: read and verified, or made up where they were never written.
 //!
 //! # Locking
-//! The caller holds its own lock of the group and the kind of bitmap, so that a bitmap is initialised once.
+//! The caller holds its own lock of the group and the kind of bitmap, so that a bitmap is
+//! initialised once.
 
 use super::{Groups, Kind};
 use crate::error::{Error, Result};
@@ -77,8 +78,8 @@ impl Groups {
         self.read(g, kind, &desc).map(Bitmap::Block)
     }
 
-    /// The block of a bitmap that is about to be changed within `h`. A bitmap that was never written is initialised.
-    /// Costs a credit for the bitmap, and two more if it is initialised.
+    /// The block of a bitmap that is about to be changed within `h`. A bitmap that was never
+    /// written is initialised. Costs a credit for the bitmap, and two more if it is initialised.
     ///
     /// # Errors
     /// As [`Self::bitmap`] and [`Self::edit`].
@@ -107,7 +108,9 @@ impl Groups {
 
     fn read(&self, g: GroupNr, kind: Kind, desc: &GroupDesc) -> Result<Arc<Buffer>> {
         let geo = &self.vol.geo;
-        let check = |bits: &[u8]| kind.verify(bits, geo, desc).map_err(|error| Error::from(error.at_group(g)));
+        let check = |bits: &[u8]| {
+            kind.verify(bits, geo, desc).map_err(|error| Error::from(error.at_group(g)))
+        };
         self.vol.cache.read(kind.block(desc), check)
     }
 }

@@ -52,7 +52,8 @@ fn add(counter: &ShardedCounter, flex: &AtomicI64, by: i64) {
 
 impl Totals {
     pub fn new(geo: &Geometry, descs: &[GroupDesc]) -> Totals {
-        let flex_groups = descs.len().div_ceil(1usize.checked_shl(geo.flex_bits).unwrap_or(usize::MAX));
+        let flex_groups =
+            descs.len().div_ceil(1usize.checked_shl(geo.flex_bits).unwrap_or(usize::MAX));
         let totals = Totals {
             free_clusters: ShardedCounter::new(0),
             free_inodes: ShardedCounter::new(0),
@@ -68,7 +69,11 @@ impl Totals {
     /// A descriptor changed.
     pub fn moved(&self, geo: &Geometry, g: GroupNr, before: &GroupDesc, after: &GroupDesc) {
         let Some(flex) = self.flex.get(geo.flex_group_of(g) as usize) else { return };
-        add(&self.free_clusters, &flex.free_clusters, delta(before.free_clusters, after.free_clusters));
+        add(
+            &self.free_clusters,
+            &flex.free_clusters,
+            delta(before.free_clusters, after.free_clusters),
+        );
         add(&self.free_inodes, &flex.free_inodes, delta(before.free_inodes, after.free_inodes));
         add(&self.directories, &flex.directories, delta(before.used_dirs, after.used_dirs));
     }
@@ -116,7 +121,8 @@ impl Totals {
 /// # Errors
 /// `Corrupt` naming the group, if the count would go below zero.
 pub fn less(count: &mut u32, by: u32, field: &'static str, g: GroupNr) -> Result<()> {
-    let under = || Corrupt::new("group descriptor").field(field).found(*count).expected(by).at_group(g);
+    let under =
+        || Corrupt::new("group descriptor").field(field).found(*count).expected(by).at_group(g);
     *count = count.checked_sub(by).ok_or_else(under)?;
     Ok(())
 }

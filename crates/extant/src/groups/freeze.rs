@@ -12,13 +12,15 @@ use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
 impl Groups {
-    /// Writes the descriptors that are dirty in `tid` (with their bitmaps' checksums) and the superblock (with summed
-    /// counts) into their blocks. Runs after inodes and bitmaps are in their blocks, with no handle open.
+    /// Writes the descriptors that are dirty in `tid` (with their bitmaps' checksums) and the
+    /// superblock (with summed counts) into their blocks. Runs after inodes and bitmaps are in
+    /// their blocks, with no handle open.
     ///
     /// # Errors
     /// `Io` if a block cannot be read; those of the journal.
     pub fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<()> {
-        let mut dirty: Vec<GroupNr> = self.dirty.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        let mut dirty: Vec<GroupNr> =
+            self.dirty.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
         dirty.sort_unstable();
         let block = |g: &GroupNr| self.vol.geo.desc_location(*g).0;
         for groups in dirty.chunk_by(|a, b| block(a) == block(b)) {
@@ -30,7 +32,8 @@ impl Groups {
     /// Writes groups whose descriptors lie in one block.
     fn freeze_block(&self, groups: &[GroupNr], out: &mut Freezer<'_>) -> Result<()> {
         let Some(first) = groups.first() else { return Ok(()) };
-        let descs = groups.iter().map(|g| Ok((*g, self.sealed(*g)?))).collect::<Result<Vec<_>>>()?;
+        let descs =
+            groups.iter().map(|g| Ok((*g, self.sealed(*g)?))).collect::<Result<Vec<_>>>()?;
         let buffer = self.desc_block(*first)?;
         let mut bytes = out.write(&buffer, Seal::NONE)?;
         for (g, desc) in descs {

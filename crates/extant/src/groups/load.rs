@@ -43,18 +43,28 @@ fn run(geo: &Geometry, index: u32) -> Range<u32> {
 }
 
 fn byte_of(vol: &Volume, block: BlockNr) -> Result<u64> {
-    let outside = || Corrupt::new("group descriptor block").found(block.0).expected(vol.geo.blocks_count);
+    let outside =
+        || Corrupt::new("group descriptor block").found(block.0).expected(vol.geo.blocks_count);
     let inside = vol.geo.block_in_range(block).then_some(block.0);
     let byte = inside.and_then(|block| block.checked_mul(vol.block_size() as u64));
     byte.ok_or_else(|| outside().into())
 }
 
-fn decode_block(geo: &Geometry, block: u32, bytes: &[u8], descs: &mut Vec<GroupDesc>, places: &mut Walk) -> Result<()> {
+fn decode_block(
+    geo: &Geometry,
+    block: u32,
+    bytes: &[u8],
+    descs: &mut Vec<GroupDesc>,
+    places: &mut Walk,
+) -> Result<()> {
     let first = block * geo.descs_per_block();
-    for (g, slot) in (first..first + geo.descs_in_block(block)).zip(bytes.chunks_exact(usize::from(geo.desc_size))) {
+    for (g, slot) in (first..first + geo.descs_in_block(block))
+        .zip(bytes.chunks_exact(usize::from(geo.desc_size)))
+    {
         let desc = GroupDesc::decode(slot, geo, GroupNr(g))?;
         check(geo, GroupNr(g), &desc).map_err(|error| error.at_group(GroupNr(g)))?;
-        // Groups do not share what is theirs: else a few blocks of an image stand for millions of groups.
+        // Groups do not share what is theirs: else a few blocks of an image stand for millions of
+        // groups.
         for place in [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] {
             places.enter(place).map_err(|e| match e {
                 Error::Corrupt(_) => shared(GroupNr(g), place).into(),
@@ -67,11 +77,14 @@ fn decode_block(geo: &Geometry, block: u32, bytes: &[u8], descs: &mut Vec<GroupD
 }
 
 fn shared(g: GroupNr, place: u64) -> Corrupt {
-    Corrupt::new("group descriptor").field("bitmap or inode table of another group").found(place).at_group(g)
+    Corrupt::new("group descriptor")
+        .field("bitmap or inode table of another group")
+        .found(place)
+        .at_group(g)
 }
 
-/// What a single descriptor's own checks do not see: counts of a short last group, and metadata that would lie on the
-/// primary superblock or the descriptors.
+/// What a single descriptor's own checks do not see: counts of a short last group, and metadata
+/// that would lie on the primary superblock or the descriptors.
 fn check(geo: &Geometry, g: GroupNr, desc: &GroupDesc) -> Result<(), Corrupt> {
     let bad = |field, found: u64| Err(Corrupt::new("group descriptor").field(field).found(found));
     if desc.free_clusters > geo.clusters_in_group(g) {

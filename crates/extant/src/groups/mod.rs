@@ -3,13 +3,16 @@
 //! # Invariants
 //! - Memory is authoritative; descriptor blocks and the superblock are made from it at freeze.
 //! - Counts never go below zero: an underflow is corruption and names its group.
-//! - A group that is dirty in a transaction is on its dirty list, and its descriptor block has joined that transaction.
-//! - A bitmap's checksum in a descriptor is that of the newest frozen bitmap. A bitmap that is newer than its checksum is
-//!   in a transaction and so stays cached; hence every bitmap read from the device agrees with its descriptor.
+//! - A group that is dirty in a transaction is on its dirty list, and its descriptor block has
+//!   joined that transaction.
+//! - A bitmap's checksum in a descriptor is that of the newest frozen bitmap. A bitmap that is
+//!   newer than its checksum is in a transaction and so stays cached; hence every bitmap read from
+//!   the device agrees with its descriptor.
 //!
 //! # Locking
-//! A descriptor's lock (GroupDesc) and the superblock's are innermost: nothing is taken while they are held. Bitmaps are
-//! guarded by their user's group locks; the flags that say whether a bitmap is initialised change only under these.
+//! A descriptor's lock (GroupDesc) and the superblock's are innermost: nothing is taken while they
+//! are held. Bitmaps are guarded by their user's group locks; the flags that say whether a bitmap
+//! is initialised change only under these.
 
 mod bitmaps;
 mod counts;
@@ -42,7 +45,8 @@ use std::sync::Arc;
 pub struct Groups {
     vol: Arc<Volume>,
     slots: Box<[CachePadded<Group>]>,
-    /// First block of each group's inode table, which does not move: read by all, and away from what is written.
+    /// First block of each group's inode table, which does not move: read by all, and away from
+    /// what is written.
     tables: Box<[u64]>,
     /// All bitmaps and inode tables of each flexible group lie within these blocks.
     metadata: Box<[Range<u64>]>,
@@ -95,8 +99,8 @@ pub enum Kind {
 }
 
 impl Groups {
-    /// Reads and verifies every descriptor. `sb` is the superblock as it stands after recovery; its counts are computed
-    /// again from the descriptors.
+    /// Reads and verifies every descriptor. `sb` is the superblock as it stands after recovery; its
+    /// counts are computed again from the descriptors.
     ///
     /// # Errors
     /// `Corrupt` naming the first bad group; `Io`.
@@ -113,10 +117,21 @@ impl Groups {
         let slots = descs.into_iter().map(slot).collect();
         let dirty = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
         let written_before = sb.kbytes_written();
-        Ok(Groups { vol, slots, tables, metadata, zone, totals, dirty, sb: SuperState::new(sb), written_before })
+        Ok(Groups {
+            vol,
+            slots,
+            tables,
+            metadata,
+            zone,
+            totals,
+            dirty,
+            sb: SuperState::new(sb),
+            written_before,
+        })
     }
 
-    /// Adds the blocks of a log inside of the file system: ranges in order and apart from each other.
+    /// Adds the blocks of a log inside of the file system: ranges in order and apart from each
+    /// other.
     pub fn with_log(mut self, blocks: Vec<(u64, u64)>) -> Groups {
         self.zone.log = blocks.into_iter().map(|(start, end)| start..end).collect();
         self
@@ -147,14 +162,16 @@ impl Groups {
         self.tables.get(g.index()).copied().unwrap_or(0)
     }
 
-    /// Whether bitmaps or inode tables of the group's flexible group may lie in these blocks. Looks at two words that do not change.
+    /// Whether bitmaps or inode tables of the group's flexible group may lie in these blocks. Looks
+    /// at two words that do not change.
     #[inline]
     pub fn near_metadata(&self, g: GroupNr, start: u64, end: u64) -> bool {
         let hull = self.metadata.get(self.vol.geo.flex_group_of(g) as usize);
         hull.is_none_or(|hull| start < hull.end && hull.start < end)
     }
 
-    /// Runs `f` on the group's descriptor under its lock. A group that does not exist has an all-zero descriptor.
+    /// Runs `f` on the group's descriptor under its lock. A group that does not exist has an
+    /// all-zero descriptor.
     pub fn with<R>(&self, g: GroupNr, f: impl FnOnce(&GroupDesc) -> R) -> R {
         match self.slots.get(g.index()) {
             Some(group) => f(&group.slot.lock().desc),
@@ -170,13 +187,18 @@ impl Groups {
         Ok(self.slot(g)?.lock().desc)
     }
 
-    /// Changes a descriptor within `h`. Costs up to two credits, for its block and for the superblock where an error has to
-    /// be noted there. (Its counts are made when the file system is closed: whoever opens it sums the descriptors.) If `f` fails, nothing
-    /// has changed.
+    /// Changes a descriptor within `h`. Costs up to two credits, for its block and for the
+    /// superblock where an error has to be noted there. (Its counts are made when the file system
+    /// is closed: whoever opens it sums the descriptors.) If `f` fails, nothing has changed.
     ///
     /// # Errors
     /// Those of `f`, of the journal, and `Io` if the descriptor's block cannot be read.
-    pub fn edit<R>(&self, h: &mut Handle<'_>, g: GroupNr, f: impl FnOnce(&mut GroupDesc) -> Result<R>) -> Result<R> {
+    pub fn edit<R>(
+        &self,
+        h: &mut Handle<'_>,
+        g: GroupNr,
+        f: impl FnOnce(&mut GroupDesc) -> Result<R>,
+    ) -> Result<R> {
         self.join(h, g)?;
         let mut slot = self.slot(g)?.lock();
         let before = slot.desc;
@@ -213,27 +235,29 @@ impl Groups {
         result
     }
 
-    /// Counts an inode that was taken or freed in memory, in a group that has joined the transaction: its descriptor learns of
-    /// it at freeze.
+    /// Counts an inode that was taken or freed in memory, in a group that has joined the
+    /// transaction: its descriptor learns of it at freeze.
     #[inline]
     pub fn count_inode(&self, taken: bool) {
         self.totals.count_inode(taken);
     }
 
-    /// Books in a descriptor of the transaction that is being frozen how many more inodes are free, and that so many slots at
-    /// the end of the table may be unused. Gives how many are free.
+    /// Books in a descriptor of the transaction that is being frozen how many more inodes are free,
+    /// and that so many slots at the end of the table may be unused. Gives how many are free.
     pub fn book_inodes(&self, g: GroupNr, freed: i64, behind: u32) -> u32 {
         let Ok(slot) = self.slot(g) else { return 0 };
         let desc = &mut slot.lock().desc;
-        let free = i64::from(desc.free_inodes).saturating_add(freed).clamp(0, self.vol.geo.inodes_per_group.into());
+        let free = i64::from(desc.free_inodes)
+            .saturating_add(freed)
+            .clamp(0, self.vol.geo.inodes_per_group.into());
         self.totals.booked_inodes(&self.vol.geo, g, free - i64::from(desc.free_inodes));
         desc.free_inodes = free as u32;
         desc.itable_unused = desc.itable_unused.min(behind);
         desc.free_inodes
     }
 
-    /// Books that so many clusters of a group are free which were used, along with its bitmap. The group has joined the transaction that
-    /// runs or is being frozen.
+    /// Books that so many clusters of a group are free which were used, along with its bitmap. The
+    /// group has joined the transaction that runs or is being frozen.
     ///
     /// # Errors
     /// `Corrupt` naming the group, if it has not so many.
@@ -247,7 +271,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Tells that a bitmap was changed in `h`, so that its checksum in the descriptor is renewed at freeze.
+    /// Tells that a bitmap was changed in `h`, so that its checksum in the descriptor is renewed at
+    /// freeze.
     ///
     /// # Errors
     /// As [`Self::edit`].
@@ -279,14 +304,15 @@ impl Groups {
         Ok(())
     }
 
-    /// The block that holds the group's descriptor. Its content was verified when the file system was opened.
+    /// The block that holds the group's descriptor. Its content was verified when the file system
+    /// was opened.
     pub fn desc_block(&self, g: GroupNr) -> Result<Arc<Buffer>> {
         let (index, _) = self.vol.geo.desc_location(g);
         self.vol.cache.read::<Error>(self.vol.geo.gdt_block(index).0, |_| Ok(()))
     }
 
-    /// Free clusters of the whole file system (exact when nothing changes); clusters freed by a transaction that is not
-    /// durable yet are among them.
+    /// Free clusters of the whole file system (exact when nothing changes); clusters freed by a
+    /// transaction that is not durable yet are among them.
     pub fn free_clusters(&self) -> u64 {
         self.totals.free_clusters()
     }
@@ -318,10 +344,10 @@ fn hulls(geo: &Geometry, descs: &[GroupDesc]) -> Box<[Range<u64>]> {
     let size = 1usize.checked_shl(geo.flex_bits).unwrap_or(usize::MAX);
     let hull = |descs: &[GroupDesc]| {
         let of = |d: &GroupDesc| [(d.block_bitmap, 1), (d.inode_bitmap, 1), (d.inode_table, table)];
-        let (start, end) = descs
-            .iter()
-            .flat_map(of)
-            .fold((u64::MAX, 0), |(first, end), (start, len)| (start.min(first), end.max(start.saturating_add(len))));
+        let (start, end) =
+            descs.iter().flat_map(of).fold((u64::MAX, 0), |(first, end), (start, len)| {
+                (start.min(first), end.max(start.saturating_add(len)))
+            });
         start..end
     };
     descs.chunks(size).map(hull).collect()

@@ -21,7 +21,11 @@ pub(super) struct SuperState {
 
 impl SuperState {
     pub fn new(sb: Superblock) -> SuperState {
-        SuperState { fields: Mutex::new(Level::SuperBlock, sb), tid: AtomicU64::new(0), noted: AtomicBool::new(false) }
+        SuperState {
+            fields: Mutex::new(Level::SuperBlock, sb),
+            tid: AtomicU64::new(0),
+            noted: AtomicBool::new(false),
+        }
     }
 }
 
@@ -32,7 +36,8 @@ const BAD_CHECKSUM: u8 = 4;
 const CORRUPT: u8 = 5;
 
 impl Groups {
-    /// KiB that were ever written to the file system: all writes of this process to its device count.
+    /// KiB that were ever written to the file system: all writes of this process to its device
+    /// count.
     fn kbytes_written(&self) -> u64 {
         self.written_before.saturating_add(self.vol.mounted.written() / 1024)
     }
@@ -55,13 +60,17 @@ impl Groups {
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
-    pub fn edit_superblock<R>(&self, h: &mut Handle<'_>, f: impl FnOnce(&mut Superblock) -> R) -> Result<R> {
+    pub fn edit_superblock<R>(
+        &self,
+        h: &mut Handle<'_>,
+        f: impl FnOnce(&mut Superblock) -> R,
+    ) -> Result<R> {
         self.join_superblock(h)?;
         Ok(f(&mut self.sb.fields.lock()))
     }
 
-    /// Notes an error in the superblock: it needs a check. It reaches the device with the next change of a group or of the
-    /// superblock, at the latest when the file system is closed.
+    /// Notes an error in the superblock: it needs a check. It reaches the device with the next
+    /// change of a group or of the superblock, at the latest when the file system is closed.
     pub fn record_error(&self, record: &ErrorRecord) {
         let mut sb = self.sb.fields.lock();
         let state = sb.state() | State::ERROR;
@@ -72,10 +81,14 @@ impl Groups {
 
     /// Notes an error that was met in the superblock, with its coordinates and the time.
     pub fn note(&self, error: &Error) {
-        let mut record = ErrorRecord { time: u64::try_from(self.vol.now().sec).unwrap_or(0), ..ErrorRecord::default() };
+        let mut record = ErrorRecord {
+            time: u64::try_from(self.vol.now().sec).unwrap_or(0),
+            ..ErrorRecord::default()
+        };
         match error {
             Error::Corrupt(corrupt) => {
-                record.errcode = if corrupt.field_name() == Some("checksum") { BAD_CHECKSUM } else { CORRUPT };
+                record.errcode =
+                    if corrupt.field_name() == Some("checksum") { BAD_CHECKSUM } else { CORRUPT };
                 record.ino = corrupt.inode().unwrap_or_default();
                 record.block = corrupt.block().unwrap_or_default();
                 record.func = corrupt.what().into();
@@ -86,8 +99,8 @@ impl Groups {
         self.record_error(&record);
     }
 
-    /// Names the first inode of the orphan list, in the transaction that is being frozen, which some handle joined the
-    /// superblock to.
+    /// Names the first inode of the orphan list, in the transaction that is being frozen, which
+    /// some handle joined the superblock to.
     pub fn set_last_orphan(&self, ino: InodeNr) {
         self.sb.fields.lock().set_last_orphan(ino);
     }

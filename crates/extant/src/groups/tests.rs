@@ -13,7 +13,11 @@ const PER_GROUP: u32 = 32768;
 fn superblock() -> Superblock {
     let mut sb = Superblock::empty();
     sb.set_features(Features {
-        incompat: Incompat::EXTENTS | Incompat::FILETYPE | Incompat::BIT64 | Incompat::FLEX_BG | Incompat::META_BG,
+        incompat: Incompat::EXTENTS
+            | Incompat::FILETYPE
+            | Incompat::BIT64
+            | Incompat::FLEX_BG
+            | Incompat::META_BG,
         ro_compat: RoCompat::SPARSE_SUPER | RoCompat::METADATA_CSUM,
         ..Features::default()
     });

@@ -6,7 +6,8 @@ use extant_format::Geometry;
 use extant_format::group_desc::GroupDesc;
 use std::ops::Range;
 
-/// The file system's own blocks, but for superblocks and descriptors, whose places follow from the geometry.
+/// The file system's own blocks, but for superblocks and descriptors, whose places follow from the
+/// geometry.
 #[derive(Debug, Default)]
 pub struct Zone {
     /// In order and apart from each other.
@@ -19,7 +20,8 @@ impl Zone {
     pub(super) fn new(geo: &Geometry, descs: &[GroupDesc]) -> Zone {
         let table = u64::from(geo.inode_table_blocks());
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        // Bitmaps and tables of neighbors lie one behind the other: as few ranges as possible are kept at any time.
+        // Bitmaps and tables of neighbors lie one behind the other: as few ranges as possible are
+        // kept at any time.
         let places: [fn(&GroupDesc) -> u64; 3] =
             [|desc| desc.block_bitmap, |desc| desc.inode_bitmap, |desc| desc.inode_table];
         for (place, len) in places.into_iter().zip([1, 1, table]) {
@@ -73,10 +75,14 @@ mod tests {
     fn ranges_that_meet_are_one() {
         let ranges = merged(vec![30..40, 5..7, 7..9, 6..8, 40..41]);
         assert_eq!(*ranges, [5..9, 30..41]);
-        let touched: Vec<u64> = (0..50).filter(|block| touches(&ranges, *block..*block + 1)).collect();
+        let touched: Vec<u64> =
+            (0..50).filter(|block| touches(&ranges, *block..*block + 1)).collect();
         assert_eq!(touched, (5..9).chain(30..41).collect::<Vec<_>>());
         assert!(
-            touches(&ranges, 0..6) && touches(&ranges, 8..100) && !touches(&ranges, 9..30) && !touches(&ranges, 41..99)
+            touches(&ranges, 0..6)
+                && touches(&ranges, 8..100)
+                && !touches(&ranges, 9..30)
+                && !touches(&ranges, 41..99)
         );
     }
 }

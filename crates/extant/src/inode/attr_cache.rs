@@ -1,8 +1,9 @@
 //! What memory knows of extended attributes across inodes: plain data; `xattr` keeps it.
 //!
 //! # Invariants
-//! - `blocks` names only attribute blocks that are in use: the handle that frees one takes it out before it stops, and
-//!   who looks one up has a handle open, so that the block cannot have become something else meanwhile.
+//! - `blocks` names only attribute blocks that are in use: the handle that frees one takes it out
+//!   before it stops, and who looks one up has a handle open, so that the block cannot have become
+//!   something else meanwhile.
 //! - An attribute inode has at most one [`Inode`] in memory, the one in `inodes`.
 //!
 //! # Locking
@@ -22,8 +23,9 @@ pub struct AttrCache {
     pub blocks: Mutex<FxHashMap<u32, u64>>,
     /// Inodes that hold attribute values.
     pub inodes: Mutex<FxHashMap<InodeNr, Arc<Inode>>>,
-    /// Held while a block gets another reference from who has none on it, and while a reference is given back: a block
-    /// that is freed must not join a transaction again, for then its revoke would be taken back.
+    /// Held while a block gets another reference from who has none on it, and while a reference is
+    /// given back: a block that is freed must not join a transaction again, for then its revoke
+    /// would be taken back.
     pub sharing: Mutex<()>,
     /// The superblock says that there are attributes.
     pub announced: AtomicBool,

@@ -1,8 +1,10 @@
-//! What memory knows of one directory beyond its blocks: plain data; `dir` keeps it, and `xattr` the ACL.
+//! What memory knows of one directory beyond its blocks: plain data; `dir` keeps it, and `xattr`
+//! the ACL.
 //!
 //! # Locking
-//! The directory's `rw` lock decides who may change the directory; the mutex only protects the fields themselves. It is
-//! innermost. The ACL is read without a lock, filled in under `rw` for reading and forgotten under `rw` for writing.
+//! The directory's `rw` lock decides who may change the directory; the mutex only protects the
+//! fields themselves. It is innermost. The ACL is read without a lock, filled in under `rw` for
+//! reading and forgotten under `rw` for writing.
 
 use super::lazy::Make;
 use extant_format::acl::Acl;
@@ -94,6 +96,12 @@ impl Window {
         }
         let name_at = self.names.len() as u32;
         self.names.extend_from_slice(name);
-        self.entries.push(WindowEntry { pos, ino, name_at, name_len: name.len().min(255) as u8, ftype });
+        self.entries.push(WindowEntry {
+            pos,
+            ino,
+            name_at,
+            name_len: name.len().min(255) as u8,
+            ftype,
+        });
     }
 }

@@ -3,12 +3,14 @@
 //! # Invariants
 //! - The lists hold inodes of one transaction only: freeze drains them before its successor opens.
 //! - An inode on a list has its table block joined to that transaction, so freeze needs no credits.
-//! - A number that was freed and taken again within the transaction is listed once for each life; the slot is that of the
-//!   one that is not gone, or if all are, of any: a freed slot has no content. A freed inode is never listed again.
-//! - An inode that was made and freed in one transaction leaves its list again: its slot was free before, and says so. Only
-//!   numbers whose slots on disk say that they are free are given to new inodes.
-//! - A frozen inode stays in memory until its transaction is durable, and with it the number of the transaction that an
-//!   fsync has to wait for.
+//! - A number that was freed and taken again within the transaction is listed once for each life;
+//!   the slot is that of the one that is not gone, or if all are, of any: a freed slot has no
+//!   content. A freed inode is never listed again.
+//! - An inode that was made and freed in one transaction leaves its list again: its slot was free
+//!   before, and says so. Only numbers whose slots on disk say that they are free are given to new
+//!   inodes.
+//! - A frozen inode stays in memory until its transaction is durable, and with it the number of the
+//!   transaction that an fsync has to wait for.
 
 use super::load::slot;
 use super::{Body, Inode};
@@ -53,8 +55,8 @@ fn unpack(place: u32) -> Option<(usize, usize)> {
 }
 
 impl DirtyInodes {
-    /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has been freed. The handle counts
-    /// no change: the caller does, when it makes one.
+    /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has
+    /// been freed. The handle counts no change: the caller does, when it makes one.
     pub fn mark(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let tid = h.tid().0;
         if inode.gone() {
@@ -68,7 +70,8 @@ impl DirtyInodes {
         Ok(())
     }
 
-    /// As [`Self::mark`], an inode that was made in the handle's transaction and that nobody else knows yet.
+    /// As [`Self::mark`], an inode that was made in the handle's transaction and that nobody else
+    /// knows yet.
     pub fn mark_new(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         h.note_change();
         join(st, h, inode)?;
@@ -80,8 +83,9 @@ impl DirtyInodes {
         Ok(())
     }
 
-    /// Takes an inode that has just been freed off its list, if it was made in the handle's transaction: nothing of it needs to
-    /// be written. True if so; nobody else calls this for the same inode.
+    /// Takes an inode that has just been freed off its list, if it was made in the handle's
+    /// transaction: nothing of it needs to be written. True if so; nobody else calls this for the
+    /// same inode.
     pub fn forget_new(&self, h: &Handle<'_>, inode: &Arc<Inode>) -> bool {
         if inode.dirty_tid.load(Ordering::Acquire) != h.tid().0 {
             return false;
@@ -93,7 +97,10 @@ impl DirtyInodes {
             list.pop();
         }
         drop(list);
-        debug_assert!(listed.as_ref().is_some_and(|listed| Arc::ptr_eq(listed, inode)), "another inode's place");
+        debug_assert!(
+            listed.as_ref().is_some_and(|listed| Arc::ptr_eq(listed, inode)),
+            "another inode's place"
+        );
         listed.is_some()
     }
 
@@ -105,7 +112,8 @@ impl DirtyInodes {
         }
     }
 
-    /// Changes an inode in the transaction that is being frozen. No handle is open, and [`Self::freeze`] is yet to come.
+    /// Changes an inode in the transaction that is being frozen. No handle is open, and
+    /// [`Self::freeze`] is yet to come.
     pub fn edit_frozen(&self, inode: &Arc<Inode>, tid: Tid, change: impl FnOnce(&mut Body)) {
         change(&mut inode.body.lock());
         self.list(inode, tid.0);

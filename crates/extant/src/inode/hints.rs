@@ -49,6 +49,8 @@ mod tests {
         assert!(!hints.set(Hint::Listed));
         assert!(hints.clear(Hint::Missed));
         assert!(!hints.clear(Hint::Missed));
-        assert!(!hints.is_set(Hint::Missed) && hints.is_set(Hint::Listed) && !hints.is_set(Hint::Ahead));
+        assert!(
+            !hints.is_set(Hint::Missed) && hints.is_set(Hint::Listed) && !hints.is_set(Hint::Ahead)
+        );
     }
 }

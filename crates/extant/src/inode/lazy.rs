@@ -19,7 +19,8 @@ impl<T> Lazy<T> {
         Lazy(OnceBox::new())
     }
 
-    /// The part, made by `make` unless that was done before. Where several make it at once, one of theirs stays.
+    /// The part, made by `make` unless that was done before. Where several make it at once, one of
+    /// theirs stays.
     ///
     /// # Errors
     /// Those of `make`.

@@ -1,13 +1,16 @@
 //! The in-memory extent status of one inode: plain data; `extent` keeps it.
 //!
 //! # Invariants
-//! - Runs are sorted, not empty, and do not overlap; neighbours that continue each other are one run.
+//! - Runs are sorted, not empty, and do not overlap; neighbours that continue each other are one
+//!   run.
 //! - A run says what the map says. What is not covered by a run is not known.
-//! - There are at most [`MAX_RUNS`] runs: when more would be kept, those farthest from the newest are dropped.
+//! - There are at most [`MAX_RUNS`] runs: when more would be kept, those farthest from the newest
+//!   are dropped.
 //!
 //! # Locking
-//! Guarded by the inode's map lock. A reader fills it by upgrading: it walks the map under the read lock, notes
-//! [`MapCache::epoch`], and stores what it found under the write lock if the epoch is still the same.
+//! Guarded by the inode's map lock. A reader fills it by upgrading: it walks the map under the read
+//! lock, notes [`MapCache::epoch`], and stores what it found under the write lock if the epoch is
+//! still the same.
 
 use extant_format::types::BlockNr;
 use std::ops::Range;
@@ -69,7 +72,8 @@ impl Run {
     fn continued_by(&self, next: &Run) -> bool {
         let joined = self.end() == u64::from(next.lblk) && self.state == next.state;
         let fits = self.len.checked_add(next.len).is_some();
-        let adjacent = self.state == State::Hole || self.pblk.0.checked_add(u64::from(self.len)) == Some(next.pblk.0);
+        let adjacent = self.state == State::Hole
+            || self.pblk.0.checked_add(u64::from(self.len)) == Some(next.pblk.0);
         joined && fits && adjacent
     }
 }
@@ -198,7 +202,11 @@ mod tests {
         let mut cache = MapCache::default();
         cache.put(run(0, 100, 0, State::Hole));
         cache.put(run(10, 10, 500, State::Unwritten));
-        let parts = [run(0, 10, 0, State::Hole), run(10, 10, 500, State::Unwritten), run(20, 80, 0, State::Hole)];
+        let parts = [
+            run(0, 10, 0, State::Hole),
+            run(10, 10, 500, State::Unwritten),
+            run(20, 80, 0, State::Hole),
+        ];
         assert_eq!(cache.runs, parts);
         cache.forget(5..95);
         assert_eq!(cache.runs, [run(0, 5, 0, State::Hole), run(95, 5, 0, State::Hole)]);

@@ -1,12 +1,14 @@
 //! The in-memory inode and its place in the inode table.
 //!
 //! # Invariants
-//! - Memory is authoritative: a slot in the table is made from the body once per transaction, at freeze
-//!   ([`DirtyInodes::freeze`]). Until then the slot's block is only joined to the transaction.
+//! - Memory is authoritative: a slot in the table is made from the body once per transaction, at
+//!   freeze ([`DirtyInodes::freeze`]). Until then the slot's block is only joined to the
+//!   transaction.
 //! - Every change of a body happens through [`Inode::edit`], which takes the handle as proof.
 //!
 //! # Locking
-//! `rw` (level Directory or Inode) > handle > `map` (Map) > `body` (InodeBody, innermost of the three).
+//! `rw` (level Directory or Inode) > handle > `map` (Map) > `body` (InodeBody, innermost of the
+//! three).
 
 mod attr_cache;
 mod dir_state;
@@ -29,7 +31,8 @@ pub use hints::{Hint, Hints};
 pub use map_cache::{MapCache, Run, State};
 pub use orphan_at::{OrphanAt, OrphanCell};
 pub use pages::{
-    Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats, Remapped, Taken, Work,
+    Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats, Remapped,
+    Taken, Work,
 };
 pub use pointer_places::PointerPlaces;
 pub use tail::Tail;
@@ -55,12 +58,14 @@ use vitals::Published;
 pub struct Body {
     /// All fields.
     pub disk: disk::Inode,
-    /// Bytes of the slot behind `128 + extra_isize` (the in-inode xattr area); empty for 128-byte inodes.
+    /// Bytes of the slot behind `128 + extra_isize` (the in-inode xattr area); empty for 128-byte
+    /// inodes.
     pub tail: Tail,
 }
 
 impl Body {
-    /// Whether it may have extended attributes: a block of them, or an area in use, which starts with a magic number.
+    /// Whether it may have extended attributes: a block of them, or an area in use, which starts
+    /// with a magic number.
     pub fn has_attributes(&self) -> bool {
         self.disk.file_acl != 0 || self.tail.iter().take(4).any(|&byte| byte != 0)
     }
@@ -81,7 +86,8 @@ impl DerefMut for Body {
 
 /// An inode in memory. There is at most one for a number at a time.
 ///
-/// In this order in memory: what stat(2) reads comes first, and lies on two or three lines of a cache.
+/// In this order in memory: what stat(2) reads comes first, and lies on two or three lines of a
+/// cache.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Inode {
@@ -97,9 +103,11 @@ pub struct Inode {
     pub ftype: FileType,
     /// The root of the extent tree was verified since it was read.
     pub root_verified: AtomicBool,
-    /// It has no name, and the inode table does not have it. Changed under `rw`, but by who makes it.
+    /// It has no name, and the inode table does not have it. Changed under `rw`, but by who makes
+    /// it.
     pub unlisted: AtomicBool,
-    /// It was made without a name and never had one: a link may give it its first. Changed under `rw`, but by its maker.
+    /// It was made without a name and never had one: a link may give it its first. Changed under
+    /// `rw`, but by its maker.
     pub linkable: AtomicBool,
     published: Published,
     /// Pages of a regular file.
@@ -116,8 +124,8 @@ pub struct Inode {
     pub dir: Lazy<DirCaches>,
     /// Orphan record.
     pub orphan: OrphanCell,
-    /// Blocks that were promised to the inode and that its owners' limits count, though they are not booked yet. Changed under the
-    /// body's lock.
+    /// Blocks that were promised to the inode and that its owners' limits count, though they are
+    /// not booked yet. Changed under the body's lock.
     pub promised: AtomicU64,
     /// Transaction in which the body was last marked dirty (0: never).
     dirty_tid: AtomicU64,
@@ -140,8 +148,8 @@ pub struct Inode {
 struct Counts {
     /// References that keep the inode in memory; the table's.
     refs: Lockref,
-    /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive. Its end is that it is freed: its number
-    /// may be another's then, and nothing of it is written any more.
+    /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive. Its end is
+    /// that it is freed: its number may be another's then, and nothing of it is written any more.
     life: Life,
 }
 
@@ -178,8 +186,8 @@ impl Make for RwLock<MapCache> {
 }
 
 impl Inode {
-    /// What an inode in memory costs that has neither pages nor attributes: itself, its lock's allocation, its place in the
-    /// table and on a list, and what the allocator adds to each.
+    /// What an inode in memory costs that has neither pages nor attributes: itself, its lock's
+    /// allocation, its place in the table and on a list, and what the allocator adds to each.
     pub const BYTES: u64 = {
         let own = size_of::<Inode>() + 16 + 16;
         let lock = size_of::<RwLock<()>>() + 16 + 16;
@@ -220,20 +228,23 @@ impl Inode {
         self.body.lock()
     }
 
-    /// The body for changing within `h`. ESTALE if the inode has been freed: its slot may be another's.
+    /// The body for changing within `h`. ESTALE if the inode has been freed: its slot may be
+    /// another's.
     pub fn edit(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<BodyMut<'_>> {
         self.touch(st, h)?;
         h.note_change();
         Ok(BodyMut { body: self.body.lock(), published: &self.published })
     }
 
-    /// Marks the body dirty in the handle's transaction without changing it. A later [`Inode::edit`] in that transaction
-    /// reads nothing, and the inode stays in memory until the transaction is durable.
+    /// Marks the body dirty in the handle's transaction without changing it. A later
+    /// [`Inode::edit`] in that transaction reads nothing, and the inode stays in memory until the
+    /// transaction is durable.
     pub fn touch(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<()> {
         st.dirty.mark(st, h, self)
     }
 
-    /// File size in bytes as users see it. For a regular file it may be ahead of the body's, which is the size on disk.
+    /// File size in bytes as users see it. For a regular file it may be ahead of the body's, which
+    /// is the size on disk.
     #[inline]
     pub fn size(&self) -> u64 {
         match self.ftype {
@@ -244,11 +255,13 @@ impl Inode {
 
     /// Whether the file's content goes through the journal: freed blocks have to be revoked then.
     pub fn logs_data(&self, st: &Store) -> bool {
-        self.ftype == FileType::Regular && (st.pool.log_data || self.flags().contains(disk::InodeFlags::JOURNAL_DATA))
+        self.ftype == FileType::Regular
+            && (st.pool.log_data || self.flags().contains(disk::InodeFlags::JOURNAL_DATA))
     }
 
-    /// Makes fsync and fdatasync wait for the handle's transaction: it changes the map, the size or logged data. The inode
-    /// must be dirty in that transaction ([`Inode::touch`]): eviction would lose the ids of one that is not.
+    /// Makes fsync and fdatasync wait for the handle's transaction: it changes the map, the size or
+    /// logged data. The inode must be dirty in that transaction ([`Inode::touch`]): eviction would
+    /// lose the ids of one that is not.
     pub fn note_datasync(&self, h: &Handle<'_>) {
         let tid = h.tid().0;
         for id in [&self.datasync_tid, &self.sync_tid] {
@@ -259,8 +272,8 @@ impl Inode {
         }
     }
 
-    /// Locks the content for reading. ESTALE if the inode is being freed or was: who frees it locks it afterwards, so that nothing
-    /// is freed under this lock.
+    /// Locks the content for reading. ESTALE if the inode is being freed or was: who frees it locks
+    /// it afterwards, so that nothing is freed under this lock.
     pub fn read_lock(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.rw.read();
         self.check_not_freed()?;
@@ -305,8 +318,9 @@ impl Inode {
         self.counts.life.drop_holds();
     }
 
-    /// Begins to free the inode if nobody holds it; true for exactly one caller. Who takes its last name away does that afterwards:
-    /// then either nobody holds it, or its last holder sees that the name is gone.
+    /// Begins to free the inode if nobody holds it; true for exactly one caller. Who takes its last
+    /// name away does that afterwards: then either nobody holds it, or its last holder sees that
+    /// the name is gone.
     pub fn begin_free(&self) -> bool {
         self.counts.life.begin_end()
     }
@@ -316,7 +330,8 @@ impl Inode {
         self.counts.life.cancel_end();
     }
 
-    /// The inode has been freed: whoever still refers to it cannot change it any more. The caller holds `rw` for writing.
+    /// The inode has been freed: whoever still refers to it cannot change it any more. The caller
+    /// holds `rw` for writing.
     pub fn end_free(&self) {
         self.counts.life.end();
     }
@@ -361,10 +376,16 @@ mod tests {
         assert!(end <= if cfg!(debug_assertions) { 136 } else { 128 }, "{end} bytes");
     }
 
-    /// Less than the kernel's 1.1 KB. Builds that check the order of locks have a byte or a word more in each.
+    /// Less than the kernel's 1.1 KB. Builds that check the order of locks have a byte or a word
+    /// more in each.
     #[test]
     fn an_inode_in_memory_is_small() {
         let bound = if cfg!(debug_assertions) { 800 } else { 700 };
-        assert!(Inode::BYTES <= bound, "{} bytes, {} of them its own", Inode::BYTES, size_of::<Inode>());
+        assert!(
+            Inode::BYTES <= bound,
+            "{} bytes, {} of them its own",
+            Inode::BYTES,
+            size_of::<Inode>()
+        );
     }
 }

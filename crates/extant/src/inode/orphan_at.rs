@@ -1,7 +1,8 @@
 //! Where an inode's orphan record is, in one word.
 //!
 //! # Locking
-//! None: whoever changes it holds the inode's `rw` lock for writing, or is the only one that knows the inode.
+//! None: whoever changes it holds the inode's `rw` lock for writing, or is the only one that knows
+//! the inode.
 
 use extant_sync::atomic::{AtomicU32, Ordering};
 
@@ -41,7 +42,10 @@ impl OrphanCell {
         let word = self.0.load(Ordering::Relaxed);
         match word & (LIST | FILE) {
             LIST => OrphanAt::List { part: word as u16 },
-            FILE => OrphanAt::File { block: (word >> SLOT_BITS) as u16, slot: (word & ((1 << SLOT_BITS) - 1)) as u16 },
+            FILE => OrphanAt::File {
+                block: (word >> SLOT_BITS) as u16,
+                slot: (word & ((1 << SLOT_BITS) - 1)) as u16,
+            },
             _ => OrphanAt::None,
         }
     }
@@ -68,7 +72,13 @@ mod tests {
     fn every_place_fits() {
         let cell = OrphanCell::default();
         let file = |block, slot| OrphanAt::File { block, slot };
-        for at in [OrphanAt::List { part: 77 }, file(0, 0), file(u16::MAX, 16382), file(1, 1), OrphanAt::None] {
+        for at in [
+            OrphanAt::List { part: 77 },
+            file(0, 0),
+            file(u16::MAX, 16382),
+            file(1, 1),
+            OrphanAt::None,
+        ] {
             cell.set(at);
             assert_eq!(cell.get(), at);
         }

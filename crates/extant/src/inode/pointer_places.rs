@@ -1,12 +1,13 @@
 //! The places of pointer blocks in the map of one inode: plain data; `extent` keeps it.
 //!
-//! A hostile map leads to one pointer block in many places: with 1024 pointers per block, four blocks stand for 2^30. So
-//! each pointer block gets its place when it is first read, and is refused in another place.
+//! A hostile map leads to one pointer block in many places: with 1024 pointers per block, four
+//! blocks stand for 2^30. So each pointer block gets its place when it is first read, and is
+//! refused in another place.
 //!
 //! # Invariants
 //! - A block that leaves the map leaves this table first, since it may return in another place.
-//! - At most [`MAX_PLACES`] blocks are kept: then the table begins anew. No map has more than 2^21 pointer blocks, so that
-//!   an evasion takes 2^16 distinct blocks, and makes 32 visits of each.
+//! - At most [`MAX_PLACES`] blocks are kept: then the table begins anew. No map has more than 2^21
+//!   pointer blocks, so that an evasion takes 2^16 distinct blocks, and makes 32 visits of each.
 //!
 //! # Locking
 //! The mutex is innermost. The table is used under the inode's map lock.

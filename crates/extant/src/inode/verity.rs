@@ -1,7 +1,9 @@
-//! What is remembered of a file with a hash tree: its descriptor, and the tree's blocks that were verified last.
+//! What is remembered of a file with a hash tree: its descriptor, and the tree's blocks that were
+//! verified last.
 //!
 //! # Invariants
-//! A block is kept only after its hash was found to be the one that its parent, or the descriptor, names.
+//! A block is kept only after its hash was found to be the one that its parent, or the descriptor,
+//! names.
 
 use extant_format::verity::{Descriptor, MAX_LEVELS, Tree};
 use extant_sync::{Level, Mutex};

@@ -1,8 +1,9 @@
 //! What stat(2) needs of a body, published so that it is read without the body's lock.
 //!
 //! # Invariants
-//! Each change of a body ends with a publication, before the body's lock is given back. So whoever reads the vitals sees what a
-//! body was at some moment, and no older one than it was when the last change ended.
+//! Each change of a body ends with a publication, before the body's lock is given back. So whoever
+//! reads the vitals sees what a body was at some moment, and no older one than it was when the last
+//! change ended.
 
 use super::Body;
 use extant_format::inode::InodeFlags;
@@ -92,12 +93,15 @@ fn of_kind(kind: u64) -> (u16, u16, InodeFlags) {
 
 impl Vitals {
     fn words(&self) -> [u64; WORDS] {
-        let kind = u64::from(self.mode) | u64::from(self.links) << 16 | u64::from(self.flags.bits()) << 32;
+        let kind =
+            u64::from(self.mode) | u64::from(self.links) << 16 | u64::from(self.flags.bits()) << 32;
         let owner = u64::from(self.uid) | u64::from(self.gid) << 32;
         let bit = |set, bit| if set { bit } else { 0 };
-        let bits = bit(self.crtime.is_some(), HAS_CRTIME) | bit(self.has_attributes, HAS_ATTRIBUTES);
+        let bits =
+            bit(self.crtime.is_some(), HAS_CRTIME) | bit(self.has_attributes, HAS_ATTRIBUTES);
         let blocks = self.blocks & !(HAS_CRTIME | HAS_ATTRIBUTES) | bits;
-        let times = [self.atime, self.mtime, self.ctime, self.crtime.unwrap_or_default()].map(pack_time);
+        let times =
+            [self.atime, self.mtime, self.ctime, self.crtime.unwrap_or_default()].map(pack_time);
         [kind, owner, self.size, blocks, times[0], times[1], times[2], times[3]]
     }
 
@@ -153,7 +157,9 @@ mod tests {
     fn words_hold_every_field() {
         let times = [(FIRST_SECOND, 0), (-1, 999_999_999), (0, 1), (LAST_SECOND, 999_999_999)];
         let times = times.map(|(sec, nsec)| Timestamp { sec, nsec });
-        for (crtime, has_attributes) in [(None, true), (Some(times[0]), false), (Some(times[3]), true)] {
+        for (crtime, has_attributes) in
+            [(None, true), (Some(times[0]), false), (Some(times[3]), true)]
+        {
             let vitals = Vitals {
                 mode: 0o170_777,
                 links: u16::MAX,

@@ -56,7 +56,8 @@ impl From<io::Error> for Error {
 }
 
 impl From<extant_format::Corrupt> for Error {
-    /// The border checks of `format` are the last word on a layout: what they refuse, the options asked for.
+    /// The border checks of `format` are the last word on a layout: what they refuse, the options
+    /// asked for.
     fn from(c: extant_format::Corrupt) -> Self {
         Error::Invalid(format!("the options give no valid file system: {c}"))
     }

@@ -25,7 +25,8 @@ const NEEDS: [(Feature, Feature); 5] = [
     (BIT64, EXTENTS),
 ];
 
-/// Features that exclude each other; the first gives way if neither was asked for, or only the second.
+/// Features that exclude each other; the first gives way if neither was asked for, or only the
+/// second.
 const EXCLUDE: [(Feature, Feature); 2] = [(RESIZE_INODE, META_BG), (GDT_CSUM, METADATA_CSUM)];
 
 /// Compatible features that can be made.
@@ -76,16 +77,20 @@ fn preset(preset: Preset) -> Features {
     }
     if preset == Preset::Ext4 {
         features.compat |= Compat::ORPHAN_FILE;
-        features.incompat |= Incompat::EXTENTS | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::CSUM_SEED;
-        features.ro_compat |=
-            RoCompat::HUGE_FILE | RoCompat::METADATA_CSUM | RoCompat::DIR_NLINK | RoCompat::EXTRA_ISIZE;
+        features.incompat |=
+            Incompat::EXTENTS | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::CSUM_SEED;
+        features.ro_compat |= RoCompat::HUGE_FILE
+            | RoCompat::METADATA_CSUM
+            | RoCompat::DIR_NLINK
+            | RoCompat::EXTRA_ISIZE;
     }
     features
 }
 
 /// The features for these options, without what depends on the device's size.
 pub(super) fn choose(options: &Options) -> Result<Features> {
-    let mut features = if options.no_default_features { Features::default() } else { preset(options.preset) };
+    let mut features =
+        if options.no_default_features { Features::default() } else { preset(options.preset) };
     for (feature, on) in &options.features {
         features.set(*feature, *on);
     }
@@ -116,9 +121,14 @@ fn exclude(options: &Options, features: &mut Features) -> Result<()> {
         }
         match (options.asked(weak), options.asked(strong)) {
             (Some(true), Some(true)) => {
-                return Error::invalid(format!("{} and {} exclude each other", name(weak), name(strong)));
+                return Error::invalid(format!(
+                    "{} and {} exclude each other",
+                    name(weak),
+                    name(strong)
+                ));
             }
-            // Checksums of all metadata imply those of descriptors, so asking for the weaker kind changes nothing.
+            // Checksums of all metadata imply those of descriptors, so asking for the weaker kind
+            // changes nothing.
             (Some(true), _) if weak == RESIZE_INODE => features.set(strong, false),
             _ => features.set(weak, false),
         }
@@ -126,7 +136,8 @@ fn exclude(options: &Options, features: &mut Features) -> Result<()> {
     Ok(())
 }
 
-/// A feature without the one that it needs is dropped if it was a default, refused if it was asked for.
+/// A feature without the one that it needs is dropped if it was a default, refused if it was asked
+/// for.
 fn depend(options: &Options, features: &mut Features) -> Result<()> {
     for (feature, needed) in NEEDS {
         if !features.has(feature) || features.has(needed) {
@@ -176,7 +187,9 @@ mod tests {
 
     #[test]
     fn states_and_unknown_features_are_refused() {
-        for list in ["needs_recovery", "journal_dev", "shared_blocks", "orphan_present", "FEATURE_I30"] {
+        for list in
+            ["needs_recovery", "journal_dev", "shared_blocks", "orphan_present", "FEATURE_I30"]
+        {
             assert!(matches!(chosen(list), Err(Error::Unsupported(_))), "{list}");
         }
         assert!(chosen("bigalloc,^extent").is_err());

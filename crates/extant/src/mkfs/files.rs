@@ -1,4 +1,5 @@
-//! The inodes of a new file system: root, `lost+found`, journal, orphan file, the inode for growing.
+//! The inodes of a new file system: root, `lost+found`, journal, orphan file, the inode for
+//! growing.
 
 use super::directory;
 use super::error::{Error, Result};
@@ -12,8 +13,8 @@ use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
 use extant_format::quota::{self, QuotaKind, QuotaRecord};
 use extant_format::superblock::JournalBackup;
 use extant_format::{
-    BlockNr, Compat, FileType, Geometry, GroupNr, Incompat, Inode, InodeFlags, InodeNr, RoCompat, Superblock,
-    Timestamp, orphan,
+    BlockNr, Compat, FileType, Geometry, GroupNr, Incompat, Inode, InodeFlags, InodeNr, RoCompat,
+    Superblock, Timestamp, orphan,
 };
 use std::ops::Range;
 
@@ -99,7 +100,8 @@ impl<'a> Builder<'a> {
         Ok(files)
     }
 
-    /// Reserved inodes without content. That of bad blocks has times, the others are empty but for their checksums.
+    /// Reserved inodes without content. That of bad blocks has times, the others are empty but for
+    /// their checksums.
     fn reserved(&mut self) {
         let special = |ino: InodeNr| match ino {
             InodeNr::ROOT => true,
@@ -109,7 +111,8 @@ impl<'a> Builder<'a> {
             InodeNr::GROUP_QUOTA => self.counts(QuotaKind::Group),
             _ => false,
         };
-        let plain: Vec<InodeNr> = (1..self.geo.first_ino).map(InodeNr).filter(|ino| !special(*ino)).collect();
+        let plain: Vec<InodeNr> =
+            (1..self.geo.first_ino).map(InodeNr).filter(|ino| !special(*ino)).collect();
         for ino in plain {
             let mut inode = Inode::default();
             if ino == InodeNr::BAD_BLOCKS {
@@ -141,7 +144,8 @@ impl<'a> Builder<'a> {
         let seed = inode.seed(self.geo, ino);
         // Two blocks at least, since empty blocks are what it is for.
         let count = (LOST_FOUND_SIZE / u64::from(self.geo.block_size)).clamp(2, LOST_FOUND_BLOCKS);
-        let mut blocks = vec![directory::block(self.geo, seed, &[(ino, b"."), (InodeNr::ROOT, b"..")])];
+        let mut blocks =
+            vec![directory::block(self.geo, seed, &[(ino, b"."), (InodeNr::ROOT, b"..")])];
         blocks.resize_with(count as usize, || directory::block(self.geo, seed, &[]));
         self.directory(ino, inode, blocks)
     }
@@ -177,7 +181,10 @@ impl<'a> Builder<'a> {
         let mut content = vec![0; self.geo.block_size as usize];
         let mut journal = JournalSuperblock::new(self.geo.block_size, total, sb.uuid());
         journal.raw_mut().num_fc_blks.set(self.sizes.fast_commit_blocks);
-        content.get_mut(..1024).into_iter().for_each(|start| start.copy_from_slice(&journal.seal()));
+        content
+            .get_mut(..1024)
+            .into_iter()
+            .for_each(|start| start.copy_from_slice(&journal.seal()));
         if let Some(first) = pieces.first() {
             self.files.blocks.push((first.start, content));
         }
@@ -185,7 +192,10 @@ impl<'a> Builder<'a> {
         self.mapped(ino, inode, &pieces)?;
         sb.set_journal_inum(ino);
         if let Some((_, inode)) = self.files.inodes.last() {
-            sb.set_journal_backup(Some(&JournalBackup { i_block: inode.i_block, size: inode.size }));
+            sb.set_journal_backup(Some(&JournalBackup {
+                i_block: inode.i_block,
+                size: inode.size,
+            }));
         }
         Ok(())
     }
@@ -202,9 +212,11 @@ impl<'a> Builder<'a> {
     /// The quota files: what the directories made so far take.
     fn quotas(&mut self, sb: &mut Superblock) -> Result<()> {
         let charged = |ino: InodeNr| ino == InodeNr::ROOT || ino.0 == self.geo.first_ino;
-        let files: Vec<(InodeNr, Inode)> = self.files.inodes.iter().filter(|(ino, _)| charged(*ino)).cloned().collect();
+        let files: Vec<(InodeNr, Inode)> =
+            self.files.inodes.iter().filter(|(ino, _)| charged(*ino)).cloned().collect();
         // The first number that is free: root, `lost+found` and the orphan file are there.
-        let next = InodeNr(self.geo.first_ino + 1 + u32::from(self.geo.compat(Compat::ORPHAN_FILE)));
+        let next =
+            InodeNr(self.geo.first_ino + 1 + u32::from(self.geo.compat(Compat::ORPHAN_FILE)));
         let places = [InodeNr::USER_QUOTA, InodeNr::GROUP_QUOTA, next];
         for (kind, ino) in QuotaKind::ALL.into_iter().zip(places) {
             if !self.counts(kind) {
@@ -234,7 +246,8 @@ impl<'a> Builder<'a> {
         let size = self.geo.block_size as usize;
         let content = quota::new_file(kind, records);
         let pieces = self.allocate(content.len().div_ceil(size) as u64, self.start())?;
-        let padded = |part: &[u8]| part.iter().copied().chain(std::iter::repeat(0)).take(size).collect();
+        let padded =
+            |part: &[u8]| part.iter().copied().chain(std::iter::repeat(0)).take(size).collect();
         let places = pieces.iter().cloned().flatten();
         self.files.blocks.extend(places.zip(content.chunks(size).map(padded)));
         let mut inode = self.inode(FileType::Regular, 0o600);
@@ -242,14 +255,16 @@ impl<'a> Builder<'a> {
         self.mapped(ino, inode, &pieces)
     }
 
-    /// The inode for growing owns the reserved descriptor blocks: each lists its counterparts in the groups with copies.
+    /// The inode for growing owns the reserved descriptor blocks: each lists its counterparts in
+    /// the groups with copies.
     fn resize(&mut self) -> Result<()> {
         let geo = self.geo;
         let per_block = pointers_per_block(geo.block_size);
         let place = self.allocate(1, self.start())?.first().map_or(0, |piece| piece.start);
         let mut table = vec![0; geo.block_size as usize];
         let first = geo.base_meta(GroupNr(0)).reserved;
-        let backups: Vec<u64> = geo.super_groups().skip(1).map(|group| geo.first_block_of_group(group).0).collect();
+        let backups: Vec<u64> =
+            geo.super_groups().skip(1).map(|group| geo.first_block_of_group(group).0).collect();
         for (n, reserved) in (geo.desc_blocks..).zip(first) {
             let mut block = vec![0; geo.block_size as usize];
             for (slot, backup) in backups.iter().enumerate() {
@@ -297,7 +312,8 @@ impl<'a> Builder<'a> {
             self.allocate(1, near).map(|pieces| pieces.first().map_or(0, |piece| piece.start))
         })?;
         let blocks: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();
-        let clusters: u64 = pieces.iter().map(|piece| (piece.end - piece.start).div_ceil(self.align().step)).sum();
+        let clusters: u64 =
+            pieces.iter().map(|piece| (piece.end - piece.start).div_ceil(self.align().step)).sum();
         inode.size = blocks * u64::from(geo.block_size);
         inode.blocks = (clusters + map.nodes.len() as u64) * self.sectors_per_cluster();
         inode.i_block = map.i_block;
@@ -326,10 +342,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Takes `len` blocks: in one run behind `near`, in one run anywhere, or in pieces. Clusters are taken whole.
+    /// Takes `len` blocks: in one run behind `near`, in one run anywhere, or in pieces. Clusters
+    /// are taken whole.
     fn allocate(&mut self, len: u64, near: u64) -> Result<Vec<Range<u64>>> {
         let (align, start, end) = (self.align(), self.start(), self.end());
-        let run = self.taken.find(near..end, len, align).or_else(|| self.taken.find(start..end, len, align));
+        let run = self
+            .taken
+            .find(near..end, len, align)
+            .or_else(|| self.taken.find(start..end, len, align));
         let pieces = run
             .map(|at| std::iter::once(at..at + len).collect())
             .or_else(|| self.taken.gather(near..end, len, align))

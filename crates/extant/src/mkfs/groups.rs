@@ -21,10 +21,16 @@ pub(super) struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    pub(super) fn new(geo: &'a Geometry, tables: &'a Tables, taken: &'a Taken, files: &Files) -> Self {
+    pub(super) fn new(
+        geo: &'a Geometry,
+        tables: &'a Tables,
+        taken: &'a Taken,
+        files: &Files,
+    ) -> Self {
         let directories = files.directories().collect();
         let last_inode = files.last_inode();
-        let mut groups = Self { geo, tables, taken, last_inode, directories, descriptors: Vec::new() };
+        let mut groups =
+            Self { geo, tables, taken, last_inode, directories, descriptors: Vec::new() };
         groups.descriptors = (0..geo.groups_count).map(|group| groups.describe(group)).collect();
         groups
     }
@@ -37,7 +43,8 @@ impl<'a> Groups<'a> {
     /// Inodes of a group that are in use: those from the first on.
     fn used_inodes(&self, group: u32) -> u32 {
         let per_group = u64::from(self.geo.inodes_per_group);
-        u64::from(self.last_inode.0).saturating_sub(u64::from(group) * per_group).min(per_group) as u32
+        u64::from(self.last_inode.0).saturating_sub(u64::from(group) * per_group).min(per_group)
+            as u32
     }
 
     fn describe(&self, group: u32) -> GroupDesc {
@@ -59,8 +66,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// A group whose inodes are all free needs no inode bitmap, one with nothing but its own metadata no block bitmap; except
-    /// the first, and the last, whose end may be short.
+    /// A group whose inodes are all free needs no inode bitmap, one with nothing but its own
+    /// metadata no block bitmap; except the first, and the last, whose end may be short.
     fn flags(&self, group: u32) -> GroupFlags {
         let mut flags = GroupFlags::empty();
         if !self.geo.has_group_checksums() {
@@ -75,9 +82,15 @@ impl<'a> Groups<'a> {
     fn has_only_own_metadata(&self, group: u32) -> bool {
         let blocks = self.blocks(group);
         let within = |part: &Range<u64>| blocks.start.max(part.start)..blocks.end.min(part.end);
-        let own: u64 =
-            self.tables.of(self.geo, group).iter().map(within).map(|part| part.end.saturating_sub(part.start)).sum();
-        self.taken.count(blocks.clone()) == u64::from(self.geo.base_meta_blocks(GroupNr(group))) + own
+        let own: u64 = self
+            .tables
+            .of(self.geo, group)
+            .iter()
+            .map(within)
+            .map(|part| part.end.saturating_sub(part.start))
+            .sum();
+        self.taken.count(blocks.clone())
+            == u64::from(self.geo.base_meta_blocks(GroupNr(group))) + own
     }
 
     /// Writes the bitmaps that have to be there and notes their checksums.
@@ -120,14 +133,19 @@ impl<'a> Groups<'a> {
         bitmap::set_range(bits, self.geo.inodes_per_group as usize..usize::MAX);
     }
 
-    /// Without checksums of descriptors nothing tells which inodes were never written, so that tables have to be zero.
+    /// Without checksums of descriptors nothing tells which inodes were never written, so that
+    /// tables have to be zero.
     fn must_zero(&self, options: &Options) -> bool {
         options.zeroing == Zeroing::Full || !self.geo.has_group_checksums()
     }
 
-    /// Notes which tables are zero, or will be. To be called before anything is written, since devices tell what is zero
-    /// with the grain of their own pages.
-    pub(super) fn note_zero_tables(&mut self, options: &Options, out: &mut Output<'_>) -> Result<()> {
+    /// Notes which tables are zero, or will be. To be called before anything is written, since
+    /// devices tell what is zero with the grain of their own pages.
+    pub(super) fn note_zero_tables(
+        &mut self,
+        options: &Options,
+        out: &mut Output<'_>,
+    ) -> Result<()> {
         let must = self.must_zero(options);
         for (group, desc) in (0u32..).zip(&mut self.descriptors) {
             let [_, _, table] = self.tables.of(self.geo, group);
@@ -157,9 +175,12 @@ impl<'a> Groups<'a> {
     fn write_inodes(&self, group: u32, files: &Files, out: &mut Output<'_>) -> Result<()> {
         let geo = self.geo;
         let size = usize::from(geo.inode_size);
-        let used = self.used_inodes(group).div_ceil(geo.inodes_per_block()) * geo.inodes_per_block();
+        let used =
+            self.used_inodes(group).div_ceil(geo.inodes_per_block()) * geo.inodes_per_block();
         let mut slots = vec![0; used as usize * size];
-        for (ino, inode) in files.inodes.iter().filter(|(ino, _)| (ino.0 - 1) / geo.inodes_per_group == group) {
+        for (ino, inode) in
+            files.inodes.iter().filter(|(ino, _)| (ino.0 - 1) / geo.inodes_per_group == group)
+        {
             let at = ((ino.0 - 1) % geo.inodes_per_group) as usize * size;
             if let Some(slot) = slots.get_mut(at..at + size) {
                 inode.encode(slot, geo, *ino)?;
@@ -180,7 +201,10 @@ impl<'a> Groups<'a> {
         let places = geo.super_groups().take(if backups { usize::MAX } else { 1 });
         for group in places {
             let start = geo.base_meta(group).descriptors.start;
-            out.blocks(start, table.get(..geo.desc_blocks as usize * block_size).unwrap_or(&table))?;
+            out.blocks(
+                start,
+                table.get(..geo.desc_blocks as usize * block_size).unwrap_or(&table),
+            )?;
         }
         Ok(())
     }

@@ -18,7 +18,12 @@ pub(super) struct Map {
 pub(super) type NewNode<'a> = dyn FnMut() -> Result<u64> + 'a;
 
 /// Maps the blocks of `pieces`, in order, from logical block 0 on; `seed` is the inode's.
-pub(super) fn build(geo: &Geometry, seed: u32, pieces: &[Range<u64>], new_node: &mut NewNode<'_>) -> Result<Map> {
+pub(super) fn build(
+    geo: &Geometry,
+    seed: u32,
+    pieces: &[Range<u64>],
+    new_node: &mut NewNode<'_>,
+) -> Result<Map> {
     match geo.incompat(Incompat::EXTENTS) {
         true => extents(geo, seed, pieces, new_node),
         false => indirect(geo, pieces, new_node),
@@ -33,7 +38,8 @@ fn leaves(pieces: &[Range<u64>]) -> Result<Vec<Leaf>> {
         let mut at = piece.start;
         while at < piece.end {
             let len = (piece.end - at).min(most);
-            let lblk = u32::try_from(logical).map_err(|_| Error::Invalid("a file of more than 2^32 blocks".into()))?;
+            let lblk = u32::try_from(logical)
+                .map_err(|_| Error::Invalid("a file of more than 2^32 blocks".into()))?;
             leaves.push(Leaf { lblk, len: len as u16, unwritten: false, pblk: at });
             at += len;
             logical += len;
@@ -43,7 +49,12 @@ fn leaves(pieces: &[Range<u64>]) -> Result<Vec<Leaf>> {
 }
 
 /// Builds the tree from its leaves upward until the entries fit into the root.
-fn extents(geo: &Geometry, seed: u32, pieces: &[Range<u64>], new_node: &mut NewNode<'_>) -> Result<Map> {
+fn extents(
+    geo: &Geometry,
+    seed: u32,
+    pieces: &[Range<u64>],
+    new_node: &mut NewNode<'_>,
+) -> Result<Map> {
     let mut map = Map { i_block: [0; ROOT_SIZE], nodes: Vec::new() };
     let leaves = leaves(pieces)?;
     if NodeMut::init(&mut map.i_block, 0).set_leaves(&leaves) {
@@ -89,7 +100,8 @@ impl Map {
     }
 }
 
-/// Fills direct pointers, then one tree of indirect blocks after the other, as far as the file reaches.
+/// Fills direct pointers, then one tree of indirect blocks after the other, as far as the file
+/// reaches.
 fn indirect(geo: &Geometry, pieces: &[Range<u64>], new_node: &mut NewNode<'_>) -> Result<Map> {
     let mut map = Map { i_block: [0; ROOT_SIZE], nodes: Vec::new() };
     let mut data = pieces.iter().cloned().flatten().peekable();
@@ -110,8 +122,8 @@ fn indirect(geo: &Geometry, pieces: &[Range<u64>], new_node: &mut NewNode<'_>) -
 }
 
 impl Map {
-    /// Takes the next data block (no levels), or makes an indirect block of so many levels over the next ones. The depth of
-    /// recursion is at most three.
+    /// Takes the next data block (no levels), or makes an indirect block of so many levels over the
+    /// next ones. The depth of recursion is at most three.
     fn pointers(
         &mut self,
         geo: &Geometry,
@@ -136,7 +148,8 @@ impl Map {
 }
 
 fn narrow(block: u64) -> Result<u32> {
-    u32::try_from(block).map_err(|_| Error::Invalid("indirect blocks do not reach beyond 2^32 blocks".into()))
+    u32::try_from(block)
+        .map_err(|_| Error::Invalid("indirect blocks do not reach beyond 2^32 blocks".into()))
 }
 
 #[cfg(test)]

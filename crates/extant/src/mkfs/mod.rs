@@ -1,14 +1,16 @@
 //! Makes file systems, laid out as `mke2fs` 1.47 lays them out.
 //!
-//! The default features are those of `mke2fs -t ext4`, and `orphan_file` and `metadata_csum_seed`, which that program has
-//! but does not turn on: [`Options::apply_features`] with `^orphan_file,^metadata_csum_seed` turns them off.
+//! The default features are those of `mke2fs -t ext4`, and `orphan_file` and `metadata_csum_seed`,
+//! which that program has but does not turn on: [`Options::apply_features`] with
+//! `^orphan_file,^metadata_csum_seed` turns them off.
 //!
-//! Everything is decided in memory, as runs of blocks, before anything is written, and only what is not zero is written. So
-//! a file system of 60 TiB takes little more time than its descriptors and the bitmaps that have to exist.
+//! Everything is decided in memory, as runs of blocks, before anything is written, and only what is
+//! not zero is written. So a file system of 60 TiB takes little more time than its descriptors and
+//! the bitmaps that have to exist.
 //!
 //! # Invariants
-//! The primary superblock is overwritten with zeroes first and written last, after a flush: a device on which making stopped
-//! half-way carries no file system.
+//! The primary superblock is overwritten with zeroes first and written last, after a flush: a
+//! device on which making stopped half-way carries no file system.
 
 mod directory;
 mod error;
@@ -71,7 +73,8 @@ const END_BYTES: u64 = 64 << 10;
 /// Makes a file system on the device; what was there is lost.
 ///
 /// # Errors
-/// Options that make no file system, too small a device, an error of the device; EBUSY if this process has a file system open on it.
+/// Options that make no file system, too small a device, an error of the device; EBUSY if this
+/// process has a file system open on it.
 pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let _claim = device.claim(true)?;
     let features = features::choose(options)?;
@@ -107,13 +110,19 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
 /// What the file system itself takes and no file can have.
 fn set_overhead(sb: &mut Superblock, geo: &Geometry, sizes: &Sizes, taken: &Taken) {
     let metadata = taken.clusters(geo.first_data_block.into()..geo.blocks_count, geo.cluster_bits);
-    let journal = u64::from(sizes.journal_blocks + sizes.fast_commit_blocks).div_ceil(geo.cluster_ratio().into());
+    let journal = u64::from(sizes.journal_blocks + sizes.fast_commit_blocks)
+        .div_ceil(geo.cluster_ratio().into());
     let overhead = metadata + journal + u64::from(geo.first_data_block);
     sb.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
 }
 
 /// Removes the signatures of what was there.
-fn wipe(device: &dyn BlockDevice, options: &Options, geo: &Geometry, out: &mut Output<'_>) -> Result<()> {
+fn wipe(
+    device: &dyn BlockDevice,
+    options: &Options,
+    geo: &Geometry,
+    out: &mut Output<'_>,
+) -> Result<()> {
     out.zero_bytes(0..u64::from(geo.block_size).max(2 * BOOT_BYTES))?;
     // Only of a device that is all the file system's: what lies behind a smaller one is not ours.
     if options.size.is_none() {

@@ -1,5 +1,5 @@
-//! What to make. Everything that is not set has the value that `mke2fs` 1.47 would choose, for the device's size where
-//! that matters.
+//! What to make. Everything that is not set has the value that `mke2fs` 1.47 would choose, for the
+//! device's size where that matters.
 
 use super::error::{Error, Result};
 use extant_format::quota::QuotaKind;
@@ -21,8 +21,8 @@ pub enum Preset {
 /// Whether parts of the device that have to read as zeroes are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Zeroing {
-    /// What the device does not know to be zero is zeroed where a reader would look; inode tables are left to the
-    /// kernel's background initialisation if descriptors have checksums.
+    /// What the device does not know to be zero is zeroed where a reader would look; inode tables
+    /// are left to the kernel's background initialisation if descriptors have checksums.
     #[default]
     Lazy,
     /// Inode tables are zeroed too.
@@ -40,7 +40,8 @@ pub enum Length {
     Blocks(u64),
 }
 
-/// What to make. `Options::default()` makes what `mke2fs -t ext4` makes, with `orphan_file` and `metadata_csum_seed`.
+/// What to make. `Options::default()` makes what `mke2fs -t ext4` makes, with `orphan_file` and
+/// `metadata_csum_seed`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Where the default features come from.
@@ -63,8 +64,8 @@ pub struct Options {
     pub uuid: Option<[u8; 16]>,
     /// Seed of directory hashes, the bytes of a UUID; random if unset.
     pub hash_seed: Option<[u8; 16]>,
-    /// Seed of UUID and hash seed where they are unset, and with it of the whole image: equal seeds, options and times
-    /// give equal bytes.
+    /// Seed of UUID and hash seed where they are unset, and with it of the whole image: equal
+    /// seeds, options and times give equal bytes.
     pub seed: Option<u64>,
     /// Features set or cleared, in order.
     pub features: Vec<(Feature, bool)>,
@@ -86,13 +87,15 @@ pub struct Options {
     pub stride: u16,
     /// RAID stripe width in blocks.
     pub stripe_width: u32,
-    /// The size that the file system can later grow to, for the reserved descriptor blocks; 1024 times its size if unset.
+    /// The size that the file system can later grow to, for the reserved descriptor blocks; 1024
+    /// times its size if unset.
     pub resize_limit: Option<Length>,
     /// Number of superblock copies with `sparse_super2`, 0 to 2.
     pub backup_superblocks: u8,
     /// Seconds between updates of the block of multiple mount protection.
     pub mmp_interval: u16,
-    /// The quota files that `quota` makes; those of users and groups if unset, and that of projects with `project`.
+    /// The quota files that `quota` makes; those of users and groups if unset, and that of projects
+    /// with `project`.
     pub quota_kinds: Option<Vec<QuotaKind>>,
     /// Whether names that are no UTF-8 are refused in directories that fold case.
     pub strict_names: bool,
@@ -106,8 +109,8 @@ pub struct Options {
     pub zeroing: Zeroing,
     /// Whether the whole device is discarded first.
     pub discard: bool,
-    /// Whether copies of superblock and descriptors are written to the groups that have them. Only simulations of very
-    /// large devices do without.
+    /// Whether copies of superblock and descriptors are written to the groups that have them. Only
+    /// simulations of very large devices do without.
     pub write_backups: bool,
 }
 
@@ -156,7 +159,8 @@ impl Options {
         Self { preset, ..Self::default() }
     }
 
-    /// Applies a list as `mke2fs -O` takes it: names, `^name` to clear, `none` to start from nothing.
+    /// Applies a list as `mke2fs -O` takes it: names, `^name` to clear, `none` to start from
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a name that is not known.
@@ -168,17 +172,18 @@ impl Options {
                 continue;
             }
             let (name, on) = word.strip_prefix('^').map_or((word, true), |name| (name, false));
-            let feature =
-                Feature::from_name(name).ok_or_else(|| Error::Invalid(format!("unknown feature `{name}`")))?;
+            let feature = Feature::from_name(name)
+                .ok_or_else(|| Error::Invalid(format!("unknown feature `{name}`")))?;
             self.features.push((feature, on));
         }
         Ok(())
     }
 
-    /// Applies a list as `mke2fs -E` takes it: `stride=`, `stripe_width=`, `resize=`, `num_backup_sb=`,
-    /// `mmp_update_interval=`, `root_owner=`, `quotatype=`, `encoding=`, `encoding_flags=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
-    /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init` and `packed_meta_blocks`
-    /// change nothing.
+    /// Applies a list as `mke2fs -E` takes it: `stride=`, `stripe_width=`, `resize=`,
+    /// `num_backup_sb=`, `mmp_update_interval=`, `root_owner=`, `quotatype=`, `encoding=`,
+    /// `encoding_flags=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
+    /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init` and
+    /// `packed_meta_blocks` change nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what is not known or has no valid value.
@@ -198,7 +203,9 @@ impl Options {
             "mmp_update_interval" => self.mmp_interval = number(name, value)?,
             "root_owner" => self.root_owner = owner(value)?,
             "encoding" if matches!(value, "utf8" | "utf8-12.1") => {}
-            "encoding_flags" if matches!(value, "strict" | "nostrict") => self.strict_names = value == "strict",
+            "encoding_flags" if matches!(value, "strict" | "nostrict") => {
+                self.strict_names = value == "strict"
+            }
             "quotatype" => self.quota_kinds = Some(quota_kinds(value)?),
             "root_perms" => self.root_mode = octal(name, value)?,
             "hash_seed" => self.hash_seed = Some(parse_uuid(value)?),
@@ -214,7 +221,8 @@ impl Options {
         Ok(())
     }
 
-    /// Applies a list as `mke2fs -J` takes it: `size=` and `fast_commit_size=`, in MiB and KiB without a unit.
+    /// Applies a list as `mke2fs -J` takes it: `size=` and `fast_commit_size=`, in MiB and KiB
+    /// without a unit.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what is not known; [`Error::Unsupported`] for an external journal.
@@ -291,7 +299,9 @@ fn size_in(value: &str, shift: u32) -> Result<u64> {
     if !is_plain(value) {
         return Ok(bytes);
     }
-    bytes.checked_mul(1 << shift).ok_or_else(|| Error::Invalid(format!("size out of range: `{value}`")))
+    bytes
+        .checked_mul(1 << shift)
+        .ok_or_else(|| Error::Invalid(format!("size out of range: `{value}`")))
 }
 
 /// A size in bytes: a number with `k`, `m`, `g`, `t`, `p` (powers of 1024) or nothing behind it.
@@ -354,8 +364,15 @@ mod tests {
     #[test]
     fn extended_options_are_applied() {
         let mut options = Options::default();
-        options.apply_extended("stride=16,stripe_width=64,root_owner=1000:100,nodiscard,num_backup_sb=1").unwrap();
-        assert_eq!((options.stride, options.stripe_width, options.root_owner), (16, 64, (1000, 100)));
+        options
+            .apply_extended(
+                "stride=16,stripe_width=64,root_owner=1000:100,nodiscard,num_backup_sb=1",
+            )
+            .unwrap();
+        assert_eq!(
+            (options.stride, options.stripe_width, options.root_owner),
+            (16, 64, (1000, 100))
+        );
         assert_eq!(options.backup_superblocks, 1);
         assert!(options.apply_extended("stride=x").is_err());
         assert!(options.apply_extended("what").is_err());

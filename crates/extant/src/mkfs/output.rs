@@ -1,4 +1,5 @@
-//! Writing to the device: blocks, zeroes where something else may be, and nothing that is zero already.
+//! Writing to the device: blocks, zeroes where something else may be, and nothing that is zero
+//! already.
 
 use super::error::Result;
 use super::options::Zeroing;
@@ -132,7 +133,8 @@ mod tests {
         out.blocks(9, &[3; 1024]).unwrap();
         out.flush().unwrap();
         assert_eq!(out.written(), 4096);
-        let writes = device.log().iter().filter(|event| matches!(event, Event::Write { .. })).count();
+        let writes =
+            device.log().iter().filter(|event| matches!(event, Event::Write { .. })).count();
         assert_eq!(writes, 2);
     }
 

@@ -31,7 +31,8 @@ pub(super) struct Sizes {
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
-/// Descriptors count free blocks and inodes of a group in 16 bits, so that a group never has more of either.
+/// Descriptors count free blocks and inodes of a group in 16 bits, so that a group never has more
+/// of either.
 const MAX_PER_GROUP: u32 = 65528;
 
 /// Blocks that a last group must have behind its own metadata; a smaller one is left out.
@@ -63,7 +64,9 @@ impl Sizes {
             block_size,
             cluster_ratio,
             blocks: bytes / u64::from(block_size),
-            first_data_block: u32::from(block_size == 1024 && cluster_ratio == 1 && !bigalloc(features)),
+            first_data_block: u32::from(
+                block_size == 1024 && cluster_ratio == 1 && !bigalloc(features),
+            ),
             clusters_per_group: (block_size * 8).min(MAX_PER_GROUP),
             inode_size: inode_size(options, features, block_size)?,
             inodes_per_group: 0,
@@ -115,8 +118,8 @@ impl Sizes {
         if !sparse && !self.features.compat.contains(Compat::SPARSE_SUPER2) {
             self.without_resize_inode(options, "superblock copies in all groups")?;
         }
-        // There, descriptors follow the first superblock at another distance from the group's start than the copies, and
-        // the inode for growing would list wrong blocks.
+        // There, descriptors follow the first superblock at another distance from the group's start
+        // than the copies, and the inode for growing would list wrong blocks.
         if self.block_size == 1024 && bigalloc(self.features) {
             self.without_resize_inode(options, "clusters and blocks of 1 KiB")?;
         }
@@ -139,12 +142,14 @@ impl Sizes {
         Ok(())
     }
 
-    /// Groups and inodes. A last group with too little behind its metadata is left out, and then all is counted again.
+    /// Groups and inodes. A last group with too little behind its metadata is left out, and then
+    /// all is counted again.
     fn divide(&mut self, options: &Options, bytes: u64) -> Result<()> {
         loop {
             let data = self.blocks.saturating_sub(self.first_data_block.into());
             let groups = data.div_ceil(self.blocks_per_group());
-            self.groups = u32::try_from(groups).map_err(|_| Error::Invalid("more than 2^32 groups".into()))?;
+            self.groups = u32::try_from(groups)
+                .map_err(|_| Error::Invalid("more than 2^32 groups".into()))?;
             self.inodes_per_group = self.inodes(options, bytes)?;
             self.reserved_gdt_blocks = self.reserved_descriptors(options)?;
             let last = data % self.blocks_per_group();
@@ -164,7 +169,10 @@ impl Sizes {
         let table = u64::from(self.inodes_per_group.div_ceil(self.inodes_per_block()));
         let descriptors = match self.features.incompat.contains(Incompat::META_BG) {
             true => 1,
-            false => u64::from(self.groups).div_ceil(self.descs_per_block()) + u64::from(self.reserved_gdt_blocks),
+            false => {
+                u64::from(self.groups).div_ceil(self.descs_per_block())
+                    + u64::from(self.reserved_gdt_blocks)
+            }
         };
         2 + table + 1 + descriptors
     }
@@ -179,7 +187,10 @@ impl Sizes {
         let most = down((self.block_size * 8).min(MAX_PER_GROUP).into());
         let wanted = match options.inode_count {
             Some(count) => count,
-            None => self.blocks.saturating_mul(self.block_size.into()) / self.inode_ratio(options, bytes)?,
+            None => {
+                self.blocks.saturating_mul(self.block_size.into())
+                    / self.inode_ratio(options, bytes)?
+            }
         };
         let per_group = wanted.min(u64::from(u32::MAX)).div_ceil(groups);
         if per_group > most && options.inode_count.is_some() {
@@ -232,13 +243,17 @@ impl Sizes {
         };
         if blocks == 0 {
             // As with mke2fs, a tiny file system silently has none.
-            self.features.compat.remove(Compat::HAS_JOURNAL | Compat::FAST_COMMIT | Compat::ORPHAN_FILE);
+            self.features
+                .compat
+                .remove(Compat::HAS_JOURNAL | Compat::FAST_COMMIT | Compat::ORPHAN_FILE);
             return Ok(());
         }
         self.journal_blocks = blocks;
         if self.features.compat.contains(Compat::FAST_COMMIT) {
             self.fast_commit_blocks = match options.fast_commit_size {
-                Some(bytes) => u32::try_from(bytes / u64::from(self.block_size)).unwrap_or(u32::MAX),
+                Some(bytes) => {
+                    u32::try_from(bytes / u64::from(self.block_size)).unwrap_or(u32::MAX)
+                }
                 None => blocks / 64,
             };
             self.check_journal(u64::from(blocks) + u64::from(self.fast_commit_blocks))?;
@@ -250,7 +265,9 @@ impl Sizes {
         const LEAST: u64 = 1024;
         const MOST: u64 = 10_240_000;
         if !(LEAST..=MOST).contains(&blocks) {
-            return Error::invalid(format!("a journal of {blocks} blocks: must be {LEAST} to {MOST}"));
+            return Error::invalid(format!(
+                "a journal of {blocks} blocks: must be {LEAST} to {MOST}"
+            ));
         }
         if blocks > self.blocks / 2 {
             return Error::too_small(format_args!(
@@ -274,7 +291,9 @@ impl Sizes {
         let ratio = self.cluster_ratio.into();
         let blocks = blocks.checked_next_multiple_of(ratio).unwrap_or(u64::MAX);
         if blocks == 0 || blocks > MOST.next_multiple_of(ratio) {
-            return Error::invalid(format!("an orphan file of {blocks} blocks: must be 1 to {MOST}"));
+            return Error::invalid(format!(
+                "an orphan file of {blocks} blocks: must be 1 to {MOST}"
+            ));
         }
         self.orphan_blocks = blocks as u32;
         Ok(())
@@ -306,7 +325,9 @@ fn bigalloc(features: Features) -> bool {
 fn check_block_size(size: u32) -> Result<()> {
     match size.is_power_of_two() && (1024..=65536).contains(&size) {
         true => Ok(()),
-        false => Error::invalid(format!("a block size of {size}: must be a power of two, 1024 to 65536")),
+        false => {
+            Error::invalid(format!("a block size of {size}: must be a power of two, 1024 to 65536"))
+        }
     }
 }
 
@@ -321,16 +342,18 @@ fn cluster_ratio(options: &Options, features: Features, block_size: u32) -> Resu
     let most = (block_size << 15).min(1 << 29);
     match size.is_power_of_two() && size > block_size && size <= most {
         true => Ok(size / block_size),
-        false => {
-            Error::invalid(format!("a cluster size of {size}: must be a power of two above the block size, to {most}"))
-        }
+        false => Error::invalid(format!(
+            "a cluster size of {size}: must be a power of two above the block size, to {most}"
+        )),
     }
 }
 
 fn inode_size(options: &Options, features: Features, block_size: u32) -> Result<u16> {
     let size = options.inode_size.unwrap_or(256);
     if !size.is_power_of_two() || size < 128 || u32::from(size) > block_size {
-        return Error::invalid(format!("an inode size of {size}: must be a power of two, 128 to the block size"));
+        return Error::invalid(format!(
+            "an inode size of {size}: must be a power of two, 128 to the block size"
+        ));
     }
     if size == 128 && features.incompat.contains(Incompat::INLINE_DATA) {
         return Error::invalid("inline_data needs inodes of more than 128 bytes");
@@ -348,7 +371,9 @@ fn flex_bits(options: &Options, features: Features) -> Result<u8> {
     let size = options.flex_bg_size.unwrap_or(16);
     match size.is_power_of_two() {
         true => Ok(size.trailing_zeros() as u8),
-        false => Error::invalid(format!("flexible groups of {size} groups: must be a power of two")),
+        false => {
+            Error::invalid(format!("flexible groups of {size} groups: must be a power of two"))
+        }
     }
 }
 
@@ -409,12 +434,18 @@ mod tests {
         assert!(sizes("", 1 << 30, |o| o.inode_count = Some(u64::MAX)).is_err());
         assert!(sizes("", 1 << 30, |o| o.flex_bg_size = Some(3)).is_err());
         assert!(sizes("fast_commit", 1 << 30, |o| o.fast_commit_size = Some(u64::MAX)).is_err());
-        assert!(sizes("", 1 << 30, |o| o.orphan_file_size = Some(Length::Bytes(u64::MAX))).is_err());
-        assert!(sizes("", 1 << 30, |o| o.orphan_file_size = Some(Length::Blocks(u64::MAX))).is_err());
+        assert!(
+            sizes("", 1 << 30, |o| o.orphan_file_size = Some(Length::Bytes(u64::MAX))).is_err()
+        );
+        assert!(
+            sizes("", 1 << 30, |o| o.orphan_file_size = Some(Length::Blocks(u64::MAX))).is_err()
+        );
         assert!(sizes("", 1 << 30, |o| o.inode_ratio = Some(0)).is_err());
         assert!(sizes("", u64::MAX, |o| o.block_size = Some(1024)).is_err());
         assert_eq!(
-            sizes("", 1 << 30, |o| o.resize_limit = Some(Length::Blocks(u64::MAX))).unwrap().reserved_gdt_blocks,
+            sizes("", 1 << 30, |o| o.resize_limit = Some(Length::Blocks(u64::MAX)))
+                .unwrap()
+                .reserved_gdt_blocks,
             1024
         );
         assert!(sizes("", 1 << 30, |o| o.resize_limit = Some(Length::Blocks(1))).is_err());

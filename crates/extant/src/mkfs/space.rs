@@ -39,7 +39,8 @@ impl Taken {
 
     /// The parts of the runs that lie in `range`, ascending.
     pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let first = self.runs.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let first =
+            self.runs.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let Range { start, end } = range;
         self.runs
             .range(first..end.max(first))
@@ -52,7 +53,8 @@ impl Taken {
         self.within(range).map(|part| part.end - part.start).sum()
     }
 
-    /// Number of clusters of 2^`bits` blocks, counted from the start of `range`, that have a block that is taken.
+    /// Number of clusters of 2^`bits` blocks, counted from the start of `range`, that have a block
+    /// that is taken.
     pub(super) fn clusters(&self, range: Range<u64>, bits: u32) -> u64 {
         let start = range.start;
         let mut next = 0;
@@ -65,8 +67,8 @@ impl Taken {
         count
     }
 
-    /// The first free range of `len` blocks in `bounds`, its start a multiple of `align` behind `base`. For `align` > 1 no
-    /// aligned piece that the range touches has a taken block.
+    /// The first free range of `len` blocks in `bounds`, its start a multiple of `align` behind
+    /// `base`. For `align` > 1 no aligned piece that the range touches has a taken block.
     pub(super) fn find(&self, bounds: Range<u64>, len: u64, align: Align) -> Option<u64> {
         let mut at = align.up(bounds.start);
         loop {
@@ -81,9 +83,14 @@ impl Taken {
         }
     }
 
-    /// Free ranges of `bounds` in order, cut to whole aligned pieces at their start, at most `len` blocks together; `None`
-    /// if there are fewer.
-    pub(super) fn gather(&self, bounds: Range<u64>, len: u64, align: Align) -> Option<Vec<Range<u64>>> {
+    /// Free ranges of `bounds` in order, cut to whole aligned pieces at their start, at most `len`
+    /// blocks together; `None` if there are fewer.
+    pub(super) fn gather(
+        &self,
+        bounds: Range<u64>,
+        len: u64,
+        align: Align,
+    ) -> Option<Vec<Range<u64>>> {
         let mut found = Vec::new();
         let (mut at, mut left) = (align.up(bounds.start), len);
         while left > 0 {

@@ -82,7 +82,8 @@ const UTF8_12_1: u16 = 1;
 /// Mount counts are not checked.
 const NO_MAX_MOUNTS: u16 = u16::MAX;
 
-/// The superblock without what depends on allocation: free counts, overhead, numbers of special inodes.
+/// The superblock without what depends on allocation: free counts, overhead, numbers of special
+/// inodes.
 pub(super) fn build(options: &Options, sizes: &Sizes, identity: &Identity) -> Result<Superblock> {
     if options.label.len() > 16 {
         return Error::invalid("the label is longer than 16 bytes");

@@ -1,7 +1,8 @@
 //! Where superblock copies, descriptors, bitmaps and inode tables go.
 //!
-//! The bitmaps and tables of a flexible group lie together, first all block bitmaps, then all inode bitmaps, then the
-//! tables, from the start of its first group. What does not fit there goes on behind, around superblock copies.
+//! The bitmaps and tables of a flexible group lie together, first all block bitmaps, then all inode
+//! bitmaps, then the tables, from the start of its first group. What does not fit there goes on
+//! behind, around superblock copies.
 
 use super::error::{Error, Result};
 use super::space::{Align, Taken};
@@ -33,7 +34,13 @@ impl Tables {
         Ok(tables)
     }
 
-    fn place_flex_group(&mut self, geo: &Geometry, taken: &mut Taken, first: u32, count: u32) -> Result<()> {
+    fn place_flex_group(
+        &mut self,
+        geo: &Geometry,
+        taken: &mut Taken,
+        first: u32,
+        count: u32,
+    ) -> Result<()> {
         let start = geo.first_block_of_group(GroupNr(first)).0;
         let end = match geo.flex_bits {
             0 => start + u64::from(geo.blocks_in_group(GroupNr(first))),
@@ -48,13 +55,20 @@ impl Tables {
     /// The blocks of a group's own bitmaps and table.
     pub(super) fn of(&self, geo: &Geometry, group: u32) -> [Range<u64>; 3] {
         let at = |starts: &[u64]| starts.get(group as usize).copied().unwrap_or(0);
-        let (blocks, inodes, table) = (at(&self.block_bitmaps), at(&self.inode_bitmaps), at(&self.inode_tables));
+        let (blocks, inodes, table) =
+            (at(&self.block_bitmaps), at(&self.inode_bitmaps), at(&self.inode_tables));
         [blocks..blocks + 1, inodes..inodes + 1, table..table + u64::from(geo.inode_table_blocks())]
     }
 }
 
 /// Places `count` pieces of `len` blocks in `bounds`, each where it fits next.
-fn place(taken: &mut Taken, starts: &mut Vec<u64>, bounds: Range<u64>, count: u32, len: u64) -> Result<()> {
+fn place(
+    taken: &mut Taken,
+    starts: &mut Vec<u64>,
+    bounds: Range<u64>,
+    count: u32,
+    len: u64,
+) -> Result<()> {
     let mut from = bounds.start;
     for _ in 0..count {
         let Some(start) = taken.find(from..bounds.end, len, Align::NONE) else {

@@ -8,7 +8,8 @@ use extant_format::types::Timestamp;
 /// Which reads change the time of the last access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// The first after a change of the inode or its content, and the first after a day (`relatime`).
+    /// The first after a change of the inode or its content, and the first after a day
+    /// (`relatime`).
     #[default]
     Relative,
     /// All (`strictatime`).
@@ -38,8 +39,9 @@ impl AccessTimes {
 }
 
 impl Operations {
-    /// The content of an inode was read: notes the time, if it is one of those that are noted, and says whether it was. No other time
-    /// changes. Nothing is noted where nothing may be changed, and of inodes with the flag `noatime`.
+    /// The content of an inode was read: notes the time, if it is one of those that are noted, and
+    /// says whether it was. No other time changes. Nothing is noted where nothing may be changed,
+    /// and of inodes with the flag `noatime`.
     ///
     /// # Errors
     /// Those of the journal; ESTALE if the inode is gone.

@@ -1,8 +1,8 @@
 //! What keeps the operations alive for open files, without one count that all threads write.
 //!
-//! Each shard has an anchor, which refers to the operations; a file refers to the anchor of the thread that opened it. The
-//! open file system keeps the anchors, the operations know them weakly. A file that is opened when the file system is gone
-//! already gets an anchor of its own.
+//! Each shard has an anchor, which refers to the operations; a file refers to the anchor of the
+//! thread that opened it. The open file system keeps the anchors, the operations know them weakly.
+//! A file that is opened when the file system is gone already gets an anchor of its own.
 
 use super::Operations;
 use extant_sync::{CachePadded, OnceLock, Sharded};

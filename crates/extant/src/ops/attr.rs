@@ -82,7 +82,9 @@ impl Attr {
             uid: body.uid,
             gid: body.gid,
             rdev: match inode.ftype {
-                FileType::CharDevice | FileType::BlockDevice => inode.body().rdev().unwrap_or((0, 0)),
+                FileType::CharDevice | FileType::BlockDevice => {
+                    inode.body().rdev().unwrap_or((0, 0))
+                }
                 _ => (0, 0),
             },
             size,
@@ -124,7 +126,8 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// Birth.
     pub crtime: Option<Timestamp>,
-    /// Times that the caller's cache kept of changes made before: no flag of the inode forbids them.
+    /// Times that the caller's cache kept of changes made before: no flag of the inode forbids
+    /// them.
     pub kept: bool,
 }
 
@@ -145,13 +148,18 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
 
-/// What a file has not that is to be mapped from the device, says the format. Here the flag is kept, and has no effect.
-const NOT_WITH_DAX: InodeFlags =
-    InodeFlags::VERITY.union(InodeFlags::ENCRYPT).union(InodeFlags::JOURNAL_DATA).union(InodeFlags::INLINE_DATA);
+/// What a file has not that is to be mapped from the device, says the format. Here the flag is
+/// kept, and has no effect.
+const NOT_WITH_DAX: InodeFlags = InodeFlags::VERITY
+    .union(InodeFlags::ENCRYPT)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::INLINE_DATA);
 
 /// Of these, what only directories have.
-const OF_DIRECTORIES: InodeFlags =
-    InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::CASEFOLD).union(InodeFlags::PROJINHERIT);
+const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::CASEFOLD)
+    .union(InodeFlags::PROJINHERIT);
 
 /// Where file capabilities are kept.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -166,13 +174,23 @@ impl Operations {
     }
 
     /// As [`Operations::set_attr`]; `look` sees the inode before anybody else changes it.
-    pub(super) fn change_attr<R>(&self, node: &Node, set: &SetAttr, look: fn(&Arc<Inode>) -> R) -> Result<R> {
+    pub(super) fn change_attr<R>(
+        &self,
+        node: &Node,
+        set: &SetAttr,
+        look: fn(&Arc<Inode>) -> R,
+    ) -> Result<R> {
         self.own(node)?;
         self.st().writable()?;
         self.with_space(|| self.set_attr_once(&node.0, set, look))
     }
 
-    fn set_attr_once<R>(&self, inode: &Arc<Inode>, set: &SetAttr, look: fn(&Arc<Inode>) -> R) -> Result<R> {
+    fn set_attr_once<R>(
+        &self,
+        inode: &Arc<Inode>,
+        set: &SetAttr,
+        look: fn(&Arc<Inode>) -> R,
+    ) -> Result<R> {
         let _lock = self.lock_content(inode)?;
         check_changeable(inode, set)?;
         if let Some(size) = set.size {
@@ -206,8 +224,12 @@ impl Operations {
     fn set_body(&self, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
         let st = self.st();
         let now = st.now();
-        let acl = set.mode.and_then(|mode| xattr::acl_after_chmod(st, inode, mode).transpose()).transpose()?;
-        let mut h = st.start(INODE_CREDITS + xattr::credits(st, acl.as_ref().map_or(0, Vec::len)))?;
+        let acl = set
+            .mode
+            .and_then(|mode| xattr::acl_after_chmod(st, inode, mode).transpose())
+            .transpose()?;
+        let mut h =
+            st.start(INODE_CREDITS + xattr::credits(st, acl.as_ref().map_or(0, Vec::len)))?;
         st.whole(&mut h, |h| {
             if let Some(acl) = &acl {
                 xattr::set(st, h, inode, b"system.posix_acl_access", Some(acl), xattr::Mode::Any)?;
@@ -223,8 +245,8 @@ impl Operations {
         self.change_flags(node, |_| Ok(flags))
     }
 
-    /// As [`Operations::set_flags`]. `change` makes the new flags from those that the inode has, which stand still meanwhile, or
-    /// refuses.
+    /// As [`Operations::set_flags`]. `change` makes the new flags from those that the inode has,
+    /// which stand still meanwhile, or refuses.
     pub fn change_flags(&self, node: &Node, change: impl FnOnce(u32) -> Result<u32>) -> Result<()> {
         self.own(node)?;
         let inode = &node.0;
@@ -235,7 +257,8 @@ impl Operations {
         let _lock = inode.write_lock()?;
         let old = inode.flags();
         let flags = change(old.bits())?;
-        // chattr(1) hands back what it was given, so known flags that cannot be changed are passed over.
+        // chattr(1) hands back what it was given, so known flags that cannot be changed are passed
+        // over.
         let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;
         if !inode.is_dir() && wanted.intersects(OF_DIRECTORIES) {
             return Err(Errno::OpNotSupp.into());
@@ -261,7 +284,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Names of a directory begin or end to be folded only while it has none. The directory is locked for writing.
+    /// Names of a directory begin or end to be folded only while it has none. The directory is
+    /// locked for writing.
     fn check_folding(&self, dir: &Inode) -> Result<()> {
         let st = self.st();
         if !st.geo.incompat(Incompat::CASEFOLD) {
@@ -275,8 +299,9 @@ impl Operations {
         Ok(())
     }
 
-    /// Takes set-user-id, set-group-id and capabilities away, as a change of owner or content by somebody without privileges does.
-    /// Set-group-id stays where the group may not execute, if the caller `is_member` of the group that is named.
+    /// Takes set-user-id, set-group-id and capabilities away, as a change of owner or content by
+    /// somebody without privileges does. Set-group-id stays where the group may not execute, if the
+    /// caller `is_member` of the group that is named.
     pub fn drop_privileges(&self, node: &Node, is_member: impl Fn(u32) -> bool) -> Result<()> {
         self.own(node)?;
         if node.0.ftype != FileType::Regular {
@@ -295,8 +320,8 @@ impl Operations {
         }
     }
 
-    /// Changes permission bits to the result of `change` for the mode and the group, both of which stand still meanwhile. `change`
-    /// must not use the file system.
+    /// Changes permission bits to the result of `change` for the mode and the group, both of which
+    /// stand still meanwhile. `change` must not use the file system.
     ///
     /// # Errors
     /// As [`Operations::set_attr`].
@@ -329,12 +354,16 @@ fn check_changeable(inode: &Inode, set: &SetAttr) -> Result<()> {
     }
     let flags = inode.flags();
     let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-    // Only a request for the current time in both is none for times of the caller's own. A cache that keeps times sends its own
-    // current time as modification time and as change time.
-    let is_now = |time: TimeSet| time == TimeSet::Now || set.ctime.is_some_and(|ctime| time == TimeSet::At(ctime));
+    // Only a request for the current time in both is none for times of the caller's own. A cache
+    // that keeps times sends its own current time as modification time and as change time.
+    let is_now = |time: TimeSet| {
+        time == TimeSet::Now || set.ctime.is_some_and(|ctime| time == TimeSet::At(ctime))
+    };
     let touched = set.atime == Some(TimeSet::Now) && set.mtime.is_some_and(is_now);
     let times = (set.atime.is_some() || set.mtime.is_some()) && !touched;
-    match flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && (owner || times) {
+    match flags.contains(InodeFlags::IMMUTABLE)
+        || flags.contains(InodeFlags::APPEND) && (owner || times)
+    {
         true => Err(Errno::Perm.into()),
         false => Ok(()),
     }

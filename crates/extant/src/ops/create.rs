@@ -89,24 +89,36 @@ fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
     let flags = dir & INHERITED;
     match ftype {
         FileType::Directory => flags,
-        FileType::Regular => flags & !(InodeFlags::DIRSYNC | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT),
+        FileType::Regular => {
+            flags & !(InodeFlags::DIRSYNC | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT)
+        }
         _ => flags & (InodeFlags::NODUMP | InodeFlags::NOATIME),
     }
 }
 
 impl Operations {
-    /// Makes `name` in `dir`. `mode` are permission bits. A set-group-id directory hands its group down; a file that the group may execute
-    /// does not become set-group-id then unless the caller is root or has that group. EEXIST if the name is there, EDQUOT beyond the limits of an owner.
-    pub fn create(&self, who: &Caller, dir: &Node, name: &[u8], mode: u16, what: New<'_>) -> Result<Node> {
+    /// Makes `name` in `dir`. `mode` are permission bits. A set-group-id directory hands its group
+    /// down; a file that the group may execute does not become set-group-id then unless the caller
+    /// is root or has that group. EEXIST if the name is there, EDQUOT beyond the limits of an
+    /// owner.
+    pub fn create(
+        &self,
+        who: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u16,
+        what: New<'_>,
+    ) -> Result<Node> {
         self.own(dir)?;
         check_name(name)?;
         self.check_new(&what)?;
         self.for_caller(who, || self.create_once(who, &dir.0, name, mode, &what))
     }
 
-    /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder unless it is linked, which is possible
-    /// as long as it never had a name. Until then
-    /// [`Operations::node`] does not find it, unless [`Operations::make_findable`] says that it has to.
+    /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder
+    /// unless it is linked, which is possible as long as it never had a name. Until then
+    /// [`Operations::node`] does not find it, unless [`Operations::make_findable`] says that it has
+    /// to.
     pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
         self.own(dir)?;
         self.for_caller(who, || {
@@ -133,7 +145,8 @@ impl Operations {
         })
     }
 
-    /// A file without a name is to be found by its number from now on, as a FUSE kernel asks for it. ESTALE if it is being freed.
+    /// A file without a name is to be found by its number from now on, as a FUSE kernel asks for
+    /// it. ESTALE if it is being freed.
     pub fn make_findable(&self, node: &Node) -> Result<()> {
         self.own(node)?;
         let _own = node.0.read_lock()?;
@@ -152,18 +165,30 @@ impl Operations {
     fn check_new(&self, what: &New<'_>) -> Result<()> {
         match what {
             New::Symlink([]) => Err(Errno::NoEnt.into()),
-            New::Symlink(target) if target.len() >= self.st().block_size().min(4096) => Err(Errno::NameTooLong.into()),
-            New::Special(FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown, _) => {
-                Err(Errno::Inval.into())
+            New::Symlink(target) if target.len() >= self.st().block_size().min(4096) => {
+                Err(Errno::NameTooLong.into())
             }
+            New::Special(
+                FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown,
+                _,
+            ) => Err(Errno::Inval.into()),
             // It would end there for those who read it.
             New::Symlink(target) if target.contains(&0) => Err(Errno::Inval.into()),
-            New::Special(ftype, rdev) if ftype.is_device() && !can_store_rdev(*rdev) => Err(Errno::Inval.into()),
+            New::Special(ftype, rdev) if ftype.is_device() && !can_store_rdev(*rdev) => {
+                Err(Errno::Inval.into())
+            }
             _ => Ok(()),
         }
     }
 
-    fn create_once(&self, who: &Caller, dir: &Arc<Inode>, name: &[u8], mode: u16, what: &New<'_>) -> Result<Node> {
+    fn create_once(
+        &self,
+        who: &Caller,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        mode: u16,
+        what: &New<'_>,
+    ) -> Result<Node> {
         check_dir(dir)?;
         let st = self.st();
         st.writable()?;
@@ -172,7 +197,8 @@ impl Operations {
         let seat = self.free_seat(dir, name, ftype)?;
         let plan = self.plan(who, dir, mode, ftype)?;
         plan.owners(self)?;
-        let credits = self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
+        let credits =
+            self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
         let mut h = st.start(credits)?;
         // Before anything is changed: its slot can be read.
         dir.touch(st, &mut h)?;
@@ -198,7 +224,10 @@ impl Operations {
         check_dir_writable(dir)?;
         dir::check_key(dir)?;
         let links = dir.vitals().links;
-        match ftype == FileType::Directory && links >= MAX_DIR_LINKS && !self.st().geo.has_dir_nlink() {
+        match ftype == FileType::Directory
+            && links >= MAX_DIR_LINKS
+            && !self.st().geo.has_dir_nlink()
+        {
             true => Err(Errno::Mlink.into()),
             false => Ok(seat),
         }
@@ -224,16 +253,33 @@ impl Operations {
             mode &= !SETGID;
         }
         let flags = inherited(dir_flags, ftype);
-        Ok(Plan { mode, uid: who.uid, gid: if setgid { dir_gid } else { who.gid }, flags, projid, acl: inherit.acls })
+        Ok(Plan {
+            mode,
+            uid: who.uid,
+            gid: if setgid { dir_gid } else { who.gid },
+            flags,
+            projid,
+            acl: inherit.acls,
+        })
     }
 
     fn new_credits(&self, plan: &Plan) -> u32 {
         let st = self.st();
         let acl: u32 = plan.acl.iter().map(|(_, v)| xattr::credits(st, v.len())).sum();
-        crate::alloc::Alloc::INODE_CREDITS + crate::orphan::Orphans::CREDITS + 2 + acl + st.owner_credits()
+        crate::alloc::Alloc::INODE_CREDITS
+            + crate::orphan::Orphans::CREDITS
+            + 2
+            + acl
+            + st.owner_credits()
     }
 
-    fn new_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, what: &New<'_>) -> Result<Arc<Inode>> {
+    fn new_inode(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Arc<Inode>,
+        plan: &Plan,
+        what: &New<'_>,
+    ) -> Result<Arc<Inode>> {
         let st = self.st();
         // Before anything is changed: limits may forbid it.
         let owners = Owners::new(&st.quota, plan.ids());
@@ -248,12 +294,21 @@ impl Operations {
         made
     }
 
-    fn make_inode(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan, what: &New<'_>) -> Result<Arc<Inode>> {
+    fn make_inode(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Arc<Inode>,
+        plan: &Plan,
+        what: &New<'_>,
+    ) -> Result<Arc<Inode>> {
         let (st, ftype) = (self.st(), what.ftype());
         let ino = st.alloc.new_inode(h, dir, ftype)?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
             // The number stays marked as in use, which it is.
-            return Err(Corrupt::new("inode bitmap").field("an inode in use marked as free").at_inode(ino).into());
+            return Err(Corrupt::new("inode bitmap")
+                .field("an inode in use marked as free")
+                .at_inode(ino)
+                .into());
         }
         let now = st.now();
         let mut body = disk::Inode::new(&st.geo, plan.mode, now);
@@ -281,8 +336,9 @@ impl Operations {
         Ok(inode)
     }
 
-    /// Attributes of a new whiteout: it belongs to the caller; group, flags and project come from its directory, as with the
-    /// kernel. A default ACL is not inherited, since a whiteout has no permissions.
+    /// Attributes of a new whiteout: it belongs to the caller; group, flags and project come from
+    /// its directory, as with the kernel. A default ACL is not inherited, since a whiteout has no
+    /// permissions.
     pub(super) fn plan_whiteout(&self, who: &Caller, dir: &Inode) -> Plan {
         let body = dir.body();
         Plan {
@@ -296,7 +352,12 @@ impl Operations {
     }
 
     /// Makes the inode that hides a name from lower layers: a character device 0:0.
-    pub(super) fn new_whiteout(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, plan: &Plan) -> Result<Arc<Inode>> {
+    pub(super) fn new_whiteout(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Arc<Inode>,
+        plan: &Plan,
+    ) -> Result<Arc<Inode>> {
         let what = New::Special(FileType::CharDevice, (0, 0));
         let inode = self.new_inode(h, dir, plan, &what)?;
         self.fill_or_undo(h, &inode, dir.ino, plan, &what)?;
@@ -319,7 +380,14 @@ impl Operations {
         filled
     }
 
-    fn fill(&self, h: &mut Handle<'_>, inode: &Arc<Inode>, parent: InodeNr, plan: &Plan, what: &New<'_>) -> Result<()> {
+    fn fill(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        parent: InodeNr,
+        plan: &Plan,
+        what: &New<'_>,
+    ) -> Result<()> {
         let st = self.st();
         match what {
             New::File | New::Special(..) => {}
@@ -338,7 +406,8 @@ impl Operations {
     /// Takes back a new inode after an error: it becomes an orphan, which the reaper frees.
     pub(super) fn drop_new(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) {
         let st = self.st();
-        let dropped = inode.edit(st, h).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(st, h, inode));
+        let dropped =
+            inode.edit(st, h).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(st, h, inode));
         if let Err(e) = dropped {
             return st.give_up(&e);
         }
@@ -352,7 +421,13 @@ impl Operations {
     }
 
     /// As [`Self::touch_dir`], at a time that was looked up before.
-    pub(super) fn touch_dir_at(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, links: i32, now: Timestamp) -> Result<()> {
+    pub(super) fn touch_dir_at(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Arc<Inode>,
+        links: i32,
+        now: Timestamp,
+    ) -> Result<()> {
         let st = self.st();
         let mut body = dir.edit(st, h)?;
         body.mtime = now;

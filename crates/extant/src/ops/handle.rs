@@ -46,7 +46,12 @@ pub(super) fn check_key(node: &Node) -> Result<()> {
 
 impl Operations {
     /// Opens the regular file at a path.
-    pub fn open(self: &Arc<Self>, path: impl AsRef<[u8]>, follow: Follow, flags: OpenFlags) -> Result<File> {
+    pub fn open(
+        self: &Arc<Self>,
+        path: impl AsRef<[u8]>,
+        follow: Follow,
+        flags: OpenFlags,
+    ) -> Result<File> {
         self.open_node(self.resolve(path, follow)?, flags)
     }
 
@@ -92,14 +97,16 @@ impl Operations {
         }
     }
 
-    /// Reads past the page cache, for callers with a cache of their own. Fewer bytes than asked for at the end of the file.
+    /// Reads past the page cache, for callers with a cache of their own. Fewer bytes than asked for
+    /// at the end of the file.
     pub fn read_direct(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.own(node)?;
         check_key(node)?;
         self.noticed(file::read_direct(self.st(), &node.0, offset, buf))
     }
 
-    /// The measure of a file that has a hash tree (fs-verity), and the number of the algorithm as FS_IOC_MEASURE_VERITY has it.
+    /// The measure of a file that has a hash tree (fs-verity), and the number of the algorithm as
+    /// FS_IOC_MEASURE_VERITY has it.
     ///
     /// # Errors
     /// ENODATA for other files; `Corrupt`, `Io`.
@@ -112,7 +119,8 @@ impl Operations {
         self.noticed(file::measure(self.st(), &node.0))
     }
 
-    /// Whether content may be written now through an open file: EPERM if the inode became immutable meanwhile.
+    /// Whether content may be written now through an open file: EPERM if the inode became immutable
+    /// meanwhile.
     pub fn check_write(&self, node: &Node) -> Result<()> {
         self.own(node)?;
         self.st().writable()?;
@@ -127,13 +135,20 @@ impl Operations {
         node.0.flags().contains(InodeFlags::APPEND)
     }
 
-    /// Writes past the page cache; the data are on the device (not flushed) when this returns. `strip` takes set-user-id and set-group-id away.
-    /// Does not ask [`Operations::check_write`].
-    pub fn write_direct(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
+    /// Writes past the page cache; the data are on the device (not flushed) when this returns.
+    /// `strip` takes set-user-id and set-group-id away. Does not ask [`Operations::check_write`].
+    pub fn write_direct(
+        &self,
+        node: &Node,
+        offset: u64,
+        data: &[u8],
+        strip: bool,
+    ) -> Result<usize> {
         self.write_past(node, offset, data, Note { strip, times: true })
     }
 
-    /// As [`Operations::write_direct`], of content from a cache that keeps the file's times itself: those that are here stay.
+    /// As [`Operations::write_direct`], of content from a cache that keeps the file's times itself:
+    /// those that are here stay.
     pub fn write_kept(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
         self.write_past(node, offset, data, Note { strip, times: false })
     }
@@ -147,7 +162,8 @@ impl Operations {
         self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, note))
     }
 
-    /// Content and attributes of one inode are durable when this returns (`datasync`: without what is not needed to read the content).
+    /// Content and attributes of one inode are durable when this returns (`datasync`: without what
+    /// is not needed to read the content).
     pub fn sync_node(&self, node: &Node, datasync: bool) -> Result<()> {
         self.own(node)?;
         self.may_sync()?;
@@ -161,9 +177,10 @@ impl Operations {
         file::seek(self.st(), &node.0, offset, data)
     }
 
-    /// Where on the device `len` bytes from `offset` on lie together, whether they were written or are only kept for the file; none where
-    /// they do not. It holds until the file is changed. Files whose content goes through the journal have no such place: an older copy may
-    /// go home at any time.
+    /// Where on the device `len` bytes from `offset` on lie together, whether they were written or
+    /// are only kept for the file; none where they do not. It holds until the file is changed.
+    /// Files whose content goes through the journal have no such place: an older copy may go home
+    /// at any time.
     pub fn place_of(&self, node: &Node, offset: u64, len: u64) -> Result<Option<u64>> {
         self.own(node)?;
         let _lock = node.0.read_lock()?;
@@ -172,7 +189,9 @@ impl Operations {
         }
         let mut found = None;
         file::fiemap(self.st(), &node.0, offset, len, &mut |extent| {
-            let within = offset.checked_sub(extent.logical).filter(|at| at.saturating_add(len) <= extent.len);
+            let within = offset
+                .checked_sub(extent.logical)
+                .filter(|at| at.saturating_add(len) <= extent.len);
             let placed = !extent.flags.delayed && !extent.flags.inline;
             found = within.filter(|_| placed).map(|at| extent.physical + at);
             false
@@ -185,7 +204,8 @@ impl Operations {
         file::close_writer(&node.0);
     }
 
-    /// Somebody opens the file for writing: space may be kept for its growth until as many [`Operations::close_hint`] came.
+    /// Somebody opens the file for writing: space may be kept for its growth until as many
+    /// [`Operations::close_hint`] came.
     pub fn open_hint(&self, node: &Node) {
         file::open_writer(&node.0);
     }
@@ -286,9 +306,14 @@ impl File {
         self.ops.seek(&self.node, offset, false)
     }
 
-    /// Extents of a byte range, in order, until `each` returns false. The file is not locked while `each` runs, which may call any
-    /// operation.
-    pub fn extents(&self, start: u64, len: u64, mut each: impl FnMut(&Extent) -> bool) -> Result<()> {
+    /// Extents of a byte range, in order, until `each` returns false. The file is not locked while
+    /// `each` runs, which may call any operation.
+    pub fn extents(
+        &self,
+        start: u64,
+        len: u64,
+        mut each: impl FnMut(&Extent) -> bool,
+    ) -> Result<()> {
         let end = start.saturating_add(len);
         let mut at = start;
         loop {
@@ -296,10 +321,16 @@ impl File {
             let mut batch = Vec::new();
             {
                 let _lock = self.node.0.read_lock()?;
-                file::fiemap(self.ops.st(), &self.node.0, at, end.saturating_sub(at), &mut |extent| {
-                    batch.push(*extent);
-                    batch.len() < EXTENTS
-                })?;
+                file::fiemap(
+                    self.ops.st(),
+                    &self.node.0,
+                    at,
+                    end.saturating_sub(at),
+                    &mut |extent| {
+                        batch.push(*extent);
+                        batch.len() < EXTENTS
+                    },
+                )?;
             }
             if !batch.iter().all(&mut each) || batch.len() < EXTENTS {
                 return Ok(());
@@ -308,8 +339,9 @@ impl File {
         }
     }
 
-    /// Verifies that no block of the device stands in two places of the file. Else a small image may hold more data than
-    /// the device has blocks: before all of a file of unknown origin is copied, this is worth a look at its map.
+    /// Verifies that no block of the device stands in two places of the file. Else a small image
+    /// may hold more data than the device has blocks: before all of a file of unknown origin is
+    /// copied, this is worth a look at its map.
     ///
     /// # Errors
     /// `Corrupt`, `Io`, EINTR.
@@ -319,7 +351,8 @@ impl File {
         file::check_map(self.ops.st(), &self.node.0)
     }
 
-    /// Content and attributes are durable when this returns. A failed writeback is told once to each open file.
+    /// Content and attributes are durable when this returns. A failed writeback is told once to
+    /// each open file.
     pub fn sync(&self) -> Result<()> {
         self.sync_as(false)
     }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 const MAX_LINKS: u16 = 65000;
 
 impl Operations {
-    /// Gives `node` another name. A file that was made by [`Operations::create_nameless`] gets its first. ENOENT for one that has lost
-    /// its last name.
+    /// Gives `node` another name. A file that was made by [`Operations::create_nameless`] gets its
+    /// first. ENOENT for one that has lost its last name.
     pub fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         self.own(node)?;
         self.own(dir)?;
@@ -83,7 +83,9 @@ impl Operations {
             return Err(Errno::Xdev.into());
         }
         match body.links {
-            0 if inode.linkable.load(Ordering::Acquire) && inode.held() && !inode.freeing() => Ok(true),
+            0 if inode.linkable.load(Ordering::Acquire) && inode.held() && !inode.freeing() => {
+                Ok(true)
+            }
             0 => Err(Errno::NoEnt.into()),
             n if n >= MAX_LINKS => Err(Errno::Mlink.into()),
             _ => Ok(false),

@@ -3,8 +3,8 @@
 //! The only room that takes the locks of several inodes and starts handles for changes of names.
 //!
 //! # Locking
-//! Directories first, then other inodes, each kind in the order of the numbers ([`lock_dirs`], [`lock_inodes`]); then the handle. A name
-//! looked up without a lock is looked up again under it.
+//! Directories first, then other inodes, each kind in the order of the numbers ([`lock_dirs`],
+//! [`lock_inodes`]); then the handle. A name looked up without a lock is looked up again under it.
 
 mod access;
 mod anchor;
@@ -50,8 +50,8 @@ use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, RwLockWriteGuard, write_a
 use orphans::Reaper;
 use std::sync::Arc;
 
-/// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive on disk after its last name is gone, open it or
-/// [`hold`](Node::hold) it.
+/// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive
+/// on disk after its last name is gone, open it or [`hold`](Node::hold) it.
 #[derive(Clone, Debug)]
 pub struct Node(pub(crate) InodeRef);
 
@@ -110,21 +110,24 @@ impl Operations {
         self.st().alive()
     }
 
-    /// Locks a file's content for a change that may stay in memory: pages of a regular file become durable without a handle. ESTALE if
-    /// the inode is being freed or was, or the file system is closed. See [`Operations::wait_for_writers`].
+    /// Locks a file's content for a change that may stay in memory: pages of a regular file become
+    /// durable without a handle. ESTALE if the inode is being freed or was, or the file system is
+    /// closed. See [`Operations::wait_for_writers`].
     pub(crate) fn lock_content<'a>(&self, inode: &'a Inode) -> Result<RwLockWriteGuard<'a, ()>> {
         let lock = inode.write_lock()?;
         self.alive()?;
         Ok(lock)
     }
 
-    /// Waits for changes of content that began before the file system was closed; no other begins. Each holds its file's lock, and looks
-    /// under it whether the file system is closed. So whoever has had the lock of a file since then, or loaded it, has nothing to fear.
+    /// Waits for changes of content that began before the file system was closed; no other begins.
+    /// Each holds its file's lock, and looks under it whether the file system is closed. So whoever
+    /// has had the lock of a file since then, or loaded it, has nothing to fear.
     pub(crate) fn wait_for_writers(&self) {
         self.vfs.inodes.each_file(|file| drop(file.rw.read()));
     }
 
-    /// As [`Operations::alive`]; EXDEV if the node belongs to another file system, or to an earlier opening of this one.
+    /// As [`Operations::alive`]; EXDEV if the node belongs to another file system, or to an earlier
+    /// opening of this one.
     #[inline]
     pub(crate) fn own(&self, node: &Node) -> Result<()> {
         self.alive()?;
@@ -145,7 +148,8 @@ impl Operations {
         self.noticed(self.vfs.node(InodeNr::ROOT)).map(Node)
     }
 
-    /// The inode of a number. ESTALE if the number is free, or one of the file system's own: its journal, its quota files and the like.
+    /// The inode of a number. ESTALE if the number is free, or one of the file system's own: its
+    /// journal, its quota files and the like.
     pub fn node(&self, ino: u64) -> Result<Node> {
         self.alive()?;
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
@@ -169,12 +173,18 @@ impl Operations {
         self.resolve_by(None, path.as_ref(), follow)
     }
 
-    /// What stat(2) says of a path. Where memory knows all of it, this takes no lock and writes nothing that is shared.
+    /// What stat(2) says of a path. Where memory knows all of it, this takes no lock and writes
+    /// nothing that is shared.
     pub fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
         self.stat_by(None, path.as_ref(), follow)
     }
 
-    pub(super) fn stat_by(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<Attr> {
+    pub(super) fn stat_by(
+        &self,
+        who: Option<&Identity<'_>>,
+        path: &[u8],
+        follow: Follow,
+    ) -> Result<Attr> {
         self.alive()?;
         let pinned = pin();
         if let Some(inode) = self.vfs.look(&pinned, who, path, follow) {
@@ -184,12 +194,21 @@ impl Operations {
         self.resolve_by(who, path, follow).map(|node| node.attr())
     }
 
-    pub(super) fn resolve_by(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<Node> {
+    pub(super) fn resolve_by(
+        &self,
+        who: Option<&Identity<'_>>,
+        path: &[u8],
+        follow: Follow,
+    ) -> Result<Node> {
         self.alive()?;
         self.noticed(self.vfs.resolve(who, path, follow).map(Node))
     }
 
-    pub(super) fn parent_by<'p>(&self, who: Option<&Identity<'_>>, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
+    pub(super) fn parent_by<'p>(
+        &self,
+        who: Option<&Identity<'_>>,
+        path: &'p [u8],
+    ) -> Result<(Node, &'p [u8])> {
         self.alive()?;
         let (dir, name) = self.vfs.resolve_parent(who, path)?;
         Ok((Node(dir), name))
@@ -233,8 +252,9 @@ impl Operations {
         crate::file::read_link(self.st(), &node.0)
     }
 
-    /// Looks at up to `budget` inodes and as many names that are in memory without being used, the oldest first, and forgets those
-    /// that were not looked up since the last time; how many. Memory does that by itself when its bound is reached.
+    /// Looks at up to `budget` inodes and as many names that are in memory without being used, the
+    /// oldest first, and forgets those that were not looked up since the last time; how many.
+    /// Memory does that by itself when its bound is reached.
     pub fn shrink(&self, budget: usize) -> usize {
         self.vfs.inodes.shrink(budget) + self.vfs.dentries.shrink(budget)
     }
@@ -249,9 +269,11 @@ impl Operations {
         self.st().alloc.fragmentation()
     }
 
-    /// Sets a tunable of the live file system and gives the value that holds then: `mb_frsp_max_mem` (bytes that free-space trees may
-    /// take, 0 for any number), `frsp_cache_aggression` (0 to 3), `prefetch_block_bitmaps` (0 or 1), `pa` (0 or 1: whether space is kept for
-    /// files), `lg` (0 to 2: small files share space with none, with all, with those of their thread).
+    /// Sets a tunable of the live file system and gives the value that holds then:
+    /// `mb_frsp_max_mem` (bytes that free-space trees may take, 0 for any number),
+    /// `frsp_cache_aggression` (0 to 3), `prefetch_block_bitmaps` (0 or 1), `pa` (0 or 1: whether
+    /// space is kept for files), `lg` (0 to 2: small files share space with none, with all, with
+    /// those of their thread).
     ///
     /// # Errors
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
@@ -269,9 +291,10 @@ impl Operations {
         self.st().geo.block_size
     }
 
-    /// Runs `op`. As long as it fails for lack of space while freed space waits for its commit, commits and runs it again: other
-    /// threads may take what became free and free more. If it fails at the limit of an owner, frees what nobody holds any more, which
-    /// its owners are charged for until then, and runs it once more.
+    /// Runs `op`. As long as it fails for lack of space while freed space waits for its commit,
+    /// commits and runs it again: other threads may take what became free and free more. If it
+    /// fails at the limit of an owner, frees what nobody holds any more, which its owners are
+    /// charged for until then, and runs it once more.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         if self.st().deterministic && self.to_reap() != ToReap::Nothing {
             // No thread does it.
@@ -292,8 +315,8 @@ impl Operations {
         self.noticed(op())
     }
 
-    /// Records a corruption in the superblock and obeys the error policy: go on, or change nothing any more (a library does not
-    /// panic the machine, so that policy stops changes, too).
+    /// Records a corruption in the superblock and obeys the error policy: go on, or change nothing
+    /// any more (a library does not panic the machine, so that policy stops changes, too).
     fn noticed<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(e @ Error::Corrupt(_)) = &done {
             if self.st().remarks.tells(Remark::Damage) {
@@ -310,8 +333,8 @@ impl Operations {
         (journal.running_tid(), journal.durable())
     }
 
-    /// Whether what was pending may have become free since, too late for somebody who looked then; waits for a commit that is
-    /// under way.
+    /// Whether what was pending may have become free since, too late for somebody who looked then;
+    /// waits for a commit that is under way.
     fn became_free(&self, before: (Tid, Tid)) -> bool {
         let (running, durable) = self.commits();
         let frozen = running.previous();
@@ -335,11 +358,15 @@ impl Operations {
 }
 
 /// Locks directories for writing, in order, each once.
-fn lock_dirs<'a>(dirs: impl IntoIterator<Item = &'a Arc<Inode>>) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
+fn lock_dirs<'a>(
+    dirs: impl IntoIterator<Item = &'a Arc<Inode>>,
+) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
     write_all_arc(dirs.into_iter().filter(|d| d.is_dir()).map(|d| (d.ino, &d.rw)))
 }
 
 /// Locks inodes that are no directories for writing, in order, each once.
-fn lock_inodes<'a>(inodes: impl IntoIterator<Item = &'a Arc<Inode>>) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
+fn lock_inodes<'a>(
+    inodes: impl IntoIterator<Item = &'a Arc<Inode>>,
+) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
     write_all_arc(inodes.into_iter().filter(|i| !i.is_dir()).map(|i| (i.ino, &i.rw)))
 }

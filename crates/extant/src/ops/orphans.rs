@@ -1,6 +1,7 @@
 //! Inodes without a name: freed at once, by the reaper, or at the next open.
 //!
-//! An inode is freed when it has no link and no holder; [`Inode::begin_free`] lets exactly one thread do it.
+//! An inode is freed when it has no link and no holder; [`Inode::begin_free`] lets exactly one
+//! thread do it.
 
 use super::Operations;
 use super::unlink::Left;
@@ -59,11 +60,15 @@ pub(crate) struct Bell {
 
 impl Bell {
     fn new() -> Bell {
-        Bell { rung: Mutex::new(Level::Leaf, false), wake: Condvar::new(), sleeping: AtomicBool::new(false) }
+        Bell {
+            rung: Mutex::new(Level::Leaf, false),
+            wake: Condvar::new(),
+            sleeping: AtomicBool::new(false),
+        }
     }
 
-    /// To be called after something was queued. The lock of its list carries to it what a thread said that had found the list
-    /// empty, or carries what was queued to that thread.
+    /// To be called after something was queued. The lock of its list carries to it what a thread
+    /// said that had found the list empty, or carries what was queued to that thread.
     fn ring(&self) {
         if self.sleeping.load(Ordering::Acquire) {
             self.end_sleep();
@@ -97,7 +102,8 @@ pub(super) struct Reaper {
     /// Whether somebody has taken what was queued and may not have freed all of it.
     at_work: AtomicBool,
     queue: Queue,
-    /// Freed inodes that the inode table still knows, since their slots do not say so before their transactions are durable.
+    /// Freed inodes that the inode table still knows, since their slots do not say so before their
+    /// transactions are durable.
     departed: Departed,
     /// Freed inodes that the inode table still knows, since somebody else does.
     lingering: Queue,
@@ -120,8 +126,9 @@ impl Default for Reaper {
 impl Reaper {
     /// Whether all that was queued before this call has been freed.
     ///
-    /// Whoever takes a list has said before that he is at work, and the list's lock carries that to whoever finds it empty: so it is
-    /// enough to look at the lists first. That the work is done is published by a release and read by an acquire.
+    /// Whoever takes a list has said before that he is at work, and the list's lock carries that to
+    /// whoever finds it empty: so it is enough to look at the lists first. That the work is done is
+    /// published by a release and read by an acquire.
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.at_work.load(Ordering::Acquire)
     }
@@ -163,7 +170,8 @@ pub struct OrphanReport {
     pub truncated: u64,
     /// Records that named nothing valid.
     pub invalid: u64,
-    /// Records that stay for the next recovery, since a structure that their inodes need could not be read.
+    /// Records that stay for the next recovery, since a structure that their inodes need could not
+    /// be read.
     pub kept: u64,
 }
 
@@ -173,7 +181,8 @@ impl Operations {
         self.reaper.queue(inode.clone());
     }
 
-    /// Frees an inode whose last name is gone, if nobody holds it; else its last holder will. No lock may be held.
+    /// Frees an inode whose last name is gone, if nobody holds it; else its last holder will. No
+    /// lock may be held.
     pub(super) fn bury_or_free(&self, inode: &Arc<Inode>) {
         if inode.begin_free()
             && let Err(e) = self.noticed(self.free(inode))
@@ -185,8 +194,8 @@ impl Operations {
         }
     }
 
-    /// A holder lets go `n` times; queues the inode if nothing keeps it. Ignores a node of another file system, whose inode must
-    /// not be freed here.
+    /// A holder lets go `n` times; queues the inode if nothing keeps it. Ignores a node of another
+    /// file system, whose inode must not be freed here.
     pub fn release(&self, node: &super::Node, n: u64) {
         let inode = &node.0;
         if self.is_own(node) && inode.release(n) && inode.vitals().links == 0 {
@@ -194,7 +203,8 @@ impl Operations {
         }
     }
 
-    /// As [`Operations::release`], by number: an inode that has left memory is not loaded for it. ESTALE if nobody holds it.
+    /// As [`Operations::release`], by number: an inode that has left memory is not loaded for it.
+    /// ESTALE if nobody holds it.
     pub fn forget(&self, ino: u64, n: u64) -> Result<()> {
         self.alive()?;
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
@@ -264,12 +274,14 @@ impl Operations {
         }
     }
 
-    /// An inode was freed in the transaction that made it: its slot needs nothing to be said. Nothing is locked.
+    /// An inode was freed in the transaction that made it: its slot needs nothing to be said.
+    /// Nothing is locked.
     pub(super) fn forget_unmade(&self, inode: Arc<Inode>) {
         self.retire(inode);
     }
 
-    /// Frees every inode without a name, whoever held it: the last act before the file system is closed.
+    /// Frees every inode without a name, whoever held it: the last act before the file system is
+    /// closed.
     pub(crate) fn free_nameless(&self) {
         for inode in self.vfs.inodes.unlinked() {
             inode.drop_holds();
@@ -298,7 +310,10 @@ impl Operations {
         }
         // Before anything is changed: the number can be given back. If not, the record stays.
         if !st.alloc.inode_in_use(inode.ino)? {
-            return Err(Corrupt::new("inode bitmap").field("freed inode is free").at_inode(inode.ino).into());
+            return Err(Corrupt::new("inode bitmap")
+                .field("freed inode is free")
+                .at_inode(inode.ino)
+                .into());
         }
         inode.touch(st, &mut h)?;
         unlisted = self.vfs.inodes.let_go(inode);
@@ -309,8 +324,14 @@ impl Operations {
         Ok(())
     }
 
-    /// The last step of freeing: record, slot and number. The inode is locked, freeing has begun, and it has nothing else.
-    pub(super) fn free_number(&self, h: &mut Handle<'_>, inode: &Arc<Inode>, now: Timestamp) -> Result<Left> {
+    /// The last step of freeing: record, slot and number. The inode is locked, freeing has begun,
+    /// and it has nothing else.
+    pub(super) fn free_number(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        now: Timestamp,
+    ) -> Result<Left> {
         let st = self.st();
         st.orphans.remove(st, h, inode)?;
         self.discharge(h, inode)?;
@@ -320,7 +341,8 @@ impl Operations {
             body.size = 0;
             body.dtime = u32::try_from(now.sec).unwrap_or(u32::MAX).max(1);
         }
-        // Before the number is free: whoever still refers to this inode must not write over the next one's slot.
+        // Before the number is free: whoever still refers to this inode must not write over the
+        // next one's slot.
         inode.end_free();
         let unmade = st.dirty.forget_new(h, inode);
         if !unmade && self.vfs.inodes.knows(inode) {
@@ -346,9 +368,10 @@ impl Operations {
         st.quota.charge_within(h, owners, Change { space, inodes: -1, promised: 0 }, false)
     }
 
-    /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs before anybody else
-    /// uses the file system. A record whose inode needs a structure that cannot be read stays, and so do all others once the error
-    /// policy stops changes: the next recovery finds them.
+    /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs
+    /// before anybody else uses the file system. A record whose inode needs a structure that cannot
+    /// be read stays, and so do all others once the error policy stops changes: the next recovery
+    /// finds them.
     ///
     /// # Errors
     /// Those of reading the orphan file.
@@ -360,7 +383,9 @@ impl Operations {
         }
         for (count, fate) in [(report.invalid, "dropped"), (report.kept, "kept")] {
             if count > MAX_WARNINGS {
-                tracing::warn!("{count} orphan records were {fate}, of which {MAX_WARNINGS} were told");
+                tracing::warn!(
+                    "{count} orphan records were {fate}, of which {MAX_WARNINGS} were told"
+                );
             }
         }
         Ok(report)
@@ -368,8 +393,9 @@ impl Operations {
 
     fn process_list(&self, report: &mut OrphanReport) {
         let st = self.st();
-        // Each pass reads one inode more. None is recorded twice, and what is not valid cuts the list; so it ends. It also ends at
-        // an inode that cannot be read, since the rest of the list is known from there only.
+        // Each pass reads one inode more. None is recorded twice, and what is not valid cuts the
+        // list; so it ends. It also ends at an inode that cannot be read, since the rest of the
+        // list is known from there only.
         while let Some(ino) = st.orphans.unread() {
             self.process(ino, None, report);
             if st.orphans.unread() == Some(ino) {
@@ -381,27 +407,31 @@ impl Operations {
     /// Processes the record in a slot, or the next one of the list.
     fn process(&self, ino: InodeNr, slot: Option<SlotAt>, report: &mut OrphanReport) {
         let st = self.st();
-        let done = st.writable().and_then(|()| self.valid_orphan(ino)).and_then(|found| match found {
-            Ok(inode) => {
-                st.orphans.adopt(&inode, slot);
-                self.finish(&inode)
-            }
-            Err(why) => {
-                // One by one as long as these are few: an image may have millions.
-                if report.invalid < MAX_WARNINGS {
-                    tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
+        let done =
+            st.writable().and_then(|()| self.valid_orphan(ino)).and_then(|found| match found {
+                Ok(inode) => {
+                    st.orphans.adopt(&inode, slot);
+                    self.finish(&inode)
                 }
-                let mut h = st.start(Orphans::CREDITS)?;
-                st.orphans.drop_invalid(st, &mut h, slot).map(|()| Finished::Dropped)
-            }
-        });
+                Err(why) => {
+                    // One by one as long as these are few: an image may have millions.
+                    if report.invalid < MAX_WARNINGS {
+                        tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
+                    }
+                    let mut h = st.start(Orphans::CREDITS)?;
+                    st.orphans.drop_invalid(st, &mut h, slot).map(|()| Finished::Dropped)
+                }
+            });
         match done {
             Ok(Finished::Dropped) => report.invalid += 1,
             Ok(Finished::Truncated) => report.truncated += 1,
             Ok(Finished::Freed) => report.freed += 1,
             Err(why) => {
                 if report.kept < MAX_WARNINGS {
-                    tracing::error!(ino = ino.0, "the orphan's record is kept for the next recovery: {why}");
+                    tracing::error!(
+                        ino = ino.0,
+                        "the orphan's record is kept for the next recovery: {why}"
+                    );
                 }
                 report.kept += 1;
                 self.keep_record(&why);
@@ -472,7 +502,8 @@ enum Finished {
 /// Records that are warned of one by one.
 const MAX_WARNINGS: u64 = 20;
 
-/// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record, owners.
+/// Credits of the last transaction of freeing: attribute block, inode, bitmap, counts, record,
+/// owners.
 const FREE_CREDITS: u32 = 24 + 6;
 
 /// Of these, what is needed when the attributes are gone.

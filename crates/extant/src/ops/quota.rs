@@ -1,4 +1,5 @@
-//! Quotas: owners get records, files and directories change owners, and what is used and allowed is told and set.
+//! Quotas: owners get records, files and directories change owners, and what is used and allowed is
+//! told and set.
 
 use super::{Node, Operations};
 use crate::error::{Errno, Error, Result};
@@ -29,10 +30,12 @@ impl Operations {
         quota::unlimited(f)
     }
 
-    /// What an owner uses and may use; nothing if it has no record. Changes that are not committed count.
+    /// What an owner uses and may use; nothing if it has no record. Changes that are not committed
+    /// count.
     ///
     /// # Errors
-    /// `Unsupported` if the file system does not count for this kind, or its file is wrong; `Corrupt`, `Io`.
+    /// `Unsupported` if the file system does not count for this kind, or its file is wrong;
+    /// `Corrupt`, `Io`.
     pub fn quota(&self, kind: QuotaKind, id: u32) -> Result<QuotaRecord> {
         let file = self.quota_file(kind)?;
         let record = self.noticed(self.st().quota.usage(file, id))?;
@@ -75,7 +78,8 @@ impl Operations {
         Ok((grace.blocks, grace.inodes))
     }
 
-    /// Sets for how many seconds soft limits of blocks and of inodes may be exceeded, from the next time that one is.
+    /// Sets for how many seconds soft limits of blocks and of inodes may be exceeded, from the next
+    /// time that one is.
     ///
     /// # Errors
     /// As [`Operations::quota`]; EROFS.
@@ -90,7 +94,8 @@ impl Operations {
 
     fn quota_file(&self, kind: QuotaKind) -> Result<&QuotaFile> {
         self.alive()?;
-        let missing = || Error::Unsupported(format!("counting without a sound {}", kind.file_name()));
+        let missing =
+            || Error::Unsupported(format!("counting without a sound {}", kind.file_name()));
         self.st().quota.sound(kind).ok_or_else(missing)
     }
 
@@ -102,7 +107,8 @@ impl Operations {
     /// Puts an inode into a project (FS_IOC_FSSETXATTR). Who may is for the caller to decide.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the file system or the inode has no room for it, EDQUOT, EROFS, EPERM for an immutable inode.
+    /// EOPNOTSUPP if the file system or the inode has no room for it, EDQUOT, EROFS, EPERM for an
+    /// immutable inode.
     pub fn set_project(&self, node: &Node, project: u32) -> Result<()> {
         self.own(node)?;
         let st = self.st();
@@ -114,7 +120,8 @@ impl Operations {
         if !st.geo.ro_compat(RoCompat::PROJECT) || !inode.body().has_projid() {
             return Err(Errno::OpNotSupp.into());
         }
-        // The lock is taken for each attempt: between two of them the reaper frees inodes, and commits are waited for.
+        // The lock is taken for each attempt: between two of them the reaper frees inodes, and
+        // commits are waited for.
         self.with_space(|| {
             let _lock = inode.write_lock()?;
             if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
@@ -129,16 +136,23 @@ impl Operations {
         let body = inode.body();
         let other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);
         self.st().quota.is_on()
-            && (other(to.uid, body.uid) || other(to.gid, body.gid) || other(to.project, body.projid))
+            && (other(to.uid, body.uid)
+                || other(to.gid, body.gid)
+                || other(to.project, body.projid))
     }
 
-    /// Changes owners, and charges the new ones what the old ones were charged. The inode is locked for writing.
+    /// Changes owners, and charges the new ones what the old ones were charged. The inode is locked
+    /// for writing.
     pub(super) fn change_owner(&self, inode: &Arc<Inode>, to: Ownership) -> Result<()> {
         let st = self.st();
         let inodes = xattr::inode_usage(st, inode)?;
         let ids = {
             let body = inode.body();
-            (to.uid.unwrap_or(body.uid), to.gid.unwrap_or(body.gid), to.project.unwrap_or(body.projid))
+            (
+                to.uid.unwrap_or(body.uid),
+                to.gid.unwrap_or(body.gid),
+                to.project.unwrap_or(body.projid),
+            )
         };
         let new = match st.quota.owners(inode.ino, &inode.body()) == Owners::default() {
             true => Owners::default(),
@@ -150,7 +164,8 @@ impl Operations {
             let now = st.now();
             let mut body = inode.edit(st, &mut h)?;
             let old = st.quota.owners(inode.ino, &body);
-            let sectors = i64::try_from(body.blocks / u64::from(st.geo.sectors_per_block())).unwrap_or(i64::MAX);
+            let sectors = i64::try_from(body.blocks / u64::from(st.geo.sectors_per_block()))
+                .unwrap_or(i64::MAX);
             let promised = i64::try_from(inode.promised.load(Ordering::Relaxed)).unwrap_or(0);
             let (space, promised) = (st.quota.bytes(sectors), st.quota.bytes(promised));
             let change = Change { space, inodes, promised };
@@ -165,10 +180,12 @@ impl Operations {
         }
     }
 
-    /// Gives owners records where they have none: before a handle is open in which they are charged.
+    /// Gives owners records where they have none: before a handle is open in which they are
+    /// charged.
     ///
     /// # Errors
-    /// ENOSPC, those of the journal. A file that is wrong is given up, which is no error of the caller.
+    /// ENOSPC, those of the journal. A file that is wrong is given up, which is no error of the
+    /// caller.
     pub(super) fn know(&self, owners: Owners) -> Result<()> {
         let quotas = &self.st().quota;
         for (kind, id) in owners.each() {
@@ -204,7 +221,8 @@ impl Operations {
             Some(inode) => inode.clone(),
             None => Inode::load(st, file.ino).map(|inode| growing.inode.insert(inode).clone())?,
         };
-        // Each block in a handle of its own: together they may cost more than a small log grants. A file with free blocks is sound.
+        // Each block in a handle of its own: together they may cost more than a small log grants. A
+        // file with free blocks is sound.
         while file.is_full(&growing) {
             let mut h = st.start(GROWTH_CREDITS + extent::credits(st, &inode, 1))?;
             st.step(&mut h, |h| self.grow_quota_file(h, file, &inode))?;
@@ -214,7 +232,12 @@ impl Operations {
     }
 
     /// Adds a block to a quota file. ENOSPC if there is none: nothing has changed then.
-    fn grow_quota_file(&self, h: &mut Handle<'_>, file: &QuotaFile, inode: &Arc<Inode>) -> Result<()> {
+    fn grow_quota_file(
+        &self,
+        h: &mut Handle<'_>,
+        file: &QuotaFile,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         let st = self.st();
         let run = extent::allocate(st, h, inode, file.len(), 1, extent::State::Written)?;
         file.add_block(h, run.pblk.0)?;

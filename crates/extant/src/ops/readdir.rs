@@ -27,7 +27,8 @@ const BATCH: usize = 64;
 /// As [`BATCH`], where each entry's inode is loaded, whether it is asked for or not.
 const BATCH_PLUS: usize = 16;
 
-/// Copies of entries, which are handed out when the directory is no longer locked: a caller may change it then.
+/// Copies of entries, which are handed out when the directory is no longer locked: a caller may
+/// change it then.
 #[derive(Debug, Default)]
 struct Batch {
     names: Vec<u8>,
@@ -49,11 +50,22 @@ impl Batch {
         let start = self.names.len();
         self.names.extend_from_slice(e.name);
         let name = start..self.names.len();
-        self.entries.push(Copied { name, ino: e.ino, ftype: e.ftype, next: e.next, hash: e.hash, node });
+        self.entries.push(Copied {
+            name,
+            ino: e.ino,
+            ftype: e.ftype,
+            next: e.next,
+            hash: e.hash,
+            node,
+        });
     }
 
     /// Hands the entries out; where reading goes on behind them, unless `each` has enough.
-    fn hand_out(&self, cookie: u64, each: &mut impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool) -> Option<u64> {
+    fn hand_out(
+        &self,
+        cookie: u64,
+        each: &mut impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
+    ) -> Option<u64> {
         for e in &self.entries {
             let name = self.names.get(e.name.clone()).unwrap_or_default();
             let entry = dir::Entry { name, ino: e.ino, ftype: e.ftype, next: e.next, hash: e.hash };
@@ -66,19 +78,26 @@ impl Batch {
 }
 
 impl Operations {
-    /// Hands out the entries of `dir` (with `.` and `..`) from `cookie` on, 0 being the start, until `each` returns false or none is left. Cookies
-    /// stay valid while entries come and go. The directory is not locked while `each` runs, which may call any operation: an entry
-    /// may be gone by then.
+    /// Hands out the entries of `dir` (with `.` and `..`) from `cookie` on, 0 being the start,
+    /// until `each` returns false or none is left. Cookies stay valid while entries come and go.
+    /// The directory is not locked while `each` runs, which may call any operation: an entry may be
+    /// gone by then.
     ///
     /// # Errors
-    /// Names that are no path components (empty, or with `/` or NUL) are never handed out: the error for them, `Corrupt`, comes after
-    /// the other entries.
-    pub fn read_dir_from(&self, dir: &Node, cookie: u64, mut each: impl FnMut(dir::Entry<'_>) -> bool) -> Result<()> {
+    /// Names that are no path components (empty, or with `/` or NUL) are never handed out: the
+    /// error for them, `Corrupt`, comes after the other entries.
+    pub fn read_dir_from(
+        &self,
+        dir: &Node,
+        cookie: u64,
+        mut each: impl FnMut(dir::Entry<'_>) -> bool,
+    ) -> Result<()> {
         self.read_batches(dir, cookie, BATCH, |_| None, |e, _| each(e))
     }
 
-    /// As [`Operations::read_dir_from`], with each entry's inode, which stays in memory while `each` runs; `None` for an
-    /// inode that cannot be had, since it is damaged, say: the name is there nevertheless.
+    /// As [`Operations::read_dir_from`], with each entry's inode, which stays in memory while
+    /// `each` runs; `None` for an inode that cannot be had, since it is damaged, say: the name is
+    /// there nevertheless.
     pub fn read_dir_plus(
         &self,
         dir: &Node,
@@ -122,7 +141,8 @@ impl Operations {
         }
     }
 
-    /// All entries of a directory, without `.` and `..`. A damaged directory may hold the same name several times.
+    /// All entries of a directory, without `.` and `..`. A damaged directory may hold the same name
+    /// several times.
     ///
     /// # Errors
     /// As [`Operations::read_dir_from`].
@@ -130,7 +150,12 @@ impl Operations {
         let mut all = Vec::new();
         self.read_dir_from(dir, 0, |e| {
             if e.name != b"." && e.name != b".." {
-                all.push(DirEntry { name: e.name.to_vec(), ino: u64::from(e.ino.0), ftype: e.ftype, next: e.next });
+                all.push(DirEntry {
+                    name: e.name.to_vec(),
+                    ino: u64::from(e.ino.0),
+                    ftype: e.ftype,
+                    next: e.next,
+                });
             }
             true
         })?;

@@ -39,12 +39,26 @@ const MAX_DEPTH: u32 = 1 << 20;
 
 impl Operations {
     /// Moves `name` of `dir` to `new_name` of `new_dir`. A whiteout belongs to root.
-    pub fn rename(&self, dir: &Node, name: &[u8], new_dir: &Node, new_name: &[u8], flags: RenameFlags) -> Result<()> {
+    pub fn rename(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        new_dir: &Node,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
         self.rename_by(&Caller::default(), (dir, name), (new_dir, new_name), flags)
     }
 
-    /// As [`Operations::rename`]. A whiteout belongs to the caller, whose quota limits do not bind root.
-    pub fn rename_as(&self, who: &Caller, from: (&Node, &[u8]), to: (&Node, &[u8]), flags: RenameFlags) -> Result<()> {
+    /// As [`Operations::rename`]. A whiteout belongs to the caller, whose quota limits do not bind
+    /// root.
+    pub fn rename_as(
+        &self,
+        who: &Caller,
+        from: (&Node, &[u8]),
+        to: (&Node, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
         match who.uid {
             0 => self.without_limits(|| self.rename_by(who, from, to, flags)),
             _ => self.rename_by(who, from, to, flags),
@@ -64,7 +78,9 @@ impl Operations {
         check_removable_name(new_name, Errno::Busy)?;
         check_dir(&dir.0)?;
         check_dir(&new_dir.0)?;
-        if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT) {
+        if flags.contains(RenameFlags::EXCHANGE)
+            && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT)
+        {
             return Err(Errno::Inval.into());
         }
         let from = Side { dir: &dir.0, name };
@@ -72,13 +88,20 @@ impl Operations {
         self.with_space(|| self.rename_once(who, &from, &to, flags))
     }
 
-    fn rename_once(&self, who: &Caller, from: &Side<'_>, to: &Side<'_>, flags: RenameFlags) -> Result<()> {
+    fn rename_once(
+        &self,
+        who: &Caller,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
         self.st().writable()?;
         loop {
             let moved = self.child_inode(from.dir, from.name)?;
             let target = self.vfs.child_inode(to.dir, to.name)?;
             let cross = from.dir.ino != to.dir.ino;
-            let moves_dir = cross && (moved.is_dir() || target.as_ref().is_some_and(|t| t.is_dir()));
+            let moves_dir =
+                cross && (moved.is_dir() || target.as_ref().is_some_and(|t| t.is_dir()));
             let _rename = moves_dir.then(|| self.vfs.rename.lock());
             if moves_dir {
                 self.check_no_loop(from, to, &moved, target.as_ref(), flags)?;
@@ -86,7 +109,9 @@ impl Operations {
             let others = || std::iter::once(&moved).chain(target.as_ref());
             let _dirs = lock_dirs([from.dir, to.dir].into_iter().chain(others()));
             let _files = lock_inodes(others());
-            if !self.still_leads(from.dir, from.name, &moved)? || !self.still_same(to, target.as_ref())? {
+            if !self.still_leads(from.dir, from.name, &moved)?
+                || !self.still_same(to, target.as_ref())?
+            {
                 continue;
             }
             let freed = self.rename_locked(who, from, to, &moved, target.as_ref(), flags)?;
@@ -105,7 +130,8 @@ impl Operations {
         }
     }
 
-    /// A directory must not move into itself. The rename lock is held, so the way to the root stands still.
+    /// A directory must not move into itself. The rename lock is held, so the way to the root
+    /// stands still.
     fn check_no_loop(
         &self,
         from: &Side<'_>,
@@ -119,7 +145,12 @@ impl Operations {
         }
         let Some(target) = target.filter(|t| t.is_dir()) else { return Ok(()) };
         if self.is_ancestor(target.ino, from.dir)? {
-            return Err(if flags.contains(RenameFlags::EXCHANGE) { Errno::Inval } else { Errno::NotEmpty }.into());
+            return Err(if flags.contains(RenameFlags::EXCHANGE) {
+                Errno::Inval
+            } else {
+                Errno::NotEmpty
+            }
+            .into());
         }
         Ok(())
     }
@@ -139,7 +170,9 @@ impl Operations {
             };
             at = self.vfs.inode(parent)?;
         }
-        Err(extant_format::error::Corrupt::new("directory without a way to the root").at_inode(dir.ino).into())
+        Err(extant_format::error::Corrupt::new("directory without a way to the root")
+            .at_inode(dir.ino)
+            .into())
     }
 
     /// Everything is locked. True if the replaced inode has no name left.
@@ -178,17 +211,28 @@ impl Operations {
         plan.as_ref().map_or(Ok(()), |plan| plan.owners(self))?;
         let mut h = st.start(self.rename_credits(to))?;
         // Before anything is changed: their slots can be read.
-        [from.dir, to.dir, moved].into_iter().chain(target).try_for_each(|inode| inode.touch(st, &mut h))?;
+        [from.dir, to.dir, moved]
+            .into_iter()
+            .chain(target)
+            .try_for_each(|inode| inode.touch(st, &mut h))?;
         let whiteout = plan.map(|plan| self.new_whiteout(&mut h, from.dir, &plan)).transpose()?;
-        let done = st.whole(&mut h, |h| self.move_name(h, from, to, moved, target, whiteout.as_ref()));
+        let done =
+            st.whole(&mut h, |h| self.move_name(h, from, to, moved, target, whiteout.as_ref()));
         if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
             self.drop_new(&mut h, whiteout);
         }
         done
     }
 
-    /// Both names lead to one inode: as links of it they stay. Where names fold, the one name of both may get another spelling.
-    fn respell(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, flags: RenameFlags) -> Result<()> {
+    /// Both names lead to one inode: as links of it they stay. Where names fold, the one name of
+    /// both may get another spelling.
+    fn respell(
+        &self,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        moved: &Arc<Inode>,
+        flags: RenameFlags,
+    ) -> Result<()> {
         let st = self.st();
         let one = from.dir.ino == to.dir.ino && dir::are_spellings(st, to.dir, from.name, to.name);
         if !one || flags.contains(RenameFlags::WHITEOUT) {
@@ -243,18 +287,33 @@ impl Operations {
         Ok(freed)
     }
 
-    /// Gives `moved` its new name: the only step that may lack space. True if what had the name before has none left.
-    fn place(&self, h: &mut Handle<'_>, to: &Side<'_>, moved: &Inode, target: Option<&Arc<Inode>>) -> Result<bool> {
+    /// Gives `moved` its new name: the only step that may lack space. True if what had the name
+    /// before has none left.
+    fn place(
+        &self,
+        h: &mut Handle<'_>,
+        to: &Side<'_>,
+        moved: &Inode,
+        target: Option<&Arc<Inode>>,
+    ) -> Result<bool> {
         match target {
             Some(target) => {
                 dir::replace(self.st(), h, to.dir, to.name, moved.ino, moved.ftype)?;
                 Ok(self.drop_link(h, target)? == Left::Orphan)
             }
-            None => dir::insert(self.st(), h, to.dir, to.name, moved.ino, moved.ftype).map(|_| false),
+            None => {
+                dir::insert(self.st(), h, to.dir, to.name, moved.ino, moved.ftype).map(|_| false)
+            }
         }
     }
 
-    fn exchange(&self, from: &Side<'_>, to: &Side<'_>, moved: &Arc<Inode>, target: &Arc<Inode>) -> Result<()> {
+    fn exchange(
+        &self,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        moved: &Arc<Inode>,
+        target: &Arc<Inode>,
+    ) -> Result<()> {
         let st = self.st();
         if from.dir.ino != to.dir.ino {
             match (moved.is_dir(), target.is_dir()) {
@@ -269,7 +328,9 @@ impl Operations {
                 .try_for_each(|dir| dir::parent(st, dir).map(drop))?;
         }
         let mut h = st.start(4 * dir::CHANGE_CREDITS + 4)?;
-        [from.dir, to.dir, moved, target].into_iter().try_for_each(|inode| inode.touch(st, &mut h))?;
+        [from.dir, to.dir, moved, target]
+            .into_iter()
+            .try_for_each(|inode| inode.touch(st, &mut h))?;
         st.whole(&mut h, |h| self.exchange_names(h, from, to, moved, target))
     }
 
@@ -308,8 +369,13 @@ impl Operations {
         Ok(())
     }
 
-    /// What the two names lead to from now on. Walks that do not wait for the directories' locks see it happen here.
-    fn remember_both(&self, to: (&Side<'_>, Option<&Arc<Inode>>), from: (&Side<'_>, Option<&Arc<Inode>>)) {
+    /// What the two names lead to from now on. Walks that do not wait for the directories' locks
+    /// see it happen here.
+    fn remember_both(
+        &self,
+        to: (&Side<'_>, Option<&Arc<Inode>>),
+        from: (&Side<'_>, Option<&Arc<Inode>>),
+    ) {
         let dirs = [to.1, from.1].into_iter().flatten().any(|inode| inode.is_dir());
         let _moving = dirs.then(|| self.vfs.moves.begin());
         self.remember(to.0, to.1);

@@ -9,16 +9,26 @@ impl Operations {
     ///
     /// # Errors
     /// Also EACCES where `who` may not search a directory.
-    pub fn resolve_as(&self, who: &Identity<'_>, path: impl AsRef<[u8]>, follow: Follow) -> Result<Node> {
+    pub fn resolve_as(
+        &self,
+        who: &Identity<'_>,
+        path: impl AsRef<[u8]>,
+        follow: Follow,
+    ) -> Result<Node> {
         self.resolve_by(who.bound(), path.as_ref(), follow)
     }
 
-    /// As [`Operations::stat`]. Where memory knows all of the path, and the ACLs on the way, this takes no lock and writes nothing that
-    /// is shared, either.
+    /// As [`Operations::stat`]. Where memory knows all of the path, and the ACLs on the way, this
+    /// takes no lock and writes nothing that is shared, either.
     ///
     /// # Errors
     /// Also EACCES where `who` may not search a directory.
-    pub fn stat_as(&self, who: &Identity<'_>, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
+    pub fn stat_as(
+        &self,
+        who: &Identity<'_>,
+        path: impl AsRef<[u8]>,
+        follow: Follow,
+    ) -> Result<Attr> {
         self.stat_by(who.bound(), path.as_ref(), follow)
     }
 
@@ -26,7 +36,11 @@ impl Operations {
     ///
     /// # Errors
     /// Also EACCES where `who` may not search a directory, that one included.
-    pub fn resolve_parent_as<'p>(&self, who: &Identity<'_>, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
+    pub fn resolve_parent_as<'p>(
+        &self,
+        who: &Identity<'_>,
+        path: &'p [u8],
+    ) -> Result<(Node, &'p [u8])> {
         self.parent_by(who.bound(), path)
     }
 

@@ -4,8 +4,9 @@ use super::Operations;
 use crate::error::{Errno, Result};
 
 impl Operations {
-    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the number of blocks discarded. What was freed
-    /// before is committed, and discarded if that is queued, so that it counts.
+    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the
+    /// number of blocks discarded. What was freed before is committed, and discarded if that is
+    /// queued, so that it counts.
     pub fn trim(&self, blocks: std::ops::Range<u64>, min_blocks: u64) -> Result<u64> {
         self.alive()?;
         self.st().writable()?;
@@ -14,10 +15,12 @@ impl Operations {
         self.noticed(self.st().alloc.trim(blocks, min_blocks))
     }
 
-    /// As [`Operations::trim`], in bytes and with the limits of FITRIM. Gives the number of bytes discarded.
+    /// As [`Operations::trim`], in bytes and with the limits of FITRIM. Gives the number of bytes
+    /// discarded.
     ///
     /// # Errors
-    /// EINVAL if the range begins behind the last block or is shorter than one, and for runs longer than a group.
+    /// EINVAL if the range begins behind the last block or is shorter than one, and for runs longer
+    /// than a group.
     pub fn trim_bytes(&self, start: u64, len: u64, min: u64) -> Result<u64> {
         let geo = &self.st().geo;
         let block = u64::from(geo.block_size);

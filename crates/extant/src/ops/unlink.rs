@@ -47,7 +47,8 @@ impl Operations {
     fn remove_name(&self, dir: &Arc<Inode>, name: &[u8], is_dir: bool) -> Result<()> {
         check_dir(dir)?;
         self.st().writable()?;
-        let (child, left) = if is_dir { self.remove_dir(dir, name)? } else { self.remove_file(dir, name)? };
+        let (child, left) =
+            if is_dir { self.remove_dir(dir, name)? } else { self.remove_file(dir, name)? };
         match left {
             Left::Orphan => {
                 self.vfs.inodes.lost_name(&child);
@@ -104,7 +105,13 @@ impl Operations {
     }
 
     /// Both are locked.
-    fn remove_locked(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, spot: &dir::Spot) -> Result<Left> {
+    fn remove_locked(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        child: &Arc<Inode>,
+        spot: &dir::Spot,
+    ) -> Result<Left> {
         let st = self.st();
         check_dir_writable(dir)?;
         check_removable(dir, child)?;
@@ -130,12 +137,14 @@ impl Operations {
         })
     }
 
-    /// Whether this is a file's last name, and nothing but its number will be to be freed, which can be: then it is freed with its
-    /// name, unless somebody holds it, and needs no orphan record.
+    /// Whether this is a file's last name, and nothing but its number will be to be freed, which
+    /// can be: then it is freed with its name, unless somebody holds it, and needs no orphan
+    /// record.
     fn is_bare(&self, child: &Inode) -> bool {
         let last = !child.is_dir() && child.vitals().links <= 1 && !child.held();
         // Where the bitmap cannot be trusted, its error comes when the orphan is to be freed.
-        last && file::owns_nothing(child) && self.st().alloc.inode_in_use(child.ino).unwrap_or(false)
+        last && file::owns_nothing(child)
+            && self.st().alloc.inode_in_use(child.ino).unwrap_or(false)
     }
 
     /// Takes one link (a directory's all) from a locked inode; records an orphan when none is left.

@@ -24,14 +24,16 @@ impl Operations {
         xattr::list(self.st(), &node.0)
     }
 
-    /// Sets an attribute. An access ACL changes the mode, too, and vanishes if it says no more than the mode.
+    /// Sets an attribute. An access ACL changes the mode, too, and vanishes if it says no more than
+    /// the mode.
     pub fn set_xattr(&self, node: &Node, name: &[u8], value: &[u8], mode: Mode) -> Result<()> {
         self.own(node)?;
         check_namespace(&node.0, name)?;
         self.with_space(|| self.change_xattr(&node.0, name, Some(value), mode))
     }
 
-    /// Removes an attribute. ENODATA if there is none; an ACL need not be there, as with the kernel.
+    /// Removes an attribute. ENODATA if there is none; an ACL need not be there, as with the
+    /// kernel.
     pub fn remove_xattr(&self, node: &Node, name: &[u8]) -> Result<()> {
         self.own(node)?;
         let acl = name.starts_with(b"system.posix_acl_");
@@ -46,7 +48,13 @@ impl Operations {
         }
     }
 
-    fn change_xattr(&self, inode: &Arc<Inode>, name: &[u8], value: Option<&[u8]>, mode: Mode) -> Result<()> {
+    fn change_xattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: Mode,
+    ) -> Result<()> {
         let st = self.st();
         st.writable()?;
         let _lock = inode.write_lock()?;
@@ -89,7 +97,9 @@ fn check_namespace(inode: &Inode, name: &[u8]) -> Result<()> {
         return Err(Errno::Perm.into());
     }
     let acl = name.starts_with(b"system.posix_acl_");
-    match acl && inode.ftype == FileType::Symlink || name == b"system.posix_acl_default" && !inode.is_dir() {
+    match acl && inode.ftype == FileType::Symlink
+        || name == b"system.posix_acl_default" && !inode.is_dir()
+    {
         true if inode.ftype == FileType::Symlink => Err(Errno::OpNotSupp.into()),
         true => Err(Errno::Acces.into()),
         false => Ok(()),

@@ -59,7 +59,8 @@ pub struct OrphanBlocks {
     pub seed: u32,
     /// Whether blocks carry checksums.
     pub metadata_csum: bool,
-    /// Whether threads record in parts of the file of their own. Otherwise the place of a record depends on the calls only.
+    /// Whether threads record in parts of the file of their own. Otherwise the place of a record
+    /// depends on the calls only.
     pub spread: bool,
 }
 
@@ -74,15 +75,16 @@ impl OrphanBlocks {
 }
 
 /// Makes the slots of a file system, with or without an orphan file.
-pub type MakeSlots = dyn Fn(Option<OrphanBlocks>) -> Result<Option<Box<dyn OrphanSlots>>> + Send + Sync;
+pub type MakeSlots =
+    dyn Fn(Option<OrphanBlocks>) -> Result<Option<Box<dyn OrphanSlots>>> + Send + Sync;
 
 /// Another design of orphan records than the engine's own.
 #[derive(Clone)]
 pub struct OrphanDesign {
     /// Makes the slots; `None` leaves everything to the list.
     pub slots: Arc<MakeSlots>,
-    /// Parts that the list is kept in, each with a lock; with one part that lock is held over each change, as in the
-    /// list's first design. `None` for the engine's own number.
+    /// Parts that the list is kept in, each with a lock; with one part that lock is held over each
+    /// change, as in the list's first design. `None` for the engine's own number.
     pub list_parts: Option<usize>,
 }
 

@@ -1,19 +1,24 @@
-//! The orphan file: blocks of slots, each with an inode number or empty, filled and emptied without a lock.
+//! The orphan file: blocks of slots, each with an inode number or empty, filled and emptied without
+//! a lock.
 //!
 //! # Invariants
-//! - The slots in memory are authoritative. A block's bytes are made from them once per transaction, at freeze; whoever
-//!   changes a slot joins the block to the transaction first and holds a handle meanwhile. So freeze sees all changes of
-//!   its transaction and none of the next.
-//! - A block in memory whose `slots` have changed since its bytes were made is on a list of `changed`.
-//! - A block is dropped from memory only at freeze, with all its slots empty: nobody has a reservation there, since that
-//!   takes a handle. Its bytes, which say that it is empty, are then the cache's business.
-//! - A file that was closed properly is empty: its blocks are read when they are first used. One that does not pass its
-//!   check is not used at all. After a crash all are read at once, and a bad one is an error of opening.
+//! - The slots in memory are authoritative. A block's bytes are made from them once per
+//!   transaction, at freeze; whoever changes a slot joins the block to the transaction first and
+//!   holds a handle meanwhile. So freeze sees all changes of its transaction and none of the next.
+//! - A block in memory whose `slots` have changed since its bytes were made is on a list of
+//!   `changed`.
+//! - A block is dropped from memory only at freeze, with all its slots empty: nobody has a
+//!   reservation there, since that takes a handle. Its bytes, which say that it is empty, are then
+//!   the cache's business.
+//! - A file that was closed properly is empty: its blocks are read when they are first used. One
+//!   that does not pass its check is not used at all. After a crash all are read at once, and a bad
+//!   one is an error of opening.
 //!
 //! # Memory order
-//! That of [`Slots`] and [`Hints`]; `open` has a hint for each block: a release that raises a block's count from nothing
-//! notes it there after the count, a search that finds a count of nothing clears it and looks at the count again. A block
-//! is published by [`Swap`] (Release and Acquire) after its slots were made.
+//! That of [`Slots`] and [`Hints`]; `open` has a hint for each block: a release that raises a
+//! block's count from nothing notes it there after the count, a search that finds a count of
+//! nothing clears it and looks at the count again. A block is published by [`Swap`] (Release and
+//! Acquire) after its slots were made.
 
 use super::design::{OrphanBlocks, OrphanSlots, SlotAt};
 use crate::error::{Error, Result};
@@ -26,11 +31,13 @@ use extant_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use extant_sync::{Hints, Level, Mutex, Sharded, Slots, Swap, shard_count, shard_index};
 use std::sync::Arc;
 
-/// Most bytes of slots that are kept in memory; the kernel's limit of 512 blocks takes half at most.
+/// Most bytes of slots that are kept in memory; the kernel's limit of 512 blocks takes half at
+/// most.
 const MAX_BYTES: usize = 64 << 20;
 /// Blocks kept in memory for each shard of threads, however idle.
 const KEPT: usize = 2;
-/// Distance of the slots at which threads that share a block begin: beyond a line of slots and of hints.
+/// Distance of the slots at which threads that share a block begin: beyond a line of slots and of
+/// hints.
 const SPREAD: usize = 64;
 
 #[derive(Debug)]
@@ -67,7 +74,11 @@ impl OrphanFile {
     pub fn open(place: OrphanBlocks, read: bool) -> Result<OrphanFile> {
         let count = place.blocks.len();
         if count.saturating_mul(place.cache.block_size()) > MAX_BYTES {
-            return Err(Corrupt::new("orphan file").field("blocks").found(count as u64).at_inode(place.ino).into());
+            return Err(Corrupt::new("orphan file")
+                .field("blocks")
+                .found(count as u64)
+                .at_inode(place.ino)
+                .into());
         }
         let file = OrphanFile {
             seal: place.seal(),
@@ -84,7 +95,8 @@ impl OrphanFile {
         Ok(file)
     }
 
-    /// Where this thread's search begins: the file is dealt out evenly among the shards of threads, whatever its length.
+    /// Where this thread's search begins: the file is dealt out evenly among the shards of threads,
+    /// whatever its length.
     fn start(&self) -> usize {
         self.shard() * self.blocks.len() / shard_count()
     }
@@ -123,7 +135,8 @@ impl OrphanFile {
         h.note_change();
         if block.buffer.tid() != h.tid().0 {
             h.join(&block.buffer)?;
-            // By each of those who saw the block outside. Each holds a handle, so freeze waits for the push.
+            // By each of those who saw the block outside. Each holds a handle, so freeze waits for
+            // the push.
             self.changed.local().lock().push(index as u32);
         }
         Ok(())
@@ -152,14 +165,18 @@ impl OrphanFile {
 
     #[cold]
     fn load(&self, index: usize) -> Result<()> {
-        let (Some(block), Some(&nr)) = (self.blocks.get(index), self.place.blocks.get(index)) else { return Ok(()) };
+        let (Some(block), Some(&nr)) = (self.blocks.get(index), self.place.blocks.get(index))
+        else {
+            return Ok(());
+        };
         let _loading = self.loading.lock();
         if block.memory.load().get().is_some() {
             return Ok(());
         }
         let OrphanBlocks { cache, seed, metadata_csum, ino, .. } = &self.place;
         let check = |bytes: &[u8]| {
-            orphan::verify(bytes, nr, *seed, *metadata_csum).map_err(|error| Error::from(error.at_inode(*ino)))
+            orphan::verify(bytes, nr, *seed, *metadata_csum)
+                .map_err(|error| Error::from(error.at_inode(*ino)))
         };
         let buffer: Arc<Buffer> = cache.read(nr, check)?;
         let slots = {
@@ -196,7 +213,9 @@ impl OrphanFile {
 
 impl OrphanSlots for OrphanFile {
     fn add(&self, h: &mut Handle<'_>, ino: InodeNr) -> Result<Option<SlotAt>> {
-        self.open.find(self.start(), |index| self.add_in(h, index, ino), |index| self.may_take(index)).transpose()
+        self.open
+            .find(self.start(), |index| self.add_in(h, index, ino), |index| self.may_take(index))
+            .transpose()
     }
 
     fn clear(&self, h: &mut Handle<'_>, at: SlotAt) -> Result<()> {
@@ -214,7 +233,8 @@ impl OrphanSlots for OrphanFile {
         let mut records = Vec::new();
         for (index, block) in (0..).zip(&self.blocks) {
             let memory = block.memory.load();
-            let numbers = memory.get().into_iter().flat_map(|block| (0..).zip(block.slots.numbers()));
+            let numbers =
+                memory.get().into_iter().flat_map(|block| (0..).zip(block.slots.numbers()));
             let used = numbers.filter(|(_, ino)| *ino != 0);
             records.extend(used.map(|(slot, ino)| (InodeNr(ino), SlotAt { block: index, slot })));
         }
@@ -222,11 +242,14 @@ impl OrphanSlots for OrphanFile {
     }
 
     fn is_empty(&self) -> bool {
-        self.blocks.iter().all(|block| block.memory.load().get().is_none_or(|block| block.slots.is_empty()))
+        self.blocks
+            .iter()
+            .all(|block| block.memory.load().get().is_none_or(|block| block.slots.is_empty()))
     }
 
     fn freeze(&self, out: &mut Freezer<'_>) -> Result<()> {
-        let mut changed: Vec<u32> = self.changed.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        let mut changed: Vec<u32> =
+            self.changed.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
         changed.sort_unstable();
         changed.dedup();
         for index in changed {

@@ -1,17 +1,22 @@
 //! The legacy list: its head is in the superblock, and each inode's `dtime` names the next one.
 //!
-//! In memory the list is in parts, each a doubly linked chain with its own lock. On the device it is one chain: at freeze
-//! the last inode of each part comes to name the first one of the next, and the superblock the first of all. So adding and
-//! removing take one part's lock and touch one neighbour at most, however long the list is.
+//! In memory the list is in parts, each a doubly linked chain with its own lock. On the device it
+//! is one chain: at freeze the last inode of each part comes to name the first one of the next, and
+//! the superblock the first of all. So adding and removing take one part's lock and touch one
+//! neighbour at most, however long the list is.
 //!
 //! # Invariants
-//! - Within a part each inode's `dtime` names its successor, at any time; the last one's is made right at freeze.
-//! - `unread` is what follows the last part: what was on the device at open and is not in memory yet, none later.
-//! - Whoever changes a part's first or last inode has joined the superblock to its transaction, and the inodes whose
-//!   `dtime` it changes. The last inode of another part joins at freeze; there are few parts.
+//! - Within a part each inode's `dtime` names its successor, at any time; the last one's is made
+//!   right at freeze.
+//! - `unread` is what follows the last part: what was on the device at open and is not in memory
+//!   yet, none later.
+//! - Whoever changes a part's first or last inode has joined the superblock to its transaction, and
+//!   the inodes whose `dtime` it changes. The last inode of another part joins at freeze; there are
+//!   few parts.
 //!
 //! # Locking
-//! A part's lock (Orphan) is held over a whole change, since it touches a neighbour: its `dtime`, in its body.
+//! A part's lock (Orphan) is held over a whole change, since it touches a neighbour: its `dtime`,
+//! in its body.
 
 use crate::error::Result;
 use crate::inode::{Inode, OrphanAt};
@@ -94,9 +99,15 @@ impl Chain {
 impl OrphanList {
     /// The list as the superblock has its head, in so many parts.
     pub fn new(head: InodeNr, parts: Option<usize>) -> OrphanList {
-        let part = || Part { chain: Mutex::new(Level::Orphan, Chain::default()), changed: AtomicBool::new(false) };
+        let part = || Part {
+            chain: Mutex::new(Level::Orphan, Chain::default()),
+            changed: AtomicBool::new(false),
+        };
         let parts = parts.unwrap_or_else(|| shard_count().min(MOST_PARTS)).clamp(1, MOST_PARTS);
-        OrphanList { parts: (0..parts).map(|_| CachePadded::new(part())).collect(), unread: AtomicU32::new(head.0) }
+        OrphanList {
+            parts: (0..parts).map(|_| CachePadded::new(part())).collect(),
+            unread: AtomicU32::new(head.0),
+        }
     }
 
     /// Puts `inode` first in this thread's part.
@@ -112,7 +123,13 @@ impl OrphanList {
     }
 
     /// Takes `inode` out: whoever names it names its successor then.
-    pub fn remove(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, part: u16) -> Result<()> {
+    pub fn remove(
+        &self,
+        st: &Store,
+        h: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        part: u16,
+    ) -> Result<()> {
         let Some(part) = self.parts.get(usize::from(part)) else { return Ok(()) };
         let mut chain = part.chain.lock();
         let Some(link) = chain.links.get(&inode.ino) else { return Ok(()) };
@@ -150,8 +167,9 @@ impl OrphanList {
         Ok(())
     }
 
-    /// Takes note of the inode that heads what is unread, at open. It becomes the last one of the last part, which is its place
-    /// on the device: the one before it, if that is still recorded, names it already.
+    /// Takes note of the inode that heads what is unread, at open. It becomes the last one of the
+    /// last part, which is its place on the device: the one before it, if that is still recorded,
+    /// names it already.
     pub fn adopt(&self, inode: &Arc<Inode>) -> OrphanAt {
         let part = self.parts.len() - 1;
         let mut chain = self.parts[part].chain.lock();
@@ -175,6 +193,7 @@ impl OrphanList {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.unread() == InodeNr::NONE && self.parts.iter().all(|part| part.chain.lock().links.is_empty())
+        self.unread() == InodeNr::NONE
+            && self.parts.iter().all(|part| part.chain.lock().links.is_empty())
     }
 }

@@ -1,12 +1,14 @@
-//! Orphan records: the orphan file's slots and the legacy list. Records only; processing them is `ops`' work.
+//! Orphan records: the orphan file's slots and the legacy list. Records only; processing them is
+//! `ops`' work.
 //!
-//! A record is added and removed within the handle that makes it necessary or unnecessary: they are in the same
-//! transaction. The number of links itself is its caller's to write. With the feature `orphan_file` slots are used first; a
-//! full file falls back to the list.
+//! A record is added and removed within the handle that makes it necessary or unnecessary: they are
+//! in the same transaction. The number of links itself is its caller's to write. With the feature
+//! `orphan_file` slots are used first; a full file falls back to the list.
 //!
 //! # Locking
-//! Callers hold the inode's `rw` lock for writing, or are the only ones that know the inode: nobody else changes the same
-//! inode's record meanwhile. Slots have no lock; the list has one for each of its parts.
+//! Callers hold the inode's `rw` lock for writing, or are the only ones that know the inode: nobody
+//! else changes the same inode's record meanwhile. Slots have no lock; the list has one for each of
+//! its parts.
 
 mod design;
 mod file;
@@ -73,7 +75,9 @@ impl Orphans {
         let slots = match design {
             Some(design) => (design.slots)(found.file)?,
             None => match found.file {
-                Some(place) => Some(Box::new(OrphanFile::open(place, found.live)?) as Box<dyn OrphanSlots>),
+                Some(place) => {
+                    Some(Box::new(OrphanFile::open(place, found.live)?) as Box<dyn OrphanSlots>)
+                }
                 None => None,
             },
         };
@@ -112,7 +116,9 @@ impl Orphans {
     pub fn remove(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         match inode.orphan.get() {
             OrphanAt::None => return Ok(()),
-            OrphanAt::File { block, slot } => self.clear(h, SlotAt { block: block.into(), slot: slot.into() })?,
+            OrphanAt::File { block, slot } => {
+                self.clear(h, SlotAt { block: block.into(), slot: slot.into() })?
+            }
             OrphanAt::List { part } => self.list.remove(st, h, inode, part)?,
         }
         self.counters.removed.add(1);
@@ -124,8 +130,8 @@ impl Orphans {
         self.slots.as_ref().map_or(Ok(()), |slots| slots.clear(h, at))
     }
 
-    /// Writes what handles changed into the inodes' bodies and the file's blocks. Runs before inodes and the superblock are
-    /// written into theirs; no handle is open.
+    /// Writes what handles changed into the inodes' bodies and the file's blocks. Runs before
+    /// inodes and the superblock are written into theirs; no handle is open.
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
@@ -134,8 +140,8 @@ impl Orphans {
         self.slots.as_ref().map_or(Ok(()), |slots| slots.freeze(out))
     }
 
-    /// Ties a record that was found at open to its inode, so that [`Self::remove`] finds it: the one at `slot`, or the head of
-    /// what is not read of the list.
+    /// Ties a record that was found at open to its inode, so that [`Self::remove`] finds it: the
+    /// one at `slot`, or the head of what is not read of the list.
     pub fn adopt(&self, inode: &Arc<Inode>, slot: Option<SlotAt>) {
         let at = slot.map_or_else(|| self.list.adopt(inode), place);
         inode.orphan.set(at);
@@ -149,12 +155,14 @@ impl Orphans {
         self.slots.as_ref().map_or_else(|| Ok(Vec::new()), |slots| slots.records())
     }
 
-    /// Head of what was on the legacy list at open and was not adopted yet; the chain continues in each inode's `dtime`.
+    /// Head of what was on the legacy list at open and was not adopted yet; the chain continues in
+    /// each inode's `dtime`.
     pub fn unread(&self) -> Option<InodeNr> {
         Some(self.list.unread()).filter(|head| *head != InodeNr::NONE)
     }
 
-    /// Drops a record that names nothing valid: one slot of the file, or what is not read of the list.
+    /// Drops a record that names nothing valid: one slot of the file, or what is not read of the
+    /// list.
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
@@ -178,7 +186,8 @@ impl Orphans {
     }
 }
 
-/// The kinds of numbers that an inode has room for: a block has less than 2^14 slots, the file at most 2^16 blocks.
+/// The kinds of numbers that an inode has room for: a block has less than 2^14 slots, the file at
+/// most 2^16 blocks.
 fn place(at: SlotAt) -> OrphanAt {
     OrphanAt::File { block: at.block as u16, slot: at.slot as u16 }
 }

@@ -23,7 +23,8 @@ impl Change {
     }
 
     pub(super) fn add(&mut self, other: Change) {
-        // Bytes of one file system: no sum of them comes near the bounds of 64 bits, unless an image lies.
+        // Bytes of one file system: no sum of them comes near the bounds of 64 bits, unless an
+        // image lies.
         self.space = self.space.saturating_add(other.space);
         self.inodes = self.inodes.saturating_add(other.inodes);
         self.promised = self.promised.saturating_add(other.promised);
@@ -49,7 +50,8 @@ pub(super) struct Dquot {
     pub id: u32,
     /// The block with its record, and the byte where it begins.
     pub place: (u64, usize),
-    /// Whether it has a limit: then every change is made at once, else threads keep theirs until the transaction freezes.
+    /// Whether it has a limit: then every change is made at once, else threads keep theirs until
+    /// the transaction freezes.
     pub limited: AtomicBool,
     /// Transaction in which it was last marked dirty (0: never).
     pub dirty_tid: AtomicU64,
@@ -68,7 +70,11 @@ impl Dquot {
     pub fn new(record: &QuotaRecord, place: (u64, usize)) -> Dquot {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let state = State {
-            used: Change { space: signed(record.space), inodes: signed(record.inodes), promised: 0 },
+            used: Change {
+                space: signed(record.space),
+                inodes: signed(record.inodes),
+                promised: 0,
+            },
             limits: record.limits,
             block_time: record.block_time,
             inode_time: record.inode_time,
@@ -87,7 +93,8 @@ impl Dquot {
         Dquot::new(&QuotaRecord { id, ..QuotaRecord::default() }, (0, 0))
     }
 
-    /// What the file is to say, and whether that is less than nothing, which shows as nothing: it was counted wrong before.
+    /// What the file is to say, and whether that is less than nothing, which shows as nothing: it
+    /// was counted wrong before.
     pub fn record(&self) -> (QuotaRecord, bool) {
         let state = *self.state.lock();
         let known = |n: i64| u64::try_from(n).unwrap_or(0);
@@ -127,7 +134,12 @@ impl Dquot {
             check(next.total(), limits, state.block_time, clock.0)?;
         }
         if change.inodes > 0 {
-            check(next.used.inodes, (state.limits.inode_hard, state.limits.inode_soft), state.inode_time, clock.0)?;
+            check(
+                next.used.inodes,
+                (state.limits.inode_hard, state.limits.inode_soft),
+                state.inode_time,
+                clock.0,
+            )?;
         }
         next.time(clock);
         *state = next;
@@ -139,12 +151,14 @@ impl Dquot {
         let mut state = self.state.lock();
         state.limits = limits;
         state.time(clock);
-        // Release: who sees the mark finds the limits. Threads look at it under their shard's lock, which is taken after this.
+        // Release: who sees the mark finds the limits. Threads look at it under their shard's lock,
+        // which is taken after this.
         self.limited.store(!limits.is_none(), Ordering::Release);
     }
 }
 
-/// EDQUOT if `used` is above the hard limit, or above the soft one after its time. A limit of 0 is none.
+/// EDQUOT if `used` is above the hard limit, or above the soft one after its time. A limit of 0 is
+/// none.
 fn check(used: i64, (hard, soft): (u64, u64), until: u64, now: u64) -> Result<()> {
     let used = u64::try_from(used).unwrap_or(0);
     let above = |limit: u64| limit > 0 && used > limit;
@@ -165,13 +179,17 @@ impl State {
 
     /// Grace begins when a soft limit is exceeded and ends when it is not.
     fn time(&mut self, (now, grace): (u64, Grace)) {
-        let next = |used: i64, soft: u64, until: u64, grace: u32| match u64::try_from(used).unwrap_or(0) > soft {
+        let next = |used: i64, soft: u64, until: u64, grace: u32| match u64::try_from(used)
+            .unwrap_or(0)
+            > soft
+        {
             true if soft > 0 && until == 0 => now.saturating_add(grace.into()).max(1),
             true if soft > 0 => until,
             _ => 0,
         };
         self.block_time = next(self.total(), self.soft_space(), self.block_time, grace.blocks);
-        self.inode_time = next(self.used.inodes, self.limits.inode_soft, self.inode_time, grace.inodes);
+        self.inode_time =
+            next(self.used.inodes, self.limits.inode_soft, self.inode_time, grace.inodes);
     }
 }
 

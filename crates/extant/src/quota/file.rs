@@ -1,9 +1,11 @@
 //! A quota file: where its blocks are, the way through its tree, records that are added.
 //!
 //! # Invariants
-//! - A record never moves and never goes: an owner without usage and limits keeps its record. So the tree is read without a
-//!   lock while another thread adds to it, which stores a record before it links it.
-//! - Every number that a block of the file holds is checked before it is followed; no way is longer than the tree is deep.
+//! - A record never moves and never goes: an owner without usage and limits keeps its record. So
+//!   the tree is read without a lock while another thread adds to it, which stores a record before
+//!   it links it.
+//! - Every number that a block of the file holds is checked before it is followed; no way is longer
+//!   than the tree is deep.
 //!
 //! # Locking
 //! `growing` (level QuotaFile) is held by who adds records, from before the handle.
@@ -25,8 +27,8 @@ use std::sync::Arc;
 /// Owners kept in memory, of each kind.
 const KEPT: usize = 1 << 14;
 
-/// Blocks of the file system that adding one record may change: header, the way through the tree, the data block and the two
-/// that are beside it in its list, and a block by which the file grows.
+/// Blocks of the file system that adding one record may change: header, the way through the tree,
+/// the data block and the two that are beside it in its list, and a block by which the file grows.
 pub const INSERT_CREDITS: u32 = 4 + quota::LEVELS as u32 + 1;
 
 /// Quota blocks that adding one record may take.
@@ -78,8 +80,20 @@ impl QuotaFile {
     ///
     /// # Errors
     /// `Corrupt` if the header cannot be right; `Io`.
-    pub fn open(vol: &Arc<Volume>, kind: QuotaKind, ino: InodeNr, blocks: Vec<u64>) -> Result<QuotaFile> {
-        let empty = QuotaHeader { block_grace: 0, inode_grace: 0, flags: 0, blocks: 0, free_block: 0, free_record: 0 };
+    pub fn open(
+        vol: &Arc<Volume>,
+        kind: QuotaKind,
+        ino: InodeNr,
+        blocks: Vec<u64>,
+    ) -> Result<QuotaFile> {
+        let empty = QuotaHeader {
+            block_grace: 0,
+            inode_grace: 0,
+            flags: 0,
+            blocks: 0,
+            free_block: 0,
+            free_record: 0,
+        };
         let mut file = QuotaFile {
             kind,
             ino,
@@ -94,7 +108,10 @@ impl QuotaFile {
         let capacity = file.capacity();
         let header = file.view(0, |block| QuotaHeader::decode(block, kind, capacity))?;
         let header = header.map_err(|e| e.at_inode(ino))?;
-        file.grace = Mutex::new(Level::Leaf, Grace { blocks: header.block_grace, inodes: header.inode_grace });
+        file.grace = Mutex::new(
+            Level::Leaf,
+            Grace { blocks: header.block_grace, inodes: header.inode_grace },
+        );
         file.growing = Mutex::new(Level::QuotaFile, Growing { header, inode: None });
         Ok(file)
     }
@@ -149,7 +166,12 @@ impl QuotaFile {
     }
 
     /// Changes a quota block.
-    fn change<R>(&self, h: &mut Handle<'_>, block: u32, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+    fn change<R>(
+        &self,
+        h: &mut Handle<'_>,
+        block: u32,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
         let (pblk, from) = self.place(block)?;
         let buffer = self.buffer(pblk)?;
         let mut bytes = h.write(&buffer, Seal::NONE)?;
@@ -203,7 +225,8 @@ impl QuotaFile {
         }
     }
 
-    /// An owner of inodes that has no record, and whether it is met for the first time; `None` if there are too many of them.
+    /// An owner of inodes that has no record, and whether it is met for the first time; `None` if
+    /// there are too many of them.
     pub(super) fn without_record(&self, id: u32) -> Option<(Arc<Dquot>, bool)> {
         let mut all = self.unrecorded.lock();
         if all.len() >= MOST_UNRECORDED && !all.contains_key(&id) {
@@ -263,7 +286,9 @@ impl QuotaFile {
         // From the bottom to the top: who reads meanwhile finds the way when it is whole.
         for level in (way.len()..quota::LEVELS).rev() {
             let block = self.take_block(header, h)?;
-            self.change(h, block, |bytes| quota::put_pointer(bytes, quota::slot_of(id, level), child))?;
+            self.change(h, block, |bytes| {
+                quota::put_pointer(bytes, quota::slot_of(id, level), child)
+            })?;
             child = block;
         }
         let (at, level) = (way.last().copied().unwrap_or(quota::ROOT), way.len() - 1);
@@ -274,7 +299,12 @@ impl QuotaFile {
     }
 
     /// Sets for how long soft limits may be exceeded.
-    pub(super) fn set_grace(&self, growing: &mut Growing, h: &mut Handle<'_>, grace: Grace) -> Result<()> {
+    pub(super) fn set_grace(
+        &self,
+        growing: &mut Growing,
+        h: &mut Handle<'_>,
+        grace: Grace,
+    ) -> Result<()> {
         (growing.header.block_grace, growing.header.inode_grace) = (grace.blocks, grace.inodes);
         self.store_header(&growing.header, h)?;
         *self.grace.lock() = grace;
@@ -311,13 +341,15 @@ impl QuotaFile {
         }
     }
 
-    /// Stores an owner's record in a data block, which leaves the list of those with a free record when it has none.
+    /// Stores an owner's record in a data block, which leaves the list of those with a free record
+    /// when it has none.
     fn add_record(&self, header: &mut QuotaHeader, h: &mut Handle<'_>, id: u32) -> Result<u32> {
         let block = match header.free_record {
             0 => self.take_block(header, h)?,
             first => first,
         };
-        let (mut own, free) = self.view(block, |bytes| (DataHeader::decode(bytes), quota::free_slot(bytes)))?;
+        let (mut own, free) =
+            self.view(block, |bytes| (DataHeader::decode(bytes), quota::free_slot(bytes)))?;
         let slot = free.filter(|_| usize::from(own.used) < quota::RECORDS && own.next != block);
         let slot = slot.ok_or_else(|| self.bad("block with a free record", block))?;
         self.check_link(header, own.next)?;
@@ -340,8 +372,8 @@ impl QuotaFile {
         Ok(block)
     }
 
-    /// All owners that have a record, in the order of the file. Each block is looked at once, however often a tree that is not
-    /// one leads to it.
+    /// All owners that have a record, in the order of the file. Each block is looked at once,
+    /// however often a tree that is not one leads to it.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -352,10 +384,12 @@ impl QuotaFile {
         for _ in 0..quota::LEVELS {
             let mut next = Vec::new();
             for block in level {
-                let children: Vec<u32> =
-                    self.view(block, |bytes| (0..256).map(|slot| quota::pointer(bytes, slot)).collect())?;
+                let children: Vec<u32> = self.view(block, |bytes| {
+                    (0..256).map(|slot| quota::pointer(bytes, slot)).collect()
+                })?;
                 for child in children.into_iter().filter(|child| *child != 0) {
-                    let new = seen.get_mut(child as usize).ok_or_else(|| self.bad("pointer", child))?;
+                    let new =
+                        seen.get_mut(child as usize).ok_or_else(|| self.bad("pointer", child))?;
                     if !std::mem::replace(new, true) {
                         next.push(child);
                     }
@@ -365,21 +399,25 @@ impl QuotaFile {
         }
         let mut ids = Vec::new();
         for block in level {
-            ids.extend(self.view(block, |bytes| quota::records(bytes).map(|(_, r)| r.id).collect::<Vec<_>>())?);
+            ids.extend(self.view(block, |bytes| {
+                quota::records(bytes).map(|(_, r)| r.id).collect::<Vec<_>>()
+            })?);
         }
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)
     }
 
-    /// Marks an owner dirty in the handle's transaction; true if it was not. Costs a credit at most.
+    /// Marks an owner dirty in the handle's transaction; true if it was not. Costs a credit at
+    /// most.
     pub(super) fn mark(&self, h: &mut Handle<'_>, owner: &Dquot) -> Result<bool> {
         let tid = h.tid().0;
         if owner.dirty_tid.load(Ordering::Acquire) == tid {
             return Ok(false);
         }
         h.join(&self.buffer(owner.place.0)?)?;
-        // Both racers hold a handle of `tid`, so freeze cannot run before the first has listed the owner.
+        // Both racers hold a handle of `tid`, so freeze cannot run before the first has listed the
+        // owner.
         Ok(owner.dirty_tid.swap(tid, Ordering::AcqRel) != tid)
     }
 
@@ -390,13 +428,15 @@ impl QuotaFile {
 }
 
 impl Owned {
-    /// Drops owners that nobody needs if there are too many: what they are is in the cache's blocks or on the device.
+    /// Drops owners that nobody needs if there are too many: what they are is in the cache's blocks
+    /// or on the device.
     fn bound(&mut self) {
         if self.by_id.len() <= KEPT {
             return;
         }
         let before = self.by_id.len();
-        // Whoever has changed one keeps it until its record is written. One that was just asked for has two references.
+        // Whoever has changed one keeps it until its record is written. One that was just asked for
+        // has two references.
         self.by_id.retain(|_, owner| Arc::strong_count(owner) > 1 || !owner.is_plain());
         self.dropped += u64::from(self.by_id.len() < before);
     }

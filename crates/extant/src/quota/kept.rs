@@ -1,4 +1,5 @@
-//! Changes of usage that threads keep, so that an owner of many files is no line that all processors write.
+//! Changes of usage that threads keep, so that an owner of many files is no line that all
+//! processors write.
 
 use super::dquot::{Change, Dquot, Grace};
 use crate::error::Result;
@@ -37,7 +38,8 @@ impl Kept {
         self.0.local().lock()
     }
 
-    /// Brings an owner into this thread's shard. If another has to leave, `add` gets what was kept for it.
+    /// Brings an owner into this thread's shard. If another has to leave, `add` gets what was kept
+    /// for it.
     pub fn bring(&self, kind: QuotaKind, owner: Arc<Dquot>, add: impl FnOnce(&Dquot, Change)) {
         let mut local = self.local();
         if local.find(kind, owner.id).is_some() {
@@ -72,7 +74,9 @@ impl Local {
     /// Whether an owner is at hand, and marked dirty in the transaction.
     pub fn has(&self, kind: QuotaKind, id: u32, tid: Option<u64>) -> bool {
         let entry = self.0.iter().find(|entry| entry.kind == kind && entry.owner.id == id);
-        entry.is_some_and(|entry| tid.is_none_or(|tid| entry.owner.dirty_tid.load(Ordering::Acquire) == tid))
+        entry.is_some_and(|entry| {
+            tid.is_none_or(|tid| entry.owner.dirty_tid.load(Ordering::Acquire) == tid)
+        })
     }
 
     /// Changes the usage of an owner that is at hand: at once if it has limits.

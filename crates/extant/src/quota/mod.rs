@@ -1,24 +1,27 @@
 //! Usage by user, group and project, and its limits.
 //!
-//! The hidden quota files have a record for each owner. What is booked for an inode is added to its owners in the handle that
-//! books it, so a file says after each crash what the inodes say.
+//! The hidden quota files have a record for each owner. What is booked for an inode is added to its
+//! owners in the handle that books it, so a file says after each crash what the inodes say.
 //!
 //! # Invariants
-//! - Memory is authoritative: a record is made from its owner once per transaction, at freeze. Until then its block is only
-//!   joined to the transaction.
-//! - An inode's usage is added and taken away, and its owners are changed, under its body's lock. So what the body says and
-//!   what its owners were charged agree.
-//! - The usage of an owner is what it holds and what threads keep for it. Only an owner without limits has the latter; for one
-//!   with limits each change is made at once, so that limits are exact.
-//! - Space is *promised* (limits count it, files do not) from the moment that a write is accepted until its blocks are booked.
-//!   An inode knows what it was promised; what it is charged is taken off that first.
-//! - A file that turns out to be wrong is given up: nothing is counted there any more, no limit holds, and the superblock says that
-//!   the file system needs a check, which makes the file anew. An owner that has no record, though it has inodes, or a record that says less
-//!   than it gave back, costs the check and its own counting only.
+//! - Memory is authoritative: a record is made from its owner once per transaction, at freeze.
+//!   Until then its block is only joined to the transaction.
+//! - An inode's usage is added and taken away, and its owners are changed, under its body's lock.
+//!   So what the body says and what its owners were charged agree.
+//! - The usage of an owner is what it holds and what threads keep for it. Only an owner without
+//!   limits has the latter; for one with limits each change is made at once, so that limits are
+//!   exact.
+//! - Space is *promised* (limits count it, files do not) from the moment that a write is accepted
+//!   until its blocks are booked. An inode knows what it was promised; what it is charged is taken
+//!   off that first.
+//! - A file that turns out to be wrong is given up: nothing is counted there any more, no limit
+//!   holds, and the superblock says that the file system needs a check, which makes the file anew.
+//!   An owner that has no record, though it has inodes, or a record that says less than it gave
+//!   back, costs the check and its own counting only.
 //!
 //! # Locking
-//! The body (InodeBody) > a thread's changes (Quota) > an owner (Leaf). None is held while a device is read: who finds an owner
-//! missing lets go, reads it, and begins again.
+//! The body (InodeBody) > a thread's changes (Quota) > an owner (Leaf). None is held while a device
+//! is read: who finds an owner missing lets go, reads it, and begins again.
 
 mod dquot;
 mod file;
@@ -52,7 +55,11 @@ impl Owners {
     /// Those of an inode of these ids, of kinds that are counted in `quotas`.
     pub fn new(quotas: &Quotas, (uid, gid, project): (u32, u32, u32)) -> Owners {
         let counted = |kind: QuotaKind, id| quotas.sound(kind).map(|_| id);
-        Owners([counted(QuotaKind::User, uid), counted(QuotaKind::Group, gid), counted(QuotaKind::Project, project)])
+        Owners([
+            counted(QuotaKind::User, uid),
+            counted(QuotaKind::Group, gid),
+            counted(QuotaKind::Project, project),
+        ])
     }
 
     /// Each kind with its id.
@@ -63,7 +70,10 @@ impl Owners {
     /// Those that `other` has not.
     fn without(self, other: Owners) -> Owners {
         let mut own = self.0;
-        own.iter_mut().zip(other.0).filter(|(own, other)| **own == *other).for_each(|(own, _)| *own = None);
+        own.iter_mut()
+            .zip(other.0)
+            .filter(|(own, other)| **own == *other)
+            .for_each(|(own, _)| *own = None);
         Owners(own)
     }
 
@@ -119,7 +129,11 @@ pub struct Quotas {
 
 impl Quotas {
     /// None if there are no files. A file that cannot be right is given up.
-    pub fn new(vol: Arc<Volume>, groups: Arc<Groups>, places: Vec<(QuotaKind, InodeNr, Result<Vec<u64>>)>) -> Quotas {
+    pub fn new(
+        vol: Arc<Volume>,
+        groups: Arc<Groups>,
+        places: Vec<(QuotaKind, InodeNr, Result<Vec<u64>>)>,
+    ) -> Quotas {
         let sb = groups.superblock();
         let hidden = [sb.prj_quota_inum(), sb.orphan_file_inum()];
         let mut quotas = Quotas {
@@ -183,8 +197,9 @@ impl Quotas {
         (u64::try_from(self.vol.clock.now().sec).unwrap_or(0), file.grace())
     }
 
-    /// Reads owners that are not at hand in this thread, and marks all dirty in the handle's transaction if there is one. Costs a
-    /// credit for each. One that has no record is charged in memory only.
+    /// Reads owners that are not at hand in this thread, and marks all dirty in the handle's
+    /// transaction if there is one. Costs a credit for each. One that has no record is charged in
+    /// memory only.
     ///
     /// # Errors
     /// Those of the journal.
@@ -219,10 +234,13 @@ impl Quotas {
         Ok(())
     }
 
-    /// An inode's owner has no record: nobody is charged for it, and the file system needs a check. `None` if there are so many of
-    /// them that the file is given up.
+    /// An inode's owner has no record: nobody is charged for it, and the file system needs a check.
+    /// `None` if there are so many of them that the file is given up.
     fn without_record(&self, file: &QuotaFile, id: u32) -> Option<Arc<Dquot>> {
-        let missing = Corrupt::new(file.kind.file_name()).field("no record of id").found(id).at_inode(file.ino);
+        let missing = Corrupt::new(file.kind.file_name())
+            .field("no record of id")
+            .found(id)
+            .at_inode(file.ino);
         let Some((owner, first)) = file.without_record(id) else {
             self.report(file.kind, &missing.into());
             return None;
@@ -238,19 +256,29 @@ impl Quotas {
 
     /// A file is wrong: it is given up, and the file system needs a check.
     pub fn report(&self, kind: QuotaKind, why: &Error) {
-        let first = self.files.get(kind.index()).and_then(Option::as_ref).is_none_or(QuotaFile::give_up);
+        let first =
+            self.files.get(kind.index()).and_then(Option::as_ref).is_none_or(QuotaFile::give_up);
         if first {
-            tracing::error!("the {} is wrong, so usage is counted and limited there no more: {why}", kind.file_name());
+            tracing::error!(
+                "the {} is wrong, so usage is counted and limited there no more: {why}",
+                kind.file_name()
+            );
             self.groups.note(why);
         }
     }
 
-    /// Charges owners within the transaction `tid`, or promises them space without one (`None`). If `bound`, limits hold for what
-    /// increases. Of kinds that are given up nothing is changed.
+    /// Charges owners within the transaction `tid`, or promises them space without one (`None`). If
+    /// `bound`, limits hold for what increases. Of kinds that are given up nothing is changed.
     ///
     /// # Errors
     /// EDQUOT; nothing is changed then.
-    pub fn charge(&self, tid: Option<u64>, owners: Owners, change: Change, bound: bool) -> Result<Outcome> {
+    pub fn charge(
+        &self,
+        tid: Option<u64>,
+        owners: Owners,
+        change: Change,
+        bound: bool,
+    ) -> Result<Outcome> {
         self.transfer(tid, Owners::default(), owners, change, bound)
     }
 
@@ -258,7 +286,14 @@ impl Quotas {
     ///
     /// # Errors
     /// EDQUOT; nothing is changed then.
-    pub fn transfer(&self, tid: Option<u64>, from: Owners, to: Owners, change: Change, bound: bool) -> Result<Outcome> {
+    pub fn transfer(
+        &self,
+        tid: Option<u64>,
+        from: Owners,
+        to: Owners,
+        change: Change,
+        bound: bool,
+    ) -> Result<Outcome> {
         let (gone, new) = (from.without(to), to.without(from));
         if gone.is_empty() && new.is_empty() || change.is_none() {
             return Ok(Outcome::Done);
@@ -291,7 +326,13 @@ impl Quotas {
     ///
     /// # Errors
     /// EDQUOT, those of the journal.
-    pub fn charge_within(&self, h: &mut Handle<'_>, owners: Owners, change: Change, bound: bool) -> Result<()> {
+    pub fn charge_within(
+        &self,
+        h: &mut Handle<'_>,
+        owners: Owners,
+        change: Change,
+        bound: bool,
+    ) -> Result<()> {
         while self.charge(Some(h.tid().0), owners, change, bound)? == Outcome::Absent {
             self.load(Some(h), owners)?;
         }
@@ -322,7 +363,8 @@ impl Quotas {
         }
     }
 
-    /// Takes back what an inode was promised for `blocks` blocks, as far as it was not charged meanwhile.
+    /// Takes back what an inode was promised for `blocks` blocks, as far as it was not charged
+    /// meanwhile.
     pub fn forgo(&self, inode: &Inode, blocks: u64) {
         if !self.on || blocks == 0 {
             return;
@@ -334,7 +376,8 @@ impl Quotas {
                 // Relaxed: changed under the body's lock only.
                 let promised = inode.promised.load(Ordering::Relaxed);
                 let left = promised.saturating_sub(blocks);
-                let change = Change { promised: -self.bytes((promised - left) as i64), ..Change::default() };
+                let change =
+                    Change { promised: -self.bytes((promised - left) as i64), ..Change::default() };
                 match self.charge(None, owners, change, false) {
                     Ok(Outcome::Absent) => owners,
                     _ => return inode.promised.store(left, Ordering::Relaxed),
@@ -346,12 +389,15 @@ impl Quotas {
         }
     }
 
-    /// The change of an owner's usage when an inode's block count changes by `blocks`: what it was promised is taken off. The
-    /// caller has the body locked.
+    /// The change of an owner's usage when an inode's block count changes by `blocks`: what it was
+    /// promised is taken off. The caller has the body locked.
     pub fn booked(&self, inode: &Inode, blocks: i64) -> (Change, u64) {
         let promised = inode.promised.load(Ordering::Relaxed);
         let kept = promised.min(u64::try_from(blocks).unwrap_or(0));
-        (Change { space: self.bytes(blocks), inodes: 0, promised: -self.bytes(kept as i64) }, promised - kept)
+        (
+            Change { space: self.bytes(blocks), inodes: 0, promised: -self.bytes(kept as i64) },
+            promised - kept,
+        )
     }
 
     /// Bytes of so many blocks.
@@ -368,7 +414,8 @@ impl Quotas {
             return Ok(());
         }
         self.settle();
-        let dirty: Vec<_> = self.dirty.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        let dirty: Vec<_> =
+            self.dirty.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
         for (kind, owner) in dirty {
             let Some(file) = self.sound(kind) else { continue };
             let (record, wrong) = owner.record();
@@ -384,14 +431,18 @@ impl Quotas {
             let buffer = file.record_block(&owner)?;
             let mut bytes = out.write(&buffer, Seal::NONE)?;
             // A place is that of a record: as if its block began where the first one would be.
-            let block = owner.place.1.checked_sub(record_at(0)).and_then(|from| bytes.get_mut(from..));
+            let block =
+                owner.place.1.checked_sub(record_at(0)).and_then(|from| bytes.get_mut(from..));
             put_record(block.unwrap_or_default(), 0, &record);
         }
         Ok(())
     }
 
     fn negative(&self, file: &QuotaFile, id: u32) -> Corrupt {
-        Corrupt::new(file.kind.file_name()).field("less than nothing is used by id").found(id).at_inode(file.ino)
+        Corrupt::new(file.kind.file_name())
+            .field("less than nothing is used by id")
+            .found(id)
+            .at_inode(file.ino)
     }
 
     /// Adds what threads keep to the owners.
@@ -428,8 +479,19 @@ impl Quotas {
     ///
     /// # Errors
     /// `Corrupt`, `Io`, those of the journal.
-    pub fn set_limits(&self, h: &mut Handle<'_>, file: &QuotaFile, id: u32, limits: QuotaLimits) -> Result<()> {
-        let missing = || Corrupt::new(file.kind.file_name()).field("no record of id").found(id).at_inode(file.ino);
+    pub fn set_limits(
+        &self,
+        h: &mut Handle<'_>,
+        file: &QuotaFile,
+        id: u32,
+        limits: QuotaLimits,
+    ) -> Result<()> {
+        let missing = || {
+            Corrupt::new(file.kind.file_name())
+                .field("no record of id")
+                .found(id)
+                .at_inode(file.ino)
+        };
         let owner = file.owner(id)?.ok_or_else(missing)?;
         if file.mark(h, &owner)? {
             self.dirty.local().lock().push((file.kind, owner.clone()));
@@ -444,7 +506,13 @@ impl Quotas {
     ///
     /// # Errors
     /// `Io`, those of the journal.
-    pub fn set_grace(&self, h: &mut Handle<'_>, file: &QuotaFile, growing: &mut Growing, grace: Grace) -> Result<()> {
+    pub fn set_grace(
+        &self,
+        h: &mut Handle<'_>,
+        file: &QuotaFile,
+        growing: &mut Growing,
+        grace: Grace,
+    ) -> Result<()> {
         file.set_grace(growing, h, grace)
     }
 

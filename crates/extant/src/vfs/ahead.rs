@@ -1,15 +1,18 @@
-//! Looking ahead: while a client goes through a tree that is not in memory, a thread loads what it will ask for next.
+//! Looking ahead: while a client goes through a tree that is not in memory, a thread loads what it
+//! will ask for next.
 //!
-//! A client that waits for each answer leaves a processor idle. What it has seen of the tree tells where it goes on: the other names of
-//! a directory, and the directories among them.
+//! A client that waits for each answer leaves a processor idle. What it has seen of the tree tells
+//! where it goes on: the other names of a directory, and the directories among them.
 //!
 //! # Invariants
-//! - Only hints: nothing is found, refused or reported because of what was or was not loaded ahead. What is damaged is left to who
-//!   asks for it.
-//! - A directory is looked through when two of its names were asked for that were not in memory, or when a listing came to it from
-//!   another listing; and once, as long as its inode stays in memory.
-//! - The work is bounded by what it is good for: [`FIRST`] inodes for a beginning, then [`GRANT`] for each inode that was loaded
-//!   ahead and asked for and for each directory that is listed, up to [`MOST`] in advance.
+//! - Only hints: nothing is found, refused or reported because of what was or was not loaded ahead.
+//!   What is damaged is left to who asks for it.
+//! - A directory is looked through when two of its names were asked for that were not in memory, or
+//!   when a listing came to it from another listing; and once, as long as its inode stays in
+//!   memory.
+//! - The work is bounded by what it is good for: [`FIRST`] inodes for a beginning, then [`GRANT`]
+//!   for each inode that was loaded ahead and asked for and for each directory that is listed, up
+//!   to [`MOST`] in advance.
 //!
 //! # Locking
 //! One lock (Leaf), taken by requests only where they find what is cold or was loaded ahead.
@@ -52,7 +55,8 @@ impl Step {
         Step { dir: dir.ino, generation: dir.generation, cookie: 0 }
     }
 
-    /// Whether an inode is the directory that the step was noted for, and not a later one with its number.
+    /// Whether an inode is the directory that the step was noted for, and not a later one with its
+    /// number.
     fn means(&self, inode: &Inode) -> bool {
         inode.is_dir() && inode.ino == self.dir && inode.generation == self.generation
     }
@@ -134,7 +138,8 @@ impl Ahead {
         }
     }
 
-    /// An inode was asked for. Of those that were loaded ahead each is noted once; directories among them are where somebody goes next.
+    /// An inode was asked for. Of those that were loaded ahead each is noted once; directories
+    /// among them are where somebody goes next.
     fn met(&self, inode: &Inode) {
         if !inode.hints.clear(Hint::Ahead) {
             return;
@@ -190,7 +195,8 @@ impl Ahead {
 }
 
 impl Vfs {
-    /// The inode that a name in `dir` leads to, for somebody who asked for that name. The caller holds the directory's lock.
+    /// The inode that a name in `dir` leads to, for somebody who asked for that name. The caller
+    /// holds the directory's lock.
     pub(super) fn asked_for(&self, dir: &Inode, ino: InodeNr) -> Result<InodeRef> {
         if !self.ahead.is_on() {
             return self.node(ino);
@@ -222,7 +228,9 @@ impl Vfs {
 
     /// Loads inodes that a directory has names for. Errors are for those who ask.
     pub fn look_ahead(&self, step: Step) {
-        let Some(dir) = self.inodes.peek(step.dir).filter(|inode| step.means(inode)) else { return };
+        let Some(dir) = self.inodes.peek(step.dir).filter(|inode| step.means(inode)) else {
+            return;
+        };
         if step.cookie == 0 && dir.hints.set(Hint::LookedThrough) {
             return;
         }
@@ -263,7 +271,8 @@ mod tests {
     use crate::{Caller, Fs, New, OpenFlags, OpenOptions};
     use extant_testkit::FeatureSet;
 
-    /// A number that was a directory's is a file's by the time of the step, and its content looks like names.
+    /// A number that was a directory's is a file's by the time of the step, and its content looks
+    /// like names.
     #[test]
     fn a_reused_number_is_not_read_as_a_directory() {
         let image = FeatureSet::named("ext2").make();

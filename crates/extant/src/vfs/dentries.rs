@@ -1,16 +1,19 @@
 //! Names: (directory, name) to inode, negative entries too. Looked up without a lock, bounded.
 //!
 //! # Invariants
-//! - An entry for a directory changes only under that directory's `rw` lock: filled under the read lock, changed under
-//!   the write lock. So an entry says what the directory's blocks say.
-//! - A directory is named by number *and* generation: entries of a removed directory can never match a new one.
-//! - Name and directory of an entry never change; where it leads does, in place, under its shard's lock.
-//! - An entry is on the LRU lists from its insertion on. A walk that has taken it off removes it from the table next; so an
-//!   entry without a link is one that is going.
+//! - An entry for a directory changes only under that directory's `rw` lock: filled under the read
+//!   lock, changed under the write lock. So an entry says what the directory's blocks say.
+//! - A directory is named by number *and* generation: entries of a removed directory can never
+//!   match a new one.
+//! - Name and directory of an entry never change; where it leads does, in place, under its shard's
+//!   lock.
+//! - An entry is on the LRU lists from its insertion on. A walk that has taken it off removes it
+//!   from the table next; so an entry without a link is one that is going.
 //!
 //! # Locking
-//! A lookup takes no lock and writes nothing, but for the mark of use that it finds missing. Entries are not counted: a walk
-//! needs them for as long as it has the epoch pinned, and its end is a counted reference to an inode.
+//! A lookup takes no lock and writes nothing, but for the mark of use that it finds missing.
+//! Entries are not counted: a walk needs them for as long as it has the epoch pinned, and its end
+//! is a counted reference to an inode.
 
 use extant_format::types::{FileType, InodeNr};
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -24,8 +27,8 @@ use std::hash::Hasher;
 
 const SHARDS: usize = 64;
 
-/// What an entry with a name of up to [`SHORT`] bytes costs in memory: itself, what the allocator adds, its bucket, its
-/// place on a list.
+/// What an entry with a name of up to [`SHORT`] bytes costs in memory: itself, what the allocator
+/// adds, its bucket, its place on a list.
 const ENTRY_BYTES: u64 = (size_of::<Entry>() + 16 + 8 + 8 + 12) as u64;
 
 /// Bytes of a name that lie in the entry.
@@ -117,8 +120,8 @@ struct Key<'a> {
     name: &'a [u8],
 }
 
-/// Whether two names are equal. Each step of each walk asks that of short ones: they are compared by their first and last words, which
-/// overlap, and without a call.
+/// Whether two names are equal. Each step of each walk asks that of short ones: they are compared
+/// by their first and last words, which overlap, and without a call.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
     fn ends<const N: usize>(a: &[u8], b: &[u8]) -> bool {
@@ -136,7 +139,9 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 fn pack(target: Option<Target>) -> (u32, u64) {
     match target {
         None => (ABSENT, 0),
-        Some(t) => (t.ftype.to_dir_byte().into(), u64::from(t.ino.0) << 32 | u64::from(t.generation)),
+        Some(t) => {
+            (t.ftype.to_dir_byte().into(), u64::from(t.ino.0) << 32 | u64::from(t.generation))
+        }
     }
 }
 
@@ -166,7 +171,9 @@ impl Entry {
 
     #[inline]
     fn is(&self, key: &Key<'_>) -> bool {
-        self.dir == key.dir && self.generation == key.generation && same(self.name.bytes(), key.name)
+        self.dir == key.dir
+            && self.generation == key.generation
+            && same(self.name.bytes(), key.name)
     }
 
     /// Where the name leads; the outer `None` while that is being changed.
@@ -268,7 +275,13 @@ impl Dentries {
 
     /// As [`Dentries::get`], for walks that have pinned the epoch.
     #[inline(always)]
-    pub fn get_pinned(&self, pinned: &Guard, dir: InodeNr, generation: u32, name: &[u8]) -> Option<Option<Target>> {
+    pub fn get_pinned(
+        &self,
+        pinned: &Guard,
+        dir: InodeNr,
+        generation: u32,
+        name: &[u8],
+    ) -> Option<Option<Target>> {
         if !self.remembers {
             return None;
         }
@@ -306,7 +319,8 @@ impl Dentries {
         self.remove(&mut shard, key.hash, |e| e.is(&key) && e.target() == Some(Some(target)));
     }
 
-    /// Forgets all names of a directory. The caller holds its lock for writing, so that none comes meanwhile.
+    /// Forgets all names of a directory. The caller holds its lock for writing, so that none comes
+    /// meanwhile.
     pub fn forget_all(&self, dir: InodeNr, generation: u32) {
         if !self.remembers {
             return;
@@ -325,7 +339,12 @@ impl Dentries {
         }
     }
 
-    fn remove(&self, shard: &mut TableShard<'_, Entry>, hash: u32, is: impl Fn(&Entry) -> bool) -> bool {
+    fn remove(
+        &self,
+        shard: &mut TableShard<'_, Entry>,
+        hash: u32,
+        is: impl Fn(&Entry) -> bool,
+    ) -> bool {
         let Some(entry) = shard.find(hash, &is) else { return false };
         self.lru.del(&entry.link);
         self.bytes.sub(entry.bytes());
@@ -343,15 +362,20 @@ impl Dentries {
         u64::try_from(self.evicted.sum()).unwrap_or(0)
     }
 
-    /// Looks at up to `budget` names, the oldest of each list first, this thread's list before the others, and drops those
-    /// that were not looked up since the last time; how many.
+    /// Looks at up to `budget` names, the oldest of each list first, this thread's list before the
+    /// others, and drops those that were not looked up since the last time; how many.
     pub fn shrink(&self, budget: usize) -> usize {
         let (mut budget, mut dispose, first) = (budget, Vec::new(), shard_index());
         for shard in 0..self.lru.shards() {
-            self.lru.walk(first + shard, &mut budget, |hash, cursor| self.isolate(hash, cursor, &mut dispose));
+            self.lru.walk(first + shard, &mut budget, |hash, cursor| {
+                self.isolate(hash, cursor, &mut dispose)
+            });
         }
         let going = |e: &Entry| !e.link.is_linked();
-        let gone = dispose.iter().filter(|hash| self.remove(&mut self.table.lock(**hash), **hash, going)).count();
+        let gone = dispose
+            .iter()
+            .filter(|hash| self.remove(&mut self.table.lock(**hash), **hash, going))
+            .count();
         self.evicted.add(gone as i64);
         gone
     }
@@ -359,7 +383,9 @@ impl Dentries {
     fn isolate(&self, hash: u32, cursor: &mut Cursor<'_, u32>, dispose: &mut Vec<u32>) -> Answer {
         let pinned = pin();
         // Others add to the list under the table's lock: not waited for here.
-        let Some(found) = self.table.try_find(&pinned, hash, |e| cursor.at(&e.link)) else { return Answer::Skip };
+        let Some(found) = self.table.try_find(&pinned, hash, |e| cursor.at(&e.link)) else {
+            return Answer::Skip;
+        };
         let Some(entry) = found else {
             cursor.isolate_lost();
             return Answer::Removed;
@@ -401,7 +427,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        let entry = Entry::new(&Key { hash: 0, dir: DIR, generation: 0, name: b"a-name-of-16-byt" }, None);
+        let entry =
+            Entry::new(&Key { hash: 0, dir: DIR, generation: 0, name: b"a-name-of-16-byt" }, None);
         assert!(entry.bytes() < 150, "{} bytes", entry.bytes());
         // With the pointer to the next one of its chain it takes one line of a cache.
         assert!(size_of::<Entry>() + 8 <= 64, "{} bytes", size_of::<Entry>());
@@ -438,7 +465,9 @@ mod tests {
             dentries.set(DIR, 1, &n.to_le_bytes(), None);
             assert!(dentries.get(DIR, 0, b"hot").is_some(), "looked up all the time");
         }
-        assert!(dentries.bytes.sum() <= limit + 64 * ENTRY_BYTES as i64 * ShardedCounter::error_bound());
+        assert!(
+            dentries.bytes.sum() <= limit + 64 * ENTRY_BYTES as i64 * ShardedCounter::error_bound()
+        );
         assert!(dentries.evicted() > 10_000);
         assert_eq!(dentries.len() as u64 + dentries.evicted(), 50_001);
         assert_eq!(dentries.lru.count(), dentries.len());
@@ -458,7 +487,8 @@ mod tests {
         let targets = [target(1, FileType::Regular), target(2, FileType::Directory), None];
         dentries.set(DIR, 0, b"name", None);
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| (0..30_000).for_each(|n| dentries.set(DIR, 0, b"name", targets[n % 3])));
+            let writer = scope
+                .spawn(|| (0..30_000).for_each(|n| dentries.set(DIR, 0, b"name", targets[n % 3])));
             while !writer.is_finished() {
                 if let Some(seen) = dentries.get(DIR, 0, b"name") {
                     assert!(targets.contains(&seen), "{seen:?}");

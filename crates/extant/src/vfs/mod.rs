@@ -42,8 +42,9 @@ pub struct Vfs {
 }
 
 impl Vfs {
-    /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes. Without `names` each is looked for in its directory. With `ahead` a
-    /// thread may load inodes before they are asked for.
+    /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes. Without
+    /// `names` each is looked for in its directory. With `ahead` a thread may load inodes before
+    /// they are asked for.
     pub fn new(st: Arc<Store>, memory: u64, names: bool, ahead: bool) -> Self {
         let seed = u64::from(st.rng.next_u32()) << 32 | u64::from(st.rng.next_u32());
         Vfs {

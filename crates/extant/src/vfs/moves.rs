@@ -1,8 +1,9 @@
 //! Moves of directories, as walks notice them.
 //!
-//! A walk takes one component after the other, each as it is when it gets there. If a directory on the way moves meanwhile, it may
-//! see the names before the move at one component and after it at another, and miss a path that was there all the time.
-//! So a walk that found nothing, or went upward, asks whether a directory was moving, and if so goes again.
+//! A walk takes one component after the other, each as it is when it gets there. If a directory on
+//! the way moves meanwhile, it may see the names before the move at one component and after it at
+//! another, and miss a path that was there all the time. So a walk that found nothing, or went
+//! upward, asks whether a directory was moving, and if so goes again.
 
 use extant_sync::atomic::{AtomicU64, Ordering};
 
@@ -30,8 +31,8 @@ impl Moves {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether no directory has moved or was moving since `then`. The entries that the walk saw were loaded with acquire, so
-    /// who saw a change of one sees its move's beginning.
+    /// Whether no directory has moved or was moving since `then`. The entries that the walk saw
+    /// were loaded with acquire, so who saw a change of one sees its move's beginning.
     #[inline]
     pub fn still(&self, then: u64) -> bool {
         then & (ENDED - 1) == 0 && self.0.load(Ordering::Acquire) == then

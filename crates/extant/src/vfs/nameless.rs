@@ -1,8 +1,10 @@
 //! Inodes without a name that nobody looks up by number, such as those of O_TMPFILE.
 //!
 //! # Invariants
-//! - An inode is here from its making until it is freed or enters the table. The reference keeps it in memory, whoever holds it.
-//! - At most one inode is here for a number. One that was freed may make place for the next one of its number without having left.
+//! - An inode is here from its making until it is freed or enters the table. The reference keeps it
+//!   in memory, whoever holds it.
+//! - At most one inode is here for a number. One that was freed may make place for the next one of
+//!   its number without having left.
 //!
 //! # Locking
 //! A shard's lock is innermost; no reference is dropped under it.

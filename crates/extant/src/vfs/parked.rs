@@ -1,4 +1,5 @@
-//! Holds of inodes that are not in memory: a number and a count in place of an inode, for all that a FUSE kernel remembers.
+//! Holds of inodes that are not in memory: a number and a count in place of an inode, for all that
+//! a FUSE kernel remembers.
 
 use extant_format::types::InodeNr;
 use extant_sync::{Level, Mutex};

@@ -1,9 +1,10 @@
 //! Permission to search the directories of a path.
 //!
 //! # Locking
-//! None where memory knows the directory: owner and mode are read as stat(2) reads them, and an ACL is a value that is replaced
-//! as a whole. What memory does not know of an ACL is read under the directory's lock, and kept; who changes one forgets it under the
-//! same lock. So what is kept was never older than the last change.
+//! None where memory knows the directory: owner and mode are read as stat(2) reads them, and an ACL
+//! is a value that is replaced as a whole. What memory does not know of an ACL is read under the
+//! directory's lock, and kept; who changes one forgets it under the same lock. So what is kept was
+//! never older than the last change.
 
 use super::Vfs;
 use super::walk::Place;
@@ -70,7 +71,8 @@ enum Verdict {
 
 fn judge(dir: &Inode, who: &Identity<'_>) -> Verdict {
     let vitals = dir.vitals();
-    // As Linux does: what is the owner's is in the mode, too, and a list whose mask forbids everything is not asked.
+    // As Linux does: what is the owner's is in the mode, too, and a list whose mask forbids
+    // everything is not asked.
     if who.uid == vitals.uid || !vitals.has_attributes || vitals.mode & GROUP == 0 {
         return Verdict::Known(who.by_mode(&vitals));
     }
@@ -81,9 +83,15 @@ fn judge(dir: &Inode, who: &Identity<'_>) -> Verdict {
 }
 
 impl Vfs {
-    /// Whether `who` may search the directory at a place, as far as memory knows. None if it does not.
+    /// Whether `who` may search the directory at a place, as far as memory knows. None if it does
+    /// not.
     #[inline]
-    pub(super) fn known_to_search(&self, pinned: &Guard, at: Place, who: Option<&Identity<'_>>) -> Option<bool> {
+    pub(super) fn known_to_search(
+        &self,
+        pinned: &Guard,
+        at: Place,
+        who: Option<&Identity<'_>>,
+    ) -> Option<bool> {
         let Some(who) = who else { return Some(true) };
         let dir = self.inodes.look(pinned, at.ino).filter(|dir| dir.generation == at.generation)?;
         match judge(dir, who) {

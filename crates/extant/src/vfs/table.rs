@@ -1,18 +1,22 @@
 //! Inodes by number: looked up without a lock, bounded, at most one in memory for a number.
 //!
 //! # Invariants
-//! - An inode leaves the table only when nobody else refers to it: no [`InodeRef`], and no `Arc` but the table's. Whoever
-//!   loads it again reads a slot that freeze has brought up to date: the dirty list holds an `Arc` until then. This holds for
-//!   freed inodes, too: they stay, and are refused, until their slot says that they are free or another has their number.
-//! - An `Arc` of an inode is made only from a reference or another `Arc` (pools keep weak ones, through which nothing but
-//!   pages and claims that departure drops anyway is reached). So with no reference, which the cache's lock keeps so, and one
-//!   `Arc`, nobody else has it or can get it.
-//! - A load that overlaps with a removal in its shard is repeated, since it may have read an old slot.
-//! - An inode without a name whose number nobody knows is in no table: [`Nameless`] has a reference to it. It enters the table once,
-//!   before it gets a name, or when somebody asks for that who will look it up by number. Until then a lookup of its number ends as one of a
-//!   freed inode does; its slot may not have been written yet.
-//! - Holds of an inode that is not in memory are parked: they go there when it leaves, and come back when it is loaded, both
-//!   under its shard's lock. Only an inode with links leaves while somebody holds it: nothing is to be done when it is let go.
+//! - An inode leaves the table only when nobody else refers to it: no [`InodeRef`], and no `Arc`
+//!   but the table's. Whoever loads it again reads a slot that freeze has brought up to date: the
+//!   dirty list holds an `Arc` until then. This holds for freed inodes, too: they stay, and are
+//!   refused, until their slot says that they are free or another has their number.
+//! - An `Arc` of an inode is made only from a reference or another `Arc` (pools keep weak ones,
+//!   through which nothing but pages and claims that departure drops anyway is reached). So with no
+//!   reference, which the cache's lock keeps so, and one `Arc`, nobody else has it or can get it.
+//! - A load that overlaps with a removal in its shard is repeated, since it may have read an old
+//!   slot.
+//! - An inode without a name whose number nobody knows is in no table: [`Nameless`] has a reference
+//!   to it. It enters the table once, before it gets a name, or when somebody asks for that who
+//!   will look it up by number. Until then a lookup of its number ends as one of a freed inode
+//!   does; its slot may not have been written yet.
+//! - Holds of an inode that is not in memory are parked: they go there when it leaves, and come
+//!   back when it is loaded, both under its shard's lock. Only an inode with links leaves while
+//!   somebody holds it: nothing is to be done when it is let go.
 //!
 //! # Locking
 //! A lookup takes no lock. A shard's lock is held for a change only; slots are read outside of it.
@@ -90,15 +94,15 @@ impl InodeTable {
         self.cache.get_pinned(pinned, ino.0)
     }
 
-    /// The inode if it is in memory, to be looked at while the epoch is pinned. It may be evicted meanwhile: what it says was
-    /// right when it was found.
+    /// The inode if it is in memory, to be looked at while the epoch is pinned. It may be evicted
+    /// meanwhile: what it says was right when it was found.
     #[inline]
     pub fn look<'g>(&'g self, pinned: &'g Guard, ino: InodeNr) -> Option<&'g Arc<Inode>> {
         self.cache.look(pinned, ino.0)
     }
 
-    /// The inode, loaded if it is not in memory. ESTALE if it is being freed or was; and for a slot without links, which only orphan
-    /// processing (`unlinked`) may see.
+    /// The inode, loaded if it is not in memory. ESTALE if it is being freed or was; and for a slot
+    /// without links, which only orphan processing (`unlinked`) may see.
     pub fn get(&self, st: &Store, ino: InodeNr, unlinked: bool) -> Result<InodeRef> {
         loop {
             if let Some(inode) = self.peek(ino) {
@@ -161,8 +165,8 @@ impl InodeTable {
         inode
     }
 
-    /// An inode gets its first name, or is to be looked up by number: from now on it is in the table. The caller has locked its content,
-    /// so that it is not freed meanwhile.
+    /// An inode gets its first name, or is to be looked up by number: from now on it is in the
+    /// table. The caller has locked its content, so that it is not freed meanwhile.
     pub fn enter(&self, inode: &InodeRef) {
         if !inode.unlisted.load(Ordering::Acquire) {
             return;
@@ -181,13 +185,14 @@ impl InodeTable {
         !inode.unlisted.load(Ordering::Acquire)
     }
 
-    /// Lets go of an inode that is being freed, if it never entered the table. No lock of a room below should be held when what this gives
-    /// is dropped.
+    /// Lets go of an inode that is being freed, if it never entered the table. No lock of a room
+    /// below should be held when what this gives is dropped.
     pub fn let_go(&self, inode: &Inode) -> Option<InodeRef> {
         if self.knows(inode) { None } else { self.nameless.remove(inode) }
     }
 
-    /// Gives `n` holds of an inode back that is not in memory. The inode if it is, and nothing was done; ESTALE if nobody holds it.
+    /// Gives `n` holds of an inode back that is not in memory. The inode if it is, and nothing was
+    /// done; ESTALE if nobody holds it.
     pub fn release_parked(&self, ino: InodeNr, n: u64) -> Result<Option<InodeRef>> {
         let shard = self.cache.lock(ino.0);
         if let Some(inode) = shard.get(ino.0) {
@@ -201,7 +206,8 @@ impl InodeTable {
         self.parked.len()
     }
 
-    /// Takes out a freed inode whose slot says so: nobody refers to it but the table and the caller, who gets it back otherwise.
+    /// Takes out a freed inode whose slot says so: nobody refers to it but the table and the
+    /// caller, who gets it back otherwise.
     pub fn retire(&self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         let mut busy = false;
         let mut shard = self.cache.lock(inode.ino.0);
@@ -233,14 +239,16 @@ impl InodeTable {
         found
     }
 
-    /// Calls `f` for every inode that is in memory throughout, and for some that come or go meanwhile. No lock is held.
+    /// Calls `f` for every inode that is in memory throughout, and for some that come or go
+    /// meanwhile. No lock is held.
     pub fn each(&self, mut f: impl FnMut(&Arc<Inode>)) {
         for shard in 0..self.cache.shard_count() {
             self.cache.all_in_shard(shard).iter().for_each(|inode| f(inode));
         }
     }
 
-    /// Calls `f` for every regular file that is in memory throughout, with or without a name. No lock is held.
+    /// Calls `f` for every regular file that is in memory throughout, with or without a name. No
+    /// lock is held.
     pub fn each_file(&self, mut f: impl FnMut(&Arc<Inode>)) {
         // Before the table: what gets a name meanwhile enters that first.
         let nameless = self.nameless.all();
@@ -278,8 +286,8 @@ impl InodeTable {
         }
     }
 
-    /// Looks at up to `budget` inodes that nobody uses, the oldest first, and drops those that were not looked up since the
-    /// last time; how many.
+    /// Looks at up to `budget` inodes that nobody uses, the oldest first, and drops those that were
+    /// not looked up since the last time; how many.
     pub fn shrink(&self, budget: usize) -> usize {
         let park = |inode: &Arc<Inode>| self.parked.put(inode.ino, inode.holds());
         let gone: Vec<Departed<_>> = self.cache.shrink_with(budget, verdict, park);
@@ -288,8 +296,9 @@ impl InodeTable {
     }
 }
 
-/// Whether an inode without a reference may go: nobody has an `Arc` of it (dirty lists, writeback, freezing), and if it is held, then
-/// neither for want of links nor by writers, who keep space with it.
+/// Whether an inode without a reference may go: nobody has an `Arc` of it (dirty lists, writeback,
+/// freezing), and if it is held, then neither for want of links nor by writers, who keep space with
+/// it.
 fn verdict(inode: &Arc<Inode>) -> Verdict {
     let may_leave = || !inode.held() || inode.links() > 0 && !inode.pages.has_writers();
     match Arc::strong_count(inode) == 1 && may_leave() {
@@ -298,7 +307,8 @@ fn verdict(inode: &Arc<Inode>) -> Verdict {
     }
 }
 
-/// Whether names may lead to an inode: it has links, and does not hold an attribute's value (those `xattr` keeps itself).
+/// Whether names may lead to an inode: it has links, and does not hold an attribute's value (those
+/// `xattr` keeps itself).
 fn reachable(inode: &Inode) -> bool {
     let body = inode.body();
     body.links > 0 && !body.flags.contains(InodeFlags::EA_INODE)

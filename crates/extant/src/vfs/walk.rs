@@ -100,16 +100,16 @@ impl Vfs {
         Ok(target)
     }
 
-    /// Remembers where a name leads (or that it is absent), but in directories that fold case or are encrypted: there it is not
-    /// the only spelling. The caller holds the directory's lock.
+    /// Remembers where a name leads (or that it is absent), but in directories that fold case or
+    /// are encrypted: there it is not the only spelling. The caller holds the directory's lock.
     pub fn remember(&self, dir: &Inode, name: &[u8], target: Option<Target>) {
         if !dir::has_spellings(&self.st, dir.vitals().flags) {
             self.dentries.set(dir.ino, dir.generation, name, target);
         }
     }
 
-    /// Where `name` would go in `dir`, whose lock the caller holds; EEXIST if it is there. That it is not is not remembered: the caller
-    /// makes it.
+    /// Where `name` would go in `dir`, whose lock the caller holds; EEXIST if it is there. That it
+    /// is not is not remembered: the caller makes it.
     pub fn seat_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::Seat> {
         dir.check_not_freed()?;
         match self.dentries.get(dir.ino, dir.generation, name) {
@@ -127,7 +127,8 @@ impl Vfs {
         }
     }
 
-    /// The inode that `name` leads to in `dir`; None if there is no such name. Takes the directory's lock for reading on a miss.
+    /// The inode that `name` leads to in `dir`; None if there is no such name. Takes the
+    /// directory's lock for reading on a miss.
     pub fn child_inode(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
         Ok(self.child_node(dir, name)?.map(|node| Arc::clone(&node)))
     }
@@ -143,16 +144,17 @@ impl Vfs {
             if let Some(inode) = self.current(target.into())? {
                 return Ok(Some(inode));
             }
-            // The name was removed, and its inode freed, since it was looked up; or the image has more names for an inode
-            // than it counts, and what is remembered of this one is to be read again.
+            // The name was removed, and its inode freed, since it was looked up; or the image has
+            // more names for an inode than it counts, and what is remembered of this one is to be
+            // read again.
             let _lock = dir.rw.read();
             self.dentries.forget(dir.ino, dir.generation, name, target);
         }
         Err(Errno::Stale.into())
     }
 
-    /// The inode that the directory's blocks have a name for. The caller holds the directory's lock: while the name is there, so is the
-    /// inode.
+    /// The inode that the directory's blocks have a name for. The caller holds the directory's
+    /// lock: while the name is there, so is the inode.
     fn child_read(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
         check_name(name)?;
         dir::lookup(&self.st, dir, name)?.map(|found| self.asked_for(dir, found.ino)).transpose()
@@ -172,10 +174,15 @@ impl Vfs {
         Ok(Target { ino, generation: inode.generation, ftype: inode.ftype })
     }
 
-    /// Resolves an absolute path (bytes, components divided by `/`). Where the tables know all of it, that costs a look for
-    /// each component and one reference at the end.
-    /// EACCES where somebody may not search a directory on the way; `None` may search all.
-    pub fn resolve(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<InodeRef> {
+    /// Resolves an absolute path (bytes, components divided by `/`). Where the tables know all of
+    /// it, that costs a look for each component and one reference at the end. EACCES where somebody
+    /// may not search a directory on the way; `None` may search all.
+    pub fn resolve(
+        &self,
+        who: Option<&Identity<'_>>,
+        path: &[u8],
+        follow: Follow,
+    ) -> Result<InodeRef> {
         {
             let pinned = pin();
             let moves = self.moves.now();
@@ -212,7 +219,13 @@ impl Vfs {
 
     /// Follows a path through the dentry table alone.
     #[inline(always)]
-    fn known(&self, pinned: &Guard, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Known {
+    fn known(
+        &self,
+        pinned: &Guard,
+        who: Option<&Identity<'_>>,
+        path: &[u8],
+        follow: Follow,
+    ) -> Known {
         let Some(&root) = self.root.get() else { return Known::Unknown };
         if path.len() > MAX_PATH {
             return Known::Unknown;
@@ -232,7 +245,8 @@ impl Vfs {
                 Some(Some(target)) if target.ftype == FileType::Directory => at = target.into(),
                 // More components, or a slash: errors and symlinks are for the slow walk.
                 Some(Some(target)) => {
-                    let ends = rest.is_empty() && (target.ftype != FileType::Symlink || follow == Follow::No);
+                    let ends = rest.is_empty()
+                        && (target.ftype != FileType::Symlink || follow == Follow::No);
                     return if ends { Known::At(target.into()) } else { Known::Unknown };
                 }
             }
@@ -240,15 +254,20 @@ impl Vfs {
     }
 
     #[cold]
-    fn resolve_slowly(&self, who: Option<&Identity<'_>>, path: &[u8], follow: Follow) -> Result<InodeRef> {
+    fn resolve_slowly(
+        &self,
+        who: Option<&Identity<'_>>,
+        path: &[u8],
+        follow: Follow,
+    ) -> Result<InodeRef> {
         let root = self.node(InodeNr::ROOT)?;
         let start = *self.root.get_or_init(|| Place { ino: root.ino, generation: root.generation });
         for tries in 1..=MAX_TRIES {
             let moves = self.moves.now();
             let mut walk = Walk { who, root: start, budget: MAX_LINKS };
             let walked = self.walk(&mut walk, start, path, follow);
-            // What was absent at one moment may have been there at all of them, under a directory that moved. If one moves all
-            // the time, what was found counts.
+            // What was absent at one moment may have been there at all of them, under a directory
+            // that moved. If one moves all the time, what was found counts.
             let again = tries < MAX_TRIES && self.crossed_a_move(path, &walked, moves);
             match walked {
                 _ if again => std::thread::yield_now(),
@@ -264,7 +283,8 @@ impl Vfs {
         Err(Errno::Stale.into())
     }
 
-    /// Whether a walk that depends on how directories hang together overlapped with the move of one.
+    /// Whether a walk that depends on how directories hang together overlapped with the move of
+    /// one.
     fn crossed_a_move(&self, path: &[u8], walked: &Result<Place>, began: u64) -> bool {
         let depends = match walked {
             Ok(_) => goes_up(path),
@@ -274,7 +294,11 @@ impl Vfs {
     }
 
     /// Resolves all but the last component; gives the directory and the last name.
-    pub fn resolve_parent<'p>(&self, who: Option<&Identity<'_>>, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
+    pub fn resolve_parent<'p>(
+        &self,
+        who: Option<&Identity<'_>>,
+        path: &'p [u8],
+    ) -> Result<(InodeRef, &'p [u8])> {
         let trimmed = trim_slashes(path);
         let (head, name) = match trimmed.iter().rposition(|&b| b == b'/') {
             Some(at) => (&trimmed[..at], &trimmed[at + 1..]),

@@ -43,8 +43,8 @@ fn parse_stored(inode: &Inode, stored: &[u8]) -> Result<Acl> {
     Ok(Acl::from_disk(stored).map_err(|e| e.at_inode(inode.ino))?)
 }
 
-/// An ACL of a system call as the disk has it; `None` if it is empty, which removes the attribute. EINVAL if it is
-/// malformed.
+/// An ACL of a system call as the disk has it; `None` if it is empty, which removes the attribute.
+/// EINVAL if it is malformed.
 pub(super) fn to_disk(value: &[u8]) -> Result<Option<Vec<u8>>> {
     let acl = Acl::from_xattr(value).map_err(|_| Errno::Inval)?;
     Ok(acl.map(|acl| acl.to_disk()))
@@ -61,7 +61,8 @@ pub fn check_acl(value: &[u8]) -> Result<AclCheck> {
     }
 }
 
-/// A directory's access ACL, which memory knows from then on. Takes the directory's lock for reading.
+/// A directory's access ACL, which memory knows from then on. Takes the directory's lock for
+/// reading.
 ///
 /// # Errors
 /// ESTALE if the directory is gone; `Corrupt`, `Io`.
@@ -73,14 +74,16 @@ pub fn keep_access_acl(st: &Store, dir: &Inode) -> Result<Arc<Option<Acl>>> {
     Ok(acl)
 }
 
-/// An ACL of the inode is about to change. The caller holds its lock for writing, so that nobody keeps the old one meanwhile.
+/// An ACL of the inode is about to change. The caller holds its lock for writing, so that nobody
+/// keeps the old one meanwhile.
 pub(super) fn forget(inode: &Inode) {
     if let Some(caches) = inode.dir.get() {
         caches.acl.store(None);
     }
 }
 
-/// The access ACL (system call version) with its entries changed for a new mode; `None` if there is no access ACL.
+/// The access ACL (system call version) with its entries changed for a new mode; `None` if there is
+/// no access ACL.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -91,11 +94,18 @@ pub fn acl_after_chmod(st: &Store, inode: &Inode, mode: u16) -> Result<Option<Ve
     Ok(Some(acl.to_xattr()))
 }
 
-/// Mode and ACLs of a new inode in `dir`: with a default ACL there it decides and the umask does not count.
+/// Mode and ACLs of a new inode in `dir`: with a default ACL there it decides and the umask does
+/// not count.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn inherit_acl(st: &Store, dir: &Inode, mode: u16, umask: u16, ftype: FileType) -> Result<Inherited> {
+pub fn inherit_acl(
+    st: &Store,
+    dir: &Inode,
+    mode: u16,
+    umask: u16,
+    ftype: FileType,
+) -> Result<Inherited> {
     let stored = if ftype == FileType::Symlink { None } else { get_stored(st, dir, &DEFAULT)? };
     let Some(stored) = stored else { return Ok(Inherited::plain(mode & !(umask & 0o777))) };
     let default = parse_stored(dir, &stored)?;

@@ -1,14 +1,17 @@
 //! Attribute blocks, which inodes with equal attributes share.
 //!
 //! # Invariants
-//! - A block's entries change only while its reference count is 1, which is looked at and kept under the buffer's lock;
-//!   whoever takes a reference compares the entries and counts under the same lock.
-//! - A block is freed with its last reference in one step ([`crate::inode::AttrCache::sharing`]): who finds it by its
-//!   hash finds it in use.
-//! - A block counts as one reference for each attribute inode that its entries name, however many inodes share it.
+//! - A block's entries change only while its reference count is 1, which is looked at and kept
+//!   under the buffer's lock; whoever takes a reference compares the entries and counts under the
+//!   same lock.
+//! - A block is freed with its last reference in one step ([`crate::inode::AttrCache::sharing`]):
+//!   who finds it by its hash finds it in use.
+//! - A block counts as one reference for each attribute inode that its entries name, however many
+//!   inodes share it.
 //!
 //! # Locking
-//! The buffer's lock is never held while another room is called; `sharing` is, while a block is freed.
+//! The buffer's lock is never held while another room is called; `sharing` is, while a block is
+//! freed.
 
 use super::places::Places;
 use super::value::{self, Values};
@@ -22,7 +25,8 @@ use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::BlockNr;
 use extant_format::xattr::{
-    Entry, REFCOUNT_MAX, decode_block, encode_block, refcount, seal_xattr_block, set_refcount, verify_xattr_block,
+    Entry, REFCOUNT_MAX, decode_block, encode_block, refcount, seal_xattr_block, set_refcount,
+    verify_xattr_block,
 };
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;
@@ -56,7 +60,11 @@ pub(super) fn load(st: &Store, inode: &Inode, nr: u64) -> Result<Block> {
 }
 
 fn seal(st: &Store) -> Seal {
-    if st.geo.metadata_csum { Seal { f: seal_xattr_block, seed: st.geo.csum_seed } } else { Seal::NONE }
+    if st.geo.metadata_csum {
+        Seal { f: seal_xattr_block, seed: st.geo.csum_seed }
+    } else {
+        Seal::NONE
+    }
 }
 
 /// A block with these attributes; `None` if they do not fit.
@@ -65,8 +73,9 @@ pub(super) fn encode(st: &Store, attrs: &[Entry]) -> Option<Vec<u8>> {
     encode_block(attrs, 1, &mut image).then_some(image)
 }
 
-/// Gives the inode the attributes of `image` as its block, in place of the one in `places`: in place, shared, or new. `attrs`
-/// is what the image holds; values that only the old block names are released.
+/// Gives the inode the attributes of `image` as its block, in place of the one in `places`: in
+/// place, shared, or new. `attrs` is what the image holds; values that only the old block names are
+/// released.
 pub(super) fn store(
     st: &Store,
     h: &mut Handle<'_>,
@@ -102,7 +111,12 @@ pub(super) fn store(
 }
 
 /// Takes the inode's block away, if it has one.
-pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places) -> Result<()> {
+pub(super) fn remove(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+) -> Result<()> {
     let Some(old) = &places.block else { return Ok(()) };
     extent::charge(st, h, inode, -i64::from(st.geo.cluster_ratio()))?;
     inode.edit(st, h)?.file_acl = 0;
@@ -110,7 +124,13 @@ pub(super) fn remove(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places:
 }
 
 /// Makes `nr` the inode's block, on which it has a reference already.
-fn point(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, nr: u64) -> Result<()> {
+fn point(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+    nr: u64,
+) -> Result<()> {
     inode.edit(st, h)?.file_acl = nr;
     match &places.block {
         Some(old) => unref(st, h, old, &places.values),
@@ -136,13 +156,22 @@ fn rewrite(st: &Store, h: &mut Handle<'_>, old: &Block, image: &[u8]) -> Result<
 }
 
 /// Takes a reference on a known block with the same entries, other than `old`.
-fn share(st: &Store, h: &mut Handle<'_>, old: Option<&Block>, hash: u32, new: &[Entry]) -> Result<Option<u64>> {
+fn share(
+    st: &Store,
+    h: &mut Handle<'_>,
+    old: Option<&Block>,
+    hash: u32,
+    new: &[Entry],
+) -> Result<Option<u64>> {
     let _sharing = st.attrs.sharing.lock();
     let known = st.attrs.blocks.lock().get(&hash).copied();
-    let Some(nr) = known.filter(|&nr| old.is_none_or(|old| old.buf.nr() != nr)) else { return Ok(None) };
+    let Some(nr) = known.filter(|&nr| old.is_none_or(|old| old.buf.nr() != nr)) else {
+        return Ok(None);
+    };
     let Some(buf) = st.cache.peek(nr) else { return Ok(None) };
-    let usable =
-        |bytes: &[u8]| decode_block(bytes).is_ok_and(|(header, own)| header.refcount < REFCOUNT_MAX && own == new);
+    let usable = |bytes: &[u8]| {
+        decode_block(bytes).is_ok_and(|(header, own)| header.refcount < REFCOUNT_MAX && own == new)
+    };
     if !usable(&buf.read()) {
         return Ok(None);
     }
@@ -162,9 +191,9 @@ fn unref(st: &Store, h: &mut Handle<'_>, old: &Block, opened: &Values) -> Result
     let left = {
         let mut bytes = h.write(&old.buf, seal(st))?;
         let count = refcount(&bytes);
-        let left = count
-            .checked_sub(1)
-            .ok_or_else(|| Corrupt::new("attribute block").field("reference count").found(0u32).at_block(nr))?;
+        let left = count.checked_sub(1).ok_or_else(|| {
+            Corrupt::new("attribute block").field("reference count").found(0u32).at_block(nr)
+        })?;
         set_refcount(&mut bytes, left);
         left
     };

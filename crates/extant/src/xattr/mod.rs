@@ -1,9 +1,9 @@
 //! Extended attributes: in the inode, in a shared block, in inodes of their own; POSIX ACLs.
 //!
 //! # Invariants
-//! - An attribute is in one place: the inode's area or its block. It is stored in the inode if it fits there, else in the
-//!   block, else (with `ea_inode`) its value goes into an inode of its own and the entry into the first of both that has
-//!   room. Moving it happens within one handle.
+//! - An attribute is in one place: the inode's area or its block. It is stored in the inode if it
+//!   fits there, else in the block, else (with `ea_inode`) its value goes into an inode of its own
+//!   and the entry into the first of both that has room. Moving it happens within one handle.
 //! - What may run out of space runs before anything is changed.
 //!
 //! # Locking
@@ -42,7 +42,8 @@ pub enum Mode {
     Replace,
 }
 
-/// Value of a full name as system calls have it (`user.x`); ACLs come in the version of the system call.
+/// Value of a full name as system calls have it (`user.x`); ACLs come in the version of the system
+/// call.
 ///
 /// # Errors
 /// ENODATA if absent, EOPNOTSUPP and ERANGE for names that cannot be, `Corrupt`, `Io`.
@@ -69,8 +70,9 @@ pub fn has_none(inode: &Inode) -> bool {
 /// Sets or (value `None`) removes one. Does not touch ctime or the mode.
 ///
 /// # Errors
-/// EEXIST and ENODATA by `mode`, ENODATA on removal of what is not there, EOPNOTSUPP for unknown namespaces, ERANGE and
-/// EINVAL for names, EINVAL for malformed ACLs, E2BIG above 64 KiB, ENOSPC where there is no room; `Corrupt`, `Io`.
+/// EEXIST and ENODATA by `mode`, ENODATA on removal of what is not there, EOPNOTSUPP for unknown
+/// namespaces, ERANGE and EINVAL for names, EINVAL for malformed ACLs, E2BIG above 64 KiB, ENOSPC
+/// where there is no room; `Corrupt`, `Io`.
 pub fn set(
     st: &Store,
     h: &mut Handle<'_>,
@@ -104,7 +106,14 @@ pub fn set(
 }
 
 /// Stores a value in the first place that has room for it.
-fn put(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>, value: &[u8]) -> Result<()> {
+fn put(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+    key: &Key<'_>,
+    value: &[u8],
+) -> Result<()> {
     let inline = Entry::new(key.index, key.suffix, value);
     if try_put(st, h, inode, places, key, &inline)? {
         return value::charge(st, h, inode, places, key, None, 0);
@@ -164,7 +173,8 @@ fn try_put(
     }
     let attrs = with(places.in_block(), key, Some(attr));
     let Some(image) = block::encode(st, &attrs) else { return Ok(false) };
-    let without = places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
+    let without =
+        places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
     block::store(st, h, inode, places, &attrs, &image)?;
     if let Some(tail) = without.and_then(|here| encode_here(inode, &here)) {
         put_here(st, h, inode, places, key, tail)?;
@@ -188,7 +198,13 @@ fn put_here(
     }
 }
 
-fn drop_attr(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>) -> Result<()> {
+fn drop_attr(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+    key: &Key<'_>,
+) -> Result<()> {
     value::charge(st, h, inode, places, key, None, 0)?;
     drop_from_block(st, h, inode, places, key)?;
     if places.here.iter().any(|attr| is(attr, key)) {
@@ -198,8 +214,16 @@ fn drop_attr(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places
     Ok(())
 }
 
-fn drop_from_block(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, places: &Places, key: &Key<'_>) -> Result<()> {
-    let Some(old) = places.block.as_ref().filter(|block| block.attrs.iter().any(|attr| is(attr, key))) else {
+fn drop_from_block(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    places: &Places,
+    key: &Key<'_>,
+) -> Result<()> {
+    let Some(old) =
+        places.block.as_ref().filter(|block| block.attrs.iter().any(|attr| is(attr, key)))
+    else {
         return Ok(());
     };
     let left = with(&old.attrs, key, None);
@@ -248,8 +272,8 @@ pub fn credits(st: &Store, value_len: usize) -> u32 {
     base + value::create_credits(st, value_len) + value::release_credits(st)
 }
 
-/// Drops the block and the attribute inodes of an inode that is being freed; returns false when the handle must be
-/// restarted first.
+/// Drops the block and the attribute inodes of an inode that is being freed; returns false when the
+/// handle must be restarted first.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -261,7 +285,8 @@ pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<boo
         let places = Places::read(st, inode)?;
         let next = places.all().find(|attr| value::inode_of(attr).is_some());
         let Some(attr) = next else { return release_rest(st, h, inode) };
-        let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1) && !places.here.contains(attr);
+        let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1)
+            && !places.here.contains(attr);
         if shared {
             // The values belong to those who go on using the block.
             return release_rest(st, h, inode);
@@ -288,7 +313,8 @@ fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bo
     Ok(true)
 }
 
-/// Inodes that the owners of an inode are charged for it: itself, and one for each value in an inode of its own.
+/// Inodes that the owners of an inode are charged for it: itself, and one for each value in an
+/// inode of its own.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -317,11 +343,17 @@ pub fn inline_get(_st: &Store, inode: &Inode) -> Result<Vec<u8>> {
     }
 }
 
-/// Sets (`Some`, possibly empty) or removes the second part of inline data; ENOSPC when it does not fit in the inode.
+/// Sets (`Some`, possibly empty) or removes the second part of inline data; ENOSPC when it does not
+/// fit in the inode.
 ///
 /// # Errors
 /// ENOSPC, `Corrupt`.
-pub fn inline_set(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, value: Option<&[u8]>) -> Result<()> {
+pub fn inline_set(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    value: Option<&[u8]>,
+) -> Result<()> {
     let tail = inode.body().tail.clone();
     let here = decode_inode_area(&tail).map_err(|e| e.at_inode(inode.ino))?;
     let new = value.map(|value| Entry::new(INLINE_DATA.index, INLINE_DATA.suffix, value));

@@ -23,7 +23,8 @@ pub(super) const ACCESS: Key<'static> = Key { index: NameIndex::POSIX_ACL_ACCESS
 /// The default ACL.
 pub(super) const DEFAULT: Key<'static> = Key { index: NameIndex::POSIX_ACL_DEFAULT, suffix: b"" };
 /// The second part of inline data.
-pub(super) const INLINE_DATA: Key<'static> = Key { index: NameIndex::SYSTEM, suffix: NameIndex::INLINE_DATA_NAME };
+pub(super) const INLINE_DATA: Key<'static> =
+    Key { index: NameIndex::SYSTEM, suffix: NameIndex::INLINE_DATA_NAME };
 
 impl Key<'_> {
     /// Whether values are POSIX ACLs, which the disk has in another version than system calls.
@@ -61,7 +62,9 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in [&b"user.a"[..], b"trusted.overlay.x", b"security.selinux", ACL_ACCESS, ACL_DEFAULT] {
+        for name in
+            [&b"user.a"[..], b"trusted.overlay.x", b"security.selinux", ACL_ACCESS, ACL_DEFAULT]
+        {
             let key = parse(name).unwrap();
             assert_eq!(full(key.index, key.suffix).as_deref(), Some(name));
         }

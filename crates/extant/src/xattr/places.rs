@@ -32,9 +32,9 @@ impl Places {
         Ok(Places { here, block, values: Values::default() })
     }
 
-    /// As [`Places::read`], before `key` is changed or the block is given up: opens the values that may lose or gain a
-    /// reference by that. Of a block that others share a copy may be made, or it is freed if they have given it up meanwhile,
-    /// so that all its values count.
+    /// As [`Places::read`], before `key` is changed or the block is given up: opens the values that
+    /// may lose or gain a reference by that. Of a block that others share a copy may be made, or it
+    /// is freed if they have given it up meanwhile, so that all its values count.
     ///
     /// Errors: `Corrupt`, `Io`.
     pub fn read_to_change(st: &Store, inode: &Inode, key: Option<&Key<'_>>) -> Result<Places> {
@@ -81,7 +81,12 @@ pub(super) fn encode_here(inode: &Inode, attrs: &[Entry]) -> Option<Box<[u8]>> {
 }
 
 /// Stores an encoded area.
-pub(super) fn store_here(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, tail: &[u8]) -> Result<()> {
+pub(super) fn store_here(
+    st: &Store,
+    h: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    tail: &[u8],
+) -> Result<()> {
     inode.edit(st, h)?.tail = Tail::from(tail);
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! Values in inodes of their own, for what is too large for an inode's area and its block.
 //!
 //! # Invariants
-//! - An attribute inode has no name and no other reference than entries; its count is the number of entries that name
-//!   it. It is freed in the handle that takes the last one away.
+//! - An attribute inode has no name and no other reference than entries; its count is the number of
+//!   entries that name it. It is freed in the handle that takes the last one away.
 //! - Values never change: a new value gets a new inode.
-//! - Before an entry is changed, the values that may lose or gain a reference by it are opened and checked ([`Values`]). So
-//!   damage is found while nothing is changed: a damaged value loses its entry and keeps its inode, which a checker frees.
+//! - Before an entry is changed, the values that may lose or gain a reference by it are opened and
+//!   checked ([`Values`]). So damage is found while nothing is changed: a damaged value loses its
+//!   entry and keeps its inode, which a checker frees.
 
 use super::SIZE_MAX;
 use super::names::Key;
@@ -29,8 +30,8 @@ use extant_journal::{Handle, Seal};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that the values of one inode have at most, those in inodes of their own: more than names fit into a block for, but for
-/// the largest blocks.
+/// Bytes that the values of one inode have at most, those in inodes of their own: more than names
+/// fit into a block for, but for the largest blocks.
 const MAX_TOTAL: u64 = 32 << 20;
 
 /// Attribute inodes kept in memory.
@@ -47,8 +48,9 @@ pub(super) fn read(st: &Store, owner: &Inode, attr: &Entry) -> Result<Vec<u8>> {
     }
 }
 
-/// Verifies that the values of an inode are not more than a program can be expected to collect. Several names may have the
-/// same value in common, as the kernel stores equal values once: each counts.
+/// Verifies that the values of an inode are not more than a program can be expected to collect.
+/// Several names may have the same value in common, as the kernel stores equal values once: each
+/// counts.
 pub(super) fn check_total(owner: &Inode, places: &Places) -> Result<()> {
     let in_inodes = places.all().filter(|attr| matches!(attr.value, Value::EaInode { .. }));
     let total: u64 = in_inodes.map(|attr| (attr.value.len() as u64).min(SIZE_MAX as u64)).sum();
@@ -99,7 +101,11 @@ fn read_content(st: &Store, ea: &Inode, size: usize) -> Result<Vec<u8>> {
     for lblk in 0..size.div_ceil(st.block_size()) as u32 {
         let run = extent::lookup(st, ea, lblk, 1)?;
         if run.state != State::Written {
-            return Err(Corrupt::new("attribute inode").field("hole").found(lblk).at_inode(ea.ino).into());
+            return Err(Corrupt::new("attribute inode")
+                .field("hole")
+                .found(lblk)
+                .at_inode(ea.ino)
+                .into());
         }
         let buf = st.cache.read::<Error>(run.pblk.0, |_| Ok(()))?;
         let bytes = buf.read();
@@ -109,7 +115,8 @@ fn read_content(st: &Store, ea: &Inode, size: usize) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// The form of Lustre, without checksum and count: the inode names its only owner instead, which does not count the blocks.
+/// The form of Lustre, without checksum and count: the inode names its only owner instead, which
+/// does not count the blocks.
 fn is_old_form(ea: &Inode, owner: &Inode) -> bool {
     ea.generation == owner.generation && ea.body().ea_parent() == owner.ino.0
 }
@@ -133,7 +140,13 @@ fn open(st: &Store, ino: u32) -> Result<Arc<Inode>> {
 }
 
 /// Stores a value in a new inode and gives the entry that names it.
-pub(super) fn create(st: &Store, h: &mut Handle<'_>, owner: &Arc<Inode>, key: &Key<'_>, value: &[u8]) -> Result<Entry> {
+pub(super) fn create(
+    st: &Store,
+    h: &mut Handle<'_>,
+    owner: &Arc<Inode>,
+    key: &Key<'_>,
+    value: &[u8],
+) -> Result<Entry> {
     let ino = st.alloc.new_inode(h, owner, FileType::Regular)?;
     let ea = Inode::fresh(st, ino, new_body(st, owner, value));
     ea.touch(st, h)?;
@@ -179,8 +192,9 @@ fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) 
     Ok(())
 }
 
-/// Keeps the owner's block count true when its attribute `key` is replaced by `new`: it counts the clusters of values
-/// in other inodes as its own, but for those of the old form. For `paid` inodes its owners are charged already.
+/// Keeps the owner's block count true when its attribute `key` is replaced by `new`: it counts the
+/// clusters of values in other inodes as its own, but for those of the old form. For `paid` inodes
+/// its owners are charged already.
 pub(super) fn charge(
     st: &Store,
     h: &mut Handle<'_>,
@@ -193,29 +207,37 @@ pub(super) fn charge(
     let old: Vec<&Entry> = places.all().filter(|entry| entry.is(key.index, key.suffix)).collect();
     let inodes = new.map_or(0, inodes_of) - old.iter().map(|entry| inodes_of(entry)).sum::<i64>();
     let counted = old.iter().filter(|entry| !places.values.is_old_form(entry));
-    let blocks = new.map_or(0, |entry| blocks_of(st, entry)) - counted.map(|entry| blocks_of(st, entry)).sum::<i64>();
+    let blocks = new.map_or(0, |entry| blocks_of(st, entry))
+        - counted.map(|entry| blocks_of(st, entry)).sum::<i64>();
     charge_inodes(st, h, owner, inodes - paid, false)?;
     if blocks == 0 { Ok(()) } else { extent::charge(st, h, owner, blocks) }
 }
 
-/// Checks, before anything is changed, that the owner's block count covers what it loses with the attribute `key`: the blocks
-/// of its value, and an attribute block that holds nothing else.
+/// Checks, before anything is changed, that the owner's block count covers what it loses with the
+/// attribute `key`: the blocks of its value, and an attribute block that holds nothing else.
 ///
 /// # Errors
 /// `Corrupt`.
 pub(super) fn check_count(st: &Store, owner: &Inode, places: &Places, key: &Key<'_>) -> Result<()> {
-    let old = places.all().filter(|entry| entry.is(key.index, key.suffix) && !places.values.is_old_form(entry));
+    let old = places
+        .all()
+        .filter(|entry| entry.is(key.index, key.suffix) && !places.values.is_old_form(entry));
     let values: u64 = old.map(|entry| blocks_of(st, entry).unsigned_abs()).sum();
     let alone = matches!(places.in_block(), [only] if only.is(key.index, key.suffix));
     let lost = values + if alone { u64::from(st.geo.cluster_ratio()) } else { 0 };
     let counted = owner.body().blocks;
     match counted / u64::from(st.geo.sectors_per_block()) >= lost {
         true => Ok(()),
-        false => Err(Corrupt::new("inode").field("block count").found(counted).at_inode(owner.ino).into()),
+        false => Err(Corrupt::new("inode")
+            .field("block count")
+            .found(counted)
+            .at_inode(owner.ino)
+            .into()),
     }
 }
 
-/// Charges the owners for the inode of a value that `key` is to get, unless they are for that of an old one; says for how many.
+/// Charges the owners for the inode of a value that `key` is to get, unless they are for that of an
+/// old one; says for how many.
 ///
 /// # Errors
 /// EDQUOT; nothing is changed then.
@@ -226,7 +248,8 @@ pub(super) fn charge_inode(
     places: &Places,
     key: &Key<'_>,
 ) -> Result<i64> {
-    let old = places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
+    let old =
+        places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
     let more = (1 - old).max(0);
     charge_inodes(st, h, owner, more, true)?;
     Ok(more)
@@ -236,7 +259,13 @@ pub(super) fn charge_inode(
 ///
 /// # Errors
 /// EDQUOT if `bound`; nothing is changed then.
-pub(super) fn charge_inodes(st: &Store, h: &mut Handle<'_>, owner: &Inode, inodes: i64, bound: bool) -> Result<()> {
+pub(super) fn charge_inodes(
+    st: &Store,
+    h: &mut Handle<'_>,
+    owner: &Inode,
+    inodes: i64,
+    bound: bool,
+) -> Result<()> {
     if inodes == 0 || !st.quota.is_on() {
         return Ok(());
     }
@@ -278,12 +307,16 @@ struct Opened {
 }
 
 impl Values {
-    /// Opens and checks what the entries name. What is wrong with a value is noted in the superblock, and the error policy
-    /// obeyed.
+    /// Opens and checks what the entries name. What is wrong with a value is noted in the
+    /// superblock, and the error policy obeyed.
     ///
     /// # Errors
     /// `Io`; a value that cannot be read is not damaged.
-    pub fn open<'a>(st: &Store, owner: &Inode, entries: impl Iterator<Item = &'a Entry>) -> Result<Values> {
+    pub fn open<'a>(
+        st: &Store,
+        owner: &Inode,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Result<Values> {
         let mut values = Values::default();
         for ino in entries.filter_map(inode_of) {
             if values.find(ino).is_some() {
@@ -293,7 +326,10 @@ impl Values {
                 Ok(opened) => values.0.push(opened),
                 Err(e @ Error::Corrupt(_)) => {
                     if st.remarks.tells(Remark::Value) {
-                        tracing::error!(ino = owner.ino.0, "the inode of an attribute's value is left behind: {e}");
+                        tracing::error!(
+                            ino = owner.ino.0,
+                            "the inode of an attribute's value is left behind: {e}"
+                        );
                     }
                     st.note_damage(&e);
                 }
@@ -337,7 +373,8 @@ impl Values {
     /// Credits of freeing the value of this entry.
     pub fn credits(&self, st: &Store, entry: &Entry) -> u32 {
         let Some(opened) = inode_of(entry).and_then(|ino| self.find(ino)) else { return 0 };
-        let blocks = u32::try_from(block_count(st, &opened.ea)).unwrap_or(u32::MAX).min(extent_limit(st));
+        let blocks =
+            u32::try_from(block_count(st, &opened.ea)).unwrap_or(u32::MAX).min(extent_limit(st));
         Alloc::INODE_CREDITS + 2 + extent::credits(st, &opened.ea, blocks)
     }
 }
@@ -369,7 +406,9 @@ impl Opened {
 
 /// Checks that blocks of a value exist and are in use, so that freeing them cannot fail half-way.
 fn check_used(st: &Store, ea: &Inode, start: BlockNr, len: u32) -> Result<()> {
-    let wrong = |at: BlockNr| Corrupt::new("attribute inode").field("block").at_inode(ea.ino).at_block(at.0);
+    let wrong = |at: BlockNr| {
+        Corrupt::new("attribute inode").field("block").at_inode(ea.ino).at_block(at.0)
+    };
     if !st.geo.data_range_valid(start, len.into()) {
         return Err(wrong(start).found(start.0).into());
     }
@@ -408,7 +447,8 @@ pub(super) fn take_back(st: &Store, h: &mut Handle<'_>, entry: &Entry) -> Result
     }
 }
 
-/// Frees an attribute inode. What does not fit in the handle is left to the next recovery of orphans.
+/// Frees an attribute inode. What does not fit in the handle is left to the next recovery of
+/// orphans.
 fn destroy(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
     let mut end = block_count(st, ea);
     while end > 0 {

@@ -1,4 +1,5 @@
-//! Data that writes accepted have blocks for their maps, too: on full disks, in files of many pieces.
+//! Data that writes accepted have blocks for their maps, too: on full disks, in files of many
+//! pieces.
 
 use extant::{Caller, Errno, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions, Result};
 use extant_testkit::Image;
@@ -32,7 +33,14 @@ fn content(file: usize, piece: u64, len: usize) -> Vec<u8> {
 type Accepted = Vec<(usize, u64, u64, usize)>;
 
 /// Writes a piece; false if the disk is full.
-fn put(file: &File, nr: usize, piece: u64, offset: u64, len: usize, accepted: &mut Accepted) -> bool {
+fn put(
+    file: &File,
+    nr: usize,
+    piece: u64,
+    offset: u64,
+    len: usize,
+    accepted: &mut Accepted,
+) -> bool {
     let written = file.write_at(offset, &content(nr, piece, len));
     if is_full(&written) {
         return false;
@@ -61,7 +69,8 @@ fn fill(fs: &Fs, pieces: u64, piece_len: usize, apart: u64) -> Accepted {
     let mut accepted = Accepted::new();
     for nr in 0.. {
         let Ok(file) = create(fs, &nr.to_string()) else { break };
-        if !(0..pieces).all(|piece| put(&file, nr, piece, piece * apart, piece_len, &mut accepted)) {
+        if !(0..pieces).all(|piece| put(&file, nr, piece, piece * apart, piece_len, &mut accepted))
+        {
             break;
         }
     }
@@ -79,7 +88,10 @@ fn files_of_many_extents_that_fill_a_disk_keep_what_was_accepted() {
 
 #[test]
 fn files_of_many_extents_that_fill_clusters_keep_what_was_accepted() {
-    let image = Image::mke2fs(64 * MIB, &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "4096", "-N", "8192"]);
+    let image = Image::mke2fs(
+        64 * MIB,
+        &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "4096", "-N", "8192"],
+    );
     let fs = Fs::open(image.path(), &lazy()).unwrap();
     let accepted = fill(&fs, 5, 4096, 20 * 1024);
     assert_kept(&image, fs, &accepted);
@@ -92,7 +104,8 @@ fn a_sparse_file_on_ext3_keeps_what_was_accepted() {
     let file = create(&fs, "0").unwrap();
     let mut accepted = Accepted::new();
     // Each page has a pointer block of its own.
-    let full = !(0..20_000).all(|piece| put(&file, 0, piece, piece * 256 * 1024, 1024, &mut accepted));
+    let full =
+        !(0..20_000).all(|piece| put(&file, 0, piece, piece * 256 * 1024, 1024, &mut accepted));
     assert!(full && accepted.len() > 4000, "{}", accepted.len());
     drop(file);
     assert_kept(&image, fs, &accepted);
@@ -112,7 +125,10 @@ fn many_sparse_files_on_a_large_disk_keep_what_was_accepted() {
 
 #[test]
 fn allocated_blocks_that_are_written_one_by_one_on_a_full_disk_keep_their_content() {
-    let image = Image::mke2fs(16 * MIB, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "1024", "-m", "0"]);
+    let image = Image::mke2fs(
+        16 * MIB,
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "1024", "-m", "0"],
+    );
     let fs = Fs::open(image.path(), &lazy()).unwrap();
     let files: Vec<File> = (0..600).map(|nr| create(&fs, &nr.to_string()).unwrap()).collect();
     files.iter().for_each(|file| file.allocate(Falloc::Allocate, 0, 10 * 1024).unwrap());

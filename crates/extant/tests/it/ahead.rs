@@ -17,7 +17,9 @@ fn name(prefix: &str, i: usize) -> Vec<u8> {
 fn tree() -> Image {
     let image = FeatureSet::named("orphan_file").make();
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
-    let make = |dir: &Node, name: &[u8], what| fs.create(&Caller::default(), dir, name, 0o755, what).expect("create");
+    let make = |dir: &Node, name: &[u8], what| {
+        fs.create(&Caller::default(), dir, name, 0o755, what).expect("create")
+    };
     let top = make(&fs.root().expect("root"), b"top", New::Dir);
     for d in 0..DIRS {
         let dir = make(&top, &name("d", d), New::Dir);
@@ -59,7 +61,8 @@ fn the_second_name_of_a_directory_brings_the_others() {
     until("the other files are loaded", || fs.stats().inodes_ahead == FILES as u64 - 2);
     look_up(&fs, &dir, 0..FILES);
     assert_eq!(fs.stats().inodes_ahead_used, FILES as u64 - 2);
-    // Another directory was asked for: the others are loaded, and of their files as many as the use so far allows.
+    // Another directory was asked for: the others are loaded, and of their files as many as the use
+    // so far allows.
     fs.lookup(&top, b"d1").expect("d1");
     let all = (FILES - 2 + DIRS - 2 + 3 * FILES) as u64;
     until("directories and their files are loaded", || fs.stats().inodes_ahead == all);

@@ -1,7 +1,10 @@
-//! Files whose maps have several leaves and levels, met with cold caches by a device that fails to read: each edit of a map
-//! happens as a whole or not at all, and no block comes to two files.
+//! Files whose maps have several leaves and levels, met with cold caches by a device that fails to
+//! read: each edit of a map happens as a whole or not at all, and no block comes to two files.
 
-use extant::{Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr};
+use extant::{
+    Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    SetAttr,
+};
 use extant_blocks::{Fault, FaultDevice, Op};
 use extant_hostile::deep;
 use extant_testkit::Memory;
@@ -28,17 +31,24 @@ struct Layout {
 }
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=4"];
-const BIGALLOC: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "4096", "-J", "size=4"];
+const BIGALLOC: &[&str] =
+    &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "4096", "-J", "size=4"];
 const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=4"];
 
-const fn layout(name: &'static str, args: &'static [&'static str], pieces: u64, depth: Option<u32>) -> Layout {
+const fn layout(
+    name: &'static str,
+    args: &'static [&'static str],
+    pieces: u64,
+    depth: Option<u32>,
+) -> Layout {
     Layout { name, args, pieces, unit: 1, depth, log_data: false, planted: None }
 }
 
 const LEAVES: Layout = layout("one level", EXT4, 150, Some(1));
 const LEVELS: Layout = layout("two levels", EXT4, 800, Some(2));
 /// Nodes have few entries, so that most edits join some.
-const DEEPEST: Layout = Layout { planted: Some(deep::Layout::sparse(3)), ..layout("three levels", EXT4, 64, Some(3)) };
+const DEEPEST: Layout =
+    Layout { planted: Some(deep::Layout::sparse(3)), ..layout("three levels", EXT4, 64, Some(3)) };
 const CLUSTERS: Layout = Layout { unit: 4, ..layout("bigalloc", BIGALLOC, 150, Some(1)) };
 const POINTERS: Layout = layout("pointers", EXT3, 700, None);
 const LOGGED: Layout = Layout { log_data: true, ..layout("logged data", EXT4, 800, Some(2)) };
@@ -54,8 +64,9 @@ impl Layout {
         piece * 2 * self.unit * BLOCK
     }
 
-    /// An image with such a file: extents are added from the last to the first, so that leaves are half full, and of each second
-    /// leaf half goes again, so that it can be joined with its neighbours. Another file has its extents behind its size.
+    /// An image with such a file: extents are added from the last to the first, so that leaves are
+    /// half full, and of each second leaf half goes again, so that it can be joined with its
+    /// neighbours. Another file has its extents behind its size.
     fn image(&self) -> Vec<u8> {
         let image = Image::mke2fs(64 << 20, self.args);
         if let Some(layout) = self.planted {
@@ -63,7 +74,8 @@ impl Layout {
         }
         let fs = Fs::open(image.path(), &self.options()).unwrap();
         let unit = self.unit * BLOCK;
-        let file = if self.planted.is_some() { move_planted(&fs, "deep") } else { create(&fs, "deep") };
+        let file =
+            if self.planted.is_some() { move_planted(&fs, "deep") } else { create(&fs, "deep") };
         file.write_at(self.at(self.pieces), &[8; 100]).unwrap();
         if self.planted.is_none() {
             self.fill(&file);
@@ -71,7 +83,9 @@ impl Layout {
         let behind = create(&fs, "behind");
         behind.write_at(0, &[8; 100]).unwrap();
         if self.depth.is_some() {
-            (1..TAIL).rev().for_each(|n| behind.allocate(Falloc::KeepSize, self.at(n), unit).unwrap());
+            (1..TAIL)
+                .rev()
+                .for_each(|n| behind.allocate(Falloc::KeepSize, self.at(n), unit).unwrap());
         }
         drop((file, behind));
         fs.unmount().unwrap();
@@ -88,7 +102,10 @@ impl Layout {
         for piece in (0..self.pieces).rev() {
             match self.depth {
                 Some(_) => file.allocate(Falloc::KeepSize, self.at(piece), unit).unwrap(),
-                None => assert_eq!(file.write_at(self.at(piece), &vec![1; unit as usize]).unwrap(), unit as usize),
+                None => assert_eq!(
+                    file.write_at(self.at(piece), &vec![1; unit as usize]).unwrap(),
+                    unit as usize
+                ),
             }
         }
         for piece in (0..self.pieces).filter(|piece| piece / 42 % 2 == 0 && piece % 42 < 20) {
@@ -101,12 +118,15 @@ impl Layout {
 const TAIL: u64 = 150;
 
 fn create(fs: &Fs, name: &str) -> File {
-    let node = fs.create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+    let node = fs
+        .create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File)
+        .unwrap();
     fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
 }
 
 fn move_planted(fs: &Fs, name: &str) -> File {
-    let (root, from) = (fs.root().unwrap(), fs.resolve(format!("/{}", deep::DIR), Follow::No).unwrap());
+    let (root, from) =
+        (fs.root().unwrap(), fs.resolve(format!("/{}", deep::DIR), Follow::No).unwrap());
     fs.rename(&from, b"file0", &root, name.as_bytes(), RenameFlags::empty()).unwrap();
     let node = fs.lookup(&root, name.as_bytes()).unwrap();
     fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
@@ -141,11 +161,22 @@ const WORK: &[(&str, Work)] = &[
         file.sync()
     }),
     ("a conversion", |layout, fs, node| {
-        fs.write_direct(node, layout.at(layout.pieces / 3), &vec![4; layout.unit as usize * 1024], false)?;
+        fs.write_direct(
+            node,
+            layout.at(layout.pieces / 3),
+            &vec![4; layout.unit as usize * 1024],
+            false,
+        )?;
         fs.sync_node(node, true)
     }),
     ("a hole", |layout, fs, node| {
-        allocate(fs, node, Falloc::Punch, layout.at(layout.pieces / 3), layout.at(layout.pieces / 3))
+        allocate(
+            fs,
+            node,
+            Falloc::Punch,
+            layout.at(layout.pieces / 3),
+            layout.at(layout.pieces / 3),
+        )
     }),
     ("a hole that joins leaves", |layout, fs, node| {
         allocate(fs, node, Falloc::Punch, layout.at(84 + 22), layout.at(4))
@@ -153,12 +184,17 @@ const WORK: &[(&str, Work)] = &[
     ("zeroes", |layout, fs, node| allocate(fs, node, Falloc::Zero, layout.at(50), layout.at(60))),
     ("a cut", |layout, fs, node| cut(fs, node, layout.at(layout.pieces / 3) + 100)),
     ("a cut to nothing", |_, fs, node| cut(fs, node, 0)),
-    ("a collapse", |layout, fs, node| allocate(fs, node, Falloc::Collapse, layout.at(30), layout.at(20))),
-    ("an insertion", |layout, fs, node| allocate(fs, node, Falloc::Insert, layout.at(33), layout.at(2))),
+    ("a collapse", |layout, fs, node| {
+        allocate(fs, node, Falloc::Collapse, layout.at(30), layout.at(20))
+    }),
+    ("an insertion", |layout, fs, node| {
+        allocate(fs, node, Falloc::Insert, layout.at(33), layout.at(2))
+    }),
     ("a removal", |_, fs, _| fs.unlink(&fs.root()?, b"deep")),
 ];
 
-/// After a failure: other files get blocks, everything is closed and recovered, and the image is as it must be.
+/// After a failure: other files get blocks, everything is closed and recovered, and the image is as
+/// it must be.
 fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
     let next = || -> extant::Result<()> {
         let root = fs.root()?;
@@ -173,12 +209,14 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
         true => fs.crash(),
         false => fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}")),
     }
-    // A cut that failed has left an orphan record. Extant finishes the cut; e2fsck 1.47.0 miscounts below several leaves.
+    // A cut that failed has left an orphan record. Extant finishes the cut; e2fsck 1.47.0 miscounts
+    // below several leaves.
     device.inner().leave_unjudged("it is judged once the cut is finished");
     let image = Image::holding(&device.inner().to_vec());
     let fs = Fs::open(image.path(), &layout.options()).unwrap_or_else(|e| panic!("{what}: {e}"));
     let has_errors = fs.superblock().state().contains(extant::format::State::ERROR);
-    // Below such a map e2fsck 1.47.0 takes some unwritten extents behind the size for wrong, of the kernel's files, too.
+    // Below such a map e2fsck 1.47.0 takes some unwritten extents behind the size for wrong, of the
+    // kernel's files, too.
     let node = fs.resolve("/behind", Follow::No).unwrap();
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
     let end = file.len().next_multiple_of(layout.unit.max(1) * BLOCK);
@@ -191,11 +229,13 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
     file.set_len(file.len()).unwrap_or_else(|e| panic!("{what}: {e}"));
     drop((file, node));
     fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
-    let verdict = if has_errors { e2fsck::recover(image.path()) } else { e2fsck::check(image.path()) };
+    let verdict =
+        if has_errors { e2fsck::recover(image.path()) } else { e2fsck::check(image.path()) };
     assert!(verdict.is_clean(), "{what}: {verdict:?}");
 }
 
-/// Lets each read of each operation fail, with nothing in memory. Gives the operations that had to stop all changes.
+/// Lets each read of each operation fail, with nothing in memory. Gives the operations that had to
+/// stop all changes.
 fn each_read_fails(layout: &Layout) -> BTreeSet<&'static str> {
     each_nth_read_fails(layout, 1)
 }
@@ -215,7 +255,8 @@ fn each_nth_read_fails(layout: &Layout, step: usize) -> BTreeSet<&'static str> {
             drop(node);
             let what = format!("{}: {name}, read {nth}, {done:?}", layout.name);
             println!("{what}");
-            let possible = |e: &extant::Error| met || layout.depth.is_none() && e.is(Errno::OpNotSupp);
+            let possible =
+                |e: &extant::Error| met || layout.depth.is_none() && e.is(Errno::OpNotSupp);
             assert!(done.as_ref().err().is_none_or(possible), "{what}");
             if fs.is_read_only() {
                 stopped.insert(*name);
@@ -233,8 +274,8 @@ fn each_nth_read_fails(layout: &Layout, step: usize) -> BTreeSet<&'static str> {
 #[test]
 fn an_unreadable_leaf_leaves_no_half_of_an_edit() {
     let stopped = each_read_fails(&LEAVES);
-    // What an edit reads is read before its first change. But a collapse and an insertion are many edits, half of which is wrong,
-    // and a removal changes more than the map.
+    // What an edit reads is read before its first change. But a collapse and an insertion are many
+    // edits, half of which is wrong, and a removal changes more than the map.
     let many = ["a collapse", "an insertion", "a removal"];
     assert!(stopped.iter().all(|name| many.contains(name)), "{stopped:?}");
 }
@@ -270,8 +311,9 @@ fn an_unreadable_node_leaves_no_half_of_a_logged_write() {
     each_read_fails(&LOGGED);
 }
 
-/// A cut that fails on the way has counted what it freed. e2fsck 1.47.0 cannot tell while the orphan record stands: its own way to finish a
-/// cut miscounts on such trees, of the kernel's files, too. So the record is taken away, and the file made long again.
+/// A cut that fails on the way has counted what it freed. e2fsck 1.47.0 cannot tell while the
+/// orphan record stands: its own way to finish a cut miscounts on such trees, of the kernel's
+/// files, too. So the record is taken away, and the file made long again.
 #[test]
 fn a_cut_that_failed_has_counted_its_blocks() {
     let (layout, mut halfway, mut seen) = (&LEVELS, 0, Vec::new());

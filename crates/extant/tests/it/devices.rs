@@ -1,6 +1,10 @@
-//! Devices that fail, are full, too short, or in use: the right caller is told, nothing hangs, what was durable stays.
+//! Devices that fail, are full, too short, or in use: the right caller is told, nothing hangs, what
+//! was durable stays.
 
-use extant::{Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, XattrMode};
+use extant::{
+    Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    XattrMode,
+};
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
 use extant_hostile::deep::{self, Layout};
 use extant_testkit::Memory;
@@ -38,7 +42,8 @@ fn is_eio(e: &Error) -> bool {
     e.errno() == Errno::Io as i32
 }
 
-/// The feature set whose files have maps of three levels; an index of two levels has the directory with the old files.
+/// The feature set whose files have maps of three levels; an index of two levels has the directory
+/// with the old files.
 const DEEP: &str = "large_dir";
 
 /// An image with something in it, so that there is something to read.
@@ -53,7 +58,9 @@ fn filled(set: &str) -> Vec<u8> {
     let dir = planted(&fs, "dir", &root, "old").unwrap();
     let dir = dir.unwrap_or_else(|| fs.create(&WHO, &root, b"old", 0o755, New::Dir).unwrap());
     for n in 0..100 {
-        let node = fs.create(&WHO, &dir, format!("a file of some name {n}").as_bytes(), 0o644, New::File).unwrap();
+        let node = fs
+            .create(&WHO, &dir, format!("a file of some name {n}").as_bytes(), 0o644, New::File)
+            .unwrap();
         if n % 10 == 0 {
             open_file(&fs, &node).unwrap().write_at(0, &vec![n as u8; 20_000]).unwrap();
             fs.set_xattr(&node, b"user.long", &[1; 500], XattrMode::Any).unwrap();
@@ -79,7 +86,8 @@ fn planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> extant::Result<Option
 /// What was promised: names with their bytes, or that they are gone.
 type Durable = BTreeMap<String, Option<Vec<u8>>>;
 
-/// Does a bit of everything; goes on after errors, as programs do. Gives what is durable, and the errors.
+/// Does a bit of everything; goes on after errors, as programs do. Gives what is durable, and the
+/// errors.
 fn work(fs: &Fs) -> (Durable, Vec<Error>) {
     let (mut durable, mut errors) = (Durable::new(), Vec::new());
     for n in 0..4 {
@@ -158,8 +166,10 @@ fn assert_recovers(device: &Device, durable: &Durable, what: &str) {
     assert_durable(&fs, durable, what);
     let has_errors = fs.superblock().state().contains(extant::format::State::ERROR);
     fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
-    // A file system with errors recorded is to be checked in any case, and a check that may not write stops there.
-    let verdict = if has_errors { e2fsck::recover(image.path()) } else { e2fsck::check(image.path()) };
+    // A file system with errors recorded is to be checked in any case, and a check that may not
+    // write stops there.
+    let verdict =
+        if has_errors { e2fsck::recover(image.path()) } else { e2fsck::check(image.path()) };
     assert!(verdict.is_clean(), "{what}: {verdict:?}");
 }
 
@@ -188,8 +198,9 @@ fn failing(bytes: &[u8], fault: Fault, strict: bool, journal: bool, what: &str) 
     let silent = hit && strict && !told && unmounted.is_ok();
     assert!(!silent, "{what}: nobody was told");
     for e in &errors {
-        let known =
-            is_eio(e) || e.errno() == Errno::RoFs as i32 || [Errno::NoEnt, Errno::Exist].iter().any(|x| e.is(*x));
+        let known = is_eio(e)
+            || e.errno() == Errno::RoFs as i32
+            || [Errno::NoEnt, Errno::Exist].iter().any(|x| e.is(*x));
         assert!(known, "{what}: {e:?}");
     }
     assert!(hit || !read_only, "{what}: read-only for no reason");
@@ -208,7 +219,13 @@ fn each_fails(set: &str, op: Op) {
     assert!(total > 3, "{op} happens {total} times");
     let step = (total / 40).max(1);
     for nth in (0..total).step_by(step as usize) {
-        failing(&bytes, Fault::new(op, nth), op == Op::Flush, journal, &format!("{set}: {op} {nth} of {total} fails"));
+        failing(
+            &bytes,
+            Fault::new(op, nth),
+            op == Op::Flush,
+            journal,
+            &format!("{set}: {op} {nth} of {total} fails"),
+        );
         let from_then_on = Fault::new(op, nth).from_then_on();
         failing(
             &bytes,
@@ -308,7 +325,11 @@ fn a_lost_write_is_told_to_each_open_file_once() {
     files[1].sync().unwrap();
     drop((files, late, node, root));
     fs.unmount().unwrap();
-    assert_recovers(&device, &Durable::from([("/file".into(), Some(vec![3; 8192]))]), "after a lost write");
+    assert_recovers(
+        &device,
+        &Durable::from([("/file".into(), Some(vec![3; 8192]))]),
+        "after a lost write",
+    );
 }
 
 #[test]
@@ -371,7 +392,8 @@ fn piece(thread: u64, offset: u64, len: u64) -> Vec<u8> {
 
 /// Writes here and there until two writes were refused; gives what was accepted.
 fn fill(fs: &Fs, root: &Node, thread: u64) -> Vec<(u64, u64)> {
-    let node = fs.create(&WHO, root, format!("thread{thread}").as_bytes(), 0o644, New::File).unwrap();
+    let node =
+        fs.create(&WHO, root, format!("thread{thread}").as_bytes(), 0o644, New::File).unwrap();
     let file = open_file(fs, &node).unwrap();
     let (mut accepted, mut refused, mut offset, mut rng) = (Vec::new(), 0, 0, Rng::new(thread));
     while refused < 2 {
@@ -400,7 +422,10 @@ fn verify(fs: &Fs, set: &str, thread: u64, pieces: &[(u64, u64)]) {
         let mut found = vec![0; *len as usize];
         assert_eq!(file.read_at(*offset, &mut found).unwrap() as u64, *len);
         // The generator gives the same first bytes whatever the length.
-        assert!(found == piece(thread, *offset, *len), "{set}: thread {thread} lost {len} bytes at {offset}");
+        assert!(
+            found == piece(thread, *offset, *len),
+            "{set}: thread {thread} lost {len} bytes at {offset}"
+        );
     }
 }
 
@@ -438,7 +463,8 @@ fn an_image_is_written_by_one_at_a_time() {
     let reader = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap_err();
     assert!(reader.errno() != 0);
     fs.unmount().unwrap();
-    let readers = [0, 1].map(|_| Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap());
+    let readers =
+        [0, 1].map(|_| Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap());
     assert!(Fs::open(image.path(), &OpenOptions::new()).is_err());
     drop(readers);
     Fs::open(image.path(), &OpenOptions::new()).unwrap().unmount().unwrap();
@@ -451,7 +477,8 @@ fn a_device_that_is_too_short_is_refused_with_both_lengths() {
     for len in [0, 1, 1024, 2047, 2048, 5000, 4 * MIB as usize, bytes.len() - 1] {
         let device = Arc::new(Memory::from_bytes(&bytes[..len]));
         for read_only in [false, true] {
-            let error = Fs::open_device(device.clone(), &options().read_only(read_only)).unwrap_err();
+            let error =
+                Fs::open_device(device.clone(), &options().read_only(read_only)).unwrap_err();
             assert!(matches!(error, Error::Corrupt(_)), "{error:?}");
             let text = error.to_string();
             assert!(text.contains("image"), "{text}");

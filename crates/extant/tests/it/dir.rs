@@ -53,7 +53,9 @@ impl<'f> Subject<'f> {
         let root = ops.root().unwrap();
         let dir = ops.create(&WHO, &root, name.as_bytes(), 0o755, New::Dir).unwrap();
         let files = (0..2)
-            .map(|n| ops.create(&WHO, &root, format!("{name}.{n}").as_bytes(), 0o644, New::File).unwrap())
+            .map(|n| {
+                ops.create(&WHO, &root, format!("{name}.{n}").as_bytes(), 0o644, New::File).unwrap()
+            })
             .collect();
         Subject { fs, dir, files, model: Model::new() }
     }
@@ -69,7 +71,9 @@ impl<'f> Subject<'f> {
 
     fn remove_some(&mut self, rng: &mut Rng) {
         let from = name(rng);
-        let Some(victim) = self.model.range(from..).next().map(|(name, _)| name.clone()) else { return };
+        let Some(victim) = self.model.range(from..).next().map(|(name, _)| name.clone()) else {
+            return;
+        };
         self.fs.operations().unlink(&self.dir, &victim).unwrap();
         self.model.remove(&victim);
     }
@@ -138,7 +142,10 @@ fn list(fs: &Fs, dir: &Node, batch: usize) -> Model {
 
 fn kernel_list(path: &Path) -> Model {
     let entries = std::fs::read_dir(path).unwrap();
-    entries.map(|e| e.unwrap()).map(|e| (e.file_name().as_bytes().to_vec(), e.metadata().unwrap().ino())).collect()
+    entries
+        .map(|e| e.unwrap())
+        .map(|e| (e.file_name().as_bytes().to_vec(), e.metadata().unwrap().ino()))
+        .collect()
 }
 
 /// Fills, thins out and fills again a directory of about `size` names.
@@ -313,14 +320,22 @@ fn directories_of_the_kernel() {
         std::fs::write(mount.join("subject.0"), b"").unwrap();
         for _ in 0..3000 {
             let name = name(rng);
-            let _ = std::fs::hard_link(mount.join("subject.0"), mount.join("subject").join(OsStr::from_bytes(&name)));
+            let _ = std::fs::hard_link(
+                mount.join("subject.0"),
+                mount.join("subject").join(OsStr::from_bytes(&name)),
+            );
         }
         let mut model = kernel_list(&mount.join("subject"));
         mount.unmount();
         again(&image, &model);
         let fs = open(&image);
         let resolve = |path: &str| fs.operations().resolve(path, extant::Follow::Yes).unwrap();
-        let mut subject = Subject { fs: &fs, dir: resolve("/subject"), files: vec![resolve("/subject.0")], model };
+        let mut subject = Subject {
+            fs: &fs,
+            dir: resolve("/subject"),
+            files: vec![resolve("/subject.0")],
+            model,
+        };
         subject.churn(rng, 3000, 4);
         subject.assert_listed();
         model = std::mem::take(&mut subject.model);
@@ -390,7 +405,8 @@ fn cookies_stay_good_while_kinds_change() {
         let stay = subject.model.clone();
         let mut seen = Model::new();
         let mut cookie = 0;
-        // One entry at a time, while names come and go around them and the directory grows from one kind into the next.
+        // One entry at a time, while names come and go around them and the directory grows from one
+        // kind into the next.
         loop {
             let before = cookie;
             fs.operations()
@@ -482,13 +498,20 @@ fn subdirectories_move() {
         let fs = open(&image);
         let ops = fs.operations();
         let root = ops.root().unwrap();
-        let dirs: Vec<Node> =
-            (0..3).map(|n| ops.create(&WHO, &root, format!("d{n}").as_bytes(), 0o755, New::Dir).unwrap()).collect();
+        let dirs: Vec<Node> = (0..3)
+            .map(|n| ops.create(&WHO, &root, format!("d{n}").as_bytes(), 0o755, New::Dir).unwrap())
+            .collect();
         for n in 0..300 {
             let name = format!("sub{n}");
             let sub = ops.create(&WHO, &dirs[0], name.as_bytes(), 0o755, New::Dir).unwrap();
-            ops.rename(&dirs[0], name.as_bytes(), &dirs[1 + n % 2], name.as_bytes(), extant::RenameFlags::empty())
-                .unwrap();
+            ops.rename(
+                &dirs[0],
+                name.as_bytes(),
+                &dirs[1 + n % 2],
+                name.as_bytes(),
+                extant::RenameFlags::empty(),
+            )
+            .unwrap();
             assert_eq!(ops.lookup(&sub, b"..").unwrap().ino(), dirs[1 + n % 2].ino());
         }
         assert!(ops.rmdir(&root, b"d1").unwrap_err().is(Errno::NotEmpty));
@@ -537,7 +560,8 @@ fn names_that_are_no_components_are_refused_after_the_others() {
         unmount(fs);
         image.replace(b"a-slash", b"a/slash");
         image.replace(b"zero-byte", b"zero\0bite");
-        let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20).read_only(true)).unwrap();
+        let fs =
+            Fs::open(image.path(), &OpenOptions::new().memory(64 << 20).read_only(true)).unwrap();
         let root = fs.root().unwrap();
         let error = fs.read_dir(&root).expect_err("two names are bad");
         assert!(matches!(error, extant::Error::Corrupt(_)), "{error}");

@@ -80,7 +80,9 @@ fn ext4() -> Image {
 }
 
 fn create(fs: &Fs, name: &str) -> File {
-    let node = fs.create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+    let node = fs
+        .create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File)
+        .unwrap();
     fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap()
 }
 
@@ -174,7 +176,10 @@ fn commits_and_fsync_do_not_wait_for_discards() {
     end(fs, &device, &image);
     let done = &device.gate().done;
     let is_done = |at: u64| done.iter().any(|range| range.contains(&at));
-    assert!(places.iter().all(|place| is_done(place.start) && is_done(place.end - 1)), "{places:?}: {done:?}");
+    assert!(
+        places.iter().all(|place| is_done(place.start) && is_done(place.end - 1)),
+        "{places:?}: {done:?}"
+    );
 }
 
 #[test]

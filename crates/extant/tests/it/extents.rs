@@ -1,5 +1,5 @@
-//! Files of many extents, in every kind of map: written sparsely, in any order, punched, shifted, cut and removed;
-//! judged by e2fsck, debugfs and the kernel.
+//! Files of many extents, in every kind of map: written sparsely, in any order, punched, shifted,
+//! cut and removed; judged by e2fsck, debugfs and the kernel.
 
 use extant::{Caller, Errno, Falloc, File, Fs, New, OpenFlags, OpenOptions};
 use extant_testkit::debugfs;
@@ -29,7 +29,13 @@ impl Sparse {
         let image = set.make_sized(bytes);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         fs.create(&Caller::default(), &fs.root().unwrap(), b"file", 0o644, New::File).unwrap();
-        Sparse { image, fs: Some(fs), block: set.block_size.into(), model: BTreeMap::new(), size: 0 }
+        Sparse {
+            image,
+            fs: Some(fs),
+            block: set.block_size.into(),
+            model: BTreeMap::new(),
+            size: 0,
+        }
     }
 
     fn open(&self, direct: bool) -> File {
@@ -39,15 +45,22 @@ impl Sparse {
     }
 
     fn write(&mut self, file: &File, blocks: Range<u64>, version: u64) {
-        let data: Vec<u8> =
-            blocks.clone().flat_map(|b| word(b, version).to_le_bytes().repeat(self.block as usize / 8)).collect();
+        let data: Vec<u8> = blocks
+            .clone()
+            .flat_map(|b| word(b, version).to_le_bytes().repeat(self.block as usize / 8))
+            .collect();
         assert_eq!(file.write_at(blocks.start * self.block, &data).unwrap(), data.len());
         self.size = self.size.max(blocks.end * self.block);
         self.model.extend(blocks.map(|b| (b, word(b, version))));
     }
 
     fn punch(&mut self, file: &File, blocks: Range<u64>) {
-        file.allocate(Falloc::Punch, blocks.start * self.block, (blocks.end - blocks.start) * self.block).unwrap();
+        file.allocate(
+            Falloc::Punch,
+            blocks.start * self.block,
+            (blocks.end - blocks.start) * self.block,
+        )
+        .unwrap();
         self.model.retain(|b, _| !blocks.contains(b));
     }
 
@@ -85,7 +98,9 @@ impl Sparse {
         if kernel {
             let mount = Mount::new(self.image.path(), "ro");
             let file = std::fs::File::open(mount.join("file")).unwrap();
-            self.verify(|at, buf| std::os::unix::fs::FileExt::read_exact_at(&file, buf, at).unwrap());
+            self.verify(|at, buf| {
+                std::os::unix::fs::FileExt::read_exact_at(&file, buf, at).unwrap()
+            });
             drop(file);
             mount.unmount();
         }
@@ -314,7 +329,8 @@ fn ranges_collapse_and_open() {
                 Falloc::Insert if b >= at => Some(b + len),
                 _ => Some(b),
             };
-            file.model = file.model.iter().filter_map(|(b, word)| Some((moved(*b)?, *word))).collect();
+            file.model =
+                file.model.iter().filter_map(|(b, word)| Some((moved(*b)?, *word))).collect();
         }
         drop(handle);
         file.judge(true);
@@ -366,14 +382,17 @@ fn damaged_pointers_cost_an_error_only() {
 fn map_blocks(image: &Image, block: u64) -> Vec<Range<u64>> {
     let mapping = debugfs::stat(image.path(), "file").mapping;
     let marked = mapping.split('(').filter(|part| part.starts_with("ETB") || part.contains("IND)"));
-    let numbers = marked.filter_map(|part| part.split_once("):")?.1.split([',', ' ']).next()?.trim().parse().ok());
+    let numbers = marked
+        .filter_map(|part| part.split_once("):")?.1.split([',', ' ']).next()?.trim().parse().ok());
     numbers.map(|nr: u64| nr * block..(nr + 1) * block).collect()
 }
 
 /// The bytes of the image that hold the root of the file's map.
 fn i_block(image: &Image, block: u64) -> Range<u64> {
     let text = debugfs::read(image.path(), "imap file");
-    let after = |key: &str| text.split_once(key).unwrap().1.split([',', '\n']).next().unwrap().trim().to_owned();
+    let after = |key: &str| {
+        text.split_once(key).unwrap().1.split([',', '\n']).next().unwrap().trim().to_owned()
+    };
     let nr: u64 = after("located at block ").parse().unwrap();
     let offset = u64::from_str_radix(after("offset ").trim_start_matches("0x"), 16).unwrap();
     let start = nr * block + offset + 0x28;
@@ -383,7 +402,9 @@ fn i_block(image: &Image, block: u64) -> Range<u64> {
 fn abuse(image: &Image, rng: &mut Rng) {
     let Ok(fs) = Fs::open(image.path(), &OpenOptions::new()) else { return };
     let Ok(node) = fs.lookup(&fs.root().unwrap(), b"file") else { return };
-    let Ok(file) = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }) else { return };
+    let Ok(file) = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }) else {
+        return;
+    };
     let mut buf = vec![0; 1 << 16];
     for _ in 0..40 {
         let at = rng.below(4000 * 4096);
@@ -410,7 +431,8 @@ fn unwritten_blocks_need_a_tree() {
     assert!(error.is(Errno::OpNotSupp), "{error}");
 }
 
-/// A place is told of what lies somewhere: neither of what is in memory only, nor of what lies in the inode, in a hole or in two places.
+/// A place is told of what lies somewhere: neither of what is in memory only, nor of what lies in
+/// the inode, in a hole or in two places.
 #[test]
 fn a_place_is_told_of_what_has_one() {
     let image = FeatureSet::named("inline_data").make_sized(16 << 20);
@@ -427,11 +449,21 @@ fn a_place_is_told_of_what_has_one() {
     assert_eq!((place(&file, 0, 4096), place(&small, 0, 12)), (None, None));
     fs.sync().expect("sync");
     let first = place(&file, 0, 8192).expect("it is written");
-    assert_eq!((place(&file, 4096, 4096), place(&file, 0, 4096)), (Some(first + 4096), Some(first)));
-    assert_eq!((place(&file, 8192, 4096), place(&file, 4096, 8192), place(&small, 0, 12)), (None, None, None));
+    assert_eq!(
+        (place(&file, 4096, 4096), place(&file, 0, 4096)),
+        (Some(first + 4096), Some(first))
+    );
+    assert_eq!(
+        (place(&file, 8192, 4096), place(&file, 4096, 8192), place(&small, 0, 12)),
+        (None, None, None)
+    );
     drop((file, small, root));
     fs.unmount().expect("unmount");
     let blocks = debugfs::read(image.path(), "blocks file");
-    assert_eq!(blocks.split_whitespace().next().and_then(|word| word.parse().ok()), Some(first / 4096), "{blocks}");
+    assert_eq!(
+        blocks.split_whitespace().next().and_then(|word| word.parse().ok()),
+        Some(first / 4096),
+        "{blocks}"
+    );
     image.assert_clean();
 }

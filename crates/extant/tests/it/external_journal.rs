@@ -50,7 +50,8 @@ impl Pair {
     /// Runs `change` on the kernel's mount.
     fn mounted<T>(&self, end: Option<Shutdown>, change: impl FnOnce(&Path) -> T) -> T {
         let on = Loop::attach(self.journal.path(), false);
-        let mount = Mount::new(self.image.path(), &format!("journal_path={}", on.device().display()));
+        let mount =
+            Mount::new(self.image.path(), &format!("journal_path={}", on.device().display()));
         let result = change(mount.path());
         match end {
             Some(how) => mount.crash(how),
@@ -60,15 +61,22 @@ impl Pair {
     }
 
     fn open(&self, read_only: bool) -> extant::Result<Fs> {
-        Fs::open(self.image.path(), &OpenOptions::new().read_only(read_only).journal(self.journal.path()))
+        Fs::open(
+            self.image.path(),
+            &OpenOptions::new().read_only(read_only).journal(self.journal.path()),
+        )
     }
 
     fn check(&self) {
         let on = Loop::attach(self.journal.path(), false);
-        let verdict = e2fsck::check_with(self.image.path(), &["-j", &on.device().display().to_string()]);
+        let verdict =
+            e2fsck::check_with(self.image.path(), &["-j", &on.device().display().to_string()]);
         if let e2fsck::Verdict::Complaints(lines) = verdict {
             // The number of the loop device that the journal was on last, which the kernel notes.
-            let other: Vec<_> = lines.iter().filter(|line| !line.starts_with("Superblock hint for external")).collect();
+            let other: Vec<_> = lines
+                .iter()
+                .filter(|line| !line.starts_with("Superblock hint for external"))
+                .collect();
             assert!(other.is_empty(), "{other:?}");
         }
     }
@@ -76,7 +84,8 @@ impl Pair {
 
 fn fill(root: &Path) {
     fs::create_dir(root.join("dir")).unwrap();
-    (0..200).for_each(|n| fs::write(root.join(format!("dir/{n}")), vec![n as u8; 100 * n]).unwrap());
+    (0..200)
+        .for_each(|n| fs::write(root.join(format!("dir/{n}")), vec![n as u8; 100 * n]).unwrap());
 }
 
 fn read(fs: &Fs, path: &str) -> Vec<u8> {
@@ -94,7 +103,10 @@ fn what_the_kernel_left_is_replayed() {
         pair.mounted(Some(Shutdown::FlushLog), fill);
         let (theirs, before) = (pair.copy(), pair.image.bytes());
         let fs = pair.open(true).unwrap();
-        assert!(fs.recovery().in_memory && fs.recovery().journal.is_some_and(|found| found.transactions > 0));
+        assert!(
+            fs.recovery().in_memory
+                && fs.recovery().journal.is_some_and(|found| found.transactions > 0)
+        );
         let names = fs.read_dir(&fs.resolve("/dir", Follow::Yes).unwrap()).unwrap().len();
         fs.unmount().unwrap();
         assert!(pair.image.bytes() == before);
@@ -115,21 +127,26 @@ fn the_kernel_and_e2fsck_replay_what_was_left() {
         let fs = pair.open(false).unwrap();
         let root = fs.root().unwrap();
         for n in 0..100u8 {
-            let node = fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File).unwrap();
-            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+            let node =
+                fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File).unwrap();
+            let file =
+                fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
             file.write_at(0, &[n; 2000]).unwrap();
             file.sync().unwrap();
         }
         fs.crash();
         let other = pair.copy();
-        let seen = pair
-            .mounted(None, |root| (0..100u8).all(|n| fs::read(root.join(format!("file{n}"))).unwrap() == [n; 2000]));
+        let seen = pair.mounted(None, |root| {
+            (0..100u8).all(|n| fs::read(root.join(format!("file{n}"))).unwrap() == [n; 2000])
+        });
         assert!(seen);
         pair.check();
         let on = Loop::attach(other.journal.path(), false);
         let name = on.device().display().to_string();
-        let printed =
-            extant_testkit::tool::run("e2fsck", &["-fy", "-j", &name, &other.image.path().display().to_string()]);
+        let printed = extant_testkit::tool::run(
+            "e2fsck",
+            &["-fy", "-j", &name, &other.image.path().display().to_string()],
+        );
         assert!(printed.code <= 1, "{printed}");
         drop(on);
         other.check();
@@ -143,15 +160,22 @@ fn only_the_own_journal_is_taken() {
     let pair = Pair::make("4096");
     let stranger = Pair::with("4096", &["-U", "11111111-2222-3333-4444-555555555555"]);
     let error = Fs::open(pair.image.path(), &OpenOptions::new()).unwrap_err();
-    assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains("external journal"), "{error}");
+    assert!(
+        matches!(error, Error::Unsupported(_)) && error.to_string().contains("external journal"),
+        "{error}"
+    );
     // Nothing is to be replayed, so readers need none.
     Fs::open(pair.image.path(), &OpenOptions::new().read_only(true)).unwrap().unmount().unwrap();
-    let error = Fs::open(pair.image.path(), &OpenOptions::new().journal(stranger.journal.path())).unwrap_err();
+    let error = Fs::open(pair.image.path(), &OpenOptions::new().journal(stranger.journal.path()))
+        .unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
-    let error = Fs::open(pair.image.path(), &OpenOptions::new().journal(stranger.image.path())).unwrap_err();
+    let error = Fs::open(pair.image.path(), &OpenOptions::new().journal(stranger.image.path()))
+        .unwrap_err();
     assert!(error.to_string().contains("file system"), "{error}");
     // Its users are in it: another one, and two of them.
-    for (at, byte, said) in [(USERS_AT, 0x55, "another file system"), (NUMBER_OF_USERS_AT + 3, 2, "more than one")] {
+    for (at, byte, said) in
+        [(USERS_AT, 0x55, "another file system"), (NUMBER_OF_USERS_AT + 3, 2, "more than one")]
+    {
         let other = pair.copy();
         let device = fs::File::options().write(true).open(other.journal.path()).unwrap();
         device.write_all_at(&[byte], LOG_AT + at).unwrap();

@@ -1,5 +1,5 @@
-//! What is done with each feature bit, as `COMPAT.md` says. The sets that are read and written are lived through in
-//! [`crate::life`].
+//! What is done with each feature bit, as `COMPAT.md` says. The sets that are read and written are
+//! lived through in [`crate::life`].
 
 use extant::{Caller, Errno, Error, Follow, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_blocks::{FaultDevice, Op, OverlayDevice};
@@ -101,7 +101,9 @@ fn assert_reads_only(bytes: &[u8], name: &str) {
     assert!(why.contains(name), "{name}: {why}");
     assert!(fs.is_read_only());
     assert!(create(&fs, "file").unwrap_err().is(Errno::RoFs));
-    assert!(fs.read_dir(&fs.root().unwrap()).unwrap().iter().any(|entry| entry.name == b"lost+found"));
+    assert!(
+        fs.read_dir(&fs.root().unwrap()).unwrap().iter().any(|entry| entry.name == b"lost+found")
+    );
     fs.unmount().unwrap();
     assert!(!changed(&device), "{name}: a change");
     assert!(device.inner().to_vec() == bytes, "{name}");
@@ -139,8 +141,11 @@ fn unwritable_bits_are_opened_for_reading_with_the_reason() {
 fn compatible_bits_are_kept() {
     let image = FeatureSet::named("default").make_sized(12 << 20);
     let mut bytes = image.bytes();
-    let ignored =
-        Compat::DIR_PREALLOC.bits() | Compat::IMAGIC_INODES.bits() | Compat::STABLE_INODES.bits() | 1 << 20 | 1 << 31;
+    let ignored = Compat::DIR_PREALLOC.bits()
+        | Compat::IMAGIC_INODES.bits()
+        | Compat::STABLE_INODES.bits()
+        | 1 << 20
+        | 1 << 31;
     change_superblock(&mut bytes, |sb| {
         let mut features = sb.features();
         features.compat |= Compat::from_bits_retain(ignored);
@@ -188,7 +193,10 @@ fn a_log_is_replayed_in_memory_for_readers() {
         assert!(superblock(&bytes).incompat().contains(Incompat::RECOVER));
         let (device, opened) = open(&bytes, true);
         let fs = opened.unwrap();
-        assert!(fs.recovery().in_memory && fs.recovery().journal.is_some_and(|found| found.blocks > 0), "{set}");
+        assert!(
+            fs.recovery().in_memory && fs.recovery().journal.is_some_and(|found| found.blocks > 0),
+            "{set}"
+        );
         for n in 0..50u8 {
             assert!(read_file(&fs, &format!("/file{n}")) == [n; 3000], "{set}");
         }
@@ -245,7 +253,9 @@ fn other_block_sizes() {
     for size in ["8192", "16384", "32768"] {
         let image = Image::mke2fs(256 << 20, &["-t", "ext4", "-b", size]);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
-        (0..40).for_each(|n: u8| write_file(&fs, &format!("file{n}"), &vec![n; 3000 * usize::from(n)]));
+        (0..40).for_each(|n: u8| {
+            write_file(&fs, &format!("file{n}"), &vec![n; 3000 * usize::from(n)])
+        });
         fs.unlink(&fs.root().unwrap(), b"file7").unwrap();
         fs.unmount().unwrap();
         image.assert_clean();
@@ -254,7 +264,8 @@ fn other_block_sizes() {
     }
 }
 
-/// A file system of 16 MiB on a device of 64 MiB, with a committed log that makes it what `resize2fs` makes of it.
+/// A file system of 16 MiB on a device of 64 MiB, with a committed log that makes it what
+/// `resize2fs` makes of it.
 fn with_log_of_resize() -> Image {
     const LOG_BLOCKS: u32 = 4096;
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
@@ -278,7 +289,11 @@ fn with_log_of_resize() -> Image {
         .collect();
     assert!(blocks.iter().any(|(nr, _)| *nr >= 16 << 10), "something lies behind the old end");
     let atlas = Atlas::of(&before);
-    let place = |at: u32| LogExtent { logical: at, physical: atlas.journal_block(at).start as u64 / 1024, len: 1 };
+    let place = |at: u32| LogExtent {
+        logical: at,
+        physical: atlas.journal_block(at).start as u64 / 1024,
+        len: 1,
+    };
     let extents: Vec<LogExtent> = (0..LOG_BLOCKS).map(place).collect();
     let device = OpenOptions::new().device(image.path()).unwrap();
     let log = Log::open(device.clone(), &extents, 1024, LogPlace::Inside).unwrap();
@@ -288,7 +303,8 @@ fn with_log_of_resize() -> Image {
     image
 }
 
-/// The superblock on the device has the old size until the log is written home, and so does not bound what the log names.
+/// The superblock on the device has the old size until the log is written home, and so does not
+/// bound what the log names.
 #[test]
 fn a_log_of_an_online_resize_is_replayed() {
     let image = with_log_of_resize();

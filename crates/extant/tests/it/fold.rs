@@ -1,12 +1,15 @@
-//! Directories that fold case: any spelling leads to the name, the first one stays, and e2fsck hashes as the engine does.
+//! Directories that fold case: any spelling leads to the name, the first one stays, and e2fsck
+//! hashes as the engine does.
 
 use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenOptions, RenameFlags};
 use extant_testkit::image::Image;
 use std::collections::BTreeSet;
 
 const CASEFOLD: u32 = 0x4000_0000;
-const KIND: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "casefold,orphan_file", "-E", "encoding=utf8"];
-const STRICT: &[&str] = &["-t", "ext4", "-O", "casefold", "-E", "encoding=utf8,encoding_flags=strict"];
+const KIND: &[&str] =
+    &["-t", "ext4", "-b", "1024", "-O", "casefold,orphan_file", "-E", "encoding=utf8"];
+const STRICT: &[&str] =
+    &["-t", "ext4", "-O", "casefold", "-E", "encoding=utf8,encoding_flags=strict"];
 const INLINE: &[&str] = &["-t", "ext4", "-O", "casefold,inline_data", "-E", "encoding=utf8"];
 
 fn open(image: &Image) -> Fs {
@@ -48,7 +51,10 @@ fn life(args: &[&str]) {
     let other = "README-GRO\u{308}SSE";
     for _ in 0..2 {
         assert_eq!(fs.lookup(&dir, other.as_bytes()).expect("another spelling").ino(), file.ino());
-        assert_eq!(fs.resolve(format!("/Folder/{other}"), Follow::No).expect("its path").ino(), file.ino());
+        assert_eq!(
+            fs.resolve(format!("/Folder/{other}"), Follow::No).expect("its path").ino(),
+            file.ino()
+        );
     }
     is(make(&fs, &dir, other.as_bytes(), New::File), Errno::Exist);
     assert_eq!(names(&fs, &dir), BTreeSet::from(["Readme-Größe".as_bytes().to_vec()]));
@@ -58,10 +64,12 @@ fn life(args: &[&str]) {
     assert_eq!(sub.attr().flags & CASEFOLD, CASEFOLD, "handed down");
     assert_eq!(file.attr().flags & CASEFOLD, 0);
     fs.link(&file, &sub, b"Link").expect("link");
-    fs.rename(&dir, other.as_bytes(), &sub, b"Moved", RenameFlags::empty()).expect("rename by another spelling");
+    fs.rename(&dir, other.as_bytes(), &sub, b"Moved", RenameFlags::empty())
+        .expect("rename by another spelling");
     is(fs.resolve("/Folder/readme-größe", Follow::No), Errno::NoEnt);
     assert_eq!(fs.resolve("/Folder/SUB/mOVED", Follow::No).expect("moved").ino(), file.ino());
-    fs.rename(&sub, b"LINK", &sub, b"moved", RenameFlags::empty()).expect("over another name of the same");
+    fs.rename(&sub, b"LINK", &sub, b"moved", RenameFlags::empty())
+        .expect("over another name of the same");
     fs.unlink(&sub, b"MOVED").expect("unlink by another spelling");
     is(fs.lookup(&sub, b"Moved"), Errno::NoEnt);
     is(fs.resolve("/Folder/Sub/Moved", Follow::No), Errno::NoEnt);
@@ -96,13 +104,19 @@ fn a_name_gets_another_spelling() {
         let fs = open(&image);
         let dir = folding(&fs, "d");
         let made: Vec<Node> = (0..=others)
-            .map(|n| make(&fs, &dir, format!("ßtraße-{n:04}").as_bytes(), New::File).expect("create"))
+            .map(|n| {
+                make(&fs, &dir, format!("ßtraße-{n:04}").as_bytes(), New::File).expect("create")
+            })
             .collect();
         for (n, node) in made.iter().enumerate() {
-            let (shown, long) = (format!("SSTRASSE-{n:04}"), format!("sS\u{AD}\u{AD}\u{AD}\u{AD}traSSe-{n:04}"));
+            let (shown, long) =
+                (format!("SSTRASSE-{n:04}"), format!("sS\u{AD}\u{AD}\u{AD}\u{AD}traSSe-{n:04}"));
             rename(&fs, &dir, &format!("SStrasse-{n:04}"), &shown).expect("another spelling");
             assert_eq!(spelled(&fs, &dir, node.ino()), [shown.as_str()]);
-            is(fs.rename(&dir, shown.as_bytes(), &dir, long.as_bytes(), RenameFlags::NOREPLACE), Errno::Exist);
+            is(
+                fs.rename(&dir, shown.as_bytes(), &dir, long.as_bytes(), RenameFlags::NOREPLACE),
+                Errno::Exist,
+            );
             rename(&fs, &dir, &shown, &long).expect("a longer one");
             rename(&fs, &dir, &long, &long).expect("the same");
             assert_eq!(spelled(&fs, &dir, node.ino()), [long.as_str()]);
@@ -137,8 +151,9 @@ fn names_that_are_no_text_are_themselves_or_refused() {
     image.assert_clean();
 }
 
-/// Each code point of the planes that are not empty, in one of some thousand names. A name that is hashed otherwise than e2fsck does lies in
-/// the wrong one of some hundred leaves; two names that it takes for one, it tells.
+/// Each code point of the planes that are not empty, in one of some thousand names. A name that is
+/// hashed otherwise than e2fsck does lies in the wrong one of some hundred leaves; two names that
+/// it takes for one, it tells.
 #[test]
 fn hashes_are_those_of_e2fsck() {
     // A name has 255 bytes.
@@ -149,7 +164,10 @@ fn hashes_are_those_of_e2fsck() {
     let mut made: Vec<String> = Vec::new();
     let mut name = String::new();
     // Beyond what is assigned there are private use and what stays empty, of which some will do.
-    let planes = (0x80..0x3_0000).chain((0x3_0000..0xE_0000).step_by(997)).chain(0xE_0000..0xE_1100).chain([0x10_FFFD]);
+    let planes = (0x80..0x3_0000)
+        .chain((0x3_0000..0xE_0000).step_by(997))
+        .chain(0xE_0000..0xE_1100)
+        .chain([0x10_FFFD]);
     for c in planes.filter_map(char::from_u32) {
         name.push(c);
         if name.len() >= MOST {
@@ -157,7 +175,11 @@ fn hashes_are_those_of_e2fsck() {
         }
     }
     // By themselves, among letters and marks.
-    let dense = (0xA0..0x600).chain(0x1C80..0x2200).chain(0x2C00..0x2E00).chain(0xA640..0xA800).chain(0xAB30..0xAC10);
+    let dense = (0xA0..0x600)
+        .chain(0x1C80..0x2200)
+        .chain(0x2C00..0x2E00)
+        .chain(0xA640..0xA800)
+        .chain(0xAB30..0xAC10);
     for (n, c) in dense.filter_map(char::from_u32).enumerate() {
         made.push(match n % 3 {
             0 => format!("N{n}{c}"),
@@ -180,7 +202,8 @@ fn hashes_are_those_of_e2fsck() {
     for (n, name) in made.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
         let spelled = if n % 4 == 0 { name.to_lowercase() } else { name.clone() };
         // What Unicode 12.1 does not know has no case.
-        let node = fs.lookup(&dir, spelled.as_bytes()).or_else(|_| fs.lookup(&dir, name.as_bytes()));
+        let node =
+            fs.lookup(&dir, spelled.as_bytes()).or_else(|_| fs.lookup(&dir, name.as_bytes()));
         assert!(node.is_ok(), "{name}");
         fs.unlink(&dir, name.as_bytes()).expect(name);
     }

@@ -1,5 +1,5 @@
-//! A frozen file system is clean on its device; after the thaw it goes on. One that is shut down does not. What else is seen beside
-//! the mount.
+//! A frozen file system is clean on its device; after the thaw it goes on. One that is shut down
+//! does not. What else is seen beside the mount.
 
 use extant::format::State;
 use extant::{Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 fn write(fs: &Fs, name: &str) {
     let root = fs.root().expect("root");
-    let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
+    let node =
+        fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     file.write_at(0, &[5; 9000]).expect("write");
 }
@@ -32,7 +33,8 @@ fn a_copy_of_a_frozen_file_system_is_clean() {
         assert!(!went_on.load(Ordering::Acquire), "a change went through a freeze");
         let copy = image.copy();
         copy.assert_clean();
-        let other = Fs::open(copy.path(), &OpenOptions::new().read_only(true)).expect("the copy opens");
+        let other =
+            Fs::open(copy.path(), &OpenOptions::new().read_only(true)).expect("the copy opens");
         assert!(other.recovery().journal.is_none(), "the copy needs no recovery");
         assert!(other.resolve("/before", Follow::No).is_ok());
         frozen.thaw().expect("thaw");
@@ -56,7 +58,9 @@ fn no_byte_changes_while_frozen() {
     let fs = Fs::open_device(device.clone(), &OpenOptions::new().discard(true)).expect("open");
     let root = fs.root().expect("root");
     let files = ["overwritten", "written", "fallocated", "read"].map(|name| {
-        let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
+        let node = fs
+            .create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File)
+            .expect("create");
         let flags = OpenFlags { write: true, direct: true, ..Default::default() };
         let file = fs.open_file(&node, flags).expect("open");
         file.write_at(0, &[1; 1 << 16]).expect("write");
@@ -103,7 +107,9 @@ fn a_shut_down_file_system_changes_no_more_and_is_recovered() {
     fs.shut_down().expect("shutdown");
     fs.shut_down().expect("a second one does nothing");
     let root = fs.root().expect("root");
-    let refused = fs.create(&Caller::default(), &root, b"late", 0o644, New::File).expect_err("nothing changes");
+    let refused = fs
+        .create(&Caller::default(), &root, b"late", 0o644, New::File)
+        .expect_err("nothing changes");
     assert!(refused.is(Errno::Io), "{refused}");
     let unsynced = fs.sync().expect_err("nothing becomes durable");
     assert!(unsynced.is(Errno::Io), "{unsynced}");

@@ -1,7 +1,7 @@
 //! Damaged images of every feature set: each may cost an error, and nothing else.
 //!
-//! A mutant is named by its feature set, whether the log is to be replayed, and a number: what broke something is kept in
-//! [`KEPT`].
+//! A mutant is named by its feature set, whether the log is to be replayed, and a number: what
+//! broke something is kept in [`KEPT`].
 
 use crate::fast_commit;
 use extant_hostile::atlas::Kind;
@@ -24,7 +24,8 @@ const DEEP: u64 = 30;
 const FAST_COMMITS: u64 = 60;
 
 /// Mutants that broke something once: feature set, crashed, number.
-const KEPT: &[(&str, bool, u64)] = &[("orphan_file", false, 10_407_116_827), ("64k", true, 10_407_116_819)];
+const KEPT: &[(&str, bool, u64)] =
+    &[("orphan_file", false, 10_407_116_827), ("64k", true, 10_407_116_819)];
 
 fn depth(set: &FeatureSet) -> Depth {
     // A claim of multiple mount protection takes seconds.
@@ -35,7 +36,8 @@ fn depth(set: &FeatureSet) -> Depth {
 fn try_mutant(seed: &Seed, depth: Depth, number: u64) -> Result<(), String> {
     let mut image = seed.bytes.clone();
     let what = mutate::mutate(&mut image, &seed.atlas, &mut Rng::new(number));
-    survive(image, number, depth).map_err(|why| format!("{} {number}: {why}\n    {}", seed.name, what.join("\n    ")))
+    survive(image, number, depth)
+        .map_err(|why| format!("{} {number}: {why}\n    {}", seed.name, what.join("\n    ")))
 }
 
 fn fail_if_any(found: &[String]) {
@@ -48,7 +50,10 @@ fn can_crash(set: &FeatureSet) -> bool {
 }
 
 fn both(set: &FeatureSet) -> impl Iterator<Item = Seed> {
-    [false, true].into_iter().filter(|crashed| !crashed || can_crash(set)).map(|crashed| Seed::make(set, crashed))
+    [false, true]
+        .into_iter()
+        .filter(|crashed| !crashed || can_crash(set))
+        .map(|crashed| Seed::make(set, crashed))
 }
 
 /// An image that the kernel left with fast commits.
@@ -68,7 +73,8 @@ fn deep() -> [Seed; 2] {
 fn mutants_of_deep_maps() {
     let mut broken = Vec::new();
     for seed in deep() {
-        survive(seed.bytes.clone(), 1, Depth::Write).unwrap_or_else(|why| panic!("{}: {why}", seed.name));
+        survive(seed.bytes.clone(), 1, Depth::Write)
+            .unwrap_or_else(|why| panic!("{}: {why}", seed.name));
         broken.extend((0..DEEP).filter_map(|number| try_mutant(&seed, Depth::Write, number).err()));
     }
     fail_if_any(&broken);
@@ -78,7 +84,8 @@ fn mutants_of_deep_maps() {
 fn good_images_survive() {
     for set in FEATURE_SETS {
         for seed in both(set) {
-            survive(seed.bytes.clone(), 1, depth(set)).unwrap_or_else(|why| panic!("{}: {why}", seed.name));
+            survive(seed.bytes.clone(), 1, depth(set))
+                .unwrap_or_else(|why| panic!("{}: {why}", seed.name));
         }
     }
 }
@@ -98,7 +105,9 @@ fn mutants_of_every_feature_set() {
     let mut broken = Vec::new();
     for set in FEATURE_SETS {
         for seed in both(set) {
-            broken.extend((0..SHORT).filter_map(|number| try_mutant(&seed, depth(set), number).err()));
+            broken.extend(
+                (0..SHORT).filter_map(|number| try_mutant(&seed, depth(set), number).err()),
+            );
         }
     }
     fail_if_any(&broken);
@@ -108,12 +117,14 @@ fn mutants_of_every_feature_set() {
 #[test]
 fn mutants_of_fast_commits() {
     let seed = with_fast_commits();
-    let broken: Vec<String> =
-        (0..FAST_COMMITS).filter_map(|number| try_mutant(&seed, Depth::Write, number).err()).collect();
+    let broken: Vec<String> = (0..FAST_COMMITS)
+        .filter_map(|number| try_mutant(&seed, Depth::Write, number).err())
+        .collect();
     fail_if_any(&broken);
 }
 
-/// Damaged images that others keep, from a folder that `EXTANT_IMAGES` names; some as they are, some compressed.
+/// Damaged images that others keep, from a folder that `EXTANT_IMAGES` names; some as they are,
+/// some compressed.
 #[test]
 #[ignore = "takes images that are not here: `make images` brings them"]
 fn images_of_others() {
@@ -127,11 +138,16 @@ fn images_of_others() {
     }
     println!("{tried} images");
     assert!(tried > 0, "EXTANT_IMAGES names no folder with images");
-    figures::Figures::open().add("images of e2fsprogs", 0, &[("images", tried), ("failures", broken.len() as u64)]);
+    figures::Figures::open().add(
+        "images of e2fsprogs",
+        0,
+        &[("images", tried), ("failures", broken.len() as u64)],
+    );
     fail_if_any(&broken);
 }
 
-/// Mutants without end: for `EXTANT_FUZZ_SECONDS`, or a minute. `EXTANT_FUZZ_FROM` is the first number.
+/// Mutants without end: for `EXTANT_FUZZ_SECONDS`, or a minute. `EXTANT_FUZZ_FROM` is the first
+/// number.
 #[test]
 #[ignore = "runs for as long as it is told to"]
 fn fuzz_images() {
@@ -139,8 +155,10 @@ fn fuzz_images() {
     let time = Duration::from_secs(number("EXTANT_FUZZ_SECONDS").unwrap_or(60));
     let first = number("EXTANT_FUZZ_FROM").unwrap_or_else(|| u64::from(std::process::id()) << 20);
     let only = std::env::var("EXTANT_FUZZ_SET").ok();
-    let sets = FEATURE_SETS.iter().filter(|set| only.as_deref().is_none_or(|only| set.name == only));
-    let mut seeds: Vec<(Depth, Seed)> = sets.flat_map(|set| both(set).map(|seed| (depth(set), seed))).collect();
+    let sets =
+        FEATURE_SETS.iter().filter(|set| only.as_deref().is_none_or(|only| set.name == only));
+    let mut seeds: Vec<(Depth, Seed)> =
+        sets.flat_map(|set| both(set).map(|seed| (depth(set), seed))).collect();
     if only.as_deref().is_none_or(|only| only == "fast commits") {
         seeds.push((Depth::Write, with_fast_commits()));
     }
@@ -161,7 +179,11 @@ fn fuzz_images() {
         }
     }
     println!("{tried} mutants from number {first}");
-    let numbers = [("mutants", tried), ("failures", broken.len() as u64), ("seconds", start.elapsed().as_secs())];
+    let numbers = [
+        ("mutants", tried),
+        ("failures", broken.len() as u64),
+        ("seconds", start.elapsed().as_secs()),
+    ];
     figures::Figures::open().add("damaged images", first, &numbers);
     fail_if_any(&broken);
 }

@@ -1,9 +1,9 @@
-//! Operations that fail half-way: whatever the device or the image does, what becomes durable is whole, and content that was
-//! there stays.
+//! Operations that fail half-way: whatever the device or the image does, what becomes durable is
+//! whole, and content that was there stays.
 
 use extant::{
-    Caller, Clock, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr,
-    Timestamp, XattrMode,
+    Caller, Clock, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions,
+    RenameFlags, SetAttr, Timestamp, XattrMode,
 };
 use extant_blocks::{Fault, FaultDevice, Op};
 use extant_hostile::deep::{self, Layout};
@@ -65,7 +65,8 @@ fn a_rename_that_fails_half_way_changes_nothing() {
     (0..DIRS).for_each(|i| drop(fs.resolve(format!("/dir{i}/x"), Follow::No).unwrap()));
     let dir = fs.resolve("/dir0", Follow::No).unwrap();
     device.inject(Fault::new(Op::Read, 0).from_then_on().within(block << 16..(block + 1) << 16));
-    let failed = fs.rename(&dir, b"x", &fs.root().unwrap(), b"y", RenameFlags::empty()).unwrap_err();
+    let failed =
+        fs.rename(&dir, b"x", &fs.root().unwrap(), b"y", RenameFlags::empty()).unwrap_err();
     assert_eq!(failed.errno(), 5, "{failed}");
     assert!(fs.is_read_only(), "half of a rename may become durable");
     device.heal();
@@ -78,8 +79,9 @@ fn a_rename_that_fails_half_way_changes_nothing() {
     image.assert_clean();
 }
 
-/// A tree in which each operation of [`use_everything`] has directories of its own, so that it reads blocks of its own. With a
-/// layout, some of its directories and files have indexes and maps of several levels.
+/// A tree in which each operation of [`use_everything`] has directories of its own, so that it
+/// reads blocks of its own. With a layout, some of its directories and files have indexes and maps
+/// of several levels.
 fn prepared(layout: Option<Layout>) -> Vec<u8> {
     let set = FeatureSet::named(if layout.is_some() { "large_dir" } else { "1k" });
     let image = set.make_sized(16 << 20);
@@ -94,7 +96,11 @@ fn prepared(layout: Option<Layout>) -> Vec<u8> {
             _ => make(&fs, &root, &format!("d{i}"), New::Dir),
         };
         for name in ["a", "b", "c"] {
-            let node = match DEEP_FILES.iter().position(|deep| *deep == (i, name)).filter(|_| layout.is_some()) {
+            let node = match DEEP_FILES
+                .iter()
+                .position(|deep| *deep == (i, name))
+                .filter(|_| layout.is_some())
+            {
                 Some(n) => move_planted(&fs, &format!("file{n}"), &dir, name),
                 None => make(&fs, &dir, name, New::File),
             };
@@ -127,7 +133,8 @@ fn use_everything(fs: &Fs) {
     let rename = |i: u32, from: &str, to: u32, name: &str, flags| {
         fs.rename(&dir(i)?, from.as_bytes(), &dir(to)?, name.as_bytes(), flags)
     };
-    let create = |i: u32, name: &str, what: New<'_>| fs.create(&WHO, &dir(i)?, name.as_bytes(), 0o755, what);
+    let create =
+        |i: u32, name: &str, what: New<'_>| fs.create(&WHO, &dir(i)?, name.as_bytes(), 0o755, what);
     let _ = dir(0).and_then(|dir| fs.unlink(&dir, b"a"));
     let _ = rename(1, "a", 2, "new", RenameFlags::empty());
     let _ = rename(3, "a", 4, "b", RenameFlags::empty());
@@ -136,15 +143,22 @@ fn use_everything(fs: &Fs) {
     let _ = rename(9, "a", 10, "white", RenameFlags::WHITEOUT);
     let _ = create(11, "dir", New::Dir);
     let _ = create(11, "link", New::Symlink(&[b't'; 300]));
-    let _ = create(11, "file", New::File).and_then(|node| fs.set_xattr(&node, b"user.x", &[1; 600], XattrMode::Any));
+    let _ = create(11, "file", New::File)
+        .and_then(|node| fs.set_xattr(&node, b"user.x", &[1; 600], XattrMode::Any));
     let _ = at(12, "a").and_then(|node| fs.link(&node, &dir(13)?, b"linked"));
     let _ = dir(14).and_then(|dir| fs.rmdir(&dir, b"sub"));
-    let _ = at(15, "a").and_then(|node| fs.set_attr(&node, &SetAttr { size: Some(10), ..Default::default() }));
+    let _ = at(15, "a")
+        .and_then(|node| fs.set_attr(&node, &SetAttr { size: Some(10), ..Default::default() }));
     let _ = at(15, "b").and_then(|node| fs.remove_xattr(&node, b"user.long"));
-    let _ = at(15, "c").and_then(|node| fs.set_xattr(&node, b"user.long", &[9; 650], XattrMode::Any));
+    let _ =
+        at(15, "c").and_then(|node| fs.set_xattr(&node, b"user.long", &[9; 650], XattrMode::Any));
     let write = OpenFlags { write: true, ..Default::default() };
-    let _ = at(16, "a").and_then(|node| fs.open_file(&node, write)).and_then(|file| file.write_at(2000, &[7; 5000]));
-    let _ = dir(17).and_then(|dir| fs.create_nameless(&WHO, &dir, 0o600)).map(|node| fs.release(&node, 1));
+    let _ = at(16, "a")
+        .and_then(|node| fs.open_file(&node, write))
+        .and_then(|file| file.write_at(2000, &[7; 5000]));
+    let _ = dir(17)
+        .and_then(|dir| fs.create_nameless(&WHO, &dir, 0o600))
+        .map(|node| fs.release(&node, 1));
     let _ = fs.sync();
 }
 
@@ -171,7 +185,11 @@ fn each_read_fails(base: &[u8]) {
         assert!(met || closed.is_ok(), "{closed:?}");
         Fs::open_device(device.clone(), &options()).and_then(Fs::unmount).unwrap();
         let image = image_of(&device.inner().to_vec());
-        assert!(e2fsck::check(image.path()).is_clean(), "read {nth}: {:?}", e2fsck::check(image.path()));
+        assert!(
+            e2fsck::check(image.path()).is_clean(),
+            "read {nth}: {:?}",
+            e2fsck::check(image.path())
+        );
         if !met {
             break;
         }
@@ -182,7 +200,8 @@ fn each_read_fails(base: &[u8]) {
 
 #[test]
 fn groups_that_share_a_bitmap_are_refused() {
-    let image = Image::mke2fs(24 << 20, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"]);
+    let image =
+        Image::mke2fs(24 << 20, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"]);
     let groups = dumpe2fs::dump(image.path()).groups;
     image.leave_unjudged("two groups have one bitmap");
     debugfs::write(image.path(), &format!("set_bg 1 block_bitmap {}", groups[0].block_bitmap));
@@ -206,7 +225,9 @@ fn fill(fs: &Fs) {
 fn with_four_extents(fs: &Fs, name: &str) -> File {
     let file = open_file(fs, &make(fs, &fs.root().unwrap(), name, New::File));
     file.write_at(0, &[1; 8192]).unwrap();
-    [100_000, 200_000, 300_000].into_iter().for_each(|at| assert_eq!(file.write_at(at, &[1; 100]).unwrap(), 100));
+    [100_000, 200_000, 300_000]
+        .into_iter()
+        .for_each(|at| assert_eq!(file.write_at(at, &[1; 100]).unwrap(), 100));
     file
 }
 
@@ -225,8 +246,14 @@ fn a_hole_without_room_keeps_what_was_written() {
             Err(e) => e.is(Errno::NoSpc) || panic!("{e}"),
         }
     };
-    let full = files.iter().position(|file| no_room(Falloc::ZeroKeepSize, file, 2)).expect("the margin has an end");
-    assert!(read_all(&files[full])[..8192] == [2; 8192], "what was written before a range of zeroes is gone");
+    let full = files
+        .iter()
+        .position(|file| no_room(Falloc::ZeroKeepSize, file, 2))
+        .expect("the margin has an end");
+    assert!(
+        read_all(&files[full])[..8192] == [2; 8192],
+        "what was written before a range of zeroes is gone"
+    );
     assert!(no_room(Falloc::Punch, &files[full], 3));
     assert!(read_all(&files[full])[..8192] == [3; 8192], "what was written before a hole is gone");
     drop(files);
@@ -237,7 +264,8 @@ fn a_hole_without_room_keeps_what_was_written() {
     assert!(read_all(&file)[..8192] == [3; 8192]);
 }
 
-/// The descriptor of the second group is damaged, which opening finds when it has marked the superblock.
+/// The descriptor of the second group is damaged, which opening finds when it has marked the
+/// superblock.
 #[test]
 fn opening_that_fails_leaves_the_image_as_it_was() {
     for features in ["has_journal", "^has_journal"] {
@@ -252,7 +280,8 @@ fn opening_that_fails_leaves_the_image_as_it_was() {
     }
 }
 
-/// An orphan's blocks cannot be freed: the file system can be written, and its record is there when it is closed.
+/// An orphan's blocks cannot be freed: the file system can be written, and its record is there when
+/// it is closed.
 #[test]
 fn an_orphan_that_cannot_be_freed_is_recorded_when_the_file_system_is_closed() {
     let image = FeatureSet::named("no_csum").make_sized(16 << 20);

@@ -1,4 +1,5 @@
-//! Inodes that somebody holds, as a FUSE kernel does with all that it remembers, do not stay in memory for that.
+//! Inodes that somebody holds, as a FUSE kernel does with all that it remembers, do not stay in
+//! memory for that.
 
 use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_testkit::image::Image;
@@ -6,7 +7,8 @@ use extant_testkit::rng::Rng;
 
 const FILES: usize = 3000;
 
-const SMALL: &[&str] = &["-t", "ext4", "-b", "1024", "-N", "4096", "-O", "orphan_file", "-J", "size=4"];
+const SMALL: &[&str] =
+    &["-t", "ext4", "-b", "1024", "-N", "4096", "-O", "orphan_file", "-J", "size=4"];
 
 fn name(i: usize) -> Vec<u8> {
     format!("file {i}").into_bytes()
@@ -77,7 +79,11 @@ fn what_is_parked_is_given_back_without_being_loaded() {
     for (i, ino) in numbers.iter().enumerate() {
         fs.operations().forget(*ino, 1 + i as u64 % 3).expect("it is held");
     }
-    assert_eq!((fs.stats().inodes_cached, fs.stats().inodes_parked), (cached, 0), "{parked} were parked");
+    assert_eq!(
+        (fs.stats().inodes_cached, fs.stats().inodes_parked),
+        (cached, 0),
+        "{parked} were parked"
+    );
     // Nobody holds them: without their names they are gone.
     let free = fs.usage().inodes_free;
     (0..FILES).for_each(|i| fs.unlink(&dir, &name(i)).expect("unlink"));
@@ -94,7 +100,9 @@ fn holds_come_and_go_while_inodes_do() {
     let dir = fs.root().expect("root");
     let free = fs.usage().inodes_free;
     const SHARED: usize = 64;
-    let made = |i| fs.create(&Caller::default(), &dir, &name(i), 0o644, New::File).expect("create").attr().ino;
+    let made = |i| {
+        fs.create(&Caller::default(), &dir, &name(i), 0o644, New::File).expect("create").attr().ino
+    };
     let numbers: Vec<u64> = (0..SHARED).map(made).collect();
     fs.sync().expect("sync");
     std::thread::scope(|scope| {
@@ -145,7 +153,9 @@ fn a_file_with_writers_stays_in_memory() {
     drop(node);
     settle(&fs);
     assert_eq!(fs.stats().inodes_parked, 1);
-    let file = fs.open_file(&fs.operations().node(ino).expect("it comes back"), OpenFlags::default()).expect("open");
+    let file = fs
+        .open_file(&fs.operations().node(ino).expect("it comes back"), OpenFlags::default())
+        .expect("open");
     drop(file);
     fs.operations().forget(ino, 1).expect("it is held");
     fs.unmount().expect("unmount");

@@ -13,7 +13,8 @@ const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const ENDLESS: usize = 100_000;
 
 fn open(bytes: &[u8]) -> Option<Fs> {
-    Fs::open_device(Arc::new(MemDevice::from_bytes(bytes)), &OpenOptions::new().memory(64 << 20)).ok()
+    Fs::open_device(Arc::new(MemDevice::from_bytes(bytes)), &OpenOptions::new().memory(64 << 20))
+        .ok()
 }
 
 fn name(n: u64) -> Vec<u8> {
@@ -123,7 +124,8 @@ fn trees_with_loops() {
         let rng = &mut Rng::new(seed);
         let mut image = clean.clone();
         for _ in 0..rng.between(1, 20) {
-            // The entries of the root follow each other from byte 32; the block is in the second half of each.
+            // The entries of the root follow each other from byte 32; the block is in the second
+            // half of each.
             let at = blocks[0] as usize * size + 32 + 8 * rng.below(60) as usize + 4;
             let child = rng.below(blocks.len() as u64 + 2) as u32;
             image[at..at + 4].copy_from_slice(&child.to_le_bytes());
@@ -182,7 +184,8 @@ fn use_attributes(fs: &Fs, rng: &mut Rng) {
 
 #[test]
 fn damaged_attributes() {
-    let plain = ["ext4", "ext4,ea_inode", "ext2"].map(|kind| kind.split_once(',').unwrap_or((kind, "filetype")));
+    let plain = ["ext4", "ext4,ea_inode", "ext2"]
+        .map(|kind| kind.split_once(',').unwrap_or((kind, "filetype")));
     for (kind, feature) in plain {
         let features = format!("^metadata_csum,{feature}");
         let (image, places) = with_attributes(&["-t", kind, "-b", "4096", "-O", &features]);
@@ -229,14 +232,19 @@ fn checksums_find_damaged_leaves() {
 
 /// The blocks of an image that belong to the file system: bitmaps, the inode table, and the log.
 fn system_blocks(image: &Image) -> Vec<u64> {
-    let text = extant_testkit::tool::run("dumpe2fs", &[image.path().as_os_str().to_owned()]).text().to_owned();
+    let text = extant_testkit::tool::run("dumpe2fs", &[image.path().as_os_str().to_owned()])
+        .text()
+        .to_owned();
     let first = |line: &str, words: &str| {
         let at = line.split_once(words)?.1;
         at.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
     };
     let group = text.lines().skip_while(|line| !line.starts_with("Group 1:"));
     let mut blocks: Vec<u64> = group
-        .flat_map(|line| ["Block bitmap at ", "Inode bitmap at ", "Inode table at "].map(|words| first(line, words)))
+        .flat_map(|line| {
+            ["Block bitmap at ", "Inode bitmap at ", "Inode table at "]
+                .map(|words| first(line, words))
+        })
         .flatten()
         .take(3)
         .collect();
@@ -260,12 +268,16 @@ fn files_own_no_block_of_the_file_system() {
         let blocks = system_blocks(&image);
         assert!(blocks.len() > 6, "{kind}: {blocks:?}");
         for block in blocks {
-            debugfs::write(image.path(), &format!("set_inode_field /victim block[{pointer}] {block}"));
+            debugfs::write(
+                image.path(),
+                &format!("set_inode_field /victim block[{pointer}] {block}"),
+            );
             let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
             let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
             let file = fs.resolve("/victim", extant::Follow::No).unwrap();
-            let refused =
-                |error: extant::Error| assert!(matches!(error, extant::Error::Corrupt(_)), "{kind}, {block}: {error}");
+            let refused = |error: extant::Error| {
+                assert!(matches!(error, extant::Error::Corrupt(_)), "{kind}, {block}: {error}")
+            };
             refused(fs.read_direct(&file, 0, &mut [0; 1024]).unwrap_err());
             refused(fs.write_direct(&file, 0, &[9; 1024], false).unwrap_err());
             drop(file);

@@ -1,7 +1,9 @@
-//! The life of a file system in every feature set: made by mke2fs, changed by Extant, checked by e2fsck, read by the kernel,
-//! changed by the kernel, read and changed by Extant again.
+//! The life of a file system in every feature set: made by mke2fs, changed by Extant, checked by
+//! e2fsck, read by the kernel, changed by the kernel, read and changed by Extant again.
 
-use extant::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, XattrMode};
+use extant::{
+    Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, XattrMode,
+};
 use extant_testkit::image::{FEATURE_SETS, FeatureSet, Image};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
@@ -50,7 +52,8 @@ fn work(fs: &Fs, round: u64) {
     for i in 0..60 {
         let node = write_file(fs, &dir, &format!("file{i}"), &content(round, i));
         if i % 7 == 0 {
-            fs.set_xattr(&node, b"user.number", i.to_string().as_bytes(), XattrMode::Create).expect("setxattr");
+            fs.set_xattr(&node, b"user.number", i.to_string().as_bytes(), XattrMode::Create)
+                .expect("setxattr");
         }
     }
     fs.create(&who, &dir, b"short", 0o777, New::Symlink(b"file1")).expect("symlink");
@@ -88,7 +91,10 @@ fn remove_all(fs: &Fs, dir: &Node) {
 
 fn verify(fs: &Fs, round: u64) {
     for i in (0..60).filter(|i| ![2, 6, 7, 8].contains(i)) {
-        assert!(read_file(fs, &format!("/round{round}/file{i}")) == content(round, i), "round {round}, file {i}");
+        assert!(
+            read_file(fs, &format!("/round{round}/file{i}")) == content(round, i),
+            "round {round}, file {i}"
+        );
     }
     assert!(read_file(fs, &format!("/round{round}/sub/moved")) == content(round, 2));
     assert!(read_file(fs, &format!("/round{round}/file7")) == content(round, 6));
@@ -129,7 +135,10 @@ fn by_kernel(image: &Image, round: u64) {
     let mount = Mount::new(image.path(), "rw");
     for i in (0..60).filter(|i| ![2, 6, 7, 8].contains(i)) {
         let path = mount.join(format!("round{round}/file{i}"));
-        assert!(std::fs::read(&path).expect("the kernel reads") == content(round, i), "round {round}, file {i}");
+        assert!(
+            std::fs::read(&path).expect("the kernel reads") == content(round, i),
+            "round {round}, file {i}"
+        );
     }
     let dir = mount.join(format!("kernel{round}"));
     std::fs::create_dir(&dir).expect("mkdir");

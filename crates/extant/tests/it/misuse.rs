@@ -1,5 +1,5 @@
-//! Calls that ask for something odd: from inside a callback, by a number or a name that is not for callers, with a value that the
-//! format has no room for.
+//! Calls that ask for something odd: from inside a callback, by a number or a name that is not for
+//! callers, with a value that the format has no room for.
 
 use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
 use extant_testkit::image::{FeatureSet, Image};
@@ -17,12 +17,15 @@ fn make(fs: &Fs, dir: &Node, name: &str, what: New<'_>) -> extant::Result<Node> 
 
 #[test]
 fn a_listing_may_remove_what_it_finds() {
-    for (set, plus) in [("default", false), ("default", true), ("ext2", false), ("inline_data", true)] {
+    for (set, plus) in
+        [("default", false), ("default", true), ("ext2", false), ("inline_data", true)]
+    {
         let image = FeatureSet::named(set).make();
         let fs = open(&image);
         let dir = make(&fs, &fs.root().expect("root"), "dir", New::Dir).expect("mkdir");
         let names = if set == "inline_data" { 4 } else { 700 };
-        (0..names).for_each(|n| drop(make(&fs, &dir, &format!("name {n}"), New::File).expect("create")));
+        (0..names)
+            .for_each(|n| drop(make(&fs, &dir, &format!("name {n}"), New::File).expect("create")));
         let mut removed = 0;
         let mut remove = |name: &[u8]| {
             if name != b"." && name != b".." {
@@ -92,11 +95,16 @@ fn a_walk_over_extents_may_write_to_the_file() {
 
 #[test]
 fn numbers_of_the_file_systems_own_are_stale() {
-    let quota = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-O", "quota,project,orphan_file"]);
-    for image in [FeatureSet::named("default").make(), FeatureSet::named("orphan_file").make(), quota] {
+    let quota =
+        Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-O", "quota,project,orphan_file"]);
+    for image in
+        [FeatureSet::named("default").make(), FeatureSet::named("orphan_file").make(), quota]
+    {
         let fs = open(&image);
         let sb = fs.superblock();
-        let own = (1..11).chain([sb.orphan_file_inum().0, sb.prj_quota_inum().0]).filter(|&ino| ino > 2 || ino == 1);
+        let own = (1..11)
+            .chain([sb.orphan_file_inum().0, sb.prj_quota_inum().0])
+            .filter(|&ino| ino > 2 || ino == 1);
         for ino in own {
             let refused = fs.node(ino.into()).expect_err("an inode of the file system's own");
             assert!(refused.is(Errno::Stale), "inode {ino}: {refused}");
@@ -108,13 +116,15 @@ fn numbers_of_the_file_systems_own_are_stale() {
     }
 }
 
-/// The inode of an attribute's value belongs to the attribute, as the journal's inode belongs to the journal.
+/// The inode of an attribute's value belongs to the attribute, as the journal's inode belongs to
+/// the journal.
 #[test]
 fn numbers_of_values_are_stale() {
     let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode"]);
     let fs = open(&image);
     let node = make(&fs, &fs.root().expect("root"), "file", New::File).expect("create");
-    fs.set_xattr(&node, b"user.large", &[1; 10_000], XattrMode::Any).expect("a value in an inode of its own");
+    fs.set_xattr(&node, b"user.large", &[1; 10_000], XattrMode::Any)
+        .expect("a value in an inode of its own");
     let file = node.ino();
     drop(node);
     fs.unmount().expect("unmount");
@@ -135,7 +145,9 @@ fn attributes_with_nul_in_their_names_are_refused() {
     let fs = open(&image);
     let node = make(&fs, &fs.root().expect("root"), "file", New::File).expect("create");
     for name in [&b"user.a\0b"[..], b"user.\0", b"trusted.a\0"] {
-        let refused = fs.set_xattr(&node, name, b"1", XattrMode::Any).expect_err("a name that lists cannot hold");
+        let refused = fs
+            .set_xattr(&node, name, b"1", XattrMode::Any)
+            .expect_err("a name that lists cannot hold");
         assert!(refused.is(Errno::Inval), "{refused}");
     }
     assert_eq!(fs.list_xattrs(&node).expect("list"), Vec::<Vec<u8>>::new());
@@ -168,13 +180,15 @@ fn device_numbers_without_room_are_refused() {
     let root = fs.root().expect("root");
     for rdev in [(4104, 0), (4096, 1), (0, 1 << 20), (u32::MAX, u32::MAX)] {
         for ftype in [FileType::BlockDevice, FileType::CharDevice] {
-            let refused = make(&fs, &root, "no", New::Special(ftype, rdev)).expect_err("no room for it");
+            let refused =
+                make(&fs, &root, "no", New::Special(ftype, rdev)).expect_err("no room for it");
             assert!(refused.is(Errno::Inval), "{rdev:?}: {refused}");
         }
     }
     for (nth, rdev) in [(4095, (1 << 20) - 1), (255, 256), (0, 0), (8, 1)].into_iter().enumerate() {
         let node =
-            make(&fs, &root, &format!("device {nth}"), New::Special(FileType::BlockDevice, rdev)).expect("mknod");
+            make(&fs, &root, &format!("device {nth}"), New::Special(FileType::BlockDevice, rdev))
+                .expect("mknod");
         assert_eq!(node.attr().rdev, rdev);
     }
     // Others have no device number, whatever they are made with.
@@ -191,7 +205,8 @@ fn a_symlink_to_a_name_with_nul_is_refused() {
     let root = fs.root().expect("root");
     let long = [&[b'a'; 200][..], b"\0b"].concat();
     for target in [&b"a\0b"[..], b"\0", b"a\0", &long] {
-        let refused = make(&fs, &root, "link", New::Symlink(target)).expect_err("no such name can be");
+        let refused =
+            make(&fs, &root, "link", New::Symlink(target)).expect_err("no such name can be");
         assert!(refused.is(Errno::Inval), "{refused}");
     }
     drop(root);
@@ -204,9 +219,11 @@ fn a_file_opened_to_be_read_may_be_truncated() {
     let image = FeatureSet::named("default").make();
     let fs = open(&image);
     let node = make(&fs, &fs.root().expect("root"), "file", New::File).expect("create");
-    let writer = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    let writer =
+        fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     writer.write_at(0, &[1; 10_000]).expect("write");
-    let reader = fs.open_file(&node, OpenFlags { truncate: true, ..Default::default() }).expect("open");
+    let reader =
+        fs.open_file(&node, OpenFlags { truncate: true, ..Default::default() }).expect("open");
     assert_eq!((node.attr().size, reader.len()), (0, 0));
     assert!(reader.write_at(0, b"no").expect_err("it is open to be read").is(Errno::BadF));
     drop((writer, reader, node));
@@ -222,7 +239,8 @@ fn a_file_that_is_let_go_is_freed_by_itself() {
     let before = fs.usage().inodes_free;
     for _ in 0..3 {
         let node = make(&fs, &root, "file", New::File).expect("create");
-        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+        let file =
+            fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
         fs.unlink(&root, b"file").expect("unlink");
         drop((file, node));
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);

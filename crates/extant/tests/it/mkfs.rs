@@ -52,7 +52,12 @@ fn every_set() -> Vec<(&'static str, Options, u64, bool)> {
         ("8k", ext4(8192, ""), 1500 * MIB, false),
         ("mke2fs defaults", ext4(4096, "^orphan_file,^metadata_csum_seed"), 64 * MIB, true),
         ("ext2", options(Preset::Ext2, 4096, ""), 64 * MIB, true),
-        ("ext2 1k", with(options(Preset::Ext2, 1024, ""), |o| o.inode_size = Some(128)), 64 * MIB, true),
+        (
+            "ext2 1k",
+            with(options(Preset::Ext2, 1024, ""), |o| o.inode_size = Some(128)),
+            64 * MIB,
+            true,
+        ),
         ("ext3", options(Preset::Ext3, 4096, ""), 64 * MIB, true),
         ("ext3 1k", options(Preset::Ext3, 1024, ""), 64 * MIB, true),
         (
@@ -62,13 +67,33 @@ fn every_set() -> Vec<(&'static str, Options, u64, bool)> {
             true,
         ),
         ("no journal", ext4(4096, "^has_journal"), 64 * MIB, true),
-        ("bigalloc", with(ext4(4096, "bigalloc"), |o| o.cluster_size = Some(65536)), 256 * MIB, true),
-        ("bigalloc groups", with(ext4(1024, "bigalloc"), |o| o.cluster_size = Some(2048)), 100 * MIB, true),
-        ("bigalloc 1k", with(ext4(1024, "bigalloc"), |o| o.cluster_size = Some(16384)), 400 * MIB, true),
+        (
+            "bigalloc",
+            with(ext4(4096, "bigalloc"), |o| o.cluster_size = Some(65536)),
+            256 * MIB,
+            true,
+        ),
+        (
+            "bigalloc groups",
+            with(ext4(1024, "bigalloc"), |o| o.cluster_size = Some(2048)),
+            100 * MIB,
+            true,
+        ),
+        (
+            "bigalloc 1k",
+            with(ext4(1024, "bigalloc"), |o| o.cluster_size = Some(16384)),
+            400 * MIB,
+            true,
+        ),
         ("meta_bg", ext4(1024, "meta_bg"), 256 * MIB, true),
         ("meta_bg short", ext4(1024, "meta_bg,^64bit"), 515 * MIB, true),
         ("sparse_super2", ext4(1024, "sparse_super2"), 64 * MIB, true),
-        ("one backup", with(ext4(1024, "sparse_super2"), |o| o.backup_superblocks = 1), 64 * MIB, true),
+        (
+            "one backup",
+            with(ext4(1024, "sparse_super2"), |o| o.backup_superblocks = 1),
+            64 * MIB,
+            true,
+        ),
         ("all backups", ext4(1024, "^sparse_super"), 64 * MIB, true),
         ("inline_data", ext4(4096, "inline_data"), 64 * MIB, true),
         ("ea_inode, large_dir", ext4(4096, "ea_inode,large_dir"), 64 * MIB, true),
@@ -82,12 +107,24 @@ fn every_set() -> Vec<(&'static str, Options, u64, bool)> {
         ("flex huge", with(ext4(1024, ""), |o| o.flex_bg_size = Some(1 << 31)), 200 * MIB, true),
         ("many inodes", with(ext4(1024, ""), |o| o.inode_ratio = Some(1024)), 300 * MIB, true),
         ("few inodes", with(ext4(4096, ""), |o| o.inode_count = Some(1)), 300 * MIB, true),
-        ("tiny groups of inodes", with(ext4(1024, ""), |o| o.inode_count = Some(16)), 64 * MIB, true),
+        (
+            "tiny groups of inodes",
+            with(ext4(1024, ""), |o| o.inode_count = Some(16)),
+            64 * MIB,
+            true,
+        ),
         ("128-byte inodes", with(ext4(1024, ""), |o| o.inode_size = Some(128)), 64 * MIB, true),
-        ("1k inodes", with(ext4(1024, "inline_data"), |o| o.inode_size = Some(1024)), 64 * MIB, true),
+        (
+            "1k inodes",
+            with(ext4(1024, "inline_data"), |o| o.inode_size = Some(1024)),
+            64 * MIB,
+            true,
+        ),
         (
             "4k inodes",
-            with(ext4(4096, "inline_data"), |o| (o.inode_size, o.inode_ratio) = (Some(4096), Some(65536))),
+            with(ext4(4096, "inline_data"), |o| {
+                (o.inode_size, o.inode_ratio) = (Some(4096), Some(65536))
+            }),
             64 * MIB,
             true,
         ),
@@ -95,7 +132,12 @@ fn every_set() -> Vec<(&'static str, Options, u64, bool)> {
         ("no dir_index", ext4(4096, "^dir_index"), 64 * MIB, true),
         ("no filetype", ext4(4096, "^filetype"), 64 * MIB, true),
         ("stride", with(ext4(4096, ""), |o| (o.stride, o.stripe_width) = (16, 64)), 64 * MIB, true),
-        ("large journal", with(ext4(1024, ""), |o| o.journal_size = Some(200 << 20)), 800 * MIB, true),
+        (
+            "large journal",
+            with(ext4(1024, ""), |o| o.journal_size = Some(200 << 20)),
+            800 * MIB,
+            true,
+        ),
         ("small", ext4(1024, ""), 8 * MIB, true),
         ("tiny", ext4(1024, ""), MIB, true),
         ("odd size", ext4(1024, ""), 100 * MIB + 12345, true),
@@ -120,8 +162,17 @@ fn e2fsck_finds_nothing() {
 
 #[test]
 fn stale_bytes_do_not_matter() {
-    const SETS: [&str; 9] =
-        ["1k", "ext2 1k", "ext3", "bigalloc groups", "meta_bg short", "mmp", "uninit_bg", "no checksums", "small"];
+    const SETS: [&str; 9] = [
+        "1k",
+        "ext2 1k",
+        "ext3",
+        "bigalloc groups",
+        "meta_bg short",
+        "mmp",
+        "uninit_bg",
+        "no checksums",
+        "small",
+    ];
     for (name, mut options, bytes, _) in every_set() {
         if !SETS.contains(&name) {
             continue;
@@ -145,8 +196,10 @@ fn stale_bytes_do_not_matter() {
 
 #[test]
 fn kernel_mounts_and_writes() {
-    let plan =
-        Plan::random(11, &Shape { wide: 300, privileged: true, largest: 200_000, files: 60, ..Shape::default() });
+    let plan = Plan::random(
+        11,
+        &Shape { wide: 300, privileged: true, largest: 200_000, files: 60, ..Shape::default() },
+    );
     for (name, options, bytes, mountable) in every_set() {
         if !mountable || bytes < 8 * MIB {
             continue;
@@ -166,7 +219,8 @@ fn kernel_mounts_and_writes() {
         if options.inode_size == Some(128) || small {
             continue;
         }
-        let walked = Manifest::walk(mount.path()).without("lost+found").without("file").without_root();
+        let walked =
+            Manifest::walk(mount.path()).without("lost+found").without("file").without_root();
         plan.manifest().assert_same(&walked);
     }
 }
@@ -181,11 +235,13 @@ fn mke2fs_image(bytes: u64, args: &str) -> Image {
     all.extend(args.split_whitespace().map(Into::into));
     all.push(image.path().as_os_str().to_owned());
     let time = TIME.to_string();
-    extant_testkit::tool::run_with_env("mke2fs", &all, &[("E2FSPROGS_FAKE_TIME", &time)]).must_succeed();
+    extant_testkit::tool::run_with_env("mke2fs", &all, &[("E2FSPROGS_FAKE_TIME", &time)])
+        .must_succeed();
     image
 }
 
-/// Images of several groups, for which the layout is to be that of `mke2fs`: arguments, options, size.
+/// Images of several groups, for which the layout is to be that of `mke2fs`: arguments, options,
+/// size.
 fn twins() -> Vec<(&'static str, Options, u64)> {
     let with = |mut options: Options, edit: fn(&mut Options)| {
         edit(&mut options);
@@ -217,26 +273,52 @@ fn twins() -> Vec<(&'static str, Options, u64)> {
             100 * MIB,
         ),
         ("-t ext4 -b 4096", ext4(4096, plain), 20_000 * MIB),
-        ("-t ext4 -b 2048 -O ^64bit", ext4(2048, "^64bit,^orphan_file,^metadata_csum_seed"), 300 * MIB),
-        ("-t ext4 -b 1024 -O ^flex_bg", ext4(1024, "^flex_bg,^orphan_file,^metadata_csum_seed"), 64 * MIB),
-        ("-t ext4 -b 1024 -O meta_bg,^resize_inode", ext4(1024, "meta_bg,^orphan_file,^metadata_csum_seed"), 200 * MIB),
+        (
+            "-t ext4 -b 2048 -O ^64bit",
+            ext4(2048, "^64bit,^orphan_file,^metadata_csum_seed"),
+            300 * MIB,
+        ),
+        (
+            "-t ext4 -b 1024 -O ^flex_bg",
+            ext4(1024, "^flex_bg,^orphan_file,^metadata_csum_seed"),
+            64 * MIB,
+        ),
+        (
+            "-t ext4 -b 1024 -O meta_bg,^resize_inode",
+            ext4(1024, "meta_bg,^orphan_file,^metadata_csum_seed"),
+            200 * MIB,
+        ),
         (
             "-t ext4 -b 1024 -O sparse_super2,^resize_inode",
             ext4(1024, "sparse_super2,^resize_inode,^orphan_file,^metadata_csum_seed"),
             64 * MIB,
         ),
-        ("-t ext4 -b 1024 -O uninit_bg,^metadata_csum", ext4(1024, "uninit_bg,^metadata_csum,^orphan_file"), 64 * MIB),
-        ("-t ext4 -b 1024 -O ^has_journal", ext4(1024, "^has_journal,^metadata_csum_seed"), 64 * MIB),
+        (
+            "-t ext4 -b 1024 -O uninit_bg,^metadata_csum",
+            ext4(1024, "uninit_bg,^metadata_csum,^orphan_file"),
+            64 * MIB,
+        ),
+        (
+            "-t ext4 -b 1024 -O ^has_journal",
+            ext4(1024, "^has_journal,^metadata_csum_seed"),
+            64 * MIB,
+        ),
         ("-t ext4 -b 1024 -I 128", with(ext4(1024, plain), |o| o.inode_size = Some(128)), 64 * MIB),
         ("-t ext4 -b 1024 -G 4", with(ext4(1024, plain), |o| o.flex_bg_size = Some(4)), 112 * MIB),
         ("-t ext2 -b 1024", options(Preset::Ext2, 1024, ""), 64 * MIB),
         ("-t ext3 -b 1024", options(Preset::Ext3, 1024, ""), 64 * MIB),
         (
             "-t ext4 -b 4096 -O bigalloc -C 8192",
-            with(ext4(4096, "bigalloc,^orphan_file,^metadata_csum_seed"), |o| o.cluster_size = Some(8192)),
+            with(ext4(4096, "bigalloc,^orphan_file,^metadata_csum_seed"), |o| {
+                o.cluster_size = Some(8192)
+            }),
             2048 * MIB,
         ),
-        ("-t ext4 -b 1024 -O fast_commit", ext4(1024, "fast_commit,^orphan_file,^metadata_csum_seed"), 600 * MIB),
+        (
+            "-t ext4 -b 1024 -O fast_commit",
+            ext4(1024, "fast_commit,^orphan_file,^metadata_csum_seed"),
+            600 * MIB,
+        ),
     ]
 }
 
@@ -249,7 +331,8 @@ fn dumpe2fs_says_what_it_says_of_mke2fs() {
         let (ours, theirs) = (dumpe2fs::dump(ours.path()), dumpe2fs::dump(theirs.path()));
         assert_eq!(differences(&ours.values, &theirs.values), Vec::<String>::new(), "{args}");
         assert_eq!(ours.groups.len(), theirs.groups.len());
-        // Journals that are mapped by indirect blocks lie in the first group there, in the middle here.
+        // Journals that are mapped by indirect blocks lie in the first group there, in the middle
+        // here.
         if options.preset == Preset::Ext3 {
             continue;
         }
@@ -308,7 +391,8 @@ fn differences(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String
 fn equal_seeds_give_equal_bytes() {
     let image = |seed| {
         let device = Memory::new(64 * MIB);
-        let options = Options { seed: Some(seed), time: Some(Timestamp::new(TIME, 0)), ..Options::default() };
+        let options =
+            Options { seed: Some(seed), time: Some(Timestamp::new(TIME, 0)), ..Options::default() };
         make(&device, &options).unwrap();
         let mut bytes = vec![0; 64 << 20];
         device.read_at(&mut bytes, 0).unwrap();
@@ -336,10 +420,19 @@ fn sixty_tebibytes_take_little() {
 fn bad_options_are_refused_and_nothing_is_written() {
     let device = SparseDevice::new(64 * MIB);
     let refused = |options: Options| make(&device, &options).unwrap_err();
-    assert!(matches!(refused(Options { label: vec![b'x'; 17], ..Options::default() }), Error::Invalid(_)));
-    assert!(matches!(refused(Options { size: Some(65 * MIB), ..Options::default() }), Error::TooSmall(_)));
+    assert!(matches!(
+        refused(Options { label: vec![b'x'; 17], ..Options::default() }),
+        Error::Invalid(_)
+    ));
+    assert!(matches!(
+        refused(Options { size: Some(65 * MIB), ..Options::default() }),
+        Error::TooSmall(_)
+    ));
     assert!(matches!(refused(ext4(4096, "shared_blocks")), Error::Unsupported(_)));
-    assert!(matches!(refused(Options { journal_size: Some(1), ..Options::default() }), Error::Invalid(_)));
+    assert!(matches!(
+        refused(Options { journal_size: Some(1), ..Options::default() }),
+        Error::Invalid(_)
+    ));
     assert!(device.next_data(0).unwrap().is_none());
     for bytes in (0..300).map(|n| n * 1024) {
         match make(&SparseDevice::new(bytes), &Options::default()) {
@@ -351,14 +444,20 @@ fn bad_options_are_refused_and_nothing_is_written() {
 
 #[test]
 fn every_size_is_clean() {
-    for bytes in [300, 700, 1500, 3000, 8193, 8194, 8300, 8500, 16_385, 16_500, 33_000, 70_001].map(|kib| kib * 1024) {
-        for options in [Options::default(), Options { block_size: Some(4096), ..Options::default() }] {
+    for bytes in [300, 700, 1500, 3000, 8193, 8194, 8300, 8500, 16_385, 16_500, 33_000, 70_001]
+        .map(|kib| kib * 1024)
+    {
+        for options in
+            [Options::default(), Options { block_size: Some(4096), ..Options::default() }]
+        {
             let image = Image::blank(bytes);
             let device = OpenOptions::new(image.path()).open().unwrap();
             let result = make(&device, &options);
             drop(device);
             match result {
-                Ok(_) => assert_eq!(e2fsck::check(image.path()), e2fsck::Verdict::Clean, "{bytes} bytes"),
+                Ok(_) => {
+                    assert_eq!(e2fsck::check(image.path()), e2fsck::Verdict::Clean, "{bytes} bytes")
+                }
                 Err(error) => assert!(matches!(error, Error::TooSmall(_)), "{bytes}: {error}"),
             }
         }
@@ -401,7 +500,9 @@ fn random_options(rng: &mut Rng) -> (Options, u64) {
         let not = if rng.one_in(2) { "^" } else { "" };
         options.apply_features(&format!("{not}{}", rng.pick(&CHOICES))).unwrap();
     }
-    let one = |rng: &mut Rng, power: (u64, u64)| rng.one_in(3).then(|| 1u64 << rng.between(power.0, power.1));
+    let one = |rng: &mut Rng, power: (u64, u64)| {
+        rng.one_in(3).then(|| 1u64 << rng.between(power.0, power.1))
+    };
     options.block_size = one(rng, (10, 16)).map(|n| n as u32);
     options.inode_size = one(rng, (7, 12)).map(|n| n as u16);
     options.flex_bg_size = one(rng, (0, 8)).map(|n| n as u32);
@@ -440,7 +541,9 @@ fn any_options_make_a_clean_file_system_or_none() {
 #[test]
 fn the_smallest_ratio_makes_clean_file_systems_at_every_block_and_inode_size() {
     for block_size in (10..=16).map(|bits| 1_u32 << bits) {
-        for inode_size in (7..=15).map(|bits| 1_u16 << bits).take_while(|size| u32::from(*size) <= block_size) {
+        for inode_size in
+            (7..=15).map(|bits| 1_u16 << bits).take_while(|size| u32::from(*size) <= block_size)
+        {
             let mut options = ext4(block_size, "");
             options.inode_size = Some(inode_size);
             options.inode_ratio = Some(1024);

@@ -1,8 +1,9 @@
-//! The borders of one mounting: handles that outlive it, nodes of another one, a second one on the same device.
+//! The borders of one mounting: handles that outlive it, nodes of another one, a second one on the
+//! same device.
 
 use extant::{
-    Caller, Clock, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr, Timestamp,
-    XattrMode, mkfs,
+    Caller, Clock, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    SetAttr, Timestamp, XattrMode, mkfs,
 };
 use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
 use extant_testkit::Memory;
@@ -42,7 +43,8 @@ fn a_handle_that_outlives_unmount_writes_nothing() {
     for direct in [false, true] {
         let device = memory();
         let fs = open(&device);
-        let (file, ops, root) = (written(&fs, "old", 1, direct), fs.operations().clone(), fs.root().expect("root"));
+        let (file, ops, root) =
+            (written(&fs, "old", 1, direct), fs.operations().clone(), fs.root().expect("root"));
         fs.unmount().expect("unmount");
         let fs = open(&device);
         fs.unlink(&fs.root().expect("root"), b"old").expect("unlink");
@@ -74,8 +76,15 @@ fn a_leaked_handle_keeps_no_image_locked() {
     let image = FeatureSet::named("default").make();
     for read_only in [false, true] {
         let fs = Fs::open(image.path(), &OpenOptions::new().read_only(read_only)).expect("open");
-        let node = if read_only { fs.resolve("/file", Follow::No).expect("a file") } else { make(&fs, "file") };
-        std::mem::forget(fs.open_file(&node, OpenFlags { write: !read_only, ..Default::default() }).expect("open"));
+        let node = if read_only {
+            fs.resolve("/file", Follow::No).expect("a file")
+        } else {
+            make(&fs, "file")
+        };
+        std::mem::forget(
+            fs.open_file(&node, OpenFlags { write: !read_only, ..Default::default() })
+                .expect("open"),
+        );
         fs.unmount().expect("unmount");
     }
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("nobody has the image");
@@ -126,7 +135,8 @@ fn nodes_of_another_file_system_are_refused() {
         fs.accessed(&foreign, extant::AccessTimes::Always).err(),
     ];
     for (nth, refused) in refused.into_iter().enumerate() {
-        let error = refused.unwrap_or_else(|| panic!("call {nth} took a node of another file system"));
+        let error =
+            refused.unwrap_or_else(|| panic!("call {nth} took a node of another file system"));
         assert!(error.is(Errno::Xdev), "call {nth}: {error}");
     }
     drop((foreign, own, root, other_root));
@@ -169,7 +179,8 @@ fn a_device_has_one_writer() {
     busy(Fs::create(device.clone(), &mkfs::Options::default(), &OpenOptions::new()).err());
     drop(written(&fs, "file", 1, false));
     fs.unmount().expect("unmount");
-    let readers = [(); 2].map(|()| Fs::open_device(device.clone(), &reader).expect("readers share a device"));
+    let readers =
+        [(); 2].map(|()| Fs::open_device(device.clone(), &reader).expect("readers share a device"));
     busy(Fs::open_device(device.clone(), &OpenOptions::new()).err());
     drop(readers);
     open(&device).crash();
@@ -181,7 +192,8 @@ fn a_path_is_opened_once_in_a_process() {
     let image = FeatureSet::named("default").make();
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     for read_only in [false, true] {
-        let refused = Fs::open(image.path(), &OpenOptions::new().read_only(read_only)).expect_err("it is in use");
+        let refused = Fs::open(image.path(), &OpenOptions::new().read_only(read_only))
+            .expect_err("it is in use");
         assert_eq!(refused.errno(), Errno::Busy as i32, "{refused}");
     }
     fs.unmount().expect("unmount");
@@ -255,14 +267,17 @@ impl Clock for Meeting {
     }
 }
 
-/// A write into memory that has begun when the file system is closed is written, or refused: what it accepted is there.
+/// A write into memory that has begun when the file system is closed is written, or refused: what
+/// it accepted is there.
 #[test]
 fn what_a_write_accepts_beside_unmount_is_kept() {
     const LEN: usize = 96 << 20;
     let image = FeatureSet::named("default").make_sized(256 << 20);
     let clock = Arc::new(Meeting(AtomicBool::new(false), Barrier::new(2)));
     let fs = Fs::open(image.path(), &OpenOptions::new().clock(clock.clone())).expect("open");
-    let file = fs.open_file(&make(&fs, "file"), OpenFlags { write: true, ..Default::default() }).expect("open");
+    let file = fs
+        .open_file(&make(&fs, "file"), OpenFlags { write: true, ..Default::default() })
+        .expect("open");
     let data: Vec<u8> = (0..LEN / 8).flat_map(|n| (n as u64).to_le_bytes()).collect();
     clock.0.store(true, Ordering::Relaxed);
     let accepted = std::thread::scope(|scope| {
@@ -282,7 +297,11 @@ fn what_a_write_accepts_beside_unmount_is_kept() {
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     let file = fs.open("/file", Follow::No, OpenFlags::default()).expect("open");
     let mut bytes = vec![0; accepted];
-    assert_eq!(file.read_at(0, &mut bytes).expect("read"), accepted, "the file is shorter than what was accepted");
+    assert_eq!(
+        file.read_at(0, &mut bytes).expect("read"),
+        accepted,
+        "the file is shorter than what was accepted"
+    );
     assert!(bytes == data[..accepted], "what was accepted is lost");
     drop(file);
     fs.unmount().expect("unmount");

@@ -1,4 +1,5 @@
-//! Files without a name (O_TMPFILE): nobody finds them by number, a link gives them to everybody, and what is held at the end goes.
+//! Files without a name (O_TMPFILE): nobody finds them by number, a link gives them to everybody,
+//! and what is held at the end goes.
 
 use crate::crash::{EXT3, EXT4, QUOTA, record, sweep};
 use extant::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions};
@@ -34,12 +35,17 @@ fn the_table_does_not_know_them() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         let (before, free) = (fs.stats().inodes_cached, fs.usage().inodes_free);
-        let nodes: Vec<Node> = (0..FILES).map(|_| fs.create_nameless(&WHO, &root, 0o600).unwrap()).collect();
+        let nodes: Vec<Node> =
+            (0..FILES).map(|_| fs.create_nameless(&WHO, &root, 0o600).unwrap()).collect();
         for node in &nodes {
             write(&fs, node, &[7; 9000]);
             assert!(is_stale(&fs, node.ino()), "{set}: never written to its slot");
         }
-        assert_eq!((fs.stats().inodes_cached, fs.stats().inodes_nameless), (before, FILES), "{set}");
+        assert_eq!(
+            (fs.stats().inodes_cached, fs.stats().inodes_nameless),
+            (before, FILES),
+            "{set}"
+        );
         fs.sync().unwrap();
         for node in &nodes {
             assert!(is_stale(&fs, node.ino()), "{set}: its slot is there, and has no link");
@@ -47,7 +53,11 @@ fn the_table_does_not_know_them() {
         }
         while fs.operations().shrink(1000) > 0 {}
         assert!(nodes.iter().all(|node| read(&fs, node) == [7; 9000]), "{set}: memory was short");
-        assert_eq!((fs.usage().inodes_free, fs.stats().inodes_nameless), (free - FILES as u64, FILES), "{set}");
+        assert_eq!(
+            (fs.usage().inodes_free, fs.stats().inodes_nameless),
+            (free - FILES as u64, FILES),
+            "{set}"
+        );
         nodes.iter().for_each(|node| fs.release(node, 1));
         fs.sync().unwrap();
         assert_eq!((fs.usage().inodes_free, fs.stats().inodes_nameless), (free, 0), "{set}");
@@ -92,7 +102,10 @@ fn who_asks_by_number_says_so() {
     fs.operations().make_findable(&node).unwrap();
     let ino = node.ino();
     drop(node);
-    assert_eq!((fs.stats().inodes_nameless, fs.operations().node(ino).unwrap().attr().nlink), (0, 0));
+    assert_eq!(
+        (fs.stats().inodes_nameless, fs.operations().node(ino).unwrap().attr().nlink),
+        (0, 0)
+    );
     fs.link(&fs.operations().node(ino).unwrap(), &root, b"name").unwrap();
     fs.unlink(&root, b"name").unwrap();
     let node = fs.operations().node(ino).unwrap();
@@ -105,7 +118,8 @@ fn who_asks_by_number_says_so() {
     image.assert_clean();
 }
 
-/// An unlinked file stays unlinked while it is open, as with the kernel. A file that was made without a name gets one once.
+/// An unlinked file stays unlinked while it is open, as with the kernel. A file that was made
+/// without a name gets one once.
 #[test]
 fn a_file_that_lost_its_name_gets_no_other() {
     for set in SETS {
@@ -144,9 +158,14 @@ fn unmount_frees_what_is_held() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         let (free, blocks) = (fs.usage().inodes_free, fs.usage().free);
-        let held: Vec<Node> = (0..20).map(|_| fs.create_nameless(&WHO, &root, 0o600).unwrap()).collect();
+        let held: Vec<Node> =
+            (0..20).map(|_| fs.create_nameless(&WHO, &root, 0o600).unwrap()).collect();
         held.iter().for_each(|node| write(&fs, node, &[1; 20_000]));
-        let open: Vec<_> = held.iter().step_by(2).map(|n| fs.open_file(n, OpenFlags::default()).unwrap()).collect();
+        let open: Vec<_> = held
+            .iter()
+            .step_by(2)
+            .map(|n| fs.open_file(n, OpenFlags::default()).unwrap())
+            .collect();
         // Of these only the number is left, and nobody knows it.
         for _ in 0..20 {
             write(&fs, &fs.create_nameless(&WHO, &root, 0o600).unwrap(), &[2; 20_000]);
@@ -179,14 +198,21 @@ fn an_old_reference_is_not_the_next_file() {
                 reused += 1;
                 assert_ne!(old.generation(), node.generation(), "{set}");
                 let gone = |e: extant::Error| e.is(Errno::Stale) || e.is(Errno::NoEnt);
-                assert!(old.hold(1).is_err() && fs.link(&old, &root, b"old").is_err_and(gone), "{set}");
+                assert!(
+                    old.hold(1).is_err() && fs.link(&old, &root, b"old").is_err_and(gone),
+                    "{set}"
+                );
                 assert!(fs.operations().make_findable(&old).is_err(), "{set}");
                 assert!(fs.write_direct(&old, 0, &[99; 50], false).is_err(), "{set}");
                 assert_eq!(fs.stats().inodes_nameless, 1, "{set}: the next one stays");
                 assert_eq!(read(&fs, &node), [round; 100], "{set}");
                 if round % 2 == 0 {
                     fs.link(&node, &root, format!("{round}").as_bytes()).unwrap();
-                    assert_eq!(fs.operations().node(node.ino()).unwrap().generation(), node.generation(), "{set}");
+                    assert_eq!(
+                        fs.operations().node(node.ino()).unwrap().generation(),
+                        node.generation(),
+                        "{set}"
+                    );
                 }
             }
             fs.release(&node, 1);
@@ -200,8 +226,8 @@ fn an_old_reference_is_not_the_next_file() {
     }
 }
 
-/// Two threads give a file its first name, a third one takes names away, and a fourth looks it up by number all the while: it finds
-/// nothing, or that file.
+/// Two threads give a file its first name, a third one takes names away, and a fourth looks it up
+/// by number all the while: it finds nothing, or that file.
 #[test]
 fn names_come_from_two_sides() {
     let image = FeatureSet::named("orphan_file").make_sized(32 << 20);
@@ -253,8 +279,8 @@ fn names_come_from_two_sides() {
     image.assert_clean();
 }
 
-/// Some threads make files without a name, name most of them, hold others, and sync: at each cut what has been synced is there, and what
-/// had no name is free.
+/// Some threads make files without a name, name most of them, hold others, and sync: at each cut
+/// what has been synced is there, and what had no name is free.
 #[test]
 fn they_survive_power_cuts() {
     const THREADS: u64 = 4;
@@ -267,8 +293,10 @@ fn they_survive_power_cuts() {
                     scope.spawn(move || {
                         let mut kept = Vec::new();
                         for i in 0..12 {
-                            let data = extant_testkit::rng::Rng::new(thread << 8 | i).bytes((i * 900 + 100) as usize);
-                            let node = stage.fs.create_nameless(&WHO, root, 0o600).expect("nameless");
+                            let data = extant_testkit::rng::Rng::new(thread << 8 | i)
+                                .bytes((i * 900 + 100) as usize);
+                            let node =
+                                stage.fs.create_nameless(&WHO, root, 0o600).expect("nameless");
                             write(&stage.fs, &node, &data);
                             if i % 3 == 0 {
                                 stage.fs.sync_node(&node, false).expect("fsync");

@@ -27,8 +27,8 @@ fn close(fs: Fs, image: &Image) {
     image.assert_clean();
 }
 
-/// Inodes are evicted, and loaded again, while they are looked at and changed. A change is never lost: a file's size only
-/// grows here, so no thread may see it shrink.
+/// Inodes are evicted, and loaded again, while they are looked at and changed. A change is never
+/// lost: a file's size only grows here, so no thread may see it shrink.
 #[test]
 fn eviction_races_with_lookups() {
     const FILES: usize = 400;
@@ -102,7 +102,8 @@ fn what_is_in_use_stays() {
     let dropped_ino = dropped.ino();
     drop((dropped, held));
     fs.sync().unwrap();
-    // The first pass takes the marks of use; and the commit that was waited for lets go of its inodes shortly afterwards.
+    // The first pass takes the marks of use; and the commit that was waited for lets go of its
+    // inodes shortly afterwards.
     for _ in 0..100_000 {
         fs.shrink(1000);
         if fs.stats().inodes_evicted > 1 {
@@ -112,7 +113,11 @@ fn what_is_in_use_stays() {
     }
     (0..2).for_each(|_| assert_eq!(fs.shrink(1000), 0, "everything has gone that may"));
     let stats = fs.stats();
-    assert_eq!((stats.inodes_evicted, stats.inodes_unused), (2, 0), "nothing is kept without a reference");
+    assert_eq!(
+        (stats.inodes_evicted, stats.inodes_unused),
+        (2, 0),
+        "nothing is kept without a reference"
+    );
     assert_eq!(stats.inodes_parked, 1, "`held` is held");
     assert_eq!(fs.stat("/dropped", Follow::Yes).unwrap().size, 5);
     assert_eq!(fs.stat("/held", Follow::Yes).unwrap().size, 7);
@@ -124,8 +129,9 @@ fn what_is_in_use_stays() {
     close(fs, &image);
 }
 
-/// `/p` and `/q` change places all the time, and what is at `/q` loses its leaf and gets another. There is a leaf below `/p` at
-/// every moment, but a walk that took one of them for `/p` may come to it when it is `/q`.
+/// `/p` and `/q` change places all the time, and what is at `/q` loses its leaf and gets another.
+/// There is a leaf below `/p` at every moment, but a walk that took one of them for `/p` may come
+/// to it when it is `/q`.
 #[test]
 fn exchanged_directories_hide_nothing() {
     const ROUNDS: usize = 300;
@@ -140,7 +146,10 @@ fn exchanged_directories_hide_nothing() {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Acquire) {
-                    let found = fs.resolve("/p/leaf", Follow::Yes).map(drop).and(fs.stat("/p/leaf", Follow::Yes));
+                    let found = fs
+                        .resolve("/p/leaf", Follow::Yes)
+                        .map(drop)
+                        .and(fs.stat("/p/leaf", Follow::Yes));
                     assert!(found.is_ok(), "{found:?}");
                 }
             });
@@ -157,7 +166,8 @@ fn exchanged_directories_hide_nothing() {
     close(fs, &image);
 }
 
-/// A deep directory moves between two parents while many walk to its leaf by both ways, upward, and change it.
+/// A deep directory moves between two parents while many walk to its leaf by both ways, upward, and
+/// change it.
 #[test]
 fn renames_race_with_deep_walks() {
     const ROUNDS: u64 = 100;
@@ -171,7 +181,8 @@ fn renames_race_with_deep_walks() {
     }
     let leaf = file(&fs, &at, "leaf");
     let (ino, stop) = (leaf.ino(), AtomicBool::new(false));
-    let walks = ["left", "right", "left/..//right", "right/../left"].map(|side| (side, AtomicU64::new(0)));
+    let walks =
+        ["left", "right", "left/..//right", "right/../left"].map(|side| (side, AtomicU64::new(0)));
     thread::scope(|scope| {
         for (side, found) in &walks {
             let (fs, stop) = (&fs, &stop);
@@ -255,7 +266,8 @@ fn absent_names_race_with_creation() {
     close(fs, &image);
 }
 
-/// The flag for files that are to be mapped from the device (chattr +x) is kept and handed down, and not beside what excludes it.
+/// The flag for files that are to be mapped from the device (chattr +x) is kept and handed down,
+/// and not beside what excludes it.
 #[test]
 fn the_flag_of_direct_access_is_handed_down() {
     const DAX: u32 = 0x0200_0000;
@@ -304,11 +316,16 @@ fn an_exchange_gives_no_directory_more_subdirectories_than_it_may_have() {
     debugfs::write(image.path(), "set_inode_field full links_count 65000");
 
     let mount = Mount::new(image.path(), "");
-    let [full, other] = ["full", "other"].map(|name| std::fs::File::open(mount.join(name)).unwrap());
+    let [full, other] =
+        ["full", "other"].map(|name| std::fs::File::open(mount.join(name)).unwrap());
     let swap = |from: &std::fs::File, a: &str, to: &std::fs::File, b: &str| {
         rustix::fs::renameat_with(from, a, to, b, rustix::fs::RenameFlags::EXCHANGE)
     };
-    assert_eq!(swap(&full, "file", &other, "dir"), Err(rustix::io::Errno::MLINK), "so says the kernel");
+    assert_eq!(
+        swap(&full, "file", &other, "dir"),
+        Err(rustix::io::Errno::MLINK),
+        "so says the kernel"
+    );
     drop((full, other));
     mount.unmount();
 

@@ -1,9 +1,12 @@
-//! Encrypted directories and files that the kernel made, without their key: names are those that the kernel shows, content is refused,
-//! names can be removed and none can be made.
+//! Encrypted directories and files that the kernel made, without their key: names are those that
+//! the kernel shows, content is refused, names can be removed and none can be made.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use extant::{Caller, Errno, Falloc, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr};
+use extant::{
+    Caller, Errno, Falloc, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    SetAttr,
+};
 use extant_format::dir::{DirEntry, DirFormat, entries, entry_len, put_entry};
 use extant_format::features::{Compat, Incompat};
 use extant_format::geometry::Geometry;
@@ -48,7 +51,8 @@ fn make(top: &Path) {
     symlink("t".repeat(300), top.join("many/sub/long link")).expect("symlink");
 }
 
-/// Names with the numbers of their inodes, of each directory; the target of each symlink, with its size.
+/// Names with the numbers of their inodes, of each directory; the target of each symlink, with its
+/// size.
 type Listing = BTreeMap<u64, BTreeSet<(Vec<u8>, u64)>>;
 
 fn by_kernel(dir: &Path, out: &mut Listing) {
@@ -62,21 +66,27 @@ fn by_kernel(dir: &Path, out: &mut Listing) {
             by_kernel(&path, out);
         } else if ftype.is_symlink() {
             let target = std::fs::read_link(&path).expect("readlink").into_os_string().into_vec();
-            out.entry(entry.ino()).or_default().insert((target, path.symlink_metadata().expect("lstat").len()));
+            out.entry(entry.ino())
+                .or_default()
+                .insert((target, path.symlink_metadata().expect("lstat").len()));
         }
     }
 }
 
 fn by_extant(fs: &Fs, dir: &Node, out: &mut Listing) {
     out.entry(dir.ino()).or_default();
-    for entry in fs.read_dir(dir).expect("readdir").into_iter().filter(|e| e.name != b"." && e.name != b"..") {
+    for entry in
+        fs.read_dir(dir).expect("readdir").into_iter().filter(|e| e.name != b"." && e.name != b"..")
+    {
         let node = fs.lookup(dir, &entry.name).expect("what is listed is found");
         assert_eq!(node.ino(), entry.ino);
         out.entry(dir.ino()).or_default().insert((entry.name, entry.ino));
         match node.file_type() {
             FileType::Directory => by_extant(fs, &node, out),
             FileType::Symlink => {
-                out.entry(node.ino()).or_default().insert((fs.read_link(&node).expect("a target"), node.attr().size));
+                out.entry(node.ino())
+                    .or_default()
+                    .insert((fs.read_link(&node).expect("a target"), node.attr().size));
             }
             _ => {}
         }
@@ -104,10 +114,13 @@ fn encrypted(args: &[&str]) -> Image {
 #[test]
 fn names_are_those_that_the_kernel_shows() {
     // The last one has directories of many blocks and no index, made before there were any.
-    for (args, features) in KINDS.map(|args| (args, "")).into_iter().chain([(KINDS[1], "dir_index")]) {
+    for (args, features) in
+        KINDS.map(|args| (args, "")).into_iter().chain([(KINDS[1], "dir_index")])
+    {
         let image = encrypted(args);
         if !features.is_empty() {
-            run("tune2fs", &["-O".as_ref(), features.as_ref(), image.path().as_os_str()]).must_succeed();
+            run("tune2fs", &["-O".as_ref(), features.as_ref(), image.path().as_os_str()])
+                .must_succeed();
         }
         let mut kernel = Listing::new();
         let mount = Mount::new(image.path(), "ro");
@@ -132,7 +145,9 @@ fn content_is_refused_and_nothing_is_made() {
     let (who, root) = (Caller::default(), fs.root().expect("root"));
     let many = fs.lookup(&root, b"many").expect("many");
     let entries = fs.read_dir(&many).expect("readdir");
-    let of = |kind| entries.iter().find(|e| e.ftype == kind && e.name.len() > 2).expect("an entry").name.clone();
+    let of = |kind| {
+        entries.iter().find(|e| e.ftype == kind && e.name.len() > 2).expect("an entry").name.clone()
+    };
     let (file, link) = (of(FileType::Regular), of(FileType::Symlink));
     let node = fs.lookup(&many, &file).expect("file");
     no_key(fs.open_file(&node, OpenFlags::default()));
@@ -172,11 +187,17 @@ fn names_can_be_removed_without_the_key() {
                 FileType::Regular if n % 3 == 0 => {
                     left.insert(entry.ino);
                 }
-                FileType::Regular | FileType::Symlink => fs.unlink(&many, &entry.name).expect("unlink"),
+                FileType::Regular | FileType::Symlink => {
+                    fs.unlink(&many, &entry.name).expect("unlink")
+                }
                 _ if entry.name.len() > 2 => {
                     let sub = fs.lookup(&many, &entry.name).expect("sub");
-                    assert!(fs.rmdir(&many, &entry.name).expect_err("not empty").is(Errno::NotEmpty));
-                    for inner in fs.read_dir(&sub).expect("readdir").iter().filter(|e| e.name.len() > 2) {
+                    assert!(
+                        fs.rmdir(&many, &entry.name).expect_err("not empty").is(Errno::NotEmpty)
+                    );
+                    for inner in
+                        fs.read_dir(&sub).expect("readdir").iter().filter(|e| e.name.len() > 2)
+                    {
                         fs.unlink(&sub, &inner.name).expect("unlink");
                     }
                     fs.rmdir(&many, &entry.name).expect("rmdir");
@@ -188,7 +209,9 @@ fn names_can_be_removed_without_the_key() {
         fs.unmount().expect("unmount");
         image.assert_clean();
         let mount = Mount::new(image.path(), WITH_KEY);
-        let found = std::fs::read_dir(mount.join("many")).expect("read_dir").map(|entry| entry.expect("entry"));
+        let found = std::fs::read_dir(mount.join("many"))
+            .expect("read_dir")
+            .map(|entry| entry.expect("entry"));
         let mut inos = BTreeSet::new();
         for entry in found {
             inos.insert(entry.ino());
@@ -210,8 +233,9 @@ fn hash_of(n: usize) -> [u8; 8] {
     std::array::from_fn(|at| (n * 31 + at * 7) as u8)
 }
 
-/// Makes the kernel's encrypted directory `many` one that also folds case, as a kernel would have made it that knows how to: behind each name
-/// stands the hash of what it folds to, which is any number to those who have no key. Gives the names with their hashes.
+/// Makes the kernel's encrypted directory `many` one that also folds case, as a kernel would have
+/// made it that knows how to: behind each name stands the hash of what it folds to, which is any
+/// number to those who have no key. Gives the names with their hashes.
 fn fold(image: &Image) -> Hashes {
     let dir = debugfs::stat(image.path(), "many").ino;
     let blocks = debugfs::read(image.path(), "blocks many");
@@ -223,8 +247,10 @@ fn fold(image: &Image) -> Hashes {
     for block in blocks {
         let area = &mut bytes[block as usize * size..][..size];
         let old = area.to_vec();
-        let kept: Vec<_> =
-            entries(&old, &format).map(|entry| entry.expect("an entry")).filter(DirEntry::is_used).collect();
+        let kept: Vec<_> = entries(&old, &format)
+            .map(|entry| entry.expect("an entry"))
+            .filter(DirEntry::is_used)
+            .collect();
         area.fill(0);
         let mut at = 0;
         for (n, entry) in kept.iter().enumerate() {
@@ -251,10 +277,14 @@ fn fold(image: &Image) -> Hashes {
     hashes
 }
 
-/// The image, the kernel's names of `many` by inode before it folded, and the hashes that are kept with them.
+/// The image, the kernel's names of `many` by inode before it folded, and the hashes that are kept
+/// with them.
 fn folding(block: &str) -> (Image, Names, Hashes) {
     let features = "encrypt,casefold,^dir_index,^metadata_csum";
-    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", block, "-O", features, "-E", "encoding=utf8-12.1"]);
+    let image = Image::mke2fs(
+        32 << 20,
+        &["-t", "ext4", "-b", block, "-O", features, "-E", "encoding=utf8-12.1"],
+    );
     let mut bytes = image.bytes();
     atlas::change_superblock(&mut bytes, |sb| {
         let mut features = sb.features();
@@ -270,7 +300,8 @@ fn folding(block: &str) -> (Image, Names, Hashes) {
         .for_each(|n| std::fs::remove_file(mount.join("many").join(name(n))).expect("unlink"));
     mount.unmount();
     let mount = Mount::new(image.path(), "ro");
-    let names = std::fs::read_dir(mount.join("many")).expect("read_dir").map(|entry| entry.expect("entry"));
+    let names =
+        std::fs::read_dir(mount.join("many")).expect("read_dir").map(|entry| entry.expect("entry"));
     let names = names.map(|entry| (entry.ino(), entry.file_name().as_bytes().to_vec())).collect();
     mount.unmount();
     let hashes = fold(&image);
@@ -280,7 +311,11 @@ fn folding(block: &str) -> (Image, Names, Hashes) {
 
 fn listed(fs: &Fs) -> (Node, Names) {
     let many = fs.resolve("/many", Follow::No).expect("many");
-    let entries = fs.read_dir(&many).expect("readdir").into_iter().filter(|e| e.name != b"." && e.name != b"..");
+    let entries = fs
+        .read_dir(&many)
+        .expect("readdir")
+        .into_iter()
+        .filter(|e| e.name != b"." && e.name != b"..");
     let entries = entries.map(|e| (e.ino, e.name)).collect();
     (many, entries)
 }
@@ -290,7 +325,8 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
     for (block, indexed) in [("4096", false), ("1024", false), ("1024", true)] {
         let (image, mut names, hashes) = folding(block);
         for (ino, name) in &mut names {
-            // The kernel shows a hash of zeros where there is no index and none is kept; the rest is as before.
+            // The kernel shows a hash of zeros where there is no index and none is kept; the rest
+            // is as before.
             let mut shown = URL_SAFE_NO_PAD.decode(&*name).expect("base64url");
             assert_eq!(shown[..8], [0; 8]);
             shown[..8].copy_from_slice(&hashes[ino]);
@@ -306,7 +342,10 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
             std::fs::write(image.path(), &bytes).expect("an image");
             extant_testkit::tool::run("e2fsck", &[OsStr::new("-fyD"), image.path().as_os_str()]);
             image.assert_clean();
-            assert!(debugfs::stat(image.path(), "many").flags & InodeFlags::INDEX.bits() != 0, "an index");
+            assert!(
+                debugfs::stat(image.path(), "many").flags & InodeFlags::INDEX.bits() != 0,
+                "an index"
+            );
         }
         let fs = open(&image);
         let (many, own) = listed(&fs);
@@ -330,8 +369,8 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
     }
 }
 
-/// Of a shown name the hash is not looked at, so that one entry has many. None of them is there when the entry is gone, though
-/// its inode has other names.
+/// Of a shown name the hash is not looked at, so that one entry has many. None of them is there
+/// when the entry is gone, though its inode has other names.
 #[test]
 fn no_other_spelling_of_a_name_outlives_it() {
     for args in KINDS {
@@ -344,7 +383,11 @@ fn no_other_spelling_of_a_name_outlives_it() {
         mount.unmount();
         let fs = open(&image);
         let many = fs.resolve("/many", Follow::No).expect("many");
-        let names = fs.read_dir(&many).expect("readdir").into_iter().filter(|e| e.ftype == FileType::Regular);
+        let names = fs
+            .read_dir(&many)
+            .expect("readdir")
+            .into_iter()
+            .filter(|e| e.ftype == FileType::Regular);
         for (n, entry) in names.take(20).enumerate() {
             let mut bytes = URL_SAFE_NO_PAD.decode(&entry.name).expect("base64url");
             bytes[2] ^= 0xFF;
@@ -352,11 +395,16 @@ fn no_other_spelling_of_a_name_outlives_it() {
             let found = fs.lookup(&many, &alias).map(|node| node.ino());
             assert_eq!(found.ok(), Some(entry.ino), "both spellings lead to the entry");
             assert_eq!(fs.lookup(&many, &entry.name).expect("found").ino(), entry.ino);
-            let (gone, other) = if n % 2 == 0 { (&entry.name, &alias) } else { (&alias, &entry.name) };
+            let (gone, other) =
+                if n % 2 == 0 { (&entry.name, &alias) } else { (&alias, &entry.name) };
             fs.unlink(&many, gone).expect("unlink");
             assert!(fs.lookup(&many, gone).expect_err("gone").is(Errno::NoEnt));
             assert!(fs.lookup(&many, other).expect_err("no spelling is left").is(Errno::NoEnt));
-            assert!(fs.stat([b"/many/".as_slice(), other].concat(), Follow::No).expect_err("gone").is(Errno::NoEnt));
+            assert!(
+                fs.stat([b"/many/".as_slice(), other].concat(), Follow::No)
+                    .expect_err("gone")
+                    .is(Errno::NoEnt)
+            );
             assert!(fs.unlink(&many, other).expect_err("gone").is(Errno::NoEnt));
         }
         drop(many);

@@ -58,7 +58,10 @@ fn the_last_numbers_can_be_used_again_and_again() {
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("the image opens");
     let root = fs.root().expect("root");
     let mut made = 0u32;
-    while fs.create(&Caller::default(), &root, format!("f{made}").as_bytes(), 0o644, New::File).is_ok() {
+    while fs
+        .create(&Caller::default(), &root, format!("f{made}").as_bytes(), 0o644, New::File)
+        .is_ok()
+    {
         made += 1;
     }
     fs.sync().expect("sync");

@@ -1,4 +1,5 @@
-//! Orphans: many at once, more than the orphan file holds, recorded wrongly; recovered by Extant, e2fsck and the kernel.
+//! Orphans: many at once, more than the orphan file holds, recorded wrongly; recovered by Extant,
+//! e2fsck and the kernel.
 
 use crate::crash::{Setup, Stage, record, setup, sweep};
 use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
@@ -12,13 +13,29 @@ use extant_testkit::kernel::Mount;
 use extant_testkit::{FeatureSet, e2fsck};
 use std::sync::Arc;
 
-/// An orphan file of a single block, with 254 slots. `mke2fs` takes a size without a unit in blocks.
+/// An orphan file of a single block, with 254 slots. `mke2fs` takes a size without a unit in
+/// blocks.
 const ONE_BLOCK: Setup = setup(
     "orphans in a small file",
-    &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "orphan_file", "-E", "orphan_file_size=1", "-J", "size=1"],
+    &[
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-N",
+        "2048",
+        "-O",
+        "orphan_file",
+        "-E",
+        "orphan_file_size=1",
+        "-J",
+        "size=1",
+    ],
 );
-const LIST: Setup =
-    setup("orphans in the list", &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "^orphan_file", "-J", "size=1"]);
+const LIST: Setup = setup(
+    "orphans in the list",
+    &["-t", "ext4", "-b", "1024", "-N", "2048", "-O", "^orphan_file", "-J", "size=1"],
+);
 const SLOTS: u64 = 254;
 
 fn new_file(fs: &Fs, dir: &Node, name: &str) -> Node {
@@ -41,7 +58,9 @@ fn many(stage: &mut Stage) {
         for thread in 0..4 {
             let root = &root;
             scope.spawn(move || {
-                let dir = fs.create(&Caller::default(), root, &[b'a' + thread], 0o755, New::Dir).expect("mkdir");
+                let dir = fs
+                    .create(&Caller::default(), root, &[b'a' + thread], 0o755, New::Dir)
+                    .expect("mkdir");
                 let mut held = Vec::new();
                 for i in 0..90 {
                     held.push(new_orphan(fs, &dir, &format!("f{i}")));
@@ -91,7 +110,8 @@ fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
     let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");
-    let held: Vec<Node> = (0..SLOTS + 40).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
+    let held: Vec<Node> =
+        (0..SLOTS + 40).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
     let stats = fs.stats().orphans;
     assert_eq!((stats.added, stats.listed, stats.removed), (SLOTS + 40, 40, 0));
     // A slot that came free is used again.
@@ -119,7 +139,8 @@ fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
     save(&device.to_vec()).assert_clean();
 }
 
-/// A file that is made without a name is recorded from its beginning: after a cut nothing of it is left.
+/// A file that is made without a name is recorded from its beginning: after a cut nothing of it is
+/// left.
 #[test]
 fn what_never_had_a_name_is_freed_after_a_cut() {
     for setup in [ONE_BLOCK, LIST] {
@@ -137,7 +158,12 @@ fn what_never_had_a_name_is_freed_after_a_cut() {
         assert!(verdict.is_clean(), "{}: {verdict:?}", setup.name);
         let device = Arc::new(Memory::from_bytes(&bytes));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
-        assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (1, 0), "{}", setup.name);
+        assert_eq!(
+            (fs.recovery().orphans.freed, fs.recovery().orphans.invalid),
+            (1, 0),
+            "{}",
+            setup.name
+        );
         fs.unmount().expect("unmount");
         save(&device.to_vec()).assert_clean();
     }
@@ -153,7 +179,8 @@ fn wrong_records_are_dropped_and_right_ones_kept() {
     assert_eq!(used.len(), 3, "{used:?}");
     // The root, a number that is free, one past the end, the journal; an orphan twice.
     let wrong = [2, 2000, 0xFFFF_FFFF, 8, used[0].1];
-    let empty: Vec<usize> = (0..254).rev().filter(|slot| orphan::get(block, *slot) == 0).take(wrong.len()).collect();
+    let empty: Vec<usize> =
+        (0..254).rev().filter(|slot| orphan::get(block, *slot) == 0).take(wrong.len()).collect();
     for (slot, ino) in empty.into_iter().zip(wrong) {
         orphan::put(block, slot, ino);
     }
@@ -203,7 +230,8 @@ fn a_record_is_written_only_where_a_crash_would_leave_work() {
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");
     let node = new_file(&fs, &root, "file");
-    let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
+    let file =
+        fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
     file.write_at(0, &[1; 100_000]).expect("write");
     fs.sync().expect("sync");
     for size in (0..100_000).rev().step_by(997) {
@@ -224,7 +252,9 @@ fn a_list_that_comes_back_to_itself_is_cut() {
     let atlas = Atlas::of(&image);
     let head = extant_hostile::atlas::superblock(&image).last_orphan();
     let mut chain = vec![head];
-    while let Some(next) = chain.last().map(|ino| InodeNr(atlas.read_inode(&image, ino.0).dtime)).filter(|n| n.0 != 0) {
+    while let Some(next) =
+        chain.last().map(|ino| InodeNr(atlas.read_inode(&image, ino.0).dtime)).filter(|n| n.0 != 0)
+    {
         chain.push(next);
     }
     assert_eq!(chain.len(), 4, "{chain:?}");
@@ -236,7 +266,8 @@ fn a_list_that_comes_back_to_itself_is_cut() {
     save(&device.to_vec()).assert_clean();
 }
 
-/// Whoever lets go of a file without a name, and syncs, has its space back, although another thread frees it.
+/// Whoever lets go of a file without a name, and syncs, has its space back, although another thread
+/// frees it.
 #[test]
 fn a_sync_waits_until_what_nobody_holds_is_freed() {
     let image = FeatureSet::named("default").make_sized(32 << 20);
@@ -246,7 +277,8 @@ fn a_sync_waits_until_what_nobody_holds_is_freed() {
     let free = fs.usage().free;
     for round in 0..40 {
         let node = new_file(&fs, &root, "file");
-        let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
+        let file =
+            fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
         file.write_at(0, &vec![1; 2 << 20]).expect("write");
         fs.unlink(&root, b"file").expect("unlink");
         if round % 2 == 0 {
@@ -263,8 +295,9 @@ fn a_sync_waits_until_what_nobody_holds_is_freed() {
 /// What of an orphan cannot be read.
 const BROKEN: [&str; 5] = ["map", "attributes", "bitmap", "inode bitmap", "inode"];
 
-/// Orphans in a group of their own, each with a map outside the inode and an attribute block, one of which cannot be read: the
-/// image, the orphans' numbers in the order of their recovery, and the bytes that cannot be read.
+/// Orphans in a group of their own, each with a map outside the inode and an attribute block, one
+/// of which cannot be read: the image, the orphans' numbers in the order of their recovery, and the
+/// bytes that cannot be read.
 fn with_broken(args: &[&str], what: &str) -> (Vec<u8>, std::ops::Range<u64>) {
     let image = Image::mke2fs(32 << 20, args);
     let device = Arc::new(Memory::from_bytes(&image.bytes()));
@@ -277,15 +310,21 @@ fn with_broken(args: &[&str], what: &str) -> (Vec<u8>, std::ops::Range<u64>) {
             if n == 30 {
                 broken = node.ino() as u32;
             }
-            let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
-            (0..20).for_each(|i| assert_eq!(file.write_at(i * 4096, &[n; 1024]).expect("write"), 1024));
-            fs.set_xattr(&node, b"user.long", &[n; 700], extant::XattrMode::Create).expect("an attribute block");
+            let file = fs
+                .open_file(&node, OpenFlags { write: true, ..OpenFlags::default() })
+                .expect("open");
+            (0..20).for_each(|i| {
+                assert_eq!(file.write_at(i * 4096, &[n; 1024]).expect("write"), 1024)
+            });
+            fs.set_xattr(&node, b"user.long", &[n; 700], extant::XattrMode::Create)
+                .expect("an attribute block");
             node.hold(1).expect("hold");
             node
         })
         .collect();
     fs.sync().expect("sync");
-    // The numbers of others lie in other blocks of the table, and the record of the one that is broken comes neither first nor last.
+    // The numbers of others lie in other blocks of the table, and the record of the one that is
+    // broken comes neither first nor last.
     (0..60).for_each(|n| fs.unlink(&root, format!("f{n}").as_bytes()).expect("unlink"));
     drop(root);
     let frozen = fs.freeze().expect("freeze");
@@ -301,7 +340,12 @@ fn with_broken(args: &[&str], what: &str) -> (Vec<u8>, std::ops::Range<u64>) {
     };
     let place = match what {
         "map" if args.contains(&"ext3") => {
-            let nr = u32::from_le_bytes([inode.i_block[48], inode.i_block[49], inode.i_block[50], inode.i_block[51]]);
+            let nr = u32::from_le_bytes([
+                inode.i_block[48],
+                inode.i_block[49],
+                inode.i_block[50],
+                inode.i_block[51],
+            ]);
             atlas.block(nr.into())
         }
         "map" => piece(Kind::ExtentBlock),
@@ -329,7 +373,8 @@ fn an_orphan_that_cannot_be_read_keeps_its_record_and_writers_go_on() {
         let device = Arc::new(FaultDevice::new(Memory::from_bytes(&bytes)));
         device.inject(Fault::new(Op::Read, 0).from_then_on().within(place.clone()));
         let options = OpenOptions::new().errors(ErrorPolicy::Continue);
-        let fs = Fs::open_device(device.clone(), &options).unwrap_or_else(|e| panic!("{args:?}, {what}: {e}"));
+        let fs = Fs::open_device(device.clone(), &options)
+            .unwrap_or_else(|e| panic!("{args:?}, {what}: {e}"));
         let report = fs.recovery().orphans;
         assert!(report.kept > 0 && report.invalid == 0, "{args:?}, {what}: {report:?}");
         if ["map", "attributes"].contains(&what) {
@@ -375,13 +420,19 @@ fn an_orphan_that_cannot_be_read_stops_changes_where_the_policy_says_so() {
         assert!(report.kept > 0, "{args:?}: {report:?}");
         assert!(fs.is_read_only());
         assert!(fs.recovery().read_only.is_some(), "opening says why");
-        assert!(fs.create(&Caller::default(), &fs.root().expect("root"), b"new", 0o644, New::File).is_err());
+        assert!(
+            fs.create(&Caller::default(), &fs.root().expect("root"), b"new", 0o644, New::File)
+                .is_err()
+        );
         assert!(fs.unmount().is_err(), "closing tells that changes were stopped");
         device.heal();
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");
         let rest = fs.recovery().orphans;
         // Those that were freed are there again if the stop came before the commit.
-        assert!(report.freed + rest.freed >= 60 && rest.kept == 0, "{args:?}: {report:?}, then {rest:?}");
+        assert!(
+            report.freed + rest.freed >= 60 && rest.kept == 0,
+            "{args:?}: {report:?}, then {rest:?}"
+        );
         fs.unmount().expect("unmount");
         let image = save(&device.inner().to_vec());
         clear_errors(&image);

@@ -1,4 +1,5 @@
-//! Code that panics below or beside the engine: nothing hangs, the process lives, nothing half-done becomes durable.
+//! Code that panics below or beside the engine: nothing hangs, the process lives, nothing half-done
+//! becomes durable.
 
 use extant::{Caller, Clock, Fs, New, OpenFlags, OpenOptions, Timestamp};
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op, forward_device};
@@ -28,7 +29,9 @@ struct Panicking {
 
 impl Panicking {
     fn count(&self) {
-        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let left = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         assert!(left.is_ok(), "planted");
     }
 }
@@ -60,7 +63,10 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
         let _ = done.send(());
     });
     assert!(
-        !matches!(ended.recv_timeout(Duration::from_secs(600)), Err(std::sync::mpsc::RecvTimeoutError::Timeout)),
+        !matches!(
+            ended.recv_timeout(Duration::from_secs(600)),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        ),
         "it hangs"
     );
     thread.join().expect("no panic comes through");
@@ -121,14 +127,17 @@ struct Clockwork(AtomicBool, AtomicU64);
 impl Clock for Clockwork {
     fn now(&self) -> Timestamp {
         if self.0.load(Ordering::Relaxed) {
-            let left = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            let left = self
+                .1
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
             assert!(left.is_ok(), "planted");
         }
         Timestamp { sec: 1_700_000_000, nsec: 0 }
     }
 }
 
-/// Wherever the engine asks for the time, the panic ends all changes, and the image recovers to a state from before or after.
+/// Wherever the engine asks for the time, the panic ends all changes, and the image recovers to a
+/// state from before or after.
 #[test]
 fn a_panic_inside_a_change_makes_nothing_durable() {
     in_time(|| {
@@ -143,7 +152,11 @@ fn a_panic_inside_a_change_makes_nothing_durable() {
             let done = catch_unwind(AssertUnwindSafe(|| use_it(&fs)));
             clock.0.store(false, Ordering::Relaxed);
             let ended = done.is_ok_and(|used| used.is_ok());
-            assert_eq!(fs.sync().is_ok(), ended || !fs.is_read_only(), "a later sync returns, and tells of the end");
+            assert_eq!(
+                fs.sync().is_ok(),
+                ended || !fs.is_read_only(),
+                "a later sync returns, and tells of the end"
+            );
             let closed = fs.unmount();
             stopped += u64::from(!ended && closed.is_err());
             e2fsck::recover(image.path()).assert_clean();
@@ -156,7 +169,8 @@ fn a_panic_inside_a_change_makes_nothing_durable() {
     });
 }
 
-/// Listens to what the engine traces on this thread, and panics there: in the middle of the module that traces.
+/// Listens to what the engine traces on this thread, and panics there: in the middle of the module
+/// that traces.
 #[derive(Debug, Clone)]
 struct Tripwire {
     left: Arc<AtomicU64>,
@@ -165,13 +179,22 @@ struct Tripwire {
 
 impl Tripwire {
     fn touch(&self, place: &Metadata<'_>) {
-        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let left = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if left == Ok(1) {
-            let modules =
-                ["file", "alloc", "extent", "ops", "dir", "inode", "volume", "fs", "journal", "xattr", "orphan"];
+            let modules = [
+                "file", "alloc", "extent", "ops", "dir", "inode", "volume", "fs", "journal",
+                "xattr", "orphan",
+            ];
             let path = place.module_path().unwrap_or_default();
-            let module = modules.into_iter().find(|module| path.split("::").any(|part| part.ends_with(module)));
-            self.modules.lock().expect("nobody panics while it is locked").insert(module.unwrap_or("another"));
+            let module = modules
+                .into_iter()
+                .find(|module| path.split("::").any(|part| part.ends_with(module)));
+            self.modules
+                .lock()
+                .expect("nobody panics while it is locked")
+                .insert(module.unwrap_or("another"));
             panic!("planted in {path}");
         }
     }
@@ -194,9 +217,14 @@ impl Subscriber for Tripwire {
     fn exit(&self, _: &Id) {}
 }
 
-/// Uses a file system while the `nth` trace of this thread panics, and its device fails from a write on if that is asked for. Whether
-/// it panicked.
-fn trip(image: &Image, nth: u64, failing: Option<u64>, modules: &Arc<Mutex<BTreeSet<&'static str>>>) -> bool {
+/// Uses a file system while the `nth` trace of this thread panics, and its device fails from a
+/// write on if that is asked for. Whether it panicked.
+fn trip(
+    image: &Image,
+    nth: u64,
+    failing: Option<u64>,
+    modules: &Arc<Mutex<BTreeSet<&'static str>>>,
+) -> bool {
     let what = format!("trace {nth}, writes fail from {failing:?} on");
     let inner = options().device(image.path()).expect("a device");
     let device = Arc::new(FaultDevice::new(inner));
@@ -206,7 +234,9 @@ fn trip(image: &Image, nth: u64, failing: Option<u64>, modules: &Arc<Mutex<BTree
     }
     let syncing = AtomicBool::new(false);
     let wire = Tripwire { left: Arc::new(AtomicU64::new(nth)), modules: modules.clone() };
-    let used = tracing::subscriber::with_default(wire, || catch_unwind(AssertUnwindSafe(|| use_all(&fs, &syncing))));
+    let used = tracing::subscriber::with_default(wire, || {
+        catch_unwind(AssertUnwindSafe(|| use_all(&fs, &syncing)))
+    });
     device.heal();
     let panicked = used.is_err();
     // What waits, and what is lost: none of these hangs.
@@ -232,8 +262,8 @@ fn use_all(fs: &Fs, syncing: &AtomicBool) -> extant::Result<()> {
     fs.sync()
 }
 
-/// Panics of the engine itself, while pages are being written and wherever else something is traced, on a device that works and on one
-/// that fails.
+/// Panics of the engine itself, while pages are being written and wherever else something is
+/// traced, on a device that works and on one that fails.
 #[test]
 fn a_panic_of_the_engine_hangs_nobody() {
     in_time(|| {
@@ -252,6 +282,9 @@ fn a_panic_of_the_engine_hangs_nobody() {
             }
         }
         let modules = modules.lock().expect("nobody panicked while it was locked");
-        assert!(["alloc", "file", "journal"].iter().all(|module| modules.contains(module)), "{modules:?}");
+        assert!(
+            ["alloc", "file", "journal"].iter().all(|module| modules.contains(module)),
+            "{modules:?}"
+        );
     });
 }

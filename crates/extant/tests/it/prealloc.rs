@@ -27,8 +27,9 @@ fn extents(file: &File) -> Vec<(u64, u64, u64)> {
 
 /// Parts that neither follow each other on the device nor keep their distance from the part before.
 fn pieces(file: &File) -> usize {
-    let apart =
-        |a: &(u64, u64, u64), b: &(u64, u64, u64)| b.0 != a.0 + a.2 && b.0.wrapping_sub(a.0) != b.1.wrapping_sub(a.1);
+    let apart = |a: &(u64, u64, u64), b: &(u64, u64, u64)| {
+        b.0 != a.0 + a.2 && b.0.wrapping_sub(a.0) != b.1.wrapping_sub(a.1)
+    };
     let all = extents(file);
     all.windows(2).filter(|pair| apart(&pair[0], &pair[1])).count() + usize::from(!all.is_empty())
 }
@@ -44,7 +45,11 @@ fn close(image: &Image, fs: Fs) {
     fs.unmount().unwrap();
     image.assert_clean();
     let dump = dumpe2fs::header(image.path());
-    assert_eq!(dump.number("Free blocks"), free, "free blocks on the device and before the unmount");
+    assert_eq!(
+        dump.number("Free blocks"),
+        free,
+        "free blocks on the device and before the unmount"
+    );
 }
 
 /// Files that grow in turns by small writes lie in few pieces each.
@@ -59,7 +64,8 @@ fn interleaved_appenders_get_contiguous_files() {
         ("ext3", true, 16, 6),
     ] {
         let (image, fs) = open(set, 512 << 20);
-        let files: Vec<File> = (0..writers).map(|i| create(&fs, &format!("f{i}"), direct)).collect();
+        let files: Vec<File> =
+            (0..writers).map(|i| create(&fs, &format!("f{i}"), direct)).collect();
         for turn in 0..512u64 {
             for (i, file) in files.iter().enumerate() {
                 assert_eq!(file.write_at(turn * 4096, &[i as u8; 4096]).unwrap(), 4096);
@@ -99,7 +105,9 @@ fn parallel_appenders_get_contiguous_files() {
 /// A file that is filled at random lies as if it had been written in order.
 #[test]
 fn a_random_fill_is_in_order_on_the_device() {
-    for (set, direct) in [("default", true), ("default", false), ("1k", true), ("bigalloc_1k", true)] {
+    for (set, direct) in
+        [("default", true), ("default", false), ("1k", true), ("bigalloc_1k", true)]
+    {
         let (image, fs) = open(set, 256 << 20);
         let file = create(&fs, "f", direct);
         let mut order: Vec<u64> = (0..4096).collect();
@@ -205,7 +213,8 @@ fn whatever_changes_a_file_gives_its_preallocations_back() {
     }
     grow();
     let reader = fs.open_file(file.node(), OpenFlags::default()).unwrap();
-    let second = fs.open_file(file.node(), OpenFlags { write: true, ..Default::default() }).unwrap();
+    let second =
+        fs.open_file(file.node(), OpenFlags { write: true, ..Default::default() }).unwrap();
     drop((reader, second));
     assert_eq!(live(), 1, "others who close the file change nothing");
     fs.unlink(&fs.root().unwrap(), b"f").unwrap();
@@ -247,8 +256,14 @@ fn crowd(fs: &Fs, seed: u64, rounds: u64) {
                 let mut file = create(fs, &format!("t{thread}"), thread % 2 == 0);
                 for round in 0..rounds {
                     let wrote = match rng.below(8) {
-                        0..=3 => file.write_at(file.len(), &vec![thread as u8; 1 + rng.below(400_000) as usize]),
-                        _ => file.write_at(rng.below(8 << 20), &vec![thread as u8; 1 + rng.below(3000) as usize]),
+                        0..=3 => file.write_at(
+                            file.len(),
+                            &vec![thread as u8; 1 + rng.below(400_000) as usize],
+                        ),
+                        _ => file.write_at(
+                            rng.below(8 << 20),
+                            &vec![thread as u8; 1 + rng.below(3000) as usize],
+                        ),
                     };
                     match wrote {
                         Ok(_) => {}
@@ -258,7 +273,9 @@ fn crowd(fs: &Fs, seed: u64, rounds: u64) {
                     let room = |e: Error| assert!(e.is(Errno::NoSpc), "{e}");
                     match rng.below(100) {
                         0 => file.set_len(rng.below(1 << 20)).unwrap_or_else(room),
-                        1 => file.allocate(Falloc::Punch, rng.below(1 << 20), 100_000).unwrap_or_else(room),
+                        1 => file
+                            .allocate(Falloc::Punch, rng.below(1 << 20), 100_000)
+                            .unwrap_or_else(room),
                         2 => {
                             let name = format!("t{thread}");
                             fs.unlink(&fs.root().unwrap(), name.as_bytes()).unwrap();
@@ -277,7 +294,9 @@ fn crowd(fs: &Fs, seed: u64, rounds: u64) {
 
 #[test]
 fn a_full_file_system_stays_exact() {
-    for (seed, set) in ["default", "1k", "bigalloc_1k", "ext3_1k", "inline_data"].into_iter().enumerate() {
+    for (seed, set) in
+        ["default", "1k", "bigalloc_1k", "ext3_1k", "inline_data"].into_iter().enumerate()
+    {
         let (image, fs) = open(set, SMALL_FS);
         crowd(&fs, seed as u64 + 1, 300);
         fs.sync().unwrap();
@@ -315,11 +334,16 @@ fn a_power_cut_loses_no_space() {
             std::fs::write(image.path(), state.to_vec()).unwrap();
             let verdict = e2fsck::recover(image.path());
             assert!(verdict.is_clean(), "{set}, cut {cut}: {verdict:?}");
-            let fs = Fs::open_device(Arc::new(state) as Arc<dyn BlockDevice>, &OpenOptions::new()).unwrap();
+            let fs = Fs::open_device(Arc::new(state) as Arc<dyn BlockDevice>, &OpenOptions::new())
+                .unwrap();
             let _ = fs.resolve("/f0", Follow::No);
             let free = fs.usage().free;
             fs.unmount().unwrap();
-            assert_eq!(dumpe2fs::header(image.path()).number("Free blocks"), free, "{set}, cut {cut}");
+            assert_eq!(
+                dumpe2fs::header(image.path()).number("Free blocks"),
+                free,
+                "{set}, cut {cut}"
+            );
         }
     }
 }

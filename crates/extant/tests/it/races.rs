@@ -1,5 +1,5 @@
-//! Two threads that come to one inode or block from two sides, over and over: whoever comes first, both are served, and
-//! what is left is sound.
+//! Two threads that come to one inode or block from two sides, over and over: whoever comes first,
+//! both are served, and what is left is sound.
 
 use extant::{Caller, Errno, Fs, New, Node, OpenOptions, Result, XattrMode};
 use extant_testkit::FeatureSet;
@@ -49,7 +49,10 @@ fn a_link_comes_before_the_freeing_or_not_at_all() {
             match linked {
                 Ok(()) => assert_eq!(found.unwrap().attr().nlink, 1, "{set}, round {i}"),
                 Err(e) => {
-                    assert!(found.is_err() && (e.is(Errno::NoEnt) || e.is(Errno::Stale)), "{set}, round {i}: {e}")
+                    assert!(
+                        found.is_err() && (e.is(Errno::NoEnt) || e.is(Errno::Stale)),
+                        "{set}, round {i}: {e}"
+                    )
                 }
             }
         }
@@ -58,7 +61,8 @@ fn a_link_comes_before_the_freeing_or_not_at_all() {
     }
 }
 
-/// One file gives an attribute block up, which is freed with its last user, while another comes to share it.
+/// One file gives an attribute block up, which is freed with its last user, while another comes to
+/// share it.
 #[test]
 fn a_shared_attribute_block_is_not_freed_under_its_next_user() {
     for set in ["1k", "no_csum"] {

@@ -1,6 +1,9 @@
-//! With a seed, the same calls give the same bytes: whatever memory there is, however busy the machine, and whenever they come.
+//! With a seed, the same calls give the same bytes: whatever memory there is, however busy the
+//! machine, and whenever they come.
 
-use extant::{Caller, Clock, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Timestamp, XattrMode};
+use extant::{
+    Caller, Clock, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Timestamp, XattrMode,
+};
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
 use extant_testkit::{Image, Memory};
@@ -57,19 +60,24 @@ fn step(fs: &Fs, n: u64, held: &mut Vec<extant::File>) {
             create(fs, &root, &name(n), &rng.bytes(200_000), 0);
             let node = fs.lookup(&root, name(n).as_bytes()).unwrap();
             fs.set_xattr(&node, b"user.long", &rng.bytes(700), XattrMode::Any).unwrap();
-            held.push(fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap());
+            held.push(
+                fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap(),
+            );
             fs.unlink(&root, name(n).as_bytes()).unwrap();
         }
         4 => held.clear(),
         5 => {
-            for entry in fs.read_dir(&dir).unwrap().iter().filter(|entry| entry.name.len() > 2).step_by(2) {
+            for entry in
+                fs.read_dir(&dir).unwrap().iter().filter(|entry| entry.name.len() > 2).step_by(2)
+            {
                 fs.unlink(&dir, &entry.name).unwrap();
             }
         }
         6 => {
             create(fs, &dir, &name(n), &rng.bytes(400_000), 0);
             let node = fs.lookup(&dir, name(n).as_bytes()).unwrap();
-            let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap();
+            let file =
+                fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap();
             file.set_len(rng.below(300_000)).unwrap();
             let flags = RenameFlags::empty();
             fs.rename(&dir, name(n).as_bytes(), &root, name(n).as_bytes(), flags).unwrap();
@@ -92,7 +100,8 @@ impl Drop for EndThieves<'_> {
 fn run(image: &Image, circumstances: Circumstances) -> Vec<u8> {
     let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let options = OpenOptions::new().seed(7).clock(Arc::new(Still)).commit_interval(INTERVAL);
-    let options = options.memory(circumstances.memory).discard(true).zero_tables(true).look_ahead(true);
+    let options =
+        options.memory(circumstances.memory).discard(true).zero_tables(true).look_ahead(true);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _end = EndThieves(&over);
@@ -106,7 +115,8 @@ fn run(image: &Image, circumstances: Circumstances) -> Vec<u8> {
         let fs = Fs::open_device(device.clone(), &options).unwrap();
         let root = fs.root().unwrap();
         for n in 0..5 {
-            fs.create(&Caller::default(), &root, format!("dir{n}").as_bytes(), 0o755, New::Dir).unwrap();
+            fs.create(&Caller::default(), &root, format!("dir{n}").as_bytes(), 0o755, New::Dir)
+                .unwrap();
         }
         drop(root);
         let mut held = Vec::new();
@@ -130,7 +140,8 @@ fn differences(first: &[u8], second: &[u8]) -> Vec<usize> {
 
 #[test]
 fn a_seed_gives_the_same_bytes_in_all_circumstances() {
-    const QUIET: Circumstances = Circumstances { memory: 2 << 30, thieves: 0, pause_every: u64::MAX };
+    const QUIET: Circumstances =
+        Circumstances { memory: 2 << 30, thieves: 0, pause_every: u64::MAX };
     const BUSY: Circumstances = Circumstances { memory: 64 << 20, thieves: 2, pause_every: 3 };
     let mut wrong = Vec::new();
     for set in ["default", "orphan_file", "1k", "ext2"] {

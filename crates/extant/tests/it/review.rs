@@ -1,8 +1,9 @@
-//! What happens at the edges of operations: numbers used again, failures half-way, power cuts between two steps, lying counts.
+//! What happens at the edges of operations: numbers used again, failures half-way, power cuts
+//! between two steps, lying counts.
 
 use extant::{
-    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr,
-    XattrMode,
+    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    Result, SetAttr, XattrMode,
 };
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
 use extant_testkit::Memory;
@@ -62,7 +63,9 @@ fn a_freed_inode_cannot_be_changed() {
     assert_eq!(new.ino(), old.ino(), "the number is used again");
     fs.sync().unwrap();
     let mode = SetAttr { mode: Some(0o777), ..Default::default() };
-    let stale = |result: Result<()>| assert!(result.as_ref().is_err_and(|e| e.is(Errno::Stale)), "{result:?}");
+    let stale = |result: Result<()>| {
+        assert!(result.as_ref().is_err_and(|e| e.is(Errno::Stale)), "{result:?}")
+    };
     stale(fs.set_attr(&old, &mode).map(drop));
     stale(fs.set_xattr(&old, b"user.a", &[1; 3000], XattrMode::Any));
     stale(fs.set_flags(&old, 0));
@@ -126,12 +129,16 @@ fn a_whiteout_does_not_outlive_its_rename() {
     let long = |i: u32| format!("{i:0>200}");
     let mut count = 0;
     // Directories and their blocks draw on a margin that data leave.
-    while fs.create(&Caller::default(), &root, format!("d{count}").as_bytes(), 0o755, New::Dir).is_ok() {
+    while fs
+        .create(&Caller::default(), &root, format!("d{count}").as_bytes(), 0o755, New::Dir)
+        .is_ok()
+    {
         count += 1;
     }
     let full = (0..100).find_map(|i| create(&fs, &dir, &long(i)).err()).unwrap();
     assert!(full.is(Errno::NoSpc), "{full}");
-    let moved = fs.rename(&root, b"moved", &dir, long(200).as_bytes(), RenameFlags::WHITEOUT).unwrap_err();
+    let moved =
+        fs.rename(&root, b"moved", &dir, long(200).as_bytes(), RenameFlags::WHITEOUT).unwrap_err();
     assert!(moved.is(Errno::NoSpc), "{moved}");
     assert!(fs.lookup(&root, b"moved").is_ok());
     fs.unmount().unwrap();
@@ -191,7 +198,11 @@ fn a_full_file_system_costs_no_logged_content() {
 
 fn faulty(image: &Image) -> (Arc<FaultDevice<Memory>>, Fs) {
     let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
-    let fs = Fs::open_device(device.clone(), &OpenOptions::new().commit_interval(Duration::from_millis(20))).unwrap();
+    let fs = Fs::open_device(
+        device.clone(),
+        &OpenOptions::new().commit_interval(Duration::from_millis(20)),
+    )
+    .unwrap();
     (device, fs)
 }
 
@@ -294,7 +305,10 @@ fn who_opens_says_what_follows_an_error() {
         // As in the kernel, the transaction that was running is not committed any more.
         let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
         assert_eq!(fs.resolve("/running", Follow::No).is_err(), ends, "{superblock}, {policy:?}");
-        assert!(fs.superblock().state().contains(extant::format::State::ERROR), "{superblock}, {policy:?}");
+        assert!(
+            fs.superblock().state().contains(extant::format::State::ERROR),
+            "{superblock}, {policy:?}"
+        );
     }
 }
 
@@ -333,7 +347,11 @@ fn a_hole_takes_its_blocks_from_the_count() {
             assert!(before >= 2048, "{set}: {before}");
             file.allocate(Falloc::Punch, 128 << 10, 512 << 10).unwrap();
             // With the hole go those blocks of pointers that nothing but the hole needed.
-            assert!((1024..1040).contains(&(before - blocks())), "{set}, synced: {synced}: {before} to {}", blocks());
+            assert!(
+                (1024..1040).contains(&(before - blocks())),
+                "{set}, synced: {synced}: {before} to {}",
+                blocks()
+            );
             assert_eq!(&read_all(&file)[128 << 10..640 << 10], vec![0; 512 << 10]);
             file.set_len(0).unwrap();
             assert_eq!(blocks(), 0, "{set}");
@@ -358,11 +376,15 @@ fn a_directory_without_room_for_a_link_is_found_before_anything_moves() {
     let (root, full) = (fs.root().unwrap(), fs.resolve("/full", Follow::No).unwrap());
     let links = |node: &Node| node.attr().nlink;
     let before = links(&root);
-    let is_full = |result: Result<()>| assert!(result.as_ref().is_err_and(|e| e.is(Errno::Mlink)), "{result:?}");
+    let is_full = |result: Result<()>| {
+        assert!(result.as_ref().is_err_and(|e| e.is(Errno::Mlink)), "{result:?}")
+    };
     is_full(fs.rename(&root, b"dir", &full, b"moved", RenameFlags::empty()));
     is_full(fs.create(&Caller::default(), &full, b"new", 0o755, New::Dir).map(drop));
     assert_eq!((links(&root), links(&full)), (before, 65000));
-    assert!(fs.resolve("/dir", Follow::No).is_ok() && fs.resolve("/full/moved", Follow::No).is_err());
+    assert!(
+        fs.resolve("/dir", Follow::No).is_ok() && fs.resolve("/full/moved", Follow::No).is_err()
+    );
     // A file needs no link there.
     create(&fs, &root, "file").unwrap();
     fs.rename(&root, b"file", &full, b"file", RenameFlags::empty()).unwrap();
@@ -371,7 +393,8 @@ fn a_directory_without_room_for_a_link_is_found_before_anything_moves() {
     image.assert_clean();
 }
 
-/// Each block of a file whose content was logged is revoked when it is freed, and the records take blocks of the log.
+/// Each block of a file whose content was logged is revoked when it is freed, and the records take
+/// blocks of the log.
 #[test]
 fn freeing_logged_content_stays_within_its_credits() {
     let image = FeatureSet::named("1k").make();

@@ -1,9 +1,13 @@
-//! Space runs out at each allocation of each operation: the file system is full but for so many blocks, one more each time, until the
-//! operation succeeds. What fails for lack of space has changed nothing, what was accepted is kept, and all is counted.
+//! Space runs out at each allocation of each operation: the file system is full but for so many
+//! blocks, one more each time, until the operation succeeds. What fails for lack of space has
+//! changed nothing, what was accepted is kept, and all is counted.
 
-use crate::crash::{BIGALLOC, Copy, EXT2, EXT3, EXT4, INLINE, PageDevice, Pages, QUOTA, Setup, seen, setup};
+use crate::crash::{
+    BIGALLOC, Copy, EXT2, EXT3, EXT4, INLINE, PageDevice, Pages, QUOTA, Setup, seen, setup,
+};
 use extant::{
-    Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result, SetAttr, XattrMode,
+    Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    Result, SetAttr, XattrMode,
 };
 use extant_testkit::tree::Manifest;
 use extant_testkit::{Scratch, e2fsck};
@@ -15,15 +19,28 @@ const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const SPARE: u32 = 150;
 
 /// Few inodes, so that they end before the blocks.
-const FEW_INODES: Setup =
-    setup("few inodes", &["-t", "ext4", "-b", "1024", "-N", "48", "-O", "orphan_file,ea_inode", "-J", "size=1"]);
+const FEW_INODES: Setup = setup(
+    "few inodes",
+    &["-t", "ext4", "-b", "1024", "-N", "48", "-O", "orphan_file,ea_inode", "-J", "size=1"],
+);
 
 /// As many, counted by their owners.
 const FEW_INODES_COUNTED: Setup = Setup {
     kernel: false,
     ..setup(
         "few inodes and quotas",
-        &["-t", "ext4", "-b", "1024", "-N", "48", "-O", "quota,project,orphan_file,ea_inode", "-J", "size=1"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-N",
+            "48",
+            "-O",
+            "quota,project,orphan_file,ea_inode",
+            "-J",
+            "size=1",
+        ],
     )
 };
 
@@ -50,58 +67,92 @@ const OPERATIONS: [Operation; 16] = [
     whole("create", |fs, n| {
         (n < 6).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o644, New::File).map(drop))
     }),
-    whole("mkdir", |fs, n| (n < 3).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o755, New::Dir).map(drop))),
-    whole("symlink", |fs, n| {
-        (n < 2).then(|| fs.create(&WHO, &at(fs, "/d")?, &long(n), 0o777, New::Symlink(&[b't'; 300])).map(drop))
+    whole("mkdir", |fs, n| {
+        (n < 3).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o755, New::Dir).map(drop))
     }),
-    whole("link", |fs, n| (n < 6).then(|| fs.link(&at(fs, "/d/f")?, &at(fs, "/d/names")?, &long(n)))),
+    whole("symlink", |fs, n| {
+        (n < 2).then(|| {
+            fs.create(&WHO, &at(fs, "/d")?, &long(n), 0o777, New::Symlink(&[b't'; 300])).map(drop)
+        })
+    }),
+    whole("link", |fs, n| {
+        (n < 6).then(|| fs.link(&at(fs, "/d/f")?, &at(fs, "/d/names")?, &long(n)))
+    }),
     whole("rename", |fs, n| {
         let from = format!("r{n}");
-        (n < 6)
-            .then(|| fs.rename(&at(fs, "/d")?, from.as_bytes(), &at(fs, "/d/names")?, &long(n), RenameFlags::empty()))
+        (n < 6).then(|| {
+            fs.rename(
+                &at(fs, "/d")?,
+                from.as_bytes(),
+                &at(fs, "/d/names")?,
+                &long(n),
+                RenameFlags::empty(),
+            )
+        })
     }),
     whole("a name for a file without one", |fs, n| (n < 6).then(|| named_late(fs, n))),
     whole("attributes", |fs, n| {
         let path = ["/d/f", "/d/g", "/d/tiny"].get(n as usize)?;
-        Some(at(fs, path).and_then(|node| fs.set_xattr(&node, b"user.long", &vec![n as u8; 700], XattrMode::Any)))
+        Some(at(fs, path).and_then(|node| {
+            fs.set_xattr(&node, b"user.long", &vec![n as u8; 700], XattrMode::Any)
+        }))
     }),
     whole("a long attribute", |fs, n| {
         (n < 1).then(|| fs.set_xattr(&at(fs, "/d/f")?, b"user.longer", &[3; 3000], XattrMode::Any))
     }),
     whole("another owner", |fs, n| {
-        let owner = SetAttr { uid: Some(70_000 + n * 3000), gid: Some(90_000 + n), ..Default::default() };
+        let owner =
+            SetAttr { uid: Some(70_000 + n * 3000), gid: Some(90_000 + n), ..Default::default() };
         (n < 4).then(|| fs.set_attr(&at(fs, "/d/g")?, &owner).map(drop))
     }),
     whole("rename that leaves a whiteout", |fs, n| {
         let from = format!("r{n}");
-        (n < 6)
-            .then(|| fs.rename(&at(fs, "/d")?, from.as_bytes(), &at(fs, "/d/names")?, &long(n), RenameFlags::WHITEOUT))
+        (n < 6).then(|| {
+            fs.rename(
+                &at(fs, "/d")?,
+                from.as_bytes(),
+                &at(fs, "/d/names")?,
+                &long(n),
+                RenameFlags::WHITEOUT,
+            )
+        })
     }),
     in_part("write", |fs, n| {
-        (n < 4).then(|| open(fs, "/d/f")?.write_at(3000 + u64::from(n) * 7000, &[8; 5000]).map(drop))
+        (n < 4)
+            .then(|| open(fs, "/d/f")?.write_at(3000 + u64::from(n) * 7000, &[8; 5000]).map(drop))
     }),
     in_part("write past the pages", |fs, n| {
-        (n < 3).then(|| fs.write_direct(&at(fs, "/d/g")?, u64::from(n) * 16_384, &[9; 8192], false).map(drop))
+        (n < 3).then(|| {
+            fs.write_direct(&at(fs, "/d/g")?, u64::from(n) * 16_384, &[9; 8192], false).map(drop)
+        })
     }),
     in_part("write here and there", |fs, n| {
-        (n < 5).then(|| open(fs, "/d/pieces")?.write_at(400_000 + u64::from(n) * 50_000, &[7; 900]).map(drop))
+        (n < 5).then(|| {
+            open(fs, "/d/pieces")?.write_at(400_000 + u64::from(n) * 50_000, &[7; 900]).map(drop)
+        })
     }),
     in_part("content that leaves the inode", |fs, n| {
         (n < 2).then(|| open(fs, "/d/tiny")?.write_at(u64::from(n) * 3000, &[6; 3000]).map(drop))
     }),
     in_part("allocate", |fs, n| {
-        (n < 2).then(|| open(fs, "/d/f")?.allocate(Falloc::KeepSize, 100_000 + u64::from(n) * 50_000, 9000))
+        (n < 2).then(|| {
+            open(fs, "/d/f")?.allocate(Falloc::KeepSize, 100_000 + u64::from(n) * 50_000, 9000)
+        })
     }),
     in_part("holes", |fs, n| {
         let how = [Falloc::Punch, Falloc::ZeroKeepSize, Falloc::Insert].get(n as usize)?;
-        Some(open(fs, "/d/whole").and_then(|file| file.allocate(*how, 8192 + u64::from(n) * 8192, 4096)))
+        Some(
+            open(fs, "/d/whole")
+                .and_then(|file| file.allocate(*how, 8192 + u64::from(n) * 8192, 4096)),
+        )
     }),
 ];
 
 /// What takes an inode.
 const TAKES_INODE: [usize; 5] = [0, 1, 2, 5, 9];
 
-/// The reserve for root is no reserve here, so that content and the rest compete for the same blocks.
+/// The reserve for root is no reserve here, so that content and the rest compete for the same
+/// blocks.
 fn options(setup: Setup) -> OpenOptions {
     setup.options().use_reserve(true)
 }
@@ -159,7 +210,8 @@ fn full(setup: Setup) -> Pages {
     let device = Arc::new(PageDevice::new(setup.pages()));
     let fs = Fs::open_device(device.clone(), &options(setup)).expect("opens");
     prepare(&fs).expect(setup.name);
-    (0..SPARE).for_each(|n| file(&fs, &format!("/d/spare/{n}"), &[(0, 300)]).expect("a small file"));
+    (0..SPARE)
+        .for_each(|n| file(&fs, &format!("/d/spare/{n}"), &[(0, 300)]).expect("a small file"));
     fs.sync().expect("sync");
     file(&fs, "/d/ballast", &[]).expect("a file");
     let ballast = open(&fs, "/d/ballast").expect("opens");
@@ -198,7 +250,11 @@ fn lacks(base: &Pages, setup: Setup, operation: &Operation, room: u32, copy: &mu
             Err(e) => {
                 assert!(e.is(Errno::NoSpc), "{what}: {e}");
                 undone += 1;
-                assert!(!operation.whole || before.diff(&after).is_empty(), "{what}: {:?}", before.diff(&after));
+                assert!(
+                    !operation.whole || before.diff(&after).is_empty(),
+                    "{what}: {:?}",
+                    before.diff(&after)
+                );
             }
         }
         before = after;
@@ -213,7 +269,15 @@ fn look(fs: &Fs, what: &str) -> Manifest {
 }
 
 /// What is there stays, nothing is wrong, and as much is free as was said.
-fn assert_kept(fs: Fs, device: &PageDevice, setup: Setup, held: &Manifest, copy: &mut Copy, undone: u32, what: &str) {
+fn assert_kept(
+    fs: Fs,
+    device: &PageDevice,
+    setup: Setup,
+    held: &Manifest,
+    copy: &mut Copy,
+    undone: u32,
+    what: &str,
+) {
     let usage = fs.usage();
     fs.unmount().expect(what);
     let verdict = e2fsck::check(copy.put(&device.pages()));
@@ -221,16 +285,24 @@ fn assert_kept(fs: Fs, device: &PageDevice, setup: Setup, held: &Manifest, copy:
     let after = Arc::new(PageDevice::new(device.pages()));
     let fs = Fs::open_device(after, &setup.options().read_only(true)).expect(what);
     let found = fs.usage();
-    // What was made and not named is freed by the reaper, at the latest when the file system is closed.
+    // What was made and not named is freed by the reaper, at the latest when the file system is
+    // closed.
     let unnamed = found.inodes_free.checked_sub(usage.inodes_free);
-    assert!(unnamed.is_some_and(|count| count <= undone.into()), "{what}: {usage:?}, then {found:?}");
-    assert!(found.free == usage.free || undone > 0 && found.free > usage.free, "{what}: {usage:?}, then {found:?}");
+    assert!(
+        unnamed.is_some_and(|count| count <= undone.into()),
+        "{what}: {usage:?}, then {found:?}"
+    );
+    assert!(
+        found.free == usage.free || undone > 0 && found.free > usage.free,
+        "{what}: {usage:?}, then {found:?}"
+    );
     let found = look(&fs, what);
     assert!(held.diff(&found).is_empty(), "{what}: {:?}", held.diff(&found));
 }
 
-/// Gives an operation room for one block more each time, until nothing lacks; where many blocks more change nothing, some of them
-/// are left out. Gives how often it lacked space, or `None` if it did to the end.
+/// Gives an operation room for one block more each time, until nothing lacks; where many blocks
+/// more change nothing, some of them are left out. Gives how often it lacked space, or `None` if it
+/// did to the end.
 fn each_lack(mut lacks: impl FnMut(u32) -> u32) -> Option<u32> {
     const FAR: u32 = 9;
     let (mut room, mut times) = (0, 0);
@@ -253,11 +325,13 @@ fn space_runs_out_at_each_allocation() {
     for setup in [EXT4, EXT3, BIGALLOC, INLINE, QUOTA, EXT2] {
         let base = full(setup);
         // A long attribute needs an inode of its own, which some cannot give it.
-        let possible = |operation: &&Operation| setup == INLINE || operation.name != "a long attribute";
+        let possible =
+            |operation: &&Operation| setup == INLINE || operation.name != "a long attribute";
         for operation in OPERATIONS.iter().filter(possible) {
             let lacking = each_lack(|room| lacks(&base, setup, operation, room, &mut copy));
-            let lacking =
-                lacking.unwrap_or_else(|| panic!("{} on {}: there is never enough", operation.name, setup.name));
+            let lacking = lacking.unwrap_or_else(|| {
+                panic!("{} on {}: there is never enough", operation.name, setup.name)
+            });
             failures += lacking;
         }
     }
@@ -281,26 +355,32 @@ fn inodes_run_out(setup: Setup, copy: &mut Copy) {
     fs.unmount().unwrap();
     let base = device.pages();
     for operation in TAKES_INODE.map(|nr| &OPERATIONS[nr]) {
-        let lacking = (0..last).take_while(|room| lacks(&base, setup, operation, *room, copy) > 0).count();
+        let lacking =
+            (0..last).take_while(|room| lacks(&base, setup, operation, *room, copy) > 0).count();
         let name = (operation.name, setup.name);
         assert!((1..last as usize).contains(&lacking), "{name:?}: {lacking} times too few inodes");
     }
 }
 
-/// Every kind of change on the smallest log, with few and with many groups: none asks for more than the log grants.
+/// Every kind of change on the smallest log, with few and with many groups: none asks for more than
+/// the log grants.
 #[test]
 fn the_smallest_log_has_room_for_each_operation() {
     const KINDS: [(&str, &str); 3] = [("ext3", ""), ("ext4", ""), ("ext4", ",bigalloc")];
     for (kind, features) in KINDS {
         for (groups, per_group) in [(8u64, 2048u64), (128, 256), (128, 8192), (2048, 256)] {
             // Groups of clusters cannot be as small.
-            let per_group = if features.is_empty() || per_group > 4096 { per_group } else { per_group * 16 };
+            let per_group =
+                if features.is_empty() || per_group > 4096 { per_group } else { per_group * 16 };
             let what = format!("{kind}{features}, {groups} groups");
             let features = format!("^resize_inode{features}");
             let size = per_group.to_string();
             let per = if features.contains("bigalloc") { "-G" } else { "-g" };
             let per_value = if features.contains("bigalloc") { "16" } else { size.as_str() };
-            let args = ["-t", kind, "-b", "1024", "-O", &features, per, per_value, "-J", "size=1", "-N", "4096"];
+            let args = [
+                "-t", kind, "-b", "1024", "-O", &features, per, per_value, "-J", "size=1", "-N",
+                "4096",
+            ];
             let image = extant_testkit::image::Image::mke2fs((groups * per_group) << 10, &args);
             let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
             change_everything(&fs, &what);
@@ -316,11 +396,14 @@ fn change_everything(fs: &Fs, what: &str) {
     let node = fs.create(&WHO, &root, b"file", 0o644, New::File).unwrap();
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
     // Five pieces far from each other, one of them long.
-    for (at, len) in [(0, 9000), (100 << 20, 5000), (200 << 20, 5000), (300 << 20, 3 << 20), (400 << 20, 5000)] {
+    for (at, len) in
+        [(0, 9000), (100 << 20, 5000), (200 << 20, 5000), (300 << 20, 3 << 20), (400 << 20, 5000)]
+    {
         assert_eq!(file.write_at(at, &vec![7; len]).unwrap(), len, "{what}");
         file.sync().unwrap_or_else(|e| panic!("{what}, a write at {at}: {e}"));
     }
-    fs.write_direct(&node, 500 << 20, &vec![7; 1 << 20], false).unwrap_or_else(|e| panic!("{what}: {e}"));
+    fs.write_direct(&node, 500 << 20, &vec![7; 1 << 20], false)
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
     for (how, at, len) in [
         (Falloc::Punch, 200 << 20, 100 << 20),
         (Falloc::KeepSize, 150 << 20, 2 << 20),
@@ -357,13 +440,17 @@ fn change_everything(fs: &Fs, what: &str) {
     fs.sync().unwrap_or_else(|e| panic!("{what}: {e}"));
 }
 
-/// Changes of much at a time on the smallest log: of the way of a long file's content, and of the owners of many files.
+/// Changes of much at a time on the smallest log: of the way of a long file's content, and of the
+/// owners of many files.
 #[test]
 fn the_smallest_log_has_room_for_long_runs_and_many_owners() {
     for (groups, per_group) in [(8u64, "8192"), (128, "8192"), (2048, "256")] {
         let what = format!("{groups} groups");
         let args = [
-            &["-t", "ext4", "-b", "1024", "-g", per_group, "-G", "128", "-J", "size=1", "-N", "4096"][..],
+            &[
+                "-t", "ext4", "-b", "1024", "-g", per_group, "-G", "128", "-J", "size=1", "-N",
+                "4096",
+            ][..],
             &["-O", "^resize_inode,quota,project", "-E", "quotatype=usrquota"],
         ];
         let bytes = (groups * per_group.parse::<u64>().unwrap()) << 10;
@@ -394,7 +481,8 @@ fn the_smallest_log_has_room_for_long_runs_and_many_owners() {
     }
 }
 
-/// Threads remove files and write others on a nearly full disk: there is enough for all at any time, once what was freed is durable.
+/// Threads remove files and write others on a nearly full disk: there is enough for all at any
+/// time, once what was freed is durable.
 #[test]
 fn freed_space_reaches_every_thread() {
     const THREADS: u64 = 6;
@@ -410,7 +498,13 @@ fn freed_space_reaches_every_thread() {
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
                         let what = format!("{set}, thread {thread}, round {round}");
-                        write_and_remove(fs, &format!("f{thread}"), share, (thread + round) % 2 == 0, &what);
+                        write_and_remove(
+                            fs,
+                            &format!("f{thread}"),
+                            share,
+                            (thread + round) % 2 == 0,
+                            &what,
+                        );
                     }
                 });
             }
@@ -422,13 +516,17 @@ fn freed_space_reaches_every_thread() {
 
 fn write_and_remove(fs: &Fs, name: &str, len: u64, direct: bool, what: &str) {
     let root = fs.root().unwrap();
-    let node = fs.create(&WHO, &root, name.as_bytes(), 0o644, New::File).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let file = fs.open_file(&node, OpenFlags { write: true, direct, ..Default::default() }).unwrap();
+    let node = fs
+        .create(&WHO, &root, name.as_bytes(), 0o644, New::File)
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
+    let file =
+        fs.open_file(&node, OpenFlags { write: true, direct, ..Default::default() }).unwrap();
     let piece = vec![3; 100_000];
     let mut at = 0;
     while at < len {
         let part = &piece[..piece.len().min((len - at) as usize)];
-        let written = file.write_at(at, part).unwrap_or_else(|e| panic!("{what}, {at} of {len} bytes: {e}"));
+        let written =
+            file.write_at(at, part).unwrap_or_else(|e| panic!("{what}, {at} of {len} bytes: {e}"));
         assert!(written > 0, "{what}");
         at += written as u64;
     }
@@ -455,7 +553,9 @@ fn freed_numbers_reach_every_thread() {
                 for round in 0..ROUNDS {
                     for n in 0..share {
                         let made = fs.create(&WHO, &root, &name(n), 0o644, New::File);
-                        made.unwrap_or_else(|e| panic!("thread {thread}, round {round}, {n} of {share}: {e}"));
+                        made.unwrap_or_else(|e| {
+                            panic!("thread {thread}, round {round}, {n} of {share}: {e}")
+                        });
                     }
                     (0..share).for_each(|n| fs.unlink(&root, &name(n)).unwrap());
                 }

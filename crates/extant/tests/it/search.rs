@@ -1,6 +1,8 @@
 //! Who may search which directories: the kernel's answers over the same image.
 
-use extant::{Caller, Error, Follow, Fs, Identity, New, OpenOptions, RenameFlags, SetAttr, XattrMode};
+use extant::{
+    Caller, Error, Follow, Fs, Identity, New, OpenOptions, RenameFlags, SetAttr, XattrMode,
+};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Image};
@@ -23,7 +25,8 @@ const WHO: [Identity<'static>; 7] = [
     Identity { uid: 1003, gid: 2000, groups: &[3000] },
 ];
 
-/// Prints the number of the error of lstat(2) of each path, for each user. Users are separated by `--`, first comes the directory.
+/// Prints the number of the error of lstat(2) of each path, for each user. Users are separated by
+/// `--`, first comes the directory.
 const SCRIPT: &str = r#"
 chdir(shift @ARGV) or die "chdir: $!";
 my @paths;
@@ -126,15 +129,22 @@ fn build(mount: &Path) -> Vec<String> {
     let plain = mount.join("attributes");
     make_dir(&plain, 0o710, (0, 2000));
     let value = "v".repeat(300);
-    run("setfattr", &["-n".into(), "user.a".into(), "-v".into(), OsString::from(value), plain.into()]).must_succeed();
+    run(
+        "setfattr",
+        &["-n".into(), "user.a".into(), "-v".into(), OsString::from(value), plain.into()],
+    )
+    .must_succeed();
     dirs.push("attributes".into());
     symlink("m100-1000/sub", mount.join("into")).unwrap();
     symlink("m755-0/f", mount.join("file")).unwrap();
-    let below =
-        |dir: &String| ["", "/f", "/none", "/sub/f", "/f/x", "/.", "/sub/..", "/./f"].map(|end| format!("{dir}{end}"));
+    let below = |dir: &String| {
+        ["", "/f", "/none", "/sub/f", "/f/x", "/.", "/sub/..", "/./f"]
+            .map(|end| format!("{dir}{end}"))
+    };
     let mut paths: Vec<String> = dirs.iter().flat_map(below).collect();
     paths.extend(
-        ["into", "into/", "into/f", "into/.", "into/..", "file/", "file/.", "file/x", "m755-0/f/."].map(String::from),
+        ["into", "into/", "into/f", "into/.", "into/..", "file/", "file/.", "file/x", "m755-0/f/."]
+            .map(String::from),
     );
     paths
 }
@@ -151,7 +161,8 @@ fn change(fs: &Fs) {
     let acl = fs.get_xattr(&node("/a3-1001"), ACCESS).unwrap();
     fs.set_xattr(&node("/a2-0"), ACCESS, &acl, XattrMode::Any).unwrap();
     fs.set_xattr(&node("/attributes"), ACCESS, &acl, XattrMode::Any).unwrap();
-    // A directory gets another name, and one that is searched by nobody but its owner takes its place.
+    // A directory gets another name, and one that is searched by nobody but its owner takes its
+    // place.
     let root = fs.root().unwrap();
     fs.rename(&root, b"a4-0", &root, b"moved", RenameFlags::empty()).unwrap();
     let who = Caller { uid: 1002, gid: 1002, umask: 0o077 };

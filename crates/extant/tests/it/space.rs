@@ -1,13 +1,18 @@
-//! Space, inode numbers and orphan records under many threads: counted exactly, and clean for e2fsck.
+//! Space, inode numbers and orphan records under many threads: counted exactly, and clean for
+//! e2fsck.
 
-use extant::{Caller, Errno, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, Result, Usage};
+use extant::{
+    Caller, Errno, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, Result,
+    Usage,
+};
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, e2fsck};
 
 const THREADS: u64 = 4;
 
 /// Feature sets that differ in groups, clusters and orphan records.
-const SETS: [&str; 7] = ["default", "1k", "ext2_1k", "bigalloc_1k", "meta_bg", "uninit_bg", "ext3_1k"];
+const SETS: [&str; 7] =
+    ["default", "1k", "ext2_1k", "bigalloc_1k", "meta_bg", "uninit_bg", "ext3_1k"];
 
 fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new()).unwrap()
@@ -45,7 +50,9 @@ fn in_threads(work: impl Fn(u64) + Sync) {
 /// A directory for each thread.
 fn directories(fs: &Fs) -> Vec<Node> {
     let root = fs.root().unwrap();
-    let make = |i| fs.create(&root_user(), &root, format!("thread{i}").as_bytes(), 0o755, New::Dir).unwrap();
+    let make = |i| {
+        fs.create(&root_user(), &root, format!("thread{i}").as_bytes(), 0o755, New::Dir).unwrap()
+    };
     (0..THREADS).map(make).collect()
 }
 
@@ -59,7 +66,9 @@ fn fill(fs: &Fs, dir: &Node, thread: u64) {
         }
         let file = open_file(fs, &node.unwrap());
         let data = rng.bytes(1 + rng.clone().below(200_000) as usize);
-        if is_full(&file.write_at(rng.below(3) * 10_000, &data)) || i % 8 == 0 && is_full(&file.sync().map(|()| 0)) {
+        if is_full(&file.write_at(rng.below(3) * 10_000, &data))
+            || i % 8 == 0 && is_full(&file.sync().map(|()| 0))
+        {
             return;
         }
     }
@@ -148,7 +157,8 @@ fn threads_use_up_the_inodes() {
             for i in 0.. {
                 let what = if i % 50 == 7 { New::Dir } else { New::File };
                 let name = format!("{i}");
-                let node = fs.create(&root_user(), &dirs[thread as usize], name.as_bytes(), 0o700, what);
+                let node =
+                    fs.create(&root_user(), &dirs[thread as usize], name.as_bytes(), 0o700, what);
                 if is_full(&node) {
                     return;
                 }
@@ -214,7 +224,9 @@ fn orphans(fs: &Fs, count: u64) -> Vec<File> {
 
 #[test]
 fn orphans_survive_a_crash_and_are_freed() {
-    for (set, count) in [("default", 60), ("orphan_file", 300), ("ext3_1k", 60), ("no_csum", 300), ("ext2_1k", 20)] {
+    for (set, count) in
+        [("default", 60), ("orphan_file", 300), ("ext3_1k", 60), ("no_csum", 300), ("ext2_1k", 20)]
+    {
         let image = FeatureSet::named(set).make();
         let fs = open(&image);
         let before = free(fs.usage());
@@ -304,7 +316,8 @@ fn a_group_with_a_bad_bitmap_is_left_alone() {
     let dirs = directories(&fs);
     open_file(&fs, &create(&fs, &dirs[0], "kept").unwrap()).write_at(0, &[1; 9000]).unwrap();
     fs.sync().unwrap();
-    // Every group is tried. Until the bad one has been, its space is promised to writers who do not get it.
+    // Every group is tried. Until the bad one has been, its space is promised to writers who do not
+    // get it.
     let probe = open_file(&fs, &create(&fs, &dirs[0], "probe").unwrap());
     assert!(is_full(&probe.allocate(Falloc::KeepSize, 0, image.bytes().len() as u64)));
     assert!(fs.superblock().error_count() > 0);
@@ -318,7 +331,9 @@ fn a_group_with_a_bad_bitmap_is_left_alone() {
     let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
     assert!(fs.superblock().first_error().is_some());
     fs.unmount().unwrap();
-    let extant_testkit::e2fsck::Verdict::Complaints(lines) = e2fsck::check(image.path()) else { panic!("clean") };
+    let extant_testkit::e2fsck::Verdict::Complaints(lines) = e2fsck::check(image.path()) else {
+        panic!("clean")
+    };
     assert!(lines.iter().all(|line| !line.contains("Multiply")), "{lines:?}");
 }
 
@@ -333,11 +348,15 @@ fn usage_is_what_the_kernel_says() {
         let own = fs.usage();
         fs.unmount().unwrap();
         let mount = extant_testkit::kernel::Mount::new(image.path(), "rw");
-        let printed =
-            std::process::Command::new("stat").args(["-f", "-c", "%b %f %a %c %d"]).arg(mount.path()).output();
+        let printed = std::process::Command::new("stat")
+            .args(["-f", "-c", "%b %f %a %c %d"])
+            .arg(mount.path())
+            .output();
         let printed = String::from_utf8(printed.expect("stat, of coreutils").stdout).unwrap();
         mount.unmount();
-        let of = |u: Usage| format!("{} {} {} {} {}", u.blocks, u.free, u.available, u.inodes, u.inodes_free);
+        let of = |u: Usage| {
+            format!("{} {} {} {} {}", u.blocks, u.free, u.available, u.inodes, u.inodes_free)
+        };
         assert_eq!(of(own), printed.trim(), "{set}");
     }
 }
@@ -348,7 +367,9 @@ fn directories_are_spread_at_the_top_and_near_their_parents_below() {
     let fs = open(&image);
     let (root, per_group) = (fs.root().unwrap(), u64::from(fs.superblock().inodes_per_group()));
     let group = |node: &Node| (node.ino() - 1) / per_group;
-    let make = |dir: &Node, i: u32| fs.create(&root_user(), dir, i.to_string().as_bytes(), 0o755, New::Dir).unwrap();
+    let make = |dir: &Node, i: u32| {
+        fs.create(&root_user(), dir, i.to_string().as_bytes(), 0o755, New::Dir).unwrap()
+    };
     let tops: Vec<Node> = (0..8).map(|i| make(&root, i)).collect();
     let groups: std::collections::BTreeSet<u64> = tops.iter().map(group).collect();
     assert!(groups.len() >= 4, "{groups:?}");
@@ -368,7 +389,9 @@ fn a_large_file_has_few_extents() {
     let fs = open(&image);
     let node = create(&fs, &fs.root().unwrap(), "file").unwrap();
     let file = open_file(&fs, &node);
-    (0..64u64).for_each(|i| assert_eq!(file.write_at(i << 20, &vec![i as u8; 1 << 20]).unwrap(), 1 << 20));
+    (0..64u64).for_each(|i| {
+        assert_eq!(file.write_at(i << 20, &vec![i as u8; 1 << 20]).unwrap(), 1 << 20)
+    });
     file.sync().unwrap();
     let mut runs = Vec::new();
     file.extents(0, u64::MAX, |run| {

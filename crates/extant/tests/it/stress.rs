@@ -1,11 +1,12 @@
-//! Many threads, shared directories, every operation at random. Nothing may panic, hang or corrupt; e2fsck judges, and a remount shows
-//! what was there before.
+//! Many threads, shared directories, every operation at random. Nothing may panic, hang or corrupt;
+//! e2fsck judges, and a remount shows what was there before.
 //!
-//! `EXTANT_STRESS_SEED`, `EXTANT_STRESS_SET` and `EXTANT_STRESS_OPERATIONS` repeat and prolong a run; the ignored test goes on through seeds.
+//! `EXTANT_STRESS_SEED`, `EXTANT_STRESS_SET` and `EXTANT_STRESS_OPERATIONS` repeat and prolong a
+//! run; the ignored test goes on through seeds.
 
 use extant::{
-    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Result,
-    SetAttr, TimeSet, Timestamp, XattrMode,
+    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions,
+    RenameFlags, Result, SetAttr, TimeSet, Timestamp, XattrMode,
 };
 use extant_hostile::deep::{self, Layout};
 use extant_testkit::rng::Rng;
@@ -32,7 +33,12 @@ const SETS: [&str; 10] = [
 
 /// Maps and indexes of several levels in one of them, others for each seed.
 fn layout(set: &str, seed: u64) -> Option<Layout> {
-    let layouts = [Layout::sparse(1), Layout { levels: 2, ..Layout::sparse(3) }, Layout::full(2), Layout::full(3)];
+    let layouts = [
+        Layout::sparse(1),
+        Layout { levels: 2, ..Layout::sparse(3) },
+        Layout::full(2),
+        Layout::full(3),
+    ];
     (set == "large_dir").then(|| layouts[seed as usize % layouts.len()])
 }
 
@@ -60,7 +66,8 @@ fn from_env(name: &str, default: u64) -> u64 {
 
 /// The feature sets, or the one of `EXTANT_STRESS_SET`.
 fn chosen() -> Vec<String> {
-    std::env::var("EXTANT_STRESS_SET").map_or_else(|_| SETS.map(String::from).to_vec(), |set| vec![set])
+    std::env::var("EXTANT_STRESS_SET")
+        .map_or_else(|_| SETS.map(String::from).to_vec(), |set| vec![set])
 }
 
 /// One thread's part.
@@ -80,7 +87,11 @@ impl Worker<'_> {
                 Err(e) => panic!("{e}"),
             }
         }
-        assert!(self.done > operations / 10, "nearly nothing succeeded: {} of {operations}", self.done);
+        assert!(
+            self.done > operations / 10,
+            "nearly nothing succeeded: {} of {operations}",
+            self.done
+        );
     }
 
     /// A directory: the top, or up to three below it.
@@ -232,8 +243,10 @@ impl Worker<'_> {
     fn attributes(&mut self) -> Result<()> {
         let node = self.node()?;
         let size = self.rng.one_in(3).then(|| self.rng.below(150_000));
-        let time =
-            TimeSet::At(Timestamp { sec: self.rng.below(1 << 33) as i64, nsec: self.rng.below(1_000_000_000) as u32 });
+        let time = TimeSet::At(Timestamp {
+            sec: self.rng.below(1 << 33) as i64,
+            nsec: self.rng.below(1_000_000_000) as u32,
+        });
         let set = SetAttr {
             mode: self.rng.one_in(2).then_some(0o640),
             uid: self.rng.one_in(2).then(|| self.rng.below(1 << 20) as u32),
@@ -283,7 +296,10 @@ impl Worker<'_> {
         let how = *self.rng.pick(&Falloc::ALL);
         let shifts = matches!(how, Falloc::Collapse | Falloc::Insert);
         let unit = if shifts { 16_384 } else { 1 };
-        let (at, len) = (self.rng.below(200_000) / unit * unit, (1 + self.rng.below(60_000)).next_multiple_of(unit));
+        let (at, len) = (
+            self.rng.below(200_000) / unit * unit,
+            (1 + self.rng.below(60_000)).next_multiple_of(unit),
+        );
         self.file().map_or(Ok(()), |file| file.allocate(how, at, len))
     }
 
@@ -392,7 +408,8 @@ fn place_planted(fs: &Fs, root: &Node) {
     let Ok(from) = fs.lookup(root, deep::DIR.as_bytes()) else { return };
     let top = fs.lookup(root, b"top").expect("top");
     let rename = |old: String, new: String| {
-        fs.rename(&from, old.as_bytes(), &top, new.as_bytes(), RenameFlags::empty()).expect("rename");
+        fs.rename(&from, old.as_bytes(), &top, new.as_bytes(), RenameFlags::empty())
+            .expect("rename");
     };
     (0..deep::FILES).for_each(|n| rename(format!("file{n}"), format!("f{n}")));
     rename("dir".into(), "d0".into());
@@ -416,7 +433,11 @@ fn fill(fs: &Fs) {
 fn stress(set: &str, seed: u64, operations: u64) {
     // Every third time the space ends, soon or at once.
     let scarce = seed.is_multiple_of(3);
-    let image = FeatureSet::named(set).make_sized(if scarce && seed.is_multiple_of(2) { 12 << 20 } else { 40 << 20 });
+    let image = FeatureSet::named(set).make_sized(if scarce && seed.is_multiple_of(2) {
+        12 << 20
+    } else {
+        40 << 20
+    });
     let mut fs = open(&image);
     let before = free(&fs);
     if let Some(layout) = layout(set, seed) {
@@ -433,7 +454,8 @@ fn stress(set: &str, seed: u64, operations: u64) {
     let threads = from_env("EXTANT_STRESS_THREADS", THREADS);
     std::thread::scope(|s| {
         for t in 0..threads {
-            let worker = Worker { fs: &fs, rng: Rng::new(seed * threads + t), open: Vec::new(), done: 0 };
+            let worker =
+                Worker { fs: &fs, rng: Rng::new(seed * threads + t), open: Vec::new(), done: 0 };
             s.spawn(move || worker.run(operations));
         }
     });

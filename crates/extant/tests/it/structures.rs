@@ -1,5 +1,5 @@
-//! One damage after the other, each with what it must lead to: an error that names the structure and its place, or a file
-//! system that goes on without what is damaged.
+//! One damage after the other, each with what it must lead to: an error that names the structure
+//! and its place, or a file system that goes on without what is damaged.
 
 use extant::{Errno, Error, Follow, Fs, New, OpenFlags, RenameFlags, Result};
 use extant_blocks::MemDevice;
@@ -117,7 +117,8 @@ fn bad_checksums_of_what_opening_reads() {
 fn bad_checksums_of_what_operations_read() {
     let seed = seed("1k", false);
     let file = ino(&seed, "/dir/sub/file3");
-    let found = met(&flipped(&seed, seed.atlas.slot(file), 0x10), |fs| read_all(fs, "/dir/sub/file3"));
+    let found =
+        met(&flipped(&seed, seed.atlas.slot(file), 0x10), |fs| read_all(fs, "/dir/sub/file3"));
     assert_eq!((found.field_name(), found.inode()), (Some("checksum"), Some(InodeNr(file))));
 
     let nodes = pieces_of(&seed, "/fragmented", Kind::ExtentBlock);
@@ -128,8 +129,12 @@ fn bad_checksums_of_what_operations_read() {
     // The root of the tree, and leaves: the second name of the first, a name of the others.
     let many = ino(&seed, "/many");
     for (n, piece) in pieces_of(&seed, "/many", Kind::Directory).into_iter().take(6).enumerate() {
-        let found = met(&flipped(&seed, piece, if n == 0 { 0x1E } else { 12 }), |fs| list(fs, "/many"));
-        assert_eq!((found.inode(), found.block()), (Some(InodeNr(many)), Some(BlockNr(block_nr(&seed.atlas, piece)))));
+        let found =
+            met(&flipped(&seed, piece, if n == 0 { 0x1E } else { 12 }), |fs| list(fs, "/many"));
+        assert_eq!(
+            (found.inode(), found.block()),
+            (Some(InodeNr(many)), Some(BlockNr(block_nr(&seed.atlas, piece))))
+        );
     }
 
     let acl = seed.atlas.of_kind(Kind::XattrBlock).next().unwrap();
@@ -141,7 +146,10 @@ fn bad_checksums_of_what_operations_read() {
         fs.get_xattr(&node, b"trusted.long").err().filter(|e| !e.is(Errno::NoData))
     });
     let found: Vec<Corrupt> = failed.map(|e| corrupt::<()>(Err(e))).collect();
-    assert!(!found.is_empty() && found.iter().all(|e| e.block() == Some(BlockNr(block_nr(&seed.atlas, acl)))));
+    assert!(
+        !found.is_empty()
+            && found.iter().all(|e| e.block() == Some(BlockNr(block_nr(&seed.atlas, acl))))
+    );
 }
 
 /// Groups whose bitmaps are wrong are not used, and the error is kept for the check to come.
@@ -156,8 +164,10 @@ fn bad_checksums_of_bitmaps() {
         let fs = Fs::open_device(device.clone(), &options()).unwrap();
         let root = fs.root().unwrap();
         for n in 0..20 {
-            let node = fs.create(&WHO, &root, format!("new{n}").as_bytes(), 0o644, New::File).unwrap();
-            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+            let node =
+                fs.create(&WHO, &root, format!("new{n}").as_bytes(), 0o644, New::File).unwrap();
+            let file =
+                fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
             file.write_at(0, &[1; 5000]).unwrap();
             file.sync().unwrap();
         }
@@ -244,8 +254,10 @@ fn extent_trees_with_loops_and_overlaps() {
     check(&image, "a loop");
 
     // Extents that overlap each other, and ones that come too early for their place.
-    let first =
-        nodes.iter().find(|piece| Node::parse(&seed.bytes[piece.bytes.clone()], None).unwrap().is_leaf()).unwrap();
+    let first = nodes
+        .iter()
+        .find(|piece| Node::parse(&seed.bytes[piece.bytes.clone()], None).unwrap().is_leaf())
+        .unwrap();
     for change in [1u32, 400_000] {
         let mut image = seed.bytes.clone();
         let mut node = NodeMut::open(&mut image[first.bytes.clone()]).unwrap();
@@ -277,7 +289,8 @@ fn directory_entries_that_overrun() {
             "inode_1024" => seed.atlas.slot(dir),
             _ => pieces_of_plain(&seed, dir),
         };
-        // Record lengths of the first entry behind `..`: none, not aligned, less than the name needs, behind the end.
+        // Record lengths of the first entry behind `..`: none, not aligned, less than the name
+        // needs, behind the end.
         let at = if set == "inode_1024" { 0x28 + 4 + 4 } else { 24 + 4 };
         for bad in [0u16, 1, 7, 8, 0x7FF0, 0xFFFF] {
             let mut image = seed.bytes.clone();
@@ -305,13 +318,20 @@ fn pieces_of_plain(seed: &Seed, dir: u32) -> &Piece {
 fn directories_in_circles() {
     let seed = seed("1k", false);
     let [dir, sub, deep] = ["/dir", "/dir/sub", "/dir/sub/deep"].map(|path| ino(&seed, path));
-    for (of, parent) in
-        [(sub, deep), (deep, deep), (dir, deep), (sub, 8), (sub, 0), (sub, u32::MAX), (sub, ino(&seed, "/fragmented"))]
-    {
+    for (of, parent) in [
+        (sub, deep),
+        (deep, deep),
+        (dir, deep),
+        (sub, 8),
+        (sub, 0),
+        (sub, u32::MAX),
+        (sub, ino(&seed, "/fragmented")),
+    ] {
         let first = pieces_of_plain(&seed, of);
         let mut image = seed.bytes.clone();
         // The number in `..`, which follows `.`.
-        image[first.bytes.start + 12..first.bytes.start + 16].copy_from_slice(&parent.to_le_bytes());
+        image[first.bytes.start + 12..first.bytes.start + 16]
+            .copy_from_slice(&parent.to_le_bytes());
         seed.atlas.seal(&mut image, first);
         let fs = open(&image, false).unwrap();
         let root = fs.root().unwrap();
@@ -354,8 +374,14 @@ fn orphan_lists_that_do_not_end() {
     let seed = seed("default", false);
     let names = ["/dir/sub/file1", "/dir/sub/file2", "/dir/sub/file3"];
     let [a, b, c] = names.map(|path| ino(&seed, path));
-    let chains: [&[(u32, u32)]; 6] =
-        [&[(a, a)], &[(a, b), (b, a)], &[(a, b), (b, c), (c, b)], &[(a, 2)], &[(a, u32::MAX)], &[(a, 8), (8, a)]];
+    let chains: [&[(u32, u32)]; 6] = [
+        &[(a, a)],
+        &[(a, b), (b, a)],
+        &[(a, b), (b, c), (c, b)],
+        &[(a, 2)],
+        &[(a, u32::MAX)],
+        &[(a, 8), (8, a)],
+    ];
     for (n, chain) in chains.iter().enumerate() {
         let mut image = seed.bytes.clone();
         for (from, to) in *chain {
@@ -371,7 +397,9 @@ fn orphan_lists_that_do_not_end() {
         assert_survives(&image);
     }
     // Reserved inodes, the root, and numbers that do not exist.
-    for first in [2, 8, 1, 7, u32::MAX, seed.atlas.geo.inodes_count, seed.atlas.geo.inodes_count + 1] {
+    for first in
+        [2, 8, 1, 7, u32::MAX, seed.atlas.geo.inodes_count, seed.atlas.geo.inodes_count + 1]
+    {
         let mut image = seed.bytes.clone();
         change_superblock(&mut image, |sb| sb.set_last_orphan(InodeNr(first)));
         if let Ok(fs) = open(&image, false) {
@@ -442,13 +470,18 @@ fn absurd_superblocks() {
 #[test]
 fn tables_in_wrong_places() {
     let seed = seed("1k", false);
-    let journal = block_nr(&seed.atlas, seed.atlas.of_kind(Kind::JournalSuperblock).next().unwrap());
+    let journal =
+        block_nr(&seed.atlas, seed.atlas.of_kind(Kind::JournalSuperblock).next().unwrap());
     let last = seed.atlas.geo.blocks_count - 1;
     for (group, place) in [(0, 0), (0, last), (0, u64::MAX), (1, last + 1), (1, u64::MAX >> 20)] {
         let mut image = seed.bytes.clone();
         seed.atlas.change_group(&mut image, group, |desc| desc.inode_table = place);
         let found = corrupt(open(&image, false));
-        assert_eq!((found.field_name(), found.group().map(|g| g.0)), (Some("inode table"), Some(group)), "{place}");
+        assert_eq!(
+            (found.field_name(), found.group().map(|g| g.0)),
+            (Some("inode table"), Some(group)),
+            "{place}"
+        );
         assert_survives(&image);
     }
     for place in [1, 2, journal, last - 200] {
@@ -474,10 +507,13 @@ fn attribute_entries_that_overlap() {
             let mut image = seed.bytes.clone();
             image[piece.bytes.start + at..][..2].copy_from_slice(&value.to_le_bytes());
             let fs = open(&image, true).unwrap();
-            let nodes = (0..4).map(|n| fs.resolve(format!("/dir/attributes{n}"), Follow::No).unwrap());
-            let failed =
-                nodes.filter_map(|node| fs.list_xattrs(&node).and_then(|_| fs.get_xattr(&node, b"trusted.long")).err());
-            let found: Vec<Corrupt> = failed.filter(|e| !e.is(Errno::NoData)).map(|e| corrupt::<()>(Err(e))).collect();
+            let nodes =
+                (0..4).map(|n| fs.resolve(format!("/dir/attributes{n}"), Follow::No).unwrap());
+            let failed = nodes.filter_map(|node| {
+                fs.list_xattrs(&node).and_then(|_| fs.get_xattr(&node, b"trusted.long")).err()
+            });
+            let found: Vec<Corrupt> =
+                failed.filter(|e| !e.is(Errno::NoData)).map(|e| corrupt::<()>(Err(e))).collect();
             assert!(!found.is_empty(), "{at:#x} {value:#x}");
             assert!(found.iter().all(|e| e.block().is_some() && e.inode().is_some()), "{found:?}");
             drop(fs);
@@ -499,8 +535,8 @@ fn absurd_sizes_of_files() {
     }
 }
 
-/// A bitmap that calls inodes in use free: their numbers are not given to new files as long as they are known, and names that led
-/// to them are not looked for without end.
+/// A bitmap that calls inodes in use free: their numbers are not given to new files as long as they
+/// are known, and names that led to them are not looked for without end.
 #[test]
 fn inode_bitmaps_that_lie() {
     for set in ["default", "no_csum", "orphan_file"] {

@@ -1,4 +1,5 @@
-//! Syncs: what they wait for, what they cost, what they tell, and that nothing which was there before one began is lost.
+//! Syncs: what they wait for, what they cost, what they tell, and that nothing which was there
+//! before one began is lost.
 
 use crate::crash::{EXT4, INLINE, Stage, record, sweep};
 use extant::{Caller, Fs, New, Node, OpenFlags, OpenOptions, Operations, PlugPolicy};
@@ -78,7 +79,11 @@ fn bytes_overwritten_in_place_are_flushed_once() {
     let commits = fs.stats().journal.commits;
     fs.sync_node(&b, false).unwrap();
     fs.sync_node(&root, false).unwrap();
-    assert_eq!(flushes(&device), 0, "what is durable already needs no flush, though another file does");
+    assert_eq!(
+        flushes(&device),
+        0,
+        "what is durable already needs no flush, though another file does"
+    );
     fs.sync_node(&a, true).unwrap();
     let once = flushes(&device);
     assert!(once >= 1);
@@ -98,7 +103,9 @@ fn an_fsync_writes_no_other_file() {
     other.write_at(0, &[0xbb; 40_960]).unwrap();
     fs.sync_node(&a, false).unwrap();
     let wrote = |byte: u8| {
-        device.log().iter().any(|event| matches!(event, Event::Write { data, .. } if data.starts_with(&[byte; 512])))
+        device.log().iter().any(
+            |event| matches!(event, Event::Write { data, .. } if data.starts_with(&[byte; 512])),
+        )
     };
     assert!(wrote(0xaa) && !wrote(0xbb));
     fs.sync().unwrap();
@@ -107,7 +114,8 @@ fn an_fsync_writes_no_other_file() {
     fs.unmount().unwrap();
 }
 
-/// Requests that it takes to write back so many files of one block, and the blocks' order on the device.
+/// Requests that it takes to write back so many files of one block, and the blocks' order on the
+/// device.
 fn requests_of_small_files(policy: PlugPolicy, files: u32) -> usize {
     let image = FeatureSet::named("default").make_sized(64 << 20);
     let device = Arc::new(RecordingDevice::new(Memory::from_bytes(&image.bytes())));
@@ -120,7 +128,8 @@ fn requests_of_small_files(policy: PlugPolicy, files: u32) -> usize {
     }
     device.take_log();
     fs.sync().unwrap();
-    let data = |event: &Event| matches!(event, Event::Write { data, .. } if data.starts_with(&[0xd5; 16]));
+    let data =
+        |event: &Event| matches!(event, Event::Write { data, .. } if data.starts_with(&[0xd5; 16]));
     let requests = device.log().iter().filter(|event| data(event)).count();
     for i in 0..files {
         let node = fs.lookup(&root, format!("f{i}").as_bytes()).unwrap();
@@ -135,13 +144,16 @@ fn requests_of_small_files(policy: PlugPolicy, files: u32) -> usize {
 
 #[test]
 fn small_files_are_written_back_together() {
-    let (together, alone) =
-        (requests_of_small_files(PlugPolicy::Batch, 1500), requests_of_small_files(PlugPolicy::PerInode, 1500));
+    let (together, alone) = (
+        requests_of_small_files(PlugPolicy::Batch, 1500),
+        requests_of_small_files(PlugPolicy::PerInode, 1500),
+    );
     assert!(alone >= 1500, "{alone} requests");
     assert!(together * 100 <= alone, "{together} requests instead of {alone}");
 }
 
-/// Files of all sizes, holes and overwritten parts, written back by several threads at once within little memory.
+/// Files of all sizes, holes and overwritten parts, written back by several threads at once within
+/// little memory.
 #[test]
 fn batches_write_what_was_written() {
     for name in ["default", "1k", "bigalloc"] {
@@ -211,7 +223,8 @@ fn what_an_append_and_its_fsync_cost() {
     (20..30).for_each(append);
     let after = fs.stats().journal;
     assert_eq!(after.commits - before.commits, 10);
-    // The inode's block of the table, the bitmap, the descriptor; a descriptor of the log, the commit record.
+    // The inode's block of the table, the bitmap, the descriptor; a descriptor of the log, the
+    // commit record.
     assert!(after.log_blocks - before.log_blocks <= 50, "{before:?} {after:?}");
     assert!(after.flushes - before.flushes <= 20);
     // The data, the log up to the commit record, the record.
@@ -241,7 +254,10 @@ fn syncs_at_the_same_time_share_commits() {
         }
     });
     let commits = fs.stats().journal.commits - before;
-    assert!(commits < threads as u64, "{commits} commits for {threads} syncs of what was there before the first");
+    assert!(
+        commits < threads as u64,
+        "{commits} commits for {threads} syncs of what was there before the first"
+    );
     fs.unmount().unwrap();
 }
 
@@ -279,14 +295,19 @@ fn a_dying_device_is_told_to_each_open_file_and_to_sync() {
             file.sync().unwrap();
             let mut byte = [0];
             file.read_at(0, &mut byte).unwrap();
-            assert_eq!(byte[0], if i == 7 { 1 } else { 2 }, "file {i}: only what could not be written is lost");
+            assert_eq!(
+                byte[0],
+                if i == 7 { 1 } else { 2 },
+                "file {i}: only what could not be written is lost"
+            );
         }
     }
     drop(files);
     fs.unmount().unwrap();
 }
 
-/// Data are lost when somebody else makes room for his own, and the file was closed: the next sync tells, once.
+/// Data are lost when somebody else makes room for his own, and the file was closed: the next sync
+/// tells, once.
 #[test]
 fn a_loss_that_no_open_file_was_told_of_is_told_by_the_next_sync() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
@@ -317,7 +338,8 @@ struct Made<'a> {
     stable: BTreeMap<String, Vec<u8>>,
 }
 
-/// Threads create, cut and unlink files while others sync. What was there when a sync began is durable when it ends.
+/// Threads create, cut and unlink files while others sync. What was there when a sync began is
+/// durable when it ends.
 fn race(stage: &mut Stage) {
     const THREADS: u64 = 3;
     let fs = stage.fs.operations().clone();
@@ -353,7 +375,13 @@ fn race(stage: &mut Stage) {
     });
 }
 
-fn change(fs: &Arc<Operations>, root: &Node, made: &Mutex<Made<'_>>, thread: u64, synced: &AtomicU64) {
+fn change(
+    fs: &Arc<Operations>,
+    root: &Node,
+    made: &Mutex<Made<'_>>,
+    thread: u64,
+    synced: &AtomicU64,
+) {
     let mut rng = Rng::new(thread + 77);
     let forget = |path: &str| {
         let mut made = made.lock().unwrap();

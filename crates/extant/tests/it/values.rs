@@ -1,5 +1,5 @@
-//! Attribute values in inodes of their own: their owners are freed, damage to a value costs that value only, and values of the
-//! form without reference counts are freed with their owner.
+//! Attribute values in inodes of their own: their owners are freed, damage to a value costs that
+//! value only, and values of the form without reference counts are freed with their owner.
 
 use extant::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
 use extant_blocks::{Fault, FaultDevice, Op};
@@ -16,7 +16,8 @@ const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const BIG: &[u8] = b"trusted.big";
 const MIDDLE: &[u8] = b"trusted.middle";
 
-/// Block numbers of two bytes exist in each of these images: their text as a number is that of a block in use.
+/// Block numbers of two bytes exist in each of these images: their text as a number is that of a
+/// block in use.
 const KINDS: [&[&str]; 4] = [
     &["-t", "ext4", "-b", "1024", "-O", "ea_inode,orphan_file"],
     &["-t", "ext4", "-b", "1024", "-O", "ea_inode,^orphan_file"],
@@ -50,19 +51,23 @@ fn content(fs: &Fs, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Symlinks of all lengths in `/links`, each with a value in an inode of its own, every other one with an attribute block.
+/// Symlinks of all lengths in `/links`, each with a value in an inode of its own, every other one
+/// with an attribute block.
 fn make_links(fs: &Fs, dir: &Node) {
     for len in lengths() {
-        let link =
-            fs.create(&WHO, dir, format!("{len}").as_bytes(), 0o777, New::Symlink(&target(len))).expect("symlink");
+        let link = fs
+            .create(&WHO, dir, format!("{len}").as_bytes(), 0o777, New::Symlink(&target(len)))
+            .expect("symlink");
         fs.set_xattr(&link, BIG, &vec![len as u8; 8000], XattrMode::Create).expect("a large value");
         if len % 2 == 0 {
-            fs.set_xattr(&link, MIDDLE, &[len as u8; 500], XattrMode::Create).expect("a value in the block");
+            fs.set_xattr(&link, MIDDLE, &[len as u8; 500], XattrMode::Create)
+                .expect("a value in the block");
         }
     }
 }
 
-/// An image most of whose blocks belong to a file, with symlinks of all lengths; the number of free blocks without them.
+/// An image most of whose blocks belong to a file, with symlinks of all lengths; the number of free
+/// blocks without them.
 fn with_links(args: &[&str]) -> (Image, Fs, Vec<u8>, u64) {
     let image = Image::mke2fs(64 << 20, args);
     let fs = open(&image);
@@ -123,7 +128,11 @@ fn short_symlinks_with_values_in_inodes_are_recovered_as_orphans() {
         let count = held.len() as u64;
         drop((held, dir));
         let fs = open(&image);
-        assert_eq!((fs.recovery().orphans.freed, fs.recovery().orphans.invalid), (count, 0), "{args:?}");
+        assert_eq!(
+            (fs.recovery().orphans.freed, fs.recovery().orphans.invalid),
+            (count, 0),
+            "{args:?}"
+        );
         fs.sync().expect("sync");
         assert_eq!(fs.usage().free, free, "{args:?}");
         assert!(content(&fs, "/other") == bytes);
@@ -137,12 +146,15 @@ fn the_kernel_reads_and_removes_short_symlinks_with_values_in_inodes() {
     for args in KINDS {
         let (image, fs, _, _) = with_links(args);
         fs.unmount().expect("unmount");
-        // Not judged before the links are gone: without an attribute block e2fsck takes the text of a target that has a value in an
-        // inode for a map, whoever made it.
+        // Not judged before the links are gone: without an attribute block e2fsck takes the text of
+        // a target that has a value in an inode for a map, whoever made it.
         let mount = Mount::new(image.path(), "");
         for len in lengths() {
             let path = mount.join(format!("links/{len}"));
-            assert_eq!(std::fs::read_link(&path).expect("readlink").into_os_string().into_encoded_bytes(), target(len));
+            assert_eq!(
+                std::fs::read_link(&path).expect("readlink").into_os_string().into_encoded_bytes(),
+                target(len)
+            );
             std::fs::remove_file(&path).expect("remove");
         }
         mount.unmount();
@@ -150,9 +162,11 @@ fn the_kernel_reads_and_removes_short_symlinks_with_values_in_inodes() {
     }
 }
 
-/// An image in which `/owner` and `/other` have large values, and the numbers of `owner` and of the inode of its value.
+/// An image in which `/owner` and `/other` have large values, and the numbers of `owner` and of the
+/// inode of its value.
 fn with_values() -> (Vec<u8>, u32, u32) {
-    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
+    let image =
+        Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
     let fs = open(&image);
     let root = fs.root().expect("root");
     let make = |name: &str, len: usize| {
@@ -187,7 +201,9 @@ fn damage(bytes: &mut [u8], value: u32, how: &str) {
             let at = atlas.slot(value).bytes.start;
             bytes[at + 0x50] ^= 1;
         }
-        "flag" => atlas.change_inode(bytes, value, |inode| inode.flags.remove(InodeFlags::EA_INODE)),
+        "flag" => {
+            atlas.change_inode(bytes, value, |inode| inode.flags.remove(InodeFlags::EA_INODE))
+        }
         "count" => atlas.change_inode(bytes, value, |inode| inode.set_ea_refcount(0)),
         "map" => atlas.change_inode(bytes, value, |inode| inode.i_block[0] ^= 0xFF),
         "size" => atlas.change_inode(bytes, value, |inode| inode.size = 1 << 40),
@@ -195,9 +211,15 @@ fn damage(bytes: &mut [u8], value: u32, how: &str) {
             // The value's blocks are free, says the bitmap.
             let first = atlas.read_inode(bytes, value).i_block;
             let nr = u64::from(u32::from_le_bytes([first[20], first[21], first[22], first[23]]));
-            let group = ((nr - u64::from(atlas.geo.first_data_block)) / u64::from(atlas.geo.blocks_per_group)) as usize;
-            let piece = atlas.of_kind(extant_hostile::atlas::Kind::BlockBitmap).nth(group).expect("a bitmap").clone();
-            let bit = (nr - u64::from(atlas.geo.first_data_block)) % u64::from(atlas.geo.blocks_per_group);
+            let group = ((nr - u64::from(atlas.geo.first_data_block))
+                / u64::from(atlas.geo.blocks_per_group)) as usize;
+            let piece = atlas
+                .of_kind(extant_hostile::atlas::Kind::BlockBitmap)
+                .nth(group)
+                .expect("a bitmap")
+                .clone();
+            let bit = (nr - u64::from(atlas.geo.first_data_block))
+                % u64::from(atlas.geo.blocks_per_group);
             bytes[piece.bytes.start + bit as usize / 8] &= !(1 << (bit % 8));
             atlas.seal(bytes, &piece);
         }
@@ -238,7 +260,9 @@ fn repaired(bytes: &[u8]) -> Image {
     let image = Image::holding(bytes);
     e2fsck::repair(image.path());
     e2fsck::check_by_all(image.path(), &[]).assert_clean();
-    image.leave_unjudged("e2fsck may have given the inode of a value a name, which no file system lets users open");
+    image.leave_unjudged(
+        "e2fsck may have given the inode of a value a name, which no file system lets users open",
+    );
     image
 }
 
@@ -246,7 +270,8 @@ fn repaired(bytes: &[u8]) -> Image {
 fn a_damaged_value_is_left_behind_by_what_gives_it_up() {
     let (good, _, value) = with_values();
     for how in DAMAGES {
-        // A bitmap that contradicts its group's counts keeps the only group from giving space for another large value.
+        // A bitmap that contradicts its group's counts keeps the only group from giving space for
+        // another large value.
         for with in CHANGES.into_iter().filter(|with| (how, *with) != ("bitmap", "large")) {
             let mut bytes = good.clone();
             damage(&mut bytes, value, how);
@@ -256,10 +281,15 @@ fn a_damaged_value_is_left_behind_by_what_gives_it_up() {
             change(&fs, with).unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
             fs.sync().unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
             assert!(!fs.is_read_only(), "{how}, {with}");
-            fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File).expect("changes go on");
+            fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File)
+                .expect("changes go on");
             fs.unmount().unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
             let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");
-            assert_eq!(fs.recovery().orphans, extant::OrphanReport::default(), "{how}, {with}: no half of it is left");
+            assert_eq!(
+                fs.recovery().orphans,
+                extant::OrphanReport::default(),
+                "{how}, {with}: no half of it is left"
+            );
             check_change(&fs, with);
             fs.unmount().expect("unmount");
             let image = repaired(&device.to_vec());
@@ -295,7 +325,8 @@ fn damage_of_a_value_obeys_the_error_policy_and_keeps_the_change_whole() {
 /// The inode of the value lies in a block of the table of which nothing else is needed.
 #[test]
 fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
-    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
+    let image =
+        Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
     let fs = open(&image);
     let root = fs.root().expect("root");
     let owner = fs.create(&WHO, &root, b"owner", 0o644, New::File).expect("create");
@@ -312,7 +343,8 @@ fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
     let block = atlas.slot(value).bytes.start as u64 & !4095;
     for with in CHANGES {
         let device = Arc::new(FaultDevice::new(Memory::from_bytes(&bytes)));
-        let fs = Fs::open_device(device.clone(), &OpenOptions::new().look_ahead(false)).expect("open");
+        let fs =
+            Fs::open_device(device.clone(), &OpenOptions::new().look_ahead(false)).expect("open");
         device.inject(Fault::new(Op::Read, 0).from_then_on().within(block..block + 4096));
         let failed = change(&fs, with);
         if with == "unlink" {
@@ -321,7 +353,8 @@ fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
             assert_eq!(failed.expect_err(with).errno(), 5);
         }
         assert!(!fs.is_read_only(), "{with}");
-        fs.set_xattr(&fs.root().expect("root"), b"user.new", b"new", XattrMode::Create).expect("changes go on");
+        fs.set_xattr(&fs.root().expect("root"), b"user.new", b"new", XattrMode::Create)
+            .expect("changes go on");
         device.heal();
         fs.unmount().expect("unmount");
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");
@@ -335,7 +368,8 @@ fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
     }
 }
 
-/// Gives the value the form that Lustre made: it names its owner and has no count; the owner does not count its blocks.
+/// Gives the value the form that Lustre made: it names its owner and has no count; the owner does
+/// not count its blocks.
 fn make_old(bytes: &mut [u8], owner: u32, value: u32) {
     let atlas = Atlas::of(bytes);
     let generation = atlas.read_inode(bytes, owner).generation;

@@ -1,4 +1,5 @@
-//! Files with hash trees (fs-verity): read and verified, never written. Trees and measures are those of fsverity-utils.
+//! Files with hash trees (fs-verity): read and verified, never written. Trees and measures are
+//! those of fsverity-utils.
 
 use extant::{Caller, Errno, Falloc, Fs, Node, OpenFlags, OpenOptions, SetAttr};
 use extant_blocks::MemDevice;
@@ -47,7 +48,10 @@ fn assert_reads(fs: &Fs, name: &str, content: &[u8]) {
             let offset = rng.below(content.len() as u64 + 1) as usize;
             let len = rng.between(1, 300_000) as usize;
             let wanted = &content[offset..(offset + len).min(content.len())];
-            assert!(read(fs, name, direct, offset as u64, len).expect(name) == wanted, "{name} at {offset}");
+            assert!(
+                read(fs, name, direct, offset as u64, len).expect(name) == wanted,
+                "{name} at {offset}"
+            );
         }
         assert!(read(fs, name, direct, 0, content.len() + 1).expect(name) == content, "{name}");
     }
@@ -67,11 +71,15 @@ fn content_is_read_and_measured_as_by_fsverity_utils() {
     for block in [4096, 1024] {
         let contents: Vec<Vec<u8>> = sizes.iter().map(|len| random(*len)).collect();
         let of_block = || kinds.iter().filter(|kind| kind.0 == block);
-        let names: Vec<String> =
-            of_block().flat_map(|kind| sizes.iter().map(|len| format!("{}{len}", kind.1))).collect();
+        let names: Vec<String> = of_block()
+            .flat_map(|kind| sizes.iter().map(|len| format!("{}{len}", kind.1)))
+            .collect();
         let each = of_block().flat_map(|kind| contents.iter().map(|content| (kind.2, content)));
-        let wanted: Vec<Wanted<'_>> =
-            names.iter().zip(each).map(|(name, (args, content))| Wanted { name, content, args }).collect();
+        let wanted: Vec<Wanted<'_>> = names
+            .iter()
+            .zip(each)
+            .map(|(name, (args, content))| Wanted { name, content, args })
+            .collect();
         let (image, measures) = make(64 << 20, block, &wanted);
         let fs = open(&image);
         for (wanted, measured) in wanted.iter().zip(&measures) {
@@ -96,14 +104,16 @@ fn flip(image: &Image, at: u64) {
     file.write_all_at(&[byte[0] ^ 1], at).expect("write");
 }
 
-/// A file of 300 blocks, the last of them not full, has a tree of a root and three blocks below it, which begin at block 304.
+/// A file of 300 blocks, the last of them not full, has a tree of a root and three blocks below it,
+/// which begin at block 304.
 #[test]
 fn what_was_changed_behind_its_back_is_an_io_error() {
     let content = random(299 * 4096 + 1234);
     let file = Wanted { name: "f", content: &content, args: &[] };
     let (image, _) = make(64 << 20, 4096, &[file]);
     // Where a byte is flipped, and the blocks of data that it concerns.
-    let flips = [(0, 0..1), (299, 299..300), (304, 0..300), (305, 0..128), (307, 256..300), (308, 0..300)];
+    let flips =
+        [(0, 0..1), (299, 299..300), (304, 0..300), (305, 0..128), (307, 256..300), (308, 0..300)];
     for (lblk, spoilt) in flips {
         flip(&image, place(&image, "f", lblk) + 20);
         let fs = open(&image);
@@ -116,7 +126,9 @@ fn what_was_changed_behind_its_back_is_an_io_error() {
                         let errno = found.expect_err("spoilt").errno();
                         assert_eq!(errno, Errno::Io as i32, "flip {lblk}, block {block}");
                     }
-                    false => assert!(found.expect("whole") == block_of(&content, block), "flip {lblk}"),
+                    false => {
+                        assert!(found.expect("whole") == block_of(&content, block), "flip {lblk}")
+                    }
                 }
             }
         }
@@ -134,22 +146,31 @@ fn block_of(content: &[u8], block: u64) -> &[u8] {
     &content[at..content.len().min(at + 4096)]
 }
 
-/// A tree of three levels, in blocks of 1 KiB: 1,172 blocks of data, 37 and 2 of hashes, and the root, which comes first.
+/// A tree of three levels, in blocks of 1 KiB: 1,172 blocks of data, 37 and 2 of hashes, and the
+/// root, which comes first.
 #[test]
 fn each_level_is_verified_up_to_the_root() {
     let content = random(1_200_000);
     let file = Wanted { name: "f", content: &content, args: &["--block-size=1024"] };
     let (image, _) = make(64 << 20, 4096, &[file]);
     // Which block of the tree a byte is flipped in, and the blocks of data that it concerns.
-    for (nth, spoilt) in [(0, 0..1172), (1, 0..1024), (2, 1024..1172), (3, 0..32), (39, 1152..1172)] {
+    for (nth, spoilt) in [(0, 0..1172), (1, 0..1024), (2, 1024..1172), (3, 0..32), (39, 1152..1172)]
+    {
         let at = place(&image, "f", 304 + nth / 4) + nth % 4 * 1024 + 20;
         flip(&image, at);
         let fs = open(&image);
         for block in [1u64, 292, 287, 0, 100] {
             let found = read(&fs, "f", true, block * 4096, 4096);
             match spoilt.contains(&(block * 4)) {
-                true => assert_eq!(found.expect_err("spoilt").errno(), Errno::Io as i32, "flip {nth}, block {block}"),
-                false => assert!(found.expect("whole") == block_of(&content, block), "flip {nth}, block {block}"),
+                true => assert_eq!(
+                    found.expect_err("spoilt").errno(),
+                    Errno::Io as i32,
+                    "flip {nth}, block {block}"
+                ),
+                false => assert!(
+                    found.expect("whole") == block_of(&content, block),
+                    "flip {nth}, block {block}"
+                ),
             }
         }
         fs.unmount().expect("unmount");
@@ -210,8 +231,11 @@ fn nothing_is_written_and_all_is_freed() {
     image.assert_clean();
     let fs = open(&image);
     assert_reads(&fs, "f", &content);
-    let other = fs.create(&Caller::default(), &root_of(&fs), b"other", 0o644, extant::New::File).expect("others are");
-    fs.open_file(&other, OpenFlags { write: true, ..OpenFlags::default() }).expect("written as ever");
+    let other = fs
+        .create(&Caller::default(), &root_of(&fs), b"other", 0o644, extant::New::File)
+        .expect("others are");
+    fs.open_file(&other, OpenFlags { write: true, ..OpenFlags::default() })
+        .expect("written as ever");
     assert!(fs.measure_verity(&other).expect_err("it has no tree").is(Errno::NoData));
     let before = fs.usage().free;
     fs.unlink(&root_of(&fs), b"f").expect("unlink");
@@ -227,18 +251,23 @@ fn root_of(fs: &Fs) -> Node {
     fs.root().expect("root")
 }
 
-/// Each byte of the descriptor and its length, changed: an error or the right content, never other content.
+/// Each byte of the descriptor and its length, changed: an error or the right content, never other
+/// content.
 #[test]
 fn no_descriptor_is_believed() {
     let content = random(9000);
-    let (image, _) = make(16 << 20, 4096, &[Wanted { name: "f", content: &content, args: &[SALT] }]);
+    let (image, _) =
+        make(16 << 20, 4096, &[Wanted { name: "f", content: &content, args: &[SALT] }]);
     let at = place(&image, "f", 17) as usize;
     let bytes = image.bytes();
     let mut rng = Rng::new(3);
     for place in (at..at + 256).chain(at + 4092..at + 4096) {
         let mut bad = bytes.clone();
         bad[place] ^= rng.between(1, 255) as u8;
-        let fs = Fs::open_device(Arc::new(MemDevice::from_bytes(&bad)), &OpenOptions::new().read_only(true));
+        let fs = Fs::open_device(
+            Arc::new(MemDevice::from_bytes(&bad)),
+            &OpenOptions::new().read_only(true),
+        );
         let fs = fs.expect("the image opens");
         match read(&fs, "f", false, 0, 9000) {
             Ok(found) => assert!(found == content),

@@ -29,10 +29,15 @@ fn node(fs: &Fs, path: &str) -> Node {
 
 fn read(fs: &Fs, node: &Node) -> Attrs {
     let ops = fs.operations();
-    ops.list_xattrs(node).unwrap().into_iter().map(|name| (name.clone(), ops.get_xattr(node, &name).unwrap())).collect()
+    ops.list_xattrs(node)
+        .unwrap()
+        .into_iter()
+        .map(|name| (name.clone(), ops.get_xattr(node, &name).unwrap()))
+        .collect()
 }
 
-/// Sets, replaces and removes attributes at random; what does not fit is refused and changes nothing.
+/// Sets, replaces and removes attributes at random; what does not fit is refused and changes
+/// nothing.
 fn churn(fs: &Fs, node: &Node, model: &mut Attrs, rng: &mut Rng, largest: u64) {
     let ops = fs.operations();
     for _ in 0..60 {
@@ -155,7 +160,8 @@ fn equal_attributes_share_a_block() {
     let value = vec![7; 600];
     let nodes: Vec<Node> = (0..1500)
         .map(|n| {
-            let node = ops.create(&WHO, &root, format!("f{n}").as_bytes(), 0o644, New::File).unwrap();
+            let node =
+                ops.create(&WHO, &root, format!("f{n}").as_bytes(), 0o644, New::File).unwrap();
             ops.set_xattr(&node, b"user.same", &value, XattrMode::Create).unwrap();
             node
         })
@@ -213,12 +219,14 @@ fn threads_share_blocks() {
         let fs = open(&image);
         let ops = fs.operations();
         let root = ops.root().unwrap();
-        let mut nodes: Vec<Node> =
-            (0..40).map(|n| ops.create(&WHO, &root, format!("f{n}").as_bytes(), 0o644, New::File).unwrap()).collect();
+        let mut nodes: Vec<Node> = (0..40)
+            .map(|n| ops.create(&WHO, &root, format!("f{n}").as_bytes(), 0o644, New::File).unwrap())
+            .collect();
         nodes.sort_by_key(Node::ino);
         let models: Vec<Attrs> = std::thread::scope(|scope| {
             let work = |(t, own)| scope.spawn(move || set_few_values(ops, own, t as u64));
-            let threads: Vec<_> = nodes.chunks(nodes.len() / THREADS).enumerate().map(work).collect();
+            let threads: Vec<_> =
+                nodes.chunks(nodes.len() / THREADS).enumerate().map(work).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         for (node, model) in nodes.iter().zip(&models) {
@@ -270,8 +278,8 @@ fn acls_are_inherited_and_follow_the_mode() {
     ops.set_attr(&file, &extant::SetAttr { mode: Some(0o600), ..Default::default() }).unwrap();
     assert_ne!(ops.get_xattr(&file, ACCESS).unwrap(), before);
     assert_eq!(mode(&file), 0o600);
-    let expected =
-        [("/d", &dir), ("/d/file", &file), ("/d/sub", &sub)].map(|(path, node)| (path.to_string(), read(&fs, node)));
+    let expected = [("/d", &dir), ("/d/file", &file), ("/d/sub", &sub)]
+        .map(|(path, node)| (path.to_string(), read(&fs, node)));
     drop((root, dir, file, sub));
     unmount(fs);
     image.assert_clean();
@@ -291,9 +299,12 @@ fn what_the_kernel_set_is_read_and_changed() {
             let mut attrs = Attrs::new();
             for i in 0..3 {
                 let len = if i == 2 && set == "ea_inode" { 20_000 } else { 90 * (1 + i) };
-                let (name, value) =
-                    (format!("user.k{i}"), if n % 2 == 0 { vec![i as u8; len] } else { rng.bytes(len) });
-                rustix::fs::setxattr(&path, name.as_str(), &value, rustix::fs::XattrFlags::empty()).unwrap();
+                let (name, value) = (
+                    format!("user.k{i}"),
+                    if n % 2 == 0 { vec![i as u8; len] } else { rng.bytes(len) },
+                );
+                rustix::fs::setxattr(&path, name.as_str(), &value, rustix::fs::XattrFlags::empty())
+                    .unwrap();
                 attrs.insert(name.into_bytes(), value);
             }
             expected.insert(format!("/k{n}"), attrs);
@@ -304,7 +315,9 @@ fn what_the_kernel_set_is_read_and_changed() {
             let node = node(&fs, path);
             assert_eq!(&read(&fs, &node), attrs, "{set} {path}");
             if path < &"/k4".to_string() {
-                fs.operations().set_xattr(&node, b"user.k0", b"changed", XattrMode::Replace).unwrap();
+                fs.operations()
+                    .set_xattr(&node, b"user.k0", b"changed", XattrMode::Replace)
+                    .unwrap();
                 fs.operations().remove_xattr(&node, b"user.k2").unwrap();
                 attrs.insert(b"user.k0".to_vec(), b"changed".to_vec());
                 attrs.remove(&b"user.k2"[..]);

@@ -23,7 +23,13 @@ fn type_byte(format: &DirFormat, file_type: FileType) -> u8 {
 }
 
 /// Sets inode and type of the entry at `offset`; its name stays.
-pub fn set_target(area: &mut [u8], format: &DirFormat, offset: usize, ino: InodeNr, file_type: FileType) {
+pub fn set_target(
+    area: &mut [u8],
+    format: &DirFormat,
+    offset: usize,
+    ino: InodeNr,
+    file_type: FileType,
+) {
     put_le32(area, offset, ino.0);
     put_bytes(area, offset.saturating_add(7), &[type_byte(format, file_type)]);
 }
@@ -48,8 +54,8 @@ pub fn put_entry(
     put_bytes(area, offset.saturating_add(HEADER_SIZE), name);
 }
 
-/// Adds an entry in the first record that has room, and gives its offset; `None` if no record has. Whether the name is there
-/// already is not looked at.
+/// Adds an entry in the first record that has room, and gives its offset; `None` if no record has.
+/// Whether the name is there already is not looked at.
 ///
 /// # Errors
 /// A bad record before the place.
@@ -72,17 +78,24 @@ pub fn insert(
     Ok(Some(offset + needed))
 }
 
-/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. What it said is zeroed. `before` is where
-/// the record before it begins, if that is known.
+/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. What it
+/// said is zeroed. `before` is where the record before it begins, if that is known.
 ///
 /// # Errors
 /// A bad record before it, or no record at the offset.
-pub fn remove(area: &mut [u8], format: &DirFormat, offset: usize, before: Option<usize>) -> Result<()> {
+pub fn remove(
+    area: &mut [u8],
+    format: &DirFormat,
+    offset: usize,
+    before: Option<usize>,
+) -> Result<()> {
     let mut records = entries(area, format);
     let before = records.skip_to(offset, before);
     let none = || Corrupt::new("directory entry").field("offset").found(offset as u64);
-    let entry = records.next().transpose()?.filter(|entry| entry.offset == offset).ok_or_else(none)?;
-    // What lies behind the name belongs to nobody: entries that were there were zeroed when they went.
+    let entry =
+        records.next().transpose()?.filter(|entry| entry.offset == offset).ok_or_else(none)?;
+    // What lies behind the name belongs to nobody: entries that were there were zeroed when they
+    // went.
     let (rec_len, end) = (entry.rec_len, offset + entry.needed().max(HEADER_SIZE));
     part_mut(area, offset, end).fill(0);
     match before {
@@ -92,8 +105,8 @@ pub fn remove(area: &mut [u8], format: &DirFormat, offset: usize, before: Option
     Ok(())
 }
 
-/// Makes the area hold exactly these entries, without gaps; the last record takes the rest. `false` if they have no room, and
-/// then the area is empty.
+/// Makes the area hold exactly these entries, without gaps; the last record takes the rest. `false`
+/// if they have no room, and then the area is empty.
 #[must_use]
 pub fn fill<'n>(
     area: &mut [u8],

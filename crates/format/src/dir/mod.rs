@@ -1,10 +1,12 @@
 //! Linear directory blocks.
 //!
-//! Functions work on an *area*: the part of a block before its checksum tail (see [`DirFormat::area`]), or one of the two parts
-//! of an inline directory. Records cover an area without gaps.
+//! Functions work on an *area*: the part of a block before its checksum tail (see
+//! [`DirFormat::area`]), or one of the two parts of an inline directory. Records cover an area
+//! without gaps.
 //!
 //! # Invariants
-//! Reading is total: an entry is given only if its record and name lie in the area. After an error an iteration ends.
+//! Reading is total: an entry is given only if its record and name lie in the area. After an error
+//! an iteration ends.
 
 mod edit;
 mod read;
@@ -13,7 +15,9 @@ mod tail;
 mod tests;
 
 pub use edit::{fill, init_area, insert, put_entry, remove, set_rec_len, set_target};
-pub use read::{DirEntry, Entries, Search, dot_dot, entries, find, find_room, largest_gap, room_at, search};
+pub use read::{
+    DirEntry, Entries, Search, dot_dot, entries, find, find_room, largest_gap, room_at, search,
+};
 pub use tail::{DIR_TAIL_SIZE, has_tail, init_tail, seal_dir_leaf, verify_leaf};
 
 use crate::features::Incompat;
@@ -101,7 +105,11 @@ impl DirFormat {
         if self.block_size < 65536 {
             return len;
         }
-        if raw == 0xFFFF || raw == 0 { self.block_size as usize } else { len & 0xFFFC | (len & 3) << 16 }
+        if raw == 0xFFFF || raw == 0 {
+            self.block_size as usize
+        } else {
+            len & 0xFFFC | (len & 3) << 16
+        }
     }
 
     #[inline]
@@ -114,7 +122,8 @@ impl DirFormat {
     }
 }
 
-/// Seals a directory block of whatever kind: a leaf has a tail, root and interior nodes of a hash tree do not.
+/// Seals a directory block of whatever kind: a leaf has a tail, root and interior nodes of a hash
+/// tree do not.
 pub fn seal_dir_block(block: &mut [u8], nr: u64, seed: u32) {
     if has_tail(block) {
         seal_dir_leaf(block, nr, seed);

@@ -36,8 +36,9 @@ impl DirEntry<'_> {
         self.rec_len.saturating_sub(self.needed())
     }
 
-    /// The major and minor hash behind the name, as directories keep them whose names are encrypted and fold case; zeros where the
-    /// record has no room for them. `area` is the one that the record was read from.
+    /// The major and minor hash behind the name, as directories keep them whose names are encrypted
+    /// and fold case; zeros where the record has no room for them. `area` is the one that the
+    /// record was read from.
     pub fn kept_hash(&self, area: &[u8]) -> [u8; 8] {
         let at = self.offset.saturating_add(self.needed());
         let record = area.get(at..self.offset.saturating_add(self.rec_len));
@@ -68,7 +69,8 @@ fn bad(field: &'static str, found: usize, expected: usize) -> Corrupt {
     Corrupt::new("directory entry").field(field).found(found as u64).expected(expected as u64)
 }
 
-/// What the header of a record says that is as nearly all are: used, good, and its length not one of those that only large blocks have.
+/// What the header of a record says that is as nearly all are: used, good, and its length not one
+/// of those that only large blocks have.
 struct Plain {
     rec_len: usize,
     /// Of its name.
@@ -84,14 +86,17 @@ fn plain_at(area: &[u8], at: usize) -> Option<(&[u8], Plain)> {
     let header = u64::from_le_bytes(*rest.first_chunk::<HEADER_SIZE>()?);
     let (rec_len, len) = (usize::from((header >> 32) as u16), usize::from((header >> 48) as u8));
     let needed = entry_len(len);
-    let plain =
-        header as u32 != 0 && len != 0 && rec_len.is_multiple_of(4) && rec_len >= needed && rec_len <= rest.len();
+    let plain = header as u32 != 0
+        && len != 0
+        && rec_len.is_multiple_of(4)
+        && rec_len >= needed
+        && rec_len <= rest.len();
     plain.then(|| (rest, Plain { rec_len, len, gap: rec_len - needed }))
 }
 
 impl<'a> Entries<'a> {
-    /// Passes good records that surely have another name; most of a search is spent here. `false` at the area's end. What it
-    /// stops at may be bad.
+    /// Passes good records that surely have another name; most of a search is spent here. `false`
+    /// at the area's end. What it stops at may be bad.
     fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
         let (area, wanted) = (self.area, met.wanted);
         let (mut at, mut before, mut room) = (self.next, met.before, met.room);
@@ -110,7 +115,8 @@ impl<'a> Entries<'a> {
         stopped
     }
 
-    /// The header of the next record, where a record stands there that can be right: its length, its name's, whether it is used.
+    /// The header of the next record, where a record stands there that can be right: its length,
+    /// its name's, whether it is used.
     #[inline]
     fn peek(&self) -> Option<(usize, usize, bool)> {
         let rest = self.area.get(self.next..)?;
@@ -133,12 +139,14 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Passes good records before `offset`, and gives the last one's place and length; `from` is where the last one is thought to
-    /// begin. What it stops at may be bad.
+    /// Passes good records before `offset`, and gives the last one's place and length; `from` is
+    /// where the last one is thought to begin. What it stops at may be bad.
     pub(super) fn skip_to(&mut self, offset: usize, from: Option<usize>) -> Option<(usize, usize)> {
         if let Some(from) = from {
             let last = Entries { next: from, ..self.clone() };
-            if let Some((rec_len, ..)) = last.peek().filter(|(rec_len, ..)| from + rec_len == offset) {
+            if let Some((rec_len, ..)) =
+                last.peek().filter(|(rec_len, ..)| from + rec_len == offset)
+            {
                 self.next = offset;
                 return Some((from, rec_len));
             }
@@ -170,7 +178,8 @@ impl<'a> Entries<'a> {
         if ino != 0 && name_len == 0 {
             return Err(bad("name length", 0, 1));
         }
-        let file_type = if self.format.filetype { FileType::from_dir_byte(rest[7]) } else { FileType::Unknown };
+        let file_type =
+            if self.format.filetype { FileType::from_dir_byte(rest[7]) } else { FileType::Unknown };
         let name = &rest[HEADER_SIZE..HEADER_SIZE + name_len];
         Ok(DirEntry { offset: self.next, rec_len, ino: InodeNr(ino), file_type, name })
     }
@@ -193,7 +202,8 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// A name that is looked for: its length and its last four bytes, by which names differ soonest where programs number them.
+/// A name that is looked for: its length and its last four bytes, by which names differ soonest
+/// where programs number them.
 struct Sought {
     len: usize,
     tail: u32,
@@ -242,7 +252,8 @@ pub struct Search<'a> {
     pub found: Option<DirEntry<'a>>,
     /// Where the record before it begins.
     pub before: Option<usize>,
-    /// Where the first record begins, of those that were passed, whose end has the room that was wanted.
+    /// Where the first record begins, of those that were passed, whose end has the room that was
+    /// wanted.
     pub room: Option<usize>,
 }
 
@@ -250,7 +261,12 @@ pub struct Search<'a> {
 ///
 /// # Errors
 /// A bad record before the entry.
-pub fn search<'a>(area: &'a [u8], format: &DirFormat, name: &[u8], wanted: usize) -> Result<Search<'a>> {
+pub fn search<'a>(
+    area: &'a [u8],
+    format: &DirFormat,
+    name: &[u8],
+    wanted: usize,
+) -> Result<Search<'a>> {
     let (mut records, sought) = (entries(area, format), Sought::new(name));
     let mut met = Met { wanted, before: None, room: None };
     let mut found = None;
@@ -279,7 +295,12 @@ pub fn find<'a>(area: &'a [u8], format: &DirFormat, name: &[u8]) -> Result<Optio
 ///
 /// # Errors
 /// A bad record there.
-pub fn room_at<'a>(area: &'a [u8], format: &DirFormat, offset: usize, wanted: usize) -> Result<Option<DirEntry<'a>>> {
+pub fn room_at<'a>(
+    area: &'a [u8],
+    format: &DirFormat,
+    offset: usize,
+    wanted: usize,
+) -> Result<Option<DirEntry<'a>>> {
     let record = Entries { area, next: offset, format: *format }.next().transpose()?;
     Ok(record.filter(|record| record.gap() >= wanted))
 }
@@ -288,7 +309,11 @@ pub fn room_at<'a>(area: &'a [u8], format: &DirFormat, offset: usize, wanted: us
 ///
 /// # Errors
 /// A bad record before it.
-pub fn find_room<'a>(area: &'a [u8], format: &DirFormat, wanted: usize) -> Result<Option<DirEntry<'a>>> {
+pub fn find_room<'a>(
+    area: &'a [u8],
+    format: &DirFormat,
+    wanted: usize,
+) -> Result<Option<DirEntry<'a>>> {
     let mut records = entries(area, format);
     loop {
         records.skip_full(wanted);
@@ -300,7 +325,8 @@ pub fn find_room<'a>(area: &'a [u8], format: &DirFormat, wanted: usize) -> Resul
     }
 }
 
-/// The entry `..` of a directory's first block; it is the second record, in linear directories and hash trees.
+/// The entry `..` of a directory's first block; it is the second record, in linear directories and
+/// hash trees.
 ///
 /// # Errors
 /// A bad record, or others than `.` and `..` at the start.

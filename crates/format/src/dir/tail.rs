@@ -36,7 +36,10 @@ pub fn verify_leaf(block: &[u8], seed: u32) -> Result<()> {
     let error = Corrupt::new("directory block");
     if !has_tail(block) {
         let start = block.len().saturating_sub(DIR_TAIL_SIZE);
-        return Err(error.field("tail").found(le16(block, start + 4)).expected(DIR_TAIL_SIZE as u64));
+        return Err(error
+            .field("tail")
+            .found(le16(block, start + 4))
+            .expected(DIR_TAIL_SIZE as u64));
     }
     let (found, expected) = (le32(block, block.len() - 4), compute(block, seed));
     if found != expected {
@@ -45,7 +48,8 @@ pub fn verify_leaf(block: &[u8], seed: u32) -> Result<()> {
     Ok(())
 }
 
-/// Writes the checksum of a linear block that has a tail; `seed` is the inode's, the block's number is not used.
+/// Writes the checksum of a linear block that has a tail; `seed` is the inode's, the block's number
+/// is not used.
 pub fn seal_dir_leaf(block: &mut [u8], _nr: u64, seed: u32) {
     if has_tail(block) {
         let checksum = compute(block, seed);

@@ -32,7 +32,13 @@ fn removed_entries_give_their_room_to_the_one_before() {
     let mut block = vec![0; 1024];
     format.init_block(&mut block);
     for name in ["one", "two", "three"] {
-        let at = insert(format.area_mut(&mut block), &format, name.as_bytes(), InodeNr(20), FileType::Regular);
+        let at = insert(
+            format.area_mut(&mut block),
+            &format,
+            name.as_bytes(),
+            InodeNr(20),
+            FileType::Regular,
+        );
         assert!(at.unwrap().is_some());
     }
     let two = find(format.area(&block), &format, b"two").unwrap().unwrap().offset;
@@ -64,7 +70,8 @@ fn blocks_of_64_kib_hold_one_record() {
 fn filling_packs_entries() {
     let format = format(1024);
     let mut area = vec![0; 64];
-    let list = || [(InodeNr(5), FileType::Regular, &b"abc"[..]), (InodeNr(6), FileType::Fifo, &b"de"[..])];
+    let list =
+        || [(InodeNr(5), FileType::Regular, &b"abc"[..]), (InodeNr(6), FileType::Fifo, &b"de"[..])];
     assert!(fill(&mut area, &format, list()));
     let lens: Vec<_> = entries(&area, &format).map(|entry| entry.unwrap().rec_len).collect();
     assert_eq!(lens, [12, 52]);
@@ -80,7 +87,8 @@ fn without_file_types_the_byte_stays_zero() {
     let mut block = vec![0; 1024];
     format.init_first_block(&mut block, InodeNr(2), InodeNr(2));
     assert_eq!(block[7], 0);
-    let types: Vec<_> = entries(format.area(&block), &format).map(|entry| entry.unwrap().file_type).collect();
+    let types: Vec<_> =
+        entries(format.area(&block), &format).map(|entry| entry.unwrap().file_type).collect();
     assert_eq!(types, [FileType::Unknown, FileType::Unknown]);
 }
 
@@ -100,7 +108,12 @@ fn name_of(n: u8) -> Vec<u8> {
 }
 
 /// What `search` is to find, record by record.
-fn slowly<'a>(area: &'a [u8], format: &DirFormat, name: &[u8], wanted: usize) -> crate::error::Result<Search<'a>> {
+fn slowly<'a>(
+    area: &'a [u8],
+    format: &DirFormat,
+    name: &[u8],
+    wanted: usize,
+) -> crate::error::Result<Search<'a>> {
     let mut search = Search { found: None, before: None, room: None };
     for entry in entries(area, format) {
         let entry = entry?;
@@ -123,7 +136,15 @@ fn scribbled() -> impl Strategy<Value = Vec<u8>> {
         for (name, ino, more, damaged) in records {
             let (at, len) = (area.len(), entry_len(name.len()) + 4 * more);
             area.resize(at + len, 0);
-            put_entry(&mut area, &format(1024), at, len + usize::from(damaged), InodeNr(ino), FileType::Regular, &name);
+            put_entry(
+                &mut area,
+                &format(1024),
+                at,
+                len + usize::from(damaged),
+                InodeNr(ino),
+                FileType::Regular,
+                &name,
+            );
         }
         area
     })

@@ -95,7 +95,10 @@ impl Leaf {
         if geo.data_range_valid(BlockNr(self.pblk), self.len.into()) {
             return Ok(());
         }
-        Err(Corrupt::new("extent").field("physical block").found(self.pblk).expected(geo.blocks_count))
+        Err(Corrupt::new("extent")
+            .field("physical block")
+            .found(self.pblk)
+            .expected(geo.blocks_count))
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -121,7 +124,10 @@ pub struct Index {
 impl Index {
     /// Reads an entry.
     pub fn decode(bytes: &[u8]) -> Index {
-        Index { lblk: le32(bytes, 0), child: u64::from(le16(bytes, 8)) << 32 | u64::from(le32(bytes, 4)) }
+        Index {
+            lblk: le32(bytes, 0),
+            child: u64::from(le16(bytes, 8)) << 32 | u64::from(le32(bytes, 4)),
+        }
     }
 
     /// Writes an entry.
@@ -140,6 +146,9 @@ impl Index {
         if geo.data_range_valid(BlockNr(self.child), 1) {
             return Ok(());
         }
-        Err(Corrupt::new("extent index").field("child block").found(self.child).expected(geo.blocks_count))
+        Err(Corrupt::new("extent index")
+            .field("child block")
+            .found(self.child)
+            .expected(geo.blocks_count))
     }
 }

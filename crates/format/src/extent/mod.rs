@@ -1,8 +1,9 @@
 //! Extent trees: nodes in the inode's `i_block` area and in blocks.
 //!
 //! # Invariants
-//! A [`Node`] that was parsed has a header that fits its bytes and entries in ascending order without overlap. Physical
-//! places are checked by whoever knows the file system: see [`Leaf::check_physical`].
+//! A [`Node`] that was parsed has a header that fits its bytes and entries in ascending order
+//! without overlap. Physical places are checked by whoever knows the file system: see
+//! [`Leaf::check_physical`].
 
 mod entry;
 mod node;

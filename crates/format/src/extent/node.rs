@@ -31,8 +31,12 @@ impl Header {
         if magic != EXTENT_MAGIC {
             return fail("magic", magic, EXTENT_MAGIC);
         }
-        let header =
-            Header { entries: le16(bytes, 2), max: le16(bytes, 4), depth: le16(bytes, 6), generation: le32(bytes, 8) };
+        let header = Header {
+            entries: le16(bytes, 2),
+            max: le16(bytes, 4),
+            depth: le16(bytes, 6),
+            generation: le32(bytes, 8),
+        };
         let room = capacity(bytes.len());
         if header.max == 0 || header.max > room {
             return fail("max", header.max, room);
@@ -67,8 +71,8 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Reads and verifies a node: header, depth, order and lengths of entries. `depth` is what the level above asks for;
-    /// `None` for the root.
+    /// Reads and verifies a node: header, depth, order and lengths of entries. `depth` is what the
+    /// level above asks for; `None` for the root.
     ///
     /// # Errors
     /// What is wrong with it.

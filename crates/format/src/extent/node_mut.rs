@@ -62,7 +62,8 @@ impl<'a> NodeMut<'a> {
         self.header.encode(self.bytes);
     }
 
-    /// Sets how many entries are in use; what they hold is the caller's matter. More than there is room for is cut.
+    /// Sets how many entries are in use; what they hold is the caller's matter. More than there is
+    /// room for is cut.
     pub fn set_entries(&mut self, entries: u16) {
         self.header.entries = entries.min(self.header.max);
         put_le16(self.bytes, 2, self.header.entries);
@@ -115,7 +116,8 @@ impl<'a> NodeMut<'a> {
         exists
     }
 
-    /// Removes the entries of the range, cut to those that exist, and zeroes the slots that become free.
+    /// Removes the entries of the range, cut to those that exist, and zeroes the slots that become
+    /// free.
     pub fn remove(&mut self, range: Range<usize>) {
         let len = self.len();
         let end = range.end.min(len);
@@ -126,7 +128,8 @@ impl<'a> NodeMut<'a> {
         self.set_entries((len - count) as u16);
     }
 
-    /// Replaces all entries by these extents; `false` if there are too many, and then nothing changes.
+    /// Replaces all entries by these extents; `false` if there are too many, and then nothing
+    /// changes.
     #[must_use]
     pub fn set_leaves(&mut self, leaves: &[Leaf]) -> bool {
         let fits = self.resize(leaves.len());
@@ -138,7 +141,8 @@ impl<'a> NodeMut<'a> {
         fits
     }
 
-    /// Replaces all entries by these index entries; `false` if there are too many, and then nothing changes.
+    /// Replaces all entries by these index entries; `false` if there are too many, and then nothing
+    /// changes.
     #[must_use]
     pub fn set_indexes(&mut self, indexes: &[Index]) -> bool {
         let fits = self.resize(indexes.len());
@@ -160,8 +164,8 @@ impl<'a> NodeMut<'a> {
         fits
     }
 
-    /// Copies all entries, of whatever kind, from another node of the same depth or the one below; `false` if there are too
-    /// many.
+    /// Copies all entries, of whatever kind, from another node of the same depth or the one below;
+    /// `false` if there are too many.
     #[must_use]
     pub fn copy_entries(&mut self, from: &Node<'_>) -> bool {
         let fits = self.resize(from.len());

@@ -65,11 +65,18 @@ fn search_before_the_first_entry_finds_none() {
 #[test]
 fn disorder_and_overlap_are_refused() {
     let mut bytes = [0u8; ROOT_SIZE];
-    for pair in [[leaf(10, 5, 1), leaf(14, 1, 9)], [leaf(10, 5, 1), leaf(3, 1, 9)], [leaf(0, 0, 1), leaf(3, 1, 9)]] {
+    for pair in [
+        [leaf(10, 5, 1), leaf(14, 1, 9)],
+        [leaf(10, 5, 1), leaf(3, 1, 9)],
+        [leaf(0, 0, 1), leaf(3, 1, 9)],
+    ] {
         assert!(NodeMut::init(&mut bytes, 0).set_leaves(&pair));
         assert!(Node::parse(&bytes, None).is_err());
     }
-    assert!(NodeMut::init(&mut bytes, 1).set_indexes(&[Index { lblk: 5, child: 1 }, Index { lblk: 5, child: 2 }]));
+    assert!(
+        NodeMut::init(&mut bytes, 1)
+            .set_indexes(&[Index { lblk: 5, child: 1 }, Index { lblk: 5, child: 2 }])
+    );
     assert!(Node::parse(&bytes, None).is_err());
     NodeMut::init(&mut bytes, 1);
     assert!(Node::parse(&bytes, None).is_err());

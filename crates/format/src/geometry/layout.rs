@@ -82,7 +82,8 @@ impl Geometry {
         block.0 < self.blocks_count
     }
 
-    /// Whether `count` blocks from `block` on are the file system's and at or above its first data block.
+    /// Whether `count` blocks from `block` on are the file system's and at or above its first data
+    /// block.
     pub fn data_range_valid(&self, block: BlockNr, count: u64) -> bool {
         let first = u64::from(self.first_data_block);
         count > 0
@@ -168,7 +169,8 @@ impl Geometry {
         index as u64 * self.inode_size as u64
     }
 
-    /// The block of the table, counted from the table's start, and the byte in it, of an inode slot.
+    /// The block of the table, counted from the table's start, and the byte in it, of an inode
+    /// slot.
     pub const fn inode_slot(&self, index: u32) -> (u32, usize) {
         let offset = self.inode_table_offset(index);
         ((offset >> self.block_bits) as u32, (offset & (self.block_size as u64 - 1)) as usize)
@@ -211,7 +213,8 @@ impl Geometry {
 
     fn super_copy_block(&self, group: GroupNr) -> BlockNr {
         let first = self.first_block_of_group(group);
-        // The primary copy is at byte 1024, which is block 1 of 1 KiB blocks even where group 0 starts at block 0.
+        // The primary copy is at byte 1024, which is block 1 of 1 KiB blocks even where group 0
+        // starts at block 0.
         if group.0 == 0 && self.block_size == 1024 { BlockNr(1) } else { first }
     }
 
@@ -220,7 +223,8 @@ impl Geometry {
         !self.has_meta_bg() || group.0 / self.descs_per_block() < self.first_meta_bg
     }
 
-    /// Descriptor blocks that follow each superblock copy: all, or those before the first meta group.
+    /// Descriptor blocks that follow each superblock copy: all, or those before the first meta
+    /// group.
     const fn old_desc_blocks(&self) -> u32 {
         if self.has_meta_bg() { self.first_meta_bg } else { self.desc_blocks }
     }
@@ -231,7 +235,8 @@ impl Geometry {
         place <= 1 || place == per_block - 1
     }
 
-    /// The metadata at a group's start. Ranges of blocks are not cut at the end of a short last group.
+    /// The metadata at a group's start. Ranges of blocks are not cut at the end of a short last
+    /// group.
     pub fn base_meta(&self, group: GroupNr) -> BaseMeta {
         let superblock = self.super_block_of(group);
         let first = self.first_block_of_group(group).0;
@@ -242,12 +247,14 @@ impl Geometry {
             (true, false) => 0,
             (false, _) => u64::from(self.has_meta_descriptor(group)),
         };
-        let reserved = if old && superblock.is_some() { u64::from(self.reserved_gdt_blocks) } else { 0 };
+        let reserved =
+            if old && superblock.is_some() { u64::from(self.reserved_gdt_blocks) } else { 0 };
         let end = after + count;
         BaseMeta { superblock, descriptors: after..end, reserved: end..end + reserved }
     }
 
-    /// Blocks at a group's start that its superblock copy, descriptors and reserved descriptor blocks take.
+    /// Blocks at a group's start that its superblock copy, descriptors and reserved descriptor
+    /// blocks take.
     pub fn base_meta_blocks(&self, group: GroupNr) -> u32 {
         let blocks = self.base_meta(group).blocks(self.first_block_of_group(group).0);
         blocks.min(u64::from(self.blocks_in_group(group))) as u32
@@ -272,7 +279,10 @@ impl Geometry {
     pub fn gdt_backups(&self, index: u32) -> impl Iterator<Item = BlockNr> + use<> {
         let geometry = *self;
         let old = !self.has_meta_bg() || index < self.first_meta_bg;
-        let plain = self.super_groups().skip(1).filter(move |group| old && geometry.has_old_descriptors(*group));
+        let plain = self
+            .super_groups()
+            .skip(1)
+            .filter(move |group| old && geometry.has_old_descriptors(*group));
         let per_block = self.descs_per_block();
         let start = u64::from(index) * u64::from(per_block);
         let meta = [start + 1, start + u64::from(per_block) - 1]
@@ -280,7 +290,9 @@ impl Geometry {
             .filter(move |group| !old && *group < u64::from(geometry.groups_count))
             .map(|group| GroupNr(group as u32));
         let within = if old { u64::from(index) } else { 0 };
-        plain.chain(meta).map(move |group| BlockNr(geometry.base_meta(group).descriptors.start + within))
+        plain
+            .chain(meta)
+            .map(move |group| BlockNr(geometry.base_meta(group).descriptors.start + within))
     }
 
     /// The descriptor block of a group and the byte of its descriptor there.

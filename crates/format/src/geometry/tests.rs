@@ -43,7 +43,8 @@ fn groups_of_a_small_file_system() {
 fn super_groups_agree_with_has_super() {
     let geo = Geometry::new(&plain(3_000_000, 0)).unwrap();
     let walked: Vec<_> = geo.super_groups().collect();
-    let tested: Vec<_> = (0..geo.groups_count).map(GroupNr).filter(|group| geo.has_super(*group)).collect();
+    let tested: Vec<_> =
+        (0..geo.groups_count).map(GroupNr).filter(|group| geo.has_super(*group)).collect();
     assert_eq!(walked, tested);
 }
 

@@ -18,7 +18,8 @@ impl HashVersion {
     /// From the number on the disk.
     ///
     /// # Errors
-    /// A number that is none of 0, 1 and 2. SipHash, number 6, belongs to encrypted directories and is not supported.
+    /// A number that is none of 0, 1 and 2. SipHash, number 6, belongs to encrypted directories and
+    /// is not supported.
     pub fn from_raw(number: u8) -> Result<HashVersion> {
         match number {
             0 => Ok(HashVersion::Legacy),
@@ -41,8 +42,9 @@ impl HashVersion {
 /// What marks the end of a directory in positions; no name has this hash.
 const END_HASH: u32 = 0xFFFF_FFFE;
 
-/// Hash and minor hash of a name. `unsigned` says whether its bytes count as 0 to 255 or as -128 to 127; a seed of zeros
-/// stands for the default one. Bit 0 of the hash is clear, and it is never the mark of the end.
+/// Hash and minor hash of a name. `unsigned` says whether its bytes count as 0 to 255 or as -128 to
+/// 127; a seed of zeros stands for the default one. Bit 0 of the hash is clear, and it is never the
+/// mark of the end.
 pub fn dirhash(version: HashVersion, unsigned: bool, seed: &[u32; 4], name: &[u8]) -> (u32, u32) {
     let (hash, minor) = match version {
         HashVersion::Legacy => (legacy(name, unsigned), 0),
@@ -81,8 +83,8 @@ fn legacy(name: &[u8], unsigned: bool) -> u32 {
     current << 1
 }
 
-/// Packs up to `N` words of the name, the first byte of each in its high bits; what is missing is filled with the length of
-/// what is left of the name.
+/// Packs up to `N` words of the name, the first byte of each in its high bits; what is missing is
+/// filled with the length of what is left of the name.
 fn pack<const N: usize>(rest: &[u8], unsigned: bool) -> [u32; N] {
     let padding = (rest.len() as u32 & 0xFF).wrapping_mul(0x0101_0101);
     let mut words = [padding; N];
@@ -113,21 +115,34 @@ struct Round {
 }
 
 const ROUNDS: [Round; 3] = [
-    Round { mix: |x, y, z| z ^ (x & (y ^ z)), add: 0, order: [0, 1, 2, 3, 4, 5, 6, 7], turns: [3, 7, 11, 19] },
+    Round {
+        mix: |x, y, z| z ^ (x & (y ^ z)),
+        add: 0,
+        order: [0, 1, 2, 3, 4, 5, 6, 7],
+        turns: [3, 7, 11, 19],
+    },
     Round {
         mix: |x, y, z| (x & y).wrapping_add((x ^ y) & z),
         add: 0x5A82_7999,
         order: [1, 3, 5, 7, 0, 2, 4, 6],
         turns: [3, 5, 9, 13],
     },
-    Round { mix: |x, y, z| x ^ y ^ z, add: 0x6ED9_EBA1, order: [3, 7, 2, 6, 1, 5, 0, 4], turns: [3, 9, 11, 15] },
+    Round {
+        mix: |x, y, z| x ^ y ^ z,
+        add: 0x6ED9_EBA1,
+        order: [3, 7, 2, 6, 1, 5, 0, 4],
+        turns: [3, 9, 11, 15],
+    },
 ];
 
 fn mix_half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     let [mut a, mut b, mut c, mut d] = *state;
     for round in &ROUNDS {
         for (step, source) in round.order.into_iter().enumerate() {
-            let sum = a.wrapping_add((round.mix)(b, c, d)).wrapping_add(input[source]).wrapping_add(round.add);
+            let sum = a
+                .wrapping_add((round.mix)(b, c, d))
+                .wrapping_add(input[source])
+                .wrapping_add(round.add);
             let turned = sum.rotate_left(round.turns[step % 4]);
             (a, b, c, d) = (d, turned, b, c);
         }
@@ -170,7 +185,8 @@ mod tests {
     fn hashes_never_have_bit_zero() {
         for version in [HashVersion::Legacy, HashVersion::HalfMd4, HashVersion::Tea] {
             for n in 0..2000u32 {
-                let (hash, _) = dirhash(version, n % 2 == 0, &[1, 2, 3, 4], n.to_string().as_bytes());
+                let (hash, _) =
+                    dirhash(version, n % 2 == 0, &[1, 2, 3, 4], n.to_string().as_bytes());
                 assert_eq!(hash & 1, 0);
             }
         }
@@ -179,7 +195,9 @@ mod tests {
     #[test]
     fn signedness_matters_only_above_ascii() {
         for version in [HashVersion::Legacy, HashVersion::HalfMd4, HashVersion::Tea] {
-            let both = |name: &[u8]| [false, true].map(|unsigned| dirhash(version, unsigned, &[0; 4], name));
+            let both = |name: &[u8]| {
+                [false, true].map(|unsigned| dirhash(version, unsigned, &[0; 4], name))
+            };
             let [signed, unsigned] = both(b"plain");
             assert_eq!(signed, unsigned);
             let [signed, unsigned] = both("größe".as_bytes());

@@ -1,11 +1,12 @@
 //! Hash trees of directories: root and interior nodes.
 //!
-//! An entry leads to the block of the directory that holds names from its hash on. Entry 0 has no hash of its own: it leads
-//! to all that come before entry 1. Bit 0 of an entry's hash says that the names of this hash begin in the block before.
+//! An entry leads to the block of the directory that holds names from its hash on. Entry 0 has no
+//! hash of its own: it leads to all that come before entry 1. Bit 0 of an entry's hash says that
+//! the names of this hash begin in the block before.
 //!
 //! # Invariants
-//! A node that was opened has the limit that follows from the block size and a count within it. Block numbers are checked by
-//! whoever knows the directory's size.
+//! A node that was opened has the limit that follows from the block size and a count within it.
+//! Block numbers are checked by whoever knows the directory's size.
 
 mod hash;
 mod node;
@@ -61,8 +62,8 @@ pub const fn max_levels(format: &DirFormat) -> u8 {
     if format.largedir { 2 } else { 1 }
 }
 
-/// Whether a block looks like an interior node: one unused record of the whole block. A leaf never does where blocks have
-/// checksums.
+/// Whether a block looks like an interior node: one unused record of the whole block. A leaf never
+/// does where blocks have checksums.
 pub fn is_interior(block: &[u8], format: &DirFormat) -> bool {
     let whole = format.encode_rec_len(block.len());
     let raw = le16(block, 4);
@@ -84,7 +85,8 @@ fn span(block: &[u8]) -> Option<Span> {
     let first = kind_of(block).entries();
     let (limit, count) = (usize::from(le16(block, first)), usize::from(le16(block, first + 2)));
     let tail = first + ENTRY_SIZE * limit;
-    (count <= limit && tail + TAIL_SIZE <= block.len()).then_some(Span { covered: first + ENTRY_SIZE * count, tail })
+    (count <= limit && tail + TAIL_SIZE <= block.len())
+        .then_some(Span { covered: first + ENTRY_SIZE * count, tail })
 }
 
 fn compute(block: &[u8], span: &Span, seed: u32) -> u32 {
@@ -106,7 +108,8 @@ pub fn verify_htree(block: &[u8], seed: u32) -> Result<()> {
     Ok(())
 }
 
-/// Writes the checksum of a root or interior node; `seed` is the inode's, the block's number is not used.
+/// Writes the checksum of a root or interior node; `seed` is the inode's, the block's number is not
+/// used.
 pub fn seal_htree(block: &mut [u8], _nr: u64, seed: u32) {
     if let Some(span) = span(block) {
         let checksum = compute(block, &span, seed);

@@ -43,7 +43,10 @@ impl RootInfo {
         if byte(INFO_LEVELS) > max_levels(format) {
             return fail("levels", byte(INFO_LEVELS).into());
         }
-        Ok(RootInfo { hash_version: HashVersion::from_raw(byte(INFO_HASH))?, levels: byte(INFO_LEVELS) })
+        Ok(RootInfo {
+            hash_version: HashVersion::from_raw(byte(INFO_HASH))?,
+            levels: byte(INFO_LEVELS),
+        })
     }
 }
 
@@ -141,7 +144,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A root or interior node, to be changed. The caller keeps the order of hashes and seals the block.
+/// A root or interior node, to be changed. The caller keeps the order of hashes and seals the
+/// block.
 #[derive(Debug)]
 pub struct NodeMut<'a> {
     block: &'a mut [u8],
@@ -277,7 +281,8 @@ impl<'a> NodeMut<'a> {
         true
     }
 
-    /// Replaces all entries; the hash of the first is not stored. `false` if there are none or too many.
+    /// Replaces all entries; the hash of the first is not stored. `false` if there are none or too
+    /// many.
     #[must_use]
     pub fn set_entries(&mut self, list: &[(u32, u32)]) -> bool {
         let limit = usize::from(self.kind.limit(&self.format));

@@ -15,14 +15,17 @@ const CHECKSUM_HI_OFFSET: usize = 0x82;
 
 /// Whether the slot has the high half of the checksum.
 fn has_high(slot: &[u8]) -> bool {
-    slot.len() > GOOD_OLD_SIZE && GOOD_OLD_SIZE + usize::from(le16(slot, EXTRA_ISIZE_OFFSET)) >= field_end::CHECKSUM_HI
+    slot.len() > GOOD_OLD_SIZE
+        && GOOD_OLD_SIZE + usize::from(le16(slot, EXTRA_ISIZE_OFFSET)) >= field_end::CHECKSUM_HI
 }
 
-/// The bytes around the two halves are gathered, since a checksum of few bytes costs as much as one of a hundred.
+/// The bytes around the two halves are gathered, since a checksum of few bytes costs as much as one
+/// of a hundred.
 fn compute(slot: &[u8], geo: &Geometry, ino: InodeNr) -> u32 {
     let seed = inode_seed(geo.csum_seed, ino, le32(slot, GENERATION_OFFSET));
     let seed = crc32c_raw(seed, part(slot, 0, CHECKSUM_LO_OFFSET));
-    let mut middle: [u8; field_end::CHECKSUM_HI - CHECKSUM_LO_OFFSET] = array(slot, CHECKSUM_LO_OFFSET);
+    let mut middle: [u8; field_end::CHECKSUM_HI - CHECKSUM_LO_OFFSET] =
+        array(slot, CHECKSUM_LO_OFFSET);
     put_le16(&mut middle, 0, 0);
     if has_high(slot) {
         put_le16(&mut middle, CHECKSUM_HI_OFFSET - CHECKSUM_LO_OFFSET, 0);
@@ -45,8 +48,11 @@ pub fn verify_inode(slot: &[u8], geo: &Geometry, ino: InodeNr) -> Result<()> {
         return Ok(());
     }
     let low = u32::from(le16(slot, CHECKSUM_LO_OFFSET));
-    let (found, mask) =
-        if has_high(slot) { (u32::from(le16(slot, CHECKSUM_HI_OFFSET)) << 16 | low, u32::MAX) } else { (low, 0xFFFF) };
+    let (found, mask) = if has_high(slot) {
+        (u32::from(le16(slot, CHECKSUM_HI_OFFSET)) << 16 | low, u32::MAX)
+    } else {
+        (low, 0xFFFF)
+    };
     let expected = compute(slot, geo, ino) & mask;
     if found == expected {
         return Ok(());

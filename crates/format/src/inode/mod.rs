@@ -1,8 +1,8 @@
 //! Inodes: the slot of the inode table as a plain struct.
 //!
 //! # Invariants
-//! A field beyond the first 128 bytes is read and written only if the slot's extra size covers it. Encoding keeps the
-//! attribute area and every byte that has no field here, and seals the checksum.
+//! A field beyond the first 128 bytes is read and written only if the slot's extra size covers it.
+//! Encoding keeps the attribute area and every byte that has no field here, and seals the checksum.
 
 mod checksum;
 mod raw;
@@ -156,8 +156,8 @@ impl Default for Inode {
 }
 
 impl Inode {
-    /// A new inode of this mode: all times now, as exact as the slot can hold, and the extra size that new inodes of the file
-    /// system get.
+    /// A new inode of this mode: all times now, as exact as the slot can hold, and the extra size
+    /// that new inodes of the file system get.
     pub fn new(geo: &Geometry, mode: u16, now: Timestamp) -> Inode {
         let mut inode = Inode { mode, extra_isize: new_extra_isize(geo), ..Inode::default() };
         let now = inode.storable_time(now);
@@ -211,12 +211,16 @@ impl Inode {
         Ok(inode)
     }
 
-    /// Reads a slot from a record of a fast commit, which may end behind the fields. Gives what follows the fields where the
-    /// record has all of the slot. The checksum is not that of a slot.
+    /// Reads a slot from a record of a fast commit, which may end behind the fields. Gives what
+    /// follows the fields where the record has all of the slot. The checksum is not that of a slot.
     ///
     /// # Errors
     /// As [`decode_unverified`](Self::decode_unverified), and a record that is longer than a slot.
-    pub fn decode_record<'a>(record: &'a [u8], geo: &Geometry, ino: InodeNr) -> Result<(Inode, Option<&'a [u8]>)> {
+    pub fn decode_record<'a>(
+        record: &'a [u8],
+        geo: &Geometry,
+        ino: InodeNr,
+    ) -> Result<(Inode, Option<&'a [u8]>)> {
         let mut slot = vec![0; geo.inode_size.into()];
         let Some(start) = slot.get_mut(..record.len()) else {
             let error = Corrupt::new("inode in a fast commit").field("size").at_inode(ino);
@@ -239,11 +243,18 @@ impl Inode {
         Ok(())
     }
 
-    /// Writes the inode and what follows its fields ([`tail`]) into its slot, with the checksum of both.
+    /// Writes the inode and what follows its fields ([`tail`]) into its slot, with the checksum of
+    /// both.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    pub fn encode_with_tail(&self, slot: &mut [u8], tail: &[u8], geo: &Geometry, ino: InodeNr) -> Result<()> {
+    pub fn encode_with_tail(
+        &self,
+        slot: &mut [u8],
+        tail: &[u8],
+        geo: &Geometry,
+        ino: InodeNr,
+    ) -> Result<()> {
         self.write_fields(slot, geo, ino)?;
         let area = self.xattr_area(geo);
         crate::bytes::put_bytes(crate::bytes::part_mut(slot, area.start, area.end), 0, tail);
@@ -262,7 +273,11 @@ impl Inode {
         self.encode_times(&mut raw);
         let has_extra = usize::from(geo.inode_size) > GOOD_OLD_SIZE;
         let extra = if has_extra { usize::from(self.extra_isize).max(size_of::<u16>()) } else { 0 };
-        crate::bytes::put_bytes(slot, 0, crate::bytes::part(raw.as_bytes(), 0, GOOD_OLD_SIZE + extra));
+        crate::bytes::put_bytes(
+            slot,
+            0,
+            crate::bytes::part(raw.as_bytes(), 0, GOOD_OLD_SIZE + extra),
+        );
         Ok(())
     }
 
@@ -300,8 +315,8 @@ impl Inode {
         self.has_field(field_end::CRTIME)
     }
 
-    /// The bytes of the slot that extended attributes may take: all behind the fields, and none in an inode without extra
-    /// size.
+    /// The bytes of the slot that extended attributes may take: all behind the fields, and none in
+    /// an inode without extra size.
     pub fn xattr_area(&self, geo: &Geometry) -> std::ops::Range<usize> {
         let end = usize::from(geo.inode_size);
         let start = GOOD_OLD_SIZE + usize::from(self.extra_isize);

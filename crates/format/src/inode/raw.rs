@@ -21,7 +21,10 @@ pub(super) mod field_end {
 /// The fields of an inode; slots of 128 bytes end before `extra_isize`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
+#[expect(
+    missing_docs,
+    reason = "the fields have the names that the format's documentation gives them"
+)]
 pub struct RawInode {
     pub mode: U16,
     pub uid_lo: U16,

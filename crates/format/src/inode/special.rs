@@ -1,4 +1,5 @@
-//! What the `i_block` area and the time fields mean in special inodes: devices, short symbolic links, attribute values.
+//! What the `i_block` area and the time fields mean in special inodes: devices, short symbolic
+//! links, attribute values.
 
 use super::{I_BLOCK_SIZE, Inode, InodeFlags};
 use crate::bytes::{le32, put_bytes, put_le32};
@@ -34,8 +35,8 @@ impl Inode {
         Some((new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00))
     }
 
-    /// Stores major (12 bits) and minor (20 bits) number of a device, in the old form if it fits. They must fit: see
-    /// [`can_store_rdev`].
+    /// Stores major (12 bits) and minor (20 bits) number of a device, in the old form if it fits.
+    /// They must fit: see [`can_store_rdev`].
     pub fn set_rdev(&mut self, (major, minor): (u32, u32)) {
         self.i_block = [0; I_BLOCK_SIZE];
         if major < 256 && minor < 256 {
@@ -46,11 +47,12 @@ impl Inode {
         }
     }
 
-    /// Whether the `i_block` area of this inode is the target of a symbolic link, and no map of blocks.
+    /// Whether the `i_block` area of this inode is the target of a symbolic link, and no map of
+    /// blocks.
     ///
-    /// The block count tells them apart: that of a short target counts the attribute block at most. With `ea_inode` it also
-    /// counts the blocks of values in other inodes, so that the size and the flags decide. A size of 0 is that of a target
-    /// whose blocks are being freed.
+    /// The block count tells them apart: that of a short target counts the attribute block at most.
+    /// With `ea_inode` it also counts the blocks of values in other inodes, so that the size and
+    /// the flags decide. A size of 0 is that of a target whose blocks are being freed.
     pub fn is_fast_symlink(&self, geo: &Geometry) -> bool {
         if !self.is_symlink() || self.flags.contains(InodeFlags::INLINE_DATA) {
             return false;
@@ -59,7 +61,11 @@ impl Inode {
             let short = (1..=FAST_SYMLINK_MAX as u64).contains(&self.size);
             return short && !self.flags.contains(InodeFlags::EXTENTS);
         }
-        let xattr_sectors = if self.file_acl == 0 { 0 } else { u64::from(geo.sectors_per_block()) << geo.cluster_bits };
+        let xattr_sectors = if self.file_acl == 0 {
+            0
+        } else {
+            u64::from(geo.sectors_per_block()) << geo.cluster_bits
+        };
         self.blocks <= xattr_sectors
     }
 

@@ -1,4 +1,5 @@
-//! Time stamps of inodes: a signed 32-bit base, and an extra word with two epoch bits and nanoseconds.
+//! Time stamps of inodes: a signed 32-bit base, and an extra word with two epoch bits and
+//! nanoseconds.
 
 use super::Inode;
 use super::raw::{RawInode, field_end};
@@ -54,22 +55,38 @@ impl Inode {
     }
 
     pub(super) fn encode_times(&self, raw: &mut RawInode) {
-        store(self.atime, &mut raw.atime, &mut raw.atime_extra, self.has_field(field_end::ATIME_EXTRA));
-        store(self.ctime, &mut raw.ctime, &mut raw.ctime_extra, self.has_field(field_end::CTIME_EXTRA));
-        store(self.mtime, &mut raw.mtime, &mut raw.mtime_extra, self.has_field(field_end::MTIME_EXTRA));
+        store(
+            self.atime,
+            &mut raw.atime,
+            &mut raw.atime_extra,
+            self.has_field(field_end::ATIME_EXTRA),
+        );
+        store(
+            self.ctime,
+            &mut raw.ctime,
+            &mut raw.ctime_extra,
+            self.has_field(field_end::CTIME_EXTRA),
+        );
+        store(
+            self.mtime,
+            &mut raw.mtime,
+            &mut raw.mtime_extra,
+            self.has_field(field_end::MTIME_EXTRA),
+        );
         if let Some(crtime) = self.crtime.filter(|_| self.has_crtime()) {
             let has_extra = self.has_field(field_end::CRTIME_EXTRA);
             store(crtime, &mut raw.crtime, &mut raw.crtime_extra, has_extra);
         }
     }
 
-    /// The time as this inode's slot can hold it: what a later read gives back. The earliest and the latest second have no parts: they
-    /// stand for all that lies beyond.
+    /// The time as this inode's slot can hold it: what a later read gives back. The earliest and
+    /// the latest second have no parts: they stand for all that lies beyond.
     pub fn storable_time(&self, time: Timestamp) -> Timestamp {
         self.storable(time, field_end::ATIME_EXTRA)
     }
 
-    /// The same of a creation time: the slot may have room for less of it than of the others, or for none.
+    /// The same of a creation time: the slot may have room for less of it than of the others, or
+    /// for none.
     pub fn storable_crtime(&self, time: Timestamp) -> Option<Timestamp> {
         self.has_crtime().then(|| self.storable(time, field_end::CRTIME_EXTRA))
     }

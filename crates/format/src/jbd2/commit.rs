@@ -37,14 +37,18 @@ pub enum CommitChecksum {
 impl CommitBlock {
     /// Reads a commit block; `None` if it is no such block.
     pub fn parse(block: &[u8]) -> Option<CommitBlock> {
-        let header = BlockHeader::parse(block).filter(|header| header.block_type == BlockType::Commit)?;
-        let time = Timestamp { sec: be64(block, SEC_OFFSET) as i64, nsec: be32(block, NSEC_OFFSET) };
+        let header =
+            BlockHeader::parse(block).filter(|header| header.block_type == BlockType::Commit)?;
+        let time =
+            Timestamp { sec: be64(block, SEC_OFFSET) as i64, nsec: be32(block, NSEC_OFFSET) };
         Some(CommitBlock { sequence: header.sequence, time })
     }
 
     /// Whether the CRC-32C in a commit block is right; always where blocks have none.
     pub fn verify(block: &[u8], format: &JournalFormat) -> bool {
-        !format.has_crc32c() || be32(block, CHECKSUM_OFFSET) == crc32c_with_hole(format.seed, block, CHECKSUM_OFFSET, 4)
+        !format.has_crc32c()
+            || be32(block, CHECKSUM_OFFSET)
+                == crc32c_with_hole(format.seed, block, CHECKSUM_OFFSET, 4)
     }
 
     /// The version 1 checksum in a commit block.
@@ -58,8 +62,8 @@ impl CommitBlock {
         }
     }
 
-    /// Writes the block over all of `block`, with its checksum. `v1` is the CRC-32 over the transaction's descriptor and
-    /// data blocks, used only by journals with version 1 checksums.
+    /// Writes the block over all of `block`, with its checksum. `v1` is the CRC-32 over the
+    /// transaction's descriptor and data blocks, used only by journals with version 1 checksums.
     pub fn encode(&self, block: &mut [u8], format: &JournalFormat, v1: u32) {
         block.fill(0);
         BlockHeader { block_type: BlockType::Commit, sequence: self.sequence }.encode(block);

@@ -108,7 +108,11 @@ pub struct DescriptorBuilder<'a> {
 
 impl<'a> DescriptorBuilder<'a> {
     /// Starts a descriptor of transaction `sequence` in `block`, which is overwritten.
-    pub fn new(block: &'a mut [u8], format: &JournalFormat, sequence: u32) -> DescriptorBuilder<'a> {
+    pub fn new(
+        block: &'a mut [u8],
+        format: &JournalFormat,
+        sequence: u32,
+    ) -> DescriptorBuilder<'a> {
         block.fill(0);
         BlockHeader { block_type: BlockType::Descriptor, sequence }.encode(block);
         DescriptorBuilder { block, format: *format, next: HEADER_SIZE, last: None }

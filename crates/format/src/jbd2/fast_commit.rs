@@ -1,8 +1,9 @@
 //! Fast commits: small logical records between full commits. Their numbers are little-endian.
 //!
 //! # Invariants
-//! A record never crosses a block. Records count only up to the last tail whose transaction and checksum are right; the
-//! checksum of a tail covers everything since the one before it, from the raw seed 0.
+//! A record never crosses a block. Records count only up to the last tail whose transaction and
+//! checksum are right; the checksum of a tail covers everything since the one before it, from the
+//! raw seed 0.
 
 use crate::bytes::{le16, le32};
 use crate::checksum::crc32c_raw;
@@ -67,8 +68,8 @@ pub enum FastCommitTag<'a> {
 
 /// The records in one block of the fast-commit area.
 ///
-/// The running checksum is carried from block to block: take it with [`checksum`](Self::checksum) at a block's end and
-/// give it to the next.
+/// The running checksum is carried from block to block: take it with [`checksum`](Self::checksum)
+/// at a block's end and give it to the next.
 #[derive(Clone, Debug)]
 pub struct FastCommitTags<'a> {
     block: &'a [u8],
@@ -99,7 +100,11 @@ impl<'a> FastCommitTags<'a> {
 
     fn range(value: &[u8]) -> Option<FcRange> {
         let first = LogicalBlock(le32(value, 4));
-        (value.len() >= 12).then(|| FcRange { ino: InodeNr(le32(value, 0)), first, len: le32(value, 8) })
+        (value.len() >= 12).then(|| FcRange {
+            ino: InodeNr(le32(value, 0)),
+            first,
+            len: le32(value, 8),
+        })
     }
 
     fn tail(&mut self, start: usize) -> Option<FastCommitTail> {
@@ -115,9 +120,12 @@ impl<'a> FastCommitTags<'a> {
         Some(match kind {
             1 => FastCommitTag::AddRange(ino, Leaf::decode(value.get(4..16)?)),
             2 => FastCommitTag::DelRange(Self::range(value)?),
-            3 => Self::named(value).map(|(parent, ino, name)| FastCommitTag::Create(parent, ino, name))?,
-            4 => Self::named(value).map(|(parent, ino, name)| FastCommitTag::Link(parent, ino, name))?,
-            5 => Self::named(value).map(|(parent, ino, name)| FastCommitTag::Unlink(parent, ino, name))?,
+            3 => Self::named(value)
+                .map(|(parent, ino, name)| FastCommitTag::Create(parent, ino, name))?,
+            4 => Self::named(value)
+                .map(|(parent, ino, name)| FastCommitTag::Link(parent, ino, name))?,
+            5 => Self::named(value)
+                .map(|(parent, ino, name)| FastCommitTag::Unlink(parent, ino, name))?,
             6 => FastCommitTag::Inode(ino, value.get(4..).filter(|slot| slot.len() >= 128)?),
             7 => FastCommitTag::Pad,
             9 => FastCommitTag::Head(ino.0, value.get(4..8).map(|tid| le32(tid, 0))?),

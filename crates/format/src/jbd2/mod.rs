@@ -1,7 +1,7 @@
 //! The journal's structures. All numbers are big-endian, except in fast commits.
 //!
-//! [`JournalFormat`] says how this journal writes its blocks: which checksums, how wide block numbers are. It is made from the
-//! [`JournalSuperblock`], and everything else here takes it.
+//! [`JournalFormat`] says how this journal writes its blocks: which checksums, how wide block
+//! numbers are. It is made from the [`JournalSuperblock`], and everything else here takes it.
 
 mod commit;
 mod descriptor;
@@ -14,8 +14,8 @@ pub use descriptor::{DescriptorBuilder, Tag, TagFlags, Tags};
 pub use fast_commit::{FastCommitTag, FastCommitTags, FastCommitTail, FcRange};
 pub use revoke::{RevokeBuilder, RevokeRecords};
 pub use superblock::{
-    DEFAULT_FAST_COMMIT_BLOCKS, JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat, JournalSuperblock,
-    MIN_JOURNAL_BLOCKS, RawJournalSuperblock, external_journal_block,
+    DEFAULT_FAST_COMMIT_BLOCKS, JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat,
+    JournalSuperblock, MIN_JOURNAL_BLOCKS, RawJournalSuperblock, external_journal_block,
 };
 
 use crate::bytes::{be32, put_be32};
@@ -85,7 +85,10 @@ impl BlockHeader {
         if block.len() < HEADER_SIZE || be32(block, 0) != JBD2_MAGIC {
             return None;
         }
-        Some(BlockHeader { block_type: BlockType::from_raw(be32(block, 4)), sequence: be32(block, 8) })
+        Some(BlockHeader {
+            block_type: BlockType::from_raw(be32(block, 4)),
+            sequence: be32(block, 8),
+        })
     }
 
     /// Writes the header.
@@ -130,7 +133,12 @@ const TAG_UUID_SIZE: usize = 16;
 
 impl JournalFormat {
     /// A format with the seed that follows from the UUID.
-    pub fn new(block_size: u32, checksums: ChecksumMode, bit64: bool, uuid: [u8; 16]) -> JournalFormat {
+    pub fn new(
+        block_size: u32,
+        checksums: ChecksumMode,
+        bit64: bool,
+        uuid: [u8; 16],
+    ) -> JournalFormat {
         let seed = crc32c_raw(CRC32C_INIT, &uuid);
         JournalFormat { block_size, checksums, bit64, uuid, seed }
     }
@@ -173,7 +181,8 @@ impl JournalFormat {
         (self.block_size as usize).saturating_sub(used) / self.revoke_record_size()
     }
 
-    /// The checksum that a tag carries for a block's bytes as they are in the log (after escaping); 0 if tags have none.
+    /// The checksum that a tag carries for a block's bytes as they are in the log (after escaping);
+    /// 0 if tags have none.
     pub fn tag_checksum(&self, sequence: u32, logged: &[u8]) -> u32 {
         let full = || crc32c_raw(crc32c_raw(self.seed, &sequence.to_be_bytes()), logged);
         match self.checksums {
@@ -192,7 +201,8 @@ impl JournalFormat {
         block.len().saturating_sub(4)
     }
 
-    /// Whether the checksum at the end of a descriptor or revoke block is right; always where there is none.
+    /// Whether the checksum at the end of a descriptor or revoke block is right; always where there
+    /// is none.
     pub fn verify_tail(&self, block: &[u8]) -> bool {
         let tail = self.tail_offset(block);
         !self.has_crc32c() || be32(block, tail) == crc32c_with_hole(self.seed, block, tail, 4)
@@ -213,7 +223,8 @@ pub fn needs_escape(block: &[u8]) -> bool {
     block.len() >= 4 && be32(block, 0) == JBD2_MAGIC
 }
 
-/// Escapes a copy of a block if it needs that, and tells whether it did; the tag then needs [`TagFlags::ESCAPE`].
+/// Escapes a copy of a block if it needs that, and tells whether it did; the tag then needs
+/// [`TagFlags::ESCAPE`].
 pub fn escape(block: &mut [u8]) -> bool {
     let needed = needs_escape(block);
     if needed {

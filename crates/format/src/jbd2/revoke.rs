@@ -28,7 +28,10 @@ impl<'a> RevokeRecords<'a> {
         let records = block.get(REVOKE_HEADER_SIZE..count as usize);
         match records.filter(|_| count as usize <= end) {
             Some(records) => Ok(RevokeRecords { records, size: format.revoke_record_size() }),
-            None => Err(Corrupt::new("journal revoke block").field("count").found(count).expected(end as u64)),
+            None => Err(Corrupt::new("journal revoke block")
+                .field("count")
+                .found(count)
+                .expected(end as u64)),
         }
     }
 }

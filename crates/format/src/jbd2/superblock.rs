@@ -1,7 +1,8 @@
 //! The journal's superblock.
 //!
 //! # Invariants
-//! All 1024 bytes are kept. A parsed superblock has a block size that blocks can have, and `first` and `start` within it.
+//! All 1024 bytes are kept. A parsed superblock has a block size that blocks can have, and `first`
+//! and `start` within it.
 
 use super::{BlockType, ChecksumMode, JBD2_MAGIC, JournalFormat};
 use crate::checksum::{CRC32C_INIT, crc32c_with_hole};
@@ -23,7 +24,8 @@ const STRUCTURE: &str = "journal superblock";
 const CHECKSUM_OFFSET: usize = 0xFC;
 const CHECKSUM_TYPE_CRC32C: u8 = 4;
 
-/// The block of an external journal device that holds the journal's superblock, behind the ext4 one.
+/// The block of an external journal device that holds the journal's superblock, behind the ext4
+/// one.
 pub const fn external_journal_block(block_size: u32) -> u64 {
     if block_size == 1024 { 2 } else { 1 }
 }
@@ -77,7 +79,10 @@ impl JournalIncompat {
 /// All 1024 bytes of the journal's superblock.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
+#[expect(
+    missing_docs,
+    reason = "the fields have the names that the format's documentation gives them"
+)]
 pub struct RawJournalSuperblock {
     pub magic: U32,
     pub block_type: U32,
@@ -130,7 +135,8 @@ macro_rules! numbers {
 }
 
 impl JournalSuperblock {
-    /// The superblock of an empty journal: version 2, sequence 1, start 0, one user, log from block 1.
+    /// The superblock of an empty journal: version 2, sequence 1, start 0, one user, log from block
+    /// 1.
     pub fn new(block_size: u32, max_len: u32, uuid: [u8; 16]) -> JournalSuperblock {
         let mut raw = Box::new(RawJournalSuperblock::new_zeroed());
         raw.magic.set(JBD2_MAGIC);
@@ -164,11 +170,19 @@ impl JournalSuperblock {
         let (raw, _) = RawJournalSuperblock::read_from_prefix(bytes)
             .map_err(|_| Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64))?;
         if raw.magic.get() != JBD2_MAGIC {
-            return Err(Corrupt::new(STRUCTURE).field("magic").found(raw.magic.get()).expected(JBD2_MAGIC));
+            return Err(Corrupt::new(STRUCTURE)
+                .field("magic")
+                .found(raw.magic.get())
+                .expected(JBD2_MAGIC));
         }
         match BlockType::from_raw(raw.block_type.get()) {
-            BlockType::SuperblockV1 | BlockType::SuperblockV2 => Ok(JournalSuperblock { raw: Box::new(raw) }),
-            other => Err(Corrupt::new(STRUCTURE).field("block type").found(other.to_raw()).expected(4u32)),
+            BlockType::SuperblockV1 | BlockType::SuperblockV2 => {
+                Ok(JournalSuperblock { raw: Box::new(raw) })
+            }
+            other => Err(Corrupt::new(STRUCTURE)
+                .field("block type")
+                .found(other.to_raw())
+                .expected(4u32)),
         }
     }
 
@@ -342,7 +356,8 @@ impl JournalSuperblock {
         self.max_len() - self.fast_commit_blocks()
     }
 
-    /// The blocks of the fast-commit area, if there is one. The block at [`log_end`](Self::log_end) stays unused.
+    /// The blocks of the fast-commit area, if there is one. The block at [`log_end`](Self::log_end)
+    /// stays unused.
     pub fn fast_commit_area(&self) -> Option<std::ops::Range<u32>> {
         let blocks = self.fast_commit_blocks();
         (blocks > 1).then(|| self.log_end() + 1..self.max_len())

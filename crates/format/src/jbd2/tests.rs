@@ -1,10 +1,13 @@
 use super::*;
 use crate::types::{BlockNr, Timestamp};
 
-const MODES: [ChecksumMode; 4] = [ChecksumMode::None, ChecksumMode::V1, ChecksumMode::V2, ChecksumMode::V3];
+const MODES: [ChecksumMode; 4] =
+    [ChecksumMode::None, ChecksumMode::V1, ChecksumMode::V2, ChecksumMode::V3];
 
 fn formats() -> impl Iterator<Item = JournalFormat> {
-    MODES.into_iter().flat_map(|mode| [false, true].map(|bit64| JournalFormat::new(1024, mode, bit64, [7; 16])))
+    MODES
+        .into_iter()
+        .flat_map(|mode| [false, true].map(|bit64| JournalFormat::new(1024, mode, bit64, [7; 16])))
 }
 
 #[test]
@@ -51,7 +54,8 @@ fn revokes_round_trip_in_every_format() {
         builder.finish();
         assert_eq!(count, format.revokes_per_block());
         assert!(format.verify_tail(&block));
-        let read: Vec<_> = RevokeRecords::parse(&block, &format).unwrap().map(|block| block.0).collect();
+        let read: Vec<_> =
+            RevokeRecords::parse(&block, &format).unwrap().map(|block| block.0).collect();
         assert_eq!(read, (100..100 + count as u64).collect::<Vec<_>>());
         crate::bytes::put_be32(&mut block, 12, 5000);
         assert!(RevokeRecords::parse(&block, &format).is_err());

@@ -19,7 +19,8 @@ pub struct ErrorRecord {
     pub func: String,
     /// The line in the program.
     pub line: u32,
-    /// The class of error, a code of the format (1 unknown, 2 I/O, 3 no memory, 4 bad checksum, 5 corrupt …).
+    /// The class of error, a code of the format (1 unknown, 2 I/O, 3 no memory, 4 bad checksum, 5
+    /// corrupt …).
     pub errcode: u8,
 }
 

@@ -1,8 +1,8 @@
 //! The superblock: typed access to every field.
 //!
 //! # Invariants
-//! All 1024 bytes are kept, so fields that nobody here knows survive. The high halves of 64-bit counts are read and
-//! written only with the `64bit` feature.
+//! All 1024 bytes are kept, so fields that nobody here knows survive. The high halves of 64-bit
+//! counts are read and written only with the `64bit` feature.
 
 mod fields;
 mod raw;
@@ -150,7 +150,8 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// An all-zero superblock with magic, revision 1 and state clean: where making a file system starts.
+    /// An all-zero superblock with magic, revision 1 and state clean: where making a file system
+    /// starts.
     pub fn empty() -> Superblock {
         let mut raw = Box::new(RawSuperblock::new_zeroed());
         raw.magic.set(SUPERBLOCK_MAGIC);
@@ -160,7 +161,8 @@ impl Superblock {
         Superblock { raw }
     }
 
-    /// Reads and verifies a superblock: magic, checksum, ranges (those of [`Geometry`], except on a journal device).
+    /// Reads and verifies a superblock: magic, checksum, ranges (those of [`Geometry`], except on a
+    /// journal device).
     ///
     /// # Errors
     /// What is wrong with it.
@@ -178,8 +180,9 @@ impl Superblock {
     /// # Errors
     /// Too few bytes, or a wrong magic.
     pub fn parse_unverified(bytes: &[u8]) -> Result<Superblock> {
-        let (raw, _) = RawSuperblock::read_from_prefix(bytes)
-            .map_err(|_| Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64).expected(1024u64))?;
+        let (raw, _) = RawSuperblock::read_from_prefix(bytes).map_err(|_| {
+            Corrupt::new(STRUCTURE).field("size").found(bytes.len() as u64).expected(1024u64)
+        })?;
         if raw.magic.get() != SUPERBLOCK_MAGIC {
             let error = Corrupt::new(STRUCTURE).field(MAGIC_FIELD);
             return Err(error.found(raw.magic.get()).expected(SUPERBLOCK_MAGIC));

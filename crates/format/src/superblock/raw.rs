@@ -12,7 +12,10 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// The error record that is written once, for the first error.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
+#[expect(
+    missing_docs,
+    reason = "the fields have the names that the format's documentation gives them"
+)]
 pub struct RawFirstError {
     pub time: U32,
     pub ino: U32,
@@ -21,10 +24,14 @@ pub struct RawFirstError {
     pub line: U32,
 }
 
-/// The error record that every error overwrites; its members are in another order than those of the first one.
+/// The error record that every error overwrites; its members are in another order than those of the
+/// first one.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
+#[expect(
+    missing_docs,
+    reason = "the fields have the names that the format's documentation gives them"
+)]
 pub struct RawLastError {
     pub time: U32,
     pub ino: U32,
@@ -33,10 +40,14 @@ pub struct RawLastError {
     pub func: [u8; 32],
 }
 
-/// All 1024 bytes of the superblock; names are those of the format's documentation without the `s_`.
+/// All 1024 bytes of the superblock; names are those of the format's documentation without the
+/// `s_`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[expect(missing_docs, reason = "the fields have the names that the format's documentation gives them")]
+#[expect(
+    missing_docs,
+    reason = "the fields have the names that the format's documentation gives them"
+)]
 pub struct RawSuperblock {
     pub inodes_count: U32,
     pub blocks_count_lo: U32,

@@ -33,7 +33,13 @@ fn times_have_forty_bits() {
 #[test]
 fn errors_are_recorded_and_forgotten() {
     let mut sb = Superblock::empty();
-    let first = ErrorRecord { time: 5, ino: 12u32.into(), func: "first".into(), line: 3, ..ErrorRecord::default() };
+    let first = ErrorRecord {
+        time: 5,
+        ino: 12u32.into(),
+        func: "first".into(),
+        line: 3,
+        ..ErrorRecord::default()
+    };
     let second = ErrorRecord { time: 6, block: 99u64.into(), errcode: 5, ..first.clone() };
     sb.record_error(&first);
     sb.record_error(&second);

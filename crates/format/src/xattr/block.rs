@@ -1,4 +1,5 @@
-//! Attributes in a block, which several inodes may share. Offsets of values count from the block's start.
+//! Attributes in a block, which several inodes may share. Offsets of values count from the block's
+//! start.
 
 use super::hash::{block_hash, hash_in_block};
 use super::region::{decode, encode, space};
@@ -25,8 +26,9 @@ pub struct BlockHeader {
 }
 
 fn decode_header(block: &[u8]) -> Result<BlockHeader> {
-    let fail =
-        |field, found: u32, expected: u32| Err(Corrupt::new(STRUCTURE).field(field).found(found).expected(expected));
+    let fail = |field, found: u32, expected: u32| {
+        Err(Corrupt::new(STRUCTURE).field(field).found(found).expected(expected))
+    };
     let (magic, blocks) = (le32(block, 0), le32(block, BLOCKS));
     if block.len() < HEADER || magic != XATTR_MAGIC {
         return fail("magic", magic, XATTR_MAGIC);
@@ -55,8 +57,8 @@ pub fn block_space(entries: &[Entry]) -> usize {
     HEADER + space(entries)
 }
 
-/// Writes a block of attributes, sorted, with their hashes but without checksum. `false` if they have no room, and then
-/// nothing changes.
+/// Writes a block of attributes, sorted, with their hashes but without checksum. `false` if they
+/// have no room, and then nothing changes.
 #[must_use]
 pub fn encode_block(entries: &[Entry], refcount: u32, block: &mut [u8]) -> bool {
     let names_fit = entries.iter().all(|entry| entry.name.len() <= XATTR_NAME_MAX);

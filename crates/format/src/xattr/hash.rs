@@ -24,7 +24,8 @@ pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     fold_value(fold_name(name, u32::from), value)
 }
 
-/// The same with the bytes of the name as signed numbers, as older programs computed it; to be accepted when verifying.
+/// The same with the bytes of the name as signed numbers, as older programs computed it; to be
+/// accepted when verifying.
 pub fn entry_hash_signed(name: &[u8], value: &[u8]) -> u32 {
     fold_value(fold_name(name, |byte| i32::from(byte as i8) as u32), value)
 }
@@ -47,7 +48,8 @@ pub(super) fn hash_in_block(entry: &Entry) -> u32 {
     }
 }
 
-/// The hash of a block from those of its entries; 0, for a block that is not to be shared, if one of them is 0.
+/// The hash of a block from those of its entries; 0, for a block that is not to be shared, if one
+/// of them is 0.
 pub fn block_hash(hashes: impl IntoIterator<Item = u32>) -> u32 {
     let mut all = 0;
     for hash in hashes {

@@ -1,4 +1,5 @@
-//! Attributes in the inode's slot. Offsets of values count from the first entry; entries are not sorted.
+//! Attributes in the inode's slot. Offsets of values count from the first entry; entries are not
+//! sorted.
 
 use super::region::{decode, encode, space};
 use super::{Entry, Value, XATTR_MAGIC, XATTR_NAME_MAX};
@@ -23,8 +24,8 @@ pub fn inode_area_space(entries: &[Entry]) -> usize {
     HEADER + space(entries)
 }
 
-/// Writes the attributes over the whole area; without attributes it is zeroed. `false` if they have no room, and then nothing
-/// changes.
+/// Writes the attributes over the whole area; without attributes it is zeroed. `false` if they have
+/// no room, and then nothing changes.
 #[must_use]
 pub fn encode_inode_area(entries: &[Entry], area: &mut [u8]) -> bool {
     if entries.is_empty() {

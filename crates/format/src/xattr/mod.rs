@@ -3,8 +3,8 @@
 //! A region is read as a whole into a list of [`Entry`], changed there, and written as a whole.
 //!
 //! # Invariants
-//! Reading is total, and the values that it copies have together no more bytes than the region. A block's entries are written
-//! sorted by name index, name length and name.
+//! Reading is total, and the values that it copies have together no more bytes than the region. A
+//! block's entries are written sorted by name index, name length and name.
 
 mod block;
 mod hash;
@@ -15,7 +15,8 @@ mod region;
 mod tests;
 
 pub use block::{
-    BlockHeader, block_space, decode_block, encode_block, refcount, seal_xattr_block, set_refcount, verify_xattr_block,
+    BlockHeader, block_space, decode_block, encode_block, refcount, seal_xattr_block, set_refcount,
+    verify_xattr_block,
 };
 pub use hash::{block_hash, entry_hash, entry_hash_signed, inode_entry_hash, value_crc};
 pub use inode_area::{decode_inode_area, encode_inode_area, inode_area_space};
@@ -82,8 +83,8 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// The value.
     pub value: Value,
-    /// The hash as it was read. Writing a block computes it for values in the region; for values in inodes it is written as it
-    /// is here, from [`inode_entry_hash`].
+    /// The hash as it was read. Writing a block computes it for values in the region; for values in
+    /// inodes it is written as it is here, from [`inode_entry_hash`].
     pub hash: u32,
 }
 

@@ -53,8 +53,9 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// The full name of an attribute; `None` if the number stands for no prefix, or if nobody can ask for the attribute by that name: an image
-/// may hold a prefix without a rest, a rest after a whole name, or a whole name under another prefix's number.
+/// The full name of an attribute; `None` if the number stands for no prefix, or if nobody can ask
+/// for the attribute by that name: an image may hold a prefix without a rest, a rest after a whole
+/// name, or a whole name under another prefix's number.
 pub fn full_name(index: u8, name: &[u8]) -> Option<Vec<u8>> {
     let (_, prefix) = WHOLE.iter().chain(&PREFIXES).find(|(number, _)| *number == index)?;
     let full = [*prefix, name].concat();

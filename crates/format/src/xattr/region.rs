@@ -50,7 +50,9 @@ pub(super) fn decode(region: &[u8], first: usize, base: usize) -> Result<Vec<Ent
     let mut left = region.len() - list_end;
     while let Some(header) = headers.step()? {
         let value = decode_value(region, header, list_end, base)?;
-        left = left.checked_sub(value.room()).ok_or_else(|| bad("values overlap", value.len(), left))?;
+        left = left
+            .checked_sub(value.room())
+            .ok_or_else(|| bad("values overlap", value.len(), left))?;
         entries.push(decode_entry(header, value));
     }
     Ok(entries)
@@ -94,7 +96,8 @@ pub(super) fn space<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> usize {
     entries.into_iter().map(Entry::space).sum::<usize>() + TERMINATOR
 }
 
-/// Writes entries, each with its hash, into a region that is zeroed from `first` on and has room for them.
+/// Writes entries, each with its hash, into a region that is zeroed from `first` on and has room
+/// for them.
 pub(super) fn encode<'e>(
     region: &mut [u8],
     first: usize,

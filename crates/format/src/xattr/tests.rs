@@ -69,7 +69,11 @@ fn one_zero_hash_forbids_sharing() {
 }
 
 fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
-    let entry = (1u8..8, prop::collection::vec(any::<u8>(), 0..20), prop::collection::vec(any::<u8>(), 0..60))
+    let entry = (
+        1u8..8,
+        prop::collection::vec(any::<u8>(), 0..20),
+        prop::collection::vec(any::<u8>(), 0..60),
+    )
         .prop_map(|(index, name, value)| Entry::new(index, &name, &value));
     prop::collection::vec(entry, 0..12)
 }
@@ -109,7 +113,8 @@ fn an_entry_without_any_name_is_no_end() {
         &[Entry::in_inode(1, b"a", 12, 70_000, 5), Entry::in_inode(1, b"b", 13, 7, 5)],
         &mut area
     ));
-    // Behind the magic: name length, index and the offset of a value, which one in an inode does not have.
+    // Behind the magic: name length, index and the offset of a value, which one in an inode does
+    // not have.
     assert_eq!(area[4..8], [1, 1, 0, 0]);
     area[4..8].copy_from_slice(&[0, 0, 8, 0]);
     assert!(decode_inode_area(&area).is_err());

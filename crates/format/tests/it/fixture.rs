@@ -14,12 +14,12 @@ const MANY_FILES: usize = 1400;
 const STRIPES: u64 = 400;
 const STRIPE_STEP: u64 = 128 << 10;
 
-/// Runs a tool of e2fsprogs and gives its standard output; fails if the tool is missing or fails otherwise than `allowed`.
+/// Runs a tool of e2fsprogs and gives its standard output; fails if the tool is missing or fails
+/// otherwise than `allowed`.
 pub fn tool(name: &str, args: &[&str], allowed: &[i32]) -> String {
-    let output = Command::new(name)
-        .args(args)
-        .output()
-        .unwrap_or_else(|error| panic!("{name} cannot be run ({error}): install the package e2fsprogs"));
+    let output = Command::new(name).args(args).output().unwrap_or_else(|error| {
+        panic!("{name} cannot be run ({error}): install the package e2fsprogs")
+    });
     let code = output.status.code().unwrap_or(-1);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -86,7 +86,8 @@ pub fn make(options: &[&str]) -> Fixture {
     Fixture { _dir: dir, path }
 }
 
-/// Commands that add what a tree of files does not bring: attributes of all sizes (the largest only where it fits), devices.
+/// Commands that add what a tree of files does not bring: attributes of all sizes (the largest only
+/// where it fits), devices.
 fn decorate(dir: &Path) -> String {
     let large = dir.join("value");
     fs::write(&large, vec![b'v'; 700]).expect("a value");

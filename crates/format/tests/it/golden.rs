@@ -67,7 +67,8 @@ fn check_descriptor(image: &Image, group: GroupNr) {
     let (index, offset) = image.geo.desc_location(group);
     for backup in image.geo.gdt_backups(index) {
         let block = image.block(backup.0);
-        GroupDesc::decode(&block[offset..], &image.geo, group).expect("a good copy of a descriptor");
+        GroupDesc::decode(&block[offset..], &image.geo, group)
+            .expect("a good copy of a descriptor");
     }
 }
 
@@ -81,7 +82,11 @@ fn check_bitmaps(image: &Image, group: GroupNr, seen: &mut Seen) {
     } else {
         desc.verify_block_bitmap(&blocks, geo).expect("a good block bitmap");
     }
-    assert_eq!(bitmap::count_zeros(&blocks, 0..clusters), desc.free_clusters as usize, "group {group}");
+    assert_eq!(
+        bitmap::count_zeros(&blocks, 0..clusters),
+        desc.free_clusters as usize,
+        "group {group}"
+    );
     assert!(bitmap::all_ones(&blocks, clusters..blocks.len() * 8));
     let mut inodes = image.block(desc.inode_bitmap);
     if desc.has_flag(geo, GroupFlags::INODE_UNINIT) {
@@ -154,7 +159,8 @@ fn check_attributes(image: &Image, slot: &[u8], inode: &Inode, seen: &mut Seen) 
     if inode.file_acl != 0 {
         let block = image.block(inode.file_acl);
         if image.geo.metadata_csum {
-            xattr::verify_xattr_block(&block, inode.file_acl, image.geo.csum_seed).expect("a good checksum");
+            xattr::verify_xattr_block(&block, inode.file_acl, image.geo.csum_seed)
+                .expect("a good checksum");
         }
         let (header, entries) = xattr::decode_block(&block).expect("a good attribute block");
         let mut again = vec![0; block.len()];
@@ -183,14 +189,18 @@ fn count_attributes(image: &Image, entries: &[Entry], seen: &mut Seen) {
 }
 
 fn content(image: &Image, ino: InodeNr, inode: &Inode) -> Vec<u8> {
-    let mut data: Vec<u8> = map(image, ino, inode).blocks.values().flat_map(|block| image.block(*block)).collect();
+    let mut data: Vec<u8> =
+        map(image, ino, inode).blocks.values().flat_map(|block| image.block(*block)).collect();
     data.truncate(inode.size as usize);
     data
 }
 
 fn check_inline(image: &Image, slot: &[u8], inode: &Inode) {
     let entries = xattr::decode_inode_area(tail(slot, &image.geo, inode)).expect("good attributes");
-    let rest = entries.iter().find(|entry| entry.is(xattr::NameIndex::SYSTEM, b"data")).expect("system.data");
+    let rest = entries
+        .iter()
+        .find(|entry| entry.is(xattr::NameIndex::SYSTEM, b"data"))
+        .expect("system.data");
     let Value::Inline(rest) = &rest.value else { panic!("inline data outside of the inode") };
     assert!(inode.size as usize <= inline::INLINE_FIRST + rest.len());
     if inode.is_dir() {
@@ -205,7 +215,8 @@ fn check_inline(image: &Image, slot: &[u8], inode: &Inode) {
 fn check_directory(image: &Image, ino: InodeNr, inode: &Inode, map: &Map, seen: &mut Seen) {
     let format = DirFormat::new(&image.geo);
     let seed = inode.seed(&image.geo, ino);
-    let blocks: BTreeMap<u32, Vec<u8>> = map.blocks.iter().map(|(lblk, nr)| (*lblk, image.block(*nr))).collect();
+    let blocks: BTreeMap<u32, Vec<u8>> =
+        map.blocks.iter().map(|(lblk, nr)| (*lblk, image.block(*nr))).collect();
     let indexed = inode.flags.contains(InodeFlags::INDEX);
     for (lblk, block) in &blocks {
         let node = indexed && (*lblk == 0 || htree::is_interior(block, &format));
@@ -231,10 +242,16 @@ fn check_leaf(block: &[u8], format: &DirFormat, seed: u32) {
     if format.metadata_csum {
         dir::verify_leaf(block, seed).expect("a good checksum");
     }
-    let entries: Vec<_> = dir::entries(format.area(block), format).map(|entry| entry.expect("a good entry")).collect();
+    let entries: Vec<_> = dir::entries(format.area(block), format)
+        .map(|entry| entry.expect("a good entry"))
+        .collect();
     let mut area = vec![0; format.usable()];
     let used = || entries.iter().filter(|entry| entry.is_used());
-    assert!(dir::fill(&mut area, format, used().map(|entry| (entry.ino, entry.file_type, entry.name))));
+    assert!(dir::fill(
+        &mut area,
+        format,
+        used().map(|entry| (entry.ino, entry.file_type, entry.name))
+    ));
     for entry in used() {
         let found = dir::find(&area, format, entry.name).expect("a good block").expect("the entry");
         assert_eq!((found.ino, found.file_type), (entry.ino, entry.file_type));
@@ -249,7 +266,9 @@ fn check_tree(image: &Image, blocks: &BTreeMap<u32, Vec<u8>>, format: &DirFormat
         if *lblk == 0 || htree::is_interior(block, format) {
             continue;
         }
-        for entry in dir::entries(format.area(block), format).map(|entry| entry.expect("a good entry")) {
+        for entry in
+            dir::entries(format.area(block), format).map(|entry| entry.expect("a good entry"))
+        {
             if !entry.is_used() {
                 continue;
             }
@@ -285,10 +304,14 @@ fn check_special(image: &Image) {
         let ino = sb.orphan_file_inum();
         let inode = image.inode(ino);
         let map = map(image, ino, &inode);
-        assert_eq!(map.blocks.len() as u64, orphan::default_blocks(geo.blocks_count, geo.cluster_ratio()));
+        assert_eq!(
+            map.blocks.len() as u64,
+            orphan::default_blocks(geo.blocks_count, geo.cluster_ratio())
+        );
         for nr in map.blocks.values() {
             let block = image.block(*nr);
-            orphan::verify(&block, *nr, inode.seed(geo, ino), geo.metadata_csum).expect("a good orphan block");
+            orphan::verify(&block, *nr, inode.seed(geo, ino), geo.metadata_csum)
+                .expect("a good orphan block");
             assert_eq!(orphan::count_zero(&block), orphan::slots(block.len()));
         }
     }
@@ -304,7 +327,16 @@ fn check_special(image: &Image) {
 
 #[test]
 fn modern_defaults() {
-    let seen = check(&["-t", "ext4", "-b", "4096", "-g", "4096", "-O", "orphan_file,metadata_csum_seed,quota,project"]);
+    let seen = check(&[
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-g",
+        "4096",
+        "-O",
+        "orphan_file,metadata_csum_seed,quota,project",
+    ]);
     assert!(seen.inodes > 1400 && seen.extent_nodes > 1 && seen.tree_nodes > 0, "{seen:?}");
     assert!(seen.attributes > 3 && seen.attribute_blocks > 0 && seen.uninit_groups > 0, "{seen:?}");
 }
@@ -319,7 +351,14 @@ fn small_blocks_and_trees_of_two_levels() {
 fn crc16_descriptors() {
     let seen = check(&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg,^64bit"]);
     assert!(seen.uninit_groups > 0, "{seen:?}");
-    check(&["-t", "ext4", "-b", "2048", "-O", "^metadata_csum,uninit_bg,64bit,sparse_super2,^resize_inode"]);
+    check(&[
+        "-t",
+        "ext4",
+        "-b",
+        "2048",
+        "-O",
+        "^metadata_csum,uninit_bg,64bit,sparse_super2,^resize_inode",
+    ]);
 }
 
 #[test]

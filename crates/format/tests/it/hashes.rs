@@ -10,7 +10,9 @@ const SEED: [u32; 4] = [0x0403_0201, 0x0807_0605, 0x0C0B_0A09, 0x100F_0E0D];
 
 fn names() -> Vec<String> {
     let mut names: Vec<String> =
-        ["a", "ab", "abc", "abcd", "hello", "größe", "日本語のファイル名", "ÿÿÿÿÿ"].map(String::from).to_vec();
+        ["a", "ab", "abc", "abcd", "hello", "größe", "日本語のファイル名", "ÿÿÿÿÿ"]
+            .map(String::from)
+            .to_vec();
     names.extend((1..60).map(|len| "x1y2z3".chars().cycle().take(len * 4 + len % 4).collect()));
     names
 }
@@ -26,7 +28,8 @@ fn empty_image(dir: &Path) -> String {
 /// What debugfs says: hash and minor hash of every name.
 fn expected(image: &str, dir: &Path, version: &str, seed: Option<&str>) -> Vec<(u32, u32)> {
     let seed = seed.map_or(String::new(), |seed| format!("-s {seed}"));
-    let lines: String = names().iter().map(|name| format!("dx_hash -h {version} {seed} {name}\n")).collect();
+    let lines: String =
+        names().iter().map(|name| format!("dx_hash -h {version} {seed} {name}\n")).collect();
     let script = dir.join("script");
     std::fs::write(&script, lines).expect("a script");
     let text = tool("debugfs", &["-f", &script.to_string_lossy(), image], &[0]);
@@ -56,7 +59,8 @@ fn hashes_are_those_of_debugfs() {
     for (name, version, unsigned) in versions {
         for (seed_text, seed) in [(None, [0; 4]), (Some(SEED_TEXT), SEED)] {
             let expected = expected(&image, dir.path(), name, seed_text);
-            let found: Vec<_> = names().iter().map(|n| dirhash(version, unsigned, &seed, n.as_bytes())).collect();
+            let found: Vec<_> =
+                names().iter().map(|n| dirhash(version, unsigned, &seed, n.as_bytes())).collect();
             assert_eq!(found, expected, "version {name}, seed {seed_text:?}");
         }
     }

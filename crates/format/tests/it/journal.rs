@@ -4,8 +4,8 @@ use crate::fixture::{debugfs, tool};
 use crate::image::Image;
 use crate::walk::map;
 use extant_format::jbd2::{
-    self, BlockHeader, BlockType, ChecksumMode, CommitBlock, DescriptorBuilder, JBD2_MAGIC, JournalFormat,
-    JournalSuperblock, RevokeBuilder, RevokeRecords, TagFlags, Tags,
+    self, BlockHeader, BlockType, ChecksumMode, CommitBlock, DescriptorBuilder, JBD2_MAGIC,
+    JournalFormat, JournalSuperblock, RevokeBuilder, RevokeRecords, TagFlags, Tags,
 };
 use extant_format::types::BlockNr;
 use std::fs::{self, File};
@@ -22,7 +22,11 @@ fn make(features: &str, open: &str) -> Log {
     let path = dir.path().join("image");
     let data = dir.path().join("data");
     File::create(&path).and_then(|file| file.set_len(16 << 20)).expect("an image");
-    tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, &path.to_string_lossy()], &[0]);
+    tool(
+        "mke2fs",
+        &["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, &path.to_string_lossy()],
+        &[0],
+    );
     let mut bytes = vec![3; 2048];
     bytes[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
     fs::write(&data, bytes).expect("data");
@@ -30,8 +34,12 @@ fn make(features: &str, open: &str) -> Log {
     debugfs(&path, &format!("jo {open}\njw -b 5000,5001 {data}\njw -r 5000,6000\njc\n"));
     let image = Image::open(&path);
     let ino = image.sb.journal_inum();
-    let mut blocks: Vec<_> =
-        map(&image, ino, &image.inode(ino)).blocks.values().take(8).map(|nr| image.block(*nr)).collect();
+    let mut blocks: Vec<_> = map(&image, ino, &image.inode(ino))
+        .blocks
+        .values()
+        .take(8)
+        .map(|nr| image.block(*nr))
+        .collect();
     let sb = JournalSuperblock::parse(&blocks.remove(0)).expect("a good journal superblock");
     Log { sb, blocks }
 }
@@ -50,10 +58,16 @@ fn check(features: &str, open: &str, expected: (ChecksumMode, bool)) {
 
 fn check_descriptor(log: &Log, format: &JournalFormat) {
     let block = &log.blocks[0];
-    assert_eq!(BlockHeader::parse(block), Some(BlockHeader { block_type: BlockType::Descriptor, sequence: 1 }));
+    assert_eq!(
+        BlockHeader::parse(block),
+        Some(BlockHeader { block_type: BlockType::Descriptor, sequence: 1 })
+    );
     assert!(format.verify_tail(block));
     let tags: Vec<_> = Tags::new(block, format).collect();
-    assert_eq!(tags.iter().map(|tag| tag.block).collect::<Vec<_>>(), [BlockNr(5000), BlockNr(5001)]);
+    assert_eq!(
+        tags.iter().map(|tag| tag.block).collect::<Vec<_>>(),
+        [BlockNr(5000), BlockNr(5001)]
+    );
     assert_eq!(tags[0].flags, TagFlags::ESCAPE);
     assert_eq!(tags[1].flags, TagFlags::SAME_UUID | TagFlags::LAST);
     for (tag, logged) in tags.iter().zip(&log.blocks[1..]) {
@@ -70,9 +84,13 @@ fn check_descriptor(log: &Log, format: &JournalFormat) {
 }
 
 fn check_revoke(block: &[u8], format: &JournalFormat) {
-    assert_eq!(BlockHeader::parse(block), Some(BlockHeader { block_type: BlockType::Revoke, sequence: 2 }));
+    assert_eq!(
+        BlockHeader::parse(block),
+        Some(BlockHeader { block_type: BlockType::Revoke, sequence: 2 })
+    );
     assert!(format.verify_tail(block));
-    let revoked: Vec<_> = RevokeRecords::parse(block, format).expect("a good revoke block").collect();
+    let revoked: Vec<_> =
+        RevokeRecords::parse(block, format).expect("a good revoke block").collect();
     assert_eq!(revoked, [BlockNr(5000), BlockNr(6000)]);
     let mut again = vec![0; block.len()];
     let mut builder = RevokeBuilder::new(&mut again, format, 2);

@@ -1,4 +1,5 @@
-//! Every structure of images that the ext4 tools made is read, verified, and written back to the same bytes.
+//! Every structure of images that the ext4 tools made is read, verified, and written back to the
+//! same bytes.
 
 mod fixture;
 mod golden;

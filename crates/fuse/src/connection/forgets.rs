@@ -59,9 +59,12 @@ impl ForgetReader {
 
     /// Waits for a request. False once this is ended.
     fn wait(&self) -> io::Result<bool> {
-        let mut either = [&*self.fuse as &dyn AsFd, &self.bell].map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
+        let mut either = [&*self.fuse as &dyn AsFd, &self.bell]
+            .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
         match poll(&mut either, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => Ok(either[1].revents().is_none_or(|found| found.is_empty())),
+            Ok(_) | Err(Errno::EINTR) => {
+                Ok(either[1].revents().is_none_or(|found| found.is_empty()))
+            }
             Err(e) => Err(e.into()),
         }
     }
@@ -93,13 +96,19 @@ pub fn handle(mut fuse: &File, service: &impl Service, request: &[u8]) -> io::Re
         }
         op::INTERRUPT if service.interrupts().is_some() => {
             // There is no reply to it, but that of the request itself.
-            if let (Some(all), Ok((unique, _))) = (service.interrupts(), u64::read_from_prefix(rest)) {
+            if let (Some(all), Ok((unique, _))) =
+                (service.interrupts(), u64::read_from_prefix(rest))
+            {
                 all.interrupt(unique);
             }
         }
         // The kernel then sends no more of them.
         _ => {
-            let reply = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::ENOSYS, unique: head.unique };
+            let reply = OutHeader {
+                len: size_of::<OutHeader>() as u32,
+                error: -libc::ENOSYS,
+                unique: head.unique,
+            };
             if let Err(e) = fuse.write_all(reply.as_bytes()) {
                 tracing::debug!("the kernel did not take a reply: {e}");
             }

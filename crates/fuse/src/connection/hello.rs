@@ -15,11 +15,17 @@ const MINOR: u32 = 45;
 /// The least that may be read at once.
 const LEAST_BUFFER: usize = 8192;
 
-/// Reads the first request and answers it. True if requests come through rings: where that is wanted, and the kernel offers it.
+/// Reads the first request and answers it. True if requests come through rings: where that is
+/// wanted, and the kernel offers it.
 pub fn agree(mut fuse: &File, service: &impl Service, rings: bool) -> io::Result<bool> {
     let mut buf = vec![0; LEAST_BUFFER];
     let len = fuse.read(&mut buf)?;
-    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's first FUSE request is not understood");
+    let wrong = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the kernel's first FUSE request is not understood",
+        )
+    };
     let (head, rest) = InHeader::read_from_prefix(&buf[..len]).map_err(|_| wrong())?;
     let (init, _) = InitIn::read_from_prefix(rest).map_err(|_| wrong())?;
     if head.opcode != op::INIT || init.major != MAJOR {
@@ -32,7 +38,8 @@ pub fn agree(mut fuse: &File, service: &impl Service, rings: bool) -> io::Result
     Ok(u64::from(reply.flags2) << 32 & InitFlags::FUSE_OVER_IO_URING.bits() != 0)
 }
 
-/// The reply to the first request on a machine with pages of so many bytes, in which the kernel counts a request's size.
+/// The reply to the first request on a machine with pages of so many bytes, in which the kernel
+/// counts a request's size.
 fn answer(init: &InitIn, wants: Wants, rings: bool, page_size: usize) -> InitOut {
     let offered = InitFlags::from_bits_retain(u64::from(init.flags) | u64::from(init.flags2) << 32);
     let over_rings = if rings { InitFlags::FUSE_OVER_IO_URING } else { InitFlags::empty() };
@@ -51,7 +58,8 @@ fn answer(init: &InitIn, wants: Wants, rings: bool, page_size: usize) -> InitOut
         congestion_threshold: flags::MAX_BACKGROUND / 4 * 3,
         max_write: flags::MAX_REQUEST,
         time_gran: 1,
-        max_pages: (flags::MAX_REQUEST as usize / page_size.max(1)).clamp(1, u16::MAX.into()) as u16,
+        max_pages: (flags::MAX_REQUEST as usize / page_size.max(1)).clamp(1, u16::MAX.into())
+            as u16,
         map_alignment: 0,
         flags2: (taken.bits() >> 32) as u32,
         max_stack_depth: 0,
@@ -66,14 +74,24 @@ mod tests {
 
     #[test]
     fn requests_have_their_size_whatever_a_page_is() {
-        let init =
-            InitIn { major: MAJOR, minor: MINOR, max_readahead: 1 << 30, flags: u32::MAX, flags2: 0, unused: [0; 11] };
+        let init = InitIn {
+            major: MAJOR,
+            minor: MINOR,
+            max_readahead: 1 << 30,
+            flags: u32::MAX,
+            flags2: 0,
+            unused: [0; 11],
+        };
         let wants = Wants { writeback: true, acl: true, id_maps: false };
         for page_size in [4096, 16 << 10, 64 << 10] {
             let reply = answer(&init, wants, false, page_size);
             assert_eq!(usize::from(reply.max_pages) * page_size, flags::MAX_REQUEST as usize);
             assert_eq!(reply.max_write, flags::MAX_REQUEST);
         }
-        assert_eq!(answer(&init, wants, false, 4 << 20).max_pages, 1, "a request has a page at least");
+        assert_eq!(
+            answer(&init, wants, false, 4 << 20).max_pages,
+            1,
+            "a request has a page at least"
+        );
     }
 }

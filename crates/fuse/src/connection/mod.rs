@@ -1,4 +1,5 @@
-//! A connection with the kernel, however its requests come: how it begins, what is told through it, and how it ends.
+//! A connection with the kernel, however its requests come: how it begins, what is told through it,
+//! and how it ends.
 
 pub mod forgets;
 pub mod hello;
@@ -51,14 +52,18 @@ pub fn teller(fuse: Arc<File>) -> Tell {
         (&*fuse).write_all(&[head.as_bytes(), body].concat())
     };
     Box::new(move |old| match old {
-        Old::Pages(ino, off, len) => send(NOTIFY_INVAL_INODE, InvalInode { ino: ino.0, off, len }.as_bytes()),
-        Old::Inode(ino) => send(NOTIFY_PRUNE, Prune { count: 1, padding: 0, spare: 0, ino: ino.0 }.as_bytes()),
+        Old::Pages(ino, off, len) => {
+            send(NOTIFY_INVAL_INODE, InvalInode { ino: ino.0, off, len }.as_bytes())
+        }
+        Old::Inode(ino) => {
+            send(NOTIFY_PRUNE, Prune { count: 1, padding: 0, spare: 0, ino: ino.0 }.as_bytes())
+        }
     })
 }
 
-/// Ends the connection when one of its threads ends early, with requests that no other thread serves. Only root may unmount it by
-/// force; else the function has the other threads end, where they depend on this one, and close their descriptors, after which
-/// the kernel fails all requests.
+/// Ends the connection when one of its threads ends early, with requests that no other thread
+/// serves. Only root may unmount it by force; else the function has the other threads end, where
+/// they depend on this one, and close their descriptors, after which the kernel fails all requests.
 struct Abort<'a, F: Fn()>(&'a Path, &'a F);
 
 impl<F: Fn()> Drop for Abort<'_, F> {
@@ -72,7 +77,11 @@ impl<F: Fn()> Drop for Abort<'_, F> {
 }
 
 /// Runs a thread's work; the mount ends if that fails, by `end_all` where it cannot be unmounted.
-pub fn needed<T>(dir: &Path, end_all: &impl Fn(), work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub fn needed<T>(
+    dir: &Path,
+    end_all: &impl Fn(),
+    work: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
     let abort = Abort(dir, end_all);
     let done = work()?;
     std::mem::forget(abort);

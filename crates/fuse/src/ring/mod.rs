@@ -1,8 +1,9 @@
 //! FUSE over io_uring: requests come through rings, one queue for each processor.
 //!
-//! A queue's requests come from its processor, and the thread that serves them stays there: a caller and its server do not meet in two
-//! caches. Each thread has a ring of its own, and in it slots for requests. The kernel fills a slot when somebody asks; one system call
-//! sends the replies and takes what came meanwhile.
+//! A queue's requests come from its processor, and the thread that serves them stays there: a
+//! caller and its server do not meet in two caches. Each thread has a ring of its own, and in it
+//! slots for requests. The kernel fills a slot when somebody asks; one system call sends the
+//! replies and takes what came meanwhile.
 
 mod pace;
 mod queue;
@@ -36,8 +37,13 @@ pub fn missing() -> Option<String> {
 
 fn missing_of(switch: io::Result<String>) -> Option<String> {
     match switch {
-        Err(_) => Some("this kernel has no FUSE over io_uring (Linux 6.14 has, with CONFIG_FUSE_IO_URING)".into()),
-        Ok(value) if value.trim() != "Y" => Some(format!("FUSE over io_uring is off (write 1 to {ENABLED})")),
+        Err(_) => Some(
+            "this kernel has no FUSE over io_uring (Linux 6.14 has, with CONFIG_FUSE_IO_URING)"
+                .into(),
+        ),
+        Ok(value) if value.trim() != "Y" => {
+            Some(format!("FUSE over io_uring is off (write 1 to {ENABLED})"))
+        }
         Ok(_) => None,
     }
 }
@@ -53,11 +59,13 @@ fn count(list: &str) -> Option<u16> {
 
 fn processors() -> io::Result<u16> {
     let list = fs::read_to_string(POSSIBLE)?;
-    count(&list).filter(|n| *n > 0).ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))
+    count(&list)
+        .filter(|n| *n > 0)
+        .ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))
 }
 
-/// Rings and threads for a connection, built before the kernel is told that requests may come this way: what cannot be had shows
-/// while another transport can still be chosen.
+/// Rings and threads for a connection, built before the kernel is told that requests may come this
+/// way: what cannot be had shows while another transport can still be chosen.
 pub struct Rings {
     places: Vec<Place>,
     others: Others,
@@ -67,16 +75,23 @@ impl Rings {
     /// Builds them for a connection.
     ///
     /// # Errors
-    /// EPERM where io_uring is disabled (`kernel.io_uring_disabled`) or filtered, ENOMEM and the like.
+    /// EPERM where io_uring is disabled (`kernel.io_uring_disabled`) or filtered, ENOMEM and the
+    /// like.
     pub fn build(fuse: &File) -> io::Result<Rings> {
         let queues = processors()?;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
-        let place = |first: usize| Place::build(fuse, (0..queues).skip(first).step_by(threads).collect());
-        Ok(Rings { places: (0..threads).map(place).collect::<io::Result<_>>()?, others: Others::start()? })
+        let threads =
+            std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
+        let place =
+            |first: usize| Place::build(fuse, (0..queues).skip(first).step_by(threads).collect());
+        Ok(Rings {
+            places: (0..threads).map(place).collect::<io::Result<_>>()?,
+            others: Others::start()?,
+        })
     }
 }
 
-/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how the mount ended.
+/// Starts the threads that serve the connection, which is mounted on `dir`; joined, they tell how
+/// the mount ended.
 pub fn start(
     service: Arc<impl Service>,
     fuse: Arc<File>,
@@ -96,9 +111,14 @@ fn serve(
     forgets: &ForgetReader,
 ) -> io::Result<()> {
     let others = Arc::new(rings.others);
-    let staff = Arc::new(Staff { service: service.clone(), pace: Pace::default(), held: HeldWrites::new() });
+    let staff = Arc::new(Staff {
+        service: service.clone(),
+        pace: Pace::default(),
+        held: HeldWrites::new(),
+    });
     let ends: Vec<_> = rings.places.iter().map(Place::end).collect();
-    // The connection ends when nobody has a descriptor of it any more: for users who cannot unmount it so.
+    // The connection ends when nobody has a descriptor of it any more: for users who cannot unmount
+    // it so.
     let end_all = || {
         ends.iter().for_each(|end| end());
         forgets.end();
@@ -146,7 +166,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told() {
-        let told = |switch: io::Result<&str>| missing_of(switch.map(Into::into)).unwrap_or_default();
+        let told =
+            |switch: io::Result<&str>| missing_of(switch.map(Into::into)).unwrap_or_default();
         assert!(told(Err(io::ErrorKind::NotFound.into())).contains("has no FUSE over io_uring"));
         assert!(told(Ok("N\n")).contains(ENABLED));
         assert_eq!(missing_of(Ok("Y\n".into())), None);

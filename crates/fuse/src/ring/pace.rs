@@ -12,7 +12,8 @@ const LONG: Duration = Duration::from_micros(300);
 /// A request's share in what its kind takes: one part of so many.
 const WEIGHT: u64 = 16;
 
-/// What the scheduler tells of a thread: time on a processor, time that it waited for one (nanoseconds), turns.
+/// What the scheduler tells of a thread: time on a processor, time that it waited for one
+/// (nanoseconds), turns.
 const SCHEDULED: &str = "/proc/thread-self/schedstat";
 
 /// How long requests take, by kind, in nanoseconds. Only hints: threads may overwrite each other's.
@@ -56,8 +57,9 @@ impl Watch {
         Watch(Instant::now())
     }
 
-    /// What it took, without the time that the thread waited for a processor: on a busy machine that would make each kind long. The
-    /// scheduler is asked only where it matters, so the first such request of a thread may seem shorter than it was.
+    /// What it took, without the time that the thread waited for a processor: on a busy machine
+    /// that would make each kind long. The scheduler is asked only where it matters, so the first
+    /// such request of a thread may seem shorter than it was.
     pub fn time(&self) -> Duration {
         let time = self.0.elapsed();
         if time > LONG { time.saturating_sub(WAITS.with_borrow_mut(Waits::newer)) } else { time }

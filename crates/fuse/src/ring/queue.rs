@@ -1,22 +1,26 @@
 //! A thread that serves the requests of some processors.
 //!
-//! It takes all requests that wait, answers them one after the other, and sends all replies at once: under load many requests cost one
-//! switch of threads. So what takes long would keep the others waiting, and goes to other threads: what has to wait for requests of its
-//! own, always; the rest by what requests of its kind took lately.
+//! It takes all requests that wait, answers them one after the other, and sends all replies at
+//! once: under load many requests cost one switch of threads. So what takes long would keep the
+//! others waiting, and goes to other threads: what has to wait for requests of its own, always; the
+//! rest by what requests of its kind took lately.
 //!
 //! # Invariants
-//! A request keeps its slot until it is answered, and the kernel has no other place for the next one. A request that makes requests
-//! (to look for data, the kernel first has to write what it keeps) therefore may wait only while others have slots to come by:
+//! A request keeps its slot until it is answered, and the kernel has no other place for the next
+//! one. A request that makes requests (to look for data, the kernel first has to write what it
+//! keeps) therefore may wait only while others have slots to come by:
 //!
-//! - Of each queue at least one slot is not kept by a request that waits for requests. The one that would take the last is told that
-//!   the server does not know such requests; the kernel then takes all of a file for data, now and later.
-//! - No other request waits for requests: not on the threads of the rings, not on those for what takes long.
+//! - Of each queue at least one slot is not kept by a request that waits for requests. The one that
+//!   would take the last is told that the server does not know such requests; the kernel then takes
+//!   all of a file for data, now and later.
+//! - No other request waits for requests: not on the threads of the rings, not on those for what
+//!   takes long.
 //!
 //! So whatever waits in a queue's line is taken as soon as that slot is free, and it becomes free.
 //!
-//! Direct writes are requests in the background, which the kernel bounds over all queues (`held`). Where the bound is met, it sends the
-//! next one of a queue only when one of that queue ends. If all of those wait for pages to be dropped, nothing ends; so each waits for
-//! [`PATIENCE`] at most.
+//! Direct writes are requests in the background, which the kernel bounds over all queues (`held`).
+//! Where the bound is met, it sends the next one of a queue only when one of that queue ends. If
+//! all of those wait for pages to be dropped, nothing ends; so each waits for [`PATIENCE`] at most.
 
 use super::pace::{Pace, Watch};
 use super::slot::{Event, Ring, Slot};
@@ -35,8 +39,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Slots of each processor: more than usual programs keep requests under way, so that no search for data is refused. The kernel takes
-/// the slot that was given back last, so those that are not needed cost addresses only.
+/// Slots of each processor: more than usual programs keep requests under way, so that no search for
+/// data is refused. The kernel takes the slot that was given back last, so those that are not
+/// needed cost addresses only.
 pub const DEPTH: usize = 64;
 
 /// Threads for what takes long: as many callers of fsync share a commit.
@@ -92,7 +97,8 @@ impl Inbox {
     }
 }
 
-/// Threads beside those of the rings. Only the first may wait for requests: else those would wait for threads that wait for them.
+/// Threads beside those of the rings. Only the first may wait for requests: else those would wait
+/// for threads that wait for them.
 #[derive(Debug)]
 pub struct Others {
     /// For what makes requests of its own.
@@ -139,7 +145,11 @@ pub struct Staff<S: Service> {
 impl<S: Service> Staff<S> {
     fn way(&self, head: &InHeader, arg: &[u8], payload: &[u8]) -> Way {
         match head.opcode {
-            op::LSEEK | op::BMAP | op::IOCTL if is_written_first(&*self.service, head, arg, payload) => Way::Asking,
+            op::LSEEK | op::BMAP | op::IOCTL
+                if is_written_first(&*self.service, head, arg, payload) =>
+            {
+                Way::Asking
+            }
             op::DESTROY | op::SYNCFS => Way::Long,
             other if self.pace.is_long(other) => Way::Long,
             _ => Way::Here,
@@ -150,8 +160,8 @@ impl<S: Service> Staff<S> {
     fn refusal(head: &InHeader) -> i32 {
         match head.opcode {
             op::LSEEK => nix::libc::ENOSYS,
-            // Of BMAP the kernel takes that for a hole; of the other it would remember that nothing ever has a place.
-            // An ioctl can be repeated.
+            // Of BMAP the kernel takes that for a hole; of the other it would remember that nothing
+            // ever has a place. An ioctl can be repeated.
             _ => nix::libc::EBUSY,
         }
     }
@@ -209,7 +219,8 @@ pub struct Queue<S: Service> {
     inbox: Arc<Inbox>,
     slots: usize,
     asking: Asking,
-    /// Direct writes in the order in which they began to wait, and when they are answered at the latest.
+    /// Direct writes in the order in which they began to wait, and when they are answered at the
+    /// latest.
     waiting: VecDeque<(Instant, Waiting)>,
 }
 
@@ -235,7 +246,12 @@ impl Asking {
 
 impl<S: Service> Queue<S> {
     /// Registers slots of these processors. The connection has to live longer.
-    pub fn new(place: Place, payload: usize, staff: Arc<Staff<S>>, others: Arc<Others>) -> io::Result<Queue<S>> {
+    pub fn new(
+        place: Place,
+        payload: usize,
+        staff: Arc<Staff<S>>,
+        others: Arc<Others>,
+    ) -> io::Result<Queue<S>> {
         let Place { mut ring, inbox, queues } = place;
         let slots = queues.len() * DEPTH;
         ring.enable()?;
@@ -243,7 +259,15 @@ impl<S: Service> Queue<S> {
             ring.lend(number, queue, payload)?;
         }
         ring.listen(inbox.bell.as_fd())?;
-        Ok(Queue { ring, staff, others, inbox, slots, asking: Asking::default(), waiting: VecDeque::new() })
+        Ok(Queue {
+            ring,
+            staff,
+            others,
+            inbox,
+            slots,
+            asking: Asking::default(),
+            waiting: VecDeque::new(),
+        })
     }
 
     /// Serves until the mount ends.
@@ -294,8 +318,9 @@ impl<S: Service> Queue<S> {
             Way::Long => self.hand_over(slot, false),
             Way::Asking if self.asking.begin(slot.queue()) => self.hand_over(slot, true),
             Way::Asking => {
-                let (unique, error) =
-                    head.map_or((0, nix::libc::EBUSY), |head| (head.unique, Staff::<S>::refusal(&head)));
+                let (unique, error) = head.map_or((0, nix::libc::EBUSY), |head| {
+                    (head.unique, Staff::<S>::refusal(&head))
+                });
                 slot.answer(unique, -error, 0);
                 return self.ring.give_back(slot);
             }
@@ -303,8 +328,8 @@ impl<S: Service> Queue<S> {
         Ok(())
     }
 
-    /// What was written past the kernel's pages is answered when pages from before are dropped; or before, where it may not wait: no
-    /// slot is left, or too few requests in the background.
+    /// What was written past the kernel's pages is answered when pages from before are dropped; or
+    /// before, where it may not wait: no slot is left, or too few requests in the background.
     fn written_past_pages(&mut self, slot: Slot, node: INodeNo) -> io::Result<()> {
         if !self.staff.service.outdates_pages(node) {
             return self.ring.give_back(slot);

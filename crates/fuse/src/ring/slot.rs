@@ -1,8 +1,9 @@
 //! The only unsafe code here: memory that is lent to the kernel, and the entries that lend it.
 //!
 //! # Invariants
-//! A [`Slot`] that somebody has is not the kernel's. To lend it is to give it up ([`Ring::lend`], [`Ring::give_back`]); it comes back from
-//! [`Ring::taken`] once the kernel has completed the entry, and not before. What never comes back is never freed.
+//! A [`Slot`] that somebody has is not the kernel's. To lend it is to give it up ([`Ring::lend`],
+//! [`Ring::give_back`]); it comes back from [`Ring::taken`] once the kernel has completed the
+//! entry, and not before. What never comes back is never freed.
 #![expect(unsafe_code, reason = "the kernel reads and writes memory that is lent to it")]
 
 use crate::wire::structs::{InHeader, OutHeader};
@@ -68,14 +69,17 @@ struct Command {
 pub struct Slot {
     number: usize,
     queue: u16,
-    /// Pointers, since the kernel writes here while the slot is lent: a `Box` promises that nobody else does.
+    /// Pointers, since the kernel writes here while the slot is lent: a `Box` promises that nobody
+    /// else does.
     headers: NonNull<Headers>,
     payload: NonNull<[u8]>,
-    /// Where both are. A registration points here, and the kernel reads it whenever it takes that entry.
+    /// Where both are. A registration points here, and the kernel reads it whenever it takes that
+    /// entry.
     segments: Box<[libc::iovec; SEGMENTS]>,
 }
 
-// SAFETY: the memory is the slot's own, wherever the slot is; what the segments point to is the same memory.
+// SAFETY: the memory is the slot's own, wherever the slot is; what the segments point to is the
+// same memory.
 unsafe impl Send for Slot {}
 
 impl Slot {
@@ -90,7 +94,8 @@ impl Slot {
     }
 
     fn parts(&mut self) -> (&mut Headers, &mut [u8]) {
-        // SAFETY: both came from boxes that are freed when this is dropped. Who has the slot has them alone: it is not lent.
+        // SAFETY: both came from boxes that are freed when this is dropped. Who has the slot has
+        // them alone: it is not lent.
         unsafe { (self.headers.as_mut(), self.payload.as_mut()) }
     }
 
@@ -99,7 +104,8 @@ impl Slot {
         self.queue
     }
 
-    /// A request's header, its structure, its payload's place, and how much of that is the request's.
+    /// A request's header, its structure, its payload's place, and how much of that is the
+    /// request's.
     pub fn request(&mut self) -> Option<(InHeader, &[u8], &mut [u8], usize)> {
         let (headers, payload) = self.parts();
         let (head, _) = InHeader::read_from_prefix(&headers.in_out).ok()?;
@@ -117,7 +123,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // SAFETY: they came from boxes, and nobody has them: a slot that is lent is not dropped before it came back.
+        // SAFETY: they came from boxes, and nobody has them: a slot that is lent is not dropped
+        // before it came back.
         unsafe {
             drop(Box::from_raw(self.headers.as_ptr()));
             drop(Box::from_raw(self.payload.as_ptr()));
@@ -145,7 +152,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring with room for so many slots, which [`Ring::enable`] starts. The connection `fuse` has to live longer.
+    /// A ring with room for so many slots, which [`Ring::enable`] starts. The connection `fuse` has
+    /// to live longer.
     pub fn new(fuse: BorrowedFd<'_>, slots: usize) -> io::Result<Ring> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         builder.setup_single_issuer().setup_coop_taskrun().setup_r_disabled();
@@ -161,8 +169,8 @@ impl Ring {
     }
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what an entry points to is a slot's memory, which from now on nobody touches before the entry is complete: the slot is
-        // in `lent`; or it points to nothing.
+        // SAFETY: what an entry points to is a slot's memory, which from now on nobody touches
+        // before the entry is complete: the slot is in `lent`; or it points to nothing.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.map_err(io::Error::other)
     }
@@ -170,21 +178,39 @@ impl Ring {
     /// Registers a new slot of a queue with so many bytes of payload.
     pub fn lend(&mut self, number: usize, queue: u16, payload: usize) -> io::Result<()> {
         let slot = Slot::new(number, queue, payload);
-        let mut entry = self.command(REGISTER, queue, 0, number as u64, Some(slot.segments.as_ptr() as u64));
-        // SAFETY: the entry is 128 bytes that begin with a `struct io_uring_sqe`, of which the crate sets all fields but this one, which is
-        // a plain number.
-        unsafe { (&raw mut entry).cast::<u8>().add(SQE_LEN).cast::<u32>().write_unaligned(SEGMENTS as u32) };
+        let mut entry =
+            self.command(REGISTER, queue, 0, number as u64, Some(slot.segments.as_ptr() as u64));
+        // SAFETY: the entry is 128 bytes that begin with a `struct io_uring_sqe`, of which the
+        // crate sets all fields but this one, which is a plain number.
+        unsafe {
+            (&raw mut entry)
+                .cast::<u8>()
+                .add(SQE_LEN)
+                .cast::<u32>()
+                .write_unaligned(SEGMENTS as u32)
+        };
         if let Some(place) = self.lent.get_mut(number) {
             *place = Some(slot);
         }
         self.push(&entry)
     }
 
-    fn command(&self, what: u32, queue: u16, commit_id: u64, data: u64, address: Option<u64>) -> squeue::Entry128 {
+    fn command(
+        &self,
+        what: u32,
+        queue: u16,
+        commit_id: u64,
+        data: u64,
+        address: Option<u64>,
+    ) -> squeue::Entry128 {
         let command = Command { flags: 0, commit_id, queue, padding: [0; 6], rest: [0; 56] };
         let mut bytes = [0; 80];
         bytes.copy_from_slice(command.as_bytes());
-        opcode::UringCmd80::new(Fd(self.fuse), what).cmd(bytes).addr(address).build().user_data(data)
+        opcode::UringCmd80::new(Fd(self.fuse), what)
+            .cmd(bytes)
+            .addr(address)
+            .build()
+            .user_data(data)
     }
 
     /// Sends a slot's answer, with the next [`Ring::wait`], and takes its next request.
@@ -200,7 +226,8 @@ impl Ring {
 
     /// Asks for one event when `bell` can be read.
     pub fn listen(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(Fd(bell.as_raw_fd()), libc::POLLIN as u32).build().user_data(WAKE);
+        let entry =
+            opcode::PollAdd::new(Fd(bell.as_raw_fd()), libc::POLLIN as u32).build().user_data(WAKE);
         self.push(&entry.into())
     }
 
@@ -249,7 +276,8 @@ mod tests {
     fn a_reply_stands_where_the_request_stood() {
         let mut slot = Slot::new(0, 0, 16);
         slot.answer(77, -2, 0);
-        let (head, _) = OutHeader::read_from_prefix(&slot.parts().0.in_out).expect("it is long enough");
+        let (head, _) =
+            OutHeader::read_from_prefix(&slot.parts().0.in_out).expect("it is long enough");
         assert_eq!((head.len, head.error, head.unique), (16, -2, 77));
         slot.answer(78, 0, 12);
         assert_eq!(slot.parts().0.entry.payload_len, 12);

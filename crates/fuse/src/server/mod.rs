@@ -1,7 +1,7 @@
 //! Requests become operations.
 //!
-//! Nothing is kept for an open file: an inode lives as long as it has links or the kernel remembers it (lookups), and the kernel
-//! remembers what is open. Each entry handed out counts one lookup.
+//! Nothing is kept for an open file: an inode lives as long as it has links or the kernel remembers
+//! it (lookups), and the kernel remembers what is open. Each entry handed out counts one lookup.
 
 mod work;
 
@@ -65,14 +65,18 @@ pub struct Server {
 
 impl Server {
     /// A server, and where the result of the final unmount will arrive.
-    pub fn new(fs: Fs, options: &MountOptions) -> io::Result<(Server, Receiver<Result<(), Error>>)> {
+    pub fn new(
+        fs: Fs,
+        options: &MountOptions,
+    ) -> io::Result<(Server, Receiver<Result<(), Error>>)> {
         let (done, outcome) = channel();
         let read_only = fs.is_read_only();
         let server = Server {
             ops: fs.operations().clone(),
             block_size: fs.superblock().block_size(),
             writeback: options.writeback_cache && !read_only,
-            // The kernel knows of one spelling of a name; what it remembers of that is not to outlive another's removal.
+            // The kernel knows of one spelling of a name; what it remembers of that is not to
+            // outlive another's removal.
             ttl: if fs.folds_names() { Duration::ZERO } else { options.time_to_live },
             fs: Mutex::new(Some(fs)),
             writers: Writers::default(),
@@ -91,7 +95,8 @@ impl Server {
         Ok((server, outcome))
     }
 
-    /// Runs a handler. A panic becomes EIO, and nothing is changed any more: what it left half-done is not to become durable.
+    /// Runs a handler. A panic becomes EIO, and nothing is changed any more: what it left half-done
+    /// is not to become durable.
     fn guarded<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Answer<T> {
         caught(work).map_or_else(
             || {
@@ -140,7 +145,8 @@ impl Service for Server {
     fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>> {
         self.guarded(|| {
             let dir = self.node(parent)?;
-            // By the dots the kernel asks for what a handle names, which may be no directory, and for what that is in.
+            // By the dots the kernel asks for what a handle names, which may be no directory, and
+            // for what that is in.
             let found = match name {
                 b"." => Ok(dir),
                 b".." => self.ops.parent(&dir),
@@ -198,11 +204,25 @@ impl Service for Server {
         })
     }
 
-    fn make(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, what: New<'_>) -> Answer<Entry> {
+    fn make(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        mode: u32,
+        umask: u32,
+        what: New<'_>,
+    ) -> Answer<Entry> {
         self.guarded(|| self.make_node(who, at, mode, umask, what))
     }
 
-    fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
+    fn create(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Answer<Entry> {
         self.guarded(|| {
             let (node, made) = self.create_or_open(who, at, mode, umask, flags)?;
             if writes(flags) {
@@ -213,11 +233,22 @@ impl Service for Server {
         })
     }
 
-    fn create_nameless(&self, who: Who, dir: INodeNo, mode: u32, umask: u32, flags: i32) -> Answer<Entry> {
+    fn create_nameless(
+        &self,
+        who: Who,
+        dir: INodeNo,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Answer<Entry> {
         self.guarded(|| {
             let dir = self.node(dir)?;
             // The engine's own hold is the kernel's lookup.
-            let node = self.ops.create_nameless(&caller(who, &dir, mode, umask), &dir, (mode & 0o7777) as u16)?;
+            let node = self.ops.create_nameless(
+                &caller(who, &dir, mode, umask),
+                &dir,
+                (mode & 0o7777) as u16,
+            )?;
             // The kernel knows it by its number alone.
             self.ops.make_findable(&node)?;
             let made = self.entry_of(&node);
@@ -237,7 +268,13 @@ impl Service for Server {
         self.guarded(|| self.ops.rmdir(&self.node(parent)?, name))
     }
 
-    fn rename(&self, who: Who, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), flags: u32) -> Answer<()> {
+    fn rename(
+        &self,
+        who: Who,
+        from: (INodeNo, &[u8]),
+        to: (INodeNo, &[u8]),
+        flags: u32,
+    ) -> Answer<()> {
         self.guarded(|| {
             let flags = Rename::from_bits(flags).ok_or(Errno::Inval)?;
             let (from, to) = ((&self.node(from.0)?, from.1), (&self.node(to.0)?, to.1));
@@ -296,7 +333,14 @@ impl Service for Server {
         self.guarded(|| self.ops.read_direct(&self.node(ino)?, offset, buf).map(Data::Filled))
     }
 
-    fn write(&self, who: Who, ino: INodeNo, offset: u64, data: &[u8], how: HowWritten) -> Answer<usize> {
+    fn write(
+        &self,
+        who: Who,
+        ino: INodeNo,
+        offset: u64,
+        data: &[u8],
+        how: HowWritten,
+    ) -> Answer<usize> {
         self.guarded(|| {
             let written = self.write_to(who, ino, offset, data, how);
             if let (Err(e), true) = (&written, how.flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
@@ -331,7 +375,12 @@ impl Service for Server {
         })
     }
 
-    fn list(&self, ino: INodeNo, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
+    fn list(
+        &self,
+        ino: INodeNo,
+        from: u64,
+        each: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Answer<()> {
         self.guarded(|| {
             let dir = self.node(ino)?;
             self.note_listing(ino, &dir, from);
@@ -376,7 +425,14 @@ impl Service for Server {
         self.block_size
     }
 
-    fn set_xattr(&self, who: Who, ino: INodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+    fn set_xattr(
+        &self,
+        who: Who,
+        ino: INodeNo,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Answer<()> {
         let mode = match flags & 3 {
             1 => XattrMode::Create,
             2 => XattrMode::Replace,

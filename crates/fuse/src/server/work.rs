@@ -24,7 +24,8 @@ const SET_USER: u16 = 0o4000;
 /// Execution by the group in a mode.
 const GROUP_EXECUTES: u16 = 0o010;
 
-/// Whether a change of the file's owner by the caller would take a bit of its mode away, which only the owner may do.
+/// Whether a change of the file's owner by the caller would take a bit of its mode away, which only
+/// the owner may do.
 fn takes_set_id(who: Who, node: &Node) -> bool {
     let attr = node.attr();
     let is_kept = || attr.mode & GROUP_EXECUTES == 0 && is_member(who, attr.gid);
@@ -33,7 +34,8 @@ fn takes_set_id(who: Who, node: &Node) -> bool {
     is_lost && node.file_type() != FileType::Directory && !is_owner()
 }
 
-/// The owner of a whiteout. On a mount that allows mapped ids a rename does not carry the ids of its sender.
+/// The owner of a whiteout. On a mount that allows mapped ids a rename does not carry the ids of
+/// its sender.
 pub(super) fn whiteout_owner(who: Who) -> Caller {
     let who = told_or_looked_up(who);
     match who.uid {
@@ -56,8 +58,9 @@ fn owner(node: &Node) -> Who {
 /// The mode bits of a program that runs with the rights of its group.
 const GROUP_PROGRAM: u32 = 0o2010;
 
-/// The engine's caller for a new file in `dir`. In a set-group-id directory the file has the directory's group, whatever the caller's is.
-/// So that stands for the caller's own where the caller may make programs of it: as a member by another group, or by a capability.
+/// The engine's caller for a new file in `dir`. In a set-group-id directory the file has the
+/// directory's group, whatever the caller's is. So that stands for the caller's own where the
+/// caller may make programs of it: as a member by another group, or by a capability.
 pub(super) fn caller(who: Who, dir: &Node, mode: u32, umask: u32) -> Caller {
     let dir = dir.attr();
     let asked = mode & GROUP_PROGRAM == GROUP_PROGRAM && dir.mode & SET_GROUP != 0;
@@ -69,8 +72,8 @@ pub(super) fn caller(who: Who, dir: &Node, mode: u32, umask: u32) -> Caller {
 const HOLES: usize = 8;
 
 impl Server {
-    /// What the kernel keeps unwritten makes data of a hole. So it is to write what lies in the holes that a search meets, and drops no
-    /// pages of data, which cannot change the answer.
+    /// What the kernel keeps unwritten makes data of a hole. So it is to write what lies in the
+    /// holes that a search meets, and drops no pages of data, which cannot change the answer.
     pub(super) fn write_holes(&self, ino: INodeNo, offset: i64, whence: i32) -> Result<(), Error> {
         let node = self.node(ino)?;
         let found = |from, data| match self.ops.seek(&node, from, data) {
@@ -148,10 +151,12 @@ impl Server {
         let node = self.node(ino)?;
         let mut set = change.set;
         let times = set.atime.is_some() || set.mtime.is_some();
-        let others = set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+        let others =
+            set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
         set.kept = !others && Self::is_kept(&node, change);
-        // A chown that changes neither owner nor group names nothing, and the kernel has not asked whether the caller may. Such a
-        // request comes before a write by others, too, without a change time: the write itself takes the bits away.
+        // A chown that changes neither owner nor group names nothing, and the kernel has not asked
+        // whether the caller may. Such a request comes before a write by others, too, without a
+        // change time: the write itself takes the bits away.
         let names_nothing = !times && !others;
         let is_forbidden = names_nothing && takes_set_id(who, &node);
         if is_forbidden && set.ctime.is_some() {
@@ -161,7 +166,8 @@ impl Server {
         if owner || set.size.is_some() && change.strip {
             self.drop_privileges(who, &node)?;
         }
-        let by_caller = !set.kept || matches!(set.mtime, Some(TimeSet::At(t)) if self.predates(ino, t));
+        let by_caller =
+            !set.kept || matches!(set.mtime, Some(TimeSet::At(t)) if self.predates(ino, t));
         if !by_caller {
             let attr = self.ops.set_attr(&node, &set)?;
             self.note_cut(ino, &set, &attr);
@@ -179,8 +185,9 @@ impl Server {
         Ok(self.file_attr(&attr))
     }
 
-    /// Whether these are times that the kernel kept of changes made before. They come with the change time, in the name of a file that
-    /// is open for writing. If none is, only a change time was kept: of a link or a rename.
+    /// Whether these are times that the kernel kept of changes made before. They come with the
+    /// change time, in the name of a file that is open for writing. If none is, only a change time
+    /// was kept: of a link or a rename.
     fn is_kept(node: &Node, Change { set, open, .. }: Change) -> bool {
         let both = set.atime.is_none() && set.ctime.is_some();
         both && matches!(set.mtime, Some(TimeSet::At(t)) if open || t == node.attr().mtime)
@@ -198,7 +205,8 @@ impl Server {
         }
     }
 
-    /// With the writeback cache the kernel believes its own times of the inode, which are wrong now.
+    /// With the writeback cache the kernel believes its own times of the inode, which are wrong
+    /// now.
     fn kept_wrong(&self, ino: INodeNo) {
         if self.writeback {
             self.writers.wrong(ino);
@@ -210,7 +218,8 @@ impl Server {
         self.ops.drop_privileges(node, |gid| keeps_group(who, gid))
     }
 
-    /// An ACL stands for a mode: set by somebody outside the file's group, it takes set-group-id away.
+    /// An ACL stands for a mode: set by somebody outside the file's group, it takes set-group-id
+    /// away.
     pub(super) fn set_attribute(
         &self,
         who: Who,
@@ -228,7 +237,8 @@ impl Server {
         Ok(())
     }
 
-    /// Names of attributes, each with a zero behind. The kernel shows those of administrators to no others.
+    /// Names of attributes, each with a zero behind. The kernel shows those of administrators to no
+    /// others.
     pub(super) fn listed_attributes(&self, who: Who, ino: INodeNo) -> Result<Vec<u8>, Error> {
         let mut names = self.ops.list_xattrs(&self.node(ino)?)?;
         let is_trusted = |name: &Vec<u8>| name.starts_with(TRUSTED);
@@ -282,11 +292,15 @@ impl Server {
         let range = offset..offset.saturating_add(data.len() as u64);
         let allowed = match how {
             how if how.flags.contains(WriteFlags::FUSE_WRITE_CACHE) => {
-                let before = self.writers.floor(ino, size).saturating_sub(offset).min(data.len() as u64) as usize;
+                let before =
+                    self.writers.floor(ino, size).saturating_sub(offset).min(data.len() as u64)
+                        as usize;
                 // An append changes the last page, and the kernel writes all of that.
                 self.has(node, offset, &data[..before])?
             }
-            HowWritten { opened_to_append: true, appends, .. } => appends && self.writers.is_free(ino, &range, size),
+            HowWritten { opened_to_append: true, appends, .. } => {
+                appends && self.writers.is_free(ino, &range, size)
+            }
             _ => true,
         };
         if allowed { Ok(()) } else { Err(Errno::Perm.into()) }
@@ -323,7 +337,8 @@ impl Server {
         // For the same reason it is the file's owner by whom the use of reserved blocks is judged.
         let writer = if from_cache { owner(node) } else { who };
         let mut len = self.with_reserve_for(writer, || write(offset, data))?;
-        // The kernel's cache does not look at how much was written: what is left goes in as well, or it is an error.
+        // The kernel's cache does not look at how much was written: what is left goes in as well,
+        // or it is an error.
         while from_cache && len < data.len() {
             match self.with_reserve_for(writer, || write(offset + len as u64, &data[len..]))? {
                 0 => return Err(Errno::Io.into()),
@@ -336,9 +351,14 @@ impl Server {
         Ok(len)
     }
 
-    /// Runs `f`, which may use the reserved blocks if the superblock lets the caller. By a capability he may too, which costs a look at
-    /// `/proc`: so only what lacks space is tried again with it.
-    pub(super) fn with_reserve_for<T>(&self, who: Who, f: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    /// Runs `f`, which may use the reserved blocks if the superblock lets the caller. By a
+    /// capability he may too, which costs a look at `/proc`: so only what lacks space is tried
+    /// again with it.
+    pub(super) fn with_reserve_for<T>(
+        &self,
+        who: Who,
+        f: impl Fn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
         if who.uid == 0 || self.ops.reserve_is_for(who.uid, |group| group == who.gid) {
             return self.ops.with_reserve(f);
         }
@@ -349,7 +369,8 @@ impl Server {
     }
 
     fn reaches_reserve(&self, who: Who) -> bool {
-        self.ops.reserve_is_for(who.uid, |group| is_member(who, group)) || is_capable(who, Capability::SysResource)
+        self.ops.reserve_is_for(who.uid, |group| is_member(who, group))
+            || is_capable(who, Capability::SysResource)
     }
 
     /// Notes an access; true if the kernel's times are old now, which it is told soon.
@@ -396,7 +417,12 @@ impl Server {
         if !writes(flags) {
             return Ok(());
         }
-        let how = Open { write: true, append: flags & APPEND != 0, direct: true, truncate: flags & TRUNCATE != 0 };
+        let how = Open {
+            write: true,
+            append: flags & APPEND != 0,
+            direct: true,
+            truncate: flags & TRUNCATE != 0,
+        };
         self.ops.check_open(node, how)
     }
 
@@ -443,14 +469,27 @@ impl Server {
         })
     }
 
-    /// A page of the counters, on the root directory, for administrators and for the user who mounted it.
-    pub(super) fn stats_page(&self, who: Who, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+    /// A page of the counters, on the root directory, for administrators and for the user who
+    /// mounted it.
+    pub(super) fn stats_page(
+        &self,
+        who: Who,
+        ino: INodeNo,
+        input: &[u8],
+    ) -> Result<Vec<u8>, Error> {
         self.may_control(who, ino)?;
-        self.stats.page(input, || stats::document(&self.ops, &self.options)).ok_or(Errno::Inval.into())
+        self.stats
+            .page(input, || stats::document(&self.ops, &self.options))
+            .ok_or(Errno::Inval.into())
     }
 
     /// Sets a tunable, on the root directory, for administrators and for the user who mounted it.
-    pub(super) fn set_tunable(&self, who: Who, ino: INodeNo, input: &[u8]) -> Result<Vec<u8>, Error> {
+    pub(super) fn set_tunable(
+        &self,
+        who: Who,
+        ino: INodeNo,
+        input: &[u8],
+    ) -> Result<Vec<u8>, Error> {
         self.may_control(who, ino)?;
         let (name, value) = control::setting(input).ok_or(Errno::Inval)?;
         let holds = match name {

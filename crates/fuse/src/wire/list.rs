@@ -19,7 +19,12 @@ struct Listing<'a> {
 impl Listing<'_> {
     /// Adds an entry: what precedes it, and its name. False if it finds no room.
     fn add(&mut self, before: &[u8], e: Listed<'_>) -> bool {
-        let dirent = Dirent { ino: e.ino.0, off: e.next, namelen: e.name.len() as u32, kind: listed_type(e.kind) };
+        let dirent = Dirent {
+            ino: e.ino.0,
+            off: e.next,
+            namelen: e.name.len() as u32,
+            kind: listed_type(e.kind),
+        };
         let bytes = before.len() + size_of::<Dirent>() + e.name.len();
         let end = self.len + bytes.next_multiple_of(ALIGN);
         let Some(place) = self.buf.get_mut(self.len..end) else { return false };
@@ -34,8 +39,8 @@ impl Listing<'_> {
         true
     }
 
-    /// How many bytes the reply has. What was handed out before an error counts, and may be counted as looked up: the error comes with
-    /// the next request, which goes on where it is.
+    /// How many bytes the reply has. What was handed out before an error counts, and may be counted
+    /// as looked up: the error comes with the next request, which goes on where it is.
     fn done(&self, listed: Answer<()>) -> Answer<usize> {
         match listed {
             Err(e) if self.len == 0 => Err(e),
@@ -52,14 +57,21 @@ pub fn plain(service: &impl Service, ino: INodeNo, from: u64, buf: &mut [u8]) ->
 }
 
 /// Names with attributes.
-pub fn plus(service: &impl Service, ino: INodeNo, from: u64, ttl: Duration, buf: &mut [u8]) -> Answer<usize> {
+pub fn plus(
+    service: &impl Service,
+    ino: INodeNo,
+    from: u64,
+    ttl: Duration,
+    buf: &mut [u8],
+) -> Answer<usize> {
     let mut listing = Listing { buf, len: 0 };
-    let listed = service.list_plus(ino, from, &mut |e, entry| listing.add(head(entry, ttl).as_bytes(), e));
+    let listed =
+        service.list_plus(ino, from, &mut |e, entry| listing.add(head(entry, ttl).as_bytes(), e));
     listing.done(listed)
 }
 
-/// The attributes before a name. Where there are none, the node's number is 0: the kernel takes the name alone, counts
-/// no lookup and sends no FORGET.
+/// The attributes before a name. Where there are none, the node's number is 0: the kernel takes the
+/// name alone, counts no lookup and sends no FORGET.
 fn head(entry: Option<&Entry>, ttl: Duration) -> EntryOut {
     entry.map_or_else(|| no_entry(Duration::ZERO), |found| reply::entry(found, ttl))
 }
@@ -75,7 +87,10 @@ mod tests {
         let mut buf = [0; 64];
         let mut listing = Listing { buf: &mut buf, len: 0 };
         assert!(listing.done(Err(fuser::Errno::EIO)).is_err());
-        assert!(listing.add(&[], Listed { ino: INodeNo(5), next: 7, kind: FileType::Directory, name: b"abc" }));
+        assert!(listing.add(
+            &[],
+            Listed { ino: INodeNo(5), next: 7, kind: FileType::Directory, name: b"abc" }
+        ));
         assert_eq!(listing.done(Err(fuser::Errno::EIO)).ok(), Some(32));
     }
 

@@ -1,4 +1,5 @@
-//! The protocol itself, for transports that have no crate to speak it: a request's bytes in, a reply's bytes out.
+//! The protocol itself, for transports that have no crate to speak it: a request's bytes in, a
+//! reply's bytes out.
 
 mod list;
 mod reply;

@@ -99,7 +99,12 @@ fn attributes(a: &FileAttr) -> Attributes {
 }
 
 pub fn attr_out(attr: &FileAttr, ttl: Duration) -> AttrOut {
-    AttrOut { valid: ttl.as_secs(), valid_nsec: ttl.subsec_nanos(), dummy: 0, attr: attributes(attr) }
+    AttrOut {
+        valid: ttl.as_secs(),
+        valid_nsec: ttl.subsec_nanos(),
+        dummy: 0,
+        attr: attributes(attr),
+    }
 }
 
 /// All attributes; the time of birth where the inode has one.

@@ -92,7 +92,11 @@ impl Call<'_> {
     }
 
     fn who(&self) -> Who {
-        caller::told_or_looked_up(Who { uid: self.head.uid, gid: self.head.gid, pid: self.head.pid })
+        caller::told_or_looked_up(Who {
+            uid: self.head.uid,
+            gid: self.head.gid,
+            pid: self.head.pid,
+        })
     }
 
     /// The first bytes of the reply's place, as many as are asked for.
@@ -102,8 +106,8 @@ impl Call<'_> {
     }
 }
 
-/// Answers a request; how many bytes of its payload are the reply. ENOSYS for those that are not known: the kernel then stops asking, for
-/// OPENDIR and FLUSH among others.
+/// Answers a request; how many bytes of its payload are the reply. ENOSYS for those that are not
+/// known: the kernel then stops asking, for OPENDIR and FLUSH among others.
 pub fn answer(service: &impl Service, call: Call<'_>) -> Answer<usize> {
     match service.interrupts() {
         Some(interrupts) => interrupts.serve(call.head.unique, || answer_to(service, call)),
@@ -141,7 +145,9 @@ fn answer_to(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
         }
         op::READ => read(service, node, call),
         op::WRITE => write(service, node, call),
-        op::FSYNC | op::FSYNCDIR => service.fsync(node, call.arg::<FsyncIn>()?.flags & 1 != 0).map(|()| 0),
+        op::FSYNC | op::FSYNCDIR => {
+            service.fsync(node, call.arg::<FsyncIn>()?.flags & 1 != 0).map(|()| 0)
+        }
         op::READDIR => {
             let arg: ReadIn = call.arg()?;
             list::plain(service, node, arg.offset, call.place(arg.size))
@@ -169,7 +175,8 @@ fn answer_to(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
             reply::only(call.payload, &BmapOut { block })
         }
         op::SYNCFS => service.sync().map(|()| 0),
-        // Through rings comes what the kernel forgets at once, such as an entry whose attributes it refuses.
+        // Through rings comes what the kernel forgets at once, such as an entry whose attributes it
+        // refuses.
         op::FORGET => {
             service.forget(node, call.arg()?);
             Ok(0)
@@ -182,8 +189,8 @@ fn answer_to(service: &impl Service, mut call: Call<'_>) -> Answer<usize> {
     }
 }
 
-/// Has the kernel write what it keeps and what the answer to a search depends on. Its writes are requests: for threads that do not receive
-/// them.
+/// Has the kernel write what it keeps and what the answer to a search depends on. Its writes are
+/// requests: for threads that do not receive them.
 pub fn write_back_for(service: &impl Service, head: &InHeader, arg: &[u8]) {
     let node = INodeNo(head.node);
     match (head.opcode, LseekIn::read_from_prefix(arg)) {
@@ -192,8 +199,8 @@ pub fn write_back_for(service: &impl Service, head: &InHeader, arg: &[u8]) {
     }
 }
 
-/// Whether a request writes past the kernel's pages, and the kernel holds none of them locked until it is answered: only such writes name an
-/// owner of locks.
+/// Whether a request writes past the kernel's pages, and the kernel holds none of them locked until
+/// it is answered: only such writes name an owner of locks.
 pub fn writes_past_pages(head: &InHeader, arg: &[u8]) -> bool {
     let with_owner = |arg: WriteIn| arg.write_flags & WriteFlags::FUSE_WRITE_LOCKOWNER.bits() != 0;
     head.opcode == op::WRITE && WriteIn::read_from_prefix(arg).is_ok_and(|(arg, _)| with_owner(arg))
@@ -207,7 +214,12 @@ fn opened(service: &impl Service, node: INodeNo, flags: i32) -> OpenOut {
 }
 
 /// Whether what the kernel keeps of a file has to be written before the request is served.
-pub fn is_written_first(service: &impl Service, head: &InHeader, arg: &[u8], payload: &[u8]) -> bool {
+pub fn is_written_first(
+    service: &impl Service,
+    head: &InHeader,
+    arg: &[u8],
+    payload: &[u8],
+) -> bool {
     let node = INodeNo(head.node);
     match head.opcode {
         op::LSEEK | op::BMAP => service.is_written_to(node),
@@ -248,7 +260,9 @@ fn named(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize>
         opcode => {
             let arg: CreateIn = call.arg()?;
             let made = match opcode {
-                op::TMPFILE => service.create_nameless(who, node, arg.mode, arg.umask, arg.flags)?,
+                op::TMPFILE => {
+                    service.create_nameless(who, node, arg.mode, arg.umask, arg.flags)?
+                }
                 _ => service.create(who, (node, call.name()?), arg.mode, arg.umask, arg.flags)?,
             };
             let mut out = reply::Out::new(call.payload);
@@ -271,7 +285,13 @@ fn attributes(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<u
     reply::only(call.payload, &reply::attr_out(&attr, service.time_to_live()))
 }
 
-fn rename(service: &impl Service, from: INodeNo, to: u64, flags: u32, call: &Call<'_>) -> Answer<usize> {
+fn rename(
+    service: &impl Service,
+    from: INodeNo,
+    to: u64,
+    flags: u32,
+    call: &Call<'_>,
+) -> Answer<usize> {
     let (old, new) = call.names()?;
     service.rename(call.who(), (from, old), (INodeNo(to), new), flags).map(|()| 0)
 }
@@ -349,6 +369,7 @@ fn copy(service: &impl Service, node: INodeNo, call: Call<'_>) -> Answer<usize> 
     let arg: CopyIn = call.arg()?;
     let to = (INodeNo(arg.node_out), arg.offset_out);
     let opened_to_append = arg.fh_out & handle::APPENDS != 0;
-    let size = service.copy(call.who(), (node, arg.offset_in), to, arg.len, opened_to_append)? as u32;
+    let size =
+        service.copy(call.who(), (node, arg.offset_in), to, arg.len, opened_to_append)? as u32;
     reply::only(call.payload, &WriteOut { size, padding: 0 })
 }

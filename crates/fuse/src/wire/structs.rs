@@ -1,4 +1,5 @@
-//! The protocol's structures, as `linux/fuse.h` defines them (version 7.45): in the machine's own byte order.
+//! The protocol's structures, as `linux/fuse.h` defines them (version 7.45): in the machine's own
+//! byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -154,10 +154,14 @@ fn atime(path: &Path) -> SystemTime {
 }
 
 fn set_atime(path: &Path, time: SystemTime) {
-    File::open(path).expect("open").set_times(fs::FileTimes::new().set_accessed(time)).expect("utimens");
+    File::open(path)
+        .expect("open")
+        .set_times(fs::FileTimes::new().set_accessed(time))
+        .expect("utimens");
 }
 
-/// Access times of a file after two reads, as the mount has them: whether the first and the second changed it.
+/// Access times of a file after two reads, as the mount has them: whether the first and the second
+/// changed it.
 fn changes(which: Option<AccessTimes>) -> [bool; 2] {
     let mut served = Served::unmounted(crate::served::make("default"));
     served.options.access_times = which;
@@ -180,7 +184,10 @@ fn changes(which: Option<AccessTimes>) -> [bool; 2] {
     served.unmount();
     let fs = Fs::open(served.image(), &OpenOptions::new().read_only(true)).expect("open");
     let last = fs.resolve("/file", extant::Follow::No).expect("file").attr().atime;
-    assert_eq!(last.sec as u64, seen[1].duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs());
+    assert_eq!(
+        last.sec as u64,
+        seen[1].duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs()
+    );
     found
 }
 
@@ -204,7 +211,8 @@ fn mount_noting_accesses(writeback_cache: bool) -> Served {
     served
 }
 
-/// However lately the kernel was told of something else. With the writeback cache it keeps the times of files itself: then of directories.
+/// However lately the kernel was told of something else. With the writeback cache it keeps the
+/// times of files itself: then of directories.
 #[test]
 pub fn a_change_of_flags_shows_at_once() {
     for writeback_cache in [false, true] {
@@ -227,8 +235,8 @@ pub fn a_change_of_flags_shows_at_once() {
     }
 }
 
-/// The kernel is to forget the inode as soon as it is closed, before another program can ask: which may be too late where processors are busy,
-/// but not each time.
+/// The kernel is to forget the inode as soon as it is closed, before another program can ask: which
+/// may be too late where processors are busy, but not each time.
 #[test]
 pub fn a_change_of_flags_shows_to_the_next_program() {
     let mut served = mount_noting_accesses(true);
@@ -245,7 +253,8 @@ pub fn a_change_of_flags_shows_to_the_next_program() {
     served.unmount();
 }
 
-/// Each flag by the other pair of ioctls, which has other bits for them; what is set by the one shows by the other.
+/// Each flag by the other pair of ioctls, which has other bits for them; what is set by the one
+/// shows by the other.
 #[test]
 pub fn flags_have_two_names() {
     same_as_kernel("default", |dir, notes| {
@@ -258,7 +267,10 @@ pub fn flags_have_two_names() {
                 notes.call(format!("get {bit} of a {kind}"), extended(&open));
                 // Which of them a new inode has by itself depends on its content.
                 let flags = rustix::fs::ioctl_getflags(&open).expect("flags");
-                notes.value(format!("flags by {bit} of a {kind}"), flags.bits() & !EXTENTS_AND_INLINE);
+                notes.value(
+                    format!("flags by {bit} of a {kind}"),
+                    flags.bits() & !EXTENTS_AND_INLINE,
+                );
                 notes.call(format!("clear {bit} of a {kind}"), set_extended(&open, 0));
                 notes.call(format!("get {bit} cleared of a {kind}"), extended(&open));
             }

@@ -1,4 +1,5 @@
-//! Directories: what readdir says while names come and go, and what is left of a directory that is gone.
+//! Directories: what readdir says while names come and go, and what is left of a directory that is
+//! gone.
 
 use crate::oracle::same_as_kernel;
 use crate::served::Served;
@@ -14,7 +15,8 @@ const SETS: [&str; 4] = ["default", "1k", "inline_data", "no_dir_index"];
 
 fn open(path: &Path) -> Dir {
     let fd =
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("opendir");
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .expect("opendir");
     Dir::new(fd).expect("opendir")
 }
 
@@ -36,8 +38,10 @@ pub fn numbers_in_entries_are_those_of_stat() {
                 served.unmount();
                 served.mount();
             }
-            for (top, parent) in [(served.path("d"), served.dir().to_owned()), (served.path("d/sub"), served.path("d"))]
-            {
+            for (top, parent) in [
+                (served.path("d"), served.dir().to_owned()),
+                (served.path("d/sub"), served.path("d")),
+            ] {
                 let mut seen = 0;
                 for entry in open(&top) {
                     let entry = entry.expect("readdir");
@@ -76,8 +80,9 @@ pub fn every_place_can_be_sought() {
         assert_eq!(places.len(), 252, "{set}");
         for (i, (place, name)) in places.iter().enumerate().rev().step_by(7) {
             dir.seek(*place).expect("seekdir");
-            let rest: Vec<_> =
-                std::iter::from_fn(|| dir.read()).map(|e| e.expect("readdir").file_name().to_owned()).collect();
+            let rest: Vec<_> = std::iter::from_fn(|| dir.read())
+                .map(|e| e.expect("readdir").file_name().to_owned())
+                .collect();
             assert_eq!(&rest[0], name, "{set}: at {i}");
             assert_eq!(rest.len(), places.len() - i, "{set}: from {i}");
         }
@@ -93,7 +98,8 @@ pub fn names_that_stay_are_read_exactly_once() {
         let top = served.path("d");
         fs::create_dir(&top).expect("mkdir");
         fill(&top, 400);
-        let names: Vec<_> = fs::read_dir(&top).expect("readdir").map(|e| e.expect("entry").file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(&top).expect("readdir").map(|e| e.expect("entry").file_name()).collect();
         let mut seen = BTreeMap::new();
         for (i, entry) in fs::read_dir(&top).expect("readdir").enumerate() {
             *seen.entry(entry.expect("entry").file_name()).or_insert(0) += 1;
@@ -102,13 +108,17 @@ pub fn names_that_stay_are_read_exactly_once() {
                 fs::remove_file(top.join(&names[i])).expect("unlink");
             }
             if i < 400 {
-                fs::write(top.join(format!("another name, likewise of some length {i}")), b"").expect("create");
+                fs::write(top.join(format!("another name, likewise of some length {i}")), b"")
+                    .expect("create");
             }
         }
         let gone: BTreeSet<_> = names.iter().take(names.len() / 2).step_by(2).collect();
         for name in &names {
             let count = seen.get(name).copied().unwrap_or(0);
-            assert!(count == 1 || count == 0 && gone.contains(name), "{set}: {name:?} was read {count} times");
+            assert!(
+                count == 1 || count == 0 && gone.contains(name),
+                "{set}: {name:?} was read {count} times"
+            );
         }
         assert!(seen.values().all(|&n| n == 1), "{set}: a name was read twice");
         served.unmount();
@@ -122,8 +132,9 @@ pub fn rewinding_shows_what_is_new() {
         let mut reader = open(dir);
         let mut read = |label: &str| {
             reader.rewind();
-            let names: BTreeSet<_> =
-                std::iter::from_fn(|| reader.read()).map(|e| e.expect("readdir").file_name().to_owned()).collect();
+            let names: BTreeSet<_> = std::iter::from_fn(|| reader.read())
+                .map(|e| e.expect("readdir").file_name().to_owned())
+                .collect();
             notes.value(label, names);
         };
         read("first");
@@ -131,7 +142,8 @@ pub fn rewinding_shows_what_is_new() {
         read("with the new one");
         fs::remove_file(dir.join("new")).expect("unlink");
         read("without it");
-        fs::rename(dir.join("a file with a name of some length 3"), dir.join("renamed")).expect("rename");
+        fs::rename(dir.join("a file with a name of some length 3"), dir.join("renamed"))
+            .expect("rename");
         read("renamed");
     });
 }
@@ -142,8 +154,12 @@ pub fn a_directory_without_a_name() {
         for how in ["rmdir", "rename"] {
             let (gone, other) = (dir.join("gone"), dir.join("other"));
             fs::create_dir(&gone).expect("mkdir");
-            let fd = rustix::fs::open(&gone, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .expect("open");
+            let fd = rustix::fs::open(
+                &gone,
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .expect("open");
             match how {
                 "rmdir" => fs::remove_dir(&gone).expect("rmdir"),
                 _ => {
@@ -151,17 +167,31 @@ pub fn a_directory_without_a_name() {
                     fs::rename(&other, &gone).expect("rename");
                 }
             }
-            notes.call(format!("{how}: fstat"), rustix::fs::fstat(&fd).map(|s| (s.st_nlink, s.st_mode)));
+            notes.call(
+                format!("{how}: fstat"),
+                rustix::fs::fstat(&fd).map(|s| (s.st_nlink, s.st_mode)),
+            );
             notes.call(
                 "create",
-                rustix::fs::openat(&fd, "x", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600)).map(drop),
+                rustix::fs::openat(
+                    &fd,
+                    "x",
+                    OFlags::CREATE | OFlags::WRONLY,
+                    Mode::from_raw_mode(0o600),
+                )
+                .map(drop),
             );
             notes.call("mkdir", rustix::fs::mkdirat(&fd, "x", Mode::from_raw_mode(0o700)));
-            notes.call("lookup", rustix::fs::statat(&fd, "x", rustix::fs::AtFlags::empty()).map(drop));
+            notes.call(
+                "lookup",
+                rustix::fs::statat(&fd, "x", rustix::fs::AtFlags::empty()).map(drop),
+            );
             notes.call("symlink", rustix::fs::symlinkat("x", &fd, "y"));
             notes.call("chmod", rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o700)));
-            let names: Vec<_> =
-                Dir::read_from(&fd).expect("opendir").map(|e| e.map(|e| e.file_name().to_owned())).collect();
+            let names: Vec<_> = Dir::read_from(&fd)
+                .expect("opendir")
+                .map(|e| e.map(|e| e.file_name().to_owned()))
+                .collect();
             notes.value("names", names);
             notes.call("sync", rustix::fs::fsync(&fd));
             let _ = fs::remove_dir(&gone);
@@ -172,7 +202,8 @@ pub fn a_directory_without_a_name() {
 #[test]
 pub fn links_and_sizes_of_directories() {
     same_as_kernel("default", |dir, notes| {
-        let stat = |path: &Path| fs::metadata(path).map(|m| (m.nlink(), m.len(), m.blocks(), m.mode()));
+        let stat =
+            |path: &Path| fs::metadata(path).map(|m| (m.nlink(), m.len(), m.blocks(), m.mode()));
         let top = dir.join("d");
         fs::create_dir(&top).expect("mkdir");
         notes.call("new", stat(&top));

@@ -42,8 +42,10 @@ impl Disk {
     }
 
     fn mount(&mut self) {
-        let claim = claim(self.device.device()).expect("nobody has it").expect("the kernel can hold it");
-        let fs = Fs::open(self.device.device(), &OpenOptions::new().claimed(true)).expect("the image opens");
+        let claim =
+            claim(self.device.device()).expect("nobody has it").expect("the kernel can hold it");
+        let fs = Fs::open(self.device.device(), &OpenOptions::new().claimed(true))
+            .expect("the image opens");
         let source = self.device.device().to_string_lossy().into_owned();
         let options = MountOptions { source, transport: transport(), ..MountOptions::default() };
         let mounted = mount_claimed(fs, &self.dir, &options, Some(claim)).expect("mount");
@@ -93,7 +95,10 @@ pub fn the_kernel_holds_the_device() {
     let made = run("mke2fs", &[OsStr::new("-F"), device.as_os_str()]);
     assert_ne!(made.code, 0, "{made}");
     let other = disk.image.scratch().dir("other");
-    let mounted = run("mount", &[OsStr::new("-t"), OsStr::new("ext4"), device.as_os_str(), other.as_os_str()]);
+    let mounted = run(
+        "mount",
+        &[OsStr::new("-t"), OsStr::new("ext4"), device.as_os_str(), other.as_os_str()],
+    );
     assert_ne!(mounted.code, 0, "{mounted}");
     disk.unmount();
     // Dropped without a mount, a claim lets go.
@@ -111,7 +116,8 @@ fn swap_to(file: &Path) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("chmod");
     swap("mkswap", file).must_succeed();
     swap("swapon", file).must_succeed();
-    let busy = fs::OpenOptions::new().write(true).open(file).and_then(|file| file.write_at(b"x", 1 << 20));
+    let busy =
+        fs::OpenOptions::new().write(true).open(file).and_then(|file| file.write_at(b"x", 1 << 20));
     let off = swap("swapoff", file);
     off.must_succeed();
     assert_eq!(busy.map_err(|e| e.raw_os_error()), Err(Some(nix::libc::ETXTBSY)));
@@ -126,7 +132,8 @@ pub fn files_can_be_swap_files() {
     fs::write(&written, vec![7; BYTES]).expect("write");
     swap_to(&written);
     let file = File::create(&kept).expect("create");
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, BYTES as u64).expect("fallocate");
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, BYTES as u64)
+        .expect("fallocate");
     drop(file);
     swap_to(&kept);
     File::create(&sparse).and_then(|file| file.set_len(BYTES as u64)).expect("a hole");
@@ -152,9 +159,11 @@ fn place(file: &File, block: u32) -> u32 {
 
 /// Those of the file `f`, of which there are three, as debugfs names them.
 fn blocks_of(image: &Image) -> Vec<u32> {
-    let printed = run("debugfs", &[OsStr::new("-R"), OsStr::new("blocks /f"), image.path().as_os_str()]);
+    let printed =
+        run("debugfs", &[OsStr::new("-R"), OsStr::new("blocks /f"), image.path().as_os_str()]);
     let printed = printed.must_succeed();
-    let blocks: Vec<u32> = printed.text().split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    let blocks: Vec<u32> =
+        printed.text().split_whitespace().map(|word| word.parse().expect("a number")).collect();
     assert_eq!(blocks.len(), 3, "{printed}");
     blocks
 }
@@ -189,7 +198,8 @@ pub fn blocks_lie_where_debugfs_says() {
     assert_eq!(words.take(6).collect::<Vec<u32>>(), [0, 5, 7, blocks[0], blocks[2], 3], "{shown}");
 }
 
-/// Content that goes through the log has no place that others may use: an older copy may go home later.
+/// Content that goes through the log has no place that others may use: an older copy may go home
+/// later.
 #[test]
 pub fn logged_content_lies_nowhere() {
     // chattr(1) through a mount needs CAP_SYS_RESOURCE, which not every root has.
@@ -212,11 +222,13 @@ pub fn logged_content_lies_nowhere() {
 /// The version of the machine's kernel.
 fn release() -> (u32, u32) {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse().unwrap_or(0));
+    let mut numbers =
+        text.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// syncfs(2) makes everything durable: a copy of the disk has what was written before. Kernels before 6.18 do not pass it to servers.
+/// syncfs(2) makes everything durable: a copy of the disk has what was written before. Kernels
+/// before 6.18 do not pass it to servers.
 #[test]
 pub fn a_sync_of_the_mount_reaches_the_device() {
     let mut disk = Disk::new();

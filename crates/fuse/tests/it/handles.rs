@@ -1,4 +1,5 @@
-//! Files found by handle, as an NFS server finds them; names whose inodes are damaged; one image mounted twice.
+//! Files found by handle, as an NFS server finds them; names whose inodes are damaged; one image
+//! mounted twice.
 
 use crate::served::{Served, make};
 use extant::{Fs, OpenOptions};
@@ -33,8 +34,11 @@ fn handle_of(path: &Path) -> io::Result<Handle> {
     let mut handle = Handle { len: MOST as libc::c_uint, kind: 0, bytes: [0; MOST] };
     let mut mount = 0;
     let place = (&raw mut handle).cast();
-    // SAFETY: the path ends with NUL; `handle` is laid out as the kernel's structure and says how many bytes follow it.
-    checked(unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), place, &raw mut mount, 0) })?;
+    // SAFETY: the path ends with NUL; `handle` is laid out as the kernel's structure and says how
+    // many bytes follow it.
+    checked(unsafe {
+        libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), place, &raw mut mount, 0)
+    })?;
     Ok(handle)
 }
 
@@ -68,13 +72,19 @@ pub fn a_handle_outlives_the_mount_but_not_the_file() {
     served.unmount();
     served.mount();
     // Nothing was looked up since.
-    assert_eq!(read(open_by_handle(served.dir(), &mut file).expect("open after a remount")), b"content");
+    assert_eq!(
+        read(open_by_handle(served.dir(), &mut file).expect("open after a remount")),
+        b"content"
+    );
     let found = open_by_handle(served.dir(), &mut dir).expect("open a directory");
     assert_eq!(found.metadata().expect("stat").ino(), number);
     open_by_handle(served.dir(), &mut root).expect("open the root");
     drop(found);
     std::fs::rename(served.path("dir/sub/file"), served.path("moved")).expect("rename");
-    assert_eq!(read(open_by_handle(served.dir(), &mut file).expect("open under another name")), b"content");
+    assert_eq!(
+        read(open_by_handle(served.dir(), &mut file).expect("open under another name")),
+        b"content"
+    );
     std::fs::remove_file(served.path("moved")).expect("unlink");
     std::fs::write(served.path("next"), b"other").expect("write");
     served.unmount();
@@ -96,8 +106,9 @@ pub fn a_listing_names_inodes_that_cannot_be_had() {
     served.mount();
     let list = || {
         let entries = std::fs::read_dir(served.dir()).expect("readdir");
-        let mut names: Vec<_> =
-            entries.map(|e| e.expect("an entry").file_name().into_string().expect("text")).collect();
+        let mut names: Vec<_> = entries
+            .map(|e| e.expect("an entry").file_name().into_string().expect("text"))
+            .collect();
         names.sort();
         names
     };

@@ -1,5 +1,5 @@
-//! Mounts that allow ids to be mapped: the kernel's ext4 shows the same through a mapped mount, and everything that hangs on who asks is as
-//! on other mounts, though the kernel no longer tells it.
+//! Mounts that allow ids to be mapped: the kernel's ext4 shows the same through a mapped mount, and
+//! everything that hangs on who asks is as on other mounts, though the kernel no longer tells it.
 
 use crate::oracle::{Notes, as_user, same_as_kernel};
 use crate::rings::again;
@@ -72,7 +72,8 @@ impl Drop for Mapped {
 fn show_mapped(dir: &Path, at: &Path) -> io::Result<Mapped> {
     let mapping = Mapping::new();
     let ids = File::open(mapping.file("ns/user"))?;
-    let tree: OwnedFd = open_tree(CWD, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    let tree: OwnedFd =
+        open_tree(CWD, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     let how = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
         attr_clr: 0,
@@ -95,7 +96,8 @@ fn owner(path: &Path) -> io::Result<(u32, u32, String)> {
     fs::symlink_metadata(path).map(|m| (m.uid(), m.gid(), format!("{:o}", m.mode())))
 }
 
-/// Everything that names ids or hangs on them, by the user whose files the first user's on the disk are, by somebody else, and by root.
+/// Everything that names ids or hangs on them, by the user whose files the first user's on the disk
+/// are, by somebody else, and by root.
 fn everything_of(who: &str, plain: &Path, mapped: &Path, notes: &mut Notes) {
     let names = ["file", "dir", "fifo", "link"].map(|kind| format!("{who} {kind}"));
     let [file, dir, fifo, link] = names.each_ref().map(|name| mapped.join(name));
@@ -112,7 +114,10 @@ fn everything_of(who: &str, plain: &Path, mapped: &Path, notes: &mut Notes) {
         notes.call(format!("{who} chown {uid}"), chown(&file, Some(uid), Some(gid)));
         notes.call(format!("{who} owner {uid}"), owner(&plain.join(&names[0])));
     }
-    notes.call(format!("{who} opens another's"), File::options().append(true).open(mapped.join("other")).map(drop));
+    notes.call(
+        format!("{who} opens another's"),
+        File::options().append(true).open(mapped.join("other")).map(drop),
+    );
     notes.call(format!("{who} removes"), fs::remove_file(&fifo));
 }
 

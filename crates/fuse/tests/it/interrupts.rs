@@ -57,7 +57,8 @@ impl BlockDevice for Slow {
     }
 }
 
-/// Reads that a scan of the whole directory takes, at least: it has more blocks, in no order on the disk.
+/// Reads that a scan of the whole directory takes, at least: it has more blocks, in no order on the
+/// disk.
 const ALL: u64 = 10_000;
 
 /// A mount with a directory without an index, whose scan takes minutes.
@@ -81,17 +82,24 @@ fn large_directory(fs: &Fs) {
 
 impl Scene {
     fn new() -> Scene {
-        let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,large_dir"]);
+        let image = Image::mke2fs(
+            64 << 20,
+            &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,large_dir"],
+        );
         let fs = Fs::open(image.path(), &OpenOptions::new()).expect("the image opens");
         large_directory(&fs);
         fs.unmount().expect("unmount");
         // With an index while it is made; without one it has to be scanned.
         let path = || OsString::from(image.path());
         run("tune2fs", &["-O".into(), "^dir_index".into(), path()]).must_succeed();
-        image.leave_unjudged("the directory keeps the index that the file system has no feature for");
+        image.leave_unjudged(
+            "the directory keeps the index that the file system has no feature for",
+        );
         let disk = FileOptions::new(image.path()).open().expect("a device");
-        let disk = Arc::new(Slow { disk, is_slow: AtomicBool::new(false), reads: AtomicU64::new(0) });
-        let fs = Fs::open_device(disk.clone(), &OpenOptions::new().remember_names(false)).expect("the image opens");
+        let disk =
+            Arc::new(Slow { disk, is_slow: AtomicBool::new(false), reads: AtomicU64::new(0) });
+        let fs = Fs::open_device(disk.clone(), &OpenOptions::new().remember_names(false))
+            .expect("the image opens");
         let dir = image.scratch().dir("mnt");
         let options = MountOptions { transport: transport(), ..MountOptions::default() };
         let mounted = mount(fs, &dir, &options).expect("mount");

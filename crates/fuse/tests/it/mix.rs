@@ -1,11 +1,13 @@
-//! Everything at random, by several workers at once. Each has a directory of its own, where what it is told depends on nobody else: it is
-//! what the kernel's ext4 tells. And all have one in common, where only the image's state can be wrong.
+//! Everything at random, by several workers at once. Each has a directory of its own, where what it
+//! is told depends on nobody else: it is what the kernel's ext4 tells. And all have one in common,
+//! where only the image's state can be wrong.
 
 use crate::oracle::{Notes, same_after_remount};
 use extant_testkit::rng::Rng;
 use extant_testkit::tree::content_hash;
 use rustix::fs::{
-    CWD, FallocateFlags, RenameFlags, XattrFlags, fallocate, getxattr, removexattr, renameat_with, setxattr,
+    CWD, FallocateFlags, RenameFlags, XattrFlags, fallocate, getxattr, removexattr, renameat_with,
+    setxattr,
 };
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -45,7 +47,8 @@ impl Worker<'_> {
 
     fn write(&mut self) -> io::Result<usize> {
         let (path, (at, len)) = (self.name(), self.range());
-        let file = File::options().write(true).create(true).truncate(self.rng.one_in(8)).open(path)?;
+        let file =
+            File::options().write(true).create(true).truncate(self.rng.one_in(8)).open(path)?;
         let bytes = self.rng.bytes(len as usize);
         file.write_all_at(&bytes, at)?;
         if self.rng.one_in(10) {
@@ -127,7 +130,8 @@ impl Worker<'_> {
 
     fn step(&mut self, n: u64) {
         let kind = self.rng.below(18);
-        let what = format!("{} {n}, kind {kind}", self.dir.file_name().unwrap_or_default().display());
+        let what =
+            format!("{} {n}, kind {kind}", self.dir.file_name().unwrap_or_default().display());
         match kind {
             0..=3 => self.note(what, Worker::write),
             4 => self.note(what, |w| read(&w.name())),
@@ -159,7 +163,11 @@ impl Worker<'_> {
         }
     }
 
-    fn note<T: std::fmt::Debug>(&mut self, what: String, work: impl FnOnce(&mut Self) -> io::Result<T>) {
+    fn note<T: std::fmt::Debug>(
+        &mut self,
+        what: String,
+        work: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) {
         let outcome = work(self);
         self.notes.call(what, outcome);
     }
@@ -172,7 +180,8 @@ fn read(path: &Path) -> io::Result<(usize, u64)> {
 }
 
 fn listing(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut names = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let mut names =
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     names.sort();
     Ok(names.into_iter().filter_map(|path| path.file_name().map(PathBuf::from)).collect())
 }
@@ -205,9 +214,12 @@ fn work(dir: &Path, workers: u64) -> Vec<Notes> {
         let threads: Vec<_> = (0..workers)
             .map(|n| {
                 let dir = own(dir, n);
-                ["", "d0", "d1", "d0/e"].iter().for_each(|sub| fs::create_dir(dir.join(sub)).expect("mkdir"));
+                ["", "d0", "d1", "d0/e"]
+                    .iter()
+                    .for_each(|sub| fs::create_dir(dir.join(sub)).expect("mkdir"));
                 let rng = Rng::new(100 * workers + n);
-                let mut worker = Worker { dir, common: &common, rng, held: Vec::new(), notes: Notes::default() };
+                let mut worker =
+                    Worker { dir, common: &common, rng, held: Vec::new(), notes: Notes::default() };
                 scope.spawn(move || {
                     (0..OPERATIONS / workers).for_each(|n| worker.step(n));
                     worker.notes

@@ -60,7 +60,13 @@ fn write_and_read(dir: &Path, t: u8) {
 pub fn an_open_file_outlives_its_name() {
     let mut served = Served::new("default");
     let path = served.path("gone");
-    let mut file = fs::File::options().create(true).read(true).write(true).truncate(true).open(&path).expect("create");
+    let mut file = fs::File::options()
+        .create(true)
+        .read(true)
+        .write(true)
+        .truncate(true)
+        .open(&path)
+        .expect("create");
     file.write_all(&[9; 100_000]).expect("write");
     fs::remove_file(&path).expect("unlink");
     file.sync_all().expect("fsync");
@@ -82,13 +88,19 @@ pub fn attributes_and_links() {
     fs::hard_link(&file, served.path("hard")).expect("link");
     symlink("file", served.path("soft")).expect("symlink");
     let meta = fs::metadata(served.path("soft")).expect("stat");
-    assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid(), meta.nlink()), (0o640, 1234, 4321, 2));
+    assert_eq!(
+        (meta.mode() & 0o7777, meta.uid(), meta.gid(), meta.nlink()),
+        (0o640, 1234, 4321, 2)
+    );
     fs::rename(served.path("hard"), served.path("renamed")).expect("rename");
     assert!(!served.path("hard").exists());
     served.unmount();
     served.mount();
     let meta = fs::metadata(served.path("renamed")).expect("stat");
-    assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid(), meta.nlink()), (0o640, 1234, 4321, 2));
+    assert_eq!(
+        (meta.mode() & 0o7777, meta.uid(), meta.gid(), meta.nlink()),
+        (0o640, 1234, 4321, 2)
+    );
     served.unmount();
 }
 
@@ -96,7 +108,13 @@ pub fn attributes_and_links() {
 pub fn holes_and_random_writes() {
     let mut served = Served::new("1k");
     let path = served.path("sparse");
-    let file = fs::File::options().create(true).read(true).write(true).truncate(true).open(&path).expect("create");
+    let file = fs::File::options()
+        .create(true)
+        .read(true)
+        .write(true)
+        .truncate(true)
+        .open(&path)
+        .expect("create");
     let mut model = vec![0; 3_000_000];
     for i in 0..300usize {
         let at = i * 7919 % 2_900_000;

@@ -70,9 +70,14 @@ pub fn files_that_get_no_name_go() {
 /// What debugfs shows of a file: seconds since 1970.
 fn birth_on_disk(image: &Path, name: &str) -> i64 {
     let request = format!("stat {name}");
-    let printed = extant_testkit::tool::run("debugfs", &["-R".as_ref(), request.as_ref(), image.as_os_str()]);
+    let printed =
+        extant_testkit::tool::run("debugfs", &["-R".as_ref(), request.as_ref(), image.as_os_str()]);
     let text = printed.must_succeed().text();
-    let word = text.split("crtime: 0x").nth(1).and_then(|rest| rest.split(':').next()).expect("a time of birth");
+    let word = text
+        .split("crtime: 0x")
+        .nth(1)
+        .and_then(|rest| rest.split(':').next())
+        .expect("a time of birth");
     i64::from_str_radix(word, 16).expect("a number")
 }
 
@@ -82,7 +87,10 @@ pub fn the_time_of_birth_shows() {
     fs::write(served.path("f"), b"x").expect("write");
     let birth = |served: &Served| {
         let found = statx(CWD, served.path("f"), AtFlags::empty(), StatxFlags::ALL).expect("statx");
-        assert!(StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME | StatxFlags::BASIC_STATS));
+        assert!(
+            StatxFlags::from_bits_retain(found.stx_mask)
+                .contains(StatxFlags::BTIME | StatxFlags::BASIC_STATS)
+        );
         assert_eq!((found.stx_size, found.stx_nlink), (1, 1));
         (found.stx_btime.tv_sec, found.stx_btime.tv_nsec)
     };
@@ -98,7 +106,10 @@ pub fn the_time_of_birth_shows() {
     let mut old = Served::new("inode_128");
     fs::write(old.path("f"), b"x").expect("write");
     let found = statx(CWD, old.path("f"), AtFlags::empty(), StatxFlags::ALL).expect("statx");
-    assert!(!StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME), "small inodes have none");
+    assert!(
+        !StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME),
+        "small inodes have none"
+    );
     assert_eq!(found.stx_size, 1);
     old.unmount();
 }

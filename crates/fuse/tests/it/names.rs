@@ -3,7 +3,9 @@
 use crate::oracle::{Notes, same_as_kernel};
 use crate::served::Served;
 use extant_testkit::image::Image;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, XattrFlags, makedev, mknodat, renameat_with};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, RenameFlags, XattrFlags, makedev, mknodat, renameat_with,
+};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -17,15 +19,22 @@ pub fn limits_of_names() {
             notes.call(format!("create {len}"), fs::write(dir.join(&name), b"x"));
             notes.call(format!("stat {len}"), fs::metadata(dir.join(&name)).map(|m| m.len()));
             notes.call(format!("mkdir {len}"), fs::create_dir(dir.join(format!("{name}d"))));
-            notes.call(format!("rename {len}"), fs::rename(dir.join(&name), dir.join(format!("{name}r"))));
+            notes.call(
+                format!("rename {len}"),
+                fs::rename(dir.join(&name), dir.join(format!("{name}r"))),
+            );
             notes.call(format!("unlink {len}"), fs::remove_file(dir.join(&name)));
         }
         for len in [1, 59, 60, 61, 1000, 4094, 4095, 4096] {
             let target = "t".repeat(len);
             let link = dir.join(format!("link{len}"));
             notes.call(format!("symlink {len}"), symlink(&target, &link));
-            notes.call(format!("readlink {len}"), fs::read_link(&link).map(|t| t.as_os_str().len()));
-            notes.call(format!("lstat {len}"), fs::symlink_metadata(&link).map(|m| (m.len(), m.mode(), m.blocks())));
+            notes
+                .call(format!("readlink {len}"), fs::read_link(&link).map(|t| t.as_os_str().len()));
+            notes.call(
+                format!("lstat {len}"),
+                fs::symlink_metadata(&link).map(|m| (m.len(), m.mode(), m.blocks())),
+            );
         }
         notes.call("empty symlink", symlink("", dir.join("empty")));
         for bad in [".", "..", "dir/.", "dir/.."] {
@@ -53,7 +62,12 @@ fn listing(top: &Path) -> io::Result<Vec<String>> {
     for entry in fs::read_dir(top)? {
         let path = entry?.path();
         let meta = fs::symlink_metadata(&path)?;
-        all.push(format!("{} {:o} {}", path.file_name().unwrap_or_default().display(), meta.mode(), meta.nlink()));
+        all.push(format!(
+            "{} {:o} {}",
+            path.file_name().unwrap_or_default().display(),
+            meta.mode(),
+            meta.nlink()
+        ));
         if meta.is_dir() {
             all.extend(listing(&path)?);
         }
@@ -64,7 +78,20 @@ fn listing(top: &Path) -> io::Result<Vec<String>> {
 
 #[test]
 pub fn renames_with_all_flags() {
-    let names = ["f", "g", "hard", "l", "d", "d/sub", "d/f", "e", "e/full", "missing", "d/sub/new", "f/below"];
+    let names = [
+        "f",
+        "g",
+        "hard",
+        "l",
+        "d",
+        "d/sub",
+        "d/f",
+        "e",
+        "e/full",
+        "missing",
+        "d/sub/new",
+        "f/below",
+    ];
     let flags = [
         RenameFlags::empty(),
         RenameFlags::NOREPLACE,
@@ -93,7 +120,16 @@ pub fn renames_with_all_flags() {
 #[test]
 pub fn special_files() {
     same_as_kernel("default", |dir, notes| {
-        let devices = [(1, 3), (8, 0), (0, 0), (259, 1_000_000), (4095, 0xf_ffff), (255, 255), (256, 1), (1, 256)];
+        let devices = [
+            (1, 3),
+            (8, 0),
+            (0, 0),
+            (259, 1_000_000),
+            (4095, 0xf_ffff),
+            (255, 255),
+            (256, 1),
+            (1, 256),
+        ];
         for (major, minor) in devices {
             for kind in [FileType::CharacterDevice, FileType::BlockDevice] {
                 let path = dir.join(format!("{kind:?}.{major}.{minor}"));
@@ -101,12 +137,18 @@ pub fn special_files() {
                     format!("mknod {kind:?} {major} {minor}"),
                     mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), makedev(major, minor)),
                 );
-                notes.call("stat", fs::symlink_metadata(&path).map(|m| (m.mode(), m.rdev(), m.len(), m.blocks())));
+                notes.call(
+                    "stat",
+                    fs::symlink_metadata(&path).map(|m| (m.mode(), m.rdev(), m.len(), m.blocks())),
+                );
             }
         }
         for kind in [FileType::Fifo, FileType::Socket, FileType::RegularFile] {
             let path = dir.join(format!("{kind:?}"));
-            notes.call(format!("mknod {kind:?}"), mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), 0));
+            notes.call(
+                format!("mknod {kind:?}"),
+                mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), 0),
+            );
             notes.call("stat", fs::symlink_metadata(&path).map(|m| (m.mode(), m.rdev(), m.len())));
             notes.call("link", fs::hard_link(&path, dir.join(format!("{kind:?}.link"))));
             notes.call("truncate", nix::unistd::truncate(&path, 0));
@@ -118,7 +160,10 @@ pub fn special_files() {
 fn attribute(notes: &mut Notes, path: &Path, name: &str, sizes: &[usize]) {
     for &size in sizes {
         let value = vec![b'v'; size];
-        notes.call(format!("set {name} {size}"), rustix::fs::lsetxattr(path, name, &value, XattrFlags::empty()));
+        notes.call(
+            format!("set {name} {size}"),
+            rustix::fs::lsetxattr(path, name, &value, XattrFlags::empty()),
+        );
         let mut room = vec![0; 70_000];
         notes.call("get", rustix::fs::lgetxattr(path, name, &mut room[..]));
         notes.call("get into little room", rustix::fs::lgetxattr(path, name, &mut room[..1]));
@@ -135,7 +180,9 @@ pub fn attributes_by_name() {
         mknodat(CWD, dir.join("p"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("mknod");
         for file in ["f", "d", "l", "p"] {
             let path = dir.join(file);
-            for name in ["user.a", "trusted.a", "security.a", "system.a", "nothing.a", "user.", "user", "a"] {
+            for name in
+                ["user.a", "trusted.a", "security.a", "system.a", "nothing.a", "user.", "user", "a"]
+            {
                 attribute(notes, &path, name, &[0, 1, 100]);
                 notes.call(
                     format!("{file}: create again {name}"),
@@ -146,7 +193,10 @@ pub fn attributes_by_name() {
                     rustix::fs::lsetxattr(&path, name, b"z", XattrFlags::REPLACE),
                 );
                 notes.call(format!("{file}: remove {name}"), rustix::fs::lremovexattr(&path, name));
-                notes.call(format!("{file}: remove again {name}"), rustix::fs::lremovexattr(&path, name));
+                notes.call(
+                    format!("{file}: remove again {name}"),
+                    rustix::fs::lremovexattr(&path, name),
+                );
                 notes.call(
                     format!("{file}: replace none {name}"),
                     rustix::fs::lsetxattr(&path, name, b"z", XattrFlags::REPLACE),
@@ -159,16 +209,31 @@ pub fn attributes_by_name() {
         for i in 0..60 {
             notes.call(
                 format!("many {i}"),
-                rustix::fs::setxattr(dir.join("d"), format!("user.many{i}"), &[b'v'; 90], XattrFlags::empty()),
+                rustix::fs::setxattr(
+                    dir.join("d"),
+                    format!("user.many{i}"),
+                    &[b'v'; 90],
+                    XattrFlags::empty(),
+                ),
             );
         }
         notes.call(
             "name of 255",
-            rustix::fs::setxattr(dir.join("f"), format!("user.{}", "n".repeat(250)), b"v", XattrFlags::empty()),
+            rustix::fs::setxattr(
+                dir.join("f"),
+                format!("user.{}", "n".repeat(250)),
+                b"v",
+                XattrFlags::empty(),
+            ),
         );
         notes.call(
             "name of 256",
-            rustix::fs::setxattr(dir.join("f"), format!("user.{}", "n".repeat(251)), b"v", XattrFlags::empty()),
+            rustix::fs::setxattr(
+                dir.join("f"),
+                format!("user.{}", "n".repeat(251)),
+                b"v",
+                XattrFlags::empty(),
+            ),
         );
     });
 }
@@ -182,7 +247,8 @@ pub fn what_open_says() {
         symlink("f", dir.join("l")).expect("symlink");
         symlink("nowhere", dir.join("dangling")).expect("symlink");
         symlink("loop", dir.join("loop")).expect("symlink");
-        mknodat(CWD, dir.join("s"), FileType::Socket, Mode::from_raw_mode(0o600), 0).expect("mknod");
+        mknodat(CWD, dir.join("s"), FileType::Socket, Mode::from_raw_mode(0o600), 0)
+            .expect("mknod");
         let extra = [
             OFlags::empty(),
             OFlags::CREATE,
@@ -196,11 +262,16 @@ pub fn what_open_says() {
             OFlags::DIRECT,
             OFlags::SYNC,
         ];
-        for name in ["f", "d", "l", "dangling", "loop", "s", "missing", "f/", "d/", "missing/", "f/x"] {
+        for name in
+            ["f", "d", "l", "dangling", "loop", "s", "missing", "f/", "d/", "missing/", "f/x"]
+        {
             for access in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
                 for more in extra {
-                    let opened =
-                        rustix::fs::open(dir.join(name), access | more | OFlags::CLOEXEC, Mode::from_raw_mode(0o644));
+                    let opened = rustix::fs::open(
+                        dir.join(name),
+                        access | more | OFlags::CLOEXEC,
+                        Mode::from_raw_mode(0o644),
+                    );
                     notes.call(
                         format!("open {name} {access:?} {more:?}"),
                         opened.map(|fd| rustix::fs::fstat(fd).map(|s| (s.st_size, s.st_mode))),
@@ -223,7 +294,10 @@ pub fn links() {
         notes.call("of a file", fs::hard_link(dir.join("f"), dir.join("d/f")));
         notes.call("again", fs::hard_link(dir.join("f"), dir.join("d/f")));
         notes.call("of a directory", fs::hard_link(dir.join("d"), dir.join("e")));
-        notes.call("of a symlink", rustix::fs::linkat(CWD, dir.join("l"), CWD, dir.join("l2"), AtFlags::empty()));
+        notes.call(
+            "of a symlink",
+            rustix::fs::linkat(CWD, dir.join("l"), CWD, dir.join("l2"), AtFlags::empty()),
+        );
         notes.call(
             "through a symlink",
             rustix::fs::linkat(CWD, dir.join("l"), CWD, dir.join("l3"), AtFlags::SYMLINK_FOLLOW),
@@ -240,8 +314,9 @@ pub fn links() {
     });
 }
 
-/// In a directory that folds case the kernel takes two spellings for one file and renames nothing; by way of another name the spelling
-/// changes. What the kernel remembers of one spelling does not outlive another's removal.
+/// In a directory that folds case the kernel takes two spellings for one file and renames nothing;
+/// by way of another name the spelling changes. What the kernel remembers of one spelling does not
+/// outlive another's removal.
 #[test]
 fn another_spelling_of_a_name_is_the_same_name() {
     const CASEFOLD: u32 = 0x4000_0000;

@@ -1,5 +1,5 @@
-//! The kernel's ext4 as the oracle: a scenario runs on the mount and on the kernel's of an image made alike, notes what the system calls
-//! say, and both notes have to be equal.
+//! The kernel's ext4 as the oracle: a scenario runs on the mount and on the kernel's of an image
+//! made alike, notes what the system calls say, and both notes have to be equal.
 
 use crate::served::{Served, make};
 use extant_testkit::{kernel, tool};
@@ -25,7 +25,11 @@ impl Notes {
     }
 
     /// Notes how a system call went: its value or the error's name.
-    pub fn call<T: Debug, E: Into<io::Error>>(&mut self, what: impl AsRef<str>, outcome: Result<T, E>) {
+    pub fn call<T: Debug, E: Into<io::Error>>(
+        &mut self,
+        what: impl AsRef<str>,
+        outcome: Result<T, E>,
+    ) {
         match outcome.map_err(Into::into) {
             Ok(value) => self.value(what, value),
             Err(e) => self.lines.push(format!("{}: {}", what.as_ref(), name(&e))),
@@ -40,22 +44,38 @@ impl Notes {
             .output()
             .expect("the program runs");
         let text = [output.stdout, output.stderr].concat();
-        self.value(format!("{program} {args:?} exits {:?}", output.status.code()), String::from_utf8_lossy(&text));
+        self.value(
+            format!("{program} {args:?} exits {:?}", output.status.code()),
+            String::from_utf8_lossy(&text),
+        );
     }
 }
 
 impl Notes {
     fn compare(&self, set: &str, theirs: &Notes) {
         let pairs = self.lines.iter().zip(&theirs.lines);
-        let differences: Vec<_> =
-            pairs.filter(|(a, b)| a != b).map(|(a, b)| format!("\n  here   {a}\n  kernel {b}")).collect();
-        assert!(differences.is_empty(), "{set}: other than the kernel's ext4:{}", differences.concat());
-        assert_eq!(self.lines.len(), theirs.lines.len(), "{set}: {:?} {:?}", self.lines.last(), theirs.lines.last());
+        let differences: Vec<_> = pairs
+            .filter(|(a, b)| a != b)
+            .map(|(a, b)| format!("\n  here   {a}\n  kernel {b}"))
+            .collect();
+        assert!(
+            differences.is_empty(),
+            "{set}: other than the kernel's ext4:{}",
+            differences.concat()
+        );
+        assert_eq!(
+            self.lines.len(),
+            theirs.lines.len(),
+            "{set}: {:?} {:?}",
+            self.lines.last(),
+            theirs.lines.last()
+        );
     }
 }
 
 fn name(e: &io::Error) -> String {
-    e.raw_os_error().map_or_else(|| format!("{e:?}"), |code| format!("{:?}", nix::errno::Errno::from_raw(code)))
+    e.raw_os_error()
+        .map_or_else(|| format!("{e:?}"), |code| format!("{:?}", nix::errno::Errno::from_raw(code)))
 }
 
 /// Runs the scenario on both; their notes have to be equal, and the images clean.
@@ -64,12 +84,20 @@ pub fn same_as_kernel(set: &str, scenario: impl Fn(&Path, &mut Notes)) {
 }
 
 /// As [`same_as_kernel`]; then both are mounted anew for another look.
-pub fn same_after_remount(set: &str, scenario: impl Fn(&Path, &mut Notes), look: impl Fn(&Path, &mut Notes)) {
+pub fn same_after_remount(
+    set: &str,
+    scenario: impl Fn(&Path, &mut Notes),
+    look: impl Fn(&Path, &mut Notes),
+) {
     same_on([Served::unmounted(make(set))], set, scenario, look);
 }
 
 /// As [`same_after_remount`], with and without the writeback cache.
-pub fn same_with_each_cache(set: &str, scenario: impl Fn(&Path, &mut Notes), look: impl Fn(&Path, &mut Notes)) {
+pub fn same_with_each_cache(
+    set: &str,
+    scenario: impl Fn(&Path, &mut Notes),
+    look: impl Fn(&Path, &mut Notes),
+) {
     let mounts = [true, false].map(|writeback_cache| {
         let mut served = Served::unmounted(make(set));
         served.options.writeback_cache = writeback_cache;
@@ -106,7 +134,8 @@ fn same_on(
     }
 }
 
-/// Runs something as another user: one that has no capabilities as to files, and no group but `gid`.
+/// Runs something as another user: one that has no capabilities as to files, and no group but
+/// `gid`.
 pub fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
     let body = || {
         // Both hold for this thread only.
@@ -114,5 +143,6 @@ pub fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> 
         nix::unistd::setfsuid(uid.into());
         work()
     };
-    std::thread::scope(|s| s.spawn(body).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    std::thread::scope(|s| s.spawn(body).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,4 +1,5 @@
-//! A panic of the engine under a mount: its request is answered, nothing half-done becomes durable, reading goes on.
+//! A panic of the engine under a mount: its request is answered, nothing half-done becomes durable,
+//! reading goes on.
 
 use crate::served::{make, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
@@ -11,7 +12,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A clock that panics while it is told to: the engine asks it in the middle of changes, and before them.
+/// A clock that panics while it is told to: the engine asks it in the middle of changes, and before
+/// them.
 #[derive(Debug, Default)]
 struct Brittle(AtomicBool);
 
@@ -28,7 +30,8 @@ fn errno(done: io::Result<()>) -> Option<i32> {
 
 #[test]
 pub fn a_panic_of_a_handler_ends_all_changes() {
-    // The creation panics inside of a change; reading a symlink notes the time before any change begins.
+    // The creation panics inside of a change; reading a symlink notes the time before any change
+    // begins.
     for inside in [true, false] {
         let image = make("default");
         image.leave_unjudged("it is judged after its recovery");
@@ -36,7 +39,8 @@ pub fn a_panic_of_a_handler_ends_all_changes() {
         let clock = Arc::new(Brittle::default());
         let fs = Fs::open(image.path(), &OpenOptions::new().clock(clock.clone())).expect("open");
         let access_times = Some(AccessTimes::Relative);
-        let options = MountOptions { transport: transport(), access_times, ..MountOptions::default() };
+        let options =
+            MountOptions { transport: transport(), access_times, ..MountOptions::default() };
         let mounted = mount(fs, &dir, &options).expect("mount");
         let watchdog = Watchdog::over(&dir);
         fs::create_dir(dir.join("before")).expect("mkdir");
@@ -50,7 +54,11 @@ pub fn a_panic_of_a_handler_ends_all_changes() {
         };
         clock.0.store(false, Ordering::Relaxed);
         assert_eq!(errno(failed), Some(EIO), "inside of a change: {inside}");
-        assert_eq!(errno(fs::create_dir(dir.join("after"))), Some(EROFS), "inside of a change: {inside}");
+        assert_eq!(
+            errno(fs::create_dir(dir.join("after"))),
+            Some(EROFS),
+            "inside of a change: {inside}"
+        );
         assert!(fs::metadata(dir.join("before")).expect("reading goes on").is_dir());
 
         unmount_unused(|| mounted.unmounter().unmount());

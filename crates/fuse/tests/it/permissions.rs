@@ -4,13 +4,16 @@ use crate::oracle::{Notes, as_user, same_as_kernel};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{
+    DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink,
+};
 use std::path::Path;
 
 pub const USER: u32 = 1000;
 const GROUP: u32 = 2000;
 
-/// Flags that say how the inode is stored (extents, htree, inline data): they are handed back as they were.
+/// Flags that say how the inode is stored (extents, htree, inline data): they are handed back as
+/// they were.
 const KEPT: u32 = 0x0008_0000 | 0x1000 | 0x1000_0000;
 
 pub fn mode(path: &Path) -> io::Result<String> {
@@ -57,11 +60,20 @@ pub fn set_id_bits_go_with_changes_by_others() {
                 ("write", &|| File::options().write(true).open(&path)?.write_all(b"x")),
                 ("append", &|| File::options().append(true).open(&path)?.write_all(b"x")),
                 ("truncate", &|| File::options().write(true).open(&path)?.set_len(5)),
-                ("open to truncate", &|| File::options().write(true).truncate(true).open(&path).map(drop)),
-                ("allocate", &|| {
-                    Ok(fallocate(File::options().write(true).open(&path)?, FallocateFlags::empty(), 0, 50_000)?)
+                ("open to truncate", &|| {
+                    File::options().write(true).truncate(true).open(&path).map(drop)
                 }),
-                ("punch", &|| Ok(fallocate(File::options().write(true).open(&path)?, PUNCH, 0, 4096)?)),
+                ("allocate", &|| {
+                    Ok(fallocate(
+                        File::options().write(true).open(&path)?,
+                        FallocateFlags::empty(),
+                        0,
+                        50_000,
+                    )?)
+                }),
+                ("punch", &|| {
+                    Ok(fallocate(File::options().write(true).open(&path)?, PUNCH, 0, 4096)?)
+                }),
                 ("copy", &|| copy_within(&path)),
                 ("grow", &|| File::options().write(true).open(&path)?.set_len(20_000)),
                 ("chown to the same", &|| chown(&path, Some(USER), Some(GROUP))),
@@ -104,14 +116,20 @@ pub fn changes_of_owner_take_set_id_bits() {
         let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let flags = rustix::fs::XattrFlags::empty();
         for change in ["write", "truncate", "chown"] {
-            notes.call("capability", rustix::fs::setxattr(&capable, "security.capability", &value, flags));
+            notes.call(
+                "capability",
+                rustix::fs::setxattr(&capable, "security.capability", &value, flags),
+            );
             match change {
                 "write" => notes.call("write", file.write_at(b"x", 3)),
                 "truncate" => notes.call("truncate", file.set_len(4)),
                 _ => notes.call("chown", chown(&capable, Some(1), None)),
             }
             file.sync_all().expect("fsync");
-            notes.call("capability", rustix::fs::getxattr(&capable, "security.capability", &mut [0; 64][..]));
+            notes.call(
+                "capability",
+                rustix::fs::getxattr(&capable, "security.capability", &mut [0; 64][..]),
+            );
         }
     });
 }
@@ -141,7 +159,8 @@ pub fn set_group_id_directories_hand_their_group_down() {
     });
 }
 
-/// Makes files that are programs of their group, and others, in a directory of that group that hands it down.
+/// Makes files that are programs of their group, and others, in a directory of that group that
+/// hands it down.
 const MAKE_PROGRAMS: &str = r#"
 use Fcntl;
 umask 0;
@@ -150,8 +169,9 @@ foreach my $mode (02755, 02745, 06711, 02010, 0755) {
 }
 "#;
 
-/// As the kernel's ext4 does it, whether a request comes from a FUSE kernel or a program calls the library: for root, for members by their
-/// main group, for strangers, and for members by another group, whom only requests can name.
+/// As the kernel's ext4 does it, whether a request comes from a FUSE kernel or a program calls the
+/// library: for root, for members by their main group, for strangers, and for members by another
+/// group, whom only requests can name.
 #[test]
 pub fn strangers_make_no_programs_of_a_directorys_group() {
     const PERSONS: [(u32, u32, &str); 4] =
@@ -164,7 +184,11 @@ pub fn strangers_make_no_programs_of_a_directorys_group() {
         for (nth, (uid, gid, others)) in PERSONS.into_iter().enumerate() {
             let ids = [uid.to_string(), gid.to_string(), format!("p{nth}")];
             let credentials = ["--reuid", &ids[0], "--regid", &ids[1], "--groups", others];
-            notes.program(&top, "setpriv", &[&credentials[..], &["perl", "-e", MAKE_PROGRAMS, &ids[2]]].concat());
+            notes.program(
+                &top,
+                "setpriv",
+                &[&credentials[..], &["perl", "-e", MAKE_PROGRAMS, &ids[2]]].concat(),
+            );
             for bits in [0o2755, 0o2745, 0o6711, 0o2010, 0o755] {
                 notes.call(format!("{nth} {bits:o}"), mode(&top.join(format!("p{nth}.{bits:o}"))));
             }
@@ -177,13 +201,17 @@ pub fn strangers_make_no_programs_of_a_directorys_group() {
     let ours = extant_testkit::image::FeatureSet::named("default").make();
     let fs = extant::Fs::open(ours.path(), &extant::OpenOptions::new()).expect("open");
     let who = |uid, gid| extant::Caller { uid, gid, umask: 0 };
-    let top = fs.create(&who(0, GROUP), &fs.root().expect("root"), b"top", 0o2777, extant::New::Dir).expect("mkdir");
+    let top = fs
+        .create(&who(0, GROUP), &fs.root().expect("root"), b"top", 0o2777, extant::New::Dir)
+        .expect("mkdir");
     for (nth, (uid, gid, others)) in PERSONS.into_iter().enumerate() {
         // The one group that a caller of the library names is the one that decides.
         let gid = if others == "2000" { GROUP } else { gid };
         for bits in [0o2755, 0o2745, 0o6711, 0o2010, 0o755] {
             let name = format!("p{nth}.{bits:o}");
-            let node = fs.create(&who(uid, gid), &top, name.as_bytes(), bits, extant::New::File).expect("create");
+            let node = fs
+                .create(&who(uid, gid), &top, name.as_bytes(), bits, extant::New::File)
+                .expect("create");
             let attr = node.attr();
             let own = format!("{:o} {} {}", attr.mode, attr.uid, attr.gid);
             assert_eq!(own, mode(&mount.join("top").join(&name)).expect("stat"), "{name}");
@@ -207,9 +235,15 @@ fn acl_names(dir: &Path, notes: &mut Notes, name: &str) {
 pub fn acls_are_inherited_and_tied_to_the_mode() {
     same_as_kernel("default", |dir, notes| {
         mkdir(&dir.join("d"), 0o755).expect("mkdir");
-        notes.program(dir, "setfacl", &["-d", "-m", "u::rwx,u:1000:rwx,g::r-x,g:2000:rw,m::rwx,o::---", "d"]);
+        notes.program(
+            dir,
+            "setfacl",
+            &["-d", "-m", "u::rwx,u:1000:rwx,g::r-x,g:2000:rw,m::rwx,o::---", "d"],
+        );
         acl_names(dir, notes, "d");
-        for (name, bits) in [("d/plain", 0o666), ("d/exec", 0o777), ("d/closed", 0o600), ("d/none", 0)] {
+        for (name, bits) in
+            [("d/plain", 0o666), ("d/exec", 0o777), ("d/closed", 0o600), ("d/none", 0)]
+        {
             notes.call(name, create(&dir.join(name), bits).map(drop));
             acl_names(dir, notes, name);
         }
@@ -232,7 +266,11 @@ pub fn acls_are_inherited_and_tied_to_the_mode() {
         notes.call("without a default", create(&dir.join("d/later"), 0o666).map(drop));
         acl_names(dir, notes, "d/later");
         notes.program(dir, "setfacl", &["-d", "-m", "u:1:r", "d/plain"]);
-        notes.program(dir, "setfattr", &["-n", "system.posix_acl_access", "-v", "0x0200", "d/plain"]);
+        notes.program(
+            dir,
+            "setfattr",
+            &["-n", "system.posix_acl_access", "-v", "0x0200", "d/plain"],
+        );
     });
 }
 
@@ -245,10 +283,15 @@ pub fn acls_decide() {
         fs::write(dir.join("d/inner"), b"content").expect("write");
         let tries = |notes: &mut Notes| {
             for (uid, gid) in [(USER, 1), (1, GROUP), (3000, 3000)] {
-                notes.call(format!("{uid} {gid} reads"), as_user(uid, gid, || fs::read(dir.join("f"))));
+                notes.call(
+                    format!("{uid} {gid} reads"),
+                    as_user(uid, gid, || fs::read(dir.join("f"))),
+                );
                 notes.call(
                     format!("{uid} {gid} writes"),
-                    as_user(uid, gid, || File::options().append(true).open(dir.join("f")).map(drop)),
+                    as_user(uid, gid, || {
+                        File::options().append(true).open(dir.join("f")).map(drop)
+                    }),
                 );
                 notes.call(
                     format!("{uid} {gid} lists"),
@@ -258,7 +301,10 @@ pub fn acls_decide() {
                     format!("{uid} {gid} stats"),
                     as_user(uid, gid, || fs::metadata(dir.join("d/inner")).map(|m| m.len())),
                 );
-                notes.call(format!("{uid} {gid} sets"), as_user(uid, gid, || set_mode(&dir.join("f"), 0o777)));
+                notes.call(
+                    format!("{uid} {gid} sets"),
+                    as_user(uid, gid, || set_mode(&dir.join("f"), 0o777)),
+                );
             }
         };
         tries(notes);
@@ -292,7 +338,11 @@ pub fn set_group_id_and_who_belongs_to_the_group() {
                 fs::write(&path, b"content").expect("write");
                 std::os::unix::fs::chown(&path, Some(1000), Some(2000)).expect("chown");
                 fs::set_permissions(&path, Permissions::from_mode(mode)).expect("chmod");
-                notes.program(dir, "setpriv", &[credentials.as_slice(), &["sh", "-c", change]].concat());
+                notes.program(
+                    dir,
+                    "setpriv",
+                    &[credentials.as_slice(), &["sh", "-c", change]].concat(),
+                );
                 let now = fs::metadata(&path).expect("stat").mode();
                 notes.value(format!("{main} and {others}, {mode:o}, {change}"), format!("{now:o}"));
             }
@@ -301,8 +351,11 @@ pub fn set_group_id_and_who_belongs_to_the_group() {
 }
 
 pub fn set_flags(path: &Path, flags: IFlags) -> rustix::io::Result<()> {
-    let file =
-        rustix::fs::open(path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    let file = rustix::fs::open(
+        path,
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
     let kept = IFlags::from_bits_retain(ioctl_getflags(&file)?.bits() & KEPT);
     ioctl_setflags(&file, kept | flags)
 }
@@ -350,7 +403,10 @@ fn try_changes(dir: &Path, notes: &mut Notes, label: &str, open: &File) {
                 .and(nix::unistd::truncate(&path, 3).quiet()),
         ),
         ("ftruncate", open.set_len(3)),
-        ("fallocate", rustix::fs::fallocate(open, rustix::fs::FallocateFlags::empty(), 0, 100_000).quiet()),
+        (
+            "fallocate",
+            rustix::fs::fallocate(open, rustix::fs::FallocateFlags::empty(), 0, 100_000).quiet(),
+        ),
         (
             "punch",
             rustix::fs::fallocate(
@@ -368,8 +424,14 @@ fn try_changes(dir: &Path, notes: &mut Notes, label: &str, open: &File) {
         ("setxattr", rustix::fs::setxattr(&path, "user.x", b"1", flags).quiet()),
         ("removexattr", rustix::fs::removexattr(&path, "user.x").quiet()),
         ("link", fs::hard_link(&path, dir.join("l"))),
-        ("rename", fs::rename(&path, dir.join("g")).and_then(|()| fs::rename(dir.join("g"), &path))),
-        ("rename over", fs::write(dir.join("h"), b"h").and_then(|()| fs::rename(dir.join("h"), &path))),
+        (
+            "rename",
+            fs::rename(&path, dir.join("g")).and_then(|()| fs::rename(dir.join("g"), &path)),
+        ),
+        (
+            "rename over",
+            fs::write(dir.join("h"), b"h").and_then(|()| fs::rename(dir.join("h"), &path)),
+        ),
         ("unlink", fs::remove_file(&path)),
         ("unlink of the other", fs::remove_file(dir.join("h"))),
     ];
@@ -382,16 +444,19 @@ fn try_changes(dir: &Path, notes: &mut Notes, label: &str, open: &File) {
 #[test]
 pub fn immutable_and_append_only_files() {
     same_as_kernel("default", |dir, notes| {
-        for (label, flags) in
-            [("immutable", IFlags::IMMUTABLE), ("append", IFlags::APPEND), ("both", IFlags::IMMUTABLE | IFlags::APPEND)]
-        {
+        for (label, flags) in [
+            ("immutable", IFlags::IMMUTABLE),
+            ("append", IFlags::APPEND),
+            ("both", IFlags::IMMUTABLE | IFlags::APPEND),
+        ] {
             let path = dir.join("f");
             fs::write(&path, [7; 9000]).expect("write");
             let open = File::options().read(true).write(true).open(&path).expect("open");
             notes.call(label, set_flags(&path, flags));
             try_changes(dir, notes, label, &open);
             notes.value("length", open.metadata().map(|m| m.len()).ok());
-            notes.call("flags of a user", as_user(USER, GROUP, || set_flags(&path, IFlags::NODUMP)));
+            notes
+                .call("flags of a user", as_user(USER, GROUP, || set_flags(&path, IFlags::NODUMP)));
             notes.call("flags back", set_flags(&path, IFlags::empty()));
             notes.call("unlink", fs::remove_file(&path));
         }
@@ -414,14 +479,20 @@ pub fn immutable_and_append_only_directories() {
             notes.call("link", fs::hard_link(dir.join("outer"), sub.join("hard")));
             notes.call(
                 "change a file",
-                File::options().append(true).open(sub.join("old")).and_then(|mut f| f.write_all(b"y")),
+                File::options()
+                    .append(true)
+                    .open(sub.join("old"))
+                    .and_then(|mut f| f.write_all(b"y")),
             );
             notes.call("unlink", fs::remove_file(sub.join("old")));
             notes.call("rmdir", fs::remove_dir(sub.join("inner")));
             notes.call("rename within", fs::rename(sub.join("old"), sub.join("older")));
             notes.call("rename out", fs::rename(sub.join("old"), dir.join("older")));
             notes.call("rename in", fs::rename(dir.join("outer"), sub.join("outer")));
-            notes.call("rename it", fs::rename(&sub, dir.join("e")).and_then(|()| fs::rename(dir.join("e"), &sub)));
+            notes.call(
+                "rename it",
+                fs::rename(&sub, dir.join("e")).and_then(|()| fs::rename(dir.join("e"), &sub)),
+            );
             notes.call("chmod", set_mode(&sub, 0o700));
             notes.call("flags back", set_flags(&sub, IFlags::empty()));
             notes.call("remove", fs::remove_dir_all(&sub));
@@ -461,8 +532,14 @@ pub fn flags_are_kept_and_inherited() {
         fs::write(dir.join("f"), b"x").expect("write");
         chown(dir.join("f"), Some(USER), Some(GROUP)).expect("chown");
         for flags in [IFlags::NOATIME, IFlags::IMMUTABLE, IFlags::APPEND] {
-            notes.call(format!("owner {flags:?}"), as_user(USER, GROUP, || set_flags(&dir.join("f"), flags)));
-            notes.call(format!("another {flags:?}"), as_user(3000, 3000, || set_flags(&dir.join("f"), flags)));
+            notes.call(
+                format!("owner {flags:?}"),
+                as_user(USER, GROUP, || set_flags(&dir.join("f"), flags)),
+            );
+            notes.call(
+                format!("another {flags:?}"),
+                as_user(3000, 3000, || set_flags(&dir.join("f"), flags)),
+            );
             notes.program(dir, "lsattr", &["f"]);
             notes.call("back", set_flags(&dir.join("f"), IFlags::empty()));
         }

@@ -1,13 +1,17 @@
-//! Privileges go by the capabilities of the thread that asks, in the user namespace of the mount, as with the kernel's ext4.
+//! Privileges go by the capabilities of the thread that asks, in the user namespace of the mount,
+//! as with the kernel's ext4.
 
 use crate::oracle::{Notes, as_user, same_as_kernel};
 use crate::permissions::{USER, mode, privileged, set_flags, set_mode};
-use rustix::fs::{AtFlags, CWD, IFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, IFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, utimensat,
+};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-/// Programs that start another one as root and as a user, each with and without a capability; and as root of another user namespace.
+/// Programs that start another one as root and as a user, each with and without a capability; and
+/// as root of another user namespace.
 fn persons(capability: &str) -> Vec<Vec<String>> {
     let user = "setpriv --reuid 1000 --regid 1000 --clear-groups";
     [
@@ -33,7 +37,8 @@ fn by_all(
 ) {
     for person in persons(capability) {
         before();
-        let args: Vec<&str> = person[1..].iter().map(String::as_str).chain(program.iter().copied()).collect();
+        let args: Vec<&str> =
+            person[1..].iter().map(String::as_str).chain(program.iter().copied()).collect();
         notes.program(dir, &person[0], &args);
         after(notes);
     }
@@ -103,14 +108,25 @@ pub fn set_id_bits_go_by_capability() {
                 &["sh", "-c", "echo more >>f; sync f"],
                 &["fallocate", "-l", "50000", "f"],
                 &["fallocate", "-p", "-l", "4096", "f"],
-                &["dd", "if=/dev/zero", "of=f", "bs=4096", "count=1", "conv=notrunc", "oflag=direct", "status=none"],
+                &[
+                    "dd",
+                    "if=/dev/zero",
+                    "of=f",
+                    "bs=4096",
+                    "count=1",
+                    "conv=notrunc",
+                    "oflag=direct",
+                    "status=none",
+                ],
             ] {
                 let before = || {
                     let _ = fs::remove_file(&path);
                     privileged(&path, bits);
                     set_mode(&path, bits).expect("chmod");
                 };
-                by_all(dir, notes, "fsetid", change, before, |notes| notes.call("mode", mode(&path)));
+                by_all(dir, notes, "fsetid", change, before, |notes| {
+                    notes.call("mode", mode(&path))
+                });
             }
         }
     });
@@ -125,7 +141,8 @@ pub fn trusted_names_are_listed_by_capability() {
             set_mode(&path, 0o644).expect("chmod");
             for (attribute, value) in [("trusted.a", "1"), ("user.b", "2"), ("trusted.c", "3")] {
                 if name == "f" || attribute.starts_with("trusted.") {
-                    rustix::fs::setxattr(&path, attribute, value.as_bytes(), XattrFlags::empty()).expect("setxattr");
+                    rustix::fs::setxattr(&path, attribute, value.as_bytes(), XattrFlags::empty())
+                        .expect("setxattr");
                 }
             }
             let length = || rustix::fs::listxattr(&path, &mut [0; 0][..]);
@@ -135,14 +152,20 @@ pub fn trusted_names_are_listed_by_capability() {
     });
 }
 
-/// Sets access and modification time in all ways that the system call has, each when the clock shows another time than the file.
+/// Sets access and modification time in all ways that the system call has, each when the clock
+/// shows another time than the file.
 fn touch_all(notes: &mut Notes, label: &str, path: &Path) {
-    let age = || fs::metadata(path).and_then(|m| m.modified()).expect("stat").elapsed().unwrap_or_default();
+    let age = || {
+        fs::metadata(path).and_then(|m| m.modified()).expect("stat").elapsed().unwrap_or_default()
+    };
     let time = |tv_nsec| Timespec { tv_sec: 77, tv_nsec };
     let times = [("now", UTIME_NOW), ("kept", UTIME_OMIT), ("set", 5)];
     for (accessed, last_access) in times {
         for (modified, last_modification) in times {
-            let times = Timestamps { last_access: time(last_access), last_modification: time(last_modification) };
+            let times = Timestamps {
+                last_access: time(last_access),
+                last_modification: time(last_modification),
+            };
             while age() < std::time::Duration::from_millis(20) {
                 std::thread::yield_now();
             }
@@ -159,7 +182,8 @@ pub fn times_of_immutable_and_append_only_files() {
     same_as_kernel("default", |dir, notes| {
         let (file, sub, fifo) = (dir.join("file"), dir.join("sub"), dir.join("fifo"));
         fs::write(&file, b"content").and_then(|()| fs::create_dir(&sub)).expect("new ones");
-        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("mkfifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600))
+            .expect("mkfifo");
         symlink("file", dir.join("link")).expect("symlink");
         for path in [&file, &sub] {
             for flags in [IFlags::IMMUTABLE, IFlags::APPEND, IFlags::empty()] {
@@ -178,7 +202,8 @@ pub fn times_of_immutable_and_append_only_files() {
     });
 }
 
-/// The kernel copies a file up with the credentials of the mounter, in the name of a thread without privileges.
+/// The kernel copies a file up with the credentials of the mounter, in the name of a thread without
+/// privileges.
 #[test]
 fn a_file_is_copied_up_with_trusted_attributes() {
     let mut served = crate::served::Served::new("default");
@@ -188,10 +213,20 @@ fn a_file_is_copied_up_with_trusted_attributes() {
     rustix::fs::setxattr(&file, "trusted.a", b"1", XattrFlags::empty()).expect("setxattr");
     let layers = extant_testkit::scratch::Scratch::new();
     let [upper, work, merged] = ["upper", "work", "merged"].map(|name| layers.dir(name));
-    let options =
-        format!("lowerdir={},upperdir={},workdir={}", served.dir().display(), upper.display(), work.display());
-    nix::mount::mount(Some("overlay"), &merged, Some("overlay"), nix::mount::MsFlags::empty(), Some(options.as_str()))
-        .expect("an overlay");
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        served.dir().display(),
+        upper.display(),
+        work.display()
+    );
+    nix::mount::mount(
+        Some("overlay"),
+        &merged,
+        Some("overlay"),
+        nix::mount::MsFlags::empty(),
+        Some(options.as_str()),
+    )
+    .expect("an overlay");
     let append = format!("echo more >>{}/file", merged.display());
     let user = ["--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", &append];
     let appended = extant_testkit::tool::run("setpriv", &user);
@@ -207,14 +242,15 @@ fn a_file_is_copied_up_with_trusted_attributes() {
     served.unmount();
 }
 
-/// A program that is started closes files, and the kernel sends what it kept of them in the name of a thread of which `/proc` shows
-/// little meanwhile.
+/// A program that is started closes files, and the kernel sends what it kept of them in the name of
+/// a thread of which `/proc` shows little meanwhile.
 #[test]
 pub fn a_program_closes_changed_files_while_it_starts() {
     let mut served = crate::served::Served::new("default");
     let path = served.path("file");
     for round in 0..40u8 {
-        let file = File::options().create(true).write(true).truncate(false).open(&path).expect("open");
+        let file =
+            File::options().create(true).write(true).truncate(false).open(&path).expect("open");
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "exec 9>>\"$1\"; echo more >&9; exec true", "sh"]).arg(&path);
         std::os::unix::fs::FileExt::write_all_at(&file, &[round; 5000], 0).expect("write");
@@ -226,7 +262,8 @@ pub fn a_program_closes_changed_files_while_it_starts() {
     served.unmount();
 }
 
-/// The kernel keeps times of changes that were made before the file was sealed: they arrive all the same.
+/// The kernel keeps times of changes that were made before the file was sealed: they arrive all the
+/// same.
 #[test]
 pub fn kept_times_of_a_sealed_file_arrive() {
     same_as_kernel("default", |dir, notes| {
@@ -250,8 +287,9 @@ pub fn kept_times_of_a_sealed_file_arrive() {
 #[test]
 pub fn a_chown_that_names_nothing_is_the_owners() {
     same_as_kernel("default", |dir, notes| {
-        for (bits, person) in
-            [0o4755, 0o2755, 0o2745, 0o755].into_iter().flat_map(|bits| [USER, 65534].map(|person| (bits, person)))
+        for (bits, person) in [0o4755, 0o2755, 0o2745, 0o755]
+            .into_iter()
+            .flat_map(|bits| [USER, 65534].map(|person| (bits, person)))
         {
             let path = dir.join("f");
             let _ = fs::remove_file(&path);
@@ -279,7 +317,9 @@ pub fn whiteouts_belong_to_their_maker() {
                     let dir = File::open(&below)?;
                     File::create(below.join("f"))?;
                     let flags = rustix::fs::RenameFlags::WHITEOUT;
-                    Ok::<_, std::io::Error>(rustix::fs::renameat_with(&dir, "f", &dir, "moved", flags)?)
+                    Ok::<_, std::io::Error>(rustix::fs::renameat_with(
+                        &dir, "f", &dir, "moved", flags,
+                    )?)
                 });
                 notes.call(format!("{name} by {person}"), made);
                 let meta = fs::symlink_metadata(below.join("f")).expect("a whiteout");
@@ -299,7 +339,10 @@ pub fn an_immutable_directory_takes_no_file_without_a_name() {
         for flags in [IFlags::empty(), IFlags::IMMUTABLE, IFlags::APPEND] {
             set_flags(&sealed, flags).expect("flags");
             let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
-            notes.call("open", rustix::fs::open(&sealed, flags, rustix::fs::Mode::from_raw_mode(0o600)).map(drop));
+            notes.call(
+                "open",
+                rustix::fs::open(&sealed, flags, rustix::fs::Mode::from_raw_mode(0o600)).map(drop),
+            );
         }
         set_flags(&sealed, IFlags::empty()).expect("flags");
     });

@@ -61,12 +61,17 @@ fn told_of_errors(dir: &Path, file: &File) {
 }
 
 fn contents(dir: &Path, notes: &mut Notes) {
-    let mut names: Vec<_> = fs::read_dir(dir).expect("read_dir").map(|e| e.expect("entry").file_name()).collect();
+    let mut names: Vec<_> =
+        fs::read_dir(dir).expect("read_dir").map(|e| e.expect("entry").file_name()).collect();
     names.sort();
     for name in names.into_iter().filter(|name| name != "lost+found") {
         let data = fs::read(dir.join(&name)).expect("read");
-        let sum = data.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
-        notes.value(format!("{name:?}"), (data.len(), sum, String::from_utf8_lossy(&data[..data.len().min(40)])));
+        let sum =
+            data.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+        notes.value(
+            format!("{name:?}"),
+            (data.len(), sum, String::from_utf8_lossy(&data[..data.len().min(40)])),
+        );
     }
 }
 
@@ -86,8 +91,13 @@ pub fn append_only_files_are_only_appended_to() {
                 notes.call("set the length", file.set_len(3));
                 notes.call("append again", file.write(b"more "));
                 notes.call("append much", file.write_all(&[b'm'; 3_000_000]));
-                let copied =
-                    rustix::fs::copy_file_range(File::open(&path).expect("open"), Some(&mut 0), &file, Some(&mut 0), 4);
+                let copied = rustix::fs::copy_file_range(
+                    File::open(&path).expect("open"),
+                    Some(&mut 0),
+                    &file,
+                    Some(&mut 0),
+                    4,
+                );
                 notes.value("copy", copied.is_ok());
             }
             for options in [["-a", "-f"], ["-a", "-a"]] {
@@ -97,7 +107,10 @@ pub fn append_only_files_are_only_appended_to() {
                 tell(&mut program, "msync -s");
                 notes.value("xfs_io", program.wait_with_output().is_ok());
             }
-            notes.call("content", fs::read(&path).map(|data| (data.len(), data[..OLD.len()].to_vec())));
+            notes.call(
+                "content",
+                fs::read(&path).map(|data| (data.len(), data[..OLD.len()].to_vec())),
+            );
         },
         contents,
     );
@@ -139,12 +152,24 @@ pub fn descriptors_from_before_a_file_was_append_only() {
             }
             let plain = opened(&dir.join("plain"), reading().write(true));
             let mut appending = opened(&dir.join("appending"), reading().append(true));
-            notes.call("write", plain.write_all_at(b"before", 1).and_then(|()| appending.write_all(b"before")));
+            notes.call(
+                "write",
+                plain.write_all_at(b"before", 1).and_then(|()| appending.write_all(b"before")),
+            );
             notes.call("chattr", set_flags(&dir.join("plain"), IFlags::APPEND));
             notes.call("chattr", set_flags(&dir.join("appending"), IFlags::APPEND));
-            notes.call("plain goes on", plain.write_all_at(b"after", 2).and_then(|()| plain.sync_all()));
-            notes.call("appending goes on", appending.write_all(&[b'a'; 10_000]).and_then(|()| appending.sync_all()));
-            notes.call("appending goes on", appending.write_all(b"last").and_then(|()| appending.sync_all()));
+            notes.call(
+                "plain goes on",
+                plain.write_all_at(b"after", 2).and_then(|()| plain.sync_all()),
+            );
+            notes.call(
+                "appending goes on",
+                appending.write_all(&[b'a'; 10_000]).and_then(|()| appending.sync_all()),
+            );
+            notes.call(
+                "appending goes on",
+                appending.write_all(b"last").and_then(|()| appending.sync_all()),
+            );
             notes.value("appending overwrites", overwrite(&appending).is_ok());
             told_of_errors(dir, &appending);
         },
@@ -194,7 +219,8 @@ pub fn parts_of_direct_appends_overtake_each_other() {
             let path = dir.join("log");
             writable(&path);
             fs::write(&path, [b'o'; 4096]).expect("write");
-            let direct = || opened(&path, File::options().append(true).custom_flags(nix::libc::O_DIRECT));
+            let direct =
+                || opened(&path, File::options().append(true).custom_flags(nix::libc::O_DIRECT));
             let before = direct();
             notes.call("chattr", set_flags(&path, IFlags::APPEND));
             let memory = vec![b'd'; (16 << 20) + 4096];
@@ -225,7 +251,10 @@ pub fn immutable_files_are_not_written_through_older_descriptors() {
             notes.call("write", both.write_all_at(b"HACK", 0));
             notes.call("write", write.write_all_at(b"HACK", 0));
             notes.call("append", append.write(b"HACK"));
-            notes.call("copy", rustix::fs::copy_file_range(&both, Some(&mut 0), &both, Some(&mut 100), 4));
+            notes.call(
+                "copy",
+                rustix::fs::copy_file_range(&both, Some(&mut 0), &both, Some(&mut 100), 4),
+            );
             let mut seen = vec![0; 20_000];
             notes.call("read to the end", io::Read::read(&mut both, &mut seen));
             notes.call("length", fs::metadata(&path).map(|m| m.len()));
@@ -260,7 +289,9 @@ pub fn mappings_do_not_change_immutable_files() {
             drop(program.stdin.take());
             notes.value("xfs_io", program.wait_with_output().is_ok());
             told_of_errors(dir, &File::open(&path).expect("open"));
-            await_that("pages that were refused are dropped", || fs::read(&path).expect("read")[0] == OLD[0]);
+            await_that("pages that were refused are dropped", || {
+                fs::read(&path).expect("read")[0] == OLD[0]
+            });
         },
         contents,
     );

@@ -1,4 +1,5 @@
-//! Quotas through a mount: whose limits bind, how the errors arrive, and that e2fsck counts as the files say.
+//! Quotas through a mount: whose limits bind, how the errors arrive, and that e2fsck counts as the
+//! files say.
 
 use crate::served::Served;
 use extant::{Caller, Follow, Fs, New, OpenOptions, QuotaKind, QuotaLimits};
@@ -40,16 +41,20 @@ fn limits_bind_users_and_e2fsck_counts_the_same() {
     is_refused(&by_user(&home, "dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none"));
     is_refused(&by_user(&home, "dd if=/dev/zero of=c bs=1M count=3 oflag=direct status=none"));
     is_refused(&by_user(&home, "rm -f b c; fallocate -l 3M d"));
-    by_user(&home, "rm -f d a; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none").must_succeed();
-    // Root writes for the user, beyond the limit or not: only what the user does is bound, and what is given away is charged.
+    by_user(&home, "rm -f d a; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none")
+        .must_succeed();
+    // Root writes for the user, beyond the limit or not: only what the user does is bound, and what
+    // is given away is charged.
     is_refused(&by_user(&home, "for i in $(seq 1 30); do touch f$i; done"));
     by_user(&home, "rm -f f* b").must_succeed();
     std::fs::write(home.join("roots"), vec![1; 2 << 20]).expect("write");
     chown(home.join("roots"), Some(USER), Some(USER)).expect("chown");
     is_refused(&by_user(&home, "dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none"));
     chown(home.join("roots"), Some(0), Some(0)).expect("chown");
-    by_user(&home, "rm -f b; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none").must_succeed();
-    // The kernel tells the next syncfs(2), too, what it could not write; and that is none of the unmount's.
+    by_user(&home, "rm -f b; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none")
+        .must_succeed();
+    // The kernel tells the next syncfs(2), too, what it could not write; and that is none of the
+    // unmount's.
     is_refused(&run("sync", &["-f".as_ref(), home.as_os_str()]));
     // e2fsck compares the quota files with what it has counted.
     served.unmount();
@@ -68,7 +73,11 @@ fn errno(done: std::io::Result<()>) -> Option<i32> {
 /// The project that `lsattr` shows.
 fn project(path: &Path) -> u32 {
     let shown = run("lsattr", &["-pd".as_ref(), path.as_os_str()]).must_succeed().text();
-    shown.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{shown}"))
+    shown
+        .split_whitespace()
+        .next()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("{shown}"))
 }
 
 /// As chattr(1) sets them and lsattr(1) shows them: handed down, kept apart, and counted.
@@ -77,12 +86,15 @@ fn projects_are_set_and_shown() {
     let mut served = Served::of(limited());
     let (tree, out) = (served.path("tree"), served.path("out"));
     std::fs::create_dir(&tree).expect("mkdir");
-    run("chattr", &["-p".as_ref(), "4200000000".as_ref(), "+P".as_ref(), tree.as_os_str()]).must_succeed();
+    run("chattr", &["-p".as_ref(), "4200000000".as_ref(), "+P".as_ref(), tree.as_os_str()])
+        .must_succeed();
     let (inside, sub) = (tree.join("inside"), tree.join("sub"));
     std::fs::write(&inside, vec![1; 100_000]).expect("write");
     std::fs::create_dir(&sub).expect("mkdir");
     std::fs::write(&out, b"of no project").expect("write");
-    for (path, expected) in [(&tree, 4_200_000_000), (&inside, 4_200_000_000), (&sub, 4_200_000_000), (&out, 0)] {
+    for (path, expected) in
+        [(&tree, 4_200_000_000), (&inside, 4_200_000_000), (&sub, 4_200_000_000), (&out, 0)]
+    {
         assert_eq!(project(path), expected, "{}", path.display());
     }
     let flags = run("lsattr", &["-d".as_ref(), sub.as_os_str()]).must_succeed().text();

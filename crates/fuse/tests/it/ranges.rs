@@ -41,7 +41,8 @@ pub fn allocation_and_holes() {
             let content = fs::read(&path).expect("read");
             notes.value("zeros", content.iter().filter(|b| **b == 0).count());
         }
-        // What the kernel leaves of zeroed edges in memory and allocates later differs: content and size only.
+        // What the kernel leaves of zeroed edges in memory and allocates later differs: content and
+        // size only.
         for (mode, offset, len) in [
             (zero, 0, 4096),
             (zero, 100, 20_000),
@@ -81,8 +82,8 @@ pub fn data_and_holes_are_found() {
             f.set_len(3_000_000).expect("truncate");
             f.sync_all().expect("fsync");
             for from in [
-                0, 1, 4095, 65_536, 131_072, 199_000, 265_000, 999_999, 1_065_536, 2_000_000, 2_999_999, 3_000_000,
-                5_000_000,
+                0, 1, 4095, 65_536, 131_072, 199_000, 265_000, 999_999, 1_065_536, 2_000_000,
+                2_999_999, 3_000_000, 5_000_000,
             ] {
                 notes.call(format!("data from {from}"), seek(&f, SeekFrom::Data(from)));
                 notes.call(format!("hole from {from}"), seek(&f, SeekFrom::Hole(from)));
@@ -110,11 +111,18 @@ pub fn data_not_yet_written_are_found() {
 
 /// Bytes of a file that the kernel has in memory.
 fn cached(path: &Path) -> u64 {
-    let args = ["--bytes", "--noheadings", "--output", "RES", path.to_str().expect("a name of text")];
-    extant_testkit::tool::run("fincore", &args).must_succeed().text().trim().parse().expect("a number")
+    let args =
+        ["--bytes", "--noheadings", "--output", "RES", path.to_str().expect("a name of text")];
+    extant_testkit::tool::run("fincore", &args)
+        .must_succeed()
+        .text()
+        .trim()
+        .parse()
+        .expect("a number")
 }
 
-/// Somebody who may only read a file searches it while another has it open for writing: what the kernel has of it stays in memory.
+/// Somebody who may only read a file searches it while another has it open for writing: what the
+/// kernel has of it stays in memory.
 #[test]
 pub fn a_search_leaves_the_pages_of_others() {
     const DATA: u64 = 4 << 20;
@@ -131,7 +139,10 @@ pub fn a_search_leaves_the_pages_of_others() {
         let reader = File::open(&path).expect("open");
         for from in [0, 5000, DATA - 1, DATA, 2 * DATA, 4 * DATA, 5 * DATA - 1] {
             let in_hole = (DATA..4 * DATA).contains(&from);
-            assert_eq!(seek(&reader, SeekFrom::Data(from)), Ok(if in_hole { 4 * DATA } else { from }));
+            assert_eq!(
+                seek(&reader, SeekFrom::Data(from)),
+                Ok(if in_hole { 4 * DATA } else { from })
+            );
             let end = if from < DATA { DATA } else { 5 * DATA };
             assert_eq!(seek(&reader, SeekFrom::Hole(from)), Ok(if in_hole { from } else { end }));
         }
@@ -153,8 +164,19 @@ pub fn searches_meet_data_not_yet_written() {
             }
             f.sync_all().expect("fsync");
             let look = |notes: &mut Notes, what: &str| {
-                for from in [0, 4096, 65_536, 70_000, 131_072, 400_000, 1 << 20, 2_000_000, 2_700_000, 3 << 20, 4 << 20]
-                {
+                for from in [
+                    0,
+                    4096,
+                    65_536,
+                    70_000,
+                    131_072,
+                    400_000,
+                    1 << 20,
+                    2_000_000,
+                    2_700_000,
+                    3 << 20,
+                    4 << 20,
+                ] {
                     notes.call(format!("{what}: data from {from}"), seek(&f, SeekFrom::Data(from)));
                     notes.call(format!("{what}: hole from {from}"), seek(&f, SeekFrom::Hole(from)));
                 }
@@ -182,7 +204,10 @@ pub fn limits_of_sizes() {
             for bits in [31, 32, 33, 34, 35, 41, 42, 43, 44, 45, 62] {
                 for off in [-4096i64, -1, 0, 1] {
                     let size = (1i64 << bits) + off;
-                    notes.call(format!("truncate to 2^{bits} {off:+}"), rustix::fs::ftruncate(&f, size as u64));
+                    notes.call(
+                        format!("truncate to 2^{bits} {off:+}"),
+                        rustix::fs::ftruncate(&f, size as u64),
+                    );
                     notes.call("size", f.metadata().map(|m| m.len()));
                     // FUSE's kernel side takes any offset; the error comes when it writes back.
                     let written = f.write_at(b"x", size as u64).and_then(|_| f.sync_all());
@@ -202,20 +227,35 @@ pub fn ranges_are_copied() {
         let (from, to) = (file(&dir.join("from")), file(&dir.join("to")));
         let data: Vec<_> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
         from.write_all_at(&data, 0).expect("write");
-        for (offset, target, len) in
-            [(0, 0, 100_000), (99_000, 5, 70_000), (290_000, 400_000, 70_000), (300_000, 0, 10), (0, 1 << 20, 300_000)]
-        {
+        for (offset, target, len) in [
+            (0, 0, 100_000),
+            (99_000, 5, 70_000),
+            (290_000, 400_000, 70_000),
+            (300_000, 0, 10),
+            (0, 1 << 20, 300_000),
+        ] {
             let (mut offset, mut target) = (offset, target);
-            notes.call("copy", rustix::fs::copy_file_range(&from, Some(&mut offset), &to, Some(&mut target), len));
+            notes.call(
+                "copy",
+                rustix::fs::copy_file_range(&from, Some(&mut offset), &to, Some(&mut target), len),
+            );
             notes.value("offsets", (offset, target));
             let content = fs::read(dir.join("to")).expect("read");
             notes.value(
                 "content",
-                (content.len(), content.iter().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b)))),
+                (
+                    content.len(),
+                    content
+                        .iter()
+                        .fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b))),
+                ),
             );
         }
         let (mut a, mut b) = (0, 1000);
-        notes.call("overlapping", rustix::fs::copy_file_range(&from, Some(&mut a), &from, Some(&mut b), 5000));
+        notes.call(
+            "overlapping",
+            rustix::fs::copy_file_range(&from, Some(&mut a), &from, Some(&mut b), 5000),
+        );
     });
 }
 
@@ -223,7 +263,8 @@ pub fn ranges_are_copied() {
 pub fn usage_is_what_the_kernel_says() {
     for set in ["default", "orphan_file", "1k", "bigalloc", "ext2", "no_journal"] {
         same_as_kernel(set, |dir, notes| {
-            // Where files are mapped by pointers, too, a margin is kept here for what maps them; the kernel keeps one for extents only.
+            // Where files are mapped by pointers, too, a margin is kept here for what maps them;
+            // the kernel keeps one for extents only.
             let available = |s: &rustix::fs::StatVfs| if set == "ext2" { 0 } else { s.f_bavail };
             let usage = || {
                 let s = rustix::fs::statvfs(dir)?;
@@ -292,7 +333,8 @@ fn write_until_refused(f: &File, from: u64, most: u64) -> (u64, Option<i32>) {
             return (at, e.raw_os_error());
         }
         at += piece.len() as u64;
-        // What the kernel could not write it tells here, once; that writes fail is what is asked for.
+        // What the kernel could not write it tells here, once; that writes fail is what is asked
+        // for.
         let _ = f.sync_data();
     }
     (at, None)
@@ -309,7 +351,10 @@ pub fn writers_of_a_full_disk_are_stopped() {
     let (at, errno) = write_until_refused(&f, 0, 20 * BYTES);
     assert_eq!(errno, Some(nix::libc::ENOSPC), "{at} bytes were accepted");
     // Reading goes on, and so does writing when there is room again.
-    assert_eq!(f.metadata().expect("fstat").len(), fs::metadata(served.path("second")).expect("stat").len());
+    assert_eq!(
+        f.metadata().expect("fstat").len(),
+        fs::metadata(served.path("second")).expect("stat").len()
+    );
     let mut piece = [0; 4096];
     assert_eq!(f.read_at(&mut piece, 0).expect("read"), 4096);
     fs::remove_file(&first).expect("unlink");

@@ -1,5 +1,5 @@
-//! Real input: the machine's own files go in by tar, four writers at once, and come out of Extant and of the kernel as they
-//! went in. Then images that the kernel and Extant change in turn.
+//! Real input: the machine's own files go in by tar, four writers at once, and come out of Extant
+//! and of the kernel as they went in. Then images that the kernel and Extant change in turn.
 
 use crate::served::Served;
 use extant_testkit::image::FeatureSet;
@@ -46,7 +46,10 @@ fn pick(load: &Load) -> Vec<PathBuf> {
             let Ok(meta) = entry.metadata() else { continue };
             if meta.is_dir() {
                 todo.push(entry.path());
-            } else if meta.len() <= load.largest && bytes + meta.len() <= load.bytes && found.len() < load.files {
+            } else if meta.len() <= load.largest
+                && bytes + meta.len() <= load.bytes
+                && found.len() < load.files
+            {
                 bytes += meta.len();
                 found.push(entry.path());
             }
@@ -61,11 +64,22 @@ fn tar_pipe(pack: &[&OsStr], unpack: &[&OsStr], list: &[u8]) {
     const KEEP: [&str; 4] = ["--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner"];
     let tar = need("tar");
     let mut packer = Command::new(&tar);
-    packer.arg("-c").args(KEEP).args(["--sparse", "-f", "-"]).args(pack).stdin(Stdio::piped()).stdout(Stdio::piped());
+    packer
+        .arg("-c")
+        .args(KEEP)
+        .args(["--sparse", "-f", "-"])
+        .args(pack)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut packer = packer.spawn().expect("tar");
     let from = packer.stdout.take().expect("a pipe");
     let mut unpacker = Command::new(&tar);
-    unpacker.args(["-x", "--warning=no-timestamp"]).args(KEEP).args(["-p", "-f", "-"]).args(unpack).stdin(from);
+    unpacker
+        .args(["-x", "--warning=no-timestamp"])
+        .args(KEEP)
+        .args(["-p", "-f", "-"])
+        .args(unpack)
+        .stdin(from);
     let mut unpacker = unpacker.spawn().expect("tar");
     packer.stdin.take().expect("a pipe").write_all(list).expect("tar takes the list");
     assert!(packer.wait().expect("tar").success(), "packing failed");
@@ -83,7 +97,10 @@ fn stage(load: &Load) -> Scratch {
     let files = pick(load);
     for (n, chunk) in files.chunks(files.len().div_ceil(WRITERS)).enumerate() {
         let dir = stage.dir(&part(n));
-        let list: Vec<u8> = chunk.iter().flat_map(|path| [&path.as_os_str().as_bytes()[1..], b"\0"].concat()).collect();
+        let list: Vec<u8> = chunk
+            .iter()
+            .flat_map(|path| [&path.as_os_str().as_bytes()[1..], b"\0"].concat())
+            .collect();
         let from = ["-C", "/", "--null", "--no-recursion", "-T", "-"].map(OsStr::new);
         tar_pipe(&from, &[OsStr::new("-C"), dir.as_os_str()], &list);
         decorate(&dir, n as u64);
@@ -117,14 +134,22 @@ fn decorate(dir: &Path, seed: u64) {
             continue;
         }
         let value = vec![b'v'; rng.below(2000) as usize];
-        let set = |name: &str, value: &[u8]| rustix::fs::lsetxattr(file, name, value, XattrFlags::empty());
+        let set = |name: &str, value: &[u8]| {
+            rustix::fs::lsetxattr(file, name, value, XattrFlags::empty())
+        };
         set("user.origin", file.as_os_str().as_bytes()).expect("user.origin");
         set("trusted.long", &value).expect("trusted.long");
         if rng.one_in(3) {
             set("system.posix_acl_access", &posix_acl(0o640, (1000, 6), (100, 4))).expect("an ACL");
         }
-        std::os::unix::fs::lchown(file, Some(rng.below(70_000) as u32), Some(rng.below(70_000) as u32)).expect("chown");
-        fs::set_permissions(file, fs::Permissions::from_mode(rng.below(0o10000) as u32)).expect("chmod");
+        std::os::unix::fs::lchown(
+            file,
+            Some(rng.below(70_000) as u32),
+            Some(rng.below(70_000) as u32),
+        )
+        .expect("chown");
+        fs::set_permissions(file, fs::Permissions::from_mode(rng.below(0o10000) as u32))
+            .expect("chmod");
         let link = file.with_file_name(format!("another name {}", rng.below(1 << 30)));
         fs::hard_link(file, &link).expect("link");
     }
@@ -180,10 +205,16 @@ fn real_everything_goes_in_and_comes_out() {
 fn edit(root: &Path, seed: u64, count: usize) -> Manifest {
     let rng = &mut Rng::new(seed);
     let before = Manifest::walk(root).without("lost+found");
-    let paths: Vec<PathBuf> =
-        before.nodes.keys().filter(|path| !path.is_empty()).map(|path| root.join(OsStr::from_bytes(path))).collect();
-    let dirs: Vec<PathBuf> = paths.iter().filter(|path| path.is_dir() && !path.is_symlink()).cloned().collect();
-    let files: Vec<PathBuf> = paths.iter().filter(|path| path.is_file() && !path.is_symlink()).cloned().collect();
+    let paths: Vec<PathBuf> = before
+        .nodes
+        .keys()
+        .filter(|path| !path.is_empty())
+        .map(|path| root.join(OsStr::from_bytes(path)))
+        .collect();
+    let dirs: Vec<PathBuf> =
+        paths.iter().filter(|path| path.is_dir() && !path.is_symlink()).cloned().collect();
+    let files: Vec<PathBuf> =
+        paths.iter().filter(|path| path.is_file() && !path.is_symlink()).cloned().collect();
     let mut gone = BTreeSet::new();
     for step in 0..count {
         let (file, dir) = (rng.pick(&files), rng.pick(&dirs));
@@ -249,11 +280,19 @@ fn assert_clean(image: &Path) {
     e2fsck::check_with(image, &["-E", "no_optimize_extents"]).assert_clean();
 }
 
-/// The kernel fills an image, then Extant and the kernel change it in turn, three times; each finds what the other left.
+/// The kernel fills an image, then Extant and the kernel change it in turn, three times; each finds
+/// what the other left.
 fn to_and_fro(set: &str) {
     let image = FeatureSet::named(set).make_sized(256 << 20);
     let mount = kernel::Mount::new(image.path(), "");
-    let shape = Shape { files: 600, directories: 40, depth: 6, wide: 300, largest: 200 << 10, ..Shape::default() };
+    let shape = Shape {
+        files: 600,
+        directories: 40,
+        depth: 6,
+        wide: 300,
+        largest: 200 << 10,
+        ..Shape::default()
+    };
     Plan::random(7, &shape).apply(mount.path());
     let mut left = Manifest::walk(mount.path()).without("lost+found");
     mount.unmount();
@@ -293,8 +332,8 @@ turns! {
     ea_inode_to_and_fro = "ea_inode";
 }
 
-/// Those of the feature sets that the kernel mounts and that are not turned above; inodes of 128 bytes have no nanoseconds to
-/// compare.
+/// Those of the feature sets that the kernel mounts and that are not turned above; inodes of 128
+/// bytes have no nanoseconds to compare.
 #[test]
 #[ignore = "takes minutes: make real"]
 fn real_every_set_to_and_fro() {

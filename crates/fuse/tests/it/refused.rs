@@ -1,9 +1,12 @@
-//! System calls that are refused to the server: io_uring, or to unmount by force. Answers of a server that the kernel refuses.
+//! System calls that are refused to the server: io_uring, or to unmount by force. Answers of a
+//! server that the kernel refuses.
 
 use crate::served::make;
 use crate::watchdog::{Watchdog, unmount_unused};
 use extant::{Fs, New, OpenOptions, Usage};
-use extant_fuse::bare::{self, Answer, Change, Data, Entry, HowWritten, Listed, Service, Wants, Who};
+use extant_fuse::bare::{
+    self, Answer, Change, Data, Entry, HowWritten, Listed, Service, Wants, Who,
+};
 use extant_fuse::{MountOptions, Transport, mount};
 use extant_testkit::kernel::enable_rings;
 use fuser::{Errno, FileAttr, FileType, INodeNo};
@@ -26,7 +29,9 @@ fn refuse(call: libc::c_long) {
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     // SAFETY: the kernel copies the program, which is as long as it says.
-    let failed = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) };
+    let failed = unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
+    };
     assert_eq!(failed, 0, "{}", io::Error::last_os_error());
 }
 
@@ -49,7 +54,8 @@ fn a_mount_without_io_uring_is_served_through_the_device() {
         let dir = image.scratch().dir("mnt");
         without(libc::SYS_io_uring_setup, || {
             let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
-            let mounted = mount(fs, &dir, &MountOptions { transport, ..MountOptions::default() }).expect("mount");
+            let mounted = mount(fs, &dir, &MountOptions { transport, ..MountOptions::default() })
+                .expect("mount");
             let watchdog = Watchdog::over(&dir);
             let why = mounted.instead().map(String::from);
             fs::write(dir.join("file"), b"content").expect("write");
@@ -58,16 +64,21 @@ fn a_mount_without_io_uring_is_served_through_the_device() {
             watchdog.rest();
             match transport {
                 Transport::Auto => assert_eq!(why, None),
-                _ => assert!(why.as_ref().is_some_and(|why| why.contains("kernel.io_uring_disabled")), "{why:?}"),
+                _ => assert!(
+                    why.as_ref().is_some_and(|why| why.contains("kernel.io_uring_disabled")),
+                    "{why:?}"
+                ),
             }
         });
         image.assert_clean();
     }
 }
 
-/// A root directory in which everything is found. A listing has one entry, which the kernel refuses for its size.
+/// A root directory in which everything is found. A listing has one entry, which the kernel refuses
+/// for its size.
 struct Odd {
-    /// Receives each inode that is forgotten, with its lookups. If this is `None`, forgetting panics.
+    /// Receives each inode that is forgotten, with its lookups. If this is `None`, forgetting
+    /// panics.
     forgotten: Option<Sender<(INodeNo, u64)>>,
 }
 
@@ -111,7 +122,10 @@ impl Service for Odd {
     }
 
     fn attr(&self, ino: INodeNo, _open: bool) -> Answer<FileAttr> {
-        Ok(attr(ino, if ino == INodeNo::ROOT { FileType::Directory } else { FileType::RegularFile }))
+        Ok(attr(
+            ino,
+            if ino == INodeNo::ROOT { FileType::Directory } else { FileType::RegularFile },
+        ))
     }
 
     fn set_attr(&self, _who: Who, _ino: INodeNo, _change: Change) -> Answer<FileAttr> {
@@ -122,11 +136,25 @@ impl Service for Odd {
         Err(Errno::ENOSYS)
     }
 
-    fn make(&self, _who: Who, _at: (INodeNo, &[u8]), _mode: u32, _umask: u32, _what: New<'_>) -> Answer<Entry> {
+    fn make(
+        &self,
+        _who: Who,
+        _at: (INodeNo, &[u8]),
+        _mode: u32,
+        _umask: u32,
+        _what: New<'_>,
+    ) -> Answer<Entry> {
         Err(Errno::ENOSYS)
     }
 
-    fn create(&self, _who: Who, _at: (INodeNo, &[u8]), _mode: u32, _umask: u32, _flags: i32) -> Answer<Entry> {
+    fn create(
+        &self,
+        _who: Who,
+        _at: (INodeNo, &[u8]),
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+    ) -> Answer<Entry> {
         Err(Errno::ENOSYS)
     }
 
@@ -138,7 +166,13 @@ impl Service for Odd {
         Ok(())
     }
 
-    fn rename(&self, _who: Who, _from: (INodeNo, &[u8]), _to: (INodeNo, &[u8]), _flags: u32) -> Answer<()> {
+    fn rename(
+        &self,
+        _who: Who,
+        _from: (INodeNo, &[u8]),
+        _to: (INodeNo, &[u8]),
+        _flags: u32,
+    ) -> Answer<()> {
         Ok(())
     }
 
@@ -162,7 +196,12 @@ impl Service for Odd {
         Ok(())
     }
 
-    fn list(&self, _ino: INodeNo, _from: u64, _each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
+    fn list(
+        &self,
+        _ino: INodeNo,
+        _from: u64,
+        _each: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Answer<()> {
         Ok(())
     }
 
@@ -174,7 +213,8 @@ impl Service for Odd {
     ) -> Answer<()> {
         if from == 0 {
             let (ino, kind) = (INodeNo(7), FileType::RegularFile);
-            let refused = Entry { attr: FileAttr { size: u64::MAX, ..attr(ino, kind) }, generation: 0 };
+            let refused =
+                Entry { attr: FileAttr { size: u64::MAX, ..attr(ino, kind) }, generation: 0 };
             each(Listed { ino, next: 1, kind, name: b"refused" }, Some(&refused));
         }
         Ok(())
@@ -185,7 +225,8 @@ impl Service for Odd {
     }
 }
 
-/// The kernel sends FORGET as a usual request for an entry of a listing that it refuses, so it comes through rings, too.
+/// The kernel sends FORGET as a usual request for an entry of a listing that it refuses, so it
+/// comes through rings, too.
 #[test]
 fn an_entry_that_the_kernel_refuses_is_forgotten_through_each_transport() {
     enable_rings();
@@ -194,26 +235,34 @@ fn an_entry_that_the_kernel_refuses_is_forgotten_through_each_transport() {
         let dir = scratch.dir("mnt");
         let (forgotten, told) = channel();
         let options = MountOptions { transport, ..MountOptions::default() };
-        let serving = bare::mount(Odd { forgotten: Some(forgotten) }, &dir, &options, false).expect("mount");
+        let serving =
+            bare::mount(Odd { forgotten: Some(forgotten) }, &dir, &options, false).expect("mount");
         let watchdog = Watchdog::over(&dir);
-        let names: Vec<_> = fs::read_dir(&dir).expect("list").map(|e| e.expect("an entry").file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(&dir).expect("list").map(|e| e.expect("an entry").file_name()).collect();
         assert_eq!(names, ["refused"]);
-        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok((INodeNo(7), 1)), "{transport:?}");
+        assert_eq!(
+            told.recv_timeout(Duration::from_secs(60)),
+            Ok((INodeNo(7), 1)),
+            "{transport:?}"
+        );
         unmount_unused(|| Ok(nix::mount::umount(&dir)?));
         serving.join().expect("the threads are joined").expect("the mount ends well");
         watchdog.rest();
     }
 }
 
-/// A mount that a user may not end by force, as for users other than root, ends with its first thread.
+/// A mount that a user may not end by force, as for users other than root, ends with its first
+/// thread.
 #[test]
 fn a_thread_of_rings_that_dies_ends_the_mount() {
     enable_rings();
     let scratch = extant_testkit::scratch::Scratch::new();
     let dir = scratch.dir("mnt");
     let options = MountOptions { transport: Transport::IoUring, ..MountOptions::default() };
-    let serving =
-        without(libc::SYS_umount2, || bare::mount(Odd { forgotten: None }, &dir, &options, false).expect("mount"));
+    let serving = without(libc::SYS_umount2, || {
+        bare::mount(Odd { forgotten: None }, &dir, &options, false).expect("mount")
+    });
     let watchdog = Watchdog::over(&dir);
     // A handler that panics is answered.
     let failed = fs::read(dir.join("file")).expect_err("it cannot be read");
@@ -223,7 +272,13 @@ fn a_thread_of_rings_that_dies_ends_the_mount() {
     let ended = serving.join().expect("the threads are joined");
     assert!(ended.is_err(), "a thread died");
     let failed = fs::metadata(dir.join("other")).expect_err("nobody serves");
-    assert!(matches!(failed.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)), "{failed}");
+    assert!(
+        matches!(
+            failed.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
+        ),
+        "{failed}"
+    );
     nix::mount::umount2(&dir, nix::mount::MntFlags::MNT_DETACH).expect("unmount");
     watchdog.rest();
 }

@@ -47,8 +47,16 @@ fn what_the_kernel_remembers_is_bounded_in_memory() {
         assert_eq!(fs::metadata(path(i)).expect("stat").ino(), *ino, "file {i}");
     }
     let stats = FsStats::of(&ops);
-    assert!(stats.inodes_parked as u64 > HELD / 2, "{} inodes are remembered elsewhere", stats.inodes_parked);
-    assert!((stats.inodes_cached as u64) < FILES - 1000, "{} inodes in memory", stats.inodes_cached);
+    assert!(
+        stats.inodes_parked as u64 > HELD / 2,
+        "{} inodes are remembered elsewhere",
+        stats.inodes_parked
+    );
+    assert!(
+        (stats.inodes_cached as u64) < FILES - 1000,
+        "{} inodes in memory",
+        stats.inodes_cached
+    );
     let mut text = String::new();
     open.read_to_string(&mut text).expect("read");
     assert_eq!((text.as_str(), open.metadata().expect("fstat").nlink()), ("still here", 0));

@@ -1,4 +1,5 @@
-//! Resources of a connection that are bounded: more callers than there are of each. A cycle of waits would end by the watchdog.
+//! Resources of a connection that are bounded: more callers than there are of each. A cycle of
+//! waits would end by the watchdog.
 
 use crate::served::Served;
 use rustix::fs::{IFlags, OFlags, ioctl_getflags, ioctl_setflags};
@@ -24,7 +25,13 @@ const BYTES: u64 = (2 * CHANGED + 1) * PAGE;
 const PAGE: u64 = 4096;
 
 fn opened(path: &Path, flags: OFlags) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags.bits() as i32).open(path)
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
 }
 
 fn change_pages(cached: &File, byte: u8) -> io::Result<()> {
@@ -32,7 +39,8 @@ fn change_pages(cached: &File, byte: u8) -> io::Result<()> {
     (1..=CHANGED).try_for_each(|page| cached.write_all_at(&[byte], (2 * page) * PAGE + 1))
 }
 
-/// Writes past the cache of a file that has changed pages in it: before the answer, the server has the kernel write those.
+/// Writes past the cache of a file that has changed pages in it: before the answer, the server has
+/// the kernel write those.
 fn write_beside_pages(path: &Path, together: &Barrier) -> io::Result<()> {
     let (cached, direct) = (opened(path, OFlags::empty())?, opened(path, OFlags::DIRECT)?);
     let mut failed = cached.set_len(BYTES);
@@ -40,7 +48,9 @@ fn write_beside_pages(path: &Path, together: &Barrier) -> io::Result<()> {
         let changed = change_pages(&cached, round as u8);
         // A writer that failed goes on meeting the others.
         together.wait();
-        failed = failed.and(changed).and_then(|()| direct.write_all_at(&[round as u8; PAGE as usize], 0));
+        failed = failed
+            .and(changed)
+            .and_then(|()| direct.write_all_at(&[round as u8; PAGE as usize], 0));
         together.wait();
     }
     failed?;
@@ -52,7 +62,11 @@ fn write_beside_pages(path: &Path, together: &Barrier) -> io::Result<()> {
 }
 
 /// Runs callers at once, each with a file of its own; all of them must succeed.
-fn at_once(served: &Served, callers: usize, call: impl Fn(&Path, &Barrier) -> io::Result<()> + Sync) {
+fn at_once(
+    served: &Served,
+    callers: usize,
+    call: impl Fn(&Path, &Barrier) -> io::Result<()> + Sync,
+) {
     let together = Barrier::new(callers);
     let failed: Vec<io::Error> = std::thread::scope(|scope| {
         let spawn = |caller| {
@@ -76,8 +90,9 @@ pub fn direct_writes_to_files_with_changed_pages_end() {
     served.unmount();
 }
 
-/// Causes each kind of notice: of blocks (a write), of all attributes (a flag, an access time), a settled one (fsync, open), a
-/// request to forget the inode (close after a change of flags), and a late drop of pages (a direct write).
+/// Causes each kind of notice: of blocks (a write), of all attributes (a flag, an access time), a
+/// settled one (fsync, open), a request to forget the inode (close after a change of flags), and a
+/// late drop of pages (a direct write).
 fn cause_notices(path: &Path, together: &Barrier) -> io::Result<()> {
     let (cached, direct) = (opened(path, OFlags::empty())?, opened(path, OFlags::DIRECT)?);
     let round = |round: u64| {
@@ -115,7 +130,8 @@ pub fn notices_of_many_callers_arrive() {
             Ok(())
         }
     });
-    // The result of the notices: the size, and the blocks of two pages in each round and of a leaf of the map.
+    // The result of the notices: the size, and the blocks of two pages in each round and of a leaf
+    // of the map.
     let expected = ((4 * ROUNDS - 1) * PAGE, (2 * ROUNDS + 1) * PAGE / 512);
     let begin = Instant::now();
     for path in (1..WRITERS).step_by(2).map(|caller| file_of(&served, caller)) {
@@ -125,20 +141,25 @@ pub fn notices_of_many_callers_arrive() {
                 break;
             }
             let found = (found.size(), found.blocks());
-            assert!(begin.elapsed() < Duration::from_secs(30), "{}: {found:?} for {expected:?}", path.display());
+            assert!(
+                begin.elapsed() < Duration::from_secs(30),
+                "{}: {found:?} for {expected:?}",
+                path.display()
+            );
             std::thread::yield_now();
         }
     }
     served.unmount();
 }
 
-/// The kernel's limit of changed pages for the mounts of this test: less than each of its writers changes.
+/// The kernel's limit of changed pages for the mounts of this test: less than each of its writers
+/// changes.
 const DIRTY_BYTES: u64 = 1 << 20;
 
 const DIRTY_WRITERS: usize = 24;
 
-/// Lets the kernel keep no more changed pages of a mount than [`DIRTY_BYTES`]; a writer beyond that must wait until others
-/// are written.
+/// Lets the kernel keep no more changed pages of a mount than [`DIRTY_BYTES`]; a writer beyond that
+/// must wait until others are written.
 fn limit_changed_pages(served: &Served) {
     let device = fs::metadata(served.dir()).expect("stat").dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -170,7 +191,8 @@ fn change_many_pages(path: &Path, together: &Barrier) -> io::Result<()> {
     Ok(())
 }
 
-/// Writers that wait for the kernel's limit of changed pages wait for requests of the server, which must end.
+/// Writers that wait for the kernel's limit of changed pages wait for requests of the server, which
+/// must end.
 #[test]
 pub fn writers_of_more_pages_than_the_kernel_keeps_end() {
     let mut served = Served::new("default");

@@ -1,4 +1,5 @@
-//! Through io_uring everything is as through `/dev/fuse`: all tests but the long ones again, and what is told of rings alone.
+//! Through io_uring everything is as through `/dev/fuse`: all tests but the long ones again, and
+//! what is told of rings alone.
 
 use crate::served::{Served, over_rings};
 use crate::watchdog::await_that;
@@ -39,8 +40,9 @@ again! { crate::served::over_rings:
     times { times_that_the_kernel_kept_wrong_are_asked_for, times_are_kept_as_they_were_set, changes_move_times }
 }
 
-/// One of many callers: looks for data that is not written yet, syncs, and reads. All callers meet before they seek: for each seek the
-/// kernel writes first, so that it needs a slot while the seeks keep theirs. Whoever failed goes on meeting the others.
+/// One of many callers: looks for data that is not written yet, syncs, and reads. All callers meet
+/// before they seek: for each seek the kernel writes first, so that it needs a slot while the seeks
+/// keep theirs. Whoever failed goes on meeting the others.
 fn call(path: &Path, caller: usize, together: &Barrier) -> io::Result<()> {
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
     let round = |round: u64| {
@@ -85,7 +87,8 @@ fn more_callers_than_slots() {
     over_rings(many_callers);
 }
 
-/// Fewer than one processor has slots, wherever they run: none of them has the kernel take everything for data from then on.
+/// Fewer than one processor has slots, wherever they run: none of them has the kernel take
+/// everything for data from then on.
 fn usual_callers() {
     let mut served = Served::new("default");
     at_once(&served, 60);
@@ -101,7 +104,8 @@ fn many_searches_leave_holes_known() {
     over_rings(usual_callers);
 }
 
-/// What is forgotten comes another way than requests: without it no removed file would ever be freed.
+/// What is forgotten comes another way than requests: without it no removed file would ever be
+/// freed.
 fn files_go() {
     const FILES: u64 = 500;
     let mut served = Served::new("default");

@@ -1,4 +1,5 @@
-//! Encrypted files through a mount: the kernel, which has no key either, lists the same names and refuses the same.
+//! Encrypted files through a mount: the kernel, which has no key either, lists the same names and
+//! refuses the same.
 
 use crate::served::Served;
 use extant_testkit::image::Image;
@@ -27,9 +28,16 @@ fn sealed() -> Image {
 
 /// Sizes and targets of the symlinks.
 fn targets(top: &Path) -> BTreeSet<(u64, PathBuf)> {
-    let entries = fs::read_dir(top.join("dir")).expect("read_dir").map(|entry| entry.expect("entry"));
-    let links = entries.filter(|entry| entry.file_type().expect("type").is_symlink()).map(|entry| entry.path());
-    links.map(|link| (link.symlink_metadata().expect("lstat").len(), fs::read_link(&link).expect("readlink"))).collect()
+    let entries =
+        fs::read_dir(top.join("dir")).expect("read_dir").map(|entry| entry.expect("entry"));
+    let links = entries
+        .filter(|entry| entry.file_type().expect("type").is_symlink())
+        .map(|entry| entry.path());
+    links
+        .map(|link| {
+            (link.symlink_metadata().expect("lstat").len(), fs::read_link(&link).expect("readlink"))
+        })
+        .collect()
 }
 
 /// Names with the numbers of their inodes.
@@ -56,9 +64,13 @@ fn asked(top: &Path) -> (Names, Answers) {
         ("append", File::options().append(true).open(&first).map(drop)),
         (
             "truncate",
-            rustix::fs::open(&first, rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TRUNC, 0.into())
-                .map(drop)
-                .map_err(Into::into),
+            rustix::fs::open(
+                &first,
+                rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TRUNC,
+                0.into(),
+            )
+            .map(drop)
+            .map_err(Into::into),
         ),
         ("create", File::create(dir.join("new")).map(drop)),
         ("mkdir", fs::create_dir(dir.join("new dir"))),
@@ -67,7 +79,13 @@ fn asked(top: &Path) -> (Names, Answers) {
         ("stat", fs::metadata(&first).map(drop)),
         ("unlink", fs::remove_file(&second)),
     ];
-    (all, calls.into_iter().map(|(what, said)| (what, said.err().and_then(|e| e.raw_os_error()))).collect())
+    (
+        all,
+        calls
+            .into_iter()
+            .map(|(what, said)| (what, said.err().and_then(|e| e.raw_os_error())))
+            .collect(),
+    )
 }
 
 #[test]

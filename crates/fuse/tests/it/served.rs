@@ -17,7 +17,8 @@ thread_local! {
     static ID_MAPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The transport of all tests: `EXTANT_TRANSPORT=uring` has them all go through rings (`make rings`).
+/// The transport of all tests: `EXTANT_TRANSPORT=uring` has them all go through rings (`make
+/// rings`).
 fn everywhere() -> Transport {
     let name = std::env::var("EXTANT_TRANSPORT").unwrap_or("dev".into());
     let transport = name.parse().expect("EXTANT_TRANSPORT is dev, uring or auto");
@@ -75,8 +76,9 @@ impl Served {
     }
 
     pub fn mount(&mut self) {
-        let fs = Fs::open(self.image.path(), &OpenOptions::new().remember_names(false).look_ahead(true))
-            .expect("the image opens");
+        let fs =
+            Fs::open(self.image.path(), &OpenOptions::new().remember_names(false).look_ahead(true))
+                .expect("the image opens");
         let id_maps = self.options.id_maps || ID_MAPS.get();
         let options = MountOptions { transport: TRANSPORT.get(), id_maps, ..self.options.clone() };
         let mounted = mount(fs, &self.dir, &options).expect("mount");

@@ -44,7 +44,8 @@ fn each_time(mut f: impl FnMut(&str, Timespec)) {
     }
 }
 
-/// After a remount: the kernel shows an mtime as it was set, until it forgets the inode, with FUSE's writeback cache.
+/// After a remount: the kernel shows an mtime as it was set, until it forgets the inode, with
+/// FUSE's writeback cache.
 #[test]
 pub fn times_are_kept_as_they_were_set() {
     for set in ["default", "inode_128"] {
@@ -73,14 +74,25 @@ pub fn times_are_kept_as_they_were_set() {
 }
 
 /// Notes which of the times of `paths` `change` moves.
-fn moved<T: std::fmt::Debug>(notes: &mut Notes, what: &str, paths: &[&Path], change: impl FnOnce() -> io::Result<T>) {
+fn moved<T: std::fmt::Debug>(
+    notes: &mut Notes,
+    what: &str,
+    paths: &[&Path],
+    change: impl FnOnce() -> io::Result<T>,
+) {
     let before: Vec<_> = paths.iter().map(|p| times(p).ok()).collect();
     before.iter().flatten().for_each(|times| await_tick_after(times[1].max(times[2])));
     notes.call(what, change());
     for (path, before) in paths.iter().zip(before) {
         let after = times(path).ok();
         let moved = before.zip(after).map(|(b, a)| (b[1] != a[1], b[2] != a[2]));
-        notes.value(format!("{what} moves mtime, ctime of {}", path.file_name().unwrap_or_default().display()), moved);
+        notes.value(
+            format!(
+                "{what} moves mtime, ctime of {}",
+                path.file_name().unwrap_or_default().display()
+            ),
+            moved,
+        );
     }
 }
 
@@ -101,9 +113,14 @@ pub fn changes_move_times() {
         moved(notes, "write of nothing", &all, || open.write_at(b"", 0));
         moved(notes, "truncate", &all, || open.set_len(10));
         moved(notes, "truncate to the same", &all, || open.set_len(10));
-        // truncate(2) by path to the same size moves them on ext4; on FUSE the kernel keeps the times and does not.
-        moved(notes, "open to truncate", &all, || File::options().write(true).truncate(true).open(&f).map(drop));
-        moved(notes, "open to truncate again", &all, || File::options().write(true).truncate(true).open(&f).map(drop));
+        // truncate(2) by path to the same size moves them on ext4; on FUSE the kernel keeps the
+        // times and does not.
+        moved(notes, "open to truncate", &all, || {
+            File::options().write(true).truncate(true).open(&f).map(drop)
+        });
+        moved(notes, "open to truncate again", &all, || {
+            File::options().write(true).truncate(true).open(&f).map(drop)
+        });
         moved(notes, "fallocate", &all, || {
             Ok(rustix::fs::fallocate(&open, rustix::fs::FallocateFlags::empty(), 0, 5000)?)
         });
@@ -120,7 +137,9 @@ pub fn changes_move_times() {
         });
         moved(notes, "rename into", &all, || fs::rename(d.join("f"), e.join("f")));
         moved(notes, "mkdir", &all, || fs::create_dir(d.join("sub")));
-        moved(notes, "rename of a directory", &[&d, &e, &e.join("sub")], || fs::rename(d.join("sub"), e.join("sub")));
+        moved(notes, "rename of a directory", &[&d, &e, &e.join("sub")], || {
+            fs::rename(d.join("sub"), e.join("sub"))
+        });
         moved(notes, "rmdir", &all, || fs::remove_dir(e.join("sub")));
         moved(notes, "unlink", &all, || fs::remove_file(e.join("f")));
         moved(notes, "symlink", &all, || symlink("x", d.join("l")));
@@ -128,10 +147,20 @@ pub fn changes_move_times() {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         moved(notes, "touch", &all, || {
-            Ok(utimensat(CWD, &f, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty())?)
+            Ok(utimensat(
+                CWD,
+                &f,
+                &Timestamps { last_access: now, last_modification: now },
+                AtFlags::empty(),
+            )?)
         });
         moved(notes, "touch of nothing", &all, || {
-            Ok(utimensat(CWD, &f, &Timestamps { last_access: omit, last_modification: omit }, AtFlags::empty())?)
+            Ok(utimensat(
+                CWD,
+                &f,
+                &Timestamps { last_access: omit, last_modification: omit },
+                AtFlags::empty(),
+            )?)
         });
         moved(notes, "exchange", &all, || {
             Ok(rustix::fs::renameat_with(CWD, &f, CWD, &d, rustix::fs::RenameFlags::EXCHANGE)?)
@@ -139,8 +168,8 @@ pub fn changes_move_times() {
     });
 }
 
-/// The kernel keeps times itself; what becomes of them here it is made to ask for (Linux 6.18), as it forgets an inode soon after
-/// it was closed.
+/// The kernel keeps times itself; what becomes of them here it is made to ask for (Linux 6.18), as
+/// it forgets an inode soon after it was closed.
 #[test]
 pub fn times_that_the_kernel_kept_wrong_are_asked_for() {
     const LAST: i64 = 15_032_385_535;
@@ -153,9 +182,12 @@ pub fn times_that_the_kernel_kept_wrong_are_asked_for() {
     await_that("chattr moves the change time", || times(&flagged).expect("stat")[2] > before);
     let file = File::create(&late).expect("create");
     let at = Timespec { tv_sec: LAST + 10, tv_nsec: 0 };
-    rustix::fs::futimens(&file, &Timestamps { last_access: at, last_modification: at }).expect("futimens");
+    rustix::fs::futimens(&file, &Timestamps { last_access: at, last_modification: at })
+        .expect("futimens");
     drop(file);
-    await_that("times are cut to what the inode can hold", || times(&late).expect("stat")[1].0 == LAST);
+    await_that("times are cut to what the inode can hold", || {
+        times(&late).expect("stat")[1].0 == LAST
+    });
     assert_eq!(fs::read(&flagged).expect("read"), b"x");
     served.unmount();
 }

@@ -15,7 +15,8 @@ fn they_are_verified_and_measured_and_not_written() {
         Wanted { name: "spoilt", content: &content, args: &["--hash-alg=sha512", "--salt=0123"] },
     ];
     let (image, measures) = make(64 << 20, 4096, &files);
-    let place = debugfs::read(image.path(), "bmap /spoilt 100").trim().parse::<u64>().expect("a block");
+    let place =
+        debugfs::read(image.path(), "bmap /spoilt 100").trim().parse::<u64>().expect("a block");
     let disk = File::options().write(true).open(image.path()).expect("open");
     disk.write_all_at(b"other content", place * 4096).expect("write");
     drop(disk);
@@ -24,9 +25,13 @@ fn they_are_verified_and_measured_and_not_written() {
     let spoilt = File::open(served.path("spoilt")).expect("open");
     let mut block = [0; 4096];
     spoilt.read_exact_at(&mut block, 0).expect("the other blocks are whole");
-    assert_eq!(spoilt.read_at(&mut block, 100 * 4096).expect_err("spoilt").raw_os_error(), Some(nix::libc::EIO));
+    assert_eq!(
+        spoilt.read_at(&mut block, 100 * 4096).expect_err("spoilt").raw_os_error(),
+        Some(nix::libc::EIO)
+    );
     for (file, measure) in files.iter().zip(&measures) {
-        let printed = run("fsverity", &["measure".as_ref(), served.path(file.name).as_os_str()]).must_succeed();
+        let printed = run("fsverity", &["measure".as_ref(), served.path(file.name).as_os_str()])
+            .must_succeed();
         assert_eq!(printed.text().split(' ').next(), Some(measure.as_str()));
         let written = File::options().write(true).open(served.path(file.name));
         assert_eq!(written.expect_err("not written").raw_os_error(), Some(nix::libc::EPERM));

@@ -1,7 +1,8 @@
 //! Waiting that a busy machine may prolong, but not for ever.
 //!
-//! A watchdog ends a mount that is stuck, so that the test fails instead of waiting for ever: requests that nobody answers would keep every
-//! program waiting that touches the mount, or syncs the machine.
+//! A watchdog ends a mount that is stuck, so that the test fails instead of waiting for ever:
+//! requests that nobody answers would keep every program waiting that touches the mount, or syncs
+//! the machine.
 
 use nix::mount::{MntFlags, umount2};
 use rustix::time::{ClockId, clock_gettime};
@@ -27,7 +28,8 @@ pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Unmounts as soon as the mount is not in use: programs that other tests start hold descriptors of it between fork and exec.
+/// Unmounts as soon as the mount is not in use: programs that other tests start hold descriptors of
+/// it between fork and exec.
 #[track_caller]
 pub fn unmount_unused(mut unmount: impl FnMut() -> io::Result<()>) {
     await_that("the mount is not in use", || match unmount() {
@@ -37,8 +39,8 @@ pub fn unmount_unused(mut unmount: impl FnMut() -> io::Result<()>) {
     });
 }
 
-/// Waits until a change gets a later time than `time`, in seconds and nanoseconds: the clock that file systems ask goes by
-/// ticks, which a busy machine delays.
+/// Waits until a change gets a later time than `time`, in seconds and nanoseconds: the clock that
+/// file systems ask goes by ticks, which a busy machine delays.
 #[track_caller]
 pub fn await_tick_after(time: (i64, i64)) {
     await_that("the clock ticks", || {

@@ -18,7 +18,13 @@ pub(super) fn inode(geo: &Geometry, bytes: &[u8]) {
     let mut slot = block(bytes, geo.inode_size.into());
     seal_inode(&mut slot, geo, INO);
     let Ok(inode) = Inode::decode(&slot, geo, INO) else { return };
-    let _ = (inode.rdev(), inode.fast_symlink(geo), inode.file_type(), inode.ea_refcount(), inode.ea_hash());
+    let _ = (
+        inode.rdev(),
+        inode.fast_symlink(geo),
+        inode.file_type(),
+        inode.ea_refcount(),
+        inode.ea_hash(),
+    );
     let area = inode.xattr_area(geo);
     assert!(area.end <= slot.len(), "attributes lie in the slot");
     inode_attributes(geo, &slot[area]);
@@ -26,7 +32,11 @@ pub(super) fn inode(geo: &Geometry, bytes: &[u8]) {
     let mut again = slot.clone();
     if inode.encode(&mut again, geo, INO).is_ok() {
         assert!(verify_inode(&again, geo, INO).is_ok(), "an inode is sealed");
-        assert_eq!(Inode::decode(&again, geo, INO).expect("a sealed inode"), inode, "an inode comes back");
+        assert_eq!(
+            Inode::decode(&again, geo, INO).expect("a sealed inode"),
+            inode,
+            "an inode comes back"
+        );
     }
 }
 
@@ -43,7 +53,8 @@ pub(super) fn extents(geo: &Geometry, bytes: &[u8]) {
             "a search finds the last that does not lie behind"
         );
         assert!(
-            node.leaves().all(|leaf| leaf.map(leaf.lblk).is_some() && leaf.map(leaf.last()).is_some()),
+            node.leaves()
+                .all(|leaf| leaf.map(leaf.lblk).is_some() && leaf.map(leaf.last()).is_some()),
             "leaves map"
         );
         change(bytes, &node, lblk);
@@ -65,7 +76,11 @@ fn change(bytes: &[u8], node: &Node<'_>, lblk: u32) {
         true => changed.insert_leaf(at, &Leaf { lblk, pblk: 77, len: 1, unwritten: false }),
         false => changed.insert_index(at, &Index { lblk, child: 77 }),
     };
-    assert_eq!(inserted, node.len() < usize::from(node.header().max), "there is room, or there is none");
+    assert_eq!(
+        inserted,
+        node.len() < usize::from(node.header().max),
+        "there is room, or there is none"
+    );
     if inserted {
         changed.remove(at..at + 1);
     }
@@ -93,8 +108,12 @@ pub(super) fn verity(_: &Geometry, bytes: &[u8]) {
     for size in [Some(number(size)), own].into_iter().flatten() {
         let Ok(desc) = Descriptor::parse(rest, size, 16) else { continue };
         let Ok(tree) = Tree::of(&desc) else { continue };
-        assert!(desc.block_size() <= 1 << 16 && tree.levels() <= extant_format::verity::MAX_LEVELS, "a small tree");
-        let _ = (tree.blocks(), tree.parent(size), tree.place(0, size), tree.place(tree.levels(), 0));
+        assert!(
+            desc.block_size() <= 1 << 16 && tree.levels() <= extant_format::verity::MAX_LEVELS,
+            "a small tree"
+        );
+        let _ =
+            (tree.blocks(), tree.parent(size), tree.place(0, size), tree.place(tree.levels(), 0));
     }
 }
 
@@ -102,7 +121,11 @@ pub(super) fn acl(_: &Geometry, bytes: &[u8]) {
     let found = [Acl::from_disk(bytes).ok(), Acl::from_xattr(bytes).ok().flatten()];
     for mut acl in found.into_iter().flatten() {
         assert_eq!(Acl::from_disk(&acl.to_disk()).ok().as_ref(), Some(&acl), "an ACL comes back");
-        assert_eq!(Acl::from_xattr(&acl.to_xattr()).ok().flatten().as_ref(), Some(&acl), "an ACL comes back");
+        assert_eq!(
+            Acl::from_xattr(&acl.to_xattr()).ok().flatten().as_ref(),
+            Some(&acl),
+            "an ACL comes back"
+        );
         let _ = acl.allows(7, 1, 2, 3, |group| group % 2 == 0);
         let (mode, inherited) = acl.inherit(0o7777);
         assert!(mode <= 0o7777, "a mode");
@@ -114,7 +137,10 @@ pub(super) fn acl(_: &Geometry, bytes: &[u8]) {
 
 fn same(one: &[Entry], other: &[Entry]) {
     let mut sorted = [one, other].map(|entries| {
-        entries.iter().map(|entry| (entry.index, entry.name.clone(), entry.value.len())).collect::<Vec<_>>()
+        entries
+            .iter()
+            .map(|entry| (entry.index, entry.name.clone(), entry.value.len()))
+            .collect::<Vec<_>>()
     });
     sorted.iter_mut().for_each(|entries| entries.sort());
     assert_eq!(sorted[0], sorted[1], "attributes come back");

@@ -3,8 +3,8 @@
 use super::number;
 use extant_format::Geometry;
 use extant_format::jbd2::{
-    BlockHeader, CommitBlock, DescriptorBuilder, FastCommitTag, FastCommitTags, JBD2_MAGIC, JournalIncompat,
-    JournalSuperblock, RevokeRecords, Tag, Tags, escape, needs_escape, unescape,
+    BlockHeader, CommitBlock, DescriptorBuilder, FastCommitTag, FastCommitTags, JBD2_MAGIC,
+    JournalIncompat, JournalSuperblock, RevokeRecords, Tag, Tags, escape, needs_escape, unescape,
 };
 
 pub(super) fn superblock(_: &Geometry, bytes: &[u8]) {
@@ -12,7 +12,10 @@ pub(super) fn superblock(_: &Geometry, bytes: &[u8]) {
     let Ok(mut sb) = JournalSuperblock::parse_unverified(bytes) else { return };
     let _ = (sb.users().len(), sb.format(), sb.errno(), sb.unknown_incompat(), sb.is_v2());
     assert!(sb.log_end() <= sb.max_len(), "the log ends in the journal");
-    assert!(sb.fast_commit_area().is_none_or(|area| area.end <= sb.max_len()), "so does the area of fast commits");
+    assert!(
+        sb.fast_commit_area().is_none_or(|area| area.end <= sb.max_len()),
+        "so does the area of fast commits"
+    );
     let sealed = sb.seal();
     let again = JournalSuperblock::parse_unverified(&sealed);
     assert!(again.is_ok_and(|again| again.encode() == sealed), "a superblock comes back");
@@ -27,7 +30,8 @@ pub(super) fn blocks(_: &Geometry, bytes: &[u8]) {
     assert!(tags.len() <= bytes.len(), "a tag takes room");
     let header = BlockHeader::parse(bytes);
     let _ = RevokeRecords::parse(bytes, &format).map(|records| records.count());
-    let _ = (format.verify_tail(bytes), CommitBlock::parse(bytes), CommitBlock::verify(bytes, &format));
+    let _ =
+        (format.verify_tail(bytes), CommitBlock::parse(bytes), CommitBlock::verify(bytes, &format));
     let mut again = vec![0; bytes.len().max(64)];
     if header.is_some() && !tags.is_empty() {
         let mut builder = DescriptorBuilder::new(&mut again, &format, number(bytes) as u32);

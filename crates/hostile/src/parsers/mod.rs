@@ -1,4 +1,5 @@
-//! Every parser of on-disk structures: the first byte says which, the second for what kind of file system, the rest is parsed.
+//! Every parser of on-disk structures: the first byte says which, the second for what kind of file
+//! system, the rest is parsed.
 //!
 //! Whatever can be asked of what was parsed is asked, and what is written back is read as the same.
 
@@ -50,7 +51,11 @@ pub fn kind(bits: u8) -> Superblock {
     incompat.set(Incompat::LARGEDIR, bits & 4 != 0);
     ro_compat.set(RoCompat::METADATA_CSUM, bits & 8 != 0);
     ro_compat.set(RoCompat::GDT_CSUM, bits & 24 == 16);
-    sb.set_features(Features { compat: Compat::HAS_JOURNAL | Compat::DIR_INDEX, incompat, ro_compat });
+    sb.set_features(Features {
+        compat: Compat::HAS_JOURNAL | Compat::DIR_INDEX,
+        incompat,
+        ro_compat,
+    });
     sb.set_desc_size(if bits & 4 != 0 { 64 } else { 32 });
     sb.set_log_block_size(block_log);
     sb.set_log_cluster_size(block_log);
@@ -88,7 +93,8 @@ pub fn run(input: &[u8]) {
     PARSERS[usize::from(*which) % PARSERS.len()](&geo, bytes);
 }
 
-/// Asks a superblock for everything that it can answer; the bytes are structures of its file system, and numbers to ask with.
+/// Asks a superblock for everything that it can answer; the bytes are structures of its file
+/// system, and numbers to ask with.
 ///
 /// # Panics
 /// If it did harm, or contradicts itself.
@@ -96,11 +102,13 @@ pub fn ask_superblock(sb: Superblock, bytes: &[u8]) {
     whole::answers(sb, bytes);
 }
 
-/// Inputs made of an image's structures: some of each kind. What a damaged image has beyond its end is left out.
+/// Inputs made of an image's structures: some of each kind. What a damaged image has beyond its end
+/// is left out.
 pub fn of_image(seed: &Seed) -> Vec<Vec<u8>> {
     const SOME: usize = 4;
-    let parser =
-        |wanted: Parser| PARSERS.iter().position(|parser| std::ptr::fn_addr_eq(*parser, wanted)).unwrap_or(0) as u8;
+    let parser = |wanted: Parser| {
+        PARSERS.iter().position(|parser| std::ptr::fn_addr_eq(*parser, wanted)).unwrap_or(0) as u8
+    };
     let kinds: [(Kind, Parser); 14] = [
         (Kind::Descriptor, whole::descriptor),
         (Kind::BlockBitmap, whole::bits),
@@ -117,11 +125,19 @@ pub fn of_image(seed: &Seed) -> Vec<Vec<u8>> {
         (Kind::JournalCommit, journal::blocks),
         (Kind::FastCommits, journal::blocks),
     ];
-    let input = |which: Parser, of: u8, extra: &[u8], bytes: &[u8]| [&[parser(which), of], extra, bytes].concat();
+    let input = |which: Parser, of: u8, extra: &[u8], bytes: &[u8]| {
+        [&[parser(which), of], extra, bytes].concat()
+    };
     let mut inputs = Vec::new();
     for (kind, which) in kinds {
-        for bytes in seed.atlas.of_kind(kind).filter_map(|piece| seed.bytes.get(piece.bytes.clone())).take(SOME) {
-            let form: &[u8] = if std::ptr::fn_addr_eq(which, journal::blocks as Parser) { &[18] } else { &[] };
+        for bytes in seed
+            .atlas
+            .of_kind(kind)
+            .filter_map(|piece| seed.bytes.get(piece.bytes.clone()))
+            .take(SOME)
+        {
+            let form: &[u8] =
+                if std::ptr::fn_addr_eq(which, journal::blocks as Parser) { &[18] } else { &[] };
             inputs.push(input(which, 12, form, bytes));
             if kind == Kind::Directory {
                 inputs.push(input(names::entries, 12, &[3, b'n', b'e', b'w'], bytes));

@@ -14,7 +14,10 @@ fn names(area: &[u8], format: &DirFormat) -> Option<Vec<Name>> {
     let mut found = Vec::new();
     for entry in dir::entries(area, format) {
         let entry = entry.ok()?;
-        assert!(entry.offset + entry.rec_len <= area.len() && entry.rec_len > 0, "a record lies in its area");
+        assert!(
+            entry.offset + entry.rec_len <= area.len() && entry.rec_len > 0,
+            "a record lies in its area"
+        );
         if entry.is_used() {
             found.push((entry.offset, entry.ino.0, entry.name.to_vec()));
         }
@@ -26,18 +29,30 @@ pub(super) fn entries(geo: &Geometry, bytes: &[u8]) {
     let format = DirFormat::new(geo);
     let [len, name @ ..] = bytes else { return };
     let (name, area) = name.split_at(usize::from(*len).min(name.len()));
-    let area = if area.len() % 4 == 0 { area.to_vec() } else { block(area, format.block_size as usize) };
+    let area =
+        if area.len() % 4 == 0 { area.to_vec() } else { block(area, format.block_size as usize) };
     let found = names(&area, &format);
-    let _ = (dir::find_room(&area, &format, 40), dir::largest_gap(&area, &format), dir::dot_dot(&area, &format));
+    let _ = (
+        dir::find_room(&area, &format, 40),
+        dir::largest_gap(&area, &format),
+        dir::dot_dot(&area, &format),
+    );
     let by_name = dir::find(&area, &format, name);
     let Some(found) = found else { return };
     let first = found.iter().find(|(_, _, own)| own == name).map(|(offset, ..)| *offset);
-    assert_eq!(by_name.expect("a good area").map(|entry| entry.offset), first, "a name is found where it is");
+    assert_eq!(
+        by_name.expect("a good area").map(|entry| entry.offset),
+        first,
+        "a name is found where it is"
+    );
     if name.is_empty() || name.len() > dir::NAME_MAX {
         return;
     }
     let mut changed = area.clone();
-    let Ok(Some(at)) = dir::insert(&mut changed, &format, name, InodeNr(5), FileType::Regular) else { return };
+    let Ok(Some(at)) = dir::insert(&mut changed, &format, name, InodeNr(5), FileType::Regular)
+    else {
+        return;
+    };
     let mut more = found.clone();
     more.push((at, 5, name.to_vec()));
     more.sort();
@@ -49,7 +64,11 @@ pub(super) fn entries(geo: &Geometry, bytes: &[u8]) {
 pub(super) fn index(geo: &Geometry, bytes: &[u8]) {
     let format = DirFormat::new(geo);
     let mut own = block(bytes, format.block_size as usize);
-    let _ = (RootInfo::parse(&own, &format), htree::is_interior(&own, &format), htree::verify_htree(&own, 1));
+    let _ = (
+        RootInfo::parse(&own, &format),
+        htree::is_interior(&own, &format),
+        htree::verify_htree(&own, 1),
+    );
     let _ = (dir::verify_leaf(&own, 1), dir::has_tail(&own));
     let hash = number(bytes.get(48..).unwrap_or(&[])) as u32;
     for kind in [Kind::Root, Kind::Interior] {

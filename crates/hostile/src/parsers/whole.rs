@@ -16,18 +16,31 @@ fn ask(geo: &Geometry, block: u64, group: u32, ino: u32) {
     let _ = geo.data_range_valid(block, block.0);
     let _ = geo.inode_location(ino);
     let _ = (geo.super_block_of(group), geo.base_meta(group), geo.clusters_in_group(group));
-    assert!(geo.base_meta_blocks(group) <= geo.blocks_in_group(group), "metadata lie in their group");
+    assert!(
+        geo.base_meta_blocks(group) <= geo.blocks_in_group(group),
+        "metadata lie in their group"
+    );
     assert_eq!(geo.group_of_block(geo.first_block_of_group(group)), Some(group));
     for index in [0, geo.desc_blocks - 1, group.0 / geo.descs_per_block()] {
-        assert!(geo.gdt_backups(index).take(100).all(|block| block > geo.gdt_block(index)), "copies come later");
+        assert!(
+            geo.gdt_backups(index).take(100).all(|block| block > geo.gdt_block(index)),
+            "copies come later"
+        );
         assert!(geo.descs_in_block(index) > 0, "a block of descriptors has some");
     }
-    assert!(geo.super_groups().take(100).all(|group| geo.has_super(group)), "groups with a superblock");
+    assert!(
+        geo.super_groups().take(100).all(|group| geo.has_super(group)),
+        "groups with a superblock"
+    );
     let (_, offset) = geo.desc_location(group);
-    assert!(offset + usize::from(geo.desc_size) <= geo.block_size as usize, "a descriptor lies in its block");
+    assert!(
+        offset + usize::from(geo.desc_size) <= geo.block_size as usize,
+        "a descriptor lies in its block"
+    );
 }
 
-/// The bytes are laid over a good superblock by exclusive or, so that a fuzzer changes fields without having to find the others.
+/// The bytes are laid over a good superblock by exclusive or, so that a fuzzer changes fields
+/// without having to find the others.
 pub(super) fn superblock(geo: &Geometry, bytes: &[u8]) {
     let mut good = super::kind(geo.block_size.trailing_zeros() as u8 - 10);
     let _ = Superblock::parse(&block(bytes, SUPERBLOCK_SIZE));
@@ -37,12 +50,15 @@ pub(super) fn superblock(geo: &Geometry, bytes: &[u8]) {
     answers(sb, bytes.get(SUPERBLOCK_SIZE..).unwrap_or(&[]));
 }
 
-/// Asks a superblock, its geometry, and a descriptor and an inode of that geometry; `rest` gives the numbers to ask with and their bytes.
+/// Asks a superblock, its geometry, and a descriptor and an inode of that geometry; `rest` gives
+/// the numbers to ask with and their bytes.
 pub(super) fn answers(mut sb: Superblock, rest: &[u8]) {
     let sealed = sb.seal();
     let _ = Superblock::parse(&sealed);
-    let _ = (sb.journal_backup(), sb.first_error(), sb.last_error(), sb.volume_name(), sb.block_size());
-    let _ = (sb.features().names(), sb.state(), sb.error_policy(), sb.unsigned_hash(), sb.fs_seed());
+    let _ =
+        (sb.journal_backup(), sb.first_error(), sb.last_error(), sb.volume_name(), sb.block_size());
+    let _ =
+        (sb.features().names(), sb.state(), sb.error_policy(), sb.unsigned_hash(), sb.fs_seed());
     if let Ok(geo) = Geometry::new(&sb) {
         let (block, ino) = (number(rest), number(rest.get(8..).unwrap_or(&[])) as u32);
         ask(&geo, block, block as u32, (block >> 32) as u32);
@@ -56,7 +72,11 @@ fn new_inode(geo: &Geometry, ino: InodeNr) {
     let inode = Inode::new(geo, 0o100_644, Timestamp::new(1, 1));
     let mut slot = vec![0; geo.inode_size.into()];
     inode.encode(&mut slot, geo, ino).expect("a new inode");
-    assert_eq!(Inode::decode(&slot, geo, ino).expect("a sealed inode"), inode, "a new inode comes back");
+    assert_eq!(
+        Inode::decode(&slot, geo, ino).expect("a sealed inode"),
+        inode,
+        "a new inode comes back"
+    );
 }
 
 pub(super) fn descriptor(geo: &Geometry, bytes: &[u8]) {
@@ -84,9 +104,13 @@ pub(super) fn bits(_: &Geometry, bytes: &[u8]) {
     let inside = || (from..end.min(bits.len() * 8)).map(|n| (n, bits[n / 8] >> (n % 8) & 1 == 1));
     let zero = inside().find(|(_, set)| !set).map(|(n, _)| n);
     assert_eq!(bitmap::find_next_zero(bits, from, end), zero);
-    assert_eq!(bitmap::find_next_one(bits, from, end), inside().find(|(_, set)| *set).map(|(n, _)| n));
-    let run =
-        zero.map(|start| start..start + inside().filter(|(n, _)| *n >= start).take_while(|(_, set)| !set).count());
+    assert_eq!(
+        bitmap::find_next_one(bits, from, end),
+        inside().find(|(_, set)| *set).map(|(n, _)| n)
+    );
+    let run = zero.map(|start| {
+        start..start + inside().filter(|(n, _)| *n >= start).take_while(|(_, set)| !set).count()
+    });
     assert_eq!(bitmap::next_zero_run(bits, from, end), run);
     assert_eq!(bitmap::count_ones(bits, from..end), inside().filter(|(_, set)| *set).count());
     assert_eq!(bitmap::count_zeros(bits, from..end), inside().filter(|(_, set)| !set).count());
@@ -117,13 +141,19 @@ pub(super) fn mmp(_: &Geometry, bytes: &[u8]) {
 pub(super) fn orphans(_: &Geometry, bytes: &[u8]) {
     let mut block = bytes.to_vec();
     let _ = orphan::verify(&block, 1, 2, true);
-    assert_eq!(orphan::used(&block).count() + orphan::count_zero(&block), orphan::slots(block.len()));
+    assert_eq!(
+        orphan::used(&block).count() + orphan::count_zero(&block),
+        orphan::slots(block.len())
+    );
     let slot = number(bytes) as usize;
     orphan::put(&mut block, slot, 7);
     assert_eq!(orphan::get(&block, slot), if slot < orphan::slots(block.len()) { 7 } else { 0 });
     orphan::init(&mut block);
     orphan::seal_orphan_block(&mut block, 1, 2);
-    assert!(block.len() < 8 || orphan::verify(&block, 1, 2, true).is_ok(), "an orphan block is sealed");
+    assert!(
+        block.len() < 8 || orphan::verify(&block, 1, 2, true).is_ok(),
+        "an orphan block is sealed"
+    );
 }
 
 pub(super) fn quota(_: &Geometry, bytes: &[u8]) {
@@ -131,7 +161,11 @@ pub(super) fn quota(_: &Geometry, bytes: &[u8]) {
         if let Ok(header) = QuotaHeader::decode(bytes, kind, number(bytes) >> 32) {
             let mut again = bytes.to_vec();
             header.encode(&mut again, kind);
-            assert_eq!(QuotaHeader::decode(&again, kind, u64::MAX).ok(), Some(header), "a header comes back");
+            assert_eq!(
+                QuotaHeader::decode(&again, kind, u64::MAX).ok(),
+                Some(header),
+                "a header comes back"
+            );
         }
     }
     let mut data = block(bytes, 1024);
@@ -140,8 +174,15 @@ pub(super) fn quota(_: &Geometry, bytes: &[u8]) {
     assert_eq!(quota::DataHeader::decode(&data), header);
     for (slot, record) in quota::records(&data.clone()) {
         quota::put_record(&mut data, slot, &record);
-        assert!(quota::records(&data).any(|(at, again)| at == slot && again == record), "a record comes back");
+        assert!(
+            quota::records(&data).any(|(at, again)| at == slot && again == record),
+            "a record comes back"
+        );
     }
-    let _ = (quota::find(bytes, number(bytes) as u32), quota::free_slot(bytes), quota::free_slot(&data));
+    let _ = (
+        quota::find(bytes, number(bytes) as u32),
+        quota::free_slot(bytes),
+        quota::free_slot(&data),
+    );
     let _ = quota::pointer(bytes, number(bytes) as usize % 1000);
 }

@@ -1,6 +1,8 @@
 //! Images in which few blocks stand for many cost an error, and neither time nor memory.
 
-use extant::{Errno, Error, Falloc, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode, set_interrupt};
+use extant::{
+    Errno, Error, Falloc, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode, set_interrupt,
+};
 use extant_blocks::MemDevice;
 use extant_format::dir::DirFormat;
 use extant_format::features::{Features, RoCompat};
@@ -115,7 +117,11 @@ fn a_tree_that_names_one_leaf_many_times_lists_each_name_once() {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert!(count > 5 && names.len() == count, "{set}: {count} entries of {} names", names.len());
+        assert!(
+            count > 5 && names.len() == count,
+            "{set}: {count} entries of {} names",
+            names.len()
+        );
     }
 }
 
@@ -131,9 +137,11 @@ fn a_chain_of_leaves_that_comes_back_is_refused() {
     let ino = ino(&seed, "/many");
     let nrs = blocks(&seed, ino);
     let mut image = seed.bytes.clone();
-    // A root and two levels of nodes, all of whose keys continue the hash of a name: together they name the leaf two million times.
+    // A root and two levels of nodes, all of whose keys continue the hash of a name: together they
+    // name the leaf two million times.
     let geo = &seed.atlas.geo;
-    let info = RootInfo::parse(&image[seed.atlas.block(nrs[0])], &DirFormat::new(geo)).expect("a root");
+    let info =
+        RootInfo::parse(&image[seed.atlas.block(nrs[0])], &DirFormat::new(geo)).expect("a root");
     let hash = dirhash(info.hash_version, geo.hash_unsigned, &geo.hash_seed, b"absent").0;
     let (leaf, size) = (nrs[nrs.len() - 1], 1u64 << 38);
     move_block(&seed, &mut image, leaf, nrs[3]);
@@ -155,8 +163,9 @@ fn a_file_of_shared_pointers_is_refused() {
         let mut image = seed.bytes.clone();
         share_pointers(&mut image, &seed.atlas, ino, pattern, ALL);
         let fs = open(&image);
-        let file =
-            fs.open_file(&node(&fs, "/fragmented"), OpenFlags { write: true, ..OpenFlags::default() }).expect("open");
+        let file = fs
+            .open_file(&node(&fs, "/fragmented"), OpenFlags { write: true, ..OpenFlags::default() })
+            .expect("open");
         if pattern.iter().all(|block| *block == 0) {
             assert_corrupt(file.seek_data(0), "pointer block in several places");
         }
@@ -203,7 +212,8 @@ fn long_scans_end_when_the_caller_is_interrupted() {
     let listed = fs.create(&WHO, &root, b"listed", 0o755, New::Dir).expect("mkdir");
     (0..20_000u32).for_each(|n| fs.link(&file, &listed, format!("{n}").as_bytes()).expect("link"));
     let before = set_interrupt(Some(Arc::new(|| true)));
-    let interrupted = |result: Result<(), Error>| result.expect_err("an interrupted scan").is(Errno::Intr);
+    let interrupted =
+        |result: Result<(), Error>| result.expect_err("an interrupted scan").is(Errno::Intr);
     assert!(interrupted(fs.lookup(&dir, b"absent").map(drop)));
     assert!(interrupted(fs.read_dir(&listed).map(drop)));
     assert!(interrupted(fs.create(&WHO, &dir, b"new", 0o644, New::File).map(drop)));
@@ -226,13 +236,19 @@ fn an_interrupted_rename_has_changed_nothing() {
     let is_there = |name: &[u8]| fs.lookup(&dir, name).is_ok_and(|found| found.ino() == last.ino());
     let (mut interrupted, mut done) = (0, 0);
     for nth in (0..2000).step_by(37) {
-        for (new, flags) in [(&b"new"[..], RenameFlags::empty()), (&long(3), RenameFlags::EXCHANGE)] {
+        for (new, flags) in [(&b"new"[..], RenameFlags::empty()), (&long(3), RenameFlags::EXCHANGE)]
+        {
             let asked = AtomicU64::new(0);
-            let before = set_interrupt(Some(Arc::new(move || asked.fetch_add(1, Ordering::Relaxed) == nth)));
+            let before =
+                set_interrupt(Some(Arc::new(move || asked.fetch_add(1, Ordering::Relaxed) == nth)));
             let renamed = fs.rename(&dir, b"last", &dir, new, flags);
             set_interrupt(before);
             let is_old = renamed.as_ref().is_err_and(|e| e.is(Errno::Intr));
-            assert_eq!((is_there(b"last"), is_there(new)), (is_old, renamed.is_ok()), "{nth}: {renamed:?}");
+            assert_eq!(
+                (is_there(b"last"), is_there(new)),
+                (is_old, renamed.is_ok()),
+                "{nth}: {renamed:?}"
+            );
             if renamed.is_ok() {
                 fs.rename(&dir, new, &dir, b"last", flags).expect("back");
                 done += 1;
@@ -246,12 +262,14 @@ fn an_interrupted_rename_has_changed_nothing() {
     fs.unmount().expect("unmount");
 }
 
-/// An image with 64 KiB blocks that has a file with a large value in an inode of its own: the image, the file, the value.
+/// An image with 64 KiB blocks that has a file with a large value in an inode of its own: the
+/// image, the file, the value.
 fn with_a_large_value() -> (Seed, u32, u32) {
     let image = Image::mke2fs(48 << 20, &["-t", "ext4", "-b", "65536", "-O", "ea_inode"]);
     let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &options()).expect("a good image opens");
-    let file = fs.create(&WHO, &fs.root().expect("root"), b"file", 0o644, New::File).expect("create");
+    let file =
+        fs.create(&WHO, &fs.root().expect("root"), b"file", 0o644, New::File).expect("create");
     // Enough for an attribute block, and for a value outside of it.
     fs.set_xattr(&file, b"user.block", &[1; 5000], XattrMode::Any).expect("a value");
     fs.set_xattr(&file, b"user.large", &[2; 65536], XattrMode::Any).expect("a large value");
@@ -259,8 +277,10 @@ fn with_a_large_value() -> (Seed, u32, u32) {
     drop(file);
     fs.unmount().expect("unmount");
     let seed = Seed::of("large value".into(), device.to_vec());
-    let is_value = |ino: &u32| seed.atlas.read_inode(&seed.bytes, *ino).flags.contains(InodeFlags::EA_INODE);
-    let value = *seed.atlas.inodes.clone().iter().find(|ino| is_value(ino)).expect("an inode of a value");
+    let is_value =
+        |ino: &u32| seed.atlas.read_inode(&seed.bytes, *ino).flags.contains(InodeFlags::EA_INODE);
+    let value =
+        *seed.atlas.inodes.clone().iter().find(|ino| is_value(ino)).expect("an inode of a value");
     (seed, ino, value)
 }
 
@@ -289,7 +309,8 @@ fn values_beyond_what_system_calls_carry_are_not_read() {
     assert!(fs.get_xattr(&file, b"user.0001").expect_err("a value of 16 MiB").is(Errno::TooBig));
 }
 
-/// The kernel stores equal values once, also those of one file: two names of one inode are no damage.
+/// The kernel stores equal values once, also those of one file: two names of one inode are no
+/// damage.
 #[test]
 fn names_may_have_a_value_in_common() {
     let image = FeatureSet::named("ea_inode").make();
@@ -298,13 +319,19 @@ fn names_may_have_a_value_in_common() {
     std::fs::write(&path, "content").expect("write");
     let value = "v".repeat(5000);
     for name in ["user.a", "user.b"] {
-        let args: [OsString; 5] = ["-n".into(), name.into(), "-v".into(), value.clone().into(), path.clone().into()];
+        let args: [OsString; 5] =
+            ["-n".into(), name.into(), "-v".into(), value.clone().into(), path.clone().into()];
         run("setfattr", &args).must_succeed();
     }
     mount.unmount();
     let seed = Seed::of("equal values".into(), image.bytes());
-    let is_value = |ino: &&u32| seed.atlas.read_inode(&seed.bytes, **ino).flags.contains(InodeFlags::EA_INODE);
-    assert_eq!(seed.atlas.inodes.iter().filter(is_value).count(), 1, "the kernel stored the value once");
+    let is_value =
+        |ino: &&u32| seed.atlas.read_inode(&seed.bytes, **ino).flags.contains(InodeFlags::EA_INODE);
+    assert_eq!(
+        seed.atlas.inodes.iter().filter(is_value).count(),
+        1,
+        "the kernel stored the value once"
+    );
     let fs = open(&seed.bytes);
     for name in [b"user.a", b"user.b"] {
         assert_eq!(fs.get_xattr(&node(&fs, "/file"), name).expect("a value"), value.as_bytes());
@@ -327,7 +354,8 @@ fn groups_that_share_their_tables_are_refused() {
 fn an_orphan_file_of_one_block_in_many_places_is_refused() {
     let seed = seed("1k");
     let ino = open(&seed.bytes).superblock().orphan_file_inum().0;
-    let blocks = seed.atlas.of_kind(Kind::OrphanBlock).next().expect("a block").bytes.start as u64 / 1024;
+    let blocks =
+        seed.atlas.of_kind(Kind::OrphanBlock).next().expect("a block").bytes.start as u64 / 1024;
     let mut image = seed.bytes.clone();
     share_extents(&mut image, &seed.atlas, ino, blocks, 1);
     let device = Arc::new(MemDevice::from_bytes(&image));
@@ -367,7 +395,10 @@ fn many_wrong_orphan_records_are_told_of_in_few_words() {
     let mut records = 0;
     change_superblock(&mut image, |sb| {
         let features = sb.features();
-        sb.set_features(Features { ro_compat: features.ro_compat | RoCompat::ORPHAN_PRESENT, ..features });
+        sb.set_features(Features {
+            ro_compat: features.ro_compat | RoCompat::ORPHAN_PRESENT,
+            ..features
+        });
     });
     for piece in seed.atlas.of_kind(Kind::OrphanBlock).cloned().collect::<Vec<_>>() {
         let block = &mut image[piece.bytes.clone()];
@@ -377,7 +408,8 @@ fn many_wrong_orphan_records_are_told_of_in_few_words() {
     }
     let warnings = Arc::new(Warnings::default());
     let device = Arc::new(MemDevice::from_bytes(&image));
-    let fs = with_default(warnings.clone(), || Fs::open_device(device, &options())).expect("records are dropped");
+    let fs = with_default(warnings.clone(), || Fs::open_device(device, &options()))
+        .expect("records are dropped");
     assert!(records > 1000 && fs.recovery().orphans.invalid >= records, "{records}");
     let told = warnings.0.load(Ordering::Relaxed);
     assert!((1..50).contains(&told), "{told} warnings");
@@ -386,14 +418,19 @@ fn many_wrong_orphan_records_are_told_of_in_few_words() {
 /// What is shared among many is used in every way, as whatever else is damaged.
 #[test]
 fn shared_structures_do_no_harm() {
-    for (set, crashed) in
-        [("ext3_1k", false), ("1k", true), ("large_dir", false), ("ea_inode", false), ("no_csum", true)]
-    {
+    for (set, crashed) in [
+        ("ext3_1k", false),
+        ("1k", true),
+        ("large_dir", false),
+        ("ea_inode", false),
+        ("no_csum", true),
+    ] {
         let seed = Seed::make(FeatureSet::named(set), crashed);
         for n in 0..40 {
             let mut image = seed.bytes.clone();
             let what = share(&mut image, &seed.atlas, &mut Rng::new(n));
-            survive(image, n, Depth::Write).unwrap_or_else(|why| panic!("{set}, {n}: {why}\n    {what}"));
+            survive(image, n, Depth::Write)
+                .unwrap_or_else(|why| panic!("{set}, {n}: {why}\n    {what}"));
         }
     }
 }

@@ -54,8 +54,10 @@ fn each_target_is_fuzzed() {
     let mut targets = extant_hostile::TARGETS.map(|(name, _)| format!("{name}.rs"));
     targets.sort();
     let found = files(&fuzz().join("fuzz_targets"));
-    let found: Vec<_> =
-        found.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
+    let found: Vec<_> = found
+        .iter()
+        .map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        .collect();
     assert_eq!(found, targets);
 }
 

@@ -1,4 +1,5 @@
-//! Any bytes give a value or an error, of every parser. In debug builds an overflow is a panic, so arithmetic is tested too.
+//! Any bytes give a value or an error, of every parser. In debug builds an overflow is a panic, so
+//! arithmetic is tested too.
 
 use extant_format::Superblock;
 use extant_format::features::{Incompat, RoCompat};
@@ -30,8 +31,12 @@ fn number() -> impl Strategy<Value = u32> {
 
 /// Places of the superblock that a geometry depends on.
 fn place() -> impl Strategy<Value = usize> {
-    let places: Vec<usize> =
-        (0..0x30).chain(0x54..0x68).chain(0xCE..0xD0).chain(0xFC..0x108).chain([0x150, 0x174]).collect();
+    let places: Vec<usize> = (0..0x30)
+        .chain(0x54..0x68)
+        .chain(0xCE..0xD0)
+        .chain(0xFC..0x108)
+        .chain([0x150, 0x174])
+        .collect();
     prop_oneof![prop::sample::select(places), 0usize..1024]
 }
 
@@ -56,8 +61,9 @@ fn damaged() -> impl Strategy<Value = Superblock> {
 /// Numbers to ask with: a block and a group in one, an inode; then bytes of anything.
 fn questions() -> impl Strategy<Value = Vec<u8>> {
     let numbers = prop_oneof![any::<[u32; 4]>(), [number(), number(), number(), number()]];
-    (numbers, prop::collection::vec(any::<u8>(), 0..300))
-        .prop_map(|(numbers, bytes)| numbers.into_iter().flat_map(u32::to_le_bytes).chain(bytes).collect())
+    (numbers, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(numbers, bytes)| {
+        numbers.into_iter().flat_map(u32::to_le_bytes).chain(bytes).collect()
+    })
 }
 
 proptest! {

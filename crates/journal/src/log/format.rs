@@ -22,8 +22,8 @@ pub struct FormatLog {
     pub users: Vec<[u8; 16]>,
     /// Where the journal lies.
     pub place: LogPlace,
-    /// Where sequences start. If the log's blocks are not known to be free of an earlier journal, a random number
-    /// keeps its remains from being taken for this one's.
+    /// Where sequences start. If the log's blocks are not known to be free of an earlier journal, a
+    /// random number keeps its remains from being taken for this one's.
     pub sequence: u32,
 }
 
@@ -67,11 +67,14 @@ impl FormatLog {
     }
 }
 
-/// Writes the superblock of an empty journal to its block in `extents`. It is not flushed. An external journal also has
-/// a superblock of ext4, which is not written here.
+/// Writes the superblock of an empty journal to its block in `extents`. It is not flushed. An
+/// external journal also has a superblock of ext4, which is not written here.
 ///
 /// # Errors
 /// The device's; corruption if the extents do not hold it.
 pub fn format_log(device: &dyn BlockDevice, extents: &[LogExtent], how: &FormatLog) -> Result<()> {
-    Ok(device.write_at(&how.block(), offset(extents, how.place.superblock(how.block_size), how.block_size)?)?)
+    Ok(device.write_at(
+        &how.block(),
+        offset(extents, how.place.superblock(how.block_size), how.block_size)?,
+    )?)
 }

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use extant_blocks::BlockDevice;
 use extant_format::Corrupt;
 use extant_format::jbd2::{
-    JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat, JournalSuperblock, external_journal_block,
+    JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat, JournalSuperblock,
+    external_journal_block,
 };
 use extant_sync::Arc;
 
@@ -47,7 +48,8 @@ impl LogPlace {
 pub struct LogFeatures {
     /// Checksums: `Some(true)` for version 3, `Some(false)` for none, `None` for what the log has.
     pub checksums: Option<bool>,
-    /// Block numbers have 64 bits. Otherwise as the log has them, unless the device needs more than 32.
+    /// Block numbers have 64 bits. Otherwise as the log has them, unless the device needs more than
+    /// 32.
     pub bit64: bool,
 }
 
@@ -62,14 +64,22 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens a log that lies in `extents` of `device`, whose blocks have `block_size` bytes, and reads its superblock.
+    /// Opens a log that lies in `extents` of `device`, whose blocks have `block_size` bytes, and
+    /// reads its superblock.
     ///
-    /// The blocks of an external journal are those of its device: its superblock is not the first of them.
+    /// The blocks of an external journal are those of its device: its superblock is not the first
+    /// of them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the extents have gaps, overlap, lead outside the device, or hold less than the superblock says,
-    /// or if that is damaged; [`Error::Unsupported`] for features unknown.
-    pub fn open(device: Arc<dyn BlockDevice>, extents: &[LogExtent], block_size: u32, place: LogPlace) -> Result<Log> {
+    /// [`Error::Corrupt`] if the extents have gaps, overlap, lead outside the device, or hold less
+    /// than the superblock says, or if that is damaged; [`Error::Unsupported`] for features
+    /// unknown.
+    pub fn open(
+        device: Arc<dyn BlockDevice>,
+        extents: &[LogExtent],
+        block_size: u32,
+        place: LogPlace,
+    ) -> Result<Log> {
         let mut extents = extents.to_vec();
         extents.sort_unstable_by_key(|extent| extent.logical);
         let blocks = check_extents(&extents, device.len() / u64::from(block_size.max(1)))?;
@@ -112,14 +122,15 @@ impl Log {
         self.superblock.block_size() as usize
     }
 
-    /// The file system's blocks that are the log's own, as sorted and disjoint ranges from the first to before the
-    /// last.
+    /// The file system's blocks that are the log's own, as sorted and disjoint ranges from the
+    /// first to before the last.
     pub fn own_blocks(&self) -> Vec<(u64, u64)> {
         if self.place == LogPlace::External {
             return Vec::new();
         }
         let end = |extent: &LogExtent| extent.physical.saturating_add(u64::from(extent.len));
-        let mut ranges: Vec<(u64, u64)> = self.extents.iter().map(|extent| (extent.physical, end(extent))).collect();
+        let mut ranges: Vec<(u64, u64)> =
+            self.extents.iter().map(|extent| (extent.physical, end(extent))).collect();
         ranges.sort_unstable();
         // Adjacent extents become one range.
         ranges.dedup_by(|next, kept| {
@@ -151,7 +162,9 @@ impl Log {
     pub(crate) fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
         let mut block = vec![0; self.block_size()];
         block[..JOURNAL_SUPERBLOCK_SIZE].copy_from_slice(&superblock.encode());
-        Ok(self.device.write_at(&block, self.offset(self.place.superblock(self.superblock.block_size()))?)?)
+        Ok(self
+            .device
+            .write_at(&block, self.offset(self.place.superblock(self.superblock.block_size()))?)?)
     }
 
     /// The block that follows `logical` in the log.
@@ -173,12 +186,16 @@ impl Log {
         let mut incompat = superblock.incompat();
         incompat.insert(JournalIncompat::REVOKE);
         incompat.remove(JournalIncompat::ASYNC_COMMIT);
-        incompat.set(JournalIncompat::BIT64, features.bit64 || incompat.contains(JournalIncompat::BIT64));
+        incompat.set(
+            JournalIncompat::BIT64,
+            features.bit64 || incompat.contains(JournalIncompat::BIT64),
+        );
         if let Some(checksums) = features.checksums {
             incompat.remove(JournalIncompat::CSUM_V2);
             incompat.set(JournalIncompat::CSUM_V3, checksums);
         }
-        // Checksums of version 1 would have to be computed over whole transactions; every reader accepts none.
+        // Checksums of version 1 would have to be computed over whole transactions; every reader
+        // accepts none.
         superblock.set_compat(superblock.compat() - JournalCompat::CHECKSUM);
         superblock.set_incompat(incompat);
         Ok(superblock)
@@ -199,17 +216,21 @@ fn corrupt(field: &'static str) -> Corrupt {
     Corrupt::new("journal").field(field)
 }
 
-/// Checks that the extents are a gapless row of distinct blocks of the device, and gives its length. So a log is no longer than
-/// its device, and work in proportion to its length is bounded by that.
+/// Checks that the extents are a gapless row of distinct blocks of the device, and gives its
+/// length. So a log is no longer than its device, and work in proportion to its length is bounded
+/// by that.
 fn check_extents(extents: &[LogExtent], device_blocks: u64) -> Result<u32> {
     let mut next = 0u32;
     for extent in extents {
         if extent.logical != next {
             return Err(corrupt("logical block").found(extent.logical).expected(next).into());
         }
-        let end = extent.physical.checked_add(u64::from(extent.len)).filter(|&end| end <= device_blocks);
+        let end =
+            extent.physical.checked_add(u64::from(extent.len)).filter(|&end| end <= device_blocks);
         let after = next.checked_add(extent.len).filter(|_| end.is_some() && extent.len > 0);
-        next = after.ok_or_else(|| corrupt("extent's end").found(extent.physical).expected(device_blocks))?;
+        next = after.ok_or_else(|| {
+            corrupt("extent's end").found(extent.physical).expected(device_blocks)
+        })?;
     }
     check_distinct(extents)?;
     Ok(next)
@@ -217,7 +238,8 @@ fn check_extents(extents: &[LogExtent], device_blocks: u64) -> Result<u32> {
 
 /// Checks that no block is in two of the extents.
 fn check_distinct(extents: &[LogExtent]) -> Result<()> {
-    let mut runs: Vec<(u64, u32)> = extents.iter().map(|extent| (extent.physical, extent.len)).collect();
+    let mut runs: Vec<(u64, u32)> =
+        extents.iter().map(|extent| (extent.physical, extent.len)).collect();
     runs.sort_unstable();
     for pair in runs.windows(2) {
         if let [(first, len), (second, _)] = *pair
@@ -252,15 +274,26 @@ fn read_superblock(
     Ok(JournalSuperblock::parse(&bytes)?)
 }
 
-fn check_superblock(superblock: &JournalSuperblock, block_size: u32, blocks: u32, at: u32) -> Result<()> {
+fn check_superblock(
+    superblock: &JournalSuperblock,
+    block_size: u32,
+    blocks: u32,
+    at: u32,
+) -> Result<()> {
     if superblock.block_size() != block_size {
-        return Err(corrupt("block size").found(superblock.block_size()).expected(block_size).into());
+        return Err(corrupt("block size")
+            .found(superblock.block_size())
+            .expected(block_size)
+            .into());
     }
     if superblock.max_len() > blocks {
         return Err(corrupt("length").found(superblock.max_len()).expected(blocks).into());
     }
     if superblock.first() <= at || superblock.first() >= superblock.log_end() {
-        return Err(corrupt("first block").found(superblock.first()).expected(superblock.log_end()).into());
+        return Err(corrupt("first block")
+            .found(superblock.first())
+            .expected(superblock.log_end())
+            .into());
     }
     if superblock.unknown_incompat() != 0 {
         return Err(Error::Unsupported("a journal feature that is not known"));

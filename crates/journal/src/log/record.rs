@@ -11,8 +11,9 @@ use extant_sync::Arc;
 pub(crate) struct Record {
     /// Revoke blocks, descriptors and copies.
     pub body: Vec<Piece<'static>>,
-    /// What lies in the commit record's place before it is written, if a part of the record would be taken for damage: where
-    /// checksums cover the whole block, and all that differs from zeroes is in its first sector, a torn record is none.
+    /// What lies in the commit record's place before it is written, if a part of the record would
+    /// be taken for damage: where checksums cover the whole block, and all that differs from zeroes
+    /// is in its first sector, a torn record is none.
     pub blank: Option<Vec<u8>>,
     /// The commit record.
     pub commit: Vec<u8>,
@@ -36,7 +37,8 @@ impl Record {
         revoked: &[u64],
         time: Timestamp,
     ) -> Record {
-        let mut record = Record { body: Vec::new(), blank: None, commit: new_block(format), escapes: 0 };
+        let mut record =
+            Record { body: Vec::new(), blank: None, commit: new_block(format), escapes: 0 };
         for revoked in revoked.chunks(format.revokes_per_block().max(1)) {
             record.add_revokes(format, sequence, revoked);
         }
@@ -88,7 +90,8 @@ impl Record {
     }
 }
 
-/// Checksums of version 1 would be over whole transactions; every reader accepts a commit record that says that it has none.
+/// Checksums of version 1 would be over whole transactions; every reader accepts a commit record
+/// that says that it has none.
 fn of_commit(format: &JournalFormat) -> JournalFormat {
     let mut of_commit = *format;
     if of_commit.checksums == ChecksumMode::V1 {
@@ -106,7 +109,8 @@ mod tests {
     use super::*;
     use extant_format::jbd2::{BlockHeader, BlockType, CommitChecksum, RevokeRecords, Tags};
 
-    const MODES: [ChecksumMode; 4] = [ChecksumMode::None, ChecksumMode::V1, ChecksumMode::V2, ChecksumMode::V3];
+    const MODES: [ChecksumMode; 4] =
+        [ChecksumMode::None, ChecksumMode::V1, ChecksumMode::V2, ChecksumMode::V3];
 
     fn block(byte: u8) -> Arc<[u8]> {
         Arc::from(vec![byte; 1024])
@@ -125,7 +129,10 @@ mod tests {
                 assert!(CommitBlock::verify(&record.commit, &format), "{format:?}");
                 let old = CommitBlock::v1_checksum(&record.commit) == CommitChecksum::Absent;
                 assert!(old || checksums != ChecksumMode::V1, "{format:?}");
-                assert_eq!(read_back(&format, &record), (copied.iter().map(|(nr, _)| *nr).collect(), revoked));
+                assert_eq!(
+                    read_back(&format, &record),
+                    (copied.iter().map(|(nr, _)| *nr).collect(), revoked)
+                );
             }
         }
     }
@@ -145,7 +152,9 @@ mod tests {
                     copied.extend(Tags::new(piece, format).map(|tag| tag.block.0));
                     data = copied.len() - before;
                 }
-                BlockType::Revoke => revoked.extend(RevokeRecords::parse(piece, format).unwrap().map(|nr| nr.0)),
+                BlockType::Revoke => {
+                    revoked.extend(RevokeRecords::parse(piece, format).unwrap().map(|nr| nr.0))
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -157,11 +166,21 @@ mod tests {
     fn a_torn_commit_record_over_its_blank_is_a_whole_one_or_none() {
         for checksums in MODES {
             let format = JournalFormat::new(4096, checksums, true, [3; 16]);
-            let record =
-                Record::build(&format, 9, &[(7, block(1))], &[], Timestamp { sec: 1 << 33, nsec: 999_999_999 });
+            let record = Record::build(
+                &format,
+                9,
+                &[(7, block(1))],
+                &[],
+                Timestamp { sec: 1 << 33, nsec: 999_999_999 },
+            );
             assert_eq!(record.blank.is_some(), checksums != ChecksumMode::None);
             assert!(record.commit[..512].iter().any(|byte| *byte != 0));
-            assert!(record.commit[512..].iter().chain(record.blank.iter().flatten()).all(|byte| *byte == 0));
+            assert!(
+                record.commit[512..]
+                    .iter()
+                    .chain(record.blank.iter().flatten())
+                    .all(|byte| *byte == 0)
+            );
         }
     }
 
@@ -174,7 +193,9 @@ mod tests {
         let record = Record::build(&format, 9, &copies, &[], Timestamp::default());
         let tag = Tags::new(&record.body[0], &format).next().unwrap();
         assert_eq!((record.escapes, tag.flags.contains(TagFlags::ESCAPE)), (1, true));
-        assert!(format.tag_matches(&tag, 9, &record.body[1]) && !jbd2::needs_escape(&record.body[1]));
+        assert!(
+            format.tag_matches(&tag, 9, &record.body[1]) && !jbd2::needs_escape(&record.body[1])
+        );
         assert_eq!(copies[0].1[..], bytes, "the block itself is as it was");
     }
 }

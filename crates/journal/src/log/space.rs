@@ -1,8 +1,9 @@
 //! Which transactions lie in the log, where it begins and where it goes on.
 //!
 //! # Invariants
-//! 1. `queue` holds the transactions in the log in their order: the oldest begins where the superblock on the medium
-//!    says, each next one where the one before ends, and `head` is the end of the last. `used` is their length.
+//! 1. `queue` holds the transactions in the log in their order: the oldest begins where the
+//!    superblock on the medium says, each next one where the one before ends, and `head` is the end
+//!    of the last. `used` is their length.
 //! 2. A transaction leaves `queue` only when the superblock that no longer names it is durable.
 //!
 //! # Locking
@@ -46,13 +47,20 @@ struct InLog {
 }
 
 impl LogSpace {
-    pub fn new(log: Log, features: LogFeatures, home: &Arc<Flusher>, counters: &Arc<Counters>) -> Result<LogSpace> {
+    pub fn new(
+        log: Log,
+        features: LogFeatures,
+        home: &Arc<Flusher>,
+        counters: &Arc<Counters>,
+    ) -> Result<LogSpace> {
         if log.needs_recovery() {
             return Err(Error::NeedsRecovery);
         }
         let flusher = match log.place() {
             LogPlace::Inside => Arc::clone(home),
-            LogPlace::External => Arc::new(Flusher::new(Arc::clone(log.device()), Arc::clone(counters))),
+            LogPlace::External => {
+                Arc::new(Flusher::new(Arc::clone(log.device()), Arc::clone(counters)))
+            }
         };
         let superblock = log.prepare(features)?;
         let state = State { head: superblock.first(), used: 0, queue: VecDeque::new(), superblock };
@@ -88,8 +96,8 @@ impl LogSpace {
         self.spare
     }
 
-    /// The first transaction of this session: above every sequence that may have been written to the log, which
-    /// includes the one that the superblock of an empty log names.
+    /// The first transaction of this session: above every sequence that may have been written to
+    /// the log, which includes the one that the superblock of an empty log names.
     pub fn first_tid(&self) -> Tid {
         Tid::first(self.log.superblock().sequence().wrapping_add(1))
     }
@@ -112,8 +120,8 @@ impl LogSpace {
         self.state.lock().used > self.log.capacity() / 2
     }
 
-    /// Gives a frozen transaction its place, and the gate the number of credits that its successor may have. Returns
-    /// the place's first block.
+    /// Gives a frozen transaction its place, and the gate the number of credits that its successor
+    /// may have. Returns the place's first block.
     pub fn allocate(&self, tid: Tid, len: u32, gate: &Gate, max_credits: u32) -> Result<u32> {
         let mut state = self.state.lock();
         let used = state.used.saturating_add(len);
@@ -133,8 +141,8 @@ impl LogSpace {
         Ok(start)
     }
 
-    /// The superblock of an empty log comes to name the first transaction in it. It becomes durable with the flush
-    /// before that one's commit record.
+    /// The superblock of an empty log comes to name the first transaction in it. It becomes durable
+    /// with the flush before that one's commit record.
     fn begin(&self, state: &mut State, tid: Tid) -> Result<()> {
         let start = state.head;
         state.superblock.set_start(start);
@@ -154,14 +162,22 @@ impl LogSpace {
         first + ((u64::from(start - first) + u64::from(len)) % u64::from(capacity)) as u32
     }
 
-    /// Everything before `tail` is home and flushed. Makes the superblock say so and frees the space; if nothing is
-    /// left in the log and `empty` is wanted, it is marked empty. The gate learns how much fits now.
-    pub fn advance_tail(&self, tail: Tid, empty: bool, gate: &Gate, max_credits: u32) -> Result<()> {
+    /// Everything before `tail` is home and flushed. Makes the superblock say so and frees the
+    /// space; if nothing is left in the log and `empty` is wanted, it is marked empty. The gate
+    /// learns how much fits now.
+    pub fn advance_tail(
+        &self,
+        tail: Tid,
+        empty: bool,
+        gate: &Gate,
+        max_credits: u32,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         if state.superblock.start() != 0 {
             self.move_tail(&mut state, tail, empty)?;
         }
-        // Under the lock, so that no transaction takes its place in between: its successor would get this limit.
+        // Under the lock, so that no transaction takes its place in between: its successor would
+        // get this limit.
         let raised = gate.raise(self.limit(&state).min(max_credits));
         drop(state);
         if raised {
@@ -201,8 +217,8 @@ impl LogSpace {
     }
 }
 
-/// How many blocks of metadata and of revokes surely fit into so many blocks of the log, besides `spare` that join
-/// late.
+/// How many blocks of metadata and of revokes surely fit into so many blocks of the log, besides
+/// `spare` that join late.
 fn credits_in(blocks: u32, spare: u32, tags_per_block: u32) -> u32 {
     let tags = u64::from(tags_per_block);
     // The commit record; what joins late, with descriptors.

@@ -1,8 +1,9 @@
 //! The fast-commit area: what follows in it on the last full commit.
 //!
 //! # Invariants
-//! Records count up to the last tail whose transaction and checksum are right; what comes after it was never promised to
-//! anybody. The area is read once, and no further than to its first block that does not go on.
+//! Records count up to the last tail whose transaction and checksum are right; what comes after it
+//! was never promised to anybody. The area is read once, and no further than to its first block
+//! that does not go on.
 
 use crate::error::{Error, Result};
 use crate::log::Log;
@@ -35,7 +36,8 @@ impl FastCommits {
     }
 }
 
-/// Reads the fast commits that follow on the last full commit, `end` being the sequence after that one.
+/// Reads the fast commits that follow on the last full commit, `end` being the sequence after that
+/// one.
 pub(super) fn find(log: &Log, end: u32) -> Result<FastCommits> {
     let mut found = FastCommits::default();
     let Some(area) = log.superblock().fast_commit_area() else { return Ok(found) };
@@ -82,7 +84,9 @@ impl Scan {
             let first = self.seen == 0;
             self.seen += 1;
             match tag {
-                FastCommitTag::Head(features, tid) if first && tid == self.end => self.features = features,
+                FastCommitTag::Head(features, tid) if first && tid == self.end => {
+                    self.features = features
+                }
                 FastCommitTag::Head(..) | FastCommitTag::Unknown(_) => return false,
                 _ if first => return false,
                 FastCommitTag::Tail(tail) if tail.valid_for(self.end) => self.valid = self.seen,

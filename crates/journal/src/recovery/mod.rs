@@ -1,15 +1,19 @@
 //! Replaying a log that a crash left.
 //!
-//! [`scan`] reads the log and decides what is to be replayed, without changing anything. [`Replay::apply`] writes it
-//! home; [`Replay::overlay`] shows the file system as if it were home, for those who only read.
+//! [`scan`] reads the log and decides what is to be replayed, without changing anything.
+//! [`Replay::apply`] writes it home; [`Replay::overlay`] shows the file system as if it were home,
+//! for those who only read.
 //!
-//! Fast commits follow on the last full commit. They say what became of files and names, so the file system replays them,
-//! in memory, over what the full commits give; [`Replay::append`] makes a full commit of the blocks that this changes.
+//! Fast commits follow on the last full commit. They say what became of files and names, so the
+//! file system replays them, in memory, over what the full commits give; [`Replay::append`] makes a
+//! full commit of the blocks that this changes.
 //!
 //! # Invariants
 //! 1. Nothing is written before everything was checked.
-//! 2. A scan takes time and memory in proportion to the log's length on its device, whatever the log holds.
-//! 3. Replay depends on the log alone, and changes it only when everything is home: it can be interrupted and repeated.
+//! 2. A scan takes time and memory in proportion to the log's length on its device, whatever the
+//!    log holds.
+//! 3. Replay depends on the log alone, and changes it only when everything is home: it can be
+//!    interrupted and repeated.
 
 mod fast_commit;
 mod overlay;
@@ -32,7 +36,8 @@ pub enum Dropped {
     CommitChecksum,
     /// Blocks of an earlier use of the log.
     Stale,
-    /// The last transaction's blocks are not those that its commit record was made for (with `async_commit`).
+    /// The last transaction's blocks are not those that its commit record was made for (with
+    /// `async_commit`).
     Incomplete,
 }
 
@@ -59,12 +64,13 @@ pub struct Outcome {
     pub fast_records: u64,
 }
 
-/// Finds out what is to be replayed onto the file system's device, which has `device_blocks` blocks. A log that is marked empty
-/// gives an empty replay.
+/// Finds out what is to be replayed onto the file system's device, which has `device_blocks`
+/// blocks. A log that is marked empty gives an empty replay.
 ///
 /// # Errors
-/// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged or names blocks that do not exist or belong
-/// to the log; [`Unsupported`](crate::Error::Unsupported) for fast commits of a kind that is not known; I/O errors.
+/// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged or names blocks that do
+/// not exist or belong to the log; [`Unsupported`](crate::Error::Unsupported) for fast commits of a
+/// kind that is not known; I/O errors.
 pub fn scan(log: &Log, device_blocks: u64) -> Result<Replay> {
     let mut outcome = Outcome {
         first: log.superblock().sequence(),
@@ -74,7 +80,13 @@ pub fn scan(log: &Log, device_blocks: u64) -> Result<Replay> {
         ..Outcome::default()
     };
     if !log.needs_recovery() {
-        return Ok(Replay::new(log.clone(), Vec::new(), FastCommits::default(), outcome, log.superblock().first()));
+        return Ok(Replay::new(
+            log.clone(),
+            Vec::new(),
+            FastCommits::default(),
+            outcome,
+            log.superblock().first(),
+        ));
     }
     let mut found = scan::transactions(log, device_blocks)?;
     let copies = resolve::copies(log, &mut found, &mut outcome)?;

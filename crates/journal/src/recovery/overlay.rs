@@ -17,8 +17,8 @@ impl Overlay {
         Overlay { base, replay }
     }
 
-    /// Reads the part of `buf` up to the end of the block, or the run of blocks without a copy, that `offset` lies in.
-    /// Gives its length.
+    /// Reads the part of `buf` up to the end of the block, or the run of blocks without a copy,
+    /// that `offset` lies in. Gives its length.
     fn read_some(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let size = self.replay.block_size() as u64;
         let nr = offset / size;
@@ -56,7 +56,10 @@ impl ReplaySource for Replay {
 }
 
 fn refused<T>() -> io::Result<T> {
-    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the journal is shown replayed, but it is not"))
+    Err(io::Error::new(
+        io::ErrorKind::ReadOnlyFilesystem,
+        "the journal is shown replayed, but it is not",
+    ))
 }
 
 impl BlockDevice for Overlay {

@@ -27,7 +27,13 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub(super) fn new(log: Log, copies: Vec<Copy>, fast: FastCommits, outcome: Outcome, next: u32) -> Replay {
+    pub(super) fn new(
+        log: Log,
+        copies: Vec<Copy>,
+        fast: FastCommits,
+        outcome: Outcome,
+        next: u32,
+    ) -> Replay {
         Replay { log, copies, fast, outcome, next }
     }
 
@@ -46,12 +52,12 @@ impl Replay {
         &self.fast
     }
 
-    /// Writes everything home to `device`, flushes, and then marks the log empty. The [`Log`] that was scanned still
-    /// knows the old superblock: open it again, as [`recover`] does.
+    /// Writes everything home to `device`, flushes, and then marks the log empty. The [`Log`] that
+    /// was scanned still knows the old superblock: open it again, as [`recover`] does.
     ///
     /// # Errors
-    /// I/O errors; the log is as it was then. [`Unsupported`](crate::Error::Unsupported) where fast commits follow, which
-    /// the file system has to replay.
+    /// I/O errors; the log is as it was then. [`Unsupported`](crate::Error::Unsupported) where fast
+    /// commits follow, which the file system has to replay.
     pub fn apply(&self, device: &dyn BlockDevice) -> Result<Outcome> {
         if !self.log.needs_recovery() {
             return Ok(self.outcome);
@@ -80,9 +86,10 @@ impl Replay {
         Ok(device.flush()?)
     }
 
-    /// Writes the full commits home to `device`, flushes, and lets the log begin behind them. The fast commits stay what
-    /// they are: to be replayed, by whoever recovers next. So do the log's features: behind the full commits there may be a
-    /// transaction that was torn, which they tell from a whole one.
+    /// Writes the full commits home to `device`, flushes, and lets the log begin behind them. The
+    /// fast commits stay what they are: to be replayed, by whoever recovers next. So do the log's
+    /// features: behind the full commits there may be a transaction that was torn, which they tell
+    /// from a whole one.
     ///
     /// # Errors
     /// I/O errors; [`Unsupported`](crate::Error::Unsupported) for a log that cannot be written.
@@ -97,11 +104,13 @@ impl Replay {
         Ok(self.log.device().flush()?)
     }
 
-    /// After [`Replay::apply_full`]: makes a full commit of `blocks`, which are what the fast commits make of the file
-    /// system. When its record is durable they count no more; until then they count alone. Gives the log to recover.
+    /// After [`Replay::apply_full`]: makes a full commit of `blocks`, which are what the fast
+    /// commits make of the file system. When its record is durable they count no more; until then
+    /// they count alone. Gives the log to recover.
     ///
     /// # Errors
-    /// I/O errors; [`Unsupported`](crate::Error::Unsupported) if the log has no room for so many blocks.
+    /// I/O errors; [`Unsupported`](crate::Error::Unsupported) if the log has no room for so many
+    /// blocks.
     pub fn append(self, blocks: &[(u64, Arc<[u8]>)], time: Timestamp) -> Result<Log> {
         let log = self.log.reopen()?;
         let format = log.superblock().format();
@@ -110,7 +119,9 @@ impl Replay {
             return Err(Error::Unsupported("a log of 32 bits for so large a file system"));
         }
         if blocks_needed(&format, blocks.len(), 0) >= log.capacity() {
-            return Err(Error::Unsupported("fast commits that change more blocks than the log holds"));
+            return Err(Error::Unsupported(
+                "fast commits that change more blocks than the log holds",
+            ));
         }
         let record = Record::build(&format, self.outcome.end, blocks, &[], time);
         let (device, mut at) = (Arc::clone(log.device()), self.next);

@@ -1,4 +1,5 @@
-//! The second and third pass: which copies are revoked, and which of the others is each block's newest.
+//! The second and third pass: which copies are revoked, and which of the others is each block's
+//! newest.
 
 use super::scan::{Copy, Found};
 use super::{Dropped, Outcome};
@@ -37,7 +38,8 @@ pub(super) fn copies(log: &Log, found: &mut Found, outcome: &mut Outcome) -> Res
     Ok(copies)
 }
 
-/// Reads the revoke blocks. Only blocks that have a copy matter, which bounds the table by the log's length.
+/// Reads the revoke blocks. Only blocks that have a copy matter, which bounds the table by the
+/// log's length.
 fn revokes(log: &Log, found: &Found) -> Result<Revoked> {
     let mut revoked: Revoked = found.copies.iter().map(|copy| (copy.block, None)).collect();
     let (format, mut block) = (log.superblock().format(), vec![0; log.block_size()]);
@@ -54,7 +56,8 @@ fn revokes(log: &Log, found: &Found) -> Result<Revoked> {
     Ok(revoked)
 }
 
-/// A block that was written after it was revoked in one transaction has no revoke record there, so equality revokes.
+/// A block that was written after it was revoked in one transaction has no revoke record there, so
+/// equality revokes.
 fn is_revoked(revoked: &Revoked, copy: &Copy) -> bool {
     revoked.get(&copy.block).copied().flatten().is_some_and(|last| tid_geq(last, copy.sequence))
 }

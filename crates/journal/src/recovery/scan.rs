@@ -1,8 +1,8 @@
 //! The first pass: finds the transactions in the log.
 //!
 //! # Invariants
-//! Each step of [`Scanner`] uses up some of `left`, the blocks of the log that were not looked at, and it ends when
-//! none is left.
+//! Each step of [`Scanner`] uses up some of `left`, the blocks of the log that were not looked at,
+//! and it ends when none is left.
 
 use super::Dropped;
 use crate::error::Result;
@@ -10,7 +10,8 @@ use crate::log::Log;
 use extant_format::Corrupt;
 use extant_format::checksum::crc32_be;
 use extant_format::jbd2::{
-    BlockHeader, BlockType, ChecksumMode, CommitBlock, CommitChecksum, JournalFormat, Tag, TagFlags, Tags,
+    BlockHeader, BlockType, ChecksumMode, CommitBlock, CommitChecksum, JournalFormat, Tag,
+    TagFlags, Tags,
 };
 use extant_format::types::Timestamp;
 
@@ -86,7 +87,9 @@ pub(super) fn transactions(log: &Log, device_blocks: u64) -> Result<Found> {
     while let Step::Continue = scanner.step()? {}
     let mut found = scanner.found;
     let torn = found.transactions.last().copied().unwrap_or_default();
-    if found.dropped.is_none() && (found.copies.len(), found.revokes.len()) != (torn.copies_end, torn.revokes_end) {
+    if found.dropped.is_none()
+        && (found.copies.len(), found.revokes.len()) != (torn.copies_end, torn.revokes_end)
+    {
         found.dropped = Some(Dropped::Torn);
     }
     found.truncate();
@@ -110,7 +113,8 @@ struct Scanner<'a> {
     left: u32,
     sequence: u32,
     found: Found,
-    /// Of the transaction that is being read: a checksum of its descriptors or revoke blocks is wrong.
+    /// Of the transaction that is being read: a checksum of its descriptors or revoke blocks is
+    /// wrong.
     damaged: bool,
     /// Of the transaction that is being read: its checksum of version 1.
     v1: u32,
@@ -149,7 +153,8 @@ impl<'a> Scanner<'a> {
     fn step(&mut self) -> Result<Step> {
         let Some(at) = self.advance() else { return Ok(Step::End) };
         self.log.read(at, &mut self.block)?;
-        let header = BlockHeader::parse(&self.block).filter(|header| header.sequence == self.sequence);
+        let header =
+            BlockHeader::parse(&self.block).filter(|header| header.sequence == self.sequence);
         match header.map(|header| header.block_type) {
             Some(BlockType::Descriptor) => self.descriptor(),
             Some(BlockType::Revoke) => {
@@ -199,8 +204,9 @@ impl<'a> Scanner<'a> {
         Ok(Step::Continue)
     }
 
-    /// A commit record follows a descriptor that is not as it was written. If it is older than the last good one, all
-    /// of this is from an earlier use of the log. A record that is damaged too proves nothing.
+    /// A commit record follows a descriptor that is not as it was written. If it is older than the
+    /// last good one, all of this is from an earlier use of the log. A record that is damaged too
+    /// proves nothing.
     fn damaged_transaction(&mut self, commit: &CommitBlock, at: u32) -> Result<Step> {
         let whole = CommitBlock::verify(&self.block, &self.format);
         let newer = self.last_commit.is_none_or(|last| time_key(&commit.time) >= time_key(&last));
@@ -231,11 +237,17 @@ impl<'a> Scanner<'a> {
         let start = self.found.transactions.last().map_or(0, |last| last.copies_end);
         for copy in self.found.copies.get(start..).unwrap_or(&[]) {
             if copy.block >= self.device_blocks {
-                let error = Corrupt::new("journal tag").field("block").found(copy.block).expected(self.device_blocks);
+                let error = Corrupt::new("journal tag")
+                    .field("block")
+                    .found(copy.block)
+                    .expected(self.device_blocks);
                 return Err(error.at_block(u64::from(copy.at)).into());
             }
             if contains(&self.own, copy.block) {
-                return Err(Corrupt::new("journal tag").field("block of the log").at_block(copy.block).into());
+                return Err(Corrupt::new("journal tag")
+                    .field("block of the log")
+                    .at_block(copy.block)
+                    .into());
             }
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! A small file system without files: a log, and blocks whose content the tests know.
 
 use extant_blocks::{BlockDevice, Cache, MemDevice};
-use extant_journal::{Config, FormatLog, Journal, Log, LogExtent, LogFeatures, LogPlace, format_log, recovery};
+use extant_journal::{
+    Config, FormatLog, Journal, Log, LogExtent, LogFeatures, LogPlace, format_log, recovery,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,10 @@ pub const HOME: u64 = 100;
 
 /// The log's blocks lie in two pieces, so that the mapping is used.
 pub fn extents() -> [LogExtent; 2] {
-    [LogExtent { logical: 0, physical: 40, len: 21 }, LogExtent { logical: 21, physical: 2, len: 35 }]
+    [
+        LogExtent { logical: 0, physical: 40, len: 21 },
+        LogExtent { logical: 21, physical: 2, len: 35 },
+    ]
 }
 
 /// How many blocks the extents hold.

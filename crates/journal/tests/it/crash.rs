@@ -2,7 +2,9 @@
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
-use extant_journal::{FormatLog, Handle, Log, LogExtent, LogPlace, Seal, Tid, format_log, recovery};
+use extant_journal::{
+    FormatLog, Handle, Log, LogExtent, LogPlace, Seal, Tid, format_log, recovery,
+};
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 use std::io;
@@ -14,10 +16,12 @@ const HOMES: u64 = 24;
 /// Blocks of a log on a device of its own. Two are in front of its superblock.
 const OWN_LOG: u32 = 58;
 
-/// The file system's part of the medium, in bytes. Behind it lies the log, if that has a device of its own.
+/// The file system's part of the medium, in bytes. Behind it lies the log, if that has a device of
+/// its own.
 const HOME_BYTES: u64 = BLOCKS * BLOCK as u64;
 
-/// A part of a medium that is a device: its flushes make durable what was written to it, and nothing else.
+/// A part of a medium that is a device: its flushes make durable what was written to it, and
+/// nothing else.
 #[derive(Debug)]
 struct Part {
     whole: Arc<dyn BlockDevice>,
@@ -62,7 +66,8 @@ const FLUSH: &str = "flush ";
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Inside,
-    /// On a device of its own, which loses what it was not told to flush at other times than the file system's.
+    /// On a device of its own, which loses what it was not told to flush at other times than the
+    /// file system's.
     Outside,
 }
 
@@ -74,12 +79,21 @@ struct Devices {
 }
 
 impl Devices {
-    fn of(medium: Arc<dyn BlockDevice>, place: Place, recorder: Option<&Arc<RecordingDevice<MemDevice>>>) -> Devices {
+    fn of(
+        medium: Arc<dyn BlockDevice>,
+        place: Place,
+        recorder: Option<&Arc<RecordingDevice<MemDevice>>>,
+    ) -> Devices {
         if place == Place::Inside {
             return Devices { place, home: medium.clone(), log: medium };
         }
         let part = |start: u64, end: u64| -> Arc<dyn BlockDevice> {
-            Arc::new(Part { whole: medium.clone(), start, len: end - start, recorder: recorder.cloned() })
+            Arc::new(Part {
+                whole: medium.clone(),
+                start,
+                len: end - start,
+                recorder: recorder.cloned(),
+            })
         };
         Devices { place, home: part(0, HOME_BYTES), log: part(HOME_BYTES, medium.len()) }
     }
@@ -151,7 +165,20 @@ impl Story {
         let now = vec![Expected::Bytes(vec![0; BLOCK]); HOMES as usize];
         let states = BTreeMap::from([(bench.journal.durable(), now.clone())]);
         let (freed, free, version) = (Vec::new(), Vec::new(), 0);
-        (Story { recorder, place, bench, rng: Rng::new(seed), now, freed, free, states, version }, image)
+        (
+            Story {
+                recorder,
+                place,
+                bench,
+                rng: Rng::new(seed),
+                now,
+                freed,
+                free,
+                states,
+                version,
+            },
+            image,
+        )
     }
 
     fn run(&mut self, steps: usize) {
@@ -232,7 +259,8 @@ impl Story {
         // The mapping: without a change the transaction might be empty, and say nothing.
         let map = HOME + HOMES;
         let buffer = self.bench.cache.read(map, |_| Ok::<_, std::io::Error>(())).unwrap();
-        handle.write(&buffer, Seal::NONE).unwrap()[..8].copy_from_slice(&self.version.to_le_bytes());
+        handle.write(&buffer, Seal::NONE).unwrap()[..8]
+            .copy_from_slice(&self.version.to_le_bytes());
         self.states.insert(handle.tid(), self.now.clone());
     }
 }
@@ -256,7 +284,9 @@ struct Cuts<'a> {
 impl<'a> Cuts<'a> {
     fn step(&mut self, event: &'a Event) {
         match event {
-            Event::Flush => self.pending.drain(..).for_each(|event| event.apply(&self.base).unwrap()),
+            Event::Flush => {
+                self.pending.drain(..).for_each(|event| event.apply(&self.base).unwrap())
+            }
             Event::Mark(mark) => match mark.strip_prefix(FLUSH) {
                 Some(start) => self.flush_part(start == "0"),
                 None => self.durable = Tid(mark.parse().unwrap()),
@@ -267,15 +297,18 @@ impl<'a> Cuts<'a> {
 
     /// What was written to the file system's part, or to the log's, is durable.
     fn flush_part(&mut self, home: bool) {
-        let of_part =
-            |event: &mut &Event| matches!(event, Event::Write { offset, .. } if (*offset < HOME_BYTES) == home);
+        let of_part = |event: &mut &Event| matches!(event, Event::Write { offset, .. } if (*offset < HOME_BYTES) == home);
         self.pending.extract_if(.., of_part).for_each(|event| event.apply(&self.base).unwrap());
     }
 
     fn image(&self, mut keep: impl FnMut() -> bool, sector: u64) -> MemDevice {
         let image = MemDevice::from_bytes(&self.base.to_vec());
         for event in &self.pending {
-            event.split(sector).iter().filter(|_| keep()).for_each(|piece| piece.apply(&image).unwrap());
+            event
+                .split(sector)
+                .iter()
+                .filter(|_| keep())
+                .for_each(|piece| piece.apply(&image).unwrap());
         }
         image
     }
@@ -285,17 +318,25 @@ fn check(story: &Story, image: Vec<u8>, features: Features, seed: u64) {
     let mut rng = Rng::new(seed);
     let events = story.recorder.log();
     let first = *story.states.keys().next().unwrap();
-    let mut cuts = Cuts { base: MemDevice::from_bytes(&image), pending: Vec::new(), durable: first };
+    let mut cuts =
+        Cuts { base: MemDevice::from_bytes(&image), pending: Vec::new(), durable: first };
     for (count, event) in events.iter().enumerate() {
         cuts.step(event);
         let all = cuts.image(|| true, 1 << 20);
-        let some = cuts.image(|| rng.one_in(2), if features.checksums { 512 } else { BLOCK as u64 });
+        let some =
+            cuts.image(|| rng.one_in(2), if features.checksums { 512 } else { BLOCK as u64 });
         let few = cuts.image(|| rng.one_in(5), BLOCK as u64);
         for image in [all, some, few] {
             let devices = Devices::of(Arc::new(image), story.place, None);
-            let outcome = devices.recover().unwrap_or_else(|error| panic!("after {count} events: {error}"));
-            let fits = story.states.range(cuts.durable..).find(|(_, state)| matches(&*devices.home, state));
-            let context = || format!("seed {seed}, after {count} events, durable {}, {outcome:?}", cuts.durable);
+            let outcome =
+                devices.recover().unwrap_or_else(|error| panic!("after {count} events: {error}"));
+            let fits = story
+                .states
+                .range(cuts.durable..)
+                .find(|(_, state)| matches(&*devices.home, state));
+            let context = || {
+                format!("seed {seed}, after {count} events, durable {}, {outcome:?}", cuts.durable)
+            };
             assert!(fits.is_some(), "{}", context());
             if count % 16 == 0 {
                 go_on(&devices, features, &context());
@@ -335,7 +376,8 @@ fn with_checksums() {
     power_cuts(SUMMED, Place::Inside, 4);
 }
 
-/// Data are flushed on their device before a commit record on another one speaks of them, and so are copies before the log forgets them.
+/// Data are flushed on their device before a commit record on another one speaks of them, and so
+/// are copies before the log forgets them.
 #[test]
 fn with_a_log_on_a_device_of_its_own() {
     power_cuts(PLAIN, Place::Outside, 5);

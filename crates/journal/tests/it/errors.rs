@@ -30,8 +30,8 @@ impl Client for Aborts {
     }
 }
 
-/// Lets the next operation fail and sees the journal abort, once, with the transactions before it intact. Gives how many flushes were
-/// asked of the device from then on.
+/// Lets the next operation fail and sees the journal abort, once, with the transactions before it
+/// intact. Gives how many flushes were asked of the device from then on.
 fn fails(fault: Fault) -> u64 {
     let (faults, device) = faulty();
     let bench = Bench::open(&device, SUMMED);

@@ -141,20 +141,29 @@ fn extents_that_lie_are_refused() {
             LogExtent { logical: 61, physical: 95, len: 1 },
         ],
     ] {
-        let opened =
-            extant_journal::Log::open(Arc::clone(&device), &bad, BLOCK as u32, extant_journal::LogPlace::Inside);
+        let opened = extant_journal::Log::open(
+            Arc::clone(&device),
+            &bad,
+            BLOCK as u32,
+            extant_journal::LogPlace::Inside,
+        );
         assert!(opened.is_err(), "{bad:?}");
     }
     assert!(format_log(&*device, &[], &FormatLog::new(1024, 10)).is_err());
 }
 
-/// The runs of an inode that maps two blocks again and again: the log would be longer than its device.
+/// The runs of an inode that maps two blocks again and again: the log would be longer than its
+/// device.
 #[test]
 fn a_log_that_maps_its_blocks_repeatedly_is_refused() {
     let device = superblock(0, 1, 5);
     let first = extents()[0].physical;
     let mut runs: Vec<LogExtent> = vec![LogExtent { logical: 0, physical: first, len: 1 }];
-    runs.extend((0..100_000).map(|n| LogExtent { logical: 1 + n, physical: first + 1 + u64::from(n % 2), len: 1 }));
+    runs.extend((0..100_000).map(|n| LogExtent {
+        logical: 1 + n,
+        physical: first + 1 + u64::from(n % 2),
+        len: 1,
+    }));
     let mut how = FormatLog::new(BLOCK as u32, 100_001);
     how.sequence = 5;
     let mut superblock = how.superblock();
@@ -162,6 +171,7 @@ fn a_log_that_maps_its_blocks_repeatedly_is_refused() {
     device.write_at(&superblock.encode(), first * BLOCK as u64).unwrap();
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     let place = extant_journal::LogPlace::Inside;
-    let error = extant_journal::Log::open(Arc::clone(&device), &runs, BLOCK as u32, place).unwrap_err();
+    let error =
+        extant_journal::Log::open(Arc::clone(&device), &runs, BLOCK as u32, place).unwrap_err();
     assert!(matches!(error, extant_journal::Error::Corrupt(_)), "{error}");
 }

@@ -25,9 +25,14 @@ fn extents(image: &Path, file: &str) -> Vec<LogExtent> {
 fn extent(text: &str) -> Option<LogExtent> {
     let (logical, physical) = text.trim().trim_start_matches('(').split_once("):")?;
     let first = |range: &str| range.split('-').next().and_then(|number| number.parse::<u64>().ok());
-    let last = |range: &str| range.split('-').next_back().and_then(|number| number.parse::<u64>().ok());
+    let last =
+        |range: &str| range.split('-').next_back().and_then(|number| number.parse::<u64>().ok());
     let (start, end) = (first(logical)?, last(logical)?);
-    Some(LogExtent { logical: start as u32, physical: first(physical)?, len: (end - start + 1) as u32 })
+    Some(LogExtent {
+        logical: start as u32,
+        physical: first(physical)?,
+        len: (end - start + 1) as u32,
+    })
 }
 
 struct Fs {
@@ -53,14 +58,17 @@ fn open(image: &Path) -> Fs {
     Fs { device, log, blocks, block_size, journal: places[0].physical }
 }
 
-/// Makes files and removes many of them again, so that there are revokes, and leaves the rest to the journal.
+/// Makes files and removes many of them again, so that there are revokes, and leaves the rest to
+/// the journal.
 fn busy(mount: &Mount) {
     Plan::random(1, &Shape { privileged: false, ..Shape::small() }).apply(&mount.join("a"));
     mount.sync();
     for directory in 0..6 {
         let path = mount.join(format!("d{directory}"));
         fs::create_dir(&path).unwrap();
-        (0..150).for_each(|n| fs::write(path.join(format!("a longer name of a file, number {n}")), [7; 3]).unwrap());
+        (0..150).for_each(|n| {
+            fs::write(path.join(format!("a longer name of a file, number {n}")), [7; 3]).unwrap()
+        });
     }
     mount.sync();
     for directory in 0..5 {
@@ -92,7 +100,8 @@ fn same_but_for_superblocks(ours: &Path, theirs: &Path, fs: &Fs) {
     for (nr, (a, b)) in ours.chunks(size).zip(theirs.chunks(size)).enumerate() {
         let own = nr as u64 == fs.journal;
         let superblock = (nr * size..nr * size + size).contains(&1024);
-        let equal = if superblock { a[2048 % size..] == b[2048 % size..] || size == 1024 } else { a == b };
+        let equal =
+            if superblock { a[2048 % size..] == b[2048 % size..] || size == 1024 } else { a == b };
         assert!(equal || own, "block {nr} differs");
     }
 }
@@ -100,7 +109,8 @@ fn same_but_for_superblocks(ours: &Path, theirs: &Path, fs: &Fs) {
 /// Replays with e2fsck and here, and compares all bytes.
 fn agrees_with_e2fsck(image: &Image) -> Outcome {
     let theirs = image.copy();
-    let printed = tool::run("e2fsck", &["-fy", "-E", "journal_only", &theirs.path().display().to_string()]);
+    let printed =
+        tool::run("e2fsck", &["-fy", "-E", "journal_only", &theirs.path().display().to_string()]);
     assert!(printed.code <= 1, "{printed}");
     let fs = open(image.path());
     let replay = recovery::scan(&fs.log, fs.blocks).unwrap();
@@ -172,7 +182,8 @@ fn an_external_log_is_replayed() {
     let journal = Image::mke2fs(8 << 20, &["-b", "4096", "-O", "journal_dev"]);
     let journal_loop = Loop::attach(journal.path(), false);
     let name = journal_loop.device().display().to_string();
-    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-J", &format!("device={name}")]);
+    let image =
+        Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-J", &format!("device={name}")]);
     image.leave_unjudged("its log is on another device, with which it is checked below");
     let mount = Mount::new(image.path(), "");
     fs::create_dir(mount.join("a")).unwrap();
@@ -204,7 +215,8 @@ fn an_external_log_is_replayed() {
 
 const FILE_BLOCKS: u32 = 300;
 
-/// A clean image with a file whose blocks a journal may change without hurting anything, and its content.
+/// A clean image with a file whose blocks a journal may change without hurting anything, and its
+/// content.
 fn image_with_a_file(set: &FeatureSet) -> (Image, Vec<LogExtent>) {
     let image = set.make();
     let mount = Mount::new(image.path(), "");
@@ -249,10 +261,13 @@ fn write_and_crash(image: &Image, set: &FeatureSet, file: &[LogExtent]) -> Vec<V
     };
     let journal = Journal::open(config).unwrap();
     let size = set.block_size as usize;
-    let mut writer = Writer { cache, file, expected: vec![vec![1; size]; FILE_BLOCKS as usize], size };
+    let mut writer =
+        Writer { cache, file, expected: vec![vec![1; size]; FILE_BLOCKS as usize], size };
     for round in 0..40u64 {
         let mut handle = journal.start(100).unwrap();
-        (0..100).for_each(|n| writer.change(&mut handle, (round as u32 * 37 + n) % 299, round * 7 + u64::from(n)));
+        (0..100).for_each(|n| {
+            writer.change(&mut handle, (round as u32 * 37 + n) % 299, round * 7 + u64::from(n))
+        });
         drop(handle);
         journal.sync().unwrap();
     }

@@ -149,7 +149,11 @@ fn credits_are_counted_by_block_and_transaction() {
     handle.join(&b).unwrap();
     assert_eq!(handle.credits_left(), 0);
     handle.revoke(HOME, 1).unwrap();
-    assert_eq!(handle.credits_left(), 1, "the freed block's credit; one was overdrawn for the record");
+    assert_eq!(
+        handle.credits_left(),
+        1,
+        "the freed block's credit; one was overdrawn for the record"
+    );
     assert_eq!(bench.journal.stats().overdrawn, 1);
     assert!(handle.extend(2).unwrap());
     assert!(!handle.extend(max).unwrap());
@@ -198,7 +202,12 @@ fn seal(block: &mut [u8], nr: u64, seed: u32) {
 impl Objects {
     fn new(cache: &Cache) -> Arc<Objects> {
         let blocks = (HOME..HOME + 3).map(|nr| cache.fresh(nr)).collect();
-        Arc::new(Objects { blocks, value: Mutex::default(), frozen: Mutex::default(), committed: Mutex::default() })
+        Arc::new(Objects {
+            blocks,
+            value: Mutex::default(),
+            frozen: Mutex::default(),
+            committed: Mutex::default(),
+        })
     }
 }
 

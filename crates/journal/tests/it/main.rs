@@ -1,4 +1,5 @@
-//! The journal from outside: crashes at every write, errors, threads, hostile logs, and other people's recovery.
+//! The journal from outside: crashes at every write, errors, threads, hostile logs, and other
+//! people's recovery.
 
 mod bench;
 mod crash;

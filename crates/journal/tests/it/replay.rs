@@ -58,7 +58,10 @@ fn an_overlay_shows_the_replayed_state() {
     overlay.read_at(&mut odd, HOME * BLOCK as u64 - 700).unwrap();
     assert_eq!(odd, all[HOME as usize * BLOCK - 700..][..3000]);
     assert!(overlay.read_at(&mut odd, overlay.len() - 10).is_err());
-    assert!((0..BLOCKS).all(|nr| block(&*device, nr) == before[nr as usize]), "nothing was written");
+    assert!(
+        (0..BLOCKS).all(|nr| block(&*device, nr) == before[nr as usize]),
+        "nothing was written"
+    );
     recover(&device).unwrap();
     for nr in HOME - 5..HOME + 20 {
         assert_eq!(all[nr as usize * BLOCK..][..BLOCK], block(&*device, nr));
@@ -108,23 +111,28 @@ fn flip(device: &dyn BlockDevice, logical: u32, byte: u64) {
     device.write_at(&[bytes[0] ^ 0x10], log_offset(logical) + byte).unwrap();
 }
 
-/// In the log of `three_transactions`: descriptor 1, copies 2 to 4, commit 5; 6, 7 to 10, 11; 12, 13 to 17, 18.
+/// In the log of `three_transactions`: descriptor 1, copies 2 to 4, commit 5; 6, 7 to 10, 11; 12,
+/// 13 to 17, 18.
 #[test]
 fn damage_is_found_before_anything_is_written() {
     type Expected = Result<(u32, Option<Dropped>), ()>;
     let cases: [(u32, u64, Expected); 5] = [
-        (6, 900, Err(())),                                 // a descriptor, its commit record whole
-        (8, 500, Err(())),                                 // a copy
+        (6, 900, Err(())), // a descriptor, its commit record whole
+        (8, 500, Err(())), // a copy
         (18, 700, Ok((2, Some(Dropped::CommitChecksum)))), // a commit record
-        (11, 0, Ok((1, Some(Dropped::Torn)))),             // a commit record's magic
-        (6, 3, Ok((1, None))),                             // a descriptor's magic
+        (11, 0, Ok((1, Some(Dropped::Torn)))), // a commit record's magic
+        (6, 3, Ok((1, None))), // a descriptor's magic
     ];
     for (logical, byte, expected) in cases {
         let device = crashed(SUMMED, three_transactions);
         flip(&*device, logical, byte);
         let old = block(&*device, HOME);
         let found = recover(&device).map(|outcome| (outcome.transactions, outcome.dropped));
-        assert_eq!(found.as_ref().map_err(|_| ()), expected.as_ref().map_err(|_| ()), "block {logical}: {found:?}");
+        assert_eq!(
+            found.as_ref().map_err(|_| ()),
+            expected.as_ref().map_err(|_| ()),
+            "block {logical}: {found:?}"
+        );
         if let Err(error) = found {
             assert!(matches!(error, Error::Corrupt(_)), "{error}");
             assert_eq!(block(&*device, HOME), old);
@@ -146,8 +154,8 @@ fn tags_must_name_blocks_of_the_file_system() {
     assert!(error.to_string().contains("block of the log"), "{error}");
 }
 
-/// Nobody writes a copy and a revoke of one block in one transaction, since writing takes the revoke back: what both
-/// mean together is that the block was freed last.
+/// Nobody writes a copy and a revoke of one block in one transaction, since writing takes the
+/// revoke back: what both mean together is that the block was freed last.
 #[test]
 fn a_revoke_counts_for_its_own_transaction() {
     let device = shared(format(PLAIN));
@@ -159,7 +167,8 @@ fn a_revoke_counts_for_its_own_transaction() {
     drop(handle);
     bench.journal.sync().unwrap();
     bench.journal.crash();
-    // The revoke block comes first in the log; its only record is made to name the block that is logged.
+    // The revoke block comes first in the log; its only record is made to name the block that is
+    // logged.
     let log = log(&device).unwrap();
     let mut revoke = vec![0; BLOCK];
     let sequence = log.superblock().sequence();

@@ -155,7 +155,8 @@ fn a_crowded_log_makes_progress() {
     assert!(moves > 20, "the tail moved {moves} times");
 }
 
-/// What the superblock no longer names is not written before a flush. Gives how often the tail moved.
+/// What the superblock no longer names is not written before a flush. Gives how often the tail
+/// moved.
 fn space_is_freed_before_it_is_used(events: &[Event]) -> usize {
     let (mut start, mut freed, mut moves) = (0, Vec::new(), 0);
     for event in events {
@@ -170,7 +171,10 @@ fn space_is_freed_before_it_is_used(events: &[Event]) -> usize {
                     freed.extend(between(start, next));
                     start = next;
                 } else {
-                    assert!(logical.iter().all(|block| !freed.contains(block)), "{logical:?} of {freed:?}");
+                    assert!(
+                        logical.iter().all(|block| !freed.contains(block)),
+                        "{logical:?} of {freed:?}"
+                    );
                 }
             }
             _ => {}
@@ -186,7 +190,8 @@ fn log_block(nr: u64) -> Option<u32> {
     Some(extent.logical + (nr - extent.physical) as u32)
 }
 
-/// The log's blocks from `start` to before `next`, around its end; none if one of them says that it is empty.
+/// The log's blocks from `start` to before `next`, around its end; none if one of them says that it
+/// is empty.
 fn between(start: u32, next: u32) -> Vec<u32> {
     let all = 1..log_len();
     match (start, next) {
@@ -266,7 +271,8 @@ fn copies_that_are_not_home_are_bounded() {
         while bench.journal.stats().commits <= 2 * MOST as u64 && !writer.is_finished() {
             std::thread::yield_now();
         }
-        // The next commit waits, so what is kept are the copies of those before and the block that waits for it.
+        // The next commit waits, so what is kept are the copies of those before and the block that
+        // waits for it.
         while cache.stats().pinned <= 2 * MOST as u64 + 1 && !writer.is_finished() {
             std::thread::yield_now();
         }

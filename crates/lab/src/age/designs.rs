@@ -1,11 +1,15 @@
-//! The trace played on designs of allocators: no file system, no preallocation, no delayed allocation; each write is a request.
+//! The trace played on designs of allocators: no file system, no preallocation, no delayed
+//! allocation; each write is a request.
 
 use super::look::State;
 use super::trace::{BLOCK, DIRS, Event, Scale, Trace};
-use crate::allocators::{Buddy, Defects, Engine, Lists, Map, Policy, Posted, Reading, Shape, Taken, Want};
+use crate::allocators::{
+    Buddy, Defects, Engine, Lists, Map, Policy, Posted, Reading, Shape, Taken, Want,
+};
 use std::collections::HashMap;
 
-/// Blocks of a group, groups of a flexible one as a power of two, and blocks of the flexible group's metadata.
+/// Blocks of a group, groups of a flexible one as a power of two, and blocks of the flexible
+/// group's metadata.
 const GROUP: u32 = 32_768;
 const FLEX_BITS: u32 = 4;
 const METADATA: u32 = 8_192;
@@ -24,11 +28,17 @@ pub fn rows(scale: Scale, seed: u64) -> Vec<(&'static str, State)> {
         ("buddy, linear", Box::new(Buddy::new(&map, Lists::None, Reading::Ahead, false))),
         ("lists of 2023", Box::new(Buddy::new(&map, Lists::Queues, Reading::Ahead, false))),
         ("arrays of 2025", Box::new(Buddy::new(&map, Lists::Arrays, Reading::Ahead, false))),
-        ("frsp, level 1", Box::new(Posted::new(&map, 1, 0, Defects { unlinked: true, lost: true }, false))),
+        (
+            "frsp, level 1",
+            Box::new(Posted::new(&map, 1, 0, Defects { unlinked: true, lost: true }, false)),
+        ),
         ("frsp, level 3", Box::new(Posted::new(&map, 3, 0, Defects::default(), false))),
         ("Extant's rules", Box::new(Engine::new(&map, false))),
     ];
-    designs.iter_mut().map(|(name, policy)| (*name, age(policy.as_mut(), Trace::new(scale, seed), &map))).collect()
+    designs
+        .iter_mut()
+        .map(|(name, policy)| (*name, age(policy.as_mut(), Trace::new(scale, seed), &map)))
+        .collect()
 }
 
 #[derive(Default)]

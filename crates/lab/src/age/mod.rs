@@ -1,7 +1,9 @@
-//! `extant-lab age`: a file system is filled to 90% and then used for a long time; how many pieces have files, and free space?
+//! `extant-lab age`: a file system is filled to 90% and then used for a long time; how many pieces
+//! have files, and free space?
 //!
-//! The engine and the kernel's ext4 do the same (`trace`) to images made by the same call; then both images are looked at by the same
-//! code (`look`). The designs of allocators play the same trace, without preallocation and delayed allocation.
+//! The engine and the kernel's ext4 do the same (`trace`) to images made by the same call; then
+//! both images are looked at by the same code (`look`). The designs of allocators play the same
+//! trace, without preallocation and delayed allocation.
 
 mod designs;
 mod look;
@@ -63,7 +65,8 @@ struct Row {
     state: State,
 }
 
-/// Runs it and prints tables; whether the engine's is not worse than the kernel's, if that was asked.
+/// Runs it and prints tables; whether the engine's is not worse than the kernel's, if that was
+/// asked.
 pub fn run(args: &Args) -> io::Result<bool> {
     let (mib, churn, runs) = if args.quick { (256, 1.0, 1) } else { (1024, 3.0, 5) };
     let (bytes, churn) = (args.size.unwrap_or(mib).max(64) << 20, args.churn.unwrap_or(churn));
@@ -74,12 +77,19 @@ pub fn run(args: &Args) -> io::Result<bool> {
     for seed in 1..=args.runs.unwrap_or(runs).max(1) {
         if !args.designs {
             let sides = if seed % 2 == 0 { [KERNEL, ENGINE] } else { [ENGINE, KERNEL] };
-            let both =
-                sides.into_iter().map(|side| self::side(side, bytes, scale, seed)).collect::<io::Result<Vec<_>>>()?;
+            let both = sides
+                .into_iter()
+                .map(|side| self::side(side, bytes, scale, seed))
+                .collect::<io::Result<Vec<_>>>()?;
             rows.extend(both);
         }
         let designs = designs::rows(scale, seed);
-        rows.extend(designs.into_iter().map(|(name, state)| Row { name, seed, seconds: None, state }));
+        rows.extend(designs.into_iter().map(|(name, state)| Row {
+            name,
+            seed,
+            seconds: None,
+            state,
+        }));
     }
     let bars = judge(&rows);
     match args.json {
@@ -101,7 +111,19 @@ impl Image {
         let path = scratch.join("image");
         std::fs::File::create(&path)?.set_len(bytes)?;
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        let arguments = ["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-E", options, &path.to_string_lossy()];
+        let arguments = [
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-m",
+            "0",
+            "-E",
+            options,
+            &path.to_string_lossy(),
+        ];
         tool::run("mke2fs", &arguments)?;
         Ok(Image { path, scratch })
     }
@@ -178,8 +200,11 @@ struct Bar {
 
 fn judge(rows: &[Row]) -> Vec<Bar> {
     let of = |name: &str, value: fn(&State) -> f64| {
-        let mut values: Vec<_> =
-            rows.iter().filter(|row| row.name == name).map(|row| (row.seed, value(&row.state))).collect();
+        let mut values: Vec<_> = rows
+            .iter()
+            .filter(|row| row.name == name)
+            .map(|row| (row.seed, value(&row.state)))
+            .collect();
         values.sort_unstable_by_key(|(seed, _)| *seed);
         values.into_iter().map(|(_, value)| value).collect::<Vec<f64>>()
     };
@@ -204,11 +229,20 @@ fn verdicts(bars: &[Bar]) -> String {
 fn text(rows: &[Row]) -> String {
     let mut text = format!(
         "{:<16} {:>5} {:>8} {:>8} {:>12} {:>9} {:>10} {:>13} {:>12}\n",
-        "", "trace", "seconds", "files", "pieces/file", "whole", "free runs", "mean, blocks", "in 2 MiB"
+        "",
+        "trace",
+        "seconds",
+        "files",
+        "pieces/file",
+        "whole",
+        "free runs",
+        "mean, blocks",
+        "in 2 MiB"
     );
     for Row { name, seed, seconds, state } in rows {
         let seconds = seconds.map_or(String::new(), |seconds| format!("{seconds:.1}"));
-        let share = |part: u64, whole: u64| format!("{:.1}%", part as f64 * 100.0 / whole.max(1) as f64);
+        let share =
+            |part: u64, whole: u64| format!("{:.1}%", part as f64 * 100.0 / whole.max(1) as f64);
         text += &format!(
             "{name:<16} {seed:>5} {seconds:>8} {:>8} {:>12.3} {:>9} {:>10} {:>13.1} {:>12}\n",
             state.files,

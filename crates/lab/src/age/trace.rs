@@ -1,8 +1,9 @@
 //! What is done to a file system for a long time: the same for all sides.
 //!
-//! Sizes of files are lognormal with the parameters that Agrawal, Arpaci-Dusseau and Arpaci-Dusseau give for the bodies of a five-year
-//! study of file systems (Impressions, FAST 2009: μ = 9.48, σ = 2.46 of the natural logarithm of bytes), cut off at a
-//! part of the disk. A file that has come into being is rarely changed: one event in ten lets one grow, one in twenty writes it anew.
+//! Sizes of files are lognormal with the parameters that Agrawal, Arpaci-Dusseau and Arpaci-Dusseau
+//! give for the bodies of a five-year study of file systems (Impressions, FAST 2009: μ = 9.48, σ =
+//! 2.46 of the natural logarithm of bytes), cut off at a part of the disk. A file that has come
+//! into being is rarely changed: one event in ten lets one grow, one in twenty writes it anew.
 
 use std::collections::VecDeque;
 
@@ -66,7 +67,8 @@ impl Random {
     }
 
     fn size(&mut self, most: u64) -> u64 {
-        let (radius, angle) = ((-2.0 * self.unit().ln()).sqrt(), std::f64::consts::TAU * self.unit());
+        let (radius, angle) =
+            ((-2.0 * self.unit().ln()).sqrt(), std::f64::consts::TAU * self.unit());
         ((MU + SIGMA * radius * angle.cos()).exp() as u64).clamp(1, most)
     }
 }
@@ -223,6 +225,9 @@ mod tests {
         }
         assert!(written > 3 * scale.room && removed > 100, "{written} {removed}");
         assert!((scale.room / 10 * 8..scale.room / 100 * 96).contains(&most), "{most}");
-        assert!(Trace::new(scale, 7).eq(Trace::new(scale, 7)) && Trace::new(scale, 7).ne(Trace::new(scale, 8)));
+        assert!(
+            Trace::new(scale, 7).eq(Trace::new(scale, 7))
+                && Trace::new(scale, 7).ne(Trace::new(scale, 8))
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Buddy allocators of three times: groups one after the other (to 2020), with lists of groups by their largest buddy and by their average
-//! run (2021 to 2023), and with such lists ordered by group, several places to go on, and busy groups passed over (2025).
+//! Buddy allocators of three times: groups one after the other (to 2020), with lists of groups by
+//! their largest buddy and by their average run (2021 to 2023), and with such lists ordered by
+//! group, several places to go on, and busy groups passed over (2025).
 //!
 //! | criterion | a group is good if | to 2020 | 2023, 2025 |
 //! | --- | --- | --- | --- |
@@ -8,7 +9,8 @@
 //! | free | it has so much free space | all groups | all groups |
 //! | any | anything is free | all groups | all groups |
 //!
-//! A search that goes through all groups reads the bitmaps that nobody has read; lists have only groups that were read.
+//! A search that goes through all groups reads the bitmaps that nobody has read; lists have only
+//! groups that were read.
 
 use super::map::Group;
 use super::order::{ORDERS, buddy_in};
@@ -92,7 +94,8 @@ impl Search<'_> {
             self.best = Some((g, run));
         }
         let best = self.best.map_or(0, |(_, best)| best.len);
-        let enough = best == self.goal || self.found > MOST || best > self.goal && self.found > LEAST;
+        let enough =
+            best == self.goal || self.found > MOST || best > self.goal && self.found > LEAST;
         if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
@@ -100,7 +103,11 @@ impl Search<'_> {
 impl<'a> Buddy<'a> {
     /// Nothing is read yet.
     pub fn new(map: &'a Map, lists: Lists, reading: Reading, slow: bool) -> Buddy<'a> {
-        let streams = if lists == Lists::Arrays { STREAMS.min(map.shape.groups / GROUPS_PER_STREAM) } else { 1 };
+        let streams = if lists == Lists::Arrays {
+            STREAMS.min(map.shape.groups / GROUPS_PER_STREAM)
+        } else {
+            1
+        };
         Buddy {
             space: Space::new(map, reading, slow),
             lists,
@@ -127,10 +134,14 @@ impl<'a> Buddy<'a> {
             self.by_average[old.average].remove(&(old.turn, g));
         }
         let orders = &self.space.group(g).orders;
-        let (Some(largest), Some(average)) = (orders.largest(), orders.average().checked_ilog2()) else { return };
+        let (Some(largest), Some(average)) = (orders.largest(), orders.average().checked_ilog2())
+        else {
+            return;
+        };
         self.turn += 1;
         let turn = if self.lists == Lists::Queues { self.turn } else { 0 };
-        let link = Link { turn, largest: largest as usize, average: (average as usize).min(ORDERS - 1) };
+        let link =
+            Link { turn, largest: largest as usize, average: (average as usize).min(ORDERS - 1) };
         self.by_largest[link.largest].insert((turn, g));
         self.by_average[link.average].insert((turn, g));
         self.links.insert(g, link);
@@ -140,7 +151,11 @@ impl<'a> Buddy<'a> {
     fn look(&mut self, g: u32) {
         if self.space.look(g) {
             let together = self.space.map.shape.groups_of(g >> self.space.map.shape.flex_bits);
-            together.filter(|g| !self.links.contains_key(g)).collect::<Vec<_>>().into_iter().for_each(|g| self.link(g));
+            together
+                .filter(|g| !self.links.contains_key(g))
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|g| self.link(g));
         }
     }
 
@@ -162,19 +177,31 @@ impl<'a> Buddy<'a> {
         taken
     }
 
-    fn pass(&mut self, criterion: Criterion, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+    fn pass(
+        &mut self,
+        criterion: Criterion,
+        start: u32,
+        search: &mut Search<'_>,
+    ) -> ControlFlow<()> {
         let listed = self.lists != Lists::None;
         let power = search.want.len.is_power_of_two() && search.want.len >= SMALLEST;
         let order = search.want.len.ilog2() as usize;
         match criterion {
             Criterion::PowerOfTwo if !power => ControlFlow::Continue(()),
-            Criterion::PowerOfTwo | Criterion::Average if listed => self.listed(criterion, order, start, search),
+            Criterion::PowerOfTwo | Criterion::Average if listed => {
+                self.listed(criterion, order, start, search)
+            }
             Criterion::Shrunk => self.shrunk(start, search),
             _ => self.linear(criterion, start, search),
         }
     }
 
-    fn linear(&mut self, criterion: Criterion, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+    fn linear(
+        &mut self,
+        criterion: Criterion,
+        start: u32,
+        search: &mut Search<'_>,
+    ) -> ControlFlow<()> {
         let groups = self.space.map.shape.groups;
         for g in (start..groups).chain(0..start) {
             self.visit(criterion, g, search)?;
@@ -183,7 +210,13 @@ impl<'a> Buddy<'a> {
     }
 
     /// Through the lists from an order on.
-    fn listed(&mut self, criterion: Criterion, order: usize, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+    fn listed(
+        &mut self,
+        criterion: Criterion,
+        order: usize,
+        start: u32,
+        search: &mut Search<'_>,
+    ) -> ControlFlow<()> {
         let parts: &[RangeInclusive<(u64, u32)>] = match self.lists {
             Lists::Arrays if start > 0 => &[(0, start)..=(0, u32::MAX), (0, 0)..=(0, start - 1)],
             _ => &[(0, 0)..=(u64::MAX, u32::MAX)],
@@ -209,7 +242,8 @@ impl<'a> Buddy<'a> {
         index: usize,
         within: RangeInclusive<(u64, u32)>,
     ) -> Option<(u64, u32)> {
-        let lists = if criterion == Criterion::PowerOfTwo { &self.by_largest } else { &self.by_average };
+        let lists =
+            if criterion == Criterion::PowerOfTwo { &self.by_largest } else { &self.by_average };
         lists[index].range(within).next().copied()
     }
 
@@ -253,7 +287,9 @@ fn is_good(criterion: Criterion, group: &Group, goal: u32, is_first: bool) -> bo
     let orders = &group.orders;
     match criterion {
         // Data leave the first group of a flexible group alone.
-        Criterion::PowerOfTwo => !is_first && orders.largest().is_some_and(|largest| 1 << largest >= goal),
+        Criterion::PowerOfTwo => {
+            !is_first && orders.largest().is_some_and(|largest| 1 << largest >= goal)
+        }
         Criterion::Average | Criterion::Shrunk => orders.average() >= goal,
         Criterion::Free => orders.free >= goal,
         Criterion::Any => orders.free > 0,
@@ -261,7 +297,12 @@ fn is_good(criterion: Criterion, group: &Group, goal: u32, is_first: bool) -> bo
 }
 
 /// Looks through a group. Gives how many runs that were.
-fn scan(criterion: Criterion, g: u32, group: &Group, search: &mut Search<'_>) -> (u64, ControlFlow<()>) {
+fn scan(
+    criterion: Criterion,
+    g: u32,
+    group: &Group,
+    search: &mut Search<'_>,
+) -> (u64, ControlFlow<()>) {
     if criterion == Criterion::PowerOfTwo {
         let found = group.runs.by_length().find_map(|run| buddy_in(run, search.goal.ilog2()));
         let flow = found.map_or(ControlFlow::Continue(()), |start| {
@@ -292,10 +333,18 @@ impl Policy for Buddy<'_> {
         let near = self.space.map.shape.place(want.goal).0.min(self.space.map.shape.groups - 1);
         let large = want.len > STREAM;
         let start = if large { *self.stream(want.file) } else { near };
-        let criteria = [Criterion::PowerOfTwo, Criterion::Average, Criterion::Shrunk, Criterion::Free, Criterion::Any];
+        let criteria = [
+            Criterion::PowerOfTwo,
+            Criterion::Average,
+            Criterion::Shrunk,
+            Criterion::Free,
+            Criterion::Any,
+        ];
         let mut search = Search { want, goal: want.len, found: 0, best: None };
         let linear = self.lists == Lists::None;
-        for criterion in criteria.iter().filter(|criterion| !linear || **criterion != Criterion::Shrunk) {
+        for criterion in
+            criteria.iter().filter(|criterion| !linear || **criterion != Criterion::Shrunk)
+        {
             if self.pass(*criterion, start, &mut search).is_break() {
                 break;
             }

@@ -1,6 +1,8 @@
-//! The engine's rules on the engine's structures, without what makes them safe: locks, claims, frees that wait for a commit.
+//! The engine's rules on the engine's structures, without what makes them safe: locks, claims,
+//! frees that wait for a commit.
 //!
-//! The engine itself is beside it in the tables; this form is what can be put under the same counters as the older designs.
+//! The engine itself is beside it in the tables; this form is what can be put under the same
+//! counters as the older designs.
 
 use super::{Cost, Map, Policy, Reading, Space, Taken, Want};
 use extant_space::{FreeTree, Meta, Run, Summaries, Summary};
@@ -8,7 +10,8 @@ use std::collections::HashSet;
 
 /// Runs behind the goal that are looked at for one of the whole length.
 const NEAR_RUNS: usize = 128;
-/// Clusters from which on a growing file is worth a place of its own, how often those have to fit there, and among how many runs.
+/// Clusters from which on a growing file is worth a place of its own, how often those have to fit
+/// there, and among how many runs.
 const STREAM: u32 = 32;
 const ROOM: u32 = 8;
 const LONG_RUNS: usize = 16;
@@ -59,7 +62,8 @@ impl<'a> Engine<'a> {
         if self.patterns.len() <= pattern {
             self.patterns.resize(pattern + 1, None);
         }
-        *self.patterns[pattern].get_or_insert_with(|| Summary::of(self.space.map.group(g).runs.by_length()))
+        *self.patterns[pattern]
+            .get_or_insert_with(|| Summary::of(self.space.map.group(g).runs.by_length()))
     }
 
     /// Gets to know a tree's groups.
@@ -108,7 +112,8 @@ impl<'a> Engine<'a> {
         busy
     }
 
-    /// At the goal, if a good part is there; what grows by much and finds its place taken goes where it has room.
+    /// At the goal, if a good part is there; what grows by much and finds its place taken goes
+    /// where it has room.
     fn at_goal(&mut self, want: &Want<'_>) -> Option<Taken> {
         let (g, bit) = self.space.map.shape.place(want.goal);
         if g >= self.space.map.shape.groups {
@@ -187,7 +192,8 @@ impl<'a> Engine<'a> {
         } else {
             None
         };
-        let advice = advice.or_else(|| self.meta.fitting(want.len, near, trees)).unwrap_or_default();
+        let advice =
+            advice.or_else(|| self.meta.fitting(want.len, near, trees)).unwrap_or_default();
         let free: Vec<u32> = advice.iter().copied().filter(|t| !self.is_busy(*t, want)).collect();
         free.into_iter().find_map(|t| self.in_tree(t, want, least))
     }
@@ -195,7 +201,8 @@ impl<'a> Engine<'a> {
     /// In a tree: in the group that has the shortest sufficient run, else the longest.
     fn in_tree(&mut self, t: u32, want: &Want<'_>, least: u32) -> Option<Taken> {
         self.space.cost.looked += 1;
-        let groups = self.space.map.shape.groups_of(t).filter(|g| !self.space.map.shape.is_first(*g));
+        let groups =
+            self.space.map.shape.groups_of(t).filter(|g| !self.space.map.shape.is_first(*g));
         let known = groups.map(|g| (self.best_len(g, want.len), g));
         let fit = |len: u32| if len >= want.len { len } else { u32::MAX - len };
         let (_, g) = known.filter(|(len, _)| *len > 0).min_by_key(|(len, g)| (fit(*len), *g))?;
@@ -237,7 +244,8 @@ fn hole(runs: &FreeTree, len: u32, group_len: u32) -> Option<Run> {
 
 /// From the middle of one of the longest runs, if half of it has room.
 fn apart(runs: &FreeTree, len: u32) -> Option<Run> {
-    let long = runs.by_length().take(LONG_RUNS).find(|run| run.len / 2 >= len.saturating_mul(ROOM))?;
+    let long =
+        runs.by_length().take(LONG_RUNS).find(|run| run.len / 2 >= len.saturating_mul(ROOM))?;
     Some(Run { start: long.start + long.len / 2, len })
 }
 
@@ -254,7 +262,10 @@ impl Policy for Engine<'_> {
         if let Some(taken) = self.at_goal(want) {
             return Some(taken);
         }
-        let found = self.at_stream(want).or_else(|| self.by_criteria(want)).or_else(|| self.anywhere(want))?;
+        let found = self
+            .at_stream(want)
+            .or_else(|| self.by_criteria(want))
+            .or_else(|| self.anywhere(want))?;
         self.streams[want.file as usize % self.streams.len()] = found.end();
         Some(found)
     }
@@ -271,7 +282,11 @@ impl Policy for Engine<'_> {
     fn cost(&self) -> Cost {
         let index = self.summaries.bytes() + self.meta.bytes();
         let trees: HashSet<u32> = self.loaded.iter().map(|g| self.tree_of(*g)).collect();
-        Cost { bytes: FreeTree::bytes_of(self.runs) + index as u64, cached: trees.len() as u64, ..self.space.cost }
+        Cost {
+            bytes: FreeTree::bytes_of(self.runs) + index as u64,
+            cached: trees.len() as u64,
+            ..self.space.cost
+        }
     }
 
     fn prefetch(&mut self) {

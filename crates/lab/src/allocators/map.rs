@@ -79,8 +79,11 @@ impl Group {
     /// Changes runs near one, and counts those anew that are other ones then.
     fn change(&mut self, near: Run, change: impl FnOnce(&mut FreeTree) -> bool) -> bool {
         let around = |runs: &FreeTree| {
-            let first =
-                near.start.checked_sub(1).and_then(|before| runs.at(before)).map_or(near.start, |run| run.start);
+            let first = near
+                .start
+                .checked_sub(1)
+                .and_then(|before| runs.at(before))
+                .map_or(near.start, |run| run.start);
             let end = runs.at(near.end()).map_or(near.end(), Run::end);
             runs.within(first..end).collect::<Vec<Run>>()
         };
@@ -103,8 +106,13 @@ pub struct Map {
 
 impl Map {
     /// Groups by the numbers of their patterns.
-    pub fn new(shape: Shape, patterns: impl IntoIterator<Item = Vec<Run>>, of_group: Vec<u32>) -> Map {
-        let patterns = patterns.into_iter().map(|runs| Group::new(shape.group_len, &runs)).collect();
+    pub fn new(
+        shape: Shape,
+        patterns: impl IntoIterator<Item = Vec<Run>>,
+        of_group: Vec<u32>,
+    ) -> Map {
+        let patterns =
+            patterns.into_iter().map(|runs| Group::new(shape.group_len, &runs)).collect();
         Map { shape, patterns, of_group }
     }
 

@@ -1,10 +1,12 @@
-//! Designs of block allocators beside each other: those that were used or proposed before the engine's, and the engine's rules,
-//! behind one small trait. No file system, no memory of gigabytes: a design plays on a [`Map`] of free runs, and what
-//! it would read, keep and look at is counted.
+//! Designs of block allocators beside each other: those that were used or proposed before the
+//! engine's, and the engine's rules, behind one small trait. No file system, no memory of
+//! gigabytes: a design plays on a [`Map`] of free runs, and what it would read, keep and look at is
+//! counted.
 //!
 //! # What the copies keep
-//! The rules by which groups and runs are chosen, when bitmaps are read, and what is kept of them. Locks are not taken: groups that others
-//! work on are named in the wish, and a design says whether it waits for them or passes them over.
+//! The rules by which groups and runs are chosen, when bitmaps are read, and what is kept of them.
+//! Locks are not taken: groups that others work on are named in the wish, and a design says whether
+//! it waits for them or passes them over.
 
 mod buddy;
 mod engine;

@@ -13,7 +13,8 @@ pub struct Orders {
     buddies: [u32; ORDERS],
 }
 
-/// Calls `each` with the aligned powers of two that a run falls into, each as large as its place allows.
+/// Calls `each` with the aligned powers of two that a run falls into, each as large as its place
+/// allows.
 fn buddies(run: Run, mut each: impl FnMut(u32, u32)) {
     let mut at = run.start;
     while at < run.end() {

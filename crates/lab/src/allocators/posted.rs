@@ -1,14 +1,15 @@
 //! The free-space-tree allocator as it was posted in 2020.
 //!
-//! Kept of what is known to be wrong with it, always, because it is its policy: trees are loaded within requests and as a whole; a tree's
-//! scan is linear; nothing is preallocated; one tree leaves memory for each one that is used, however far usage is beyond the limit; a goal
-//! is met only by a run that begins there, and files begin nowhere, so goals are left out; a tree whose longest run lies in its first
-//! group, where data do not go, is advised again and again.
-//! Kept if asked for ([`Defects`]): loaded trees are missing in the order of all trees until they change, and the first to change empties it;
-//! a tree that is loaded again may be on no list, and then never leaves.
-//! Of the list of trees that were never loaded the first is taken to be the lowest: only so a request of level 2 loads some 200 new trees,
-//! as the published counts say.
-//! Mended always: places have 64 bits, and so has the limit; lists change under their locks.
+//! Kept of what is known to be wrong with it, always, because it is its policy: trees are loaded
+//! within requests and as a whole; a tree's scan is linear; nothing is preallocated; one tree
+//! leaves memory for each one that is used, however far usage is beyond the limit; a goal is met
+//! only by a run that begins there, and files begin nowhere, so goals are left out; a tree whose
+//! longest run lies in its first group, where data do not go, is advised again and again. Kept if
+//! asked for ([`Defects`]): loaded trees are missing in the order of all trees until they change,
+//! and the first to change empties it; a tree that is loaded again may be on no list, and then
+//! never leaves. Of the list of trees that were never loaded the first is taken to be the lowest:
+//! only so a request of level 2 loads some 200 new trees, as the published counts say. Mended
+//! always: places have 64 bits, and so has the limit; lists change under their locks.
 
 use super::{Cost, Map, Policy, Reading, Space, Taken, Want};
 use extant_space::{Lru, Run};
@@ -23,7 +24,8 @@ const MAX_TO_SCAN: u32 = 200;
 /// What is wrong with the posting and does not have to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defects {
-    /// A loaded tree is not in the order until its longest run changes, and the first to change resets the order.
+    /// A loaded tree is not in the order until its longest run changes, and the first to change
+    /// resets the order.
     pub unlinked: bool,
     /// A tree that is made again is on no list of those that may leave.
     pub lost: bool,
@@ -70,7 +72,8 @@ pub struct Posted<'a> {
     lru: Lru,
 }
 
-/// Whether a length is better than the best so far (0: none), for a goal; and whether it is exactly right.
+/// Whether a length is better than the best so far (0: none), for a goal; and whether it is exactly
+/// right.
 fn better(len: u32, goal: u32, best: u32, criterion: u8) -> (bool, bool) {
     match len {
         _ if len == goal => (true, true),
@@ -160,11 +163,13 @@ impl<'a> Posted<'a> {
         self.order.insert((Reverse(longest), t));
     }
 
-    /// Looks through a tree, the longest runs first; of equals those that were added last, which are not the first group's.
+    /// Looks through a tree, the longest runs first; of equals those that were added last, which
+    /// are not the first group's.
     fn scan(&mut self, t: u32, request: &mut Request) {
         self.space.cost.looked += 1;
         let shape = self.space.map.shape;
-        let mut lists: Vec<_> = shape.groups_of(t).map(|g| (g, self.space.group(g).runs.by_length())).collect();
+        let mut lists: Vec<_> =
+            shape.groups_of(t).map(|g| (g, self.space.group(g).runs.by_length())).collect();
         let mut next = BinaryHeap::new();
         let push = |next: &mut BinaryHeap<_>, index: usize, run: Option<Run>| {
             next.extend(run.map(|run| (run.len, index, Reverse(run.start))));
@@ -176,7 +181,9 @@ impl<'a> Posted<'a> {
             push(&mut next, index, list.next());
             looks += 1;
             let measured = Best { group: *group, run: Run { start, len } };
-            if request.criterion == 0 && len < request.goal || !request.measure(measured, shape.is_first(*group)) {
+            if request.criterion == 0 && len < request.goal
+                || !request.measure(measured, shape.is_first(*group))
+            {
                 break;
             }
         }
@@ -194,7 +201,8 @@ impl<'a> Posted<'a> {
         let sufficient = self.order.range(..=(Reverse(request.goal), u32::MAX)).next_back();
         let largest = if request.criterion > 0 { self.order.first() } else { None };
         let seen = sufficient.or(largest).copied();
-        let judged = seen.map(|(len, tree)| (better(len.0, request.goal, best, request.criterion), tree));
+        let judged =
+            seen.map(|(len, tree)| (better(len.0, request.goal, best, request.criterion), tree));
         let remembered = judged.filter(|((better, _), _)| *better);
         let exact = remembered.is_some_and(|((_, exact), _)| exact);
         let measured = request.best.is_some();
@@ -261,7 +269,8 @@ impl Policy for Posted<'_> {
             if request.decided || request.criterion == 2 {
                 break;
             }
-            (request.criterion, request.scanned, request.unadvised) = (request.criterion + 1, 0, false);
+            (request.criterion, request.scanned, request.unadvised) =
+                (request.criterion + 1, 0, false);
         }
         let Best { group, run } = request.best?;
         let t = group >> self.space.map.shape.flex_bits;

@@ -16,10 +16,12 @@ pub enum Reading {
     Ahead,
 }
 
-/// Nanoseconds of a bitmap that is read alone, and of those of a flexible group: as the published times say.
+/// Nanoseconds of a bitmap that is read alone, and of those of a flexible group: as the published
+/// times say.
 const SINGLE: u64 = 3_200_000;
 const TOGETHER: u64 = 38_000_000;
-/// Reads that a disk does at once when it is told ahead: the published times of a search with and without it.
+/// Reads that a disk does at once when it is told ahead: the published times of a search with and
+/// without it.
 const AT_ONCE: u64 = 3;
 
 /// See the module's description.
@@ -38,7 +40,14 @@ impl<'a> Space<'a> {
     /// What a map says. On a `slow` disk reading takes time.
     pub fn new(map: &'a Map, reading: Reading, slow: bool) -> Space<'a> {
         let words = map.shape.groups.div_ceil(64) as usize;
-        Space { map, own: HashMap::new(), read: vec![0; words], reading, slow, cost: Cost::default() }
+        Space {
+            map,
+            own: HashMap::new(),
+            read: vec![0; words],
+            reading,
+            slow,
+            cost: Cost::default(),
+        }
     }
 
     /// A group as it is now.

@@ -19,7 +19,10 @@ fn all(map: &Map) -> Vec<(&'static str, Box<dyn Policy + '_>)> {
         ("queues", Box::new(Buddy::new(map, Lists::Queues, Reading::Ahead, true))),
         ("arrays", Box::new(Buddy::new(map, Lists::Arrays, Reading::Ahead, true))),
         ("posted 0", Box::new(Posted::new(map, 0, 0, Defects::default(), true))),
-        ("posted 1", Box::new(Posted::new(map, 1, 0, Defects { unlinked: true, lost: true }, true))),
+        (
+            "posted 1",
+            Box::new(Posted::new(map, 1, 0, Defects { unlinked: true, lost: true }, true)),
+        ),
         ("posted 3", Box::new(Posted::new(map, 3, 64 * 1000, Defects::default(), true))),
         ("engine", Box::new(Engine::new(map, true))),
     ]
@@ -37,10 +40,15 @@ fn every_design_hands_out_each_block_once_and_takes_it_back() {
         let mut seen = BTreeSet::new();
         while let Some(run) = policy.allocate(&want(taken.len() as u64 * 97 % 60_000, 7)) {
             assert!(
-                run.len > 0 && run.len <= 7 && (run.start..run.end()).all(|block| seen.insert(block)),
+                run.len > 0
+                    && run.len <= 7
+                    && (run.start..run.end()).all(|block| seen.insert(block)),
                 "{name}: {run:?}"
             );
-            assert!((run.start..run.end()).all(|block| (1..6).contains(&(block % 16))), "{name}: {run:?}");
+            assert!(
+                (run.start..run.end()).all(|block| (1..6).contains(&(block % 16))),
+                "{name}: {run:?}"
+            );
             taken.push(run);
         }
         assert_eq!(seen.len(), 64 * 64 * 5, "{name}");
@@ -60,7 +68,10 @@ fn a_file_on_a_new_disk_is_one_piece_per_group_and_grows_at_its_end() {
         let second = policy.allocate(&want(first.end(), 64)).unwrap();
         assert_eq!((first.len, second.len), (64, 64), "{name}");
         // The posting has no goals.
-        assert!(second.start == first.end() || name.starts_with("posted"), "{name}: {first:?} {second:?}");
+        assert!(
+            second.start == first.end() || name.starts_with("posted"),
+            "{name}: {first:?} {second:?}"
+        );
     }
 }
 
@@ -95,7 +106,10 @@ fn a_linear_search_reads_every_bitmap_and_lists_only_those_that_are_needed() {
         (after.bitmaps - before.bitmaps, after.looked - before.looked, after.waited - before.waited)
     };
     let (bitmaps, looked, waited) = read(Lists::None, false);
-    assert!(bitmaps == 4096 && looked > 8192 && waited == 4096 * 3_200_000, "{bitmaps} {looked} {waited}");
+    assert!(
+        bitmaps == 4096 && looked > 8192 && waited == 4096 * 3_200_000,
+        "{bitmaps} {looked} {waited}"
+    );
     let (bitmaps, looked, _) = read(Lists::Queues, true);
     assert!(bitmaps == 0 && looked < 10, "{bitmaps} {looked}");
 }
@@ -108,7 +122,10 @@ fn a_request_at_a_higher_level_of_aggression_loads_more() {
         (0..20).for_each(|_| assert_eq!(posted.allocate(&want(0, 512)).unwrap().len, 8));
         posted.cost().cached
     });
-    assert!(loaded[0] <= loaded[1] && loaded[1] < loaded[2] && loaded[2] <= loaded[3], "{loaded:?}");
+    assert!(
+        loaded[0] <= loaded[1] && loaded[1] < loaded[2] && loaded[2] <= loaded[3],
+        "{loaded:?}"
+    );
     assert_eq!((loaded[3], loaded[0] < 300), (1024, true), "{loaded:?}");
 }
 

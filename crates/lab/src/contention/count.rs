@@ -8,10 +8,12 @@ use extant_sync::contention::{self, Line, Report};
 use std::io;
 use std::sync::Mutex;
 
-/// Below so many for each operation something counts as done once in a while, not by each operation.
+/// Below so many for each operation something counts as done once in a while, not by each
+/// operation.
 const SELDOM: f64 = 0.01;
 
-/// Below so many writes for each operation a line is one of many that are chosen by a hash or a number, not one that all meet on.
+/// Below so many writes for each operation a line is one of many that are chosen by a hash or a
+/// number, not one that all meet on.
 const SPREAD: f64 = 0.1;
 
 /// Workloads that must take no lock and write no line that others write.
@@ -106,23 +108,33 @@ impl Counted {
 
     /// Lines that every thread writes all the time.
     pub fn common(&self) -> Vec<&Line> {
-        let common = |line: &&Line| line.workers == self.threads && self.each(line.writes) >= SPREAD;
+        let common =
+            |line: &&Line| line.workers == self.threads && self.each(line.writes) >= SPREAD;
         self.report.lines.iter().filter(common).collect()
     }
 
     /// What is asked of this workload.
     pub fn verdicts(&self) -> Vec<Verdict> {
-        let (locks, shared) = (self.each(self.report.locks()), self.each(self.report.shared_writes()));
+        let (locks, shared) =
+            (self.each(self.report.locks()), self.each(self.report.shared_writes()));
         let mut verdicts = Vec::new();
         if LOOKUPS.contains(&self.kind.word) {
             let found = format!("{locks:.2} locks, {shared:.2} writes to shared lines each");
             let passed = locks < SELDOM && shared < SELDOM;
-            verdicts.push(Verdict { rule: "takes no lock and writes no shared line", passed, found });
+            verdicts.push(Verdict {
+                rule: "takes no lock and writes no shared line",
+                passed,
+                found,
+            });
         }
         if CHANGES.contains(&self.kind.word) && self.threads > 1 {
             let common = self.common();
             let found = format!("{} such lines", common.len());
-            verdicts.push(Verdict { rule: "no line is written by every thread", passed: common.is_empty(), found });
+            verdicts.push(Verdict {
+                rule: "no line is written by every thread",
+                passed: common.is_empty(),
+                found,
+            });
         }
         verdicts
     }

@@ -1,7 +1,9 @@
-//! What each operation does to memory that threads share: locks taken, writes to lines that several threads write.
+//! What each operation does to memory that threads share: locks taken, writes to lines that several
+//! threads write.
 //!
-//! The figures come from the counting types of `extant_sync`, which the feature `contention` puts in place of the usual ones.
-//! They say how often and where, not how fast: the counting program is much slower.
+//! The figures come from the counting types of `extant_sync`, which the feature `contention` puts
+//! in place of the usual ones. They say how often and where, not how fast: the counting program is
+//! much slower.
 
 #[cfg(feature = "contention")]
 mod count;
@@ -46,7 +48,9 @@ pub fn run(args: &Args) -> io::Result<bool> {
 fn counted(args: &Args) -> io::Result<bool> {
     let all = args.workloads.iter().any(|word| word == "all");
     let named = |word: &String| {
-        let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("there is no workload `{word}`"));
+        let unknown = || {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("there is no workload `{word}`"))
+        };
         crate::jobs::Kind::named(word).ok_or_else(unknown)
     };
     let kinds: Vec<_> = match all {
@@ -63,6 +67,7 @@ fn counted(args: &Args) -> io::Result<bool> {
 
 #[cfg(not(feature = "contention"))]
 fn counted(_args: &Args) -> io::Result<bool> {
-    let message = "this program was built without counting; `make contention` builds one that counts";
+    let message =
+        "this program was built without counting; `make contention` builds one that counts";
     Err(io::Error::new(io::ErrorKind::Unsupported, message))
 }

@@ -13,7 +13,8 @@ pub fn text(counted: &Counted, most: usize) -> String {
     lines(counted, most, &mut out);
     for verdict in counted.verdicts() {
         let word = if verdict.passed { "reached" } else { "MISSED" };
-        let _ = writeln!(out, "{word:<8} {}: {}: {}", counted.kind.word, verdict.rule, verdict.found);
+        let _ =
+            writeln!(out, "{word:<8} {}: {}: {}", counted.kind.word, verdict.rule, verdict.found);
     }
     out.push('\n');
     out
@@ -40,8 +41,11 @@ fn head(counted: &Counted) -> String {
 fn levels(counted: &Counted, out: &mut String) {
     let time = counted.done.elapsed.as_secs_f64() * counted.threads as f64;
     let share = |part: std::time::Duration| 100.0 * part.as_secs_f64() / time.max(1e-9);
-    let _ =
-        writeln!(out, "  {:<18} {:>9} {:>11} {:>9} {:>9}", "locks of level", "taken", "waited for", "held", "waiting");
+    let _ = writeln!(
+        out,
+        "  {:<18} {:>9} {:>11} {:>9} {:>9}",
+        "locks of level", "taken", "waited for", "held", "waiting"
+    );
     for level in &counted.report.levels {
         let _ = writeln!(
             out,
@@ -60,8 +64,11 @@ fn kind(level: Option<Level>) -> String {
 }
 
 fn sites(counted: &Counted, most: usize, out: &mut String) {
-    let _ =
-        writeln!(out, "  {:<46} {:<16} {:>9} {:>9} {:>9}", "writes from", "lock or atomic", "all", "shared", "failed");
+    let _ = writeln!(
+        out,
+        "  {:<46} {:<16} {:>9} {:>9} {:>9}",
+        "writes from", "lock or atomic", "all", "shared", "failed"
+    );
     for site in counted.report.sites.iter().take(most) {
         let _ = writeln!(
             out,
@@ -84,7 +91,8 @@ fn lines(counted: &Counted, most: usize, out: &mut String) {
         counted.common().len()
     );
     for line in shared.iter().take(most) {
-        let places: Vec<&str> = line.places.iter().take(3).map(|(place, _)| place.as_str()).collect();
+        let places: Vec<&str> =
+            line.places.iter().take(3).map(|(place, _)| place.as_str()).collect();
         let _ = writeln!(
             out,
             "  {:>9.3} writes by {} threads and {} in the background: {}",

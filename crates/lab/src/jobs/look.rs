@@ -6,7 +6,8 @@ use crate::measure::Limit;
 use crate::target::{How, Target};
 use std::io;
 
-const DIRS: [&[u8]; 5] = [b"one", b"one/two", b"one/two/three", b"one/two/three/four", b"one/two/three/four/five"];
+const DIRS: [&[u8]; 5] =
+    [b"one", b"one/two", b"one/two/three", b"one/two/three/four", b"one/two/three/four/five"];
 const PATH: &[u8] = b"one/two/three/four/five/six";
 
 /// Files of the directory whose files are looked at one after the other.
@@ -26,8 +27,13 @@ pub fn stat_path<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io
     Ok(Job::new(Limit::time(size.window), move |_, _| target.stat(PATH).map(drop)))
 }
 
-/// The same on behalf of a user, who has to be allowed to search each directory. The kernel judges that of root, too.
-pub fn stat_path_as<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
+/// The same on behalf of a user, who has to be allowed to search each directory. The kernel judges
+/// that of root, too.
+pub fn stat_path_as<'a>(
+    target: &'a dyn Target,
+    _threads: usize,
+    size: &Size,
+) -> io::Result<Job<'a>> {
     deep(target)?;
     Ok(Job::new(Limit::time(size.window), move |_, _| target.stat_as_user(PATH).map(drop)))
 }
@@ -41,7 +47,8 @@ fn names(target: &dyn Target, dir: &str, files: usize) -> io::Result<Vec<Vec<u8>
     Ok(names)
 }
 
-/// Where a thread begins among `count`, and how it goes on: all look at all, and seldom at the same at once.
+/// Where a thread begins among `count`, and how it goes on: all look at all, and seldom at the same
+/// at once.
 fn turn(thread: usize, n: u64, count: usize) -> usize {
     (thread * 61 + n as usize) % count
 }
@@ -57,15 +64,19 @@ pub fn open<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Res
 /// stat(2) of different files of one directory.
 pub fn stat_files<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
     let names = names(target, "look", FILES)?;
-    Ok(Job::new(Limit::time(size.window), move |t, n| target.stat(&names[turn(t, n, names.len())]).map(drop)))
+    Ok(Job::new(Limit::time(size.window), move |t, n| {
+        target.stat(&names[turn(t, n, names.len())]).map(drop)
+    }))
 }
 
-/// As find(1) with a test that needs attributes: each operation lists a directory and looks at each of its files.
+/// As find(1) with a test that needs attributes: each operation lists a directory and looks at each
+/// of its files.
 pub fn walk<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
     let dirs = (0..TREE.0).map(|d| format!("walk/d{d}"));
     ensure_dir(target, b"walk")?;
-    let dirs: Vec<Vec<u8>> =
-        dirs.map(|dir| names(target, &dir, TREE.1).map(|_| dir.into_bytes())).collect::<io::Result<_>>()?;
+    let dirs: Vec<Vec<u8>> = dirs
+        .map(|dir| names(target, &dir, TREE.1).map(|_| dir.into_bytes()))
+        .collect::<io::Result<_>>()?;
     Ok(Job::new(Limit::time(size.window), move |t, n| {
         let dir = &dirs[turn(t, n, dirs.len())];
         let mut path = [dir.as_slice(), b"/"].concat();

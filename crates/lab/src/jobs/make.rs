@@ -24,13 +24,17 @@ pub fn create<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Re
     let (one, all) = (shared.clone(), shared);
     let job = Job::new(times(one.0[0].len() as u64), move |t, n| {
         target.create(&one.0[t][n as usize])?;
-        // Relaxed: read when the threads have ended. The counters are next to each other, but this is one write in thousands.
+        // Relaxed: read when the threads have ended. The counters are next to each other, but this
+        // is one write in thousands.
         one.1[t].store(n + 1, Ordering::Relaxed);
         Ok(())
     });
     Ok(job.then(move || {
         let made = all.1.iter().map(|made| made.load(Ordering::Relaxed) as usize);
-        all.0.iter().zip(made).try_for_each(|(names, made)| names[..made].iter().try_for_each(|n| target.unlink(n)))
+        all.0
+            .iter()
+            .zip(made)
+            .try_for_each(|(names, made)| names[..made].iter().try_for_each(|n| target.unlink(n)))
     }))
 }
 
@@ -57,7 +61,8 @@ pub fn write<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Res
 /// Renames a file to and fro.
 pub fn rename<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     let paths = own(target, "rename", threads)?;
-    let away: Vec<Vec<u8>> = paths.iter().map(|path| [path.as_slice(), b".away"].concat()).collect();
+    let away: Vec<Vec<u8>> =
+        paths.iter().map(|path| [path.as_slice(), b".away"].concat()).collect();
     for (path, away) in paths.iter().zip(&away) {
         match target.rename(away, path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => ensure_file(target, path)?,

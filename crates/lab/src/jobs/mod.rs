@@ -1,7 +1,9 @@
-//! Workloads of one operation that threads repeat, for comparisons in pairs and for counting what an operation shares.
+//! Workloads of one operation that threads repeat, for comparisons in pairs and for counting what
+//! an operation shares.
 //!
-//! A job is prepared, run by threads that start together, and cleared away; only the run is measured. Any number of jobs follow
-//! each other on one file system, and each leaves behind at most directories and files that the next of its kind uses again.
+//! A job is prepared, run by threads that start together, and cleared away; only the run is
+//! measured. Any number of jobs follow each other on one file system, and each leaves behind at
+//! most directories and files that the next of its kind uses again.
 
 mod look;
 mod make;
@@ -31,13 +33,16 @@ pub struct Size {
 
 impl Size {
     /// What bars are judged by.
-    pub const FULL: Size = Size { files: 8_000, cuts: 1_000, rounds: 1_000, window: Duration::from_millis(60) };
+    pub const FULL: Size =
+        Size { files: 8_000, cuts: 1_000, rounds: 1_000, window: Duration::from_millis(60) };
 
     /// A look that takes little time.
-    pub const QUICK: Size = Size { files: 2_000, cuts: 300, rounds: 300, window: Duration::from_millis(20) };
+    pub const QUICK: Size =
+        Size { files: 2_000, cuts: 300, rounds: 300, window: Duration::from_millis(20) };
 
     /// What a test takes.
-    pub const TINY: Size = Size { files: 160, cuts: 20, rounds: 10, window: Duration::from_millis(2) };
+    pub const TINY: Size =
+        Size { files: 160, cuts: 20, rounds: 10, window: Duration::from_millis(2) };
 }
 
 /// One operation: thread and number.
@@ -105,7 +110,8 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Prepares, lets everything come to rest, runs (at most `most` operations of each thread) and clears away.
+    /// Prepares, lets everything come to rest, runs (at most `most` operations of each thread) and
+    /// clears away.
     pub fn play(
         &self,
         target: &dyn Target,
@@ -126,7 +132,12 @@ impl Kind {
 
 /// All kinds, in the order of tables.
 pub const KINDS: [Kind; 15] = [
-    Kind { name: "stress-orphan, byte by byte", word: "stress-orphan", bar: Some(3.0), prepare: orphans::by_byte },
+    Kind {
+        name: "stress-orphan, byte by byte",
+        word: "stress-orphan",
+        bar: Some(3.0),
+        prepare: orphans::by_byte,
+    },
     Kind {
         name: "stress-orphan, block by block",
         word: "stress-orphan-blocks",
@@ -146,13 +157,33 @@ pub const KINDS: [Kind; 15] = [
         bar: Some(3.0),
         prepare: orphans::creat_clo_unlink,
     },
-    Kind { name: "creat_clo, unlink while open", word: "creat-clo-held", bar: None, prepare: orphans::creat_clo_held },
+    Kind {
+        name: "creat_clo, unlink while open",
+        word: "creat-clo-held",
+        bar: None,
+        prepare: orphans::creat_clo_held,
+    },
     Kind { name: "create empty files", word: "create", bar: Some(2.0), prepare: make::create },
     Kind { name: "unlink", word: "unlink", bar: Some(2.0), prepare: make::unlink },
-    Kind { name: "stat one path of depth 6", word: "stat-path", bar: Some(4.0), prepare: look::stat_path },
-    Kind { name: "stat that path as a user", word: "stat-path-as", bar: None, prepare: look::stat_path_as },
+    Kind {
+        name: "stat one path of depth 6",
+        word: "stat-path",
+        bar: Some(4.0),
+        prepare: look::stat_path,
+    },
+    Kind {
+        name: "stat that path as a user",
+        word: "stat-path-as",
+        bar: None,
+        prepare: look::stat_path_as,
+    },
     Kind { name: "open and close", word: "open", bar: Some(3.0), prepare: look::open },
-    Kind { name: "stat files of one directory", word: "stat-files", bar: Some(4.0), prepare: look::stat_files },
+    Kind {
+        name: "stat files of one directory",
+        word: "stat-files",
+        bar: Some(4.0),
+        prepare: look::stat_files,
+    },
     Kind { name: "warm walk of a tree", word: "walk", bar: Some(3.0), prepare: look::walk },
     Kind { name: "write 4 KiB to own file", word: "write", bar: None, prepare: make::write },
     Kind { name: "rename in own directory", word: "rename", bar: None, prepare: make::rename },
@@ -168,7 +199,10 @@ mod tests {
 
     fn engine() -> Engine {
         let device = Arc::new(MemDevice::new(64 << 20));
-        Engine::new(Fs::create(device, &mkfs::Options::default(), &OpenOptions::new()).expect("a file system"))
+        Engine::new(
+            Fs::create(device, &mkfs::Options::default(), &OpenOptions::new())
+                .expect("a file system"),
+        )
     }
 
     #[test]
@@ -176,9 +210,14 @@ mod tests {
         let engine = engine();
         for kind in &KINDS {
             for threads in [1, 3, 1] {
-                let done = kind.play(&engine, (threads, u64::MAX), &Size::TINY, &()).expect(kind.name);
+                let done =
+                    kind.play(&engine, (threads, u64::MAX), &Size::TINY, &()).expect(kind.name);
                 assert_eq!(done.ops.len(), threads);
-                assert!(done.ops.iter().all(|ops| *ops > 0) && done.rate() > 0.0, "{}: {done:?}", kind.name);
+                assert!(
+                    done.ops.iter().all(|ops| *ops > 0) && done.rate() > 0.0,
+                    "{}: {done:?}",
+                    kind.name
+                );
             }
         }
         engine.unmount().expect("a clean end");
@@ -190,7 +229,10 @@ mod tests {
         fill(&engine, "clean", 50, 2).expect("files");
         assert_eq!(engine.list(b"clean/d0").expect("a directory").len(), 50);
         let alone = Crowd { calls: 3, creators: 0 };
-        assert_eq!((alone.syncs(), sync_crowd(&engine, "crowd", alone, &()).expect("no error").1), (300, 0));
+        assert_eq!(
+            (alone.syncs(), sync_crowd(&engine, "crowd", alone, &()).expect("no error").1),
+            (300, 0)
+        );
         sync_crowd(&engine, "crowd", Crowd { calls: 1, creators: 2 }, &()).expect("no error");
         assert!(engine.list(b"crowd/c0").expect("a directory").is_empty());
         engine.unmount().expect("a clean end");

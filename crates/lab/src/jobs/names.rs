@@ -35,7 +35,12 @@ pub fn own(target: &dyn Target, what: &str, threads: usize) -> io::Result<Vec<Ve
 }
 
 /// Paths for each thread, together `count`, in directories of the thread's own.
-pub fn many(target: &dyn Target, what: &str, threads: usize, count: usize) -> io::Result<Vec<Vec<Vec<u8>>>> {
+pub fn many(
+    target: &dyn Target,
+    what: &str,
+    threads: usize,
+    count: usize,
+) -> io::Result<Vec<Vec<Vec<u8>>>> {
     ensure_dir(target, what.as_bytes())?;
     let each = (count / threads).max(1);
     for t in 0..threads {
@@ -43,6 +48,7 @@ pub fn many(target: &dyn Target, what: &str, threads: usize, count: usize) -> io
         (0..each.div_ceil(IN_DIRECTORY))
             .try_for_each(|d| ensure_dir(target, format!("{what}/t{t}/d{d}").as_bytes()))?;
     }
-    let name = |t: usize, i: usize| format!("{what}/t{t}/d{}/file{i}", i / IN_DIRECTORY).into_bytes();
+    let name =
+        |t: usize, i: usize| format!("{what}/t{t}/d{}/file{i}", i / IN_DIRECTORY).into_bytes();
     Ok((0..threads).map(|t| (0..each).map(|i| name(t, i)).collect()).collect())
 }

@@ -9,13 +9,14 @@ use std::io;
 
 const BLOCK: u64 = 4096;
 
-/// Each thread cuts a file of its own to nothing, a byte at a time. All bytes but the last lie in a block that stays, so that a file
-/// system that looks first needs no record.
+/// Each thread cuts a file of its own to nothing, a byte at a time. All bytes but the last lie in a
+/// block that stays, so that a file system that looks first needs no record.
 pub fn by_byte<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     cut(target, ("bytes", threads), size.cuts, 1)
 }
 
-/// As [`by_byte`], a block at a time: each cut frees one. Who is sure to do that in one transaction needs no record.
+/// As [`by_byte`], a block at a time: each cut frees one. Who is sure to do that in one transaction
+/// needs no record.
 pub fn by_block<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     cut(target, ("blocks", threads), size.cuts, BLOCK)
 }
@@ -23,8 +24,8 @@ pub fn by_block<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::
 /// Blocks that a cut of [`by_pieces`] frees, none beside another.
 const PIECES: u64 = 6;
 
-/// As [`by_byte`], several pieces of a file at a time, between which there are holes: that may take several transactions, so there is
-/// a record from the first to the last.
+/// As [`by_byte`], several pieces of a file at a time, between which there are holes: that may take
+/// several transactions, so there is a record from the first to the last.
 pub fn by_pieces<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     const STEP: u64 = 2 * PIECES * BLOCK;
     let cuts = size.cuts.min(256);
@@ -35,13 +36,21 @@ pub fn by_pieces<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io:
         file.fsync()?;
         Ok(file)
     };
-    let files: Vec<Box<dyn OpenFile>> = own(target, "pieces", threads)?.iter().map(make).collect::<io::Result<_>>()?;
+    let files: Vec<Box<dyn OpenFile>> =
+        own(target, "pieces", threads)?.iter().map(make).collect::<io::Result<_>>()?;
     Ok(Job::new(times(cuts), move |t, n| files[t].set_len((cuts - 1 - n) * STEP)))
 }
 
-fn cut<'a>(target: &'a dyn Target, (what, threads): (&str, usize), cuts: u64, step: u64) -> io::Result<Job<'a>> {
-    let files: Vec<Box<dyn OpenFile>> =
-        own(target, what, threads)?.iter().map(|path| filled(target, path, cuts * step)).collect::<io::Result<_>>()?;
+fn cut<'a>(
+    target: &'a dyn Target,
+    (what, threads): (&str, usize),
+    cuts: u64,
+    step: u64,
+) -> io::Result<Job<'a>> {
+    let files: Vec<Box<dyn OpenFile>> = own(target, what, threads)?
+        .iter()
+        .map(|path| filled(target, path, cuts * step))
+        .collect::<io::Result<_>>()?;
     Ok(Job::new(times(cuts), move |t, n| files[t].set_len((cuts - 1 - n) * step)))
 }
 
@@ -53,8 +62,8 @@ fn filled(target: &dyn Target, path: &[u8], len: u64) -> io::Result<Box<dyn Open
     Ok(file)
 }
 
-/// Clients as reaim has them: each makes and closes one path of its own so many times, all but the first of which empty a file that is
-/// there, and removes it in the end.
+/// Clients as reaim has them: each makes and closes one path of its own so many times, all but the
+/// first of which empty a file that is there, and removes it in the end.
 pub fn creat_clo<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     let paths = own(target, "creat", threads)?;
     let last = size.rounds;
@@ -65,7 +74,11 @@ pub fn creat_clo<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io:
 }
 
 /// The same with an unlink after each.
-pub fn creat_clo_unlink<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+pub fn creat_clo_unlink<'a>(
+    target: &'a dyn Target,
+    threads: usize,
+    size: &Size,
+) -> io::Result<Job<'a>> {
     let paths = own(target, "creat-unlink", threads)?;
     let limit = Limit { ops: size.rounds, ..times(size.rounds) };
     Ok(Job::new(limit, move |t, _| {
@@ -75,7 +88,11 @@ pub fn creat_clo_unlink<'a>(target: &'a dyn Target, threads: usize, size: &Size)
 }
 
 /// The same with the file held open while its name goes, as programs do with temporary files.
-pub fn creat_clo_held<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
+pub fn creat_clo_held<'a>(
+    target: &'a dyn Target,
+    threads: usize,
+    size: &Size,
+) -> io::Result<Job<'a>> {
     let paths = own(target, "creat-held", threads)?;
     let limit = Limit { ops: size.rounds, ..times(size.rounds) };
     Ok(Job::new(limit, move |t, _| {

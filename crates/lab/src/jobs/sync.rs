@@ -18,16 +18,19 @@ const IN_DIRECTORY: usize = 2000;
 /// Makes empty files so that their inodes are in memory, and lets them become clean.
 pub fn fill(target: &dyn Target, top: &str, files: usize, threads: usize) -> io::Result<()> {
     ensure_dir(target, top.as_bytes())?;
-    (0..files.div_ceil(IN_DIRECTORY)).try_for_each(|d| target.mkdir(format!("{top}/d{d}").as_bytes()))?;
-    share_out(threads, files, |n| target.create(format!("{top}/d{}/f{n}", n / IN_DIRECTORY).as_bytes()))?;
+    (0..files.div_ceil(IN_DIRECTORY))
+        .try_for_each(|d| target.mkdir(format!("{top}/d{d}").as_bytes()))?;
+    share_out(threads, files, |n| {
+        target.create(format!("{top}/d{}/f{n}", n / IN_DIRECTORY).as_bytes())
+    })?;
     target.sync()
 }
 
 /// Callers of sync at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
-    /// How often each of [`SYNCERS`] callers calls, one time after the other. More than a few times, and it hardly counts how long
-    /// the threads take to begin.
+    /// How often each of [`SYNCERS`] callers calls, one time after the other. More than a few
+    /// times, and it hardly counts how long the threads take to begin.
     pub calls: usize,
     /// Threads that make files meanwhile.
     pub creators: usize,
@@ -40,9 +43,15 @@ impl Crowd {
     }
 }
 
-/// [`SYNCERS`] callers of sync at once, while others make files of their own below `top` until the last has returned.
-/// How long that took, and how many files were made meanwhile. Threads are there before `watch` looks, and go afterwards.
-pub fn sync_crowd(target: &dyn Target, top: &str, crowd: Crowd, watch: &dyn Watch) -> io::Result<(Duration, u64)> {
+/// [`SYNCERS`] callers of sync at once, while others make files of their own below `top` until the
+/// last has returned. How long that took, and how many files were made meanwhile. Threads are there
+/// before `watch` looks, and go afterwards.
+pub fn sync_crowd(
+    target: &dyn Target,
+    top: &str,
+    crowd: Crowd,
+    watch: &dyn Watch,
+) -> io::Result<(Duration, u64)> {
     let creators = crowd.creators;
     ensure_dir(target, top.as_bytes())?;
     let over = AtomicBool::new(creators == 0);
@@ -50,17 +59,21 @@ pub fn sync_crowd(target: &dyn Target, top: &str, crowd: Crowd, watch: &dyn Watc
     let (over, count) = (&over, &made);
     std::thread::scope(|scope| {
         let creating: Vec<_> = (0..creators)
-            .map(|t| scope.spawn(move || keep_creating(target, &format!("{top}/c{t}"), over, count)))
+            .map(|t| {
+                scope.spawn(move || keep_creating(target, &format!("{top}/c{t}"), over, count))
+            })
             .collect();
         // All are at work before the first sync.
-        while !over.load(Ordering::Relaxed) && count.load(Ordering::Relaxed) < 16 * creators as u64 {
+        while !over.load(Ordering::Relaxed) && count.load(Ordering::Relaxed) < 16 * creators as u64
+        {
             std::thread::yield_now();
         }
         let before = count.load(Ordering::Relaxed);
         let synced = all_at_once(target, crowd.calls, watch);
         let after = count.load(Ordering::Relaxed);
         over.store(true, Ordering::Relaxed);
-        let created: io::Result<()> = creating.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())));
+        let created: io::Result<()> =
+            creating.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())));
         let time = synced?;
         created.map(|()| (time, after - before))
     })
@@ -89,14 +102,21 @@ fn all_at_once(target: &dyn Target, calls: usize, watch: &dyn Watch) -> io::Resu
         let time = start.elapsed();
         watch.stop();
         let mut synced = syncing.into_iter();
-        synced.try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))?;
+        synced.try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+        })?;
         Ok(time)
     })
 }
 
-/// Makes files in a directory, and deletes each some while later, until it is over or one fails, which ends it for all. It counts
-/// what it `made`.
-pub fn keep_creating(target: &dyn Target, dir: &str, over: &AtomicBool, made: &AtomicU64) -> io::Result<()> {
+/// Makes files in a directory, and deletes each some while later, until it is over or one fails,
+/// which ends it for all. It counts what it `made`.
+pub fn keep_creating(
+    target: &dyn Target,
+    dir: &str,
+    over: &AtomicBool,
+    made: &AtomicU64,
+) -> io::Result<()> {
     const KEPT: u64 = 200;
     ensure_dir(target, dir.as_bytes())?;
     let name = |n: u64| format!("{dir}/f{n}").into_bytes();

@@ -1,6 +1,8 @@
-//! A FUSE server that does nothing: names and attributes in memory, writes thrown away, zeroes read.
+//! A FUSE server that does nothing: names and attributes in memory, writes thrown away, zeroes
+//! read.
 //!
-//! It is mounted as Extant is (the same flags, times to live and threads), so its rates are what FUSE itself leaves.
+//! It is mounted as Extant is (the same flags, times to live and threads), so its rates are what
+//! FUSE itself leaves.
 
 mod tree;
 
@@ -29,11 +31,23 @@ pub struct NullServer {
 impl NullServer {
     /// An empty tree, to be mounted with these options.
     pub fn new(options: &MountOptions) -> NullServer {
-        NullServer { tree: Arc::new(Tree::new()), writeback: options.writeback_cache, acl: options.acl }
+        NullServer {
+            tree: Arc::new(Tree::new()),
+            writeback: options.writeback_cache,
+            acl: options.acl,
+        }
     }
 
-    fn add(&self, who: Who, at: (INodeNo, &[u8]), kind: FileType, mode: u32, to: &[u8]) -> Answer<Entry> {
-        let node = Node::new(self.tree.new_number(), kind, (mode & 0o7777) as u16, (who.uid, who.gid), to);
+    fn add(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        kind: FileType,
+        mode: u32,
+        to: &[u8],
+    ) -> Answer<Entry> {
+        let node =
+            Node::new(self.tree.new_number(), kind, (mode & 0o7777) as u16, (who.uid, who.gid), to);
         self.tree.add(at.0.0, at.1, node).map(|node| entry(&node))
     }
 }
@@ -91,7 +105,14 @@ impl Service for NullServer {
         self.tree.node(ino.0).map(|node| node.target().to_vec())
     }
 
-    fn make(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, _umask: u32, what: New<'_>) -> Answer<Entry> {
+    fn make(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        mode: u32,
+        _umask: u32,
+        what: New<'_>,
+    ) -> Answer<Entry> {
         match what {
             New::Dir => self.add(who, at, FileType::Directory, mode, b""),
             New::Symlink(target) => self.add(who, at, FileType::Symlink, mode, target),
@@ -99,7 +120,14 @@ impl Service for NullServer {
         }
     }
 
-    fn create(&self, who: Who, at: (INodeNo, &[u8]), mode: u32, _umask: u32, _flags: i32) -> Answer<Entry> {
+    fn create(
+        &self,
+        who: Who,
+        at: (INodeNo, &[u8]),
+        mode: u32,
+        _umask: u32,
+        _flags: i32,
+    ) -> Answer<Entry> {
         self.add(who, at, FileType::RegularFile, mode, b"")
     }
 
@@ -111,7 +139,13 @@ impl Service for NullServer {
         self.tree.remove(parent.0, name)
     }
 
-    fn rename(&self, _who: Who, from: (INodeNo, &[u8]), to: (INodeNo, &[u8]), _flags: u32) -> Answer<()> {
+    fn rename(
+        &self,
+        _who: Who,
+        from: (INodeNo, &[u8]),
+        to: (INodeNo, &[u8]),
+        _flags: u32,
+    ) -> Answer<()> {
         self.tree.rename(from.0.0, from.1, to.0.0, to.1)
     }
 
@@ -129,7 +163,14 @@ impl Service for NullServer {
         Ok(Data::Elsewhere(&ZEROES[..len.min(ZEROES.len())]))
     }
 
-    fn write(&self, _who: Who, ino: INodeNo, offset: u64, data: &[u8], _how: HowWritten) -> Answer<usize> {
+    fn write(
+        &self,
+        _who: Who,
+        ino: INodeNo,
+        offset: u64,
+        data: &[u8],
+        _how: HowWritten,
+    ) -> Answer<usize> {
         if let Ok(node) = self.tree.node(ino.0) {
             node.change(|attr| attr.size = attr.size.max(offset + data.len() as u64));
         }
@@ -144,7 +185,12 @@ impl Service for NullServer {
         false
     }
 
-    fn list(&self, ino: INodeNo, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
+    fn list(
+        &self,
+        ino: INodeNo,
+        from: u64,
+        each: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Answer<()> {
         self.tree.list(ino.0, from, |number, next, node, name| {
             each(Listed { ino: INodeNo(number), next, kind: node.attr().kind, name })
         })

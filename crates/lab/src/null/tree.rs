@@ -58,7 +58,13 @@ pub struct Node {
 
 impl Node {
     /// A node of its own.
-    pub fn new(number: u64, kind: FileType, perm: u16, (uid, gid): (u32, u32), target: &[u8]) -> Arc<Node> {
+    pub fn new(
+        number: u64,
+        kind: FileType,
+        perm: u16,
+        (uid, gid): (u32, u32),
+        target: &[u8],
+    ) -> Arc<Node> {
         let now = SystemTime::now();
         let attr = FileAttr {
             ino: INodeNo(number),
@@ -189,7 +195,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Hands out number, next cookie, node and name of each entry behind a cookie, until `each` returns false.
+    /// Hands out number, next cookie, node and name of each entry behind a cookie, until `each`
+    /// returns false.
     pub fn list(
         &self,
         dir: u64,

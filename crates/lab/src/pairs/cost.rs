@@ -8,7 +8,8 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Counts of the whole process since it asked for them. Make it before any thread whose instructions are to count.
+/// Counts of the whole process since it asked for them. Make it before any thread whose
+/// instructions are to count.
 pub struct Meter {
     counter: Option<Mutex<Counter>>,
 }
@@ -16,7 +17,8 @@ pub struct Meter {
 /// A reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
-    /// Processor time, the kernel's on behalf of this process included. What the kernel does on threads of its own is not.
+    /// Processor time, the kernel's on behalf of this process included. What the kernel does on
+    /// threads of its own is not.
     pub time: Duration,
     /// Instructions, the kernel's likewise included.
     pub instructions: Option<u64>,
@@ -36,9 +38,13 @@ impl Meter {
     /// What was used so far.
     pub fn read(&self) -> Cost {
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
-        let seconds = |t: nix::sys::time::TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
-        let time = usage.map_or(Duration::ZERO, |u| seconds(u.user_time()) + seconds(u.system_time()));
-        let counter = self.counter.as_ref().map(|c| c.lock().unwrap_or_else(PoisonError::into_inner));
+        let seconds = |t: nix::sys::time::TimeVal| {
+            Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000)
+        };
+        let time =
+            usage.map_or(Duration::ZERO, |u| seconds(u.user_time()) + seconds(u.system_time()));
+        let counter =
+            self.counter.as_ref().map(|c| c.lock().unwrap_or_else(PoisonError::into_inner));
         Cost { time, instructions: counter.and_then(|mut counter| counter.read().ok()) }
     }
 }
@@ -50,7 +56,8 @@ impl Default for Meter {
 }
 
 fn counter() -> io::Result<Counter> {
-    let mut counter = Builder::new(Hardware::INSTRUCTIONS).inherit(true).include_kernel().build()?;
+    let mut counter =
+        Builder::new(Hardware::INSTRUCTIONS).inherit(true).include_kernel().build()?;
     counter.enable()?;
     Ok(counter)
 }
@@ -86,7 +93,10 @@ impl Watch for Metered<'_> {
     fn stop(&self) {
         self.set(|before, now| Cost {
             time: now.time.saturating_sub(before.time),
-            instructions: now.instructions.zip(before.instructions).map(|(now, before)| now.saturating_sub(before)),
+            instructions: now
+                .instructions
+                .zip(before.instructions)
+                .map(|(now, before)| now.saturating_sub(before)),
         });
     }
 }

@@ -4,8 +4,9 @@ use serde::Serialize;
 
 /// Student's t for 95% of both sides together, for 1, 2, … 30 degrees of freedom.
 const STUDENT: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
 ];
 
 /// A ratio's geometric mean and the interval that has the true one with 95%.
@@ -24,7 +25,8 @@ fn student(freedom: usize) -> f64 {
 }
 
 impl Interval {
-    /// Of the ratios of pairs, by Student's distribution of their logarithms; None if there are none, or one is not positive.
+    /// Of the ratios of pairs, by Student's distribution of their logarithms; None if there are
+    /// none, or one is not positive.
     pub fn of(ratios: &[f64]) -> Option<Interval> {
         if ratios.is_empty() || ratios.iter().any(|r| !r.is_finite() || *r <= 0.0) {
             return None;

@@ -1,5 +1,6 @@
-//! The engine beside the kernel's ext4 in pairs: both are open at once, each workload is run on the one and at once on the other,
-//! the order changes from run to run, and ratios are taken pair by pair.
+//! The engine beside the kernel's ext4 in pairs: both are open at once, each workload is run on the
+//! one and at once on the other, the order changes from run to run, and ratios are taken pair by
+//! pair.
 
 mod cost;
 mod interval;
@@ -29,7 +30,8 @@ const SIDES: [Side; 2] = [Side::Engine, Side::Ext4];
 /// Threads that create files while others call sync.
 const CREATORS: usize = 2;
 
-/// Rows of callers of sync at once: name, what each does, and how many times the kernel's rate it has to be.
+/// Rows of callers of sync at once: name, what each does, and how many times the kernel's rate it
+/// has to be.
 const SYNCS: [(&str, Crowd, f64); 2] = [
     ("100 syncs, clean inodes", Crowd { calls: 200, creators: 0 }, 10.0),
     ("100 syncs, files being made", Crowd { calls: 10, creators: CREATORS }, 20.0),
@@ -69,9 +71,15 @@ struct Plan<'a> {
 impl Plan<'_> {
     fn new(args: &Args) -> Plan<'_> {
         match args.quick {
-            _ if args.tiny => Plan { args, runs: args.runs.clamp(1, 5), size: Size::TINY, clean_inodes: 500 },
-            true => Plan { args, runs: args.runs.clamp(1, 5), size: Size::QUICK, clean_inodes: 50_000 },
-            false => Plan { args, runs: args.runs.max(1), size: Size::FULL, clean_inodes: 1_000_000 },
+            _ if args.tiny => {
+                Plan { args, runs: args.runs.clamp(1, 5), size: Size::TINY, clean_inodes: 500 }
+            }
+            true => {
+                Plan { args, runs: args.runs.clamp(1, 5), size: Size::QUICK, clean_inodes: 50_000 }
+            }
+            false => {
+                Plan { args, runs: args.runs.max(1), size: Size::FULL, clean_inodes: 1_000_000 }
+            }
         }
     }
 
@@ -192,7 +200,13 @@ fn operations(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()>
     sides.into_iter().try_for_each(|side| side.stop())
 }
 
-fn metered(kind: &Kind, side: &dyn Running, threads: usize, size: &Size, meter: &Meter) -> io::Result<(Done, Cost)> {
+fn metered(
+    kind: &Kind,
+    side: &dyn Running,
+    threads: usize,
+    size: &Size,
+    meter: &Meter,
+) -> io::Result<(Done, Cost)> {
     let metered = Metered::new(meter);
     let done = kind
         .play(side.target(), (threads, u64::MAX), size, &metered)
@@ -215,7 +229,8 @@ fn syncs(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()> {
             let row = rows.row(name, SYNCERS, Some(*bar));
             for side in order(run) {
                 let metered = Metered::new(meter);
-                let (elapsed, _) = jobs::sync_crowd(sides[side].target(), "crowd", *crowd, &metered)?;
+                let (elapsed, _) =
+                    jobs::sync_crowd(sides[side].target(), "crowd", *crowd, &metered)?;
                 row.sides[side].add(crowd.syncs(), elapsed, metered.cost());
             }
         }

@@ -10,7 +10,17 @@ use std::fmt::Write;
 pub fn text(rows: &[Row], verdicts: &[Verdict], instructions: bool) -> String {
     let mut out = format!(
         "{:<30} {:>4} {:>9} {:>9}  {:<24} {:>5} {:<8} {:>8} {:>8} {:>8} {:>8}\n",
-        "operations per second", "thr", "engine", "ext4", "ratio [95%]", "bar", "", "cpu us", "ext4", "instr", "ext4"
+        "operations per second",
+        "thr",
+        "engine",
+        "ext4",
+        "ratio [95%]",
+        "bar",
+        "",
+        "cpu us",
+        "ext4",
+        "instr",
+        "ext4"
     );
     rows.iter().for_each(|row| line(row, &mut out));
     if !instructions {

@@ -1,8 +1,8 @@
 //! The tree of preallocations, and the lists before it, behind one small trait.
 //!
-//! A list is searched twice for each allocation, once for space and once to trim a window, and each preallocation on the
-//! way is locked. The capped list puts what was used at its front and is cut to 512 entries from its tail once it has a
-//! quarter more than that.
+//! A list is searched twice for each allocation, once for space and once to trim a window, and each
+//! preallocation on the way is locked. The capped list puts what was used at its front and is cut
+//! to 512 entries from its tail once it has a quarter more than that.
 
 use extant_space::prealloc::{Found, Piece, Tree};
 use std::collections::BTreeMap;
@@ -139,7 +139,11 @@ impl AsList {
         while at != NONE {
             let entry = &self.entries[at];
             self.visited += 1;
-            while entry.lock.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {}
+            while entry
+                .lock
+                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+            {}
             let stop = each(entry);
             entry.lock.store(false, Ordering::Release);
             if stop {
@@ -161,7 +165,9 @@ impl AsList {
 impl Design for AsList {
     fn take(&mut self, logical: u32, len: u32) -> Option<Piece> {
         let wanted = u64::from(logical);
-        let at = self.walk(|e| e.free > 0 && u64::from(e.piece.logical) <= wanted && wanted < e.piece.end())?;
+        let at = self.walk(|e| {
+            e.free > 0 && u64::from(e.piece.logical) <= wanted && wanted < e.piece.end()
+        })?;
         let entry = &mut self.entries[at];
         let offset = logical - entry.piece.logical;
         let len = len.min(entry.piece.len - offset).min(entry.free);
@@ -191,7 +197,13 @@ impl Design for AsList {
 
     fn insert(&mut self, piece: Piece) {
         assert!(self.used.insert(piece.logical, piece.len).is_none(), "preallocations overlap");
-        let entry = Entry { piece, free: piece.len, lock: AtomicBool::new(false), next: NONE, before: NONE };
+        let entry = Entry {
+            piece,
+            free: piece.len,
+            lock: AtomicBool::new(false),
+            next: NONE,
+            before: NONE,
+        };
         let at = match self.spare.pop() {
             Some(at) => {
                 self.entries[at] = entry;

@@ -1,10 +1,12 @@
-//! `extant-lab prealloc`: preallocation against the designs before it, and against the kernel's ext4.
+//! `extant-lab prealloc`: preallocation against the designs before it, and against the kernel's
+//! ext4.
 //!
-//! The four tests are those that the kernel's tree of preallocations was published with: sparse random writes of 1 KiB;
-//! filling a file by random writes of 1 KiB; the same with four sequential writes before each jump; making files of 2 KiB
-//! by 64 threads. Each runs with delayed and with immediate allocation: for the kernel that is a mount option, for the engine
-//! whether writes go past its pages. Both sides are in one run over the same kind of image on tmpfs, and the pieces of the
-//! files are counted by the same program on both, `filefrag`.
+//! The four tests are those that the kernel's tree of preallocations was published with: sparse
+//! random writes of 1 KiB; filling a file by random writes of 1 KiB; the same with four sequential
+//! writes before each jump; making files of 2 KiB by 64 threads. Each runs with delayed and with
+//! immediate allocation: for the kernel that is a mount option, for the engine whether writes go
+//! past its pages. Both sides are in one run over the same kind of image on tmpfs, and the pieces
+//! of the files are counted by the same program on both, `filefrag`.
 
 mod designs;
 mod race;
@@ -53,10 +55,19 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if args.designs {
         return Ok(true);
     }
-    println!("\n{:<34} {:>9} {:>12} {:>12} {:>7} {:>9} {:>9}", "", "mode", "engine", "ext4", "ratio", "pieces", "ext4");
+    println!(
+        "\n{:<34} {:>9} {:>12} {:>12} {:>7} {:>9} {:>9}",
+        "", "mode", "engine", "ext4", "ratio", "pieces", "ext4"
+    );
     let (disk, mut reached) = (Disk::new()?, true);
-    for test in TESTS.iter().filter(|test| args.only.is_empty() || args.only.iter().any(|name| name == test.name)) {
-        for mode in [Mode::Delayed, Mode::Immediate].into_iter().filter(|mode| args.mode.is_none_or(|m| m == *mode)) {
+    for test in TESTS
+        .iter()
+        .filter(|test| args.only.is_empty() || args.only.iter().any(|name| name == test.name))
+    {
+        for mode in [Mode::Delayed, Mode::Immediate]
+            .into_iter()
+            .filter(|mode| args.mode.is_none_or(|m| m == *mode))
+        {
             let kernel = match args.engine {
                 true => None,
                 false => Some(disk.measure(Side::Ext4, mode, |side| (test.run)(side, &scale))?),
@@ -69,9 +80,14 @@ pub fn run(args: &Args) -> io::Result<bool> {
     Ok(reached)
 }
 
-/// Where the time went, and what would be possible if there was nothing to do but to write the blocks, or to keep them in memory and
-/// then to write them.
-fn print_parts(disk: &Disk, test: &tests::Test, engine: &Outcome, kernel: Option<&Outcome>) -> io::Result<()> {
+/// Where the time went, and what would be possible if there was nothing to do but to write the
+/// blocks, or to keep them in memory and then to write them.
+fn print_parts(
+    disk: &Disk,
+    test: &tests::Test,
+    engine: &Outcome,
+    kernel: Option<&Outcome>,
+) -> io::Result<()> {
     let percent = |outcome: &Outcome| format!("{:.0}%", outcome.in_calls * 100.0);
     let kernel = kernel.map_or(String::new(), |kernel| format!(" (ext4: {})", percent(kernel)));
     let device = match engine.device_bytes {

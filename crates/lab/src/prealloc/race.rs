@@ -1,4 +1,5 @@
-//! The designs side by side, without a file system: sparse random writes of one block each into a large file.
+//! The designs side by side, without a file system: sparse random writes of one block each into a
+//! large file.
 
 use super::designs::{AsList, AsTree, Design};
 use extant_space::prealloc::{Ask, Piece, place};
@@ -11,7 +12,10 @@ const BLOCKS: u32 = 1 << 24;
 pub fn run(quick: bool) {
     let writes = if quick { 40_000 } else { 200_000 };
     println!("{writes} sparse random writes of a block into 64 GiB, preallocations only:\n");
-    println!("{:<24} {:>12} {:>14} {:>12} {:>12}", "", "ns each", "looked at each", "locks each", "at the end");
+    println!(
+        "{:<24} {:>12} {:>14} {:>12} {:>12}",
+        "", "ns each", "looked at each", "locks each", "at the end"
+    );
     let designs: [(&str, Box<dyn Design>); 3] = [
         ("tree", Box::new(AsTree::default())),
         ("list capped at 512", Box::new(AsList::new(true))),
@@ -23,7 +27,12 @@ pub fn run(quick: bool) {
         let nanos = start.elapsed().as_nanos() as f64 / f64::from(writes);
         let (visited, locks) = design.cost();
         let each = |n: u64| n as f64 / f64::from(writes);
-        println!("{name:<24} {nanos:>12.0} {:>14.2} {:>12.2} {:>12}", each(visited), each(locks), design.len());
+        println!(
+            "{name:<24} {nanos:>12.0} {:>14.2} {:>12.2} {:>12}",
+            each(visited),
+            each(locks),
+            design.len()
+        );
     }
 }
 
@@ -37,7 +46,15 @@ fn write(design: &mut dyn Design, writes: u32) {
             continue;
         }
         let size = u64::from(BLOCKS) << 12;
-        let ask = Ask { logical, len: 1, size, block: 4096, unit: 4096, group: 32768, limit: BLOCKS.into() };
+        let ask = Ask {
+            logical,
+            len: 1,
+            size,
+            block: 4096,
+            unit: 4096,
+            group: 32768,
+            limit: BLOCKS.into(),
+        };
         let window = design.trim(logical, ask.window());
         // A block that was written before is inside of what was used up or cut off.
         let len = window.end.saturating_sub(window.start) as u32;

@@ -1,4 +1,5 @@
-//! The engine and the kernel over the same kind of image, with delayed and with immediate allocation.
+//! The engine and the kernel over the same kind of image, with delayed and with immediate
+//! allocation.
 
 use super::tests::Outcome;
 use crate::scratch::{Loop, MountGuard, Scratch};
@@ -83,7 +84,8 @@ impl Engine {
 
     fn open(&self, path: &str) -> extant::Result<File> {
         let node = self.make(path, New::File)?;
-        self.fs.open_file(&node, OpenFlags { write: true, direct: self.direct, ..Default::default() })
+        self.fs
+            .open_file(&node, OpenFlags { write: true, direct: self.direct, ..Default::default() })
     }
 }
 
@@ -147,8 +149,8 @@ impl Files for Ext4 {
     }
 }
 
-/// A file on tmpfs that file systems are made on. Each of its bytes was written before, so that no write has to get
-/// memory from the system, as none to a disk has.
+/// A file on tmpfs that file systems are made on. Each of its bytes was written before, so that no
+/// write has to get memory from the system, as none to a disk has.
 pub struct Disk {
     scratch: Scratch,
     image: PathBuf,
@@ -165,7 +167,8 @@ impl Disk {
         Ok(Disk { scratch, image, file })
     }
 
-    /// Runs `work` on a fresh file system; the files `pieces*`, if it made some, are looked at afterwards.
+    /// Runs `work` on a fresh file system; the files `pieces*`, if it made some, are looked at
+    /// afterwards.
     pub fn measure(
         &self,
         side: Side,
@@ -173,13 +176,16 @@ impl Disk {
         work: impl FnOnce(&dyn Files) -> io::Result<Outcome>,
     ) -> io::Result<Outcome> {
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        tool::run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options, &self.image.to_string_lossy()])?;
+        tool::run(
+            "mke2fs",
+            &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options, &self.image.to_string_lossy()],
+        )?;
         touch_memory()?;
         let mut outcome = match side {
             Side::Engine => engine(&self.image, mode, work)?,
-            Side::Ext4 => {
-                mounted(&self.image, &self.scratch.join("mnt"), mode, |root| work(&Ext4 { root: root.into() }))?
-            }
+            Side::Ext4 => mounted(&self.image, &self.scratch.join("mnt"), mode, |root| {
+                work(&Ext4 { root: root.into() })
+            })?,
         };
         outcome.pieces = mounted(&self.image, &self.scratch.join("look"), Mode::Delayed, pieces)?;
         Ok(outcome)
@@ -192,8 +198,8 @@ impl Disk {
         Ok(start.elapsed().as_secs_f64() * (bytes as f64 / bytes.clamp(1, IMAGE_BYTES) as f64))
     }
 
-    /// Seconds that `threads` take to copy so many bytes into memory that the system has to give, and then to write them from there:
-    /// what nobody can go without who keeps them until a sync.
+    /// Seconds that `threads` take to copy so many bytes into memory that the system has to give,
+    /// and then to write them from there: what nobody can go without who keeps them until a sync.
     pub fn copied(&self, bytes: u64, threads: u64) -> io::Result<f64> {
         touch_memory()?;
         let all = bytes.min(CACHE_BYTES);
@@ -223,14 +229,19 @@ fn write_plainly(file: &fs::File, bytes: u64) -> io::Result<()> {
     (0..bytes.div_ceil(1 << 20)).try_for_each(|i| file.write_all_at(&part, i << 20))
 }
 
-/// Has the system hold free memory for what caches will need. A virtual machine gives its host what has been free for some
-/// seconds, and gets it back page by page, which takes several times as long as writing the page.
+/// Has the system hold free memory for what caches will need. A virtual machine gives its host what
+/// has been free for some seconds, and gets it back page by page, which takes several times as long
+/// as writing the page.
 fn touch_memory() -> io::Result<()> {
     let scratch = Scratch::new()?;
     write_plainly(&fs::File::create(scratch.join("memory"))?, CACHE_BYTES)
 }
 
-fn engine(image: &Path, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Result<Outcome>) -> io::Result<Outcome> {
+fn engine(
+    image: &Path,
+    mode: Mode,
+    work: impl FnOnce(&dyn Files) -> io::Result<Outcome>,
+) -> io::Result<Outcome> {
     let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;
     let engine = Engine { fs, direct: mode == Mode::Immediate };
     let mut outcome = work(&engine)?;
@@ -240,7 +251,12 @@ fn engine(image: &Path, mode: Mode, work: impl FnOnce(&dyn Files) -> io::Result<
 }
 
 /// Runs `work` on the image mounted by the kernel.
-fn mounted<R>(image: &Path, dir: &Path, mode: Mode, work: impl FnOnce(&Path) -> io::Result<R>) -> io::Result<R> {
+fn mounted<R>(
+    image: &Path,
+    dir: &Path,
+    mode: Mode,
+    work: impl FnOnce(&Path) -> io::Result<R>,
+) -> io::Result<R> {
     fs::create_dir_all(dir)?;
     let device = Loop::attach(image)?;
     let guard = MountGuard::new(dir);

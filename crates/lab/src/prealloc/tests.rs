@@ -1,4 +1,5 @@
-//! The four tests that the tree of preallocations was published with, and two of many files that grow at once.
+//! The four tests that the tree of preallocations was published with, and two of many files that
+//! grow at once.
 
 use super::sides::{Container, Files};
 use extant::PreallocStats;
@@ -19,8 +20,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// As published where the machine allows: 200,000 sparse writes; 1 GiB filled in place of 5; 200,000 small files in
-    /// place of 8 GB.
+    /// As published where the machine allows: 200,000 sparse writes; 1 GiB filled in place of 5;
+    /// 200,000 small files in place of 8 GB.
     pub const FULL: Scale = Scale {
         sparse_writes: 200_000,
         sparse_bytes: 100 << 30,
@@ -43,7 +44,8 @@ impl Scale {
 pub struct Outcome {
     /// MB/s or files/s.
     pub rate: f64,
-    /// What was done, in the unit of the rate without its second, and the bytes of data that the device got for it at least.
+    /// What was done, in the unit of the rate without its second, and the bytes of data that the
+    /// device got for it at least.
     pub done: f64,
     pub device_bytes: u64,
     /// The part of the time that passed before the sync at the end.
@@ -68,8 +70,22 @@ pub struct Test {
 
 /// The tests in order.
 pub const TESTS: [Test; 6] = [
-    Test { name: "T1", what: "sparse random 1 KiB", unit: "MB/s", rate_bar: 10.0, pieces_bar: Some(20.0), run: sparse },
-    Test { name: "T2", what: "random fill", unit: "MB/s", rate_bar: 3.0, pieces_bar: None, run: |f, s| fill(f, s, 1) },
+    Test {
+        name: "T1",
+        what: "sparse random 1 KiB",
+        unit: "MB/s",
+        rate_bar: 10.0,
+        pieces_bar: Some(20.0),
+        run: sparse,
+    },
+    Test {
+        name: "T2",
+        what: "random fill",
+        unit: "MB/s",
+        rate_bar: 3.0,
+        pieces_bar: None,
+        run: |f, s| fill(f, s, 1),
+    },
     Test {
         name: "T3",
         what: "random fill, 4 sequential",
@@ -78,8 +94,22 @@ pub const TESTS: [Test; 6] = [
         pieces_bar: None,
         run: |f, s| fill(f, s, 4),
     },
-    Test { name: "T4", what: "2 KiB files, 64 threads", unit: "k/s", rate_bar: 3.0, pieces_bar: None, run: files },
-    Test { name: "T5", what: "64 appenders", unit: "MB/s", rate_bar: 1.0, pieces_bar: Some(1.0), run: append },
+    Test {
+        name: "T4",
+        what: "2 KiB files, 64 threads",
+        unit: "k/s",
+        rate_bar: 3.0,
+        pieces_bar: None,
+        run: files,
+    },
+    Test {
+        name: "T5",
+        what: "64 appenders",
+        unit: "MB/s",
+        rate_bar: 1.0,
+        pieces_bar: Some(1.0),
+        run: append,
+    },
     Test {
         name: "T6",
         what: "64 fallocate containers",
@@ -92,7 +122,8 @@ pub const TESTS: [Test; 6] = [
 
 const WRITE: u64 = 1024;
 
-/// What an appender writes and a container is given at a time, and how often each container is emptied.
+/// What an appender writes and a container is given at a time, and how often each container is
+/// emptied.
 const APPENDED: u64 = 4096;
 const ALLOCATED: u64 = 64 << 10;
 const ROUNDS: u64 = 4;
@@ -144,7 +175,9 @@ fn sparse(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
             file.write_at(at, &[1; WRITE as usize])
         })
     };
-    measured(megabytes(scale.sparse_writes * WRITE), scale.sparse_writes * BLOCK, calls, || file.fsync())
+    measured(megabytes(scale.sparse_writes * WRITE), scale.sparse_writes * BLOCK, calls, || {
+        file.fsync()
+    })
 }
 
 /// Fills a file in random order, `together` writes of 1 KiB at a time, to the end of an fsync.
@@ -154,7 +187,8 @@ fn fill(files: &dyn Files, scale: &Scale, together: u64) -> io::Result<Outcome> 
     let calls = || {
         (0..jumps).try_for_each(|jump| {
             let first = scattered(jump, jumps) * together;
-            (first..first + together).try_for_each(|write| file.write_at(write * WRITE, &[2; WRITE as usize]))
+            (first..first + together)
+                .try_for_each(|write| file.write_at(write * WRITE, &[2; WRITE as usize]))
         })
     };
     measured(megabytes(scale.fill_bytes), scale.fill_bytes, calls, || file.fsync())
@@ -176,11 +210,17 @@ fn files(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
 }
 
 /// Runs `work` in so many threads, with the number of each.
-pub fn in_threads<R: Send>(threads: u64, work: impl Fn(u64) -> io::Result<R> + Sync) -> io::Result<Vec<R>> {
+pub fn in_threads<R: Send>(
+    threads: u64,
+    work: impl Fn(u64) -> io::Result<R> + Sync,
+) -> io::Result<Vec<R>> {
     let work = &work;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        let end = |t: std::thread::ScopedJoinHandle<'_, io::Result<R>>| t.join().unwrap_or_else(|_| panicked());
+        let threads: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        let end = |t: std::thread::ScopedJoinHandle<'_, io::Result<R>>| {
+            t.join().unwrap_or_else(|_| panicked())
+        };
         threads.into_iter().map(end).collect()
     })
 }
@@ -194,12 +234,14 @@ fn append(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
     let bytes = scale.grown_bytes * THREADS;
     let one = |thread| {
         let file = files.create(&format!("{FILE}{thread}"))?;
-        (0..scale.grown_bytes / APPENDED).try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
+        (0..scale.grown_bytes / APPENDED)
+            .try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
     };
     measured(megabytes(bytes), bytes, || in_threads(THREADS, one).map(drop), || files.sync())
 }
 
-/// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last time; to the end of a sync.
+/// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last
+/// time; to the end of a sync.
 fn allocate(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
     let calls = scale.grown_bytes / ALLOCATED;
     let one = |thread| {
@@ -209,7 +251,12 @@ fn allocate(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
             (0..calls).try_for_each(|i| file.allocate(i * ALLOCATED, ALLOCATED))
         })
     };
-    measured(thousands(ROUNDS * calls * THREADS), 0, || in_threads(THREADS, one).map(drop), || files.sync())
+    measured(
+        thousands(ROUNDS * calls * THREADS),
+        0,
+        || in_threads(THREADS, one).map(drop),
+        || files.sync(),
+    )
 }
 
 fn make(files: &dyn Files, thread: u64, count: u64) -> io::Result<()> {

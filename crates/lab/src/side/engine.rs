@@ -43,7 +43,9 @@ pub fn make_device(setup: &Setup) -> io::Result<SparseDevice> {
 }
 
 fn copy(path: &std::path::Path) -> io::Result<SparseDevice> {
-    let file = extant_blocks::OpenOptions::from_spec(&extant_blocks::parse_image_spec(&path.to_string_lossy()));
+    let file = extant_blocks::OpenOptions::from_spec(&extant_blocks::parse_image_spec(
+        &path.to_string_lossy(),
+    ));
     SparseDevice::copy_of(&file.open()?)
 }
 

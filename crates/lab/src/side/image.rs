@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// Bytes of an image; it is sparse.
 pub const IMAGE_BYTES: u64 = 6 << 30;
 
-/// What `mke2fs` is told, everywhere. Tables and journal are zeroed at once, so that nobody does it in the background.
+/// What `mke2fs` is told, everywhere. Tables and journal are zeroed at once, so that nobody does it
+/// in the background.
 const MKE2FS: [&str; 10] = [
     "-q",
     "-F",
@@ -45,7 +46,10 @@ impl Setup {
     /// Room for so many files, with all their inodes in memory.
     pub fn for_inodes(files: u64) -> Setup {
         // An eighth of the engine's memory is for inodes, and one takes up to a kilobyte.
-        Setup { inodes: Some(files + files / 8 + 4096), memory: Some((files + files / 4 + 8192) * 8 * 1024) }
+        Setup {
+            inodes: Some(files + files / 8 + 4096),
+            memory: Some((files + files / 4 + 8192) * 8 * 1024),
+        }
     }
 }
 

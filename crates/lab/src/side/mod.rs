@@ -1,6 +1,7 @@
 //! Sides of a comparison: each makes a fresh file system and serves it in its way.
 //!
-//! All sides that have an ext4 image start from one made by the same `mke2fs` call, on tmpfs, so that no device is waited for.
+//! All sides that have an ext4 image start from one made by the same `mke2fs` call, on tmpfs, so
+//! that no device is waited for.
 
 mod directory;
 mod engine;
@@ -78,7 +79,8 @@ impl Side {
         self.start_with(&Setup::default())
     }
 
-    /// As [`Side::start`], with a file system of another shape where that is the engine's or the kernel's.
+    /// As [`Side::start`], with a file system of another shape where that is the engine's or the
+    /// kernel's.
     pub fn start_with(self, setup: &Setup) -> io::Result<Box<dyn Running>> {
         Ok(match self {
             Side::Engine => Box::new(engine::Running::start(Medium::File, setup)?),

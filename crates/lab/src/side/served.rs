@@ -1,7 +1,7 @@
 //! FUSE servers in a process of their own: this program, run again with `serve`.
 //!
-//! The child answers `ready` once it is mounted. A line `remount` has it unmount and mount again; the end of its input has
-//! it unmount and end, so that nothing stays mounted when its parent dies.
+//! The child answers `ready` once it is mounted. A line `remount` has it unmount and mount again;
+//! the end of its input has it unmount and end, so that nothing stays mounted when its parent dies.
 
 use super::directory::Mounted;
 use super::image;
@@ -39,13 +39,16 @@ impl Running {
         let dir = scratch.dir("mnt")?;
         let mut command = Command::new(std::env::current_exe()?);
         match which {
-            Server::Extant => command.arg("serve").arg("--image").arg(image::make(&scratch)?).arg(&dir),
+            Server::Extant => {
+                command.arg("serve").arg("--image").arg(image::make(&scratch)?).arg(&dir)
+            }
             Server::Null => command.arg("serve").arg(&dir),
         };
         if transport == Transport::IoUring {
             command.arg("--rings");
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?);
         let server = scratch::Server::new(child);

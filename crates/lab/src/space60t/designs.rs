@@ -50,17 +50,26 @@ fn trees<'a>(map: &'a crate::allocators::Map) -> Vec<Player<'a>> {
 pub fn rows(profile: &'static str, disk: &Disk, sizes: Sizes) -> Vec<Row> {
     let map = disk.map();
     let players = buddies(&map).into_iter().chain(trees(&map));
-    players.map(|(name, prefetch, make)| row(profile, name, prefetch, make().as_mut(), sizes)).collect()
+    players
+        .map(|(name, prefetch, make)| row(profile, name, prefetch, make().as_mut(), sizes))
+        .collect()
 }
 
 /// Linear buddies, reading bitmap by bitmap and reading ahead.
 pub fn buddies_of_2020(disk: &Disk, sizes: Sizes) -> [Row; 2] {
     let map = disk.map();
-    [Reading::Single, Reading::Ahead]
-        .map(|reading| row("posted", "buddy", false, &mut Buddy::new(&map, Lists::None, reading, true), sizes))
+    [Reading::Single, Reading::Ahead].map(|reading| {
+        row("posted", "buddy", false, &mut Buddy::new(&map, Lists::None, reading, true), sizes)
+    })
 }
 
-fn row(profile: &'static str, name: &str, prefetch: bool, policy: &mut dyn Policy, sizes: Sizes) -> Row {
+fn row(
+    profile: &'static str,
+    name: &str,
+    prefetch: bool,
+    policy: &mut dyn Policy,
+    sizes: Sizes,
+) -> Row {
     let start = Instant::now();
     if prefetch {
         policy.prefetch();

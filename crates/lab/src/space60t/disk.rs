@@ -1,8 +1,8 @@
 //! A disk of 60 TiB whose bitmaps are made up when they are read.
 //!
-//! The file system is made by our mkfs on the sparse device. Then its descriptors are told that every group is used and free in one
-//! of a number of patterns; what a bitmap block reads as is its group's pattern, with the group's own metadata in use, until
-//! somebody writes the block.
+//! The file system is made by our mkfs on the sparse device. Then its descriptors are told that
+//! every group is used and free in one of a number of patterns; what a bitmap block reads as is its
+//! group's pattern, with the group's own metadata in use, until somebody writes the block.
 
 use crate::allocators::{Map, Shape};
 use extant::mkfs::{self, Zeroing};
@@ -51,10 +51,13 @@ pub struct Profile {
 
 impl Profile {
     /// 389 million runs of 8.9 blocks, at most 16 in 99% of the groups and at most 511 in the rest.
-    pub const HARSH: Profile = Profile { name: "harsh", runs: 2..=16, rare_runs: 2..=511, used: 3.65 };
-    /// 250 runs a group, as the postings' memory says, and all of 32 blocks: 10 MB are 80 requests then, each of which loads 200 trees at
-    /// level 2, as the published counts say. With longer runs here and there the levels would load far less.
-    pub const POSTED: Profile = Profile { name: "posted", runs: 32..=32, rare_runs: 32..=32, used: 3.1 };
+    pub const HARSH: Profile =
+        Profile { name: "harsh", runs: 2..=16, rare_runs: 2..=511, used: 3.65 };
+    /// 250 runs a group, as the postings' memory says, and all of 32 blocks: 10 MB are 80 requests
+    /// then, each of which loads 200 trees at level 2, as the published counts say. With longer
+    /// runs here and there the levels would load far less.
+    pub const POSTED: Profile =
+        Profile { name: "posted", runs: 32..=32, rare_runs: 32..=32, used: 3.1 };
 
     fn bitmap(&self, seed: u32, len: u32) -> Vec<u8> {
         let mut random = Random(u64::from(seed) << 32 | 0x5eed);
@@ -115,7 +118,8 @@ impl Disk {
     /// A file system of so many bytes.
     pub fn new(profile: &Profile, bytes: u64) -> io::Result<Disk> {
         let inner = SparseDevice::new(bytes);
-        let options = mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
+        let options =
+            mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
         mkfs::make(&inner, &options).map_err(|e| io::Error::other(e.to_string()))?;
         let mut sb = [0; SUPERBLOCK_SIZE];
         inner.read_at(&mut sb, SUPERBLOCK_OFFSET)?;
@@ -138,7 +142,8 @@ impl Disk {
 
     /// Cuts free space up.
     fn age(&mut self, profile: &Profile) -> io::Result<()> {
-        let patterns: Vec<_> = (0..=PATTERNS).map(|seed| profile.bitmap(seed, self.geo.clusters_per_group)).collect();
+        let patterns: Vec<_> =
+            (0..=PATTERNS).map(|seed| profile.bitmap(seed, self.geo.clusters_per_group)).collect();
         let mut made = HashMap::new();
         let mut bytes = vec![0; self.geo.block_size as usize];
         for block in 0..self.geo.desc_blocks {
@@ -146,7 +151,8 @@ impl Disk {
             self.inner.read_at(&mut bytes, at)?;
             let first = block * self.geo.descs_per_block();
             let slots = bytes.chunks_exact_mut(usize::from(self.geo.desc_size));
-            for (g, slot) in (first..first + self.geo.descs_in_block(block)).map(GroupNr).zip(slots) {
+            for (g, slot) in (first..first + self.geo.descs_in_block(block)).map(GroupNr).zip(slots)
+            {
                 let mut desc = GroupDesc::decode(slot, &self.geo, g).map_err(invalid)?;
                 let pattern = profile.pattern_of(g.0);
                 let key = (self.metadata_key(g, &desc), pattern);
@@ -173,7 +179,9 @@ impl Disk {
     /// What decides which clusters of a group hold metadata; groups in use are like no other.
     fn metadata_key(&self, g: GroupNr, desc: &GroupDesc) -> (u32, [Option<u64>; 3], Option<u32>) {
         let first = self.geo.first_block_of_group(g).0;
-        let inside = |block: u64| block.checked_sub(first).filter(|at| *at < u64::from(self.geo.blocks_per_group));
+        let inside = |block: u64| {
+            block.checked_sub(first).filter(|at| *at < u64::from(self.geo.blocks_per_group))
+        };
         let places = [desc.block_bitmap, desc.inode_bitmap, desc.inode_table].map(inside);
         let own = !desc.has_flag(&self.geo, GroupFlags::BLOCK_UNINIT);
         (self.geo.base_meta_blocks(g), places, own.then_some(g.0))
@@ -188,7 +196,8 @@ impl Disk {
             let first = self.geo.first_block_of_group(g).0;
             if (first..first + u64::from(self.geo.blocks_per_group)).contains(&desc.block_bitmap) {
                 let from = (desc.block_bitmap - first) as usize;
-                let end = (desc.inode_table - first + table).min(self.geo.blocks_per_group.into()) as usize;
+                let end = (desc.inode_table - first + table).min(self.geo.blocks_per_group.into())
+                    as usize;
                 bitmap::set_range(&mut bytes, from..end);
             }
         } else {
@@ -245,7 +254,9 @@ impl Disk {
 
     fn look(&self, g: u32) {
         self.bitmaps_read.fetch_add(1, Relaxed);
-        if self.slow.load(Relaxed) && !self.looked[(g >> self.geo.flex_bits) as usize].swap(true, Relaxed) {
+        if self.slow.load(Relaxed)
+            && !self.looked[(g >> self.geo.flex_bits) as usize].swap(true, Relaxed)
+        {
             WAITED.set(WAITED.get() + FIRST_LOOK);
         }
     }

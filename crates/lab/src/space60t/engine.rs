@@ -21,7 +21,8 @@ struct How {
     limit: u64,
 }
 
-/// At once after the mount, when all groups are known, and on a slow disk with nobody reading in the background.
+/// At once after the mount, when all groups are known, and on a slow disk with nobody reading in
+/// the background.
 const ROWS: [How; 5] = [
     How { name: "Extant, at once", slow: false, wait: false, limit: 0 },
     How { name: "Extant, all known", slow: false, wait: true, limit: 0 },
@@ -40,19 +41,26 @@ const RUNS: usize = 3;
 
 /// The run whose second write took the median time.
 fn median(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Result<Row> {
-    let mut rows = (0..RUNS).map(|_| row(profile, disk, how, sizes)).collect::<io::Result<Vec<_>>>()?;
+    let mut rows =
+        (0..RUNS).map(|_| row(profile, disk, how, sizes)).collect::<io::Result<Vec<_>>>()?;
     rows.sort_by(|a, b| a.writes[1].seconds.total_cmp(&b.writes[1].seconds));
     Ok(rows.swap_remove(RUNS / 2))
 }
 
 /// On a slow disk with as little memory for trees as there may be.
 pub fn limited(profile: &Profile, disk: &Arc<Disk>, sizes: Sizes) -> io::Result<Row> {
-    row(profile, disk, How { name: "Extant, slow, least memory", slow: true, wait: false, limit: 1 }, sizes)
+    row(
+        profile,
+        disk,
+        How { name: "Extant, slow, least memory", slow: true, wait: false, limit: 1 },
+        sizes,
+    )
 }
 
 fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Result<Row> {
     disk.restart(how.slow);
-    // Background threads would be far behind the first writes; virtual time of theirs is not the request's.
+    // Background threads would be far behind the first writes; virtual time of theirs is not the
+    // request's.
     let mut options = OpenOptions::new().prefetch_block_bitmaps(!how.slow);
     if how.limit > 0 {
         options = options.mb_frsp_max_mem(how.limit);
@@ -66,7 +74,14 @@ fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Resul
         *write = self::write(&fs, disk, bytes)?;
     }
     fs.unmount().map_err(io_error)?;
-    Ok(Row { profile: profile.name, name: how.name.into(), plays: false, mount: Some(mount), known, writes })
+    Ok(Row {
+        profile: profile.name,
+        name: how.name.into(),
+        plays: false,
+        mount: Some(mount),
+        known,
+        writes,
+    })
 }
 
 fn all_known(fs: &Fs) -> io::Result<f64> {
@@ -87,8 +102,11 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
     let root = fs.root().map_err(io_error)?;
     let name = format!("{bytes}-{:?}", Instant::now());
     let (start, before) = (Instant::now(), waited());
-    let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).map_err(io_error)?;
-    let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).map_err(io_error)?;
+    let node = fs
+        .create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File)
+        .map_err(io_error)?;
+    let file =
+        fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).map_err(io_error)?;
     let mut done = 0;
     while done < data.len() {
         done += file.write_at(done as u64, &data[done..]).map_err(io_error)?;

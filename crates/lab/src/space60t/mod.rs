@@ -1,9 +1,11 @@
-//! Writing to a fragmented file system of 60 TiB: how soon after the mount, how fast, into how many pieces.
+//! Writing to a fragmented file system of 60 TiB: how soon after the mount, how fast, into how many
+//! pieces.
 //!
-//! The disk is that of the free-space-tree postings of 2020: 491,520 groups, 30,720 flexible groups. Its bitmaps are made up as
-//! they are read (`disk`). The engine mounts it and writes twice; the older designs are played on the same free runs. Times are
-//! those of the processor, plus what a slow disk takes for bitmaps that are read for the first time: virtual time, on the account of
-//! the thread that reads.
+//! The disk is that of the free-space-tree postings of 2020: 491,520 groups, 30,720 flexible
+//! groups. Its bitmaps are made up as they are read (`disk`). The engine mounts it and writes
+//! twice; the older designs are played on the same free runs. Times are those of the processor,
+//! plus what a slow disk takes for bitmaps that are read for the first time: virtual time, on the
+//! account of the thread that reads.
 
 mod designs;
 mod disk;
@@ -92,14 +94,22 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let mut rows = Vec::new();
     for profile in [Profile::HARSH, Profile::POSTED].into_iter().filter(wanted) {
         let disk = Arc::new(Disk::new(&profile, bytes)?);
-        eprintln!("{}: {} free runs, mean {:.1} blocks", profile.name, disk.runs(), disk.mean_run());
+        eprintln!(
+            "{}: {} free runs, mean {:.1} blocks",
+            profile.name,
+            disk.runs(),
+            disk.mean_run()
+        );
         if !args.engine_only {
             rows.extend(designs::rows(profile.name, &disk, sizes));
         }
         rows.extend(engine::rows(&profile, &disk, sizes)?);
     }
     if rows.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there are the profiles harsh and posted"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "there are the profiles harsh and posted",
+        ));
     }
     if args.json {
         println!("{}", serde_json::to_string(&rows)?);
@@ -109,7 +119,8 @@ pub fn run(args: &Args) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Seconds of both writes on a slow fragmented disk: of the engine with the least memory, and of buddies that read ahead and that do not.
+/// Seconds of both writes on a slow fragmented disk: of the engine with the least memory, and of
+/// buddies that read ahead and that do not.
 pub(crate) fn limited(quick: bool) -> io::Result<[f64; 3]> {
     let (bytes, sizes) = if quick { (QUICK_BYTES, QUICK_SIZES) } else { (BYTES, SIZES) };
     let disk = Arc::new(Disk::new(&Profile::POSTED, bytes)?);

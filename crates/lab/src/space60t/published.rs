@@ -26,7 +26,8 @@ const fn time(seconds: f64) -> Published {
 /// A design and its writes of 10 MB and 100 MB.
 pub type Line = (&'static str, [Published; 2]);
 
-/// The postings of free-space-extent trees, August 2020: a disk of 60 TB, 30,720 flexible groups, Linux 5.7.
+/// The postings of free-space-extent trees, August 2020: a disk of 60 TB, 30,720 flexible groups,
+/// Linux 5.7.
 pub const POSTINGS: [Line; 7] = [
     ("buddy", [time(1551.0), time(210.0)]),
     ("buddy, read ahead", [time(374.0), time(566.0)]),
@@ -41,12 +42,19 @@ const fn kernel(seconds: f64, pieces: Option<u64>, megabytes: f64, bitmaps: u64)
     Published { seconds, bytes: Some(megabytes * 1e6), cached: Some(bitmaps), pieces }
 }
 
-/// Linux 6.18 with its ext4 on an image in memory with free space as in the profile `harsh`, on a machine with two processors. Quoted, not
-/// measured in the same run: the image takes minutes to make. Memory and bitmaps are those after both writes.
+/// Linux 6.18 with its ext4 on an image in memory with free space as in the profile `harsh`, on a
+/// machine with two processors. Quoted, not measured in the same run: the image takes minutes to
+/// make. Memory and bitmaps are those after both writes.
 pub const KERNEL: [Line; 3] = [
     ("Linux 6.18, at once", [kernel(0.024, None, 145.0, 32), kernel(0.14, Some(2402), 145.0, 32)]),
-    ("Linux 6.18, after 55 s", [kernel(0.020, None, 5496.0, 491_512), kernel(0.085, Some(90), 5496.0, 491_512)]),
-    ("Linux 6.18, linear scan", [kernel(17.7, None, 2787.0, 218_786), kernel(25.4, Some(226), 2787.0, 218_786)]),
+    (
+        "Linux 6.18, after 55 s",
+        [kernel(0.020, None, 5496.0, 491_512), kernel(0.085, Some(90), 5496.0, 491_512)],
+    ),
+    (
+        "Linux 6.18, linear scan",
+        [kernel(17.7, None, 2787.0, 218_786), kernel(25.4, Some(226), 2787.0, 218_786)],
+    ),
 ];
 
 /// What others measured of a design on a profile.

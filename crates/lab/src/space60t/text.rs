@@ -59,18 +59,35 @@ pub fn tables(rows: &[Row], sizes: [u64; 2]) -> String {
         for (index, bytes) in sizes.iter().enumerate() {
             let order = if index == 0 { "first" } else { "next" };
             text += &format!("\n{profile}: {order} {} MB\n", bytes >> 20);
-            let heads =
-                ["", "processor", "with disk", "rate", "memory", "loaded", "bitmaps", "pieces", "looks", "  published"];
+            let heads = [
+                "",
+                "processor",
+                "with disk",
+                "rate",
+                "memory",
+                "loaded",
+                "bitmaps",
+                "pieces",
+                "looks",
+                "  published",
+            ];
             text += &(columns(&heads.map(String::from)) + "\n");
             for row in of_profile {
-                let published = published::of(profile, &row.name).filter(|_| whole).map(|writes| writes[index]);
-                text += &(columns(&fields(&row.name, &row.writes[index], *bytes, published)) + "\n");
+                let published =
+                    published::of(profile, &row.name).filter(|_| whole).map(|writes| writes[index]);
+                text +=
+                    &(columns(&fields(&row.name, &row.writes[index], *bytes, published)) + "\n");
             }
             if profile == "harsh" && whole {
-                published::KERNEL.iter().for_each(|(name, writes)| text += &quoted(name, writes[index]));
+                published::KERNEL
+                    .iter()
+                    .for_each(|(name, writes)| text += &quoted(name, writes[index]));
             }
         }
-        of_profile.iter().filter(|row| !row.plays || row.known.is_some()).for_each(|row| text += &mounts(row));
+        of_profile
+            .iter()
+            .filter(|row| !row.plays || row.known.is_some())
+            .for_each(|row| text += &mounts(row));
     }
     text
 }

@@ -29,7 +29,12 @@ pub struct Grid {
 
 impl Grid {
     /// An empty table of values of which more is better.
-    pub fn new(title: &'static str, unit: &'static str, columns: &[&'static str], chosen: usize) -> Grid {
+    pub fn new(
+        title: &'static str,
+        unit: &'static str,
+        columns: &[&'static str],
+        chosen: usize,
+    ) -> Grid {
         Grid {
             title,
             unit,
@@ -106,7 +111,11 @@ impl Grid {
         for (row, (name, _)) in self.rows.iter().enumerate() {
             if let Some(gain) = self.gain(row, over) {
                 let word = gain.beside(bar).word();
-                let _ = writeln!(out, "{word:<8} {name}: at least {bar} of {}: {gain}", self.columns[over]);
+                let _ = writeln!(
+                    out,
+                    "{word:<8} {name}: at least {bar} of {}: {gain}",
+                    self.columns[over]
+                );
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Tables of designs: what was used before beside what the engine uses, on the same workload.
 //!
-//! The older designs exist here only, each behind the same small trait as the one that the engine has.
+//! The older designs exist here only, each behind the same small trait as the one that the engine
+//! has.
 
 pub mod dref;
 mod grid;
@@ -56,7 +57,8 @@ impl Common {
     }
 }
 
-/// Columns in the order of a run: each second one backwards, so that none always follows the same one.
+/// Columns in the order of a run: each second one backwards, so that none always follows the same
+/// one.
 pub fn turn(run: usize, columns: usize) -> Vec<usize> {
     let forward = 0..columns;
     if run.is_multiple_of(2) { forward.collect() } else { forward.rev().collect() }

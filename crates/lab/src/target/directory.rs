@@ -57,7 +57,9 @@ fn path_or_dot(path: &[u8]) -> &[u8] {
 /// Some file systems do not tell types with names; programs then ask.
 fn kind(dir: &OwnedFd, name: &CStr, told: FileType) -> io::Result<Kind> {
     let ftype = match told {
-        FileType::Unknown => FileType::from_raw_mode(sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode),
+        FileType::Unknown => {
+            FileType::from_raw_mode(sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
+        }
         told => told,
     };
     Ok(if ftype == FileType::Directory { Kind::Directory } else { Kind::Other })

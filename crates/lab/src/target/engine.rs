@@ -1,7 +1,10 @@
 //! The engine, called in process.
 
 use super::{How, Kind, Name, OpenFile, Put, Target};
-use extant::{Caller, Errno, Error, File, FileType, Follow, Fs, Identity, New, OpenFlags, SetAttr, TimeSet, Timestamp};
+use extant::{
+    Caller, Errno, Error, File, FileType, Follow, Fs, Identity, New, OpenFlags, SetAttr, TimeSet,
+    Timestamp,
+};
 use std::io;
 
 /// Permissions of what workloads make.
@@ -43,7 +46,8 @@ impl Engine {
         self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() })
     }
 
-    /// As a program that opens with `O_CREAT` and `O_TRUNC`: it looks first, since mostly the file is there.
+    /// As a program that opens with `O_CREAT` and `O_TRUNC`: it looks first, since mostly the file
+    /// is there.
     fn make_or_empty(&self, path: &[u8]) -> extant::Result<File> {
         let (dir, name) = self.fs.resolve_parent(path)?;
         let flags = OpenFlags { write: true, truncate: true, ..Default::default() };
@@ -72,7 +76,8 @@ impl Engine {
         let mut names = Vec::new();
         self.fs.read_dir_from(&dir, 0, |e| {
             if e.name != b"." && e.name != b".." {
-                let kind = if e.ftype == FileType::Directory { Kind::Directory } else { Kind::Other };
+                let kind =
+                    if e.ftype == FileType::Directory { Kind::Directory } else { Kind::Other };
                 names.push(Name { name: e.name.to_vec(), kind });
             }
             true
@@ -137,7 +142,8 @@ impl Target for Engine {
     }
 
     fn open(&self, path: &[u8], how: How) -> io::Result<Box<dyn OpenFile>> {
-        let flags = OpenFlags { write: how != How::Read, append: how == How::Append, ..Default::default() };
+        let flags =
+            OpenFlags { write: how != How::Read, append: how == How::Append, ..Default::default() };
         Ok(Box::new(self.fs.open(path, Follow::Yes, flags).map_err(io_error)?))
     }
 

@@ -65,7 +65,8 @@ pub trait OpenFile: Send + Sync {
     fn fsync(&self) -> io::Result<()>;
 }
 
-/// A file system under measurement. Every call stands for the system calls that a program would make.
+/// A file system under measurement. Every call stands for the system calls that a program would
+/// make.
 pub trait Target: Send + Sync {
     /// Makes a directory.
     fn mkdir(&self, path: &[u8]) -> io::Result<()>;
@@ -88,7 +89,8 @@ pub trait Target: Send + Sync {
     /// lstat(2); the size in bytes.
     fn stat(&self, path: &[u8]) -> io::Result<u64>;
 
-    /// The same on behalf of an ordinary user, where whoever calls could search every directory unasked.
+    /// The same on behalf of an ordinary user, where whoever calls could search every directory
+    /// unasked.
     fn stat_as_user(&self, path: &[u8]) -> io::Result<u64> {
         self.stat(path)
     }

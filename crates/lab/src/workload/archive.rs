@@ -1,4 +1,5 @@
-//! A tree as an archive would hold it: directories before what is in them, sizes spread as in `/usr`.
+//! A tree as an archive would hold it: directories before what is in them, sizes spread as in
+//! `/usr`.
 
 use super::{Random, filler};
 
@@ -65,7 +66,10 @@ impl Archive {
             let from = random.below(MAX_SIZE) as usize;
             archive.add(format!("{dir}/file{n}.dat").into(), What::File(from, size));
             if n % FILES_PER_LINK == 0 {
-                archive.add(format!("{dir}/link{n}").into(), What::Symlink(format!("file{n}.dat").into()));
+                archive.add(
+                    format!("{dir}/link{n}").into(),
+                    What::Symlink(format!("file{n}.dat").into()),
+                );
             }
         }
         archive
@@ -95,7 +99,11 @@ mod tests {
         let mut seen: HashSet<&[u8]> = HashSet::new();
         for entry in &archive.entries {
             if let Some(at) = entry.path.iter().rposition(|b| *b == b'/') {
-                assert!(seen.contains(&entry.path[..at]), "{}", String::from_utf8_lossy(&entry.path));
+                assert!(
+                    seen.contains(&entry.path[..at]),
+                    "{}",
+                    String::from_utf8_lossy(&entry.path)
+                );
             }
             assert!(seen.insert(&entry.path));
         }

@@ -20,7 +20,9 @@ impl Names {
         let each = count / threads;
         for t in 0..threads {
             names.dirs.push(format!("{top}/t{t}").into());
-            names.dirs.extend((0..each.div_ceil(IN_DIRECTORY)).map(|d| format!("{top}/t{t}/d{d}").into()));
+            names.dirs.extend(
+                (0..each.div_ceil(IN_DIRECTORY)).map(|d| format!("{top}/t{t}/d{d}").into()),
+            );
             let name = |i: usize| format!("{top}/t{t}/d{}/file{i}", i / IN_DIRECTORY).into_bytes();
             names.files.push((0..each).map(name).collect());
         }
@@ -51,7 +53,9 @@ fn empty_with(stage: &mut Stage<'_>, threads: usize) -> io::Result<()> {
     let window = Limit::time(stage.scale.window);
     let target = stage.target();
     let stat = run_threads(threads, window, |t, n| target.stat(names.of(t, n, &made)).map(drop))?;
-    let open = run_threads(threads, window, |t, n| target.open(names.of(t, n, &made), How::Read).map(drop))?;
+    let open = run_threads(threads, window, |t, n| {
+        target.open(names.of(t, n, &made), How::Read).map(drop)
+    })?;
     stage.add("stat files, warm", threads, &stat);
     stage.add("open and close files", threads, &open);
     delete(stage, "delete empty files", threads, &names, &made)
@@ -66,13 +70,21 @@ fn small_with(stage: &mut Stage<'_>, threads: usize) -> io::Result<()> {
     let names = Names::new(&format!("small{threads}"), threads, stage.scale.files / 2);
     names.make_dirs(stage.target())?;
     let data = filler(4096);
-    let put = |target: &dyn Target, path: &[u8]| target.put(path, Put { data: &data, mode: 0o644, mtime: None });
+    let put = |target: &dyn Target, path: &[u8]| {
+        target.put(path, Put { data: &data, mode: 0o644, mtime: None })
+    };
     let made = fill(stage, "create 4 KiB files", threads, &names, put)?;
     delete(stage, "delete 4 KiB files", threads, &names, &made)
 }
 
 /// Makes the files; how many each thread made before the time was over.
-fn fill<F>(stage: &mut Stage<'_>, row: &'static str, threads: usize, names: &Names, make: F) -> io::Result<Vec<u64>>
+fn fill<F>(
+    stage: &mut Stage<'_>,
+    row: &'static str,
+    threads: usize,
+    names: &Names,
+    make: F,
+) -> io::Result<Vec<u64>>
 where
     F: Fn(&dyn Target, &[u8]) -> io::Result<()> + Sync,
 {
@@ -84,7 +96,13 @@ where
     Ok(done.ops)
 }
 
-fn delete(stage: &mut Stage<'_>, row: &'static str, threads: usize, names: &Names, made: &[u64]) -> io::Result<()> {
+fn delete(
+    stage: &mut Stage<'_>,
+    row: &'static str,
+    threads: usize,
+    names: &Names,
+    made: &[u64],
+) -> io::Result<()> {
     let target = stage.target();
     let most = made.iter().copied().max().unwrap_or(0);
     let limit = Limit { ops: most, time: stage.scale.cap };

@@ -1,4 +1,5 @@
-//! The workloads. A *scenario* starts on an empty file system and measures several rows one after the other.
+//! The workloads. A *scenario* starts on an empty file system and measures several rows one after
+//! the other.
 
 mod archive;
 mod content;
@@ -57,7 +58,12 @@ pub struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     /// A stage on a file system that was just made.
-    pub fn new(running: &'a mut dyn Running, side: Side, scale: Scale, record: &'a mut Record) -> Self {
+    pub fn new(
+        running: &'a mut dyn Running,
+        side: Side,
+        scale: Scale,
+        record: &'a mut Record,
+    ) -> Self {
         Stage { running, side, scale, record }
     }
 

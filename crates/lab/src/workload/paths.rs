@@ -5,7 +5,8 @@ use crate::measure::{Limit, run_threads};
 use crate::target::How;
 use std::io;
 
-const DIRS: [&[u8]; 5] = [b"one", b"one/two", b"one/two/three", b"one/two/three/four", b"one/two/three/four/five"];
+const DIRS: [&[u8]; 5] =
+    [b"one", b"one/two", b"one/two/three", b"one/two/three/four", b"one/two/three/four/five"];
 const PATH: &[u8] = b"one/two/three/four/five/six";
 
 /// stat(2), and open(2) with close(2), of a path of six components.

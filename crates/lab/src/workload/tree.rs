@@ -17,7 +17,8 @@ pub fn run(stage: &mut Stage<'_>) -> io::Result<()> {
     let archive = Archive::new(TOP, stage.scale.tree_files);
     let untar = timed(archive.entries.len(), || unpack(stage.target(), &archive))?;
     stage.add("untar", 1, &untar);
-    let files: Vec<&Entry> = archive.entries.iter().filter(|e| matches!(e.what, What::File(..))).collect();
+    let files: Vec<&Entry> =
+        archive.entries.iter().filter(|e| matches!(e.what, What::File(..))).collect();
     for threads in [1, MANY] {
         stage.running.cold()?;
         let cold = stat_all(stage.target(), &files, threads)?;
@@ -64,7 +65,9 @@ fn stat_all(target: &dyn Target, files: &[&Entry], threads: usize) -> io::Result
     share_out(threads, files.len(), |n| {
         let entry = files[n];
         match (target.stat(&entry.path)?, &entry.what) {
-            (found, What::File(_, size)) if found != *size as u64 => Err(io::Error::other("a file has another size")),
+            (found, What::File(_, size)) if found != *size as u64 => {
+                Err(io::Error::other("a file has another size"))
+            }
             _ => Ok(()),
         }
     })

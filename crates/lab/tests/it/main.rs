@@ -22,7 +22,10 @@ fn array(value: &Value) -> &Vec<Value> {
 fn positive(values: &Value, count: usize) {
     let values = array(values);
     assert_eq!(values.len(), count);
-    assert!(values.iter().all(|v| v.as_f64().is_some_and(|v| v > 0.0 && v.is_finite())), "{values:?}");
+    assert!(
+        values.iter().all(|v| v.as_f64().is_some_and(|v| v > 0.0 && v.is_finite())),
+        "{values:?}"
+    );
 }
 
 #[test]
@@ -37,14 +40,22 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
     }
     let bars = array(&all["bars"]);
     let barred = rows.iter().filter(|row| !row["bar"].is_null()).count();
-    assert_eq!(bars.len(), barred + 15, "each bar beside the kernel, and each workload with the most threads");
-    assert!(bars.iter().all(|bar| bar["found"]["mean"].as_f64().is_some_and(|mean| mean > 0.0)), "{bars:?}");
+    assert_eq!(
+        bars.len(),
+        barred + 15,
+        "each bar beside the kernel, and each workload with the most threads"
+    );
+    assert!(
+        bars.iter().all(|bar| bar["found"]["mean"].as_f64().is_some_and(|mean| mean > 0.0)),
+        "{bars:?}"
+    );
 }
 
 #[test]
 fn tables_say_who_is_compared() {
     for command in ["dref", "inodes", "sync", "orphan"] {
-        let text = lab(&[command, "--quick", "--runs", "1", "--threads", "1"]).must_succeed().text();
+        let text =
+            lab(&[command, "--quick", "--runs", "1", "--threads", "1"]).must_succeed().text();
         assert!(text.lines().any(|line| line.starts_with("gain of ")), "{text}");
     }
 }
@@ -62,7 +73,9 @@ fn a_program_that_does_not_count_says_how_to_get_one_that_does() {
 
 #[test]
 fn wrong_names_are_refused() {
-    for wrong in [&["pairs", "--only", "nonsense"][..], &["bench", "--only", "nonsense"], &["nonsense"]] {
+    for wrong in
+        [&["pairs", "--only", "nonsense"][..], &["bench", "--only", "nonsense"], &["nonsense"]]
+    {
         let refused = lab(wrong);
         assert!(refused.code != 0 && !refused.errors().is_empty(), "{refused}");
     }
@@ -81,19 +94,33 @@ fn allocators_on_a_large_fragmented_disk_have_the_shapes_that_were_published() {
     assert_eq!(rows.len(), 2 * (18 + 5));
     for row in rows {
         for write in array(&row["writes"]) {
-            assert!(write["seconds"].as_f64().unwrap() > 0.0 && write["pieces"].as_u64().unwrap() > 0, "{row}");
+            assert!(
+                write["seconds"].as_f64().unwrap() > 0.0 && write["pieces"].as_u64().unwrap() > 0,
+                "{row}"
+            );
         }
     }
-    let first = |name: &str, what: &str| row(rows, "posted", name)["writes"][0][what].as_f64().unwrap();
+    let first =
+        |name: &str, what: &str| row(rows, "posted", name)["writes"][0][what].as_f64().unwrap();
     let loaded = [0, 1, 2, 3].map(|level| first(&format!("frsp, level {level}"), "trees"));
-    assert!(loaded[0] <= loaded[1] && loaded[1] < loaded[2] && loaded[2] <= loaded[3], "{loaded:?}");
+    assert!(
+        loaded[0] <= loaded[1] && loaded[1] < loaded[2] && loaded[2] <= loaded[3],
+        "{loaded:?}"
+    );
     let waited = |name: &str| first(name, "waited");
     assert!(waited("frsp, level 0") < waited("frsp, level 2"), "loading within requests");
-    assert!(waited("frsp, level 0") < waited("buddy, read ahead") && waited("buddy, read ahead") < waited("buddy"));
+    assert!(
+        waited("frsp, level 0") < waited("buddy, read ahead")
+            && waited("buddy, read ahead") < waited("buddy")
+    );
     assert!(waited("Extant, at once, slow disk") < waited("frsp, level 0"));
     // Who knows the whole disk finds the long runs.
     let pieces = |name: &str| row(rows, "harsh", name)["writes"][1]["pieces"].as_u64().unwrap();
-    assert!(pieces("Extant, all known") * 2 < pieces("lists of 2023"), "{}", pieces("Extant, all known"));
+    assert!(
+        pieces("Extant, all known") * 2 < pieces("lists of 2023"),
+        "{}",
+        pieces("Extant, all known")
+    );
 }
 
 #[test]
@@ -115,6 +142,9 @@ fn two_sides_are_aged_and_looked_at() {
     assert_eq!(engine["files"], kernel["files"], "the same was done to both");
     for row in rows {
         let state = |what: &str| row["state"][what].as_u64().unwrap();
-        assert!(state("files") > 20 && state("pieces") >= state("files") && state("runs") > 0, "{row}");
+        assert!(
+            state("files") > 20 && state("pieces") >= state("files") && state("runs") > 0,
+            "{row}"
+        );
     }
 }

@@ -1,8 +1,9 @@
-//! Runs that small files share: each takes its blocks from the front of one near its goal, so that files that are made
-//! together lie together.
+//! Runs that small files share: each takes its blocks from the front of one near its goal, so that
+//! files that are made together lie together.
 //!
 //! # Invariants
-//! - A chunk is on the list of the power of two of what it has left (the last list has the larger ones, too).
+//! - A chunk is on the list of the power of two of what it has left (the last list has the larger
+//!   ones, too).
 //! - A list of more than [`MAX_LIST`] chunks is cut at the next addition.
 
 use std::ops::Range;
@@ -39,13 +40,17 @@ impl Locality {
         CHUNK.checked_next_multiple_of(stripe.max(1)).unwrap_or(CHUNK)
     }
 
-    /// Takes `len` units (not 0) from the front of the chunk nearest to `goal` that has them and begins within `reach`.
+    /// Takes `len` units (not 0) from the front of the chunk nearest to `goal` that has them and
+    /// begins within `reach`.
     pub fn take(&mut self, goal: u64, len: u32, reach: &Range<u64>) -> Option<Chunk> {
         let fits = |chunk: &Chunk| chunk.len >= len && reach.contains(&chunk.physical);
         let lists = self.lists.iter().enumerate().skip(order(len));
-        let all = lists.flat_map(|(list, chunks)| chunks.iter().enumerate().map(move |(at, chunk)| (list, at, *chunk)));
-        let (list, at, chunk) =
-            all.filter(|(_, _, chunk)| fits(chunk)).min_by_key(|(_, _, chunk)| chunk.physical.abs_diff(goal))?;
+        let all = lists.flat_map(|(list, chunks)| {
+            chunks.iter().enumerate().map(move |(at, chunk)| (list, at, *chunk))
+        });
+        let (list, at, chunk) = all
+            .filter(|(_, _, chunk)| fits(chunk))
+            .min_by_key(|(_, _, chunk)| chunk.physical.abs_diff(goal))?;
         self.lists.get_mut(list)?.remove(at);
         let rest = Chunk { physical: chunk.physical + u64::from(len), len: chunk.len - len };
         if let (true, Some(list)) = (rest.len > 0, self.lists.get_mut(order(rest.len))) {

@@ -1,13 +1,15 @@
-//! Preallocations: runs of free space that memory keeps for a file at a place in it, so that what is written next to
-//! each other in the file, in whatever order and by however many writers, lies next to each other on the device.
+//! Preallocations: runs of free space that memory keeps for a file at a place in it, so that what
+//! is written next to each other in the file, in whatever order and by however many writers, lies
+//! next to each other on the device.
 //!
 //! - [`Ask::window`] says which part of a file a request should be given space for.
 //! - [`Tree`] keeps the preallocations of one file by their first logical unit.
 //! - [`place`] puts a run that is shorter than its window within the window.
 //! - [`Locality`] keeps runs that many small files share.
 //!
-//! A unit is a cluster. Logical units count from the start of the file, physical ones from the start of the device.
-//! Nothing here allocates or frees: who owns a structure gives runs to it, and owns what comes out of it.
+//! A unit is a cluster. Logical units count from the start of the file, physical ones from the
+//! start of the device. Nothing here allocates or frees: who owns a structure gives runs to it, and
+//! owns what comes out of it.
 
 mod locality;
 mod tree;

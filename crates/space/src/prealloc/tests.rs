@@ -50,7 +50,8 @@ fn windows_are_those_of_the_table() {
         // Small blocks have smaller windows, however large the file is.
         (100 * M, 1024, 20_000..20_001, 18 * M..20 * M),
         (100 * M, 2048, 20_000..20_001, 36 * M..40 * M),
-        // A long request in a large file is its own window, unless blocks are small enough; no window is longer than a group.
+        // A long request in a large file is its own window, unless blocks are small enough; no
+        // window is longer than a group.
         (100 << 30, 4096, 2045..2055, 0..8 * M),
         (100 << 30, 8192, 1000..1000 + 1025, 1000 * 8 * K..2025 * 8 * K),
         (100 << 30, 65536, 3..1000, 3 * 64 * K..1000 * 64 * K),
@@ -172,12 +173,17 @@ fn a_new_one_may_start_where_a_deleted_one_did() {
     assert!(tree.is_sound() && tree.len() == 1);
 }
 
-/// A search that goes left or right at each node and stops at the first one that has the unit, or at a leaf: right as long
-/// as nothing is deleted. `nodes` in the order in which they came into the tree.
+/// A search that goes left or right at each node and stops at the first one that has the unit, or
+/// at a leaf: right as long as nothing is deleted. `nodes` in the order in which they came into the
+/// tree.
 fn naive_descent(nodes: &[(Piece, bool)], logical: u32) -> Option<Piece> {
     let (&(root, deleted), rest) = nodes.split_first()?;
-    let side =
-        |left: bool| rest.iter().copied().filter(|(node, _)| (node.logical < root.logical) == left).collect::<Vec<_>>();
+    let side = |left: bool| {
+        rest.iter()
+            .copied()
+            .filter(|(node, _)| (node.logical < root.logical) == left)
+            .collect::<Vec<_>>()
+    };
     if logical < root.logical {
         naive_descent(&side(true), logical)
     } else if u64::from(logical) >= root.end() {
@@ -187,10 +193,12 @@ fn naive_descent(nodes: &[(Piece, bool)], logical: u32) -> Option<Piece> {
     }
 }
 
-/// July 2023: deleted preallocations between live ones hid those from a descent; what was missed collided with a new one.
+/// July 2023: deleted preallocations between live ones hid those from a descent; what was missed
+/// collided with a new one.
 #[test]
 fn deleted_ones_hide_no_live_one() {
-    let nodes = [(piece(0, 1000, 100), true), (piece(0, 5000, 40), false), (piece(60, 9000, 10), true)];
+    let nodes =
+        [(piece(0, 1000, 100), true), (piece(0, 5000, 40), false), (piece(60, 9000, 10), true)];
     let mut tree = Tree::default();
     tree.insert(nodes[0].0);
     discard_all(&mut tree);
@@ -206,7 +214,8 @@ fn deleted_ones_hide_no_live_one() {
     }
     discard_all(&mut tree);
     assert!(tree.insert(piece(10, 7000, 40)), "deleted ones are in nobody's way");
-    let nodes = [(piece(30, 3000, 10), true), (piece(20, 2000, 10), true), (piece(10, 7000, 40), false)];
+    let nodes =
+        [(piece(30, 3000, 10), true), (piece(20, 2000, 10), true), (piece(10, 7000, 40), false)];
     assert_eq!(naive_descent(&nodes, 35), None);
     let mut visits = 0;
     assert_eq!(tree.take(35, 5, NO_LIMIT, &mut visits), taken(35, 7025, 5, 10));
@@ -233,12 +242,17 @@ impl Model {
             Found::Taken { piece, of } => {
                 assert!(piece.logical == logical && piece.len >= 1 && piece.len <= len);
                 for i in 0..piece.len {
-                    assert_eq!(self.unused.remove(&(logical + i)), Some(piece.physical + u64::from(i)));
+                    assert_eq!(
+                        self.unused.remove(&(logical + i)),
+                        Some(piece.physical + u64::from(i))
+                    );
                     self.spent.insert(logical + i);
                 }
                 self.uses.push((of, logical..logical + piece.len));
             }
-            Found::Spent(n) => assert!((logical..logical + n).all(|l| !self.unused.contains_key(&l))),
+            Found::Spent(n) => {
+                assert!((logical..logical + n).all(|l| !self.unused.contains_key(&l)))
+            }
             Found::Nothing => {
                 assert!(!self.unused.contains_key(&logical), "{logical} was missed");
                 self.create(logical, len);
@@ -266,7 +280,10 @@ impl Model {
             |whole| whole.logical >= from,
             |part| {
                 for i in 0..part.len {
-                    assert_eq!(given.remove(&(part.logical + i)), Some(part.physical + u64::from(i)));
+                    assert_eq!(
+                        given.remove(&(part.logical + i)),
+                        Some(part.physical + u64::from(i))
+                    );
                 }
             },
         );
@@ -313,20 +330,23 @@ fn threads_get_no_unit_twice() {
             let (tree, next, owned) = (&tree, &next, &owned);
             scope.spawn(move || {
                 for round in 0..3000u32 {
-                    let logical = (round.wrapping_mul(2654435761) ^ thread.wrapping_mul(40503)) % UNITS;
+                    let logical =
+                        (round.wrapping_mul(2654435761) ^ thread.wrapping_mul(40503)) % UNITS;
                     let mut guard = tree.lock();
                     let found = take(&mut guard, logical, 3);
                     match found {
                         Found::Taken { piece, of } => {
                             drop(guard);
                             let mut owned = owned.lock();
-                            (0..piece.len).for_each(|i| assert!(owned.insert(piece.physical + u64::from(i))));
+                            (0..piece.len)
+                                .for_each(|i| assert!(owned.insert(piece.physical + u64::from(i))));
                             drop(owned);
                             tree.lock().finish(of);
                         }
                         Found::Spent(_) => drop(guard),
                         Found::Nothing => {
-                            let window = guard.trim(logical, ask(logical, 3, 0, 4096).window(), &mut 0);
+                            let window =
+                                guard.trim(logical, ask(logical, 3, 0, 4096).window(), &mut 0);
                             let len = (window.end - window.start) as u32;
                             let mut next = next.lock();
                             assert!(guard.insert(piece(window.start as u32, *next, len)));

@@ -1,11 +1,13 @@
 //! The preallocations of one file.
 //!
 //! # Invariants
-//! - Those that are not deleted are disjoint in the file (and on the device, if what was inserted was).
-//! - A preallocation's start, place and length never change, nor does it cease to be deleted. One that is deleted has
-//!   given its unused part away and is erased later; every search passes over it.
-//! - One that is being used ([`Found::Taken`] without [`Tree::finish`]) is not deleted. So space whose blocks are not
-//!   mapped yet, but will be, is in nobody else's window.
+//! - Those that are not deleted are disjoint in the file (and on the device, if what was inserted
+//!   was).
+//! - A preallocation's start, place and length never change, nor does it cease to be deleted. One
+//!   that is deleted has given its unused part away and is erased later; every search passes over
+//!   it.
+//! - One that is being used ([`Found::Taken`] without [`Tree::finish`]) is not deleted. So space
+//!   whose blocks are not mapped yet, but will be, is in nobody else's window.
 //! - What was taken belongs to the taker, whatever becomes of the preallocation.
 
 use super::Piece;
@@ -16,7 +18,8 @@ use std::ops::Range;
 /// Names a preallocation that is being used: its first logical unit.
 pub type Key = u32;
 
-/// Bytes that an entry of the tree takes, without a bitmap: itself and its share of half-full nodes.
+/// Bytes that an entry of the tree takes, without a bitmap: itself and its share of half-full
+/// nodes.
 const ENTRY_BYTES: usize = 2 * size_of::<(Key, Pa)>();
 
 /// How many preallocations were looked at.
@@ -99,7 +102,8 @@ impl Tree {
 
     /// The last one, not deleted, that starts at or before `logical`.
     fn left(&self, logical: u32, visits: &mut Visits) -> Option<(Key, &Pa)> {
-        let found = self.pas.range(..=logical).rev().inspect(|_| *visits += 1).find(|(_, pa)| !pa.deleted);
+        let found =
+            self.pas.range(..=logical).rev().inspect(|_| *visits += 1).find(|(_, pa)| !pa.deleted);
         found.map(|(key, pa)| (*key, pa))
     }
 
@@ -109,8 +113,9 @@ impl Tree {
         behind.inspect(|_| *visits += 1).find(|(_, pa)| !pa.deleted).map(|(key, _)| *key)
     }
 
-    /// Takes up to `len` units (not 0) for the file's units from `logical` on, if they lie below the physical `limit`:
-    /// of what is disjoint only the left neighbour can have them, and deleted ones are nobody's neighbours.
+    /// Takes up to `len` units (not 0) for the file's units from `logical` on, if they lie below
+    /// the physical `limit`: of what is disjoint only the left neighbour can have them, and deleted
+    /// ones are nobody's neighbours.
     pub fn take(&mut self, logical: u32, len: u32, limit: u64, visits: &mut Visits) -> Found {
         let Some((key, pa)) = self.left(logical, visits) else { return Found::Nothing };
         let offset = logical - key;
@@ -145,7 +150,8 @@ impl Tree {
         if start > u64::from(logical) { start..start } else { start..end.max(start) }
     }
 
-    /// Adds a preallocation; false, and nothing changes, if it is empty or overlaps another one in the file.
+    /// Adds a preallocation; false, and nothing changes, if it is empty or overlaps another one in
+    /// the file.
     pub fn insert(&mut self, piece: Piece) -> bool {
         let mut visits = 0;
         let wanted = u64::from(piece.logical)..piece.end();
@@ -170,8 +176,8 @@ impl Tree {
         }
     }
 
-    /// A use is over: what was taken is mapped, or was given back. A preallocation without unused units that nobody uses
-    /// goes.
+    /// A use is over: what was taken is mapped, or was given back. A preallocation without unused
+    /// units that nobody uses goes.
     pub fn finish(&mut self, of: Key) {
         let Some(pa) = self.pas.get_mut(&of) else { return };
         pa.refs = pa.refs.saturating_sub(1);
@@ -181,8 +187,9 @@ impl Tree {
         }
     }
 
-    /// Deletes those that `which` names by their range, and hands their unused parts to `give`, in ascending order. Of those
-    /// that are being used only the unused parts go. What is deleted stays until [`Tree::sweep`], seen by no search.
+    /// Deletes those that `which` names by their range, and hands their unused parts to `give`, in
+    /// ascending order. Of those that are being used only the unused parts go. What is deleted
+    /// stays until [`Tree::sweep`], seen by no search.
     pub fn discard(&mut self, mut which: impl FnMut(&Piece) -> bool, mut give: impl FnMut(Piece)) {
         for (&logical, pa) in self.pas.iter_mut().filter(|(_, pa)| !pa.deleted) {
             let whole = Piece { logical, physical: pa.physical, len: pa.len };
@@ -219,7 +226,10 @@ impl Tree {
         });
         let free: u64 = live.iter().map(|(_, pa)| u64::from(pa.free)).sum();
         let bytes: usize = self.pas.values().map(Pa::bytes).sum();
-        disjoint && free == self.free && bytes == self.bytes && live.len() + self.dead == self.pas.len()
+        disjoint
+            && free == self.free
+            && bytes == self.bytes
+            && live.len() + self.dead == self.pas.len()
     }
 }
 
@@ -232,6 +242,10 @@ fn unused(whole: &Piece, used: &Used, give: &mut impl FnMut(Piece)) {
             return;
         }
         at = used.next(start, whole.len, true);
-        give(Piece { logical: whole.logical + start, physical: whole.physical + u64::from(start), len: at - start });
+        give(Piece {
+            logical: whole.logical + start,
+            physical: whole.physical + u64::from(start),
+            len: at - start,
+        });
     }
 }

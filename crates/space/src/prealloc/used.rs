@@ -1,4 +1,5 @@
-//! Which units of a preallocation are used: a count while they are used from the front, a bitmap afterwards.
+//! Which units of a preallocation are used: a count while they are used from the front, a bitmap
+//! afterwards.
 
 use std::ops::Range;
 
@@ -12,7 +13,8 @@ pub(super) enum Used {
 
 /// The bits of `range` within the word `index`.
 fn mask(range: &Range<u32>, index: u32) -> u64 {
-    let (from, to) = (range.start.max(index * 64) - index * 64, range.end.min(index * 64 + 64) - index * 64);
+    let (from, to) =
+        (range.start.max(index * 64) - index * 64, range.end.min(index * 64 + 64) - index * 64);
     (u64::MAX << from) & (u64::MAX >> (64 - to))
 }
 

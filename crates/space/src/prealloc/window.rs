@@ -2,15 +2,16 @@
 //!
 //! # Invariants
 //! - Ends are 64-bit: a window may end at unit 2^32.
-//! - A window contains the request's first unit, lies within the file's largest size, and is no longer than a group. It
-//!   need not contain the end of a long request.
+//! - A window contains the request's first unit, lies within the file's largest size, and is no
+//!   longer than a group. It need not contain the end of a long request.
 
 use std::ops::Range;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Files up to 1 MiB have a window from their start, of the first of these sizes that is large enough.
+/// Files up to 1 MiB have a window from their start, of the first of these sizes that is large
+/// enough.
 const SMALL: [u64; 7] = [16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB];
 
 /// A request for space at a hole of a file.
@@ -40,8 +41,8 @@ impl Ask {
 
     /// The part of the file to be given space, if nothing in it is mapped or preallocated yet.
     ///
-    /// Sizes: a file of up to 1 MiB from its start; then 2, 4 and 8 MiB, aligned to themselves, by the file's size, the
-    /// request's and the block's; a still longer request only itself.
+    /// Sizes: a file of up to 1 MiB from its start; then 2, 4 and 8 MiB, aligned to themselves, by
+    /// the file's size, the request's and the block's; a still longer request only itself.
     pub fn window(&self) -> Range<u64> {
         let (start, len) = self.ideal();
         let group = u64::from(self.group.max(1));
@@ -75,9 +76,9 @@ impl Ask {
     }
 }
 
-/// Where in the file `found` units start that were found for the window `goal` of a request, and are fewer than the
-/// window: at its end, so that what comes before can join later; or at its start, if the request is covered from there;
-/// else at the request. They lie within the window.
+/// Where in the file `found` units start that were found for the window `goal` of a request, and
+/// are fewer than the window: at its end, so that what comes before can join later; or at its
+/// start, if the request is covered from there; else at the request. They lie within the window.
 pub fn place(found: u32, goal: &Range<u64>, request: &Range<u64>) -> u64 {
     let found = u64::from(found);
     let at_end = goal.end.saturating_sub(found).max(goal.start);

@@ -22,7 +22,9 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let run = || (0..UNITS, prop_oneof![0u32..4, 1u32..GROUP]).prop_map(|(start, len)| Run { start, len });
+    let run = || {
+        (0..UNITS, prop_oneof![0u32..4, 1u32..GROUP]).prop_map(|(start, len)| Run { start, len })
+    };
     prop_oneof![
         3 => run().prop_map(Step::Add),
         2 => run().prop_map(Step::Take),
@@ -60,7 +62,10 @@ fn fit(tree: &mut FreeTree, model: &mut Units, want: u32, near: u32, avoid: u32)
     assert_eq!(tree.longest_from(avoid).map(|run| run.len), usable().map(|run| run.len).max());
     let Some(run) = found else { return };
     let behind = usable().find(|other| other.len == run.len && other.start >= near);
-    assert_eq!(run.start, behind.or_else(|| usable().find(|other| other.len == run.len)).unwrap().start);
+    assert_eq!(
+        run.start,
+        behind.or_else(|| usable().find(|other| other.len == run.len)).unwrap().start
+    );
     let part = Run { start: run.start, len: want };
     assert!(tree.take(part));
     model.set(part, false);
@@ -97,7 +102,10 @@ fn check(tree: &FreeTree, model: &Units) {
     assert_eq!(by_place, runs);
     let mut by_length: Vec<Run> = tree.by_length().collect();
     assert!(
-        by_length.windows(2).all(|pair| (Reverse(pair[0].len), pair[0].start) < (Reverse(pair[1].len), pair[1].start))
+        by_length
+            .windows(2)
+            .all(|pair| (Reverse(pair[0].len), pair[0].start)
+                < (Reverse(pair[1].len), pair[1].start))
     );
     by_length.sort_unstable_by_key(|run| run.start);
     assert_eq!(by_length, runs);

@@ -1,27 +1,35 @@
-//! Objects by number: found without a lock, counted while somebody has them, kept afterwards until memory is wanted.
+//! Objects by number: found without a lock, counted while somebody has them, kept afterwards until
+//! memory is wanted.
 //!
 //! # Invariants
-//! - An object is in the table at most once for a number; while it is, `core` points to the cache, and the count may be 0.
-//!   It leaves the table under its shard's lock and its own. Whether it stays alive is then a matter of the count: with
-//!   none it is dead, else the last reference frees it.
-//! - An object is dead once its count is negative; then nobody gets a reference any more. The one who marked it dead tells
-//!   it so ([`Object::depart`]); its value and memory go by epoch, since a lookup may be looking at it.
-//! - An object in the table that nobody has a reference to is on the LRU lists, but for moments: between a last
-//!   reference's going and its putting the object there, and while a walk that has isolated it decides. One that is not worth
-//!   keeping need not be on them.
-//! - An object that was never put into the table needs neither its lock nor the lists'. Whoever has a reference to it may put it
-//!   there: as long as he has that, it cannot be the last one that goes.
+//! - An object is in the table at most once for a number; while it is, `core` points to the cache,
+//!   and the count may be 0. It leaves the table under its shard's lock and its own. Whether it
+//!   stays alive is then a matter of the count: with none it is dead, else the last reference frees
+//!   it.
+//! - An object is dead once its count is negative; then nobody gets a reference any more. The one
+//!   who marked it dead tells it so ([`Object::depart`]); its value and memory go by epoch, since a
+//!   lookup may be looking at it.
+//! - An object in the table that nobody has a reference to is on the LRU lists, but for moments:
+//!   between a last reference's going and its putting the object there, and while a walk that has
+//!   isolated it decides. One that is not worth keeping need not be on them.
+//! - An object that was never put into the table needs neither its lock nor the lists'. Whoever has
+//!   a reference to it may put it there: as long as he has that, it cannot be the last one that
+//!   goes.
 //!
 //! # Locking
-//! Shard of the table > the object's own lock (its count stands still) > a shard of the lists. A walk over the lists goes the
-//! other way, so it only tries an object's lock, and evicts after the walk, from the table's shard on.
+//! Shard of the table > the object's own lock (its count stands still) > a shard of the lists. A
+//! walk over the lists goes the other way, so it only tries an object's lock, and evicts after the
+//! walk, from the table's shard on.
 //!
 //! # The last reference
-//! It goes without the lock. What is in the table and on the lists needs nothing more: that was so at a moment after
-//! the count became 0, and everybody who changes it afterwards looks at the count under the lock. Otherwise the lock is
-//! taken, and if the count is 0 still, the object goes to the lists, or is freed. Looking at the object after its count
-//! became 0 needs a pinned epoch.
-#![expect(unsafe_code, reason = "references to objects are pointers that counts and epochs keep valid")]
+//! It goes without the lock. What is in the table and on the lists needs nothing more: that was so
+//! at a moment after the count became 0, and everybody who changes it afterwards looks at the count
+//! under the lock. Otherwise the lock is taken, and if the count is 0 still, the object goes to the
+//! lists, or is freed. Looking at the object after its count became 0 needs a pinned epoch.
+#![expect(
+    unsafe_code,
+    reason = "references to objects are pointers that counts and epochs keep valid"
+)]
 
 use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::epoch::{Guard, pin};
@@ -37,16 +45,18 @@ use core::ptr::{self, NonNull};
 
 /// What a cache keeps, such as an `Arc`.
 pub trait Object: Clone + Send + Sync + 'static {
-    /// The count of its references: with the object, so that what else users of it write can lie on the same line of a
-    /// cache. It starts at 0, is this cache's, and is of one object however often that is cloned.
+    /// The count of its references: with the object, so that what else users of it write can lie on
+    /// the same line of a cache. It starts at 0, is this cache's, and is of one object however
+    /// often that is cloned.
     fn refs(&self) -> &Lockref;
 
-    /// Nobody has a reference or gets one any more: what should not wait for the memory to go is given back. Whoever looks
-    /// at the object without a reference may still do so.
+    /// Nobody has a reference or gets one any more: what should not wait for the memory to go is
+    /// given back. Whoever looks at the object without a reference may still do so.
     fn depart(&self) {}
 
-    /// Whether it is worth keeping when nobody has a reference. If not, it is not put on the LRU lists: somebody takes it out by its
-    /// number before long. Asked under the object's lock: it must take none.
+    /// Whether it is worth keeping when nobody has a reference. If not, it is not put on the LRU
+    /// lists: somebody takes it out by its number before long. Asked under the object's lock: it
+    /// must take none.
     fn is_worth_keeping(&self) -> bool {
         true
     }
@@ -85,8 +95,8 @@ struct Slot<T: Object> {
     key: u32,
     /// On the LRU lists.
     link: Link,
-    /// The cache whose table the object is in; null if in none. Changes under its count's lock, and the cache is not dropped as long as it
-    /// is set: dropping it takes that lock, too.
+    /// The cache whose table the object is in; null if in none. Changes under its count's lock, and
+    /// the cache is not dropped as long as it is set: dropping it takes that lock, too.
     core: AtomicPtr<Core<T>>,
     /// Looked up since a walk came by.
     used: AtomicBool,
@@ -94,8 +104,9 @@ struct Slot<T: Object> {
 }
 
 impl<T: Object> Hashed for Slot<T> {
-    /// Numbers come in runs: multiplying spreads them over the high bits, which choose the shard, and the low ones keep a
-    /// run's neighbours in neighbouring buckets of one shard, so that who goes along a run meets the same lines of a cache.
+    /// Numbers come in runs: multiplying spreads them over the high bits, which choose the shard,
+    /// and the low ones keep a run's neighbours in neighbouring buckets of one shard, so that who
+    /// goes along a run meets the same lines of a cache.
     #[inline]
     fn hash(&self) -> u32 {
         hash(self.key)
@@ -170,7 +181,8 @@ impl<T: Object> Slot<T> {
 
     #[inline]
     fn mark_used(&self) {
-        // Relaxed: a hint for eviction. Stored only where it changes something, since others look here, too.
+        // Relaxed: a hint for eviction. Stored only where it changes something, since others look
+        // here, too.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -183,8 +195,8 @@ impl<T: Object> Slot<T> {
 }
 
 impl<T: Object> Held<T> {
-    /// An object that no table has, since nobody looks it up by its number. It goes with its last reference, unless it was
-    /// put into a table meanwhile ([`CacheShard::enter`]).
+    /// An object that no table has, since nobody looks it up by its number. It goes with its last
+    /// reference, unless it was put into a table meanwhile ([`CacheShard::enter`]).
     pub fn unlisted(key: u32, value: T) -> Self {
         let node = Box::into_raw(Node::new(Slot::new(key, ptr::null_mut(), value)));
         // SAFETY: it came from a box.
@@ -193,7 +205,8 @@ impl<T: Object> Held<T> {
 
     #[inline]
     fn slot(&self) -> &Slot<T> {
-        // SAFETY: memory goes only after the count, which this reference is part of, has become negative.
+        // SAFETY: memory goes only after the count, which this reference is part of, has become
+        // negative.
         unsafe { &self.node.as_ref().value }
     }
 
@@ -214,8 +227,14 @@ impl<T: Object> Held<T> {
 
     /// The count is 0 or is made so by the caller's reference, and the lock is held.
     #[cold]
-    fn settle(slot: &Slot<T>, node: NonNull<Node<Slot<T>>>, pinned: &Guard, guard: LockrefGuard<'_>) {
-        // SAFETY: set under the lock that is held, and the cache is not dropped before it was cleared.
+    fn settle(
+        slot: &Slot<T>,
+        node: NonNull<Node<Slot<T>>>,
+        pinned: &Guard,
+        guard: LockrefGuard<'_>,
+    ) {
+        // SAFETY: set under the lock that is held, and the cache is not dropped before it was
+        // cleared.
         if let Some(core) = unsafe { slot.core.load(Ordering::Relaxed).as_ref() } {
             if slot.value.is_worth_keeping() {
                 core.lru.add(&slot.link, slot.key);
@@ -291,10 +310,15 @@ impl<T: Object + fmt::Debug> fmt::Debug for Held<T> {
 }
 
 impl<T: Object> Cache<T> {
-    /// An empty cache. Its table's locks are of `level`; `shards` is how many threads may change it at once.
+    /// An empty cache. Its table's locks are of `level`; `shards` is how many threads may change it
+    /// at once.
     pub fn new(level: Level, shards: usize) -> Self {
         let table = RawTable::new(level, shards, if cfg!(loom) { 1 } else { 16 });
-        let core = Box::into_raw(Box::new(Core { table, lru: ListLru::new(), len: ShardedCounter::new(0) }));
+        let core = Box::into_raw(Box::new(Core {
+            table,
+            lru: ListLru::new(),
+            len: ShardedCounter::new(0),
+        }));
         // SAFETY: it came from a box.
         Cache { core: unsafe { NonNull::new_unchecked(core) } }
     }
@@ -305,7 +329,8 @@ impl<T: Object> Cache<T> {
         unsafe { self.core.as_ref() }
     }
 
-    /// The object of a number. None if there is none, or it is just being evicted: under the lock that is settled.
+    /// The object of a number. None if there is none, or it is just being evicted: under the lock
+    /// that is settled.
     #[inline]
     pub fn get(&self, key: u32) -> Option<Held<T>> {
         self.get_pinned(&pin(), key)
@@ -318,7 +343,8 @@ impl<T: Object> Cache<T> {
         hold(node)
     }
 
-    /// The object of a number, to be looked at while the epoch is pinned. It may leave the table meanwhile, and die.
+    /// The object of a number, to be looked at while the epoch is pinned. It may leave the table
+    /// meanwhile, and die.
     #[inline]
     pub fn look<'g>(&'g self, pinned: &'g Guard, key: u32) -> Option<&'g T> {
         let slot = &self.core().table.find(pinned, hash(key), |slot| slot.key == key)?.get().value;
@@ -326,14 +352,17 @@ impl<T: Object> Cache<T> {
         Some(&slot.value)
     }
 
-    /// An object is not worth keeping any more: it leaves the LRU lists, and comes back to them only if it is again when a last
-    /// reference goes.
+    /// An object is not worth keeping any more: it leaves the LRU lists, and comes back to them
+    /// only if it is again when a last reference goes.
     pub fn unlist(&self, key: u32) {
         let pinned = pin();
-        let Some(found) = self.core().table.find(&pinned, hash(key), |slot| slot.key == key) else { return };
+        let Some(found) = self.core().table.find(&pinned, hash(key), |slot| slot.key == key) else {
+            return;
+        };
         let slot = &found.get().value;
         if slot.link.is_linked() {
-            // The last reference that has just found it worth keeping puts it there under this lock.
+            // The last reference that has just found it worth keeping puts it there under this
+            // lock.
             let _guard = slot.value.refs().lock();
             if !slot.value.is_worth_keeping() {
                 self.core().lru.del(&slot.link);
@@ -376,8 +405,9 @@ impl<T: Object> Cache<T> {
         self.core().table.shard_count()
     }
 
-    /// References to all objects of one part. A walk over all parts meets every object that is in the table from its
-    /// beginning to its end exactly once, whatever changes meanwhile, and holds no lock while it works on them.
+    /// References to all objects of one part. A walk over all parts meets every object that is in
+    /// the table from its beginning to its end exactly once, whatever changes meanwhile, and holds
+    /// no lock while it works on them.
     pub fn all_in_shard(&self, shard: usize) -> Vec<Held<T>> {
         let locked = self.core().table.lock_shard(shard);
         let mut all = Vec::with_capacity(locked.totals.len);
@@ -390,18 +420,27 @@ impl<T: Object> Cache<T> {
         all
     }
 
-    /// Looks at up to `budget` objects that nobody uses, the oldest of each list first, starting with this thread's list, and evicts
-    /// those that were not looked up since the last time and that `judge` lets go.
+    /// Looks at up to `budget` objects that nobody uses, the oldest of each list first, starting
+    /// with this thread's list, and evicts those that were not looked up since the last time and
+    /// that `judge` lets go.
     pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<Departed<T>> {
         self.shrink_with(budget, judge, |_| ())
     }
 
-    /// As [`Cache::shrink`]. What goes is shown to `leave` before anybody can miss it: while its part of the table is locked.
-    pub fn shrink_with(&self, budget: usize, judge: impl Fn(&T) -> Verdict, leave: impl Fn(&T)) -> Vec<Departed<T>> {
+    /// As [`Cache::shrink`]. What goes is shown to `leave` before anybody can miss it: while its
+    /// part of the table is locked.
+    pub fn shrink_with(
+        &self,
+        budget: usize,
+        judge: impl Fn(&T) -> Verdict,
+        leave: impl Fn(&T),
+    ) -> Vec<Departed<T>> {
         let lru = &self.core().lru;
         let (mut budget, mut dispose, first) = (budget, Vec::new(), crate::shard_index());
         for shard in 0..lru.shards() {
-            lru.walk(first + shard, &mut budget, |key, cursor| self.isolate(key, cursor, &judge, &mut dispose));
+            lru.walk(first + shard, &mut budget, |key, cursor| {
+                self.isolate(key, cursor, &judge, &mut dispose)
+            });
         }
         dispose.into_iter().filter_map(|key| self.evict(key, &judge, &leave)).collect()
     }
@@ -416,10 +455,12 @@ impl<T: Object> Cache<T> {
     ) -> Answer {
         let pinned = pin();
         // Others add to the list under the table's lock: not waited for here.
-        let Some(found) = self.core().table.try_find(&pinned, hash(key), |slot| slot.key == key) else {
+        let Some(found) = self.core().table.try_find(&pinned, hash(key), |slot| slot.key == key)
+        else {
             return Answer::Skip;
         };
-        let Some(slot) = found.map(|node| &node.get().value).filter(|slot| cursor.at(&slot.link)) else {
+        let Some(slot) = found.map(|node| &node.get().value).filter(|slot| cursor.at(&slot.link))
+        else {
             cursor.isolate_lost();
             return Answer::Removed;
         };
@@ -437,8 +478,14 @@ impl<T: Object> Cache<T> {
         Answer::Removed
     }
 
-    /// Evicts an isolated object if nobody has come for it meanwhile. One in use is put back by its last reference.
-    fn evict(&self, key: u32, judge: &impl Fn(&T) -> Verdict, leave: &impl Fn(&T)) -> Option<Departed<T>> {
+    /// Evicts an isolated object if nobody has come for it meanwhile. One in use is put back by its
+    /// last reference.
+    fn evict(
+        &self,
+        key: u32,
+        judge: &impl Fn(&T) -> Verdict,
+        leave: &impl Fn(&T),
+    ) -> Option<Departed<T>> {
         let mut shard = self.lock(key);
         let spared = Cell::new(false);
         let evicted = shard.remove_if(key, |count, value| {
@@ -483,7 +530,8 @@ impl<T: Object> CacheShard<'_, T> {
         hold(self.locked.find(hash(key), |slot| slot.key == key)?)
     }
 
-    /// Puts an object into the table. What had its number before leaves the table; it comes back if nobody has it.
+    /// Puts an object into the table. What had its number before leaves the table; it comes back if
+    /// nobody has it.
     pub fn insert(&mut self, key: u32, value: T) -> (Held<T>, Option<Departed<T>>) {
         let before = self.remove_if(key, |_, _| true);
         let node = self.locked.insert(Node::new(Slot::new(key, self.core.as_ptr(), value)));
@@ -492,9 +540,10 @@ impl<T: Object> CacheShard<'_, T> {
         (Held { node }, before)
     }
 
-    /// Puts an object into the table that was made outside of it ([`Held::unlisted`]), unless that was done already. What had its
-    /// number before leaves the table, as with [`CacheShard::insert`]. One that was taken out of a table should not come back: a
-    /// lookup under way might miss others.
+    /// Puts an object into the table that was made outside of it ([`Held::unlisted`]), unless that
+    /// was done already. What had its number before leaves the table, as with
+    /// [`CacheShard::insert`]. One that was taken out of a table should not come back: a lookup
+    /// under way might miss others.
     pub fn enter(&mut self, held: &Held<T>) -> Option<Departed<T>> {
         let slot = held.slot();
         // Relaxed: who puts it into the table or takes it out has locked this shard.
@@ -507,16 +556,21 @@ impl<T: Object> CacheShard<'_, T> {
             let _guard = slot.value.refs().lock();
             slot.core.store(self.core.as_ptr(), Ordering::Relaxed);
         }
-        // SAFETY: it is in no table, and the reference keeps it; from here on the last one leaves it to the cache.
+        // SAFETY: it is in no table, and the reference keeps it; from here on the last one leaves
+        // it to the cache.
         unsafe { self.locked.put(held.node) };
         // SAFETY: a cache's shard borrows the cache.
         unsafe { self.core.as_ref() }.len.add(1);
         before
     }
 
-    /// Takes an object out of the table if `accepts` says so of its references and itself; it comes back if nobody has a
-    /// reference.
-    pub fn remove_if(&mut self, key: u32, mut accepts: impl FnMut(usize, &T) -> bool) -> Option<Departed<T>> {
+    /// Takes an object out of the table if `accepts` says so of its references and itself; it comes
+    /// back if nobody has a reference.
+    pub fn remove_if(
+        &mut self,
+        key: u32,
+        mut accepts: impl FnMut(usize, &T) -> bool,
+    ) -> Option<Departed<T>> {
         let node = self.locked.find(hash(key), |slot| slot.key == key)?.pointer();
         let pinned = pin();
         // SAFETY: it is in the table, and the epoch is pinned.
@@ -543,7 +597,8 @@ impl<T: Object> CacheShard<'_, T> {
     }
 }
 
-/// An object that has left a cache for good. Dropping this tells it so; no lock should be held then.
+/// An object that has left a cache for good. Dropping this tells it so; no lock should be held
+/// then.
 #[derive(Debug)]
 pub struct Departed<T: Object>(T);
 
@@ -559,9 +614,12 @@ impl<T: Object> Drop for Cache<T> {
         for shard in 0..self.shard_count() {
             let mut keys = Vec::new();
             self.core().table.lock_shard(shard).each(|node| keys.push(node.get().value.key));
-            values.extend(keys.into_iter().filter_map(|key| self.lock(key).remove_if(key, |_, _| true)));
+            values.extend(
+                keys.into_iter().filter_map(|key| self.lock(key).remove_if(key, |_, _| true)),
+            );
         }
-        // SAFETY: the table is empty: no slot points to the core any more, and nobody else has the cache.
+        // SAFETY: the table is empty: no slot points to the core any more, and nobody else has the
+        // cache.
         drop(unsafe { Box::from_raw(self.core.as_ptr()) });
         drop(values);
     }

@@ -150,16 +150,22 @@ fn what_enters_is_found_and_stays() {
     assert_eq!((cache.len(), cache.unused(), cache.removals(7)), (1, 0, 1));
     drop(held);
     assert_eq!((cache.unused(), gone(&second)), (1, 0));
-    assert_eq!(cache.shrink(4, |_| Verdict::Evict).len() + cache.shrink(4, |_| Verdict::Evict).len(), 1);
+    assert_eq!(
+        cache.shrink(4, |_| Verdict::Evict).len() + cache.shrink(4, |_| Verdict::Evict).len(),
+        1
+    );
     assert_eq!((cache.len(), gone(&second)), (0, 1));
 }
 
 #[test]
 fn a_walk_meets_all() {
     let cache = cache();
-    let held: Vec<_> = (0..100).map(|key| cache.lock(key).insert(key, Value::default()).0).collect();
-    let mut seen: Vec<_> =
-        (0..cache.shard_count()).flat_map(|s| cache.all_in_shard(s)).map(|found| found.key()).collect();
+    let held: Vec<_> =
+        (0..100).map(|key| cache.lock(key).insert(key, Value::default()).0).collect();
+    let mut seen: Vec<_> = (0..cache.shard_count())
+        .flat_map(|s| cache.all_in_shard(s))
+        .map(|found| found.key())
+        .collect();
     seen.sort_unstable();
     assert_eq!(seen, (0..100).collect::<Vec<_>>());
     assert!(held.iter().all(|held| held.count() == 1));
@@ -182,7 +188,8 @@ impl Depart for (u32, Arc<AtomicU64>, Lockref) {
 #[test]
 fn threads_see_one_object_for_a_number() {
     const KEYS: u32 = 40;
-    let (cache, alive) = (Cache::<Numbered>::new(Level::InodeTableShard, 2), Arc::new(AtomicU64::new(0)));
+    let (cache, alive) =
+        (Cache::<Numbered>::new(Level::InodeTableShard, 2), Arc::new(AtomicU64::new(0)));
     let make = |key: u32| {
         alive.fetch_add(1, Ordering::Relaxed);
         Arc::new((key, alive.clone(), Lockref::new(0)))

@@ -1,7 +1,8 @@
 //! The atomic types, counting.
 //!
 //! # Invariants
-//! Each does what the type of the same name in `core` does, with the same orderings, and looks the same in memory.
+//! Each does what the type of the same name in `core` does, with the same orderings, and looks the
+//! same in memory.
 
 use super::log::written;
 use core::fmt;

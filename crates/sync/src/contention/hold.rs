@@ -29,7 +29,10 @@ impl Hold {
     }
 
     /// A lock was taken after having been waited for, or without (None).
-    pub(crate) fn begin((level, address, place): (Level, usize, Place), waited: Option<Duration>) -> Hold {
+    pub(crate) fn begin(
+        (level, address, place): (Level, usize, Place),
+        waited: Option<Duration>,
+    ) -> Hold {
         written(address, Some(level), place, 2, 0);
         log::with(|log| {
             let lock = &mut log.locks[level as usize];

@@ -70,8 +70,15 @@ pub(super) fn with(change: impl FnOnce(&mut Log)) {
     }
 }
 
-/// Notes writes to the line of `address`, of which `failed` did not succeed (they took the line all the same).
-pub(crate) fn written(address: usize, level: Option<Level>, place: Place, writes: u64, failed: u64) {
+/// Notes writes to the line of `address`, of which `failed` did not succeed (they took the line all
+/// the same).
+pub(crate) fn written(
+    address: usize,
+    level: Option<Level>,
+    place: Place,
+    writes: u64,
+    failed: u64,
+) {
     with(|log| {
         let key = (address / LINE, core::ptr::from_ref(place) as usize);
         let entry = log.writes.entry(key).or_insert(Writes { place, level, writes: 0, failed: 0 });

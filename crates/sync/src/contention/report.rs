@@ -129,9 +129,13 @@ fn lines(workers: &[Log], others: &[Log]) -> BTreeMap<usize, Line> {
         }
     }
     for log in others {
-        by_line(log).into_keys().for_each(|number| lines.entry(number).or_insert_with(no_line).others += 1);
+        by_line(log)
+            .into_keys()
+            .for_each(|number| lines.entry(number).or_insert_with(no_line).others += 1);
     }
-    lines.values_mut().for_each(|line| line.places.sort_by_key(|(_, writes)| std::cmp::Reverse(*writes)));
+    lines
+        .values_mut()
+        .for_each(|line| line.places.sort_by_key(|(_, writes)| std::cmp::Reverse(*writes)));
     lines
 }
 
@@ -157,7 +161,8 @@ fn sites(workers: &[Log], lines: &BTreeMap<usize, Line>) -> Vec<Site> {
     for ((line, _), writes) in workers.iter().flat_map(|log| &log.writes) {
         let shared = lines.get(line).is_some_and(Line::is_shared);
         let place = name(writes);
-        let none = Site { place: place.clone(), level: writes.level, writes: 0, failed: 0, shared: 0 };
+        let none =
+            Site { place: place.clone(), level: writes.level, writes: 0, failed: 0, shared: 0 };
         let site = sites.entry((place, writes.level)).or_insert(none);
         site.writes += writes.writes;
         site.failed += writes.failed;
@@ -170,7 +175,13 @@ fn sites(workers: &[Log], lines: &BTreeMap<usize, Line>) -> Vec<Site> {
 
 fn levels(workers: &[Log]) -> Vec<LevelReport> {
     let sum = |level: Level| {
-        let mut sum = LevelReport { level, taken: 0, contended: 0, waited: Duration::ZERO, held: Duration::ZERO };
+        let mut sum = LevelReport {
+            level,
+            taken: 0,
+            contended: 0,
+            waited: Duration::ZERO,
+            held: Duration::ZERO,
+        };
         for lock in workers.iter().map(|log| &log.locks[level as usize]) {
             sum.taken += lock.taken;
             sum.contended += lock.contended;

@@ -15,7 +15,8 @@ fn table() -> Arc<ArcTable<Value>> {
     table
 }
 
-/// A reader gets the value or the writer takes it out: never both. Fails if either fence is left out.
+/// A reader gets the value or the writer takes it out: never both. Fails if either fence is left
+/// out.
 #[test]
 fn lookup_against_what_nobody_has() {
     model(|| {
@@ -52,13 +53,15 @@ fn who_takes_it_out_sees_what_was_done() {
     });
 }
 
-/// Taking out whoever has it, and putting another there: a reader gets one of the two, or has to ask under the lock.
+/// Taking out whoever has it, and putting another there: a reader gets one of the two, or has to
+/// ask under the lock.
 #[test]
 fn lookup_against_another_value() {
     model(|| {
         let table = table();
         let other = table.clone();
-        let reader = thread::spawn(move || other.get(1).map(|value| value.gone.load(Ordering::Relaxed)));
+        let reader =
+            thread::spawn(move || other.get(1).map(|value| value.gone.load(Ordering::Relaxed)));
         assert!(table.remove(1));
         table.insert(1, Arc::new(Value { gone: AtomicBool::new(true) }));
         let _either = reader.join().unwrap();

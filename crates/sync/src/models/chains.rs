@@ -1,4 +1,5 @@
-//! Chains of a table: readers without a lock against those who put values on them, take them off, and move them to other chains.
+//! Chains of a table: readers without a lock against those who put values on them, take them off,
+//! and move them to other chains.
 
 use super::model;
 use crate::epoch::pin;
@@ -12,7 +13,10 @@ struct Item {
     content: UnsafeCell<u32>,
 }
 
-#[expect(unsafe_code, reason = "the checker watches the cell: who may touch it is what the model asks")]
+#[expect(
+    unsafe_code,
+    reason = "the checker watches the cell: who may touch it is what the model asks"
+)]
 // SAFETY: it is written by none but its maker.
 unsafe impl Sync for Item {}
 
@@ -61,7 +65,11 @@ fn tries(table: &Table<Item>, key: u32) -> Option<bool> {
 }
 
 /// What `change` does, while another thread does `read`.
-fn against(keys: &'static [u32], change: fn(&Table<Item>), read: impl Fn(&Table<Item>) + Copy + Send + Sync + 'static) {
+fn against(
+    keys: &'static [u32],
+    change: fn(&Table<Item>),
+    read: impl Fn(&Table<Item>) + Copy + Send + Sync + 'static,
+) {
     model(move || {
         let table = table(keys);
         let other = table.clone();
@@ -71,16 +79,20 @@ fn against(keys: &'static [u32], change: fn(&Table<Item>), read: impl Fn(&Table<
     });
 }
 
-/// Two values of one chain part while a reader stands on the first: what it misses it looks for again.
+/// Two values of one chain part while a reader stands on the first: what it misses it looks for
+/// again.
 #[test]
 fn a_chain_that_parts() {
     let grow = |table: &Table<Item>| insert(table, 3);
     // 8 stands before 4, and leaves for a chain of its own.
     against(&[4, 8, 1, 2], grow, |table| assert!(finds(table, 4), "it was there all the time"));
-    against(&[4, 8, 1, 2], grow, |table| assert_ne!(tries(table, 4), Some(false), "it was there all the time"));
+    against(&[4, 8, 1, 2], grow, |table| {
+        assert_ne!(tries(table, 4), Some(false), "it was there all the time")
+    });
 }
 
-/// Whatever a reader comes upon it sees whole: at a chain's head, behind an older value that was moved, and behind what went.
+/// Whatever a reader comes upon it sees whole: at a chain's head, behind an older value that was
+/// moved, and behind what went.
 #[test]
 fn values_that_come_are_seen_whole() {
     against(&[4], |table| insert(table, 20), meets(20));

@@ -1,4 +1,5 @@
-//! A counter whose threads share a shard: changes against the move of a batch, and against each other's.
+//! A counter whose threads share a shard: changes against the move of a batch, and against each
+//! other's.
 
 use super::model;
 use crate::{Arc, ShardedCounter, thread};

@@ -14,7 +14,10 @@ struct Place {
     content: UnsafeCell<()>,
 }
 
-#[expect(unsafe_code, reason = "the checker watches the cell: who may touch it is what the model asks")]
+#[expect(
+    unsafe_code,
+    reason = "the checker watches the cell: who may touch it is what the model asks"
+)]
 // SAFETY: the gate is to see to it; nothing is in there.
 unsafe impl Sync for Place {}
 

@@ -1,4 +1,5 @@
-//! What a cache keeps of objects that nobody has: those that are worth it, and those that a walk spares at the last moment.
+//! What a cache keeps of objects that nobody has: those that are worth it, and those that a walk
+//! spares at the last moment.
 
 use super::model;
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +25,8 @@ fn value(worth: bool) -> Value {
     Value(Arc::new((AtomicBool::new(worth), Lockref::new(0))))
 }
 
-/// Somebody has it taken off the lists, since it is worth nothing; meanwhile a user finds it worth keeping, and lets it go: it is on them.
+/// Somebody has it taken off the lists, since it is worth nothing; meanwhile a user finds it worth
+/// keeping, and lets it go: it is on them.
 #[test]
 fn unlisting_against_a_last_reference() {
     model(|| {
@@ -39,7 +41,11 @@ fn unlisting_against_a_last_reference() {
         });
         other.unlist(1);
         user.join().unwrap();
-        assert_eq!((cache.len(), cache.unused()), (1, 1), "nothing finds it any more but its number");
+        assert_eq!(
+            (cache.len(), cache.unused()),
+            (1, 1),
+            "nothing finds it any more but its number"
+        );
     });
 }
 
@@ -57,7 +63,8 @@ fn what_is_worth_nothing_is_not_listed() {
     });
 }
 
-/// A walk has taken it off its list when it is found to be needed after all: it is put back, whoever else walks meanwhile.
+/// A walk has taken it off its list when it is found to be needed after all: it is put back,
+/// whoever else walks meanwhile.
 #[test]
 fn what_is_spared_is_put_back() {
     model(|| {

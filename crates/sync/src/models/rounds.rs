@@ -1,5 +1,5 @@
-//! Rounds: those who ask at once, who comes while a round runs, and several who wait for the next. A wake-up that is lost leaves somebody waiting
-//! for ever, which ends a model.
+//! Rounds: those who ask at once, who comes while a round runs, and several who wait for the next.
+//! A wake-up that is lost leaves somebody waiting for ever, which ends a model.
 
 use super::model;
 use crate::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -12,7 +12,11 @@ struct Place {
 }
 
 fn place() -> Arc<Place> {
-    Arc::new(Place { rounds: Rounds::new(Level::Leaf), clock: AtomicUsize::new(0), running: AtomicUsize::new(0) })
+    Arc::new(Place {
+        rounds: Rounds::new(Level::Leaf),
+        clock: AtomicUsize::new(0),
+        running: AtomicUsize::new(0),
+    })
 }
 
 /// Asks, and has the result of a round that began later.

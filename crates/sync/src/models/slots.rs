@@ -3,7 +3,8 @@
 use super::model;
 use crate::{Arc, Hints, Slots, thread};
 
-/// What holds when nobody is at it: the count is that of the empty slots, and the hints lead to each of them.
+/// What holds when nobody is at it: the count is that of the empty slots, and the hints lead to
+/// each of them.
 fn settled(slots: &Slots) {
     let empty = slots.numbers().filter(|number| *number == 0).count();
     assert_eq!(slots.free() as usize, empty, "the count is off");
@@ -71,7 +72,8 @@ fn who_reserves_sees_what_was_released() {
     });
 }
 
-/// Hints over several [`Slots`], as the blocks of a file: a release from nothing against a search that finds nothing.
+/// Hints over several [`Slots`], as the blocks of a file: a release from nothing against a search
+/// that finds nothing.
 #[test]
 fn a_block_that_was_full_is_found_again() {
     model(|| {

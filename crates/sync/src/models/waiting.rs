@@ -1,11 +1,13 @@
-//! Waiting for an object's lock: who sleeps is woken, gets the lock by himself or is given it, and is alone with it.
+//! Waiting for an object's lock: who sleeps is woken, gets the lock by himself or is given it, and
+//! is alone with it.
 
 use crate::lockref::Lockref;
 use crate::modelled::table::be_fair;
 use crate::{Arc, thread};
 use loom::cell::UnsafeCell;
 
-/// As those of other models, but with at most three switches: three threads that sleep and wake have very many interleavings.
+/// As those of other models, but with at most three switches: three threads that sleep and wake
+/// have very many interleavings.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     let mut all = loom::model::Builder::new();
     all.preemption_bound = all.preemption_bound.map(|most| most.min(3));
@@ -17,7 +19,10 @@ struct Object {
     content: UnsafeCell<u32>,
 }
 
-#[expect(unsafe_code, reason = "the checker watches the cell: who may touch it is what the model asks")]
+#[expect(
+    unsafe_code,
+    reason = "the checker watches the cell: who may touch it is what the model asks"
+)]
 // SAFETY: who touches it holds the lock.
 unsafe impl Sync for Object {}
 

@@ -1,4 +1,5 @@
-//! A hash table for values that readers look at in place, without a lock and without writing anything that is shared.
+//! A hash table for values that readers look at in place, without a lock and without writing
+//! anything that is shared.
 //!
 //! # Locking
 //! Changes lock a shard. A lookup locks one only if it found nothing while the shard was growing.
@@ -17,7 +18,8 @@ pub trait Hashed {
     fn hash(&self) -> u32;
 }
 
-/// The table. Values are found while a [`Guard`] is held and are dropped some time after they were removed.
+/// The table. Values are found while a [`Guard`] is held and are dropped some time after they were
+/// removed.
 pub struct Table<T: Hashed + Send + Sync + 'static> {
     raw: RawTable<T>,
 }
@@ -35,13 +37,23 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
 
     /// The value of this hash that `is` accepts.
     #[inline(always)]
-    pub fn find<'g>(&'g self, pinned: &'g Guard, hash: u32, is: impl FnMut(&T) -> bool) -> Option<&'g T> {
+    pub fn find<'g>(
+        &'g self,
+        pinned: &'g Guard,
+        hash: u32,
+        is: impl FnMut(&T) -> bool,
+    ) -> Option<&'g T> {
         self.raw.find(pinned, hash, is).map(|node| &node.get().value)
     }
 
-    /// As [`Table::find`], for callers that hold a lock which others take under the table's: it never waits. The outer `None`
-    /// if the answer cannot be known now.
-    pub fn try_find<'g>(&'g self, pinned: &'g Guard, hash: u32, is: impl FnMut(&T) -> bool) -> Option<Option<&'g T>> {
+    /// As [`Table::find`], for callers that hold a lock which others take under the table's: it
+    /// never waits. The outer `None` if the answer cannot be known now.
+    pub fn try_find<'g>(
+        &'g self,
+        pinned: &'g Guard,
+        hash: u32,
+        is: impl FnMut(&T) -> bool,
+    ) -> Option<Option<&'g T>> {
         self.raw.try_find(pinned, hash, is).map(|found| found.map(|node| &node.get().value))
     }
 
@@ -61,8 +73,9 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
         self.raw.shard_of(hash)
     }
 
-    /// Calls `f` for each value of a shard, which is locked meanwhile. A walk over all shards, one by one, meets every value
-    /// that is in the table from its beginning to its end exactly once, whatever changes meanwhile.
+    /// Calls `f` for each value of a shard, which is locked meanwhile. A walk over all shards, one
+    /// by one, meets every value that is in the table from its beginning to its end exactly once,
+    /// whatever changes meanwhile.
     pub fn each_in_shard(&self, shard: usize, mut f: impl FnMut(&T)) {
         self.raw.lock_shard(shard).each(|node| f(&node.get().value));
     }
@@ -178,11 +191,13 @@ mod tests {
         Counted(key, !u64::from(key))
     }
 
-    /// How often what stays is looked for at least, and how often all else comes and goes: an interpreter takes a minute for one round.
+    /// How often what stays is looked for at least, and how often all else comes and goes: an
+    /// interpreter takes a minute for one round.
     const LOOKS: usize = if cfg!(miri) { 1 } else { 10 };
     const ROUNDS: usize = if cfg!(miri) { 2 } else { 20 };
 
-    /// Keys below 100 stay, and are found at every moment; those above come and go, while the table grows.
+    /// Keys below 100 stay, and are found at every moment; those above come and go, while the table
+    /// grows.
     #[test]
     fn what_stays_is_found_while_all_else_changes() {
         let (table, stop) = (Table::new(Level::Leaf, 2), AtomicBool::new(false));
@@ -197,7 +212,10 @@ mod tests {
                         for key in 0..300 {
                             let found = table.find(&pinned, hash(key), |c| c.0 == key);
                             assert!(found.is_some() || key >= 100, "{key} is there");
-                            assert!(found.is_none_or(|c| c.1 == !u64::from(key)), "{key} was given back");
+                            assert!(
+                                found.is_none_or(|c| c.1 == !u64::from(key)),
+                                "{key} was given back"
+                            );
                         }
                         rounds += 1;
                     }
@@ -206,15 +224,17 @@ mod tests {
             for _ in 0..ROUNDS {
                 (100..100 + crate::times(2900))
                     .for_each(|key| assert!(table.lock(hash(key)).insert(counted(key)).1 != 0));
-                (100..100 + crate::times(2900))
-                    .for_each(|key| assert!(table.lock(hash(key)).remove(hash(key), |c| c.0 == key)));
+                (100..100 + crate::times(2900)).for_each(|key| {
+                    assert!(table.lock(hash(key)).remove(hash(key), |c| c.0 == key))
+                });
             }
             stop.store(true, Ordering::Relaxed);
         });
         assert_eq!(table.len(), 100);
         drop(table);
         while ALIVE.load(Ordering::Relaxed) > 0 {
-            // Garbage goes as epochs advance, which pinning makes them do; what this thread itself has gathered only once it is given away.
+            // Garbage goes as epochs advance, which pinning makes them do; what this thread itself
+            // has gathered only once it is given away.
             crossbeam_epoch::pin().flush();
             std::thread::yield_now();
         }

@@ -1,16 +1,19 @@
 //! A hash table that is looked at without a lock, and grows: the part that knows about memory.
 //!
 //! # Invariants
-//! - A node is on one chain at most. It is put there, moved and taken off under its shard's lock only.
-//! - A node that was taken off keeps its `next`, so that who stands on it goes on; it is retired by epoch. What its
-//!   `next` leads to was not retired before whoever stands on it was pinned.
-//! - While a shard grows, `moves` is odd. A reader whose node moves may end up on another chain: what it finds is what
-//!   it looked for all the same, since keys are compared; what it does not find is looked for again under the lock.
-//!   Chains never have circles: a moved node points to nodes moved before it.
+//! - A node is on one chain at most. It is put there, moved and taken off under its shard's lock
+//!   only.
+//! - A node that was taken off keeps its `next`, so that who stands on it goes on; it is retired by
+//!   epoch. What its `next` leads to was not retired before whoever stands on it was pinned.
+//! - While a shard grows, `moves` is odd. A reader whose node moves may end up on another chain:
+//!   what it finds is what it looked for all the same, since keys are compared; what it does not
+//!   find is looked for again under the lock. Chains never have circles: a moved node points to
+//!   nodes moved before it.
 //!
 //! # Memory order
-//! Every pointer to a node is stored with release and loaded with acquire, so the node is seen whole. A reader that
-//! followed a pointer stored by a growth sees `moves` odd or later: the counter was stored before the pointer.
+//! Every pointer to a node is stored with release and loaded with acquire, so the node is seen
+//! whole. A reader that followed a pointer stored by a growth sees `moves` odd or later: the
+//! counter was stored before the pointer.
 #![expect(unsafe_code, reason = "nodes are reached by pointers that locks and epochs keep valid")]
 
 use super::Hashed;
@@ -33,8 +36,8 @@ impl<T> Node<T> {
     }
 }
 
-/// A node that a lookup met, by the pointer that its chain has: whoever retires it later may write through that, and not through a
-/// reference that was made of it.
+/// A node that a lookup met, by the pointer that its chain has: whoever retires it later may write
+/// through that, and not through a reference that was made of it.
 #[derive(Debug)]
 pub(crate) struct Found<'g, T> {
     node: ptr::NonNull<Node<T>>,
@@ -64,7 +67,11 @@ struct Buckets<T> {
 
 impl<T> Buckets<T> {
     fn new(count: usize) -> Self {
-        Buckets { heads: (0..count.next_power_of_two()).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+        Buckets {
+            heads: (0..count.next_power_of_two())
+                .map(|_| AtomicPtr::new(ptr::null_mut()))
+                .collect(),
+        }
     }
 
     #[inline]
@@ -109,9 +116,16 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         let shards = shards.clamp(1, 1 << 16).next_power_of_two();
         let shard = |_| {
             let buckets = AtomicPtr::new(Box::into_raw(Box::new(Buckets::new(buckets))));
-            Shard { totals: CachePadded::new(Mutex::new(level, Totals::default())), moves: AtomicU32::new(0), buckets }
+            Shard {
+                totals: CachePadded::new(Mutex::new(level, Totals::default())),
+                moves: AtomicU32::new(0),
+                buckets,
+            }
         };
-        RawTable { shards: (0..shards).map(shard).collect(), shift: u32::BITS - shards.trailing_zeros() }
+        RawTable {
+            shards: (0..shards).map(shard).collect(),
+            shift: u32::BITS - shards.trailing_zeros(),
+        }
     }
 
     pub(crate) fn shard_count(&self) -> usize {
@@ -137,7 +151,8 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
     ) -> Option<Found<'g, T>> {
         let shard = self.shard(hash);
         let moves = shard.moves.load(Ordering::Acquire);
-        // SAFETY: buckets and nodes that are reachable while the thread is pinned stay until it unpins.
+        // SAFETY: buckets and nodes that are reachable while the thread is pinned stay until it
+        // unpins.
         let found = unsafe { shard.look(hash, &mut is) };
         if found.is_some() {
             return found;
@@ -149,7 +164,8 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         }
     }
 
-    /// As [`RawTable::find`], for callers that must not wait for the shard; the outer `None` if it is being enlarged.
+    /// As [`RawTable::find`], for callers that must not wait for the shard; the outer `None` if it
+    /// is being enlarged.
     pub(crate) fn try_find<'g>(
         &'g self,
         _pinned: &'g Guard,
@@ -161,7 +177,8 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         // SAFETY: as in `find`.
         let found = unsafe { shard.look(hash, &mut is) };
         fence(Ordering::Acquire);
-        let sure = found.is_some() || (moves & 1 == 0 && shard.moves.load(Ordering::Relaxed) == moves);
+        let sure =
+            found.is_some() || (moves & 1 == 0 && shard.moves.load(Ordering::Relaxed) == moves);
         sure.then_some(found)
     }
 
@@ -224,8 +241,9 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         }
     }
 
-    /// Puts a node onto its chain that others refer to already. It should have been on none: who stands on a node that comes back
-    /// goes on along another chain, and misses what follows on his own.
+    /// Puts a node onto its chain that others refer to already. It should have been on none: who
+    /// stands on a node that comes back goes on along another chain, and misses what follows on his
+    /// own.
     ///
     /// # Safety
     /// It came from a box, is on no chain, and is not retired as long as it is on this one.
@@ -242,7 +260,11 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
     }
 
     /// Takes a node off its chain. It is the caller's, who retires it.
-    pub(crate) fn unlink(&mut self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<ptr::NonNull<Node<T>>> {
+    pub(crate) fn unlink(
+        &mut self,
+        hash: u32,
+        mut is: impl FnMut(&T) -> bool,
+    ) -> Option<ptr::NonNull<Node<T>>> {
         let mut link = self.buckets().head(hash);
         let found = loop {
             let at = ptr::NonNull::new(link.load(Ordering::Relaxed))?;
@@ -270,7 +292,8 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         }
     }
 
-    /// Four times the buckets: to move a node costs a look at it, and so each is moved a third of a time on average.
+    /// Four times the buckets: to move a node costs a look at it, and so each is moved a third of a
+    /// time on average.
     #[cold]
     fn grow(&mut self) {
         let moves = self.shard.moves.load(Ordering::Relaxed);
@@ -296,7 +319,8 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
     }
 }
 
-// SAFETY: the nodes that its pointers lead to are the table's: they are shared and dropped by any thread that has it.
+// SAFETY: the nodes that its pointers lead to are the table's: they are shared and dropped by any
+// thread that has it.
 unsafe impl<T: Send + Sync> Send for RawTable<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Send + Sync> Sync for RawTable<T> {}

@@ -31,7 +31,12 @@ fn count() -> Report {
                     drop(shared.map.read());
                     shared.all.fetch_add(1, Ordering::Relaxed);
                     shared.own[thread].store(7, Ordering::Relaxed);
-                    let _ = shared.own[thread].compare_exchange(1, 2, Ordering::Relaxed, Ordering::Relaxed);
+                    let _ = shared.own[thread].compare_exchange(
+                        1,
+                        2,
+                        Ordering::Relaxed,
+                        Ordering::Relaxed,
+                    );
                 }
                 event("a round's end");
             });
@@ -53,7 +58,8 @@ fn writes_locks_and_failures_are_counted() {
     assert_eq!(report.writes(), (4 + 4 + 2 + 4) * ROUNDS);
     assert_eq!(report.shared_writes(), (4 + 4 + 2) * ROUNDS);
     assert_eq!(report.events["a round's end"], 2);
-    let (shared, own): (Vec<&Line>, Vec<&Line>) = report.lines.iter().partition(|line| line.is_shared());
+    let (shared, own): (Vec<&Line>, Vec<&Line>) =
+        report.lines.iter().partition(|line| line.is_shared());
     assert_eq!((shared.len(), own.len()), (3, 2));
     assert!(own.iter().all(|line| line.workers == 1 && line.failed == ROUNDS));
     let levels: Vec<_> = report.levels.iter().map(|l| (l.level, l.taken)).collect();

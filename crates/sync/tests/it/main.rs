@@ -5,8 +5,8 @@
 mod contention;
 
 use extant_sync::{
-    ArcRwLock, Condvar, Level, Mutex, RwLock, Sharded, ShardedCounter, levels, lock_two, shard_index, thread,
-    write_all_arc, write_two,
+    ArcRwLock, Condvar, Level, Mutex, RwLock, Sharded, ShardedCounter, levels, lock_two,
+    shard_index, thread, write_all_arc, write_two,
 };
 use std::collections::HashSet;
 
@@ -131,8 +131,10 @@ fn a_lock_that_was_tried_counts_as_held() {
 
 #[test]
 fn counters_and_shards_lose_nothing() {
-    let (counter, sharded) =
-        (ShardedCounter::new(0), Sharded::<Mutex<HashSet<usize>>>::new(|_| Mutex::new(Level::Leaf, HashSet::new())));
+    let (counter, sharded) = (
+        ShardedCounter::new(0),
+        Sharded::<Mutex<HashSet<usize>>>::new(|_| Mutex::new(Level::Leaf, HashSet::new())),
+    );
     thread::scope(|scope| {
         for thread in 0..8i64 {
             let (counter, sharded) = (&counter, &sharded);

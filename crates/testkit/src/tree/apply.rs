@@ -16,11 +16,14 @@ impl Plan {
     #[track_caller]
     pub fn apply(&self, root: &Path) {
         for entry in &self.entries {
-            make(root, entry).unwrap_or_else(|e| panic!("making {}: {e}", entry.path.escape_ascii()));
+            make(root, entry)
+                .unwrap_or_else(|e| panic!("making {}: {e}", entry.path.escape_ascii()));
         }
-        // A directory's time changes while entries come in, so times go last, children before parents.
+        // A directory's time changes while entries come in, so times go last, children before
+        // parents.
         for entry in self.entries.iter().rev() {
-            finish(root, entry).unwrap_or_else(|e| panic!("attributes of {}: {e}", entry.path.escape_ascii()));
+            finish(root, entry)
+                .unwrap_or_else(|e| panic!("attributes of {}: {e}", entry.path.escape_ascii()));
         }
     }
 }

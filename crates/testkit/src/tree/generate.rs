@@ -19,14 +19,16 @@ pub struct Shape {
     pub largest: u64,
     /// Largest extended attribute in bytes; 0 for no attributes and no ACLs.
     pub largest_xattr: usize,
-    /// Longest target of a symbolic link in bytes, at most 4095, and less than a block where it is to be stored.
+    /// Longest target of a symbolic link in bytes, at most 4095, and less than a block where it is
+    /// to be stored.
     pub longest_target: usize,
     /// Devices, named pipes and sockets, `trusted.` attributes, owners: what only root may make.
     pub privileged: bool,
 }
 
 impl Default for Shape {
-    /// A few hundred files of every kind, about 10 MiB: good for images of 64 MiB with blocks of 1 KiB or more.
+    /// A few hundred files of every kind, about 10 MiB: good for images of 64 MiB with blocks of 1
+    /// KiB or more.
     fn default() -> Self {
         Self {
             files: 200,
@@ -174,7 +176,8 @@ impl Generator<'_> {
     fn size(&mut self) -> u64 {
         let bits = self.rng.below(u64::from(self.shape.largest.max(1).ilog2()) + 2);
         let size = if bits == 0 { 0 } else { self.rng.below(1 << bits) };
-        let near = if self.rng.one_in(4) { size.next_multiple_of(1024) + self.rng.below(3) } else { size };
+        let near =
+            if self.rng.one_in(4) { size.next_multiple_of(1024) + self.rng.below(3) } else { size };
         near.min(self.shape.largest)
     }
 
@@ -196,8 +199,10 @@ impl Generator<'_> {
         if matches!(entry.what, What::Directory) {
             entry.mode |= 0o700;
         }
-        entry.mtime =
-            (EARLIEST + self.rng.below((LATEST - EARLIEST) as u64) as i64, self.rng.below(1_000_000_000) as u32);
+        entry.mtime = (
+            EARLIEST + self.rng.below((LATEST - EARLIEST) as u64) as i64,
+            self.rng.below(1_000_000_000) as u32,
+        );
         if self.shape.privileged {
             entry.mode |= (self.rng.below(8) as u32) << 9;
             entry.uid = *self.rng.pick(&[0, 1, 1000, 65534, 65536, 4_000_000_000]);
@@ -279,7 +284,15 @@ impl Generator<'_> {
 
 fn plain(path: Vec<u8>, what: What) -> Entry {
     let mode = if matches!(what, What::Directory) { 0o755 } else { 0o644 };
-    Entry { path, what, mode, uid: 0, gid: 0, mtime: (1_700_000_000, 123_456_789), xattrs: BTreeMap::new() }
+    Entry {
+        path,
+        what,
+        mode,
+        uid: 0,
+        gid: 0,
+        mtime: (1_700_000_000, 123_456_789),
+        xattrs: BTreeMap::new(),
+    }
 }
 
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {

@@ -71,7 +71,8 @@ impl Node {
     }
 }
 
-/// All files of a tree by path. Paths are bytes, relative, without a leading slash; the root is the empty path.
+/// All files of a tree by path. Paths are bytes, relative, without a leading slash; the root is the
+/// empty path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// The nodes.
@@ -103,7 +104,10 @@ impl Manifest {
 
     /// Forgets the modification times of directories.
     pub fn without_directory_times(mut self) -> Self {
-        self.nodes.values_mut().filter(|n| n.kind == Kind::Directory).for_each(|node| node.mtime = (0, 0));
+        self.nodes
+            .values_mut()
+            .filter(|n| n.kind == Kind::Directory)
+            .for_each(|node| node.mtime = (0, 0));
         self
     }
 
@@ -132,7 +136,8 @@ impl Manifest {
     pub fn assert_same(&self, other: &Self) {
         let lines = self.diff(other);
         if !lines.is_empty() {
-            let shown = lines.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("\n  ");
+            let shown =
+                lines.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("\n  ");
             panic!("trees differ in {} places (- expected, + found):\n  {shown}", lines.len());
         }
     }
@@ -155,8 +160,8 @@ impl Manifest {
     }
 }
 
-/// A hash of a file's bytes, for comparison only. FNV-1a over the 64-bit words that are not zero, each with its place, so that a hole costs
-/// nothing; the length folded in last.
+/// A hash of a file's bytes, for comparison only. FNV-1a over the 64-bit words that are not zero,
+/// each with its place, so that a hole costs nothing; the length folded in last.
 pub fn content_hash(bytes: &[u8]) -> u64 {
     let mut hasher = ContentHasher::default();
     hasher.update(bytes);
@@ -273,7 +278,13 @@ fn xattr_diff(expected: &Node, found: &Node, text: &mut String) {
         match found.xattrs.get(name) {
             None => drop(write!(text, " xattr {} is missing;", show(name))),
             Some(other) if other != value => {
-                let _ = write!(text, " xattr {} differs ({} -> {} bytes);", show(name), value.len(), other.len());
+                let _ = write!(
+                    text,
+                    " xattr {} differs ({} -> {} bytes);",
+                    show(name),
+                    value.len(),
+                    other.len()
+                );
             }
             Some(_) => {}
         }
@@ -300,7 +311,9 @@ mod tests {
 
     #[test]
     fn zeroes_may_be_skipped() {
-        for (before, zeroes, after) in [(0, 1, 0), (3, 4, 1), (3, 5, 9), (8, 800, 8), (5, 1003, 2), (0, 16, 0)] {
+        for (before, zeroes, after) in
+            [(0, 1, 0), (3, 4, 1), (3, 5, 9), (8, 800, 8), (5, 1003, 2), (0, 16, 0)]
+        {
             let bytes = [vec![7; before], vec![0; zeroes], vec![9; after]].concat();
             let mut hasher = ContentHasher::default();
             hasher.update(&bytes[..before]);

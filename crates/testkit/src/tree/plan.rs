@@ -39,7 +39,8 @@ pub enum What {
     Directory,
     /// A symbolic link with this target.
     Symlink(Vec<u8>),
-    /// Another name of the file at this path; mode, owner, time and attributes of the entry do not count.
+    /// Another name of the file at this path; mode, owner, time and attributes of the entry do not
+    /// count.
     HardLink(Vec<u8>),
     /// A device (`block` or character) of this major and minor number.
     Device {
@@ -170,8 +171,8 @@ impl Entry {
     }
 }
 
-/// A POSIX ACL in the form of `system.posix_acl_access` (version 2): the base entries of `mode`, a named user, a named
-/// group and a mask, which is the mode's group class.
+/// A POSIX ACL in the form of `system.posix_acl_access` (version 2): the base entries of `mode`, a
+/// named user, a named group and a mask, which is the mode's group class.
 pub fn posix_acl(mode: u32, user: (u32, u16), group: (u32, u16)) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let bits = |shift: u32| ((mode >> shift) & 7) as u16;

@@ -6,7 +6,8 @@ use extant::{File, FileType, Fs, Node as FsNode, OpenFlags};
 use std::collections::BTreeMap;
 
 impl Manifest {
-    /// Everything that can be reached from the root. An error names the path that could not be read.
+    /// Everything that can be reached from the root. An error names the path that could not be
+    /// read.
     pub fn read(fs: &Fs) -> Result<Self, String> {
         let mut manifest = Self::default();
         let mut inodes = BTreeMap::new();
@@ -25,8 +26,14 @@ impl Manifest {
     }
 }
 
-fn push_children(fs: &Fs, path: &[u8], dir: &FsNode, pending: &mut Vec<(Vec<u8>, FsNode)>) -> extant::Result<()> {
-    for entry in fs.read_dir(dir)?.iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
+fn push_children(
+    fs: &Fs,
+    path: &[u8],
+    dir: &FsNode,
+    pending: &mut Vec<(Vec<u8>, FsNode)>,
+) -> extant::Result<()> {
+    for entry in fs.read_dir(dir)?.iter().filter(|entry| entry.name != b"." && entry.name != b"..")
+    {
         let mut child = path.to_vec();
         child.extend((!path.is_empty()).then_some(b'/'));
         child.extend_from_slice(&entry.name);
@@ -57,7 +64,10 @@ fn look(fs: &Fs, node: &FsNode) -> extant::Result<Node> {
     match kind {
         Kind::Symlink => found.target = fs.read_link(node)?,
         Kind::File => {
-            found.hash = fs.open_file(node, OpenFlags::default()).and_then(|file| hash(&file)).or_else(sealed)?
+            found.hash = fs
+                .open_file(node, OpenFlags::default())
+                .and_then(|file| hash(&file))
+                .or_else(sealed)?
         }
         _ => {}
     }

@@ -41,7 +41,8 @@ impl Walk<'_> {
         match node.kind {
             Kind::File => node.hash = hash_file(&full).or_else(sealed).map_err(|e| fail(&e))?,
             Kind::Symlink => {
-                node.target = std::fs::read_link(&full).map_err(|e| fail(&e))?.into_os_string().into_vec();
+                node.target =
+                    std::fs::read_link(&full).map_err(|e| fail(&e))?.into_os_string().into_vec();
             }
             Kind::Directory => push_children(&full, &path, pending).map_err(|e| fail(&e))?,
             _ => {}
@@ -138,8 +139,8 @@ fn next_data(file: &std::fs::File, at: u64, size: u64) -> std::io::Result<u64> {
     .map_err(Into::into)
 }
 
-/// Extended attributes of `path` itself, without those that security modules make up. A manifest of a large tree holds
-/// many: each keeps the bytes that it has, not the room that it was read into.
+/// Extended attributes of `path` itself, without those that security modules make up. A manifest of
+/// a large tree holds many: each keeps the bytes that it has, not the room that it was read into.
 fn xattrs(path: &Path) -> rustix::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut room = vec![0; 64 << 10];
     let used = match rustix::fs::llistxattr(path, &mut room[..]) {
@@ -166,7 +167,8 @@ mod tests {
         let scratch = Scratch::new();
         let file = scratch.join("file");
         std::fs::write(&file, b"content").expect("a file");
-        rustix::fs::lsetxattr(&file, "user.small", b"value", XattrFlags::empty()).expect("an attribute");
+        rustix::fs::lsetxattr(&file, "user.small", b"value", XattrFlags::empty())
+            .expect("an attribute");
         let manifest = Manifest::walk(scratch.path());
         let value = &manifest.nodes[&b"file"[..]].xattrs[&b"user.small"[..]];
         assert_eq!((&value[..], value.capacity()), (&b"value"[..], 5));

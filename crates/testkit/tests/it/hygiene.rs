@@ -1,16 +1,18 @@
-//! What the compiler does not check: who may call whom inside the engine, where unsafe code, on-disk offsets and device
-//! writes may stand, how long functions and files may be, that links in documents lead somewhere.
+//! What the compiler does not check: who may call whom inside the engine, where unsafe code,
+//! on-disk offsets and device writes may stand, how long functions and files may be, that links in
+//! documents lead somewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The engine's rooms from bottom to top; a room may use those before it.
 const ROOMS: [&str; 17] = [
-    "error", "bounds", "volume", "mmp", "groups", "inode", "alloc", "orphan", "quota", "store", "extent", "xattr",
-    "dir", "file", "vfs", "ops", "mkfs",
+    "error", "bounds", "volume", "mmp", "groups", "inode", "alloc", "orphan", "quota", "store",
+    "extent", "xattr", "dir", "file", "vfs", "ops", "mkfs",
 ];
 
-/// Edges that go upward on purpose: a type of the lower rooms carries state or a handle of the named one.
+/// Edges that go upward on purpose: a type of the lower rooms carries state or a handle of the
+/// named one.
 const UPWARD: [(&str, &str, &str); 6] = [
     ("inode", "store", "an inode is loaded and frozen through the lower rooms as one"),
     ("alloc", "inode", "the goal of a new inode depends on its parent"),
@@ -27,7 +29,10 @@ const MAX_FUNCTION: usize = 90;
 const MAX_FILE: usize = 700;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace exists")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace exists")
 }
 
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
@@ -51,7 +56,8 @@ fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
 /// Source files of all crates, tests left out, with their text up to their own tests.
 fn sources() -> Vec<(PathBuf, String)> {
     let all = files(&root().join("crates"), ".rs");
-    let of_tests = |p: &Path| p.components().any(|c| c.as_os_str() == "tests") || p.ends_with("tests.rs");
+    let of_tests =
+        |p: &Path| p.components().any(|c| c.as_os_str() == "tests") || p.ends_with("tests.rs");
     let production = all.into_iter().filter(|p| !of_tests(p));
     production
         .map(|p| {
@@ -72,8 +78,11 @@ fn calls_between_rooms_go_downward() {
     let mut wrong = Vec::new();
     for (path, text) in sources() {
         let Ok(inside) = path.strip_prefix(&engine) else { continue };
-        let first = inside.components().next().map(|c| c.as_os_str().to_string_lossy().replace(".rs", ""));
-        let Some(own) = first.and_then(|name| ROOMS.iter().position(|r| *r == name)) else { continue };
+        let first =
+            inside.components().next().map(|c| c.as_os_str().to_string_lossy().replace(".rs", ""));
+        let Some(own) = first.and_then(|name| ROOMS.iter().position(|r| *r == name)) else {
+            continue;
+        };
         for (above, room) in ROOMS.iter().enumerate().skip(own + 1) {
             let allowed = UPWARD.iter().any(|(from, to, _)| *from == ROOMS[own] && to == room);
             let used = text
@@ -125,7 +134,9 @@ fn bytes_of_the_disk_are_read_in_format_only() {
     let mut wrong = Vec::new();
     for (path, text) in sources() {
         let name = path.strip_prefix(root()).expect("inside").display().to_string();
-        let uses = ["from_le_bytes", "from_be_bytes", "to_le_bytes", "to_be_bytes"].iter().any(|w| text.contains(w));
+        let uses = ["from_le_bytes", "from_be_bytes", "to_le_bytes", "to_be_bytes"]
+            .iter()
+            .any(|w| text.contains(w));
         if uses && !allowed.iter().any(|a| name.starts_with(a)) {
             wrong.push(name);
         }
@@ -150,7 +161,8 @@ fn functions_and_files_fit_in_the_head() {
     fail_if_any("too long", wrong);
 }
 
-/// Names and lengths of functions, by indentation: rustfmt closes a function in the column where it opened.
+/// Names and lengths of functions, by indentation: rustfmt closes a function in the column where it
+/// opened.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -162,10 +174,11 @@ fn functions(text: &str) -> Vec<(String, usize)> {
             continue;
         }
         let indent = &line[..line.len() - line.trim_start().len()];
-        let end = lines[start..]
-            .iter()
-            .position(|l| l.strip_prefix(indent).is_some_and(|rest| rest == "}" || rest.starts_with("} ")));
-        let name: String = line[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let end = lines[start..].iter().position(|l| {
+            l.strip_prefix(indent).is_some_and(|rest| rest == "}" || rest.starts_with("} "))
+        });
+        let name: String =
+            line[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
         found.push((name, end.unwrap_or(0) + 1));
     }
     found
@@ -196,10 +209,19 @@ const UNJUDGED: [(&str, &str); 24] = [
     ("extant/tests/it/hostile.rs", "images are damaged"),
     ("extant/tests/it/structures.rs", "images are damaged"),
     ("extant/tests/it/verity.rs", "a superblock is damaged"),
-    ("extant/tests/it/mkfs.rs", "60 TiB, whose bitmaps are read in the test; and requests that are refused"),
-    ("extant/tests/it/crash/scene.rs", "states of power cuts: `examine` has each judged, some by all"),
+    (
+        "extant/tests/it/mkfs.rs",
+        "60 TiB, whose bitmaps are read in the test; and requests that are refused",
+    ),
+    (
+        "extant/tests/it/crash/scene.rs",
+        "states of power cuts: `examine` has each judged, some by all",
+    ),
     ("extant/tests/it/crash/examine.rs", "states of power cuts: each is judged, some by all"),
-    ("extant/tests/it/crash/recovery.rs", "states of power cuts: `examine` has each judged, some by all"),
+    (
+        "extant/tests/it/crash/recovery.rs",
+        "states of power cuts: `examine` has each judged, some by all",
+    ),
     ("extant/tests/it/crash/pages.rs", "no file system"),
     ("extant/tests/it/crash/campaign.rs", "a file of counts"),
     ("extant/tests/it/dying/mod.rs", "devices that fail: each is judged, some by all"),
@@ -218,25 +240,33 @@ const UNJUDGED: [(&str, &str); 24] = [
     ("extant/src/orphan/file/tests.rs", "orphan blocks alone"),
 ];
 
-/// What tests have images in: `Scratch`, `Image` and `Memory` judge what was written to them when they go. Whatever else holds an image is
-/// named above.
+/// What tests have images in: `Scratch`, `Image` and `Memory` judge what was written to them when
+/// they go. Whatever else holds an image is named above.
 #[test]
 fn images_of_tests_are_judged() {
     let places = ["tempfile::", "temp_dir()", "MemDevice::", "SparseDevice::", "PageDevice::new"];
-    let crates = ["blocks/tests", "format/tests", "journal/tests", "hostile/tests", "extant", "fuse", "cli"];
+    let crates =
+        ["blocks/tests", "format/tests", "journal/tests", "hostile/tests", "extant", "fuse", "cli"];
     let of_tests = crates.iter().flat_map(|name| files(&root().join("crates").join(name), ".rs"));
     let holds = |path: &Path| {
         let text = fs::read_to_string(path).expect("a readable file");
-        let is_test = path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
+        let is_test =
+            path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
         let own = text.split_once("#[cfg(test)]").map_or("", |(_, own)| own);
         let tests = if is_test { &text } else { own };
         places.iter().any(|place| tests.contains(place))
     };
     let holders: Vec<PathBuf> = of_tests.filter(|path| holds(path)).collect();
-    let is_row_of = |known: &str, path: &Path| path.to_string_lossy().contains(&format!("crates/{known}"));
-    let unknown = holders.iter().filter(|path| !UNJUDGED.iter().any(|(known, _)| is_row_of(known, path)));
-    fail_if_any("images that nobody judges", unknown.map(|path| path.display().to_string()).collect());
-    let stale = UNJUDGED.iter().filter(|(known, _)| !holders.iter().any(|path| is_row_of(known, path)));
+    let is_row_of =
+        |known: &str, path: &Path| path.to_string_lossy().contains(&format!("crates/{known}"));
+    let unknown =
+        holders.iter().filter(|path| !UNJUDGED.iter().any(|(known, _)| is_row_of(known, path)));
+    fail_if_any(
+        "images that nobody judges",
+        unknown.map(|path| path.display().to_string()).collect(),
+    );
+    let stale =
+        UNJUDGED.iter().filter(|(known, _)| !holders.iter().any(|path| is_row_of(known, path)));
     fail_if_any("rows of nothing", stale.map(|(known, _)| (*known).to_owned()).collect());
 }
 
@@ -254,32 +284,39 @@ fn nothing_is_left_undone_in_words() {
     fail_if_any("left undone", wrong);
 }
 
-/// Every test that `COMPAT.md` names is a function (or made by a macro) of that module of some crate's integration tests.
+/// Every test that `COMPAT.md` names is a function (or made by a macro) of that module of some
+/// crate's integration tests.
 #[test]
 fn tests_that_are_named_exist() {
     let text = fs::read_to_string(root().join("COMPAT.md")).expect("a readable file");
     let rows = text.lines().filter(|line| line.starts_with('|'));
-    let names: Vec<&str> =
-        rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|name| is_test_name(name)).collect();
+    let names: Vec<&str> = rows
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .filter(|name| is_test_name(name))
+        .collect();
     assert!(names.len() > 30, "the tables name tests");
     let sources: Vec<(PathBuf, String)> = files(&root().join("crates"), ".rs")
         .into_iter()
         .filter(|path| path.components().any(|part| part.as_os_str() == "it"))
         .map(|path| (path.clone(), fs::read_to_string(path).expect("a readable file")))
         .collect();
-    let missing = names.into_iter().filter(|name| !sources.iter().any(|(path, text)| has_test(path, text, name)));
+    let missing = names
+        .into_iter()
+        .filter(|name| !sources.iter().any(|(path, text)| has_test(path, text, name)));
     fail_if_any("tests that do not exist", missing.map(str::to_owned).collect());
 }
 
 fn is_test_name(name: &str) -> bool {
-    name.split_once("::").is_some_and(|(module, _)| module.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+    name.split_once("::")
+        .is_some_and(|(module, _)| module.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
 }
 
 fn has_test(path: &Path, text: &str, name: &str) -> bool {
     let Some((module, test)) = name.split_once("::") else { return false };
     let in_file = path.file_stem().is_some_and(|stem| stem == module);
     let in_folder = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == module);
-    let made = ["", "pub "].iter().any(|public| text.contains(&format!("#[test]\n{public}fn {test}(")))
-        || text.contains(&format!("    {test} = \""));
+    let made =
+        ["", "pub "].iter().any(|public| text.contains(&format!("#[test]\n{public}fn {test}(")))
+            || text.contains(&format!("    {test} = \""));
     (in_file || in_folder) && made
 }

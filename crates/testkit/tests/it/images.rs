@@ -149,17 +149,21 @@ fn what_a_device_in_memory_held_is_judged() {
     assert_eq!(said_in_the_end(Memory::from_bytes(&damaged)), None, "nobody wrote to it");
 }
 
-/// Each row is of an image that this kernel does not mount, or whose files it does not open, unless it says that it knows such; all others
-/// it mounts for reading.
+/// Each row is of an image that this kernel does not mount, or whose files it does not open, unless
+/// it says that it knows such; all others it mounts for reading.
 #[test]
 fn the_kernel_refuses_what_is_beyond_it() {
     for (sign, why) in BEYOND_THE_KERNEL {
         let image = match sign {
-            Sign::BlocksAbove(bytes) => Image::mke2fs(64 << 20, &["-t", "ext4", "-b", &(2 * bytes).to_string()]),
+            Sign::BlocksAbove(bytes) => {
+                Image::mke2fs(64 << 20, &["-t", "ext4", "-b", &(2 * bytes).to_string()])
+            }
             Sign::Feature("casefold") => {
                 Image::mke2fs(16 << 20, &["-t", "ext4", "-O", "casefold", "-E", "encoding=utf8"])
             }
-            Sign::Feature("verity") => make(16 << 20, 4096, &[Wanted { name: "file", content: b"x", args: &[] }]).0,
+            Sign::Feature("verity") => {
+                make(16 << 20, 4096, &[Wanted { name: "file", content: b"x", args: &[] }]).0
+            }
             Sign::Feature(other) => panic!("no image of `{other}`"),
         };
         let read = Mount::try_new(image.path(), "ro,noload").and_then(|mount| match sign {
@@ -171,6 +175,11 @@ fn the_kernel_refuses_what_is_beyond_it() {
     for set in FEATURE_SETS {
         let image = set.make();
         let mounted = Mount::try_new(image.path(), "ro,noload");
-        assert_eq!(mounted.is_ok(), beyond_the_kernel(image.path()).is_none(), "{}: {mounted:?}", set.name);
+        assert_eq!(
+            mounted.is_ok(),
+            beyond_the_kernel(image.path()).is_none(),
+            "{}: {mounted:?}",
+            set.name
+        );
     }
 }

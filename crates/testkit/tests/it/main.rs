@@ -1,4 +1,5 @@
-//! The fixtures and oracles against the real tools and the real kernel, and rules over the repository as a whole.
+//! The fixtures and oracles against the real tools and the real kernel, and rules over the
+//! repository as a whole.
 
 mod hygiene;
 mod images;

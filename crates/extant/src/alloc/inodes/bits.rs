@@ -1,17 +1,20 @@
 //! One group's inode bitmap in memory, changed without a lock, in lots of neighbouring numbers.
 //!
-//! A lot is what one block of the inode table holds, up to a word of bits. Each thread takes numbers from a lot of its own as
-//! long as there are enough, so that threads meet neither in a word of the bitmap nor in a block of the table.
+//! A lot is what one block of the inode table holds, up to a word of bits. Each thread takes
+//! numbers from a lot of its own as long as there are enough, so that threads meet neither in a
+//! word of the bitmap nor in a block of the table.
 //!
 //! # Invariants
-//! - A bit of `used` is set from when its number is taken until the number may be taken again. `going` has those of them that
-//!   were freed in the running transaction: they are settled when it freezes. So a number whose slot on disk may say that it is
-//!   in use is not given to anybody else before the slot says that it is free.
+//! - A bit of `used` is set from when its number is taken until the number may be taken again.
+//!   `going` has those of them that were freed in the running transaction: they are settled when it
+//!   freezes. So a number whose slot on disk may say that it is in use is not given to anybody else
+//!   before the slot says that it is free.
 //! - Bits beyond the group's numbers are always used.
 //!
 //! # Memory order
-//! Taking acquires and freeing releases, so who takes a number sees what was done with it before. That a group without
-//! free numbers is noted as such, while somebody frees one, is settled by sequential consistency: see [`super::Inodes`].
+//! Taking acquires and freeing releases, so who takes a number sees what was done with it before.
+//! That a group without free numbers is noted as such, while somebody frees one, is settled by
+//! sequential consistency: see [`super::Inodes`].
 
 use extant_blocks::Buffer;
 use extant_format::bitmap;
@@ -25,7 +28,8 @@ const MOST: u32 = u64::BITS;
 /// Lots on one line of a cache.
 const ON_LINE: usize = 4;
 
-/// Blocks of the table that a lot lies in, at most. Whoever comes to a new lot takes the group's lock, which others take, too.
+/// Blocks of the table that a lot lies in, at most. Whoever comes to a new lot takes the group's
+/// lock, which others take, too.
 pub(super) const BLOCKS: u32 = 2;
 
 /// Numbers of a lot, by bit.
@@ -69,7 +73,8 @@ pub(super) struct Settled {
     pub behind: u32,
 }
 
-/// Numbers of a lot where a block of the table has so many: those of [`BLOCKS`] if a lot has room for them.
+/// Numbers of a lot where a block of the table has so many: those of [`BLOCKS`] if a lot has room
+/// for them.
 pub(super) fn lot_size(inodes_per_block: u32) -> u32 {
     let size = inodes_per_block.saturating_mul(BLOCKS).clamp(1, MOST);
     // Of a power of two: so are blocks and slots.
@@ -103,7 +108,8 @@ impl Bits {
     fn load(&self) -> u32 {
         let bytes = self.buffer.read();
         for lot in 0..self.lots {
-            let used = self.of_word(bitmap::word(&bytes, self.word_of(lot).0), lot) | !self.mask(lot);
+            let used =
+                self.of_word(bitmap::word(&bytes, self.word_of(lot).0), lot) | !self.mask(lot);
             if let Some(lot) = self.lot(lot) {
                 lot.used.store(used, Ordering::Relaxed);
             }
@@ -169,14 +175,20 @@ impl Bits {
                 return None;
             }
             let bit = free & free.wrapping_neg();
-            match place.used.compare_exchange_weak(used, used | bit, Ordering::Acquire, Ordering::Relaxed) {
+            match place.used.compare_exchange_weak(
+                used,
+                used | bit,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(lot * self.size + bit.trailing_zeros()),
                 Err(now) => used = now,
             }
         }
     }
 
-    /// Takes this number; false if it is in use. The group is locked, and nobody else takes or frees it.
+    /// Takes this number; false if it is in use. The group is locked, and nobody else takes or
+    /// frees it.
     pub fn claim_this(&self, index: u32) -> bool {
         let Some((lot, bit)) = self.place(index) else { return false };
         let was_free = lot.used.fetch_or(bit, Ordering::Acquire) & bit == 0;
@@ -185,8 +197,9 @@ impl Bits {
 
     /// Whether the number is in use: taken, and not freed.
     pub fn in_use(&self, index: u32) -> bool {
-        self.place(index)
-            .is_some_and(|(lot, bit)| lot.used.load(Ordering::Acquire) & !lot.going.load(Ordering::Acquire) & bit != 0)
+        self.place(index).is_some_and(|(lot, bit)| {
+            lot.used.load(Ordering::Acquire) & !lot.going.load(Ordering::Acquire) & bit != 0
+        })
     }
 
     /// Frees a number at once. False if it was free.
@@ -200,7 +213,8 @@ impl Bits {
     /// Frees a number when the transaction freezes. False if it was free.
     pub fn release_later(&self, index: u32) -> bool {
         let Some((lot, bit)) = self.place(index) else { return false };
-        lot.used.load(Ordering::Acquire) & bit != 0 && lot.going.fetch_or(bit, Ordering::AcqRel) & bit == 0
+        lot.used.load(Ordering::Acquire) & bit != 0
+            && lot.going.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     /// The first lot that may have a free number.
@@ -221,7 +235,10 @@ impl Bits {
     }
 
     fn used(&self) -> u32 {
-        let of = |lot| self.lot(lot).map_or(0, |l| (l.used.load(Ordering::Relaxed) & self.mask(lot)).count_ones());
+        let of = |lot| {
+            self.lot(lot)
+                .map_or(0, |l| (l.used.load(Ordering::Relaxed) & self.mask(lot)).count_ones())
+        };
         (0..self.lots).map(of).sum()
     }
 
@@ -323,7 +340,9 @@ mod tests {
         let taken: Vec<u32> = std::thread::scope(|scope| {
             let bits = &bits;
             let take = move || -> Vec<u32> {
-                (0..bits.lots()).flat_map(|lot| std::iter::from_fn(move || bits.claim(lot))).collect()
+                (0..bits.lots())
+                    .flat_map(|lot| std::iter::from_fn(move || bits.claim(lot)))
+                    .collect()
             };
             let threads = [scope.spawn(take), scope.spawn(take)];
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()

@@ -11,8 +11,9 @@ use extant_sync::atomic::Ordering;
 const KEPT: usize = 64;
 
 impl Alloc {
-    /// Books frees of blocks that were only noted; writes the inode bitmaps that the transaction changed, and books their counts in the
-    /// descriptors. Runs before these are written; no handle is open.
+    /// Books frees of blocks that were only noted; writes the inode bitmaps that the transaction
+    /// changed, and books their counts in the descriptors. Runs before these are written; no handle
+    /// is open.
     ///
     /// # Errors
     /// Those of the journal; `Io`.
@@ -55,9 +56,9 @@ impl Inodes {
         }
         let mut idle = Vec::new();
         loaded.retain(|g| {
-            let stays = self
-                .place(*g)
-                .is_ok_and(|place| place.bits.load().get().is_some_and(|bits| bits.tid.load(Ordering::Acquire) == tid));
+            let stays = self.place(*g).is_ok_and(|place| {
+                place.bits.load().get().is_some_and(|bits| bits.tid.load(Ordering::Acquire) == tid)
+            });
             if !stays {
                 idle.push(*g);
             }

@@ -1,17 +1,17 @@
 //! Inode numbers: found, booked and freed.
 //!
-//! Numbers are taken and freed in memory, without a lock ([`bits`]); their bitmaps and counts are made from it once for each
-//! transaction, at freeze.
+//! Numbers are taken and freed in memory, without a lock ([`bits`]); their bitmaps and counts are
+//! made from it once for each transaction, at freeze.
 //!
 //! # Invariants
-//! - A group is in memory from its first change in a transaction until that freezes, at least. Whoever changes it joins its bitmap
-//!   and its descriptor to the transaction first, and holds a handle meanwhile. So freeze sees all changes of its transaction, and
-//!   none of the next.
-//! - What was never used of a table is its tail. It is opened lot by lot, in order, with the group locked: the blocks of a
-//!   lot are zeroed before a number of it is taken.
-//! - A group's value in `free` is exact after each freeze that changed the group. In between it is 0 only if none was free at some
-//!   moment: who finds none stores 0 and looks again, who frees one looks for a 0 afterwards; all four are sequentially consistent,
-//!   so one of them sees the other.
+//! - A group is in memory from its first change in a transaction until that freezes, at least.
+//!   Whoever changes it joins its bitmap and its descriptor to the transaction first, and holds a
+//!   handle meanwhile. So freeze sees all changes of its transaction, and none of the next.
+//! - What was never used of a table is its tail. It is opened lot by lot, in order, with the group
+//!   locked: the blocks of a lot are zeroed before a number of it is taken.
+//! - A group's value in `free` is exact after each freeze that changed the group. In between it is
+//!   0 only if none was free at some moment: who finds none stores 0 and looks again, who frees one
+//!   looks for a 0 afterwards; all four are sequentially consistent, so one of them sees the other.
 
 mod bits;
 mod freeze;
@@ -35,7 +35,8 @@ use extant_sync::{Level, Mutex, MutexGuard, Sharded, ShardedCounter, Swap, SwapR
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often all groups are looked at while some inode is free: others may free and take them meanwhile.
+/// How often all groups are looked at while some inode is free: others may free and take them
+/// meanwhile.
 const SWEEPS: u32 = 4;
 
 /// Groups whose lots a shard of threads remembers.
@@ -68,7 +69,8 @@ struct Place {
 
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// Whose the lots are: one more than a shard of threads, 0 for nobody's. Empty as long as nobody has one.
+    /// Whose the lots are: one more than a shard of threads, 0 for nobody's. Empty as long as
+    /// nobody has one.
     owners: Vec<u8>,
     /// Slots at the start of the table that hold inodes or zeroes, once that was looked at.
     opened: u32,
@@ -77,15 +79,21 @@ pub(super) struct Group {
 }
 
 impl Alloc {
-    /// Credits of [`Self::new_inode`] and [`Self::free_inode`]: bitmap, descriptor, superblock, a lot's blocks of the table.
+    /// Credits of [`Self::new_inode`] and [`Self::free_inode`]: bitmap, descriptor, superblock, a
+    /// lot's blocks of the table.
     pub const INODE_CREDITS: u32 = 3 + bits::BLOCKS;
 
-    /// Takes an inode number: Orlov for directories, the parent's group for the rest. Initialises the group's bitmap or table
-    /// part if it was uninitialised. The slot is the caller's to fill.
+    /// Takes an inode number: Orlov for directories, the parent's group for the rest. Initialises
+    /// the group's bitmap or table part if it was uninitialised. The slot is the caller's to fill.
     ///
     /// # Errors
     /// ENOSPC if no inode is free; `Io`.
-    pub fn new_inode(&self, h: &mut Handle<'_>, parent: &Inode, ftype: FileType) -> Result<InodeNr> {
+    pub fn new_inode(
+        &self,
+        h: &mut Handle<'_>,
+        parent: &Inode,
+        ftype: FileType,
+    ) -> Result<InodeNr> {
         let (home, _) = self.vol.geo.inode_location(parent.ino)?;
         let dir = ftype == FileType::Directory;
         if dir
@@ -103,11 +111,13 @@ impl Alloc {
     /// Where a new directory should go.
     fn directory_group(&self, parent: &Inode, home: GroupNr) -> Option<GroupNr> {
         let top = parent.ino == InodeNr::ROOT || parent.flags().contains(orlov::TOPDIR);
-        let view = orlov::View { geo: &self.vol.geo, groups: &self.groups, free: &self.inodes.free };
+        let view =
+            orlov::View { geo: &self.vol.geo, groups: &self.groups, free: &self.inodes.free };
         if top { view.spread(self.vol.rng.next_u32()) } else { view.near(home) }
     }
 
-    /// Takes this inode number, if it is free: replay finds it named. The slot is the caller's to fill.
+    /// Takes this inode number, if it is free: replay finds it named. The slot is the caller's to
+    /// fill.
     ///
     /// # Errors
     /// `Corrupt` if there is no such number, or the group's bitmap is wrong; `Io`.
@@ -119,16 +129,23 @@ impl Alloc {
     pub fn take_inode_credits(&self, ino: InodeNr) -> u32 {
         let Ok((g, index)) = self.vol.geo.inode_location(ino) else { return 0 };
         let used = self.groups.with(g, |desc| self.inodes.used_part(desc));
-        let (first, last) = (self.vol.geo.inode_slot(used.min(index)).0, self.vol.geo.inode_slot(index).0);
+        let (first, last) =
+            (self.vol.geo.inode_slot(used.min(index)).0, self.vol.geo.inode_slot(index).0);
         Self::INODE_CREDITS + (last - first)
     }
 
-    /// Frees an inode number; somebody else may take it when the running transaction has frozen. `unwritten`: its slot on disk
-    /// never said that it is in use, so it may be taken at once.
+    /// Frees an inode number; somebody else may take it when the running transaction has frozen.
+    /// `unwritten`: its slot on disk never said that it is in use, so it may be taken at once.
     ///
     /// # Errors
     /// `Corrupt` if it is free already, or the group's bitmap or counts are wrong; `Io`.
-    pub fn free_inode(&self, h: &mut Handle<'_>, ino: InodeNr, ftype: FileType, unwritten: bool) -> Result<()> {
+    pub fn free_inode(
+        &self,
+        h: &mut Handle<'_>,
+        ino: InodeNr,
+        ftype: FileType,
+        unwritten: bool,
+    ) -> Result<()> {
         self.inodes.free(h, ino, ftype == FileType::Directory, unwritten)
     }
 
@@ -148,9 +165,12 @@ impl Alloc {
 
 impl Inodes {
     pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> Inodes {
-        let place = |_| Place { lock: Mutex::new(Level::Group, Group::default()), bits: Swap::default() };
+        let place =
+            |_| Place { lock: Mutex::new(Level::Group, Group::default()), bits: Swap::default() };
         let places = (0..groups.count()).map(place).collect();
-        let free = Index::new((0..groups.count()).map(|g| groups.with(GroupNr(g), |desc| desc.free_inodes)));
+        let free = Index::new(
+            (0..groups.count()).map(|g| groups.with(GroupNr(g), |desc| desc.free_inodes)),
+        );
         Inodes {
             vol,
             groups,
@@ -172,7 +192,8 @@ impl Inodes {
         Ok(self.place(g)?.lock.lock())
     }
 
-    /// Takes a number in any group but `home`: in its flexible group, then at growing distances, then anywhere.
+    /// Takes a number in any group but `home`: in its flexible group, then at growing distances,
+    /// then anywhere.
     pub fn take_elsewhere(&self, h: &mut Handle<'_>, home: GroupNr, dir: bool) -> Result<InodeNr> {
         let count = self.groups.count();
         for g in orlov::probes(&self.vol.geo, home, count) {
@@ -237,17 +258,23 @@ impl Inodes {
         let Some(bits) = memory.get() else { return Ok(None) };
         if bits.lies {
             let found = self.groups.with(g, |desc| desc.free_inodes);
-            return Err(Corrupt::new("inode bitmap").field("free inodes").found(found).at_group(g).into());
+            return Err(Corrupt::new("inode bitmap")
+                .field("free inodes")
+                .found(found)
+                .at_group(g)
+                .into());
         }
         self.join(h, g, bits)?;
         let mine = self.lot_of(g).and_then(|lot| bits.claim(lot));
-        let taken = mine.map_or_else(|| self.claim_elsewhere(h, g, bits), |index| Ok(Some(index)))?;
+        let taken =
+            mine.map_or_else(|| self.claim_elsewhere(h, g, bits), |index| Ok(Some(index)))?;
         let Some(index) = taken else { return Ok(None) };
         self.count(h, g, dir, true)?;
         Ok(Some(self.vol.geo.inode_at(g, index)))
     }
 
-    /// A number was taken or freed. Its group has joined the transaction, so only lying counts are an error.
+    /// A number was taken or freed. Its group has joined the transaction, so only lying counts are
+    /// an error.
     fn count(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool, taken: bool) -> Result<()> {
         if dir {
             self.groups.edit(h, g, |desc| match taken {
@@ -276,7 +303,13 @@ impl Inodes {
             let reserved = if g.0 == 0 { geo.first_ino.saturating_sub(1) } else { 0 };
             let free = self.groups.with(g, |desc| desc.free_inodes);
             let size = bits::lot_size(geo.inodes_per_block());
-            place.bits.store(Some(Arc::new(Bits::new(buffer, size, geo.inodes_per_group, reserved, free))));
+            place.bits.store(Some(Arc::new(Bits::new(
+                buffer,
+                size,
+                geo.inodes_per_group,
+                reserved,
+                free,
+            ))));
             self.loaded.lock().push(g);
         }
         Ok(place.bits.load())
@@ -329,8 +362,15 @@ impl Inodes {
         Ok(found)
     }
 
-    /// Takes a number from the first lot that is nobody's, or else from the first of all that have one.
-    fn claim_in(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, bits: &Bits) -> Result<Option<u32>> {
+    /// Takes a number from the first lot that is nobody's, or else from the first of all that have
+    /// one.
+    fn claim_in(
+        &self,
+        h: &mut Handle<'_>,
+        g: GroupNr,
+        group: &mut Group,
+        bits: &Bits,
+    ) -> Result<Option<u32>> {
         // There are at most 128 shards.
         let me = shard_index() as u8 + 1;
         group.owners.resize(bits.lots() as usize, 0);
@@ -363,13 +403,21 @@ impl Inodes {
     }
 
     /// Zeroes those blocks of the table that a lot lies in and that were never used.
-    fn open_lot(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, lot: Range<u32>) -> Result<()> {
+    fn open_lot(
+        &self,
+        h: &mut Handle<'_>,
+        g: GroupNr,
+        group: &mut Group,
+        lot: Range<u32>,
+    ) -> Result<()> {
         // What the descriptor says is looked at once: its part in use grows by what is opened here.
         if group.opened == 0 {
             group.opened = self.open_slots(group, &self.groups.desc(g)?);
         }
         if lot.start > group.opened {
-            let error = Corrupt::new("inode bitmap").field("inodes in the part never used").found(lot.start);
+            let error = Corrupt::new("inode bitmap")
+                .field("inodes in the part never used")
+                .found(lot.start);
             return Err(error.expected(group.opened).at_group(g).into());
         }
         while group.opened < lot.end.min(self.vol.geo.inodes_per_group) {
@@ -378,7 +426,13 @@ impl Inodes {
         Ok(())
     }
 
-    fn open_block(&self, h: &mut Handle<'_>, g: GroupNr, group: &mut Group, first: u32) -> Result<()> {
+    fn open_block(
+        &self,
+        h: &mut Handle<'_>,
+        g: GroupNr,
+        group: &mut Group,
+        first: u32,
+    ) -> Result<()> {
         let (block, _) = self.vol.geo.inode_slot(first);
         let buffer = self.vol.cache.fresh(self.groups.inode_table(g) + u64::from(block));
         h.write(&buffer, Seal::NONE)?.fill(0);
@@ -388,7 +442,9 @@ impl Inodes {
 
     /// Slots at the table's start that hold inodes or zeroes, in whole blocks.
     pub fn open_slots(&self, group: &Group, desc: &GroupDesc) -> u32 {
-        self.used_part(desc).next_multiple_of(self.vol.geo.inodes_per_block().max(1)).max(group.opened)
+        self.used_part(desc)
+            .next_multiple_of(self.vol.geo.inodes_per_block().max(1))
+            .max(group.opened)
     }
 
     fn take_this(&self, h: &mut Handle<'_>, ino: InodeNr, dir: bool) -> Result<()> {
@@ -426,7 +482,8 @@ impl Inodes {
     fn free(&self, h: &mut Handle<'_>, ino: InodeNr, dir: bool, at_once: bool) -> Result<()> {
         let (g, index) = self.vol.geo.inode_location(ino)?;
         let memory = self.memory(h, g)?;
-        let bits = memory.get().filter(|bits| bits.in_use(index) && ino.0 >= self.vol.geo.first_ino);
+        let bits =
+            memory.get().filter(|bits| bits.in_use(index) && ino.0 >= self.vol.geo.first_ino);
         let Some(bits) = bits else { return Err(not_in_use(g, ino)) };
         self.join(h, g, bits)?;
         self.count(h, g, dir, false)?;

@@ -1,8 +1,9 @@
 //! All files' preallocations: how much there may be, and who gives up first.
 //!
 //! # Invariants
-//! - Every file with preallocations is in `ages`, from its first one until it is dropped, by the age of its newest one,
-//!   more or less. Files give up in that order, those that were used since the last time last.
+//! - Every file with preallocations is in `ages`, from its first one until it is dropped, by the
+//!   age of its newest one, more or less. Files give up in that order, those that were used since
+//!   the last time last.
 
 use super::small::Shared;
 use super::stats::Counters;
@@ -40,10 +41,12 @@ pub struct Keep {
     counters: Counters,
     ages: Sharded<Mutex<Ages>>,
     next_age: AtomicU64,
-    /// Held by who gives everything back, until it can be had. No group's lock is held then or taken inside.
+    /// Held by who gives everything back, until it can be had. No group's lock is held then or
+    /// taken inside.
     shedding: Mutex<()>,
     scarce: u64,
-    /// Whether files have preallocations; who shares runs for small ones: nobody, all, or those of a thread.
+    /// Whether files have preallocations; who shares runs for small ones: nobody, all, or those of
+    /// a thread.
     files: AtomicBool,
     sharing: AtomicU8,
 }
@@ -89,8 +92,14 @@ impl Keep {
         &self.counters
     }
 
-    /// Keeps count after work on a tree: preallocations, bytes and unused clusters before and afterwards.
-    pub(super) fn counted(&self, before: (usize, usize, u64), after: (usize, usize, u64), visits: Visits) {
+    /// Keeps count after work on a tree: preallocations, bytes and unused clusters before and
+    /// afterwards.
+    pub(super) fn counted(
+        &self,
+        before: (usize, usize, u64),
+        after: (usize, usize, u64),
+        visits: Visits,
+    ) {
         self.counters.moved(before, after, visits);
     }
 
@@ -112,8 +121,8 @@ impl Keep {
 
     /// Switches preallocations of files on or off, and gives those back that there are.
     pub fn set_files(&self, on: bool) {
-        // Relaxed, here and for `sharing`: a switch for what comes next; who sees it late keeps one preallocation more, which
-        // counts as free.
+        // Relaxed, here and for `sharing`: a switch for what comes next; who sees it late keeps one
+        // preallocation more, which counts as free.
         self.files.store(on, Ordering::Relaxed);
         if !on {
             self.shed_all();
@@ -147,7 +156,9 @@ impl Keep {
         let most = free.saturating_add(held) / SHARE * (SHARE - 1);
         let memory = self.counters.bytes() > MAX_BYTES;
         if memory || held > most - most / 8 {
-            self.shed(memory, |keep| keep.counters.bytes() <= MAX_BYTES / 4 * 3 && keep.held() <= most / 4 * 3);
+            self.shed(memory, |keep| {
+                keep.counters.bytes() <= MAX_BYTES / 4 * 3 && keep.held() <= most / 4 * 3
+            });
         }
         match self.counters.bytes() > MAX_BYTES {
             true => 0,
@@ -184,8 +195,8 @@ impl Keep {
         self.counters.given.add(clusters);
     }
 
-    /// Gives preallocations of files back by their order until `enough`; if that does not do, and `recent` ones may go, those
-    /// and the shared runs. Gives how many clusters that were.
+    /// Gives preallocations of files back by their order until `enough`; if that does not do, and
+    /// `recent` ones may go, those and the shared runs. Gives how many clusters that were.
     fn shed(&self, recent: bool, enough: impl Fn(&Keep) -> bool) -> u64 {
         let mut clusters = 0;
         // Those that were used recently have their turn in the second round.

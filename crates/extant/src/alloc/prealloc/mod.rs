@@ -1,26 +1,29 @@
 //! Preallocations: space that is claimed in memory for files that will want it.
 //!
-//! A file that grows, or is written here and there, has a tree of runs ([`Prealloc`]); small files share runs of their
-//! thread ([`small`]). What is taken out of either is an ordinary [`Claim`]. Nothing of this is on disk: a crash loses
-//! nothing, and there is nothing to do for an unmount.
+//! A file that grows, or is written here and there, has a tree of runs ([`Prealloc`]); small files
+//! share runs of their thread ([`small`]). What is taken out of either is an ordinary [`Claim`].
+//! Nothing of this is on disk: a crash loses nothing, and there is nothing to do for an unmount.
 //!
 //! # Invariants
-//! - What is preallocated has been taken from the budget and from its group's map, as any claim. Users are told that it is
-//!   free ([`Keep::held`]), and before ENOSPC is told it is given back ([`Keep::shed`]). When space is scarce nothing is
-//!   preallocated ([`Keep::room`]), so that giving back comes to an end.
-//! - Preallocated space is held, so it stays out of free space that is made again from a bitmap. What lies in a group that turns out
-//!   to be bad goes back to nobody.
+//! - What is preallocated has been taken from the budget and from its group's map, as any claim.
+//!   Users are told that it is free ([`Keep::held`]), and before ENOSPC is told it is given back
+//!   ([`Keep::shed`]). When space is scarce nothing is preallocated ([`Keep::room`]), so that
+//!   giving back comes to an end.
+//! - Preallocated space is held, so it stays out of free space that is made again from a bitmap.
+//!   What lies in a group that turns out to be bad goes back to nobody.
 //!
 //! # How much there may be
-//! A preallocation is a few dozen bytes, or a few hundred once it is used out of order. All of them take at most
-//! [`MAX_BYTES`] of memory and a share of the free space ([`SHARE`]); windows shrink as either bound comes near. Beyond
-//! it files lose theirs, those first that were written least recently; for want of space only those that were not written since
-//! that was last looked for, so that one file that is written everywhere has smaller windows rather than none. So a billion sparse writes make neither a billion
-//! preallocations nor a full disk: they are placed one by one, where their neighbours in the file suggest.
+//! A preallocation is a few dozen bytes, or a few hundred once it is used out of order. All of them
+//! take at most [`MAX_BYTES`] of memory and a share of the free space ([`SHARE`]); windows shrink
+//! as either bound comes near. Beyond it files lose theirs, those first that were written least
+//! recently; for want of space only those that were not written since that was last looked for, so
+//! that one file that is written everywhere has smaller windows rather than none. So a billion
+//! sparse writes make neither a billion preallocations nor a full disk: they are placed one by one,
+//! where their neighbours in the file suggest.
 //!
 //! # Locking
-//! A tree's lock and the shared runs' are of level Alloc, and taken one at a time. Space is given back when they have
-//! been released, since that takes a group's lock.
+//! A tree's lock and the shared runs' are of level Alloc, and taken one at a time. Space is given
+//! back when they have been released, since that takes a group's lock.
 
 mod keep;
 mod small;
@@ -48,7 +51,8 @@ const SHARE: u64 = 4;
 /// Runs to be given back.
 type Runs = SmallVec<[Piece; 4]>;
 
-/// The preallocations of one file. Logical and physical numbers are blocks; runs begin at clusters' starts.
+/// The preallocations of one file. Logical and physical numbers are blocks; runs begin at clusters'
+/// starts.
 #[derive(Debug)]
 pub struct Prealloc {
     keep: Arc<Keep>,
@@ -64,7 +68,8 @@ pub struct Prealloc {
 pub enum Taken {
     /// Blocks for the place that was asked for, the first of them for the first block.
     Claim(Claim),
-    /// So many blocks there had space, which was taken before or given up: they are to be claimed otherwise.
+    /// So many blocks there had space, which was taken before or given up: they are to be claimed
+    /// otherwise.
     Spent(u32),
     /// Nothing: a window may be preallocated.
     Nothing,
@@ -86,22 +91,31 @@ impl Prealloc {
         let mut tree = self.tree.lock();
         let before = (tree.len(), tree.bytes(), tree.free());
         let result = work(&mut tree, &mut visits);
-        // Each that is added is held against its neighbours anyhow. All of them now and then, lest the check be quadratic.
+        // Each that is added is held against its neighbours anyhow. All of them now and then, lest
+        // the check be quadratic.
         let looked_at = tree.len() <= 64 || before.0 != tree.len() && tree.len().is_power_of_two();
         debug_assert!(!looked_at || tree.is_sound(), "preallocations overlap or are miscounted");
         self.keep.counted(before, (tree.len(), tree.bytes(), tree.free()), visits);
         result
     }
 
-    /// Up to `len` blocks (whole clusters, not 0) for the blocks from `lblk` on; below block 2^32 if `low`.
+    /// Up to `len` blocks (whole clusters, not 0) for the blocks from `lblk` on; below block 2^32
+    /// if `low`.
     pub fn take(self: &Arc<Self>, lblk: u32, len: u32, low: bool) -> Taken {
         let bits = self.bits();
         let limit = if low { 1 << (32 - bits) } else { u64::MAX };
         self.recent.store(true, Ordering::Relaxed);
-        match self.with(|tree, visits| tree.take(lblk >> bits, (len >> bits).max(1), limit, visits)) {
+        match self.with(|tree, visits| tree.take(lblk >> bits, (len >> bits).max(1), limit, visits))
+        {
             Found::Taken { piece, of } => {
                 let start = BlockNr(piece.physical << bits);
-                Taken::Claim(Claim::of_prealloc(self.keep.blocks().clone(), start, piece.len << bits, self.clone(), of))
+                Taken::Claim(Claim::of_prealloc(
+                    self.keep.blocks().clone(),
+                    start,
+                    piece.len << bits,
+                    self.clone(),
+                    of,
+                ))
             }
             Found::Spent(clusters) => Taken::Spent(clusters << bits),
             Found::Nothing => Taken::Nothing,
@@ -114,8 +128,8 @@ impl Prealloc {
         self.with(|tree, visits| tree.trim(lblk >> bits, window, visits))
     }
 
-    /// Preallocates `claim` for the blocks from `lblk` on. If some of them have a preallocation already, the claim goes
-    /// back and this is false.
+    /// Preallocates `claim` for the blocks from `lblk` on. If some of them have a preallocation
+    /// already, the claim goes back and this is false.
     pub fn add(self: &Arc<Self>, lblk: u32, claim: Claim) -> bool {
         let bits = self.bits();
         let (start, len) = claim.into_parts();
@@ -140,7 +154,8 @@ impl Prealloc {
         self.discard_where(|_| true);
     }
 
-    /// Gives back what lies (physically, in clusters) in runs that `which` names. Gives how many clusters that were.
+    /// Gives back what lies (physically, in clusters) in runs that `which` names. Gives how many
+    /// clusters that were.
     fn discard_where(&self, which: impl FnMut(&Piece) -> bool) -> u64 {
         let mut runs = Runs::new();
         let gone = self.with(|tree, _| {

@@ -46,8 +46,9 @@ impl Shared {
 }
 
 impl Keep {
-    /// Claims exactly `want.len` blocks (whole clusters) from the front of a shared run near the goal; where little is left, a
-    /// hole that a file fits into. `None` if there is none, and none can be made.
+    /// Claims exactly `want.len` blocks (whole clusters) from the front of a shared run near the
+    /// goal; where little is left, a hole that a file fits into. `None` if there is none, and none
+    /// can be made.
     pub fn claim_small(self: &Arc<Self>, who: Small, want: &Request) -> Option<Claim> {
         let shared = self.shared.of(who, self.sharer()?);
         if who == Small::File
@@ -62,28 +63,41 @@ impl Keep {
         if let Some(chunk) = found {
             self.counters().small_hits.add(1);
             self.counters().held.sub(len.into());
-            return Some(Claim::new(self.blocks().clone(), BlockNr(chunk.physical << bits), want.len));
+            return Some(Claim::new(
+                self.blocks().clone(),
+                BlockNr(chunk.physical << bits),
+                want.len,
+            ));
         }
         self.counters().small_misses.add(1);
         let goal_len = Locality::goal_len(0);
-        // Many share it, so it may be a larger part of what there is room for than one file's window.
+        // Many share it, so it may be a larger part of what there is room for than one file's
+        // window.
         if self.room().saturating_mul(CHUNK_SHARE) < u64::from(goal_len) {
             return None;
         }
-        let chunk = Request { len: goal_len << bits, min: want.len, privileged: false, reserved: false, ..*want };
+        let chunk = Request {
+            len: goal_len << bits,
+            min: want.len,
+            privileged: false,
+            reserved: false,
+            ..*want
+        };
         let mut claim = Blocks::claim(self.blocks(), &chunk).ok()?;
         let own = claim.split(want.len);
         self.share(shared, claim);
         Some(own)
     }
 
-    /// Small files are worth being near their neighbours: those of the goal's flexible group. In clusters.
+    /// Small files are worth being near their neighbours: those of the goal's flexible group. In
+    /// clusters.
     fn reach(&self, want: &Request) -> Range<u64> {
         let geo = &self.blocks().vol.geo;
         let bits = self.cluster_bits();
         let (group, _) = geo.group_and_bit(want.goal).unwrap_or_default();
         let flex = u64::from(geo.blocks_per_group) << geo.flex_bits.min(16);
-        let first = u64::from(geo.first_data_block) + (u64::from(group.0) >> geo.flex_bits.min(16)) * flex;
+        let first =
+            u64::from(geo.first_data_block) + (u64::from(group.0) >> geo.flex_bits.min(16)) * flex;
         let end = first.saturating_add(flex);
         (first >> bits)..(if want.low { end.min((1 << 32) - 512) } else { end }) >> bits
     }
@@ -104,7 +118,11 @@ impl Keep {
     fn take_back(&self, chunks: Vec<Chunk>) -> u64 {
         let clusters = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
         self.counters().held.sub(clusters as i64);
-        self.give_back(chunks.into_iter().map(|chunk| Piece { logical: 0, physical: chunk.physical, len: chunk.len }));
+        self.give_back(chunks.into_iter().map(|chunk| Piece {
+            logical: 0,
+            physical: chunk.physical,
+            len: chunk.len,
+        }));
         clusters
     }
 

@@ -8,11 +8,13 @@ use extant_sync::ShardedCounter;
 pub struct PreallocStats {
     /// Whether space is kept for files that are being written.
     pub pa: bool,
-    /// Who takes space for small files from one run: nobody (0), all (1), each thread from its own (2).
+    /// Who takes space for small files from one run: nobody (0), all (1), each thread from its own
+    /// (2).
     pub lg: u8,
     /// Preallocations of files now.
     pub live: u64,
-    /// Blocks preallocated now that nobody has taken, those of small files and directories included.
+    /// Blocks preallocated now that nobody has taken, those of small files and directories
+    /// included.
     pub blocks: u64,
     /// Bytes of memory that files' preallocations take.
     pub bytes: u64,

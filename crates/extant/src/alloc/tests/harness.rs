@@ -63,7 +63,9 @@ impl House {
 
     /// As [`House::open`], with other bytes than the image's.
     pub fn of_bytes(image: Image, bytes: &[u8]) -> crate::Result<House> {
-        image.leave_unjudged("what is allocated belongs to no file, unless the test gives it back, and asks");
+        image.leave_unjudged(
+            "what is allocated belongs to no file, unless the test gives it back, and asks",
+        );
         let dev = Arc::new(SparseDevice::copy_of(&MemDevice::from_bytes(bytes))?);
         let mut bytes = [0; 1024];
         dev.read_at(&mut bytes, 1024)?;
@@ -89,7 +91,11 @@ impl House {
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);
         let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
-        let client = Arc::new(Rooms { groups: groups.clone(), alloc: alloc.clone(), durable: AtomicU64::new(0) });
+        let client = Arc::new(Rooms {
+            groups: groups.clone(),
+            alloc: alloc.clone(),
+            durable: AtomicU64::new(0),
+        });
         let weak: std::sync::Weak<Rooms> = Arc::downgrade(&client);
         vol.journal.set_client(weak);
         Ok(House { image, dev, vol, groups, alloc, client })
@@ -134,10 +140,12 @@ impl House {
         for g in (0..self.groups.count()).map(GroupNr) {
             let desc = self.groups.desc(g).unwrap();
             let bits = self.groups.bitmap(g, Kind::Blocks).unwrap();
-            let free = bits.with(|bits| count_zeros(bits, 0..self.vol.geo.clusters_in_group(g) as usize));
+            let free =
+                bits.with(|bits| count_zeros(bits, 0..self.vol.geo.clusters_in_group(g) as usize));
             assert_eq!(free, desc.free_clusters as usize, "clusters of group {g}");
             let bits = self.groups.bitmap(g, Kind::Inodes).unwrap();
-            let free = bits.with(|bits| count_zeros(bits, 0..self.vol.geo.inodes_per_group as usize));
+            let free =
+                bits.with(|bits| count_zeros(bits, 0..self.vol.geo.inodes_per_group as usize));
             assert_eq!(free, desc.free_inodes as usize, "inodes of group {g}");
             clusters += u64::from(desc.free_clusters);
             inodes += u64::from(desc.free_inodes);

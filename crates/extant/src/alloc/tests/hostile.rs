@@ -8,7 +8,8 @@ use extant_testkit::rng::Rng;
 fn places(house: &House) -> Vec<std::ops::Range<u64>> {
     let size = u64::from(house.vol.geo.block_size);
     let block = |nr: u64| nr * size..(nr + 1) * size;
-    let mut places = vec![1024..1400, 1024 + 0x58..1024 + 0x70, block(house.vol.geo.gdt_block(0).0)];
+    let mut places =
+        vec![1024..1400, 1024 + 0x58..1024 + 0x70, block(house.vol.geo.gdt_block(0).0)];
     for g in (0..house.groups.count().min(3)).map(GroupNr) {
         let desc = house.groups.desc(g).unwrap();
         places.extend([block(desc.block_bitmap), block(desc.inode_bitmap)]);

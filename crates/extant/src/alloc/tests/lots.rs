@@ -24,7 +24,8 @@ fn runs(house: &House, count: usize) -> Vec<(BlockNr, u32)> {
 fn clear(house: &House) -> u64 {
     let of = |g: GroupNr| {
         let clusters = house.vol.geo.clusters_in_group(g) as usize;
-        house.groups.bitmap(g, Kind::Blocks).unwrap().with(|bits| count_zeros(bits, 0..clusters)) as u64
+        house.groups.bitmap(g, Kind::Blocks).unwrap().with(|bits| count_zeros(bits, 0..clusters))
+            as u64
     };
     (0..house.groups.count()).map(GroupNr).map(of).sum()
 }
@@ -85,9 +86,15 @@ fn what_is_free_already_stays_so_and_is_told_by_the_superblock() {
     assert_eq!(house.alloc.pending(), 0);
     house.check_counts();
     let desc = house.groups.desc(GroupNr(0)).unwrap();
-    for block in
-        [0, 1, desc.block_bitmap, desc.inode_bitmap, desc.inode_table + 3, house.vol.geo.blocks_count, u64::MAX]
-    {
+    for block in [
+        0,
+        1,
+        desc.block_bitmap,
+        desc.inode_bitmap,
+        desc.inode_table + 3,
+        house.vol.geo.blocks_count,
+        u64::MAX,
+    ] {
         assert!(note(&house, (BlockNr(block), 1)).is_err(), "{block}");
     }
     assert_eq!(house.alloc.pending(), 0);
@@ -98,8 +105,8 @@ fn what_is_free_already_stays_so_and_is_told_by_the_superblock() {
 /// Frees a run two times.
 type FreeTwice = fn(&House, (BlockNr, u32)) -> bool;
 
-/// A bitmap that calls free what a file has may do so of other blocks, too: in its group nothing is allocated any more, whoever finds out. What is
-/// used there is freed still.
+/// A bitmap that calls free what a file has may do so of other blocks, too: in its group nothing is
+/// allocated any more, whoever finds out. What is used there is freed still.
 #[test]
 fn what_is_freed_twice_costs_its_group() {
     let ways: [FreeTwice; 2] = [
@@ -131,11 +138,18 @@ fn what_is_freed_twice_costs_its_group() {
             house.evict();
             assert_eq!(house.alloc.usage().free, elsewhere, "{set}: nor of what is freed there");
             let mut h = house.vol.start(house.alloc.credits(16)).unwrap();
-            assert!(house.alloc.book_free(&mut h, run.0, 16).is_err(), "{set}: nobody brings it back into memory");
+            assert!(
+                house.alloc.book_free(&mut h, run.0, 16).is_err(),
+                "{set}: nobody brings it back into memory"
+            );
             drop(h);
             let before = clusters();
             while take(&house, &all(goal, 5000)).is_ok() {}
-            assert_eq!((house.alloc.usage().free, clusters()), (0, before), "{set}: only what is elsewhere is had");
+            assert_eq!(
+                (house.alloc.usage().free, clusters()),
+                (0, before),
+                "{set}: only what is elsewhere is had"
+            );
             house.check_counts();
         }
     }

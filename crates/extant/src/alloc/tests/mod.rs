@@ -15,7 +15,15 @@ use extant_testkit::Image;
 use harness::House;
 
 fn want(goal: u64, len: u32, min: u32) -> Request {
-    Request { goal: BlockNr(goal), len, min, purpose: Purpose::Data, privileged: false, reserved: false, low: false }
+    Request {
+        goal: BlockNr(goal),
+        len,
+        min,
+        purpose: Purpose::Data,
+        privileged: false,
+        reserved: false,
+        low: false,
+    }
 }
 
 /// Wants everything there is.
@@ -37,8 +45,17 @@ fn give(house: &House, (start, len): (BlockNr, u32)) -> crate::Result<()> {
 }
 
 /// The feature sets that differ in what this room sees.
-const SETS: [&str; 9] =
-    ["default", "1k", "ext2_1k", "bigalloc_1k", "meta_bg", "uninit_bg", "no_flex_bg", "no_64bit", "sparse_super2"];
+const SETS: [&str; 9] = [
+    "default",
+    "1k",
+    "ext2_1k",
+    "bigalloc_1k",
+    "meta_bg",
+    "uninit_bg",
+    "no_flex_bg",
+    "no_64bit",
+    "sparse_super2",
+];
 
 #[test]
 fn every_kind_of_groups_fills_and_empties() {
@@ -61,7 +78,10 @@ fn every_kind_of_groups_fills_and_empties() {
             give(&house, run).unwrap();
         }
         assert_eq!(house.groups.free_clusters(), total, "{}", set);
-        assert!(house.alloc.claim(&all(0, 1)).is_err(), "freed space is not allocated before its commit");
+        assert!(
+            house.alloc.claim(&all(0, 1)).is_err(),
+            "freed space is not allocated before its commit"
+        );
         house.sync();
         assert_eq!(house.alloc.pending(), 0);
         drop(house.alloc.claim(&all(0, 1)).unwrap());
@@ -147,7 +167,8 @@ fn reservations_are_kept() {
     assert!(house.alloc.reserve(1, 0, true).is_err());
     let mut got = 0;
     while got < 1000 {
-        let claim = house.alloc.claim(&Request { reserved: true, ..want(0, 1000 - got, 1) }).unwrap();
+        let claim =
+            house.alloc.claim(&Request { reserved: true, ..want(0, 1000 - got, 1) }).unwrap();
         got += claim.len;
         claims.push(claim);
     }
@@ -244,7 +265,9 @@ fn damage(image: &Image, byte: u64) {
 fn a_bad_bitmap_disables_its_group_only() {
     let house = House::named("1k");
     let block_size = u64::from(house.vol.geo.block_size);
-    let uninit = |g: u32| house.groups.with(GroupNr(g), |desc| desc.flags.contains(GroupFlags::BLOCK_UNINIT));
+    let uninit = |g: u32| {
+        house.groups.with(GroupNr(g), |desc| desc.flags.contains(GroupFlags::BLOCK_UNINIT))
+    };
     let g = (1..house.groups.count()).find(|g| !uninit(*g)).unwrap();
     let desc = house.groups.desc(GroupNr(g)).unwrap();
     let inode_bitmap = house.groups.desc(GroupNr(0)).unwrap().inode_bitmap;
@@ -286,9 +309,12 @@ fn no_number_is_passed_over() {
     let house = House::named("1k");
     let per_group = house.vol.geo.inodes_per_group;
     let mut h = house.vol.start(64).unwrap();
-    let taken: Vec<_> = (0..per_group).map(|_| house.alloc.inodes.take_elsewhere(&mut h, GroupNr(0), false)).collect();
+    let taken: Vec<_> = (0..per_group)
+        .map(|_| house.alloc.inodes.take_elsewhere(&mut h, GroupNr(0), false))
+        .collect();
     let numbers: Vec<u32> = taken.into_iter().map(|ino| ino.unwrap().0).collect();
-    let behind: Vec<u32> = numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| pair[1]).collect();
+    let behind: Vec<u32> =
+        numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| pair[1]).collect();
     assert!(behind.len() <= 1, "{behind:?}");
 }
 
@@ -329,7 +355,10 @@ fn a_trim_holds_a_slice_and_leaves_the_margin() {
     let before = blocks.budget.amount();
     let clusters = house.vol.geo.clusters_in_group(GroupNr(1));
     let (slice, end) = blocks.hold_slice(GroupNr(1), 0..clusters, 1, 0).unwrap();
-    assert!(u64::from(slice.len) * 4096 <= 8 << 20 && end > slice.end(), "{slice:?} of a run to {end}");
+    assert!(
+        u64::from(slice.len) * 4096 <= 8 << 20 && end > slice.end(),
+        "{slice:?} of a run to {end}"
+    );
     assert_eq!(blocks.budget.amount(), before - u64::from(slice.len));
     blocks.release(GroupNr(1), slice);
     let (_, margin) = blocks.kept();
@@ -403,7 +432,10 @@ fn freed_space_is_held_until_it_is_discarded_or_needed() {
         assert_eq!(house.alloc.pending(), 64, "a commit waits for no discard");
         house.evict();
         let other = house.alloc.claim(&want(freed.0.0, 64, 1)).unwrap();
-        assert!(other.start.0 + u64::from(other.len) <= freed.0.0 || other.start.0 >= freed.0.0 + 64, "{other:?}");
+        assert!(
+            other.start.0 + u64::from(other.len) <= freed.0.0 || other.start.0 >= freed.0.0 + 64,
+            "{other:?}"
+        );
         drop(other);
         if needed {
             let mut claims = Vec::new();
@@ -480,8 +512,11 @@ fn unused_parts_of_inode_tables_become_zero() {
         let geo = house.vol.geo;
         let junk = vec![0xA5; geo.block_size as usize];
         let groups = || (0..house.groups.count()).map(GroupNr);
-        let zeroed = |g: GroupNr| house.groups.with(g, |desc| desc.flags.contains(GroupFlags::INODE_ZEROED));
-        let last = |g: GroupNr| house.groups.desc(g).unwrap().inode_table + u64::from(geo.inode_table_blocks()) - 1;
+        let zeroed =
+            |g: GroupNr| house.groups.with(g, |desc| desc.flags.contains(GroupFlags::INODE_ZEROED));
+        let last = |g: GroupNr| {
+            house.groups.desc(g).unwrap().inode_table + u64::from(geo.inode_table_blocks()) - 1
+        };
         for g in groups() {
             let mut h = house.vol.start(2).unwrap();
             let remove = |desc: &mut extant_format::group_desc::GroupDesc| {

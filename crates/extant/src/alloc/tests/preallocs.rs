@@ -171,7 +171,8 @@ fn what_is_switched_off_is_given_back() {
     assert_eq!(house.alloc.set("pa", 0).unwrap(), 0);
     let stats = house.alloc.prealloc_stats();
     assert_eq!((stats.blocks, stats.pa, stats.lg, house.alloc.prealloc_room()), (0, false, 0, 0));
-    // All threads share what one has begun. One after the other: two that begin at once may begin two.
+    // All threads share what one has begun. One after the other: two that begin at once may begin
+    // two.
     house.alloc.set("lg", 1).unwrap();
     (0..4).for_each(|_| std::thread::scope(|scope| drop(scope.spawn(|| drop(small().unwrap())))));
     let stats = house.alloc.prealloc_stats();
@@ -219,9 +220,14 @@ fn small_files_fill_holes_where_little_is_left() {
         claims.push(claim);
     }
     // Back come holes of one to eight blocks far from each other, and one long run.
-    let holes: Vec<_> = (1..9).map(|len| (claims[len as usize * 5].split(len).start, len)).collect();
+    let holes: Vec<_> =
+        (1..9).map(|len| (claims[len as usize * 5].split(len).start, len)).collect();
     claims.drain(45..60);
-    let small = |len| house.alloc.claim_small(Small::File, &Request { purpose: Purpose::Metadata, ..want(0, len, 1) });
+    let small = |len| {
+        house
+            .alloc
+            .claim_small(Small::File, &Request { purpose: Purpose::Metadata, ..want(0, len, 1) })
+    };
     for hole in holes {
         let claim = small(hole.1).unwrap();
         assert_eq!((claim.start, claim.len), hole);

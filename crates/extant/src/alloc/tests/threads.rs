@@ -1,4 +1,5 @@
-//! Many threads that claim, book, free, commit and evict at once, held against one word for each block.
+//! Many threads that claim, book, free, commit and evict at once, held against one word for each
+//! block.
 
 use super::*;
 use extant_testkit::FeatureSet;

@@ -8,11 +8,15 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-const FEATURES: &str = "none,extent,flex_bg,filetype,sparse_super,large_file,dir_index,metadata_csum,64bit";
+const FEATURES: &str =
+    "none,extent,flex_bg,filetype,sparse_super,large_file,dir_index,metadata_csum,64bit";
 
 /// Many small groups: 160 of 256 blocks, ten trees.
 fn small_groups() -> House {
-    House::on(Image::mke2fs(40 << 20, &["-b", "1024", "-g", "256", "-G", "16", "-N", "640", "-O", FEATURES]))
+    House::on(Image::mke2fs(
+        40 << 20,
+        &["-b", "1024", "-g", "256", "-G", "16", "-N", "640", "-O", FEATURES],
+    ))
 }
 
 /// Books every second block of all the free space there is.
@@ -70,7 +74,8 @@ fn claims_outlive_their_tree() {
     house.evict();
     let front = claim.split(40);
     let other = house.alloc.claim(&want(5000, 5000, 1)).unwrap();
-    let apart = other.start.0 >= claim.start.0 + 60 || other.start.0 + u64::from(other.len) <= front.start.0;
+    let apart = other.start.0 >= claim.start.0 + 60
+        || other.start.0 + u64::from(other.len) <= front.start.0;
     assert!(apart, "{other:?} {claim:?}");
     house.evict();
     let mut h = house.vol.start(house.alloc.credits(60)).unwrap();
@@ -88,7 +93,11 @@ fn a_limit_holds_and_what_was_evicted_is_found_again() {
     let house = small_groups();
     let free = house.alloc.usage().free;
     let limit = house.alloc.set("mb_frsp_max_mem", 1).unwrap();
-    assert_eq!(limit, extant_space::FreeTree::worst_bytes(16 * 256), "no limit is below the worst tree");
+    assert_eq!(
+        limit,
+        extant_space::FreeTree::worst_bytes(16 * 256),
+        "no limit is below the worst tree"
+    );
     fragment(&house);
     let left = house.alloc.usage().free;
     assert!(left * 3 > free, "{left} of {free}");
@@ -117,14 +126,23 @@ fn lowering_the_limit_evicts_at_once() {
     fragment(&house);
     let before = stats(&house);
     let worst = extant_space::FreeTree::worst_bytes(16 * 256);
-    assert!(before.frsp_tree_usage > 2 * worst && before.trees_active + before.trees_inactive == 10, "{before:?}");
+    assert!(
+        before.frsp_tree_usage > 2 * worst && before.trees_active + before.trees_inactive == 10,
+        "{before:?}"
+    );
     assert_eq!(house.alloc.set("mb_frsp_max_mem", worst).unwrap(), worst);
     let after = stats(&house);
-    assert!(after.frsp_tree_usage <= worst && after.trees_active + after.trees_inactive < 10, "{after:?}");
+    assert!(
+        after.frsp_tree_usage <= worst && after.trees_active + after.trees_inactive < 10,
+        "{after:?}"
+    );
     // What is known of them stays.
     assert!((0..10).all(|tree| house.alloc.blocks.meta.get(tree) == 1));
     assert_eq!(house.alloc.set("mb_frsp_max_mem", 0).unwrap(), 0);
-    assert!(house.alloc.set("frsp_cache_aggression", 4).is_err() && house.alloc.set("colour", 1).is_err());
+    assert!(
+        house.alloc.set("frsp_cache_aggression", 4).is_err()
+            && house.alloc.set("colour", 1).is_err()
+    );
 }
 
 #[test]
@@ -168,8 +186,10 @@ fn a_level_says_what_a_request_itself_looks_at() {
 #[test]
 fn first_blocks_and_partial_groups_have_their_places() {
     // 1 KiB blocks begin at block 1, and the last group is a short one.
-    let house =
-        House::on(Image::mke2fs((9 << 20) + 77 * 1024, &["-b", "1024", "-g", "1024", "-G", "4", "-O", FEATURES]));
+    let house = House::on(Image::mke2fs(
+        (9 << 20) + 77 * 1024,
+        &["-b", "1024", "-g", "1024", "-G", "4", "-O", FEATURES],
+    ));
     assert_eq!(house.vol.geo.first_data_block, 1);
     let total = house.alloc.usage().free;
     let mut seen = std::collections::BTreeSet::new();
@@ -239,6 +259,9 @@ fn searches_are_traced() {
         &["found", "group=", "len=1"],
         &["tree freed", "tree="],
     ] {
-        assert!(heard.iter().any(|line| words.iter().all(|word| line.contains(word))), "{words:?} not in {heard:#?}");
+        assert!(
+            heard.iter().any(|line| words.iter().all(|word| line.contains(word))),
+            "{words:?} not in {heard:#?}"
+        );
     }
 }

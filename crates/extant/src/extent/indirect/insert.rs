@@ -6,8 +6,14 @@ use crate::extent::tree::At;
 use extant_format::error::Corrupt;
 use extant_format::indirect::{Path, pointer, put_pointer};
 
-/// Maps `len` blocks from `lblk` on to `pblk` and following. Returns how many were mapped, and why not all if so.
-pub(in crate::extent) fn insert(nodes: &mut impl PointersMut, lblk: u32, pblk: u64, len: u32) -> (u32, Result<()>) {
+/// Maps `len` blocks from `lblk` on to `pblk` and following. Returns how many were mapped, and why
+/// not all if so.
+pub(in crate::extent) fn insert(
+    nodes: &mut impl PointersMut,
+    lblk: u32,
+    pblk: u64,
+    len: u32,
+) -> (u32, Result<()>) {
     let mut done = 0;
     while done < len {
         match insert_part(nodes, lblk.saturating_add(done), pblk + u64::from(done), len - done) {
@@ -18,12 +24,14 @@ pub(in crate::extent) fn insert(nodes: &mut impl PointersMut, lblk: u32, pblk: u
     (done, Ok(()))
 }
 
-/// Maps as many blocks as lie in one array of pointers, in one step: after an error nothing has changed.
+/// Maps as many blocks as lie in one array of pointers, in one step: after an error nothing has
+/// changed.
 fn insert_part(nodes: &mut impl PointersMut, lblk: u32, pblk: u64, len: u32) -> Result<u32> {
     let path = Path::new(lblk, nodes.block_size()).ok_or(Errno::FBig)?;
     let (first, end) = array(nodes, &path);
     let len = len.min((end - first) as u32);
-    let pblk = u32::try_from(pblk).ok().filter(|p| p.checked_add(len).is_some()).ok_or(Errno::FBig)?;
+    let pblk =
+        u32::try_from(pblk).ok().filter(|p| p.checked_add(len).is_some()).ok_or(Errno::FBig)?;
     let (at, level) = existing(nodes, &path)?;
     if level == path.levels()
         && !nodes.view(at, |bytes| (first..first + len as usize).all(|n| pointer(bytes, n) == 0))?
@@ -34,7 +42,9 @@ fn insert_part(nodes: &mut impl PointersMut, lblk: u32, pblk: u64, len: u32) -> 
     nodes.prepare(path.levels() - level)?;
     nodes.step(|nodes| {
         let at = make_way(nodes, &path, at, level)?;
-        nodes.change(at, |bytes| (0..len).for_each(|n| put_pointer(bytes, first + n as usize, pblk + n)))
+        nodes.change(at, |bytes| {
+            (0..len).for_each(|n| put_pointer(bytes, first + n as usize, pblk + n))
+        })
     })?;
     Ok(len)
 }
@@ -51,7 +61,8 @@ fn existing(nodes: &impl PointersMut, path: &Path) -> Result<(At, usize)> {
     Ok((at, path.levels()))
 }
 
-/// Makes the pointer blocks that are missing below an array at `level`. Gives the last array on the way.
+/// Makes the pointer blocks that are missing below an array at `level`. Gives the last array on the
+/// way.
 fn make_way(nodes: &mut impl PointersMut, path: &Path, from: At, level: usize) -> Result<At> {
     let mut at = from;
     for &offset in &path.offsets()[level..path.levels()] {

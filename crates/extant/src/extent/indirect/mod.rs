@@ -19,7 +19,8 @@ use crate::error::Result;
 use extant_format::indirect::{DIRECT, Path, pointer};
 use std::ops::Range;
 
-/// Logical blocks with one answer: the first physical block, `None` for a hole, and how many they are (at least 1).
+/// Logical blocks with one answer: the first physical block, `None` for a hole, and how many they
+/// are (at least 1).
 pub(super) type Found = (Option<u32>, u64);
 
 /// What is known of `lblk` from one array of pointers, at most `max` blocks.

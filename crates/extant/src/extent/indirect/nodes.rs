@@ -12,8 +12,8 @@ pub(in crate::extent) trait Pointers {
     /// Runs `f` on the inode's pointers or on a pointer block. `f` takes no lock.
     fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R>;
 
-    /// Notes that a pointer leads to block `block` of pointers: to logical block `first` and following, `level` steps below
-    /// the inode.
+    /// Notes that a pointer leads to block `block` of pointers: to logical block `first` and
+    /// following, `level` steps below the inode.
     ///
     /// # Errors
     /// `Corrupt` if the block is known in another place.
@@ -30,7 +30,8 @@ pub(in crate::extent) trait PointersMut: Pointers {
     /// Runs `f` on pointers that were viewed or created before. `f` takes no lock.
     fn change<R>(&mut self, at: At, f: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
 
-    /// Makes sure that the next `blocks` calls of [`Self::create`] do not lack space. Changes nothing on disk.
+    /// Makes sure that the next `blocks` calls of [`Self::create`] do not lack space. Changes
+    /// nothing on disk.
     fn prepare(&mut self, blocks: usize) -> Result<()>;
 
     /// A new block of zeros, below 2^32.
@@ -45,7 +46,7 @@ pub(in crate::extent) trait PointersMut: Pointers {
     /// Reads what the next step needs to release the block. Changes nothing.
     fn prepare_release(&mut self, block: u32) -> Result<()>;
 
-    /// Runs a step, of which all or nothing becomes durable. It must not need more than was prepared and held: an error
-    /// after its first change aborts the journal.
+    /// Runs a step, of which all or nothing becomes durable. It must not need more than was
+    /// prepared and held: an error after its first change aborts the journal.
     fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R>;
 }

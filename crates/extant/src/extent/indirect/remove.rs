@@ -8,7 +8,8 @@ use std::ops::Range;
 
 /// What to do with the blocks that are unmapped.
 pub(in crate::extent) trait Removal<N: PointersMut> {
-    /// Whether a run of `len` blocks may be freed now, to which a pointer still leads. Errors: they could not be.
+    /// Whether a run of `len` blocks may be freed now, to which a pointer still leads. Errors: they
+    /// could not be.
     fn may_free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<bool>;
 
     /// Takes blocks that are about to be unmapped off the owner's account.
@@ -17,7 +18,8 @@ pub(in crate::extent) trait Removal<N: PointersMut> {
     /// Frees blocks that no pointer leads to any more.
     fn free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<()>;
 
-    /// All blocks of the range from this one on are unmapped, and pointer blocks without pointers freed.
+    /// All blocks of the range from this one on are unmapped, and pointer blocks without pointers
+    /// freed.
     fn reached(&mut self, lblk: u64);
 }
 
@@ -60,7 +62,8 @@ struct Array {
 }
 
 impl Array {
-    /// Unmaps what belongs to `range`. `Some` is the block down to which that was done, if it is not all.
+    /// Unmaps what belongs to `range`. `Some` is the block down to which that was done, if it is
+    /// not all.
     fn remove<N: PointersMut>(
         &self,
         nodes: &mut N,
@@ -85,16 +88,23 @@ impl Array {
     }
 
     /// The last pointer of the slots that is not zero.
-    fn last<N: PointersMut>(&self, nodes: &N, slots: &Range<usize>) -> Result<Option<(usize, u32)>> {
+    fn last<N: PointersMut>(
+        &self,
+        nodes: &N,
+        slots: &Range<usize>,
+    ) -> Result<Option<(usize, u32)>> {
         let slots = slots.clone();
-        nodes.view(self.at, |bytes| slots.rev().map(|n| (n, pointer(bytes, n))).find(|found| found.1 != 0))
+        nodes.view(self.at, |bytes| {
+            slots.rev().map(|n| (n, pointer(bytes, n))).find(|found| found.1 != 0)
+        })
     }
 
     fn block_of(&self, slot: usize) -> u64 {
         self.base + (slot - self.slots.start) as u64 * self.span
     }
 
-    /// Frees the contiguous run that ends with the slots. Returns where it stopped, if so, and the run's first slot.
+    /// Frees the contiguous run that ends with the slots. Returns where it stopped, if so, and the
+    /// run's first slot.
     fn remove_run<N: PointersMut>(
         &self,
         nodes: &mut N,
@@ -118,7 +128,8 @@ impl Array {
         Ok((None, start))
     }
 
-    /// Unmaps what belongs to `range` below one pointer, and frees its block if nothing is left in it.
+    /// Unmaps what belongs to `range` below one pointer, and frees its block if nothing is left in
+    /// it.
     fn remove_below<N: PointersMut>(
         &self,
         nodes: &mut N,
@@ -129,7 +140,13 @@ impl Array {
     ) -> Result<Option<u64>> {
         let (at, per_block) = (At::Block(block.into()), nodes.per_block() as usize);
         let span = self.span / per_block as u64;
-        let child = Array { at, levels: self.levels - 1, base: self.block_of(slot), slots: 0..per_block, span };
+        let child = Array {
+            at,
+            levels: self.levels - 1,
+            base: self.block_of(slot),
+            slots: 0..per_block,
+            span,
+        };
         if let Some(reached) = child.remove(nodes, range, how)? {
             return Ok(Some(reached));
         }
@@ -153,8 +170,9 @@ impl Array {
 
 /// The first slot of the run of ascending pointers that ends with the slots.
 fn run_start(bytes: &[u8], slots: &Range<usize>) -> usize {
-    let continues =
-        |n: &usize| pointer(bytes, *n) != 0 && pointer(bytes, *n).checked_add(1) == Some(pointer(bytes, n + 1));
+    let continues = |n: &usize| {
+        pointer(bytes, *n) != 0 && pointer(bytes, *n).checked_add(1) == Some(pointer(bytes, n + 1))
+    };
     let last = slots.end.saturating_sub(1);
     last - (slots.start..last).rev().take_while(continues).count()
 }

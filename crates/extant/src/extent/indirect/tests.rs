@@ -141,8 +141,10 @@ fn remove_all(mem: &mut Mem, range: Range<u64>, at_once: usize) -> BTreeSet<u32>
 /// No pointer block is empty, and each is used once.
 fn check(mem: &Mem) {
     let used = mem.blocks.values().chain([&mem.root]);
-    let used: Vec<u32> =
-        used.flat_map(|b| (0..b.len() / 4).map(|n| pointer(b, n))).filter(|p| *p > 1_000_000).collect();
+    let used: Vec<u32> = used
+        .flat_map(|b| (0..b.len() / 4).map(|n| pointer(b, n)))
+        .filter(|p| *p > 1_000_000)
+        .collect();
     assert_eq!(used.len(), mem.blocks.len());
     assert!(mem.blocks.values().all(|b| b.iter().any(|&x| x != 0)));
 }

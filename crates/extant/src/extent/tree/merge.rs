@@ -1,7 +1,9 @@
-//! Keeps the tree small: joins nodes that are nearly empty with a sibling, and takes levels away that are not needed.
+//! Keeps the tree small: joins nodes that are nearly empty with a sibling, and takes levels away
+//! that are not needed.
 //!
-//! Each join is a step of its own, after the edit that made it possible. A tree that is larger than it must be is sound, so a
-//! sibling that cannot be read is left alone: the edit has succeeded without it.
+//! Each join is a step of its own, after the edit that made it possible. A tree that is larger than
+//! it must be is sound, so a sibling that cannot be read is left alone: the edit has succeeded
+//! without it.
 
 use super::nodes::{At, Expect, Nodes, NodesMut};
 use super::path::{self, Path, Step};
@@ -12,12 +14,14 @@ use extant_format::extent::{ROOT_SIZE, capacity};
 /// Entries that fit into the root.
 pub(super) const ROOM: usize = capacity(ROOT_SIZE) as usize;
 
-/// The leaf has only `left` entries now: joins it with a sibling if both fit well into one node, and then its parent
-/// likewise.
+/// The leaf has only `left` entries now: joins it with a sibling if both fit well into one node,
+/// and then its parent likewise.
 pub(super) fn merge_up(nodes: &mut impl NodesMut, path: &Path, left: usize) -> Result<()> {
     let mut entries = left;
     for level in (1..path.steps.len()).rev() {
-        if entries * 4 > path.steps[level].max || !merge_with_sibling(nodes, &path.steps[level - 1])? {
+        if entries * 4 > path.steps[level].max
+            || !merge_with_sibling(nodes, &path.steps[level - 1])?
+        {
             break;
         }
         entries = path.steps[level - 1].entries - 1;
@@ -62,14 +66,21 @@ fn pair(nodes: &mut impl NodesMut, parent: &Step, first: usize) -> Result<(Child
 }
 
 fn child(nodes: &mut impl NodesMut, parent: &Step, index: usize) -> Result<Child> {
-    let (at, expect) = nodes.view(parent.at, parent.expect, |node| path::child(&node, parent.expect, index))??;
+    let (at, expect) =
+        nodes.view(parent.at, parent.expect, |node| path::child(&node, parent.expect, index))??;
     nodes.hold(at, expect)?;
     let (len, max) = nodes.view(at, expect, |node| (node.len(), node.header().max.into()))?;
     Ok(Child { at, expect, len, max })
 }
 
 /// Moves the entries of the child behind `first` into that one.
-fn join(nodes: &mut impl NodesMut, parent: &Step, first: usize, low: Child, high: Child) -> Result<()> {
+fn join(
+    nodes: &mut impl NodesMut,
+    parent: &Step,
+    first: usize,
+    low: Child,
+    high: Child,
+) -> Result<()> {
     let moved = nodes.view(high.at, high.expect, |node| Entries::of(&node, 0))?;
     fits(nodes.change(low.at, |mut node| moved.append_to(&mut node))?)?;
     nodes.change(parent.at, |mut node| node.remove(first + 1..first + 2))?;
@@ -93,10 +104,12 @@ pub(super) fn pull_up(nodes: &mut impl NodesMut) -> Result<()> {
     Ok(())
 }
 
-/// The only child of the root with its entries, if these fit into the root, and all that it takes to move them there.
+/// The only child of the root with its entries, if these fit into the root, and all that it takes
+/// to move them there.
 fn small_child(nodes: &mut impl NodesMut) -> Result<Option<(At, Entries)>> {
     let Some((at, expect)) = only_child(nodes)? else { return Ok(None) };
-    let entries = nodes.view(at, expect, |node| (node.len() <= ROOM).then(|| Entries::of(&node, 0)))?;
+    let entries =
+        nodes.view(at, expect, |node| (node.len() <= ROOM).then(|| Entries::of(&node, 0)))?;
     if entries.is_some() {
         prepare_release(nodes, at)?;
     }

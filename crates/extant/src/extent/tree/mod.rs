@@ -1,11 +1,11 @@
 //! The extent tree, wherever its nodes are kept.
 //!
-//! An operation finds the path to a leaf, plans which entries of the leaf give way to which others, and applies
-//! that. If the leaf is full it is split, and the operation looks again.
+//! An operation finds the path to a leaf, plans which entries of the leaf give way to which others,
+//! and applies that. If the leaf is full it is split, and the operation looks again.
 //!
 //! # Invariants
-//! See [`splice`]. A tree from an image is not trusted to keep them: nodes are verified when they are read, walks
-//! are bounded by the depth, and nothing here panics where they do not hold.
+//! See [`splice`]. A tree from an image is not trusted to keep them: nodes are verified when they
+//! are read, walks are bounded by the depth, and nothing here panics where they do not hold.
 
 mod merge;
 mod nodes;
@@ -25,12 +25,16 @@ use extant_format::extent::Leaf;
 use plan::Edit;
 use std::ops::Range;
 
-/// Times that an edit may find its leaf full: once to grow, once to split, and as often again in nodes of the least
-/// size.
+/// Times that an edit may find its leaf full: once to grow, once to split, and as often again in
+/// nodes of the least size.
 const MAX_SPLITS: usize = 8;
 
 /// Plans and applies an edit of the leaf where `lblk` belongs; false if there is nothing to plan.
-fn edit(nodes: &mut impl NodesMut, lblk: u32, plan: impl Fn(&Path) -> Option<Edit>) -> Result<bool> {
+fn edit(
+    nodes: &mut impl NodesMut,
+    lblk: u32,
+    plan: impl Fn(&Path) -> Option<Edit>,
+) -> Result<bool> {
     for _ in 0..MAX_SPLITS {
         let path = find(nodes, lblk)?;
         let Some(edit) = plan(&path) else { return Ok(false) };
@@ -52,9 +56,13 @@ pub(super) fn insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<bool> {
     edit(nodes, e.lblk, |path| plan::insert(path, e))
 }
 
-/// Gives the mapped blocks of `range` that belong to the extent at its start another state. Returns the first block
-/// behind them, or the next mapped one if the start is a hole.
-pub(super) fn convert(nodes: &mut impl NodesMut, range: Range<u32>, unwritten: bool) -> Result<u64> {
+/// Gives the mapped blocks of `range` that belong to the extent at its start another state. Returns
+/// the first block behind them, or the next mapped one if the start is a hole.
+pub(super) fn convert(
+    nodes: &mut impl NodesMut,
+    range: Range<u32>,
+    unwritten: bool,
+) -> Result<u64> {
     let Some(old) = first_from(nodes, range.start)? else { return Ok(range.end.into()) };
     if old.lblk > range.start {
         return Ok(u64::from(old.lblk.min(range.end)));

@@ -33,7 +33,8 @@ impl Expect {
 
 /// Nodes for reading.
 pub(in crate::extent) trait Nodes {
-    /// Runs `f` on a node whose header holds together and has the expected depth. `f` takes no lock.
+    /// Runs `f` on a node whose header holds together and has the expected depth. `f` takes no
+    /// lock.
     fn view<R>(&self, at: At, expect: Expect, f: impl FnOnce(Node<'_>) -> R) -> Result<R>;
 }
 
@@ -45,7 +46,8 @@ pub(in crate::extent) trait NodesMut: Nodes {
     /// Formats a node anew, without entries, and runs `f` on it.
     fn format<R>(&mut self, at: At, depth: u16, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R>;
 
-    /// Makes sure that the next `blocks` calls of [`Self::create`] do not lack space. Changes nothing on disk.
+    /// Makes sure that the next `blocks` calls of [`Self::create`] do not lack space. Changes
+    /// nothing on disk.
     fn prepare(&mut self, blocks: usize) -> Result<()>;
 
     /// A new block, to be formatted.
@@ -60,7 +62,7 @@ pub(in crate::extent) trait NodesMut: Nodes {
     /// Reads what the next step needs to release the block. Changes nothing.
     fn prepare_release(&mut self, block: u64) -> Result<()>;
 
-    /// Runs a step, of which all or nothing becomes durable. It must not need more than was prepared and held: an error
-    /// after its first change aborts the journal.
+    /// Runs a step, of which all or nothing becomes durable. It must not need more than was
+    /// prepared and held: an error after its first change aborts the journal.
     fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R>;
 }

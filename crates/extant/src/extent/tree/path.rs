@@ -13,7 +13,8 @@ use std::ops::Range;
 pub(super) struct Step {
     pub at: At,
     pub expect: Expect,
-    /// In an index: the child taken. In a leaf: the number of extents that begin at or before the wanted block.
+    /// In an index: the child taken. In a leaf: the number of extents that begin at or before the
+    /// wanted block.
     pub index: usize,
     pub entries: usize,
     pub max: usize,
@@ -93,7 +94,8 @@ pub(in crate::extent) fn find(nodes: &impl Nodes, lblk: u32) -> Result<Path> {
 
 fn turn(at: At, expect: Expect, node: Node<'_>, lblk: u32) -> Result<Turn> {
     let index = node.search(lblk);
-    let step = |index| Step { at, expect, index, entries: node.len(), max: node.header().max.into() };
+    let step =
+        |index| Step { at, expect, index, entries: node.len(), max: node.header().max.into() };
     if node.is_leaf() {
         let index = index.map_or(0, |i| i + 1);
         let extent = |back: usize| index.checked_sub(back).and_then(|i| node.leaf(i));
@@ -137,8 +139,8 @@ pub(in crate::extent) fn last_before(nodes: &impl Nodes, end: u64) -> Result<Opt
     }
 }
 
-/// The extents of the path's leaf from the wanted block on, `max` at most, and the end of what they and the holes
-/// between them tell about.
+/// The extents of the path's leaf from the wanted block on, `max` at most, and the end of what they
+/// and the holes between them tell about.
 pub(in crate::extent) fn leaves_from(
     nodes: &impl Nodes,
     path: &Path,
@@ -166,8 +168,8 @@ pub(in crate::extent) struct Tail {
     pub whole: bool,
 }
 
-/// The extents that begin before the path's block and reach into `range`, which ends with that block: the last ones of the
-/// leaf, `most` at most, `long` blocks of each at most.
+/// The extents that begin before the path's block and reach into `range`, which ends with that
+/// block: the last ones of the leaf, `most` at most, `long` blocks of each at most.
 pub(in crate::extent) fn tail(
     nodes: &impl Nodes,
     path: &Path,
@@ -177,14 +179,18 @@ pub(in crate::extent) fn tail(
 ) -> Result<Tail> {
     let (_, step) = path.leaf();
     nodes.view(step.at, step.expect, |node| {
-        let mut found = Tail { parts: SmallVec::new(), first: step.index, kept: SmallVec::new(), whole: false };
+        let mut found =
+            Tail { parts: SmallVec::new(), first: step.index, kept: SmallVec::new(), whole: false };
         while found.parts.len() < most
             && let Some(e) = found.first.checked_sub(1).and_then(|before| node.leaf(before))
             && let Some(part) = cut(&e, range.clone())
             && let Some(part) = cut(&part, part.end().saturating_sub(long)..range.end)
         {
             // Only the last one may reach beyond the range, and only the first one begin before it.
-            found.kept.insert_many(0, cut(&e, 0..part.lblk.into()).into_iter().chain(cut(&e, range.end..u64::MAX)));
+            found.kept.insert_many(
+                0,
+                cut(&e, 0..part.lblk.into()).into_iter().chain(cut(&e, range.end..u64::MAX)),
+            );
             found.parts.push(part);
             found.first -= 1;
             if u64::from(part.lblk) > u64::from(e.lblk) {
@@ -192,7 +198,8 @@ pub(in crate::extent) fn tail(
             }
         }
         let next = found.first.checked_sub(1).map(|before| node.leaf(before));
-        let begins_before = |part: &Leaf| found.kept.first().is_some_and(|kept| kept.lblk < part.lblk);
+        let begins_before =
+            |part: &Leaf| found.kept.first().is_some_and(|kept| kept.lblk < part.lblk);
         found.whole = match (next, found.parts.last()) {
             (_, Some(part)) if u64::from(part.lblk) <= range.start => true,
             // Too long for one step: the rest of it is mapped still.

@@ -37,7 +37,8 @@ pub(in crate::extent) fn cut(e: &Leaf, range: Range<u64>) -> Option<Leaf> {
     Some(Leaf { lblk: start as u32, len: (end - start) as u16, pblk, unwritten: e.unwritten })
 }
 
-/// Appends an extent: joined with the last one if it continues it, in parts if it is too long for its state.
+/// Appends an extent: joined with the last one if it continues it, in parts if it is too long for
+/// its state.
 fn push(list: &mut Entries, e: Leaf) {
     if let Some(last) = list.last_mut().filter(|last| last.can_join(&e)) {
         last.len += e.len;
@@ -48,15 +49,25 @@ fn push(list: &mut Entries, e: Leaf) {
     list.extend(cut(&e, split..u64::MAX));
 }
 
-/// Replaces `remove` entries from `first` on by `parts`, joined with `before` and `after`, their neighbours, where
-/// those continue each other.
-fn join(first: usize, remove: usize, before: Option<Leaf>, parts: Entries, after: Option<Leaf>) -> Edit {
+/// Replaces `remove` entries from `first` on by `parts`, joined with `before` and `after`, their
+/// neighbours, where those continue each other.
+fn join(
+    first: usize,
+    remove: usize,
+    before: Option<Leaf>,
+    parts: Entries,
+    after: Option<Leaf>,
+) -> Edit {
     let before = before.filter(|b| parts.first().is_some_and(|p| b.can_join(p)));
     let after = after.filter(|a| parts.last().is_some_and(|p| p.can_join(a)));
     let mut new = Entries::new();
     before.into_iter().chain(parts).chain(after).for_each(|e| push(&mut new, e));
     let first = first - usize::from(before.is_some());
-    Edit { first, remove: remove + usize::from(before.is_some()) + usize::from(after.is_some()), new }
+    Edit {
+        first,
+        remove: remove + usize::from(before.is_some()) + usize::from(after.is_some()),
+        new,
+    }
 }
 
 /// Puts `e` into the hole that the path leads to. `None` if that is no hole, or too small.
@@ -88,12 +99,13 @@ pub(in crate::extent) fn remove(path: &Path, range: Range<u64>) -> Option<Edit> 
 /// Makes two extents of the found one where `lblk` is not its first block.
 pub(in crate::extent) fn split_at(path: &Path, lblk: u32) -> Option<Edit> {
     let old = path.hit().filter(|old| old.lblk < lblk)?;
-    let new = cut(&old, 0..lblk.into()).into_iter().chain(cut(&old, lblk.into()..u64::MAX)).collect();
+    let new =
+        cut(&old, 0..lblk.into()).into_iter().chain(cut(&old, lblk.into()..u64::MAX)).collect();
     Some(Edit { first: path.leaf().1.index.checked_sub(1)?, remove: 1, new })
 }
 
-/// Moves the part of the left extent at or behind `from` by `by` blocks. The caller made sure that there is room.
-/// `None` if nothing would move, or to where no logical block is.
+/// Moves the part of the left extent at or behind `from` by `by` blocks. The caller made sure that
+/// there is room. `None` if nothing would move, or to where no logical block is.
 pub(in crate::extent) fn shift(path: &Path, from: u64, by: i64) -> Option<Edit> {
     let old = path.left?;
     let moved = cut(&old, from..u64::MAX)?;

@@ -1,9 +1,10 @@
 //! Applies an edit to a leaf and keeps the nodes above true.
 //!
 //! # Invariants
-//! - After each edit the first key of a child equals its parent's key for it, no node but the root is empty, and an
-//!   empty root has depth 0.
-//! - All that an edit reads and allocates is at hand before its first change: it happens as a whole, or not at all.
+//! - After each edit the first key of a child equals its parent's key for it, no node but the root
+//!   is empty, and an empty root has depth 0.
+//! - All that an edit reads and allocates is at hand before its first change: it happens as a
+//!   whole, or not at all.
 
 use super::nodes::{At, NodesMut};
 use super::path::{Path, Step};
@@ -14,8 +15,8 @@ use extant_format::error::Corrupt;
 use extant_format::extent::{Index, Node, NodeMut};
 use std::ops::Range;
 
-/// Carries the edit out in one step. False if the leaf was split first, which changes nothing of the mapping: find the path
-/// and plan the edit again.
+/// Carries the edit out in one step. False if the leaf was split first, which changes nothing of
+/// the mapping: find the path and plan the edit again.
 ///
 /// # Errors
 /// Nothing has changed, or the journal is aborted.
@@ -59,7 +60,8 @@ fn replace(node: &mut NodeMut<'_>, edit: &Edit) -> bool {
     fits
 }
 
-/// An error where entries did not fit into a node that had room for them: one block is two nodes of a hostile tree.
+/// An error where entries did not fit into a node that had room for them: one block is two nodes of
+/// a hostile tree.
 pub(super) fn fits(done: bool) -> Result<()> {
     match done {
         true => Ok(()),
@@ -74,7 +76,8 @@ fn rekey(nodes: &mut impl NodesMut, path: &Path, level: usize) -> Result<()> {
     for step in path.steps[..level].iter().rev() {
         let old = nodes.view(step.at, step.expect, |node| node.index(step.index))?;
         let Some(old) = old.filter(|old| old.lblk != key) else { return Ok(()) };
-        nodes.change(step.at, |mut node| node.set_index(step.index, &Index { lblk: key, ..old }))?;
+        nodes
+            .change(step.at, |mut node| node.set_index(step.index, &Index { lblk: key, ..old }))?;
         if step.index != 0 {
             return Ok(());
         }
@@ -82,7 +85,8 @@ fn rekey(nodes: &mut impl NodesMut, path: &Path, level: usize) -> Result<()> {
     Ok(())
 }
 
-/// Levels of the nodes, the root excepted, that become empty with the leaf: each has no other child than the one below.
+/// Levels of the nodes, the root excepted, that become empty with the leaf: each has no other child
+/// than the one below.
 fn emptied(path: &Path) -> Range<usize> {
     let (level, _) = path.leaf();
     let first = (1..=level).rev().find(|at| path.steps[at - 1].entries > 1).unwrap_or(1);

@@ -7,8 +7,9 @@ use super::splice::{Entries, fits};
 use crate::error::{Errno, Result};
 use extant_format::extent::{Index, MAX_DEPTH, NodeMut};
 
-/// Makes more room in the path's leaf, in one step, for which all blocks are prepared. True if that carried the edit out: new
-/// extents behind the last one begin a leaf, which is never empty. The caller holds the path.
+/// Makes more room in the path's leaf, in one step, for which all blocks are prepared. True if that
+/// carried the edit out: new extents behind the last one begin a leaf, which is never empty. The
+/// caller holds the path.
 pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<bool> {
     let (level, leaf) = path.leaf();
     let grows = path.steps[..level].iter().all(|s| s.entries >= s.max);
@@ -25,7 +26,9 @@ pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
         let sibling = match first {
             Some(first) => {
                 let child = nodes.create()?;
-                let all = |mut node: NodeMut<'_>| edit.new.iter().all(|e| node.insert_leaf(node.len(), e));
+                let all = |mut node: NodeMut<'_>| {
+                    edit.new.iter().all(|e| node.insert_leaf(node.len(), e))
+                };
                 fits(nodes.format(At::Block(child), 0, all)?)?;
                 Index { lblk: first.lblk, child }
             }
@@ -36,7 +39,8 @@ pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
     Ok(first.is_some())
 }
 
-/// Adds a child behind the path's child at `level`; splits the index, and those above it, if it is full.
+/// Adds a child behind the path's child at `level`; splits the index, and those above it, if it is
+/// full.
 fn add_child(nodes: &mut impl NodesMut, path: &Path, level: usize, mut child: Index) -> Result<()> {
     for step in path.steps[..=level].iter().rev() {
         let place = step.index + 1;
@@ -56,7 +60,8 @@ fn insert_child(nodes: &mut impl NodesMut, at: At, place: usize, child: Index) -
     fits(nodes.change(at, |mut node| node.insert_index(place, &child))?)
 }
 
-/// Splits a full index and adds a child behind the taken one, in the half where it belongs. Returns the new half.
+/// Splits a full index and adds a child behind the taken one, in the half where it belongs. Returns
+/// the new half.
 fn split_index(nodes: &mut impl NodesMut, step: &Step, child: Index) -> Result<Index> {
     let place = step.index + 1;
     let middle = step.entries / 2;
@@ -74,7 +79,8 @@ fn split_index(nodes: &mut impl NodesMut, step: &Step, child: Index) -> Result<I
     Ok(sibling)
 }
 
-/// Moves the entries from `middle` on into a new node, and returns what its parent has to say about that.
+/// Moves the entries from `middle` on into a new node, and returns what its parent has to say about
+/// that.
 fn move_upper_part(nodes: &mut impl NodesMut, step: &Step, middle: usize) -> Result<Index> {
     let upper = nodes.view(step.at, step.expect, |node| Entries::of(&node, middle))?;
     let child = nodes.create()?;

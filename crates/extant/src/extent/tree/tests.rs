@@ -154,12 +154,17 @@ fn walk(mem: &Mem, at: At, expect: Expect, leaves: &mut Vec<Leaf>, seen: &mut us
     let children = mem
         .view(at, expect, |node| {
             assert!(at == At::Root || !node.is_empty(), "an empty node");
-            assert!(expect.first.is_none_or(|key| node.key(0) == Some(key)), "a key that is not the child's");
+            assert!(
+                expect.first.is_none_or(|key| node.key(0) == Some(key)),
+                "a key that is not the child's"
+            );
             assert!(node.depth() <= MAX_DEPTH);
             leaves.extend(node.leaves());
             let inside = leaves.last().is_none_or(|e| e.end() <= expect.end);
             assert!(inside || !node.is_leaf(), "an extent past its parent's range");
-            (0..node.indexes().len()).map(|i| path::child(&node, expect, i).unwrap()).collect::<Vec<_>>()
+            (0..node.indexes().len())
+                .map(|i| path::child(&node, expect, i).unwrap())
+                .collect::<Vec<_>>()
         })
         .unwrap();
     for (at, expect) in children {
@@ -281,7 +286,8 @@ proptest! {
         prop_assert_eq!(mem.view(At::Root, Expect::ROOT, |n| n.header().max).unwrap(), 4);
     }
 
-    /// An edit of a cold tree meets a block that cannot be read, whichever: it has happened as a whole or not at all.
+    /// An edit of a cold tree meets a block that cannot be read, whichever: it has happened as a
+    /// whole or not at all.
     #[test]
     fn an_unreadable_block_leaves_no_half_of_an_edit(ops in prop::collection::vec(op(), 100..300), nth in 0usize..12) {
         let (mut mem, mut model) = (Mem::new(), Model::new());
@@ -319,20 +325,25 @@ proptest! {
     }
 }
 
-/// One edit of the kind that an operation begins with. Gives whether it succeeded, and the model after it.
+/// One edit of the kind that an operation begins with. Gives whether it succeeded, and the model
+/// after it.
 fn one_edit(mem: &mut Mem, model: &Model, op: &Op) -> (bool, Model) {
     let mut after = model.clone();
     let done = match *op {
         Op::Insert { lblk, len, pblk, unwritten } => {
             let done = insert(mem, Leaf { lblk, len, pblk, unwritten });
             if let Ok(true) = done {
-                after.extend((0..u32::from(len)).map(|n| (lblk + n, (pblk + u64::from(n), unwritten))));
+                after.extend(
+                    (0..u32::from(len)).map(|n| (lblk + n, (pblk + u64::from(n), unwritten))),
+                );
             }
             done.map(drop)
         }
-        Op::Convert { lblk, len, unwritten } => convert(mem, lblk..lblk + len, unwritten).map(|end| {
-            after.range_mut(lblk..end as u32).for_each(|(_, block)| block.1 = unwritten);
-        }),
+        Op::Convert { lblk, len, unwritten } => {
+            convert(mem, lblk..lblk + len, unwritten).map(|end| {
+                after.range_mut(lblk..end as u32).for_each(|(_, block)| block.1 = unwritten);
+            })
+        }
         Op::Remove { lblk, len } | Op::Collapse { lblk, len } => {
             let range = u64::from(lblk)..u64::from(lblk + len);
             let found = last_before(mem, range.end).and_then(|path| match path {
@@ -403,7 +414,10 @@ fn the_last_block_of_a_file_can_be_mapped() {
     insert(&mut mem, written(u32::MAX - 1, 1, 5)).unwrap();
     assert_eq!(find(&mem, u32::MAX - 1).unwrap().hit(), Some(written(u32::MAX - 1, 1, 5)));
     assert!(!shift(&mut mem, u32::MAX - 1, 0, 1).unwrap());
-    assert_eq!(last_before(&mem, u64::MAX).unwrap().unwrap().left, Some(written(u32::MAX - 1, 1, 5)));
+    assert_eq!(
+        last_before(&mem, u64::MAX).unwrap().unwrap().left,
+        Some(written(u32::MAX - 1, 1, 5))
+    );
 }
 
 #[test]

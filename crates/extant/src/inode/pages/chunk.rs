@@ -21,7 +21,8 @@ pub(super) fn first(key: u32) -> u32 {
 /// The bits of those blocks of a chunk that are in `range`.
 pub(super) fn mask(key: u32, range: &Range<u32>) -> u64 {
     let base = u64::from(first(key));
-    let (start, end) = (u64::from(range.start).saturating_sub(base), u64::from(range.end).saturating_sub(base));
+    let (start, end) =
+        (u64::from(range.start).saturating_sub(base), u64::from(range.end).saturating_sub(base));
     below(end) & !below(start)
 }
 
@@ -66,8 +67,9 @@ pub(super) struct States {
     pub remapped: u64,
 }
 
-/// Most leaves of a map that are split, or made, for the pages of a chunk: the leaf in which the chunk begins may be split
-/// behind its last entry and in the middle, the one in which it ends in the middle, and the smallest leaves once more.
+/// Most leaves of a map that are split, or made, for the pages of a chunk: the leaf in which the
+/// chunk begins may be split behind its last entry and in the middle, the one in which it ends in
+/// the middle, and the smallest leaves once more.
 const MAX_LEAVES: u32 = 4;
 
 impl States {
@@ -145,7 +147,9 @@ impl Chunk {
             self.pages.retain(|_| bits.next().is_some_and(|bit| gone & bit == 0));
         }
         let States { present, dirty, writing, mapped, reserved, remapped } = &mut self.states;
-        [present, dirty, writing, mapped, reserved, remapped].into_iter().for_each(|word| *word &= !gone);
+        [present, dirty, writing, mapped, reserved, remapped]
+            .into_iter()
+            .for_each(|word| *word &= !gone);
         *self.used.get_mut() &= !gone;
     }
 

@@ -1,4 +1,5 @@
-//! A block's bytes in memory. A block that was a hole and is written in part needs memory for that part only.
+//! A block's bytes in memory. A block that was a hole and is written in part needs memory for that
+//! part only.
 
 use extant_sync::{Frame, Frames};
 use std::ops::Range;
@@ -9,8 +10,8 @@ const MOST: usize = 1 << 16;
 
 static ZEROES: [u8; MOST] = [0; MOST];
 
-/// A block's bytes; what is not stored is zero. What [`share`](Self::share) gives keeps the bytes that there were: a change
-/// leaves them as they are.
+/// A block's bytes; what is not stored is zero. What [`share`](Self::share) gives keeps the bytes
+/// that there were: a change leaves them as they are.
 #[derive(Debug)]
 pub struct Content {
     stored: Stored,
@@ -58,13 +59,17 @@ impl Content {
         Content { stored: Stored::Bytes(bytes), at: 0, size }
     }
 
-    /// `part` at `from` in a block of `size` bytes, which has to hold it; the rest is zero. Zeroes are stored if the part is
-    /// long, or `more` will come.
+    /// `part` at `from` in a block of `size` bytes, which has to hold it; the rest is zero. Zeroes
+    /// are stored if the part is long, or `more` will come.
     pub fn part(frames: &Frames, from: usize, part: &[u8], size: usize, more: bool) -> Content {
         debug_assert!(from + part.len() <= size && size <= MOST, "a part lies within its block");
         match more || part.len() > size / 2 {
-            true => Content { stored: Stored::Own(frames.frame(from, part)), at: 0, size: size as u32 },
-            false => Content { stored: Stored::Bytes(part.into()), at: from as u32, size: size as u32 },
+            true => {
+                Content { stored: Stored::Own(frames.frame(from, part)), at: 0, size: size as u32 }
+            }
+            false => {
+                Content { stored: Stored::Bytes(part.into()), at: from as u32, size: size as u32 }
+            }
         }
     }
 
@@ -83,8 +88,8 @@ impl Content {
         Content { stored: shared, ..*self }
     }
 
-    /// Looks at what dropping it will change. Counts are changed one after the other, each waiting for its memory; whoever has looked at
-    /// several before has waited for all of them at once.
+    /// Looks at what dropping it will change. Counts are changed one after the other, each waiting
+    /// for its memory; whoever has looked at several before has waited for all of them at once.
     #[inline]
     pub fn look(&self) -> usize {
         match &self.stored {
@@ -106,7 +111,10 @@ impl Content {
     /// Zeroes for what lies before the stored bytes, and behind them.
     pub fn around(&self) -> (&'static [u8], &'static [u8]) {
         let zeroes = |len: usize| ZEROES.get(..len).unwrap_or(&ZEROES);
-        (zeroes(self.at as usize), zeroes((self.size as usize).saturating_sub(self.stored_range().end)))
+        (
+            zeroes(self.at as usize),
+            zeroes((self.size as usize).saturating_sub(self.stored_range().end)),
+        )
     }
 
     /// Bytes of the block.
@@ -125,7 +133,8 @@ impl Content {
         }
         if !both.is_empty()
             && let Some(to) = buf.get_mut(both.start - from..both.end - from)
-            && let Some(bytes) = self.stored.bytes().get(both.start - stored.start..both.end - stored.start)
+            && let Some(bytes) =
+                self.stored.bytes().get(both.start - stored.start..both.end - stored.start)
         {
             to.copy_from_slice(bytes);
         }
@@ -182,7 +191,9 @@ mod tests {
     fn parts_grow_into_blocks() {
         const BLOCK: usize = 1024;
         let frames = Frames::new(BLOCK);
-        for (from, len, then, more) in [(0, 4, 4, 4), (8, 4, 0, 2), (3, 1, 3, 1), (0, BLOCK, 5, 3), (2, 10, 0, BLOCK)] {
+        for (from, len, then, more) in
+            [(0, 4, 4, 4), (8, 4, 0, 2), (3, 1, 3, 1), (0, BLOCK, 5, 3), (2, 10, 0, BLOCK)]
+        {
             let mut model = vec![0; BLOCK];
             let mut content = Content::part(&frames, from, &vec![1; len], BLOCK, false);
             model[from..from + len].fill(1);
@@ -213,10 +224,14 @@ mod tests {
     #[test]
     fn a_part_takes_little_memory() {
         let frames = Frames::new(4096);
-        let stored = |len, more| Content::part(&frames, 100, &vec![1; len], 4096, more).stored().1.len();
+        let stored =
+            |len, more| Content::part(&frames, 100, &vec![1; len], 4096, more).stored().1.len();
         assert_eq!((stored(10, false), stored(3000, false), stored(10, true)), (10, 4096, 4096));
         let mut content = Content::part(&frames, 100, &[1; 10], 4096, false);
         content.clear(&frames, 0..105);
-        assert_eq!((content.stored().1.len(), content.is_zero(0..105), content.is_zero(104..106)), (10, true, false));
+        assert_eq!(
+            (content.stored().1.len(), content.is_zero(0..105), content.is_zero(104..106)),
+            (10, true, false)
+        );
     }
 }

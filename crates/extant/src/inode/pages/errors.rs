@@ -1,8 +1,8 @@
 //! Errors of writeback: told once to every open file.
 //!
-//! One word: a counter, a mark that somebody has seen the current error, and the error. An open file keeps the word
-//! that it last saw; a different word means a new error. An error that nobody has seen is told to files opened after
-//! it, too.
+//! One word: a counter, a mark that somebody has seen the current error, and the error. An open
+//! file keeps the word that it last saw; a different word means a new error. An error that nobody
+//! has seen is told to files opened after it, too.
 
 use crate::error::Result;
 use extant_sync::atomic::{AtomicU64, Ordering};

@@ -1,15 +1,18 @@
 //! The cached pages of one file: one page is one block of the file system.
 //!
 //! # Invariants
-//! - A page that waits for being written is `dirty`. One that is being written is not, unless it was changed again.
-//! - A page that waits is *covered*: its block is mapped, or being mapped by the writeback that has it, or space is set
-//!   aside for it. (After an error of the device it may not be; then its writeback takes space as it comes.)
-//! - With clusters of several blocks, space is set aside once for a cluster, however many of its pages wait: `delayed`
-//!   counts them.
+//! - A page that waits for being written is `dirty`. One that is being written is not, unless it
+//!   was changed again.
+//! - A page that waits is *covered*: its block is mapped, or being mapped by the writeback that has
+//!   it, or space is set aside for it. (After an error of the device it may not be; then its
+//!   writeback takes space as it comes.)
+//! - With clusters of several blocks, space is set aside once for a cluster, however many of its
+//!   pages wait: `delayed` counts them.
 //! - `pinned` pages are not evicted.
-//! - A page is *remapped* from when it becomes dirty over a block that the map does not call written, until it is written or
-//!   given up. `share` covers the blocks that the map may need for all such pages, less those that it took already: it grows
-//!   before they come, while they are pinned, and shrinks to what [`Remapped`] needs when some went.
+//! - A page is *remapped* from when it becomes dirty over a block that the map does not call
+//!   written, until it is written or given up. `share` covers the blocks that the map may need for
+//!   all such pages, less those that it took already: it grows before they come, while they are
+//!   pinned, and shrinks to what [`Remapped`] needs when some went.
 //! - `totals` are the sums over all chunks, and no chunk is empty.
 
 #[cfg(test)]
@@ -130,7 +133,10 @@ impl PageMap {
     /// Chunks with pages that may be in `range`, in order, and the bits of those blocks.
     fn within(&self, range: Range<u32>) -> impl Iterator<Item = (u32, &Chunk, u64)> {
         let chunks = (!range.is_empty()).then(|| self.chunks.range(keys(&range)));
-        chunks.into_iter().flatten().map(move |(key, chunk)| (*key, &**chunk, chunk::mask(*key, &range)))
+        chunks
+            .into_iter()
+            .flatten()
+            .map(move |(key, chunk)| (*key, &**chunk, chunk::mask(*key, &range)))
     }
 
     /// The first page of `range` with a bit in what `which` gives of its chunk.
@@ -141,7 +147,8 @@ impl PageMap {
         })
     }
 
-    /// Changes the chunk of a block, if there is one, and keeps the sums true. A chunk does not lose pages here.
+    /// Changes the chunk of a block, if there is one, and keeps the sums true. A chunk does not
+    /// lose pages here.
     fn edit<R>(&mut self, lblk: u32, f: impl FnOnce(&mut Chunk, u64) -> R) -> Option<R> {
         let (key, bit) = chunk::place(lblk);
         let chunk = self.chunks.get_mut(&key)?;
@@ -195,7 +202,8 @@ impl PageMap {
         self.find(range, |states| states.dirty).is_some()
     }
 
-    /// The first page of `range` that holds data not yet mapped on the device, or that is being written.
+    /// The first page of `range` that holds data not yet mapped on the device, or that is being
+    /// written.
     pub fn next_busy(&self, range: Range<u32>) -> Option<u32> {
         if self.busy() { self.find(range, |states| states.dirty | states.writing) } else { None }
     }
@@ -234,7 +242,9 @@ impl PageMap {
         if states.present & bit == 0 {
             return Cover::Absent;
         }
-        match states.covered() & bit != 0 || cluster_bits > 0 && self.cluster_reserved(lblk, cluster_bits) {
+        match states.covered() & bit != 0
+            || cluster_bits > 0 && self.cluster_reserved(lblk, cluster_bits)
+        {
             true => Cover::Covered,
             false => Cover::Unknown,
         }
@@ -259,7 +269,8 @@ impl PageMap {
         self.pinned = range;
     }
 
-    /// Adds what was read from the device, unless the page is cached or content has changed since `generation`.
+    /// Adds what was read from the device, unless the page is cached or content has changed since
+    /// `generation`.
     pub fn add_read(&mut self, lblk: u32, bytes: Arc<[u8]>, generation: u64) {
         if generation == self.generation {
             self.add(lblk, Content::whole(bytes), true);
@@ -289,7 +300,8 @@ impl PageMap {
         });
     }
 
-    /// Pages whose writing changes the map, with those that are pinned as if they all were such pages.
+    /// Pages whose writing changes the map, with those that are pinned as if they all were such
+    /// pages.
     fn remapped(&self) -> Remapped {
         Remapped {
             pages: (self.totals.remapped + self.pinned.len()) as u64,
@@ -297,7 +309,8 @@ impl PageMap {
         }
     }
 
-    /// Blocks of the map that are to be set aside before the pinned pages become dirty; `need` gives how many pages need.
+    /// Blocks of the map that are to be set aside before the pinned pages become dirty; `need`
+    /// gives how many pages need.
     pub fn share_missing(&self, need: impl FnOnce(Remapped) -> u32) -> u32 {
         need(self.remapped()).saturating_sub(self.share)
     }
@@ -325,8 +338,8 @@ impl PageMap {
         }
     }
 
-    /// Overwrites bytes of a cached page that is covered, with clusters of one block; the page then waits for being
-    /// written. False if there is no such page.
+    /// Overwrites bytes of a cached page that is covered, with clusters of one block; the page then
+    /// waits for being written. False if there is no such page.
     pub fn overwrite(&mut self, frames: &Frames, lblk: u32, from: usize, part: &[u8]) -> bool {
         let written = self.edit(lblk, |chunk, bit| {
             if chunk.states.covered() & bit == 0 {
@@ -353,7 +366,8 @@ impl PageMap {
         }
     }
 
-    /// Changes a cached page; it then waits for being written. Snapshots keep the old bytes. False if it is not cached.
+    /// Changes a cached page; it then waits for being written. Snapshots keep the old bytes. False
+    /// if it is not cached.
     pub fn dirty(&mut self, lblk: u32, change: impl FnOnce(&mut Content)) -> bool {
         let changed = self.edit(lblk, |chunk, bit| {
             chunk.states.dirty |= bit & chunk.states.present;
@@ -362,14 +376,14 @@ impl PageMap {
         changed.flatten().is_some()
     }
 
-    /// Changes a cached page to what the device has, or gets with the page if that waits: it waits for nothing on this account.
-    /// Snapshots keep the old bytes.
+    /// Changes a cached page to what the device has, or gets with the page if that waits: it waits
+    /// for nothing on this account. Snapshots keep the old bytes.
     pub fn amend(&mut self, lblk: u32, change: impl FnOnce(&mut Content)) {
         self.edit(lblk, |chunk, bit| chunk.edit(bit, change));
     }
 
-    /// Takes up to `max` waiting pages of `range` for being written, in order, and the reservation that goes with them,
-    /// in blocks.
+    /// Takes up to `max` waiting pages of `range` for being written, in order, and the reservation
+    /// that goes with them, in blocks.
     pub fn take(&mut self, range: Range<u32>, max: usize, cluster_bits: u32) -> (Vec<Taken>, u32) {
         let (mut taken, mut reserved) = (Vec::with_capacity(max.min(self.totals.dirty)), 0);
         if range.is_empty() {
@@ -395,12 +409,14 @@ impl PageMap {
             self.totals.shift(before, chunk.states);
         }
         if cluster_bits > 0 {
-            reserved = taken.iter().map(|page| self.take_reservation(page.lblk, cluster_bits)).sum();
+            reserved =
+                taken.iter().map(|page| self.take_reservation(page.lblk, cluster_bits)).sum();
         }
         (taken, reserved)
     }
 
-    /// The whole cluster's reservation goes with the first of its pages: the others will find the cluster mapped.
+    /// The whole cluster's reservation goes with the first of its pages: the others will find the
+    /// cluster mapped.
     fn take_reservation(&mut self, lblk: u32, cluster_bits: u32) -> u32 {
         let cluster = lblk >> cluster_bits;
         if self.delayed.remove(&cluster).is_none() {
@@ -432,8 +448,8 @@ impl PageMap {
         }
     }
 
-    /// The pages could not be written. What was not changed again meanwhile is dropped, so that readers see what the
-    /// device has.
+    /// The pages could not be written. What was not changed again meanwhile is dropped, so that
+    /// readers see what the device has.
     pub fn failed(&mut self, lblks: impl IntoIterator<Item = u32>) {
         let pinned = self.pinned.clone();
         for lblk in lblks {
@@ -457,10 +473,13 @@ impl PageMap {
             reserved.extend(bits.map(|bit| chunk::first(key) + bit.trailing_zeros()));
             chunk.drop_pages(mask);
         });
-        Removed { reserved: reserved.into_iter().map(|lblk| self.undelay(lblk, cluster_bits)).sum() }
+        Removed {
+            reserved: reserved.into_iter().map(|lblk| self.undelay(lblk, cluster_bits)).sum(),
+        }
     }
 
-    /// One page less waits for its cluster; the reservation, in blocks, that the last one gives back.
+    /// One page less waits for its cluster; the reservation, in blocks, that the last one gives
+    /// back.
     fn undelay(&mut self, lblk: u32, cluster_bits: u32) -> u32 {
         if cluster_bits == 0 {
             return 1;
@@ -482,11 +501,13 @@ impl PageMap {
     /// Drops clean pages of `range`: the device has newer content.
     pub fn invalidate(&mut self, range: Range<u32>) {
         self.generation += 1;
-        self.edit_all(&range, |_, chunk, mask| chunk.drop_pages(mask & !chunk.states.writing & !chunk.states.dirty));
+        self.edit_all(&range, |_, chunk, mask| {
+            chunk.drop_pages(mask & !chunk.states.writing & !chunk.states.dirty)
+        });
     }
 
-    /// Drops up to `want` clean pages that were not used since the hand last passed; looks at each page at most twice.
-    /// Gives the number dropped.
+    /// Drops up to `want` clean pages that were not used since the hand last passed; looks at each
+    /// page at most twice. Gives the number dropped.
     pub fn evict(&mut self, want: usize) -> usize {
         let before = self.totals.pages;
         for _ in 0..2 {

@@ -1,17 +1,19 @@
-//! What memory keeps of one regular file's content: pages, the size as its users see it, errors of writeback. Plain
-//! data and their rules; `file` fills them, writes them back and gives them up.
+//! What memory keeps of one regular file's content: pages, the size as its users see it, errors of
+//! writeback. Plain data and their rules; `file` fills them, writes them back and gives them up.
 //!
 //! # Invariants
-//! - [`Pages::size`] is the size that users see. The body's size is what the next commit writes; it is smaller while
-//!   data behind it have no blocks yet, and grows only in the handle that maps them.
+//! - [`Pages::size`] is the size that users see. The body's size is what the next commit writes; it
+//!   is smaller while data behind it have no blocks yet, and grows only in the handle that maps
+//!   them.
 //! - Bytes of a cached page behind the visible size are zero.
 //! - Whoever adds or removes mappings of the file's data holds [`Pages::work`].
-//! - While a page is being written, and only then, the inode is on the pool's list of those under writeback. It is taken
-//!   off when the last such page is done, under the same lock of the page map. Pages that are given up have none.
+//! - While a page is being written, and only then, the inode is on the pool's list of those under
+//!   writeback. It is taken off when the last such page is done, under the same lock of the page
+//!   map. Pages that are given up have none.
 //!
 //! # Locking
-//! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... > page map
-//! (CacheShard). Nothing is called while the page map is locked.
+//! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... >
+//! page map (CacheShard). Nothing is called while the page map is locked.
 
 mod chunk;
 mod content;
@@ -40,7 +42,8 @@ use std::sync::Arc;
 /// The file's preallocations, if it has, or may have, some.
 pub type Work = Option<Arc<Prealloc>>;
 
-/// Cached content of one file. In this order in memory, since the inode begins with what stat(2) reads.
+/// Cached content of one file. In this order in memory, since the inode begins with what stat(2)
+/// reads.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Pages {
@@ -62,7 +65,8 @@ pub struct Pages {
     written: AtomicU64,
     /// How many have the file open for writing.
     writers: AtomicU32,
-    /// Whether the map is changed for pages now, whose share it may use. Changes under [`Pages::work`].
+    /// Whether the map is changed for pages now, whose share it may use. Changes under
+    /// [`Pages::work`].
     uses_share: AtomicBool,
     /// On the pool's queue of inodes with pages.
     queued: AtomicBool,
@@ -138,7 +142,8 @@ impl Pages {
 
     /// Somebody who had the file open for writing has closed it; true if nobody has any more.
     pub fn close_writer(&self) -> bool {
-        let left = self.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        let left =
+            self.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         left.unwrap_or(0) <= 1
     }
 
@@ -164,7 +169,8 @@ impl Pages {
         result
     }
 
-    /// Tells, under [`Pages::work`], whether the map is changed for pages from now on, or otherwise.
+    /// Tells, under [`Pages::work`], whether the map is changed for pages from now on, or
+    /// otherwise.
     pub fn set_uses_share(&self, uses: bool) {
         // Relaxed: whoever changes the map holds `work`.
         self.uses_share.store(uses, Ordering::Relaxed);
@@ -184,18 +190,21 @@ impl Pages {
         *self.map.write().share() += blocks;
     }
 
-    /// Gives up the pages and what is claimed ahead: the inode leaves memory, and nobody uses it any more. Waits for no lock.
+    /// Gives up the pages and what is claimed ahead: the inode leaves memory, and nobody uses it
+    /// any more. Waits for no lock.
     pub fn let_go(&self) {
-        let claims = self.work.get().and_then(|work| work.try_lock()).and_then(|mut work| work.take());
+        let claims =
+            self.work.get().and_then(|work| work.try_lock()).and_then(|mut work| work.take());
         drop(claims);
         let Some(counts) = self.counts.get() else { return };
-        let pages = self.map.get().and_then(|map| map.try_write()).map(|mut map| std::mem::take(&mut *map));
+        let pages =
+            self.map.get().and_then(|map| map.try_write()).map(|mut map| std::mem::take(&mut *map));
         let before = pages.as_ref().map_or_else(map::Totals::default, PageMap::totals);
         counts.moved(before, map::Totals::default());
     }
 
-    /// Whether a page may wait for being written or be under writeback, from the lists alone: what an operation has left
-    /// waiting is on them when it ends.
+    /// Whether a page may wait for being written or be under writeback, from the lists alone: what
+    /// an operation has left waiting is on them when it ends.
     #[inline]
     pub fn maybe_busy(&self) -> bool {
         self.dirty_link.is_linked() || self.writeback_link.is_linked()
@@ -221,7 +230,8 @@ impl Pages {
         self.counts.get().is_some() && self.map.read().waiting() > 0
     }
 
-    /// Notes that blocks of the file were written past the journal. To be called before they are mapped.
+    /// Notes that blocks of the file were written past the journal. To be called before they are
+    /// mapped.
     pub fn note_written(&self, stamp: WriteStamp) {
         self.written.fetch_max(stamp.0, Ordering::AcqRel);
     }

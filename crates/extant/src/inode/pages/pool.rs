@@ -1,15 +1,16 @@
 //! The bound on all pages of a file system, and the inodes that have some.
 //!
 //! # Invariants
-//! - An inode whose pages wait for being written is in `dirty` (from shortly after they do, and before the writer's
-//!   operation ends), which keeps it in memory. It leaves when none waits; those that are being written then are in
-//!   `Counts::writeback` already. So whoever looks at `dirty` first and at those under writeback afterwards misses
-//!   nothing that waited when he began.
+//! - An inode whose pages wait for being written is in `dirty` (from shortly after they do, and
+//!   before the writer's operation ends), which keeps it in memory. It leaves when none waits;
+//!   those that are being written then are in `Counts::writeback` already. So whoever looks at
+//!   `dirty` first and at those under writeback afterwards misses nothing that waited when he
+//!   began.
 //! - An inode with pages is on `queue` once, as long as it lives.
 //!
 //! # Locking
-//! The lists are of level Lru: they may be held while a page map is looked at, never the other way round. The list of
-//! those under writeback changes under a page map's lock, so it is a Leaf.
+//! The lists are of level Lru: they may be held while a page map is looked at, never the other way
+//! round. The list of those under writeback changes under a page map's lock, so it is a Leaf.
 
 use super::Pages;
 use super::map::Totals;
@@ -45,7 +46,8 @@ impl Counts {
         shift(&self.dirty, before.dirty, after.dirty);
     }
 
-    /// Keeps the list of those under writeback true. The caller has the page map locked for writing.
+    /// Keeps the list of those under writeback true. The caller has the page map locked for
+    /// writing.
     pub fn writeback(&self, link: &Link, before: Totals, after: Totals) {
         match (before.writing, after.writing) {
             (0, 1..) => {
@@ -56,7 +58,11 @@ impl Counts {
             }
             _ => {}
         }
-        debug_assert_eq!(link.is_linked(), after.writing > 0, "those under writeback are listed, and no others");
+        debug_assert_eq!(
+            link.is_linked(),
+            after.writing > 0,
+            "those under writeback are listed, and no others"
+        );
     }
 }
 
@@ -117,8 +123,8 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// A pool of at most `limit` bytes in pages of `page_size`, half of which may wait for being written. `log_data` is
-    /// the mount option `data=journal`.
+    /// A pool of at most `limit` bytes in pages of `page_size`, half of which may wait for being
+    /// written. `log_data` is the mount option `data=journal`.
     pub fn new(limit: u64, page_size: u32, log_data: bool) -> PagePool {
         let page_size = u64::from(page_size.max(1));
         PagePool {
@@ -149,7 +155,8 @@ impl PagePool {
         }
     }
 
-    /// Whether content that this thread writes may use root's reserve. Relaxed: a switch that guards nothing.
+    /// Whether content that this thread writes may use root's reserve. Relaxed: a switch that
+    /// guards nothing.
     pub fn may_use_reserve(&self) -> bool {
         self.use_reserve.load(Ordering::Relaxed) || uses_reserve()
     }
@@ -173,9 +180,12 @@ impl PagePool {
         if dirty {
             self.dirty.add(&inode.pages.dirty_link, || inode.clone());
         }
-        if !inode.pages.queued.load(Ordering::Relaxed) && !inode.pages.queued.swap(true, Ordering::AcqRel) {
+        if !inode.pages.queued.load(Ordering::Relaxed)
+            && !inode.pages.queued.swap(true, Ordering::AcqRel)
+        {
             let mut queue = self.queue.local().lock();
-            // Each that comes lets go of the memory of some that are gone, so that the living are about half at least.
+            // Each that comes lets go of the memory of some that are gone, so that the living are
+            // about half at least.
             for _ in 0..2 {
                 let Some(old) = queue.pop_front() else { break };
                 if old.strong_count() > 0 {
@@ -197,19 +207,23 @@ impl PagePool {
         self.dirty.walk()
     }
 
-    /// Waits until the pages are written, mapped or given up that are being written now, whatever is begun meanwhile.
+    /// Waits until the pages are written, mapped or given up that are being written now, whatever
+    /// is begun meanwhile.
     pub fn wait_for_writeback(&self) {
         self.counts.writeback.wait_gone(&self.counts.writeback.arrived());
     }
 
-    /// Whether nothing waits for being written, nothing is being written, and nobody has to be told of a loss. Looks at
-    /// one word of each list's shards, and at no inode.
+    /// Whether nothing waits for being written, nothing is being written, and nobody has to be told
+    /// of a loss. Looks at one word of each list's shards, and at no inode.
     pub fn is_clean(&self) -> bool {
         // In this order: what is being written has left the first list, or is about to.
-        self.dirty.is_empty() && self.counts.writeback.is_empty() && !self.any_failed.load(Ordering::Acquire)
+        self.dirty.is_empty()
+            && self.counts.writeback.is_empty()
+            && !self.any_failed.load(Ordering::Acquire)
     }
 
-    /// Notes that data of the inode are lost: open files are told, or else who syncs or closes the file system.
+    /// Notes that data of the inode are lost: open files are told, or else who syncs or closes the
+    /// file system.
     pub fn note_failed(&self, inode: &Arc<Inode>, errno: i32) {
         inode.pages.note_error(errno);
         let mut failed = self.failed.lock();

@@ -1,5 +1,5 @@
-//! Ranges of blocks that one thread at a time works on, in the order in which they were asked for: a long range waits for
-//! those that overlap it and came before, and for none that came later.
+//! Ranges of blocks that one thread at a time works on, in the order in which they were asked for:
+//! a long range waits for those that overlap it and came before, and for none that came later.
 
 use extant_sync::levels::{self, Entered};
 use extant_sync::{Condvar, Level, Mutex};
@@ -14,7 +14,8 @@ pub struct RangeLock {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Ranges and their tickets, in the order of tickets. One is in use if it overlaps none before it.
+    /// Ranges and their tickets, in the order of tickets. One is in use if it overlaps none before
+    /// it.
     ranges: Vec<(u64, Range<u32>)>,
     next: u64,
 }
@@ -22,7 +23,10 @@ struct Queue {
 impl Queue {
     /// Whether one before the ticket's overlaps `range`.
     fn must_wait(&self, ticket: u64, range: &Range<u32>) -> bool {
-        self.ranges.iter().take_while(|(before, _)| *before < ticket).any(|(_, other)| overlap(other, range))
+        self.ranges
+            .iter()
+            .take_while(|(before, _)| *before < ticket)
+            .any(|(_, other)| overlap(other, range))
     }
 }
 

@@ -12,7 +12,8 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// How many blocks to read for a miss at `lblk` that needs `wanted` blocks; at most `max`, unless more are wanted.
+    /// How many blocks to read for a miss at `lblk` that needs `wanted` blocks; at most `max`,
+    /// unless more are wanted.
     pub fn miss(&self, lblk: u32, wanted: u32, max: u32) -> u32 {
         let sequential = lblk == self.next.load(Ordering::Relaxed);
         let window = match sequential {

@@ -12,7 +12,8 @@ use extant_format::types::{FileType, InodeNr};
 use std::sync::Arc;
 
 /// How a directory keeps its entries is our affair: the records name entries, not blocks.
-const OF_LAYOUT: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INDEX).union(InodeFlags::INLINE_DATA);
+const OF_LAYOUT: InodeFlags =
+    InodeFlags::EXTENTS.union(InodeFlags::INDEX).union(InodeFlags::INLINE_DATA);
 
 /// Links of a directory without subdirectories.
 const NEW_DIR_LINKS: u16 = 2;
@@ -84,7 +85,12 @@ impl Operations {
         Ok(())
     }
 
-    fn replay_changed(&self, inode: &Arc<Inode>, new: disk::Inode, tail: Option<&[u8]>) -> Result<()> {
+    fn replay_changed(
+        &self,
+        inode: &Arc<Inode>,
+        new: disk::Inode,
+        tail: Option<&[u8]>,
+    ) -> Result<()> {
         let st = self.st();
         let to = Ownership { uid: Some(new.uid), gid: Some(new.gid), project: Some(new.projid) };
         if self.moves_usage(inode, to) {
@@ -127,7 +133,11 @@ fn merged(old: &Body, mut new: disk::Inode, tail: Option<&[u8]>) -> Result<Body>
         match (content(&old.disk)?, content(&new)?) {
             (Content::Inline, Content::Inline) => kept_tail = tail.map_or(kept_tail, Into::into),
             (was, is) if was == is => new.i_block = old.i_block,
-            _ => return Err(Error::Unsupported("a fast commit of a file that left its inode".into())),
+            _ => {
+                return Err(Error::Unsupported(
+                    "a fast commit of a file that left its inode".into(),
+                ));
+            }
         }
     }
     // Attributes are changed by full commits alone; blocks and orphan records are counted here.

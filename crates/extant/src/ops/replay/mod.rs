@@ -1,12 +1,14 @@
 //! Fast commits: what became of files and names after the last full commit, applied by outcome.
 //!
 //! # Invariants
-//! - Nobody else uses the file system meanwhile, and it lies on a device that keeps writes in memory: an error half-way
-//!   leaves nothing behind, and what is done becomes durable at once or not at all.
-//! - Blocks that a record names as a file's are booked before the first record is applied, so that none of them becomes a
-//!   directory or a node of an extent tree meanwhile.
-//! - A block may be a record's before its owner loses it, and change hands several times. So nothing is freed before all records
-//!   were applied; then what nobody has is. A transaction that ends on the way gives nothing away.
+//! - Nobody else uses the file system meanwhile, and it lies on a device that keeps writes in
+//!   memory: an error half-way leaves nothing behind, and what is done becomes durable at once or
+//!   not at all.
+//! - Blocks that a record names as a file's are booked before the first record is applied, so that
+//!   none of them becomes a directory or a node of an extent tree meanwhile.
+//! - A block may be a record's before its owner loses it, and change hands several times. So
+//!   nothing is freed before all records were applied; then what nobody has is. A transaction that
+//!   ends on the way gives nothing away.
 //! - A record may say what is so already: the kernel may have replayed a part of it before.
 
 mod inodes;
@@ -42,7 +44,9 @@ impl Operations {
         records: impl Iterator<Item = FastCommitTag<'a>> + Clone,
     ) -> Result<()> {
         if self.st().geo.cluster_ratio() > 1 {
-            return Err(Error::Unsupported("replaying fast commits on a file system with clusters".into()));
+            return Err(Error::Unsupported(
+                "replaying fast commits on a file system with clusters".into(),
+            ));
         }
         self.st().alloc.withhold_frees();
         // In memory as long as their records may be asked for.
@@ -59,7 +63,11 @@ impl Operations {
         self.finish_replay(&touched)
     }
 
-    fn replay_record(&self, record: &FastCommitTag<'_>, touched: &mut BTreeSet<InodeNr>) -> Result<()> {
+    fn replay_record(
+        &self,
+        record: &FastCommitTag<'_>,
+        touched: &mut BTreeSet<InodeNr>,
+    ) -> Result<()> {
         match *record {
             FastCommitTag::AddRange(ino, leaf) => {
                 touched.insert(ino);
@@ -85,12 +93,15 @@ impl Operations {
                 touched.insert(ino);
                 self.replay_inode(ino, slot)
             }
-            FastCommitTag::Pad | FastCommitTag::Tail(_) | FastCommitTag::Head(..) | FastCommitTag::Unknown(_) => Ok(()),
+            FastCommitTag::Pad
+            | FastCommitTag::Tail(_)
+            | FastCommitTag::Head(..)
+            | FastCommitTag::Unknown(_) => Ok(()),
         }
     }
 
-    /// Ties orphan records to their inodes: some may be freed, or get a name again. Those of the list are recorded anew, since
-    /// the list is made to be read from its head, one at a time.
+    /// Ties orphan records to their inodes: some may be freed, or get a name again. Those of the
+    /// list are recorded anew, since the list is made to be read from its head, one at a time.
     fn adopt_orphans(&self) -> Result<Vec<InodeRef>> {
         let st = self.st();
         let mut adopted = Vec::new();
@@ -101,7 +112,11 @@ impl Operations {
             }
         }
         while let Some(ino) = st.orphans.unread() {
-            let Some(inode) = self.replayed(ino)?.filter(|inode| inode.orphan.get() == OrphanAt::None) else { break };
+            let Some(inode) =
+                self.replayed(ino)?.filter(|inode| inode.orphan.get() == OrphanAt::None)
+            else {
+                break;
+            };
             st.orphans.adopt(&inode, None);
             let mut h = st.start(2 * Orphans::CREDITS)?;
             st.orphans.remove(st, &mut h, &inode)?;
@@ -138,7 +153,8 @@ impl Operations {
         let st = self.st();
         let dir = self.replayed_dir(parent)?;
         let inode = self.replayed(ino)?.ok_or_else(|| bad("named inode", ino))?;
-        let mut h = st.start(dir::insert_credits(st, &dir) + dir::insert_credits(st, &inode) + 2)?;
+        let mut h =
+            st.start(dir::insert_credits(st, &dir) + dir::insert_credits(st, &inode) + 2)?;
         if added == Added::Created && inode.is_dir() && inode.size() == 0 {
             dir::init(st, &mut h, &inode, parent)?;
         }
@@ -170,7 +186,8 @@ impl Operations {
         self.touch_dir(&mut h, &dir, -i32::from(inode.is_dir()))
     }
 
-    /// Frees what has no name left, makes sure that what the others have is theirs, and frees what nobody has.
+    /// Frees what has no name left, makes sure that what the others have is theirs, and frees what
+    /// nobody has.
     fn finish_replay(&self, touched: &BTreeSet<InodeNr>) -> Result<()> {
         let mut owned = Vec::new();
         for ino in touched {

@@ -30,8 +30,13 @@ impl Operations {
         })
     }
 
-    /// Calls `each` for parts of a run of blocks, each of which a handle has credits for in the smallest log.
-    fn in_parts(&self, run: Range<u64>, mut each: impl FnMut(BlockNr, u32) -> Result<()>) -> Result<()> {
+    /// Calls `each` for parts of a run of blocks, each of which a handle has credits for in the
+    /// smallest log.
+    fn in_parts(
+        &self,
+        run: Range<u64>,
+        mut each: impl FnMut(BlockNr, u32) -> Result<()>,
+    ) -> Result<()> {
         let st = self.st();
         let mut most = MOST_AT_ONCE;
         while most > 1 && st.alloc.credits(most) > st.journal.max_credits() / 2 {
@@ -60,7 +65,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Maps the first part of a run as far as what is there now is of one kind; gives where that ends.
+    /// Maps the first part of a run as far as what is there now is of one kind; gives where that
+    /// ends.
     fn map_part(&self, inode: &Arc<Inode>, wanted: Run) -> Result<u32> {
         let st = self.st();
         let found = extent::lookup(st, inode, wanted.lblk, wanted.len)?;
@@ -119,7 +125,11 @@ impl Operations {
     }
 
     /// Books all that an inode's extents name, as far as it is free, and adds it to `owned`.
-    pub(super) fn book_mapped(&self, inode: &Arc<Inode>, owned: &mut Vec<Range<u64>>) -> Result<()> {
+    pub(super) fn book_mapped(
+        &self,
+        inode: &Arc<Inode>,
+        owned: &mut Vec<Range<u64>>,
+    ) -> Result<()> {
         let st = self.st();
         if !inode.flags().contains(InodeFlags::EXTENTS) {
             return Ok(());

@@ -21,7 +21,9 @@ struct Freezes(Arc<OrphanFile>);
 
 impl Client for Freezes {
     fn freeze(&self, _: Tid, out: &mut Freezer<'_>) -> std::result::Result<(), JournalError> {
-        self.0.freeze(out).map_err(|error| JournalError::Client { errno: 5, message: error.to_string() })
+        self.0
+            .freeze(out)
+            .map_err(|error| JournalError::Client { errno: 5, message: error.to_string() })
     }
 
     fn committed(&self, _: Tid) {}
@@ -83,7 +85,8 @@ impl Room {
     fn on_device(&self) -> Vec<u32> {
         self.journal.sync().unwrap();
         let again = OrphanFile::open(place(&self.dev), true).unwrap();
-        let mut numbers: Vec<u32> = again.records().unwrap().into_iter().map(|(ino, _)| ino.0).collect();
+        let mut numbers: Vec<u32> =
+            again.records().unwrap().into_iter().map(|(ino, _)| ino.0).collect();
         numbers.sort_unstable();
         numbers
     }
@@ -112,7 +115,8 @@ fn blocks_are_read_when_used_and_dropped_when_idle() {
     assert_eq!(room.loaded(), 0);
     let first = room.add(1).unwrap();
     assert_eq!(room.loaded(), 1);
-    let places: Vec<SlotAt> = (2..=SLOTS * blocks as u32).map(|ino| room.add(ino).unwrap()).collect();
+    let places: Vec<SlotAt> =
+        (2..=SLOTS * blocks as u32).map(|ino| room.add(ino).unwrap()).collect();
     assert_eq!((room.loaded(), room.add(9)), (blocks, None), "it is full");
     room.journal.sync().unwrap();
     places.into_iter().for_each(|at| room.clear(at));
@@ -179,7 +183,8 @@ fn a_bad_block_is_not_used_and_after_a_crash_refused() {
 #[test]
 fn threads_start_apart_in_a_file_of_any_length() {
     for blocks in 1..100usize {
-        let starts: std::collections::BTreeSet<usize> = (0..16).map(|shard| shard * blocks / 16).collect();
+        let starts: std::collections::BTreeSet<usize> =
+            (0..16).map(|shard| shard * blocks / 16).collect();
         assert_eq!(starts.len(), blocks.min(16));
         assert!(starts.iter().all(|start| *start < blocks));
     }

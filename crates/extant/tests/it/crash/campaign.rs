@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Kinds of file systems that mixes run on, and how many threads make the mix; long campaigns have [`scene::LAYOUTS`], too.
+/// Kinds of file systems that mixes run on, and how many threads make the mix; long campaigns have
+/// [`scene::LAYOUTS`], too.
 pub(crate) const KINDS: [(Setup, usize); 15] = [
     (scene::EXT4, 1),
     (scene::INLINE, 1),
@@ -36,10 +37,12 @@ pub(crate) const KINDS: [(Setup, usize); 15] = [
 /// Failures after which a campaign ends.
 const ENOUGH: u64 = 20;
 
-/// Of how many states one is asked more: all are recovered by Extant, and all hold what was promised.
+/// Of how many states one is asked more: all are recovered by Extant, and all hold what was
+/// promised.
 #[derive(Clone, Copy)]
 struct Rates {
-    /// Of those that come to what another state came to, one is looked at as the first of its kind is.
+    /// Of those that come to what another state came to, one is looked at as the first of its kind
+    /// is.
     same: u64,
     /// Of those that come to something new, one is written to and checked by e2fsck.
     go_on: u64,
@@ -91,7 +94,12 @@ impl Met<'_> {
         if complaints.is_empty() { Ok(()) } else { Err(complaints.join("; ")) }
     }
 
-    fn examine(&mut self, bench: &mut Bench, case: Case<'_>, state: &State) -> Result<Arc<Manifest>, String> {
+    fn examine(
+        &mut self,
+        bench: &mut Bench,
+        case: Case<'_>,
+        state: &State,
+    ) -> Result<Arc<Manifest>, String> {
         let (rates, rng) = (self.rates, &mut self.rng);
         // Without a journal no recovery can be cut.
         let again = usize::from(!case.setup.unlogged && rng.one_in(rates.again));
@@ -118,9 +126,11 @@ impl Met<'_> {
     }
 }
 
-/// Cuts at a sample of events, each whole and with parts of what was not flushed; and wherever something was promised, with nothing of it.
+/// Cuts at a sample of events, each whole and with parts of what was not flushed; and wherever
+/// something was promised, with nothing of it.
 pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
-    let (mut bench, mut met, mut rng) = (Bench::new(), Met::new(scene, SHORT, seed), Rng::new(seed));
+    let (mut bench, mut met, mut rng) =
+        (Bench::new(), Met::new(scene, SHORT, seed), Rng::new(seed));
     let cuts = scene.events.iter().filter(|event| event.changes()).count();
     let step = (cuts * 4).div_ceil(states).max(1) as u64;
     let mut walk = Walk::new(&scene.base.pages, &scene.events);
@@ -129,7 +139,8 @@ pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
         let end = cut == scene.events.len();
         let sampled = (left == 0 && !promised && !scene.setup.unlogged) || end;
         left = if sampled { step - 1 } else { left.saturating_sub(u64::from(!promised)) };
-        let parts = [Part::All, *rng.pick(&PARTS[1..]), *rng.pick(&PARTS[2..]), *rng.pick(&PARTS[2..])];
+        let parts =
+            [Part::All, *rng.pick(&PARTS[1..]), *rng.pick(&PARTS[2..]), *rng.pick(&PARTS[2..])];
         let promised = promised && !scene.setup.unlogged;
         let parts = parts.into_iter().filter(|_| sampled).chain(promised.then_some(Part::Nothing));
         for part in parts {
@@ -139,7 +150,10 @@ pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
         }
     }
     println!("{name}: {:?}, {} events", bench.tally, scene.events.len());
-    assert!(bench.tally.states > 4 || scene.setup.unlogged, "{name}: too few states to say anything");
+    assert!(
+        bench.tally.states > 4 || scene.setup.unlogged,
+        "{name}: too few states to say anything"
+    );
 }
 
 /// Draws of one cut: more where more may be missing, none any more where they have all been met.
@@ -160,7 +174,10 @@ fn all_cuts(seed: u64, bench: &mut Bench, broken: &mut dyn FnMut(String, &State)
             let part = PARTS.get(draw).copied().unwrap_or_else(|| *rng.pick(&PARTS[2..]));
             let state = walk.state(part, &mut rng);
             if let Err(why) = met.meet(bench, &walk, &state) {
-                broken(format!("{} of {threads}, seed {seed}, {part:?} at {cut}: {why}", setup.name), &state);
+                broken(
+                    format!("{} of {threads}, seed {seed}, {part:?} at {cut}: {why}", setup.name),
+                    &state,
+                );
             }
         }
     }
@@ -212,12 +229,13 @@ impl Campaign {
 fn keep(seed: u64, nr: u64, why: &str, state: &State) {
     let dir = std::env::temp_dir().join("extant-crash");
     let path = dir.join(format!("{seed}-{nr}.img"));
-    let kept = std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&path, state.pages.to_vec()));
+    let kept =
+        std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&path, state.pages.to_vec()));
     println!("{why}\n    {}: {kept:?}", path.display());
 }
 
-/// Goes on with the seed after those in the file of figures, for `EXTANT_CRASH_SECONDS` (600 unless told), with
-/// `EXTANT_CRASH_WORKERS` (2).
+/// Goes on with the seed after those in the file of figures, for `EXTANT_CRASH_SECONDS` (600 unless
+/// told), with `EXTANT_CRASH_WORKERS` (2).
 #[test]
 #[ignore = "runs for as long as it is told to"]
 fn crash_campaign() {
@@ -231,7 +249,8 @@ fn crash_campaign() {
         figures: Mutex::new(figures),
     };
     std::thread::scope(|scope| {
-        (0..figures::number("EXTANT_CRASH_WORKERS", 2)).for_each(|_| drop(scope.spawn(|| campaign.work())));
+        (0..figures::number("EXTANT_CRASH_WORKERS", 2))
+            .for_each(|_| drop(scope.spawn(|| campaign.work())));
     });
     let (next, failures) = (campaign.next.into_inner(), campaign.failures.into_inner());
     let figures = campaign.figures.into_inner().expect("no panic");

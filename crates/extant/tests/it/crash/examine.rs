@@ -1,5 +1,6 @@
-//! What is asked of a state that a power cut left: Extant recovers it, finds what was promised, goes on, and leaves what e2fsck
-//! calls clean; e2fsck's own recovery and the kernel's come to the same tree; and recovery may be cut itself.
+//! What is asked of a state that a power cut left: Extant recovers it, finds what was promised,
+//! goes on, and leaves what e2fsck calls clean; e2fsck's own recovery and the kernel's come to the
+//! same tree; and recovery may be cut itself.
 
 use super::pages::{Copy, PageDevice};
 use super::scene::{Base, Durable, Setup};
@@ -34,10 +35,11 @@ pub(crate) struct Depth {
 pub(crate) struct Tally {
     /// States that Extant recovered.
     pub states: u64,
-    /// Of these, states that came to what a state before had come to, but for what the log held: only what was promised was
-    /// looked for.
+    /// Of these, states that came to what a state before had come to, but for what the log held:
+    /// only what was promised was looked for.
     pub same: u64,
-    /// States that a state before had been equal to, not counted above: only what was promised was looked for.
+    /// States that a state before had been equal to, not counted above: only what was promised was
+    /// looked for.
     pub equal: u64,
     pub gone_on: u64,
     pub e2fsck: u64,
@@ -69,7 +71,8 @@ impl Recovered {
         self.fs.recovery().orphans.truncated > 0
     }
 
-    /// A name for what it holds, which states share that come to the same, whatever is left in the log.
+    /// A name for what it holds, which states share that come to the same, whatever is left in the
+    /// log.
     pub fn name(&self, base: &Base) -> u64 {
         name_since(&base.pages, &self.device.inner().pages(), |nr| base.log.contains(&nr))
     }
@@ -92,22 +95,35 @@ pub(crate) struct Bench {
 impl Bench {
     pub fn new() -> Bench {
         let scratch = Scratch::new();
-        let [after, theirs, kernel] = ["after", "theirs", "kernel"].map(|name| Copy::new(scratch.join(name)));
+        let [after, theirs, kernel] =
+            ["after", "theirs", "kernel"].map(|name| Copy::new(scratch.join(name)));
         Bench { after, theirs, kernel, _scratch: scratch, tally: Tally::default() }
     }
 
     /// Recovers a state; with `record` what that writes, and what comes after it, is recorded.
-    pub fn recover(&mut self, setup: Setup, state: &State, record: bool) -> Result<Recovered, String> {
+    pub fn recover(
+        &mut self,
+        setup: Setup,
+        state: &State,
+        record: bool,
+    ) -> Result<Recovered, String> {
         self.tally.states += 1;
         let device = Arc::new(RecordingDevice::new(PageDevice::new(state.pages.clone())));
         device.pause(!record);
-        let fs = Fs::open_device(device.clone(), &setup.options()).map_err(|e| format!("opening: {e}"))?;
+        let fs = Fs::open_device(device.clone(), &setup.options())
+            .map_err(|e| format!("opening: {e}"))?;
         device.mark("recovered");
         Ok(Recovered { fs, device })
     }
 
     /// Recovers a state and examines it; gives what it held.
-    pub fn examine(&mut self, case: Case<'_>, state: &State, depth: Depth, rng: &mut Rng) -> Result<Manifest, String> {
+    pub fn examine(
+        &mut self,
+        case: Case<'_>,
+        state: &State,
+        depth: Depth,
+        rng: &mut Rng,
+    ) -> Result<Manifest, String> {
         let recovered = self.recover(case.setup, state, depth.again > 0)?;
         self.look(case, state, recovered, depth, rng)
     }
@@ -169,10 +185,12 @@ impl Bench {
             return Err(format!("e2fsck recovering: {verdict:?}"));
         }
         let device = Arc::new(PageDevice::new(self.theirs.read()));
-        let fs = Fs::open_device(device, &case.setup.options().read_only(true)).map_err(|e| e.to_string())?;
+        let fs = Fs::open_device(device, &case.setup.options().read_only(true))
+            .map_err(|e| e.to_string())?;
         same("e2fsck", held, &seen(&fs, case.tagged)?)?;
         let theirs = blocks(&fs, held)?;
-        let as_many = owned == theirs || truncated && owned.iter().zip(&theirs).all(|(own, theirs)| own <= theirs);
+        let as_many = owned == theirs
+            || truncated && owned.iter().zip(&theirs).all(|(own, theirs)| own <= theirs);
         match as_many {
             true => Ok(()),
             false => Err(format!("files have {owned:?} blocks, and {theirs:?} by e2fsck")),
@@ -255,7 +273,9 @@ fn go_on(fs: &Fs, held: &Manifest, everywhere: bool, rng: &mut Rng) -> extant::R
     if !everywhere {
         return Ok(());
     }
-    for path in held.nodes.keys().filter(|path| path.contains(&b'/') && !path.starts_with(b"lost+found")) {
+    for path in
+        held.nodes.keys().filter(|path| path.contains(&b'/') && !path.starts_with(b"lost+found"))
+    {
         if rng.one_in(4) {
             change(fs, &dir, path, rng).or_else(fine)?;
         }

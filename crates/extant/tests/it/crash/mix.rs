@@ -1,8 +1,10 @@
-//! Random mixes of all operations, by seed, of one thread or of some at once. A file's bytes tell whose they are: their upper half
-//! is the file's, their lower half the write's.
+//! Random mixes of all operations, by seed, of one thread or of some at once. A file's bytes tell
+//! whose they are: their upper half is the file's, their lower half the write's.
 
 use super::scene::{Content, Promise, Scene, Setup, Stage, record};
-use extant::{Caller, Errno, Falloc, File, Follow, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
+use extant::{
+    Caller, Errno, Falloc, File, Follow, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode,
+};
 use extant_hostile::deep;
 use extant_testkit::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +49,9 @@ impl Known {
     /// The bytes of the next write.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         self.writes = self.writes.wrapping_add(7);
-        (0..len).map(|at| self.owner | (1 + (usize::from(self.writes) + at / 64) as u8 % 15)).collect()
+        (0..len)
+            .map(|at| self.owner | (1 + (usize::from(self.writes) + at / 64) as u8 % 15))
+            .collect()
     }
 }
 
@@ -83,7 +87,8 @@ impl Mix<'_> {
 
     /// Nothing is promised of the names of a file that is about to change.
     fn forget_file(&mut self, ino: u64) {
-        let names: Vec<String> = self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
+        let names: Vec<String> =
+            self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
         names.iter().for_each(|n| self.stage.forget(n));
     }
 
@@ -109,7 +114,11 @@ impl Mix<'_> {
         let ino = *self.names.get(path)?;
         let node = self.stage.fs.resolve(path, Follow::No).expect(path);
         assert_eq!(node.ino(), ino, "{path}");
-        let file = self.stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(path);
+        let file = self
+            .stage
+            .fs
+            .open_file(&node, OpenFlags { write: true, ..Default::default() })
+            .expect(path);
         self.forget_file(ino);
         Some((ino, file))
     }
@@ -144,9 +153,12 @@ impl Mix<'_> {
         }
     }
 
-    /// A durable file is changed once more, in place or not, and all that can be read of it made durable again.
+    /// A durable file is changed once more, in place or not, and all that can be read of it made
+    /// durable again.
     fn change_and_sync(&mut self) {
-        let Some(path) = self.names.keys().nth(self.rng.below(self.names.len().max(1) as u64) as usize).cloned() else {
+        let Some(path) =
+            self.names.keys().nth(self.rng.below(self.names.len().max(1) as u64) as usize).cloned()
+        else {
             return;
         };
         self.sync_path(&path, false);
@@ -170,7 +182,10 @@ impl Mix<'_> {
         self.stage.forget(path);
         self.gone.remove(path);
         let node = self.planted(dir, name).unwrap_or_else(|| {
-            self.stage.fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(path)
+            self.stage
+                .fs
+                .create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File)
+                .expect(path)
         });
         self.names.insert(path.into(), node.ino());
         self.renamed.insert(node.ino());
@@ -184,7 +199,10 @@ impl Mix<'_> {
         let from = self.stage.fs.resolve(format!("/{}", deep::DIR), Follow::No).ok()?;
         let file = format!("file{}", self.planted);
         let node = self.stage.fs.lookup(&from, file.as_bytes()).ok()?;
-        self.stage.fs.rename(&from, file.as_bytes(), dir, name.as_bytes(), RenameFlags::empty()).expect("rename");
+        self.stage
+            .fs
+            .rename(&from, file.as_bytes(), dir, name.as_bytes(), RenameFlags::empty())
+            .expect("rename");
         self.planted += 1;
         Some(node)
     }
@@ -197,14 +215,20 @@ impl Mix<'_> {
     fn new_file(&mut self) -> Known {
         // Not the half that garbage has.
         self.made = self.made % 9 + 1;
-        Known { owner: self.made << 4, direct: self.rng.one_in(3), access: (0o644, 0, 0), ..Known::default() }
+        Known {
+            owner: self.made << 4,
+            direct: self.rng.one_in(3),
+            access: (0o644, 0, 0),
+            ..Known::default()
+        }
     }
 
     /// Makes a file without a name, which gets one the next time, or goes.
     fn make_nameless(&mut self) {
         let (dir, name, path) = self.pick();
         let Some((node, known)) = self.nameless.take() else {
-            let node = self.stage.fs.create_nameless(&Caller::default(), &dir, 0o644).expect("O_TMPFILE");
+            let node =
+                self.stage.fs.create_nameless(&Caller::default(), &dir, 0o644).expect("O_TMPFILE");
             let mut known = self.new_file();
             let len = self.rng.between(1, 9000) as usize;
             known.data = known.bytes(len);
@@ -272,12 +296,16 @@ impl Mix<'_> {
         let (dir, _, path) = self.pick();
         let prefix = path.rsplit_once('/').map_or("", |(prefix, _)| prefix).to_owned() + "/";
         self.stage.fs.sync_node(&dir, false).expect("fsync");
-        let here = |name: &&String| name.starts_with(&prefix) && !name[prefix.len()..].contains('/');
+        let here =
+            |name: &&String| name.starts_with(&prefix) && !name[prefix.len()..].contains('/');
         let there: Vec<String> = self.names.keys().filter(here).cloned().collect();
         for name in self.gone.iter().filter(here) {
             self.stage.promise(name, Promise::Gone);
         }
-        there.iter().chain(self.others.iter().filter(here)).for_each(|name| self.stage.promise_there(name));
+        there
+            .iter()
+            .chain(self.others.iter().filter(here))
+            .for_each(|name| self.stage.promise_there(name));
     }
 
     fn truncate(&mut self) {
@@ -308,7 +336,8 @@ impl Mix<'_> {
         let how = *self.rng.pick(&Falloc::ALL);
         match file.allocate(how, at as u64, len as u64) {
             Ok(()) => {}
-            // Maps of pointers cannot; and what lies at or behind the end cannot be taken out or pushed apart.
+            // Maps of pointers cannot; and what lies at or behind the end cannot be taken out or
+            // pushed apart.
             Err(e) if e.is(Errno::OpNotSupp) || e.is(Errno::Inval) => return,
             Err(e) => panic!("{how:?} {path}: {e}"),
         }
@@ -317,7 +346,9 @@ impl Mix<'_> {
         }
         let end = bytes.len().min(at + len);
         match how {
-            Falloc::Punch | Falloc::Zero | Falloc::ZeroKeepSize if at < end => bytes[at..end].fill(0),
+            Falloc::Punch | Falloc::Zero | Falloc::ZeroKeepSize if at < end => {
+                bytes[at..end].fill(0)
+            }
             Falloc::Collapse => drop(bytes.drain(at..at + len)),
             Falloc::Insert => drop(bytes.splice(at..at, std::iter::repeat_n(0, len))),
             _ => {}
@@ -327,14 +358,19 @@ impl Mix<'_> {
     fn rename(&mut self) {
         let (from_dir, from, from_path) = self.pick();
         let (to_dir, to, to_path) = self.pick();
-        let (Some(moved), target) = (self.names.get(&from_path).copied(), self.names.get(&to_path).copied()) else {
+        let (Some(moved), target) =
+            (self.names.get(&from_path).copied(), self.names.get(&to_path).copied())
+        else {
             return;
         };
         let exchange = target.is_some() && self.rng.one_in(2);
         self.stage.forget(&from_path);
         self.stage.forget(&to_path);
         let flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
-        self.stage.fs.rename(&from_dir, from.as_bytes(), &to_dir, to.as_bytes(), flags).expect("rename");
+        self.stage
+            .fs
+            .rename(&from_dir, from.as_bytes(), &to_dir, to.as_bytes(), flags)
+            .expect("rename");
         if target == Some(moved) {
             return;
         }
@@ -354,7 +390,10 @@ impl Mix<'_> {
     fn link(&mut self) {
         let (_, _, from) = self.pick();
         let (dir, name, to) = self.pick();
-        let Some(ino) = self.names.get(&from).copied().filter(|_| !self.names.contains_key(&to)) else { return };
+        let Some(ino) = self.names.get(&from).copied().filter(|_| !self.names.contains_key(&to))
+        else {
+            return;
+        };
         self.stage.forget(&to);
         let node = self.stage.fs.resolve(&from, Follow::No).expect("resolve");
         self.stage.fs.link(&node, &dir, name.as_bytes()).expect("link");
@@ -434,8 +473,17 @@ impl Mix<'_> {
         // fdatasync promises nothing of owners.
         self.renamed.insert(ino);
         let node = self.stage.fs.resolve(&path, Follow::No).expect("resolve");
-        let (mode, uid, gid) = (0o600 + self.rng.below(64) as u32, self.rng.below(40) as u32, self.rng.below(3) as u32);
-        let change = SetAttr { mode: Some(mode as u16), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+        let (mode, uid, gid) = (
+            0o600 + self.rng.below(64) as u32,
+            self.rng.below(40) as u32,
+            self.rng.below(3) as u32,
+        );
+        let change = SetAttr {
+            mode: Some(mode as u16),
+            uid: Some(uid),
+            gid: Some(gid),
+            ..SetAttr::default()
+        };
         self.stage.fs.set_attr(&node, &change).expect("chown and chmod");
         self.files.get_mut(&ino).expect("a file").access = (mode, uid, gid);
         match self.stage.fs.set_project(&node, self.rng.below(3) as u32) {
@@ -459,7 +507,9 @@ impl Mix<'_> {
         self.former.clear();
         self.gone.iter().for_each(|name| self.stage.promise(name, Promise::Gone));
         self.others.iter().for_each(|name| self.stage.promise_there(name));
-        self.names.iter().for_each(|(name, ino)| self.stage.promise(name, Promise::Holds(self.files[ino].content())));
+        self.names.iter().for_each(|(name, ino)| {
+            self.stage.promise(name, Promise::Holds(self.files[ino].content()))
+        });
     }
 
     fn sync_all(&mut self) {
@@ -487,7 +537,8 @@ impl Mix<'_> {
             }
         }
         let content = self.files[&ino].content();
-        let names: Vec<String> = self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
+        let names: Vec<String> =
+            self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
         names.iter().for_each(|n| self.stage.promise(n, Promise::Holds(content.clone())));
     }
 }
@@ -507,7 +558,10 @@ fn run(stage: &Stage, top: &str, seed: u64) {
     let mut prefix = String::new();
     for name in [top, "a", "b"] {
         let dir = deep_directory(stage, &parent, name).unwrap_or_else(|| {
-            stage.fs.create(&Caller::default(), &parent, name.as_bytes(), 0o755, New::Dir).expect("mkdir")
+            stage
+                .fs
+                .create(&Caller::default(), &parent, name.as_bytes(), 0o755, New::Dir)
+                .expect("mkdir")
         });
         let path = format!("{prefix}/{name}");
         dirs.push((path.clone(), dir.clone()));

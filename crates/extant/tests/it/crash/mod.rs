@@ -1,6 +1,7 @@
-//! Power cuts: every operation family over a recording device, cut at writes, with parts of the writes since the last flush, torn at
-//! sectors. Each state is recovered by Extant, some on copies by e2fsck and by the kernel, too, which come to the same tree; what
-//! had been made durable is there; then it is written to again and checked again, and some recoveries are cut themselves.
+//! Power cuts: every operation family over a recording device, cut at writes, with parts of the
+//! writes since the last flush, torn at sectors. Each state is recovered by Extant, some on copies
+//! by e2fsck and by the kernel, too, which come to the same tree; what had been made durable is
+//! there; then it is written to again and checked again, and some recoveries are cut themselves.
 
 mod campaign;
 mod examine;
@@ -61,11 +62,18 @@ fn names(stage: &mut Stage) {
         if i % 8 == 0 {
             stage.sync_file(&node, &format!("/a/{name}"), &data);
             stage.forget(&format!("/a/{name}"));
-            stage.fs.rename(&a, name.as_bytes(), &b, name.as_bytes(), RenameFlags::empty()).expect("rename");
+            stage
+                .fs
+                .rename(&a, name.as_bytes(), &b, name.as_bytes(), RenameFlags::empty())
+                .expect("rename");
             stage.sync_file(&node, &format!("/b/{name}"), &data);
         }
     }
-    stage.fs.rename(&root, b"b", &a, b"inner", RenameFlags::empty()).map_err(|e| panic!("{e}")).ok();
+    stage
+        .fs
+        .rename(&root, b"b", &a, b"inner", RenameFlags::empty())
+        .map_err(|e| panic!("{e}"))
+        .ok();
     stage.forget_all();
     stage.fs.sync().expect("sync");
 }
@@ -76,7 +84,8 @@ fn sizes(stage: &mut Stage) {
     let node = stage.write(&root, "big", 0, &data);
     stage.sync_file(&node, "/big", &data);
     stage.forget("/big");
-    let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    let file =
+        stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     file.set_len(70_001).expect("truncate");
     stage.sync_file(&node, "/big", &data[..70_001]);
     stage.forget("/big");
@@ -102,9 +111,14 @@ fn maps(stage: &mut Stage) {
     let root = stage.root();
     let mut whole = vec![0; 1200 * BLOCK];
     let node = stage.write(&root, "map", 0, &[]);
-    let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    let file =
+        stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     for part in 0..3usize {
-        for n in (0..400usize).rev().map(|n| (n * 3 + part) * BLOCK).filter(|at| at / BLOCK % 2 == part % 2) {
+        for n in (0..400usize)
+            .rev()
+            .map(|n| (n * 3 + part) * BLOCK)
+            .filter(|at| at / BLOCK % 2 == part % 2)
+        {
             let data = Rng::new(n as u64).bytes(BLOCK);
             file.write_at(n as u64, &data).expect("write");
             whole[n..n + BLOCK].copy_from_slice(&data);
@@ -115,9 +129,11 @@ fn maps(stage: &mut Stage) {
         whole.resize(1200 * BLOCK, 0);
     }
     whole.truncate(file.len() as usize);
-    for (how, at, len) in
-        [(extant::Falloc::Punch, 100, 300), (extant::Falloc::Collapse, 50, 60), (extant::Falloc::Insert, 7, 90)]
-    {
+    for (how, at, len) in [
+        (extant::Falloc::Punch, 100, 300),
+        (extant::Falloc::Collapse, 50, 60),
+        (extant::Falloc::Insert, 7, 90),
+    ] {
         file.allocate(how, (at * BLOCK) as u64, (len * BLOCK) as u64).expect("fallocate");
         match how {
             extant::Falloc::Punch => whole[at * BLOCK..(at + len) * BLOCK].fill(0),
@@ -134,9 +150,11 @@ fn maps(stage: &mut Stage) {
 /// Writes a file of many unwritten pieces within its size: its map has leaves of its own.
 fn preallocated(stage: &mut Stage, name: &str) -> Node {
     let node = stage.write(&stage.root(), name, (PIECES * PIECE + 100) as u64, b"the end");
-    let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    let file =
+        stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     for n in (0..PIECES).step_by(2) {
-        file.allocate(extant::Falloc::KeepSize, (n * PIECE) as u64, PIECE as u64).expect("fallocate");
+        file.allocate(extant::Falloc::KeepSize, (n * PIECE) as u64, PIECE as u64)
+            .expect("fallocate");
     }
     stage.fs.sync().expect("sync");
     node
@@ -153,11 +171,14 @@ fn with_piece(n: usize, data: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// Writes into unwritten extents in leaves of their own blocks; each fsync must cover the conversion, in whichever way the
-/// bytes came and even if the inode left memory between the write and the fsync.
+/// Writes into unwritten extents in leaves of their own blocks; each fsync must cover the
+/// conversion, in whichever way the bytes came and even if the inode left memory between the write
+/// and the fsync.
 fn conversions(stage: &mut Stage) {
     let data = Rng::new(5).bytes(PIECE);
-    for (round, name) in ["cached", "direct", "evicted", "evicted, data only"].into_iter().enumerate() {
+    for (round, name) in
+        ["cached", "direct", "evicted", "evicted, data only"].into_iter().enumerate()
+    {
         let node = preallocated(stage, name);
         let other = stage.write(&stage.root(), &format!("other {round}"), 0, &data);
         // No inode is dirty in the transaction of the conversion.
@@ -194,7 +215,10 @@ fn owned_clusters(stage: &mut Stage) {
     stage.holds("/file", whole.clone());
     for n in [3, 20] {
         stage.forget("/file");
-        stage.fs.write_direct(&node, (n * 8192 + 2048) as u64, &block, false).expect("direct write");
+        stage
+            .fs
+            .write_direct(&node, (n * 8192 + 2048) as u64, &block, false)
+            .expect("direct write");
         whole[n * 8192 + 2048..n * 8192 + 3072].copy_from_slice(&block);
         stage.sync_file(&node, "/file", &whole);
     }
@@ -223,10 +247,12 @@ fn directories(stage: &mut Stage) {
     }
 }
 
-/// Attributes move between inode, block and inodes of their own, and blocks come to be shared and copied.
+/// Attributes move between inode, block and inodes of their own, and blocks come to be shared and
+/// copied.
 fn attributes(stage: &mut Stage) {
     let root = stage.root();
-    let nodes: Vec<Node> = (0..6).map(|n| stage.write(&root, &format!("f{n}"), 0, b"content")).collect();
+    let nodes: Vec<Node> =
+        (0..6).map(|n| stage.write(&root, &format!("f{n}"), 0, b"content")).collect();
     let mut rng = Rng::new(3);
     for round in 0..120 {
         let node = rng.pick(&nodes);
@@ -332,7 +358,8 @@ fn mixes_survive_power_cuts() {
     }
 }
 
-/// Of this mix a conversion was lost when fsync did not wait for changes of leaves outside the inode.
+/// Of this mix a conversion was lost when fsync did not wait for changes of leaves outside the
+/// inode.
 #[test]
 fn conversions_in_deep_maps_survive_power_cuts() {
     sweep("mix on deep clusters", &mix::scene(scene::DEEP_BIGALLOC, 1, 3), STATES, 3);

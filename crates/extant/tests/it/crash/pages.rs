@@ -1,4 +1,5 @@
-//! Images as pages that states share: a state costs what it differs by, and so does the file that a program is given to look at.
+//! Images as pages that states share: a state costs what it differs by, and so does the file that a
+//! program is given to look at.
 
 use extant_blocks::{BlockDevice, Op};
 use std::fs::File;
@@ -48,7 +49,8 @@ impl Pages {
         pairs.filter(|(_, (new, old))| !Arc::ptr_eq(new, old)).map(|(nr, (new, _))| (nr, &**new))
     }
 
-    /// Calls `f` with the page of each part of a range, the place within it, and that part's place in a buffer.
+    /// Calls `f` with the page of each part of a range, the place within it, and that part's place
+    /// in a buffer.
     fn each_part(at: usize, len: usize, mut f: impl FnMut(usize, usize, std::ops::Range<usize>)) {
         let mut done = 0;
         while done < len {
@@ -76,7 +78,8 @@ impl PageDevice {
 
     fn check(&self, pages: &Pages, op: Op, offset: u64, len: usize) -> io::Result<usize> {
         let inside = offset.checked_add(len as u64).is_some_and(|end| end <= pages.len() as u64);
-        let kind = if op == Op::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidInput };
+        let kind =
+            if op == Op::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidInput };
         inside.then_some(offset as usize).ok_or_else(|| kind.into())
     }
 }
@@ -133,10 +136,16 @@ impl Copy {
 
     /// Makes the file hold these pages.
     pub fn put(&mut self, pages: &Pages) -> &Path {
-        let file = File::options().write(true).create(true).truncate(false).open(&self.path).expect("a file");
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&self.path)
+            .expect("a file");
         match self.held.take().filter(|held| held.len() == pages.len()) {
             Some(held) => {
-                let write = |(nr, page): (usize, &Page)| file.write_all_at(page, (nr * PAGE) as u64);
+                let write =
+                    |(nr, page): (usize, &Page)| file.write_all_at(page, (nr * PAGE) as u64);
                 pages.changed(&held).try_for_each(write).expect("room for an image");
             }
             None => {

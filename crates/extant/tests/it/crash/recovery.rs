@@ -1,4 +1,5 @@
-//! The power fails while a file system is recovered: each time it is recovered from the beginning, and comes to the same.
+//! The power fails while a file system is recovered: each time it is recovered from the beginning,
+//! and comes to the same.
 
 use super::examine::{Bench, Case, Depth};
 use super::scene::{Promise, Setup, Stage, record, setup};
@@ -17,7 +18,20 @@ const GROUPS: Setup = Setup {
     bytes: 24 << 20,
     ..setup(
         "many groups",
-        &["-t", "ext4", "-b", "1024", "-g", "256", "-N", "2048", "-O", "orphan_file", "-J", "size=1"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-g",
+            "256",
+            "-N",
+            "2048",
+            "-O",
+            "orphan_file",
+            "-J",
+            "size=1",
+        ],
     )
 };
 
@@ -26,7 +40,20 @@ const FEW_SLOTS: Setup = Setup {
     bytes: 6 << 20,
     ..setup(
         "small orphan file",
-        &["-t", "ext4", "-b", "1024", "-N", "1024", "-O", "orphan_file", "-E", "orphan_file_size=2", "-J", "size=1"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-N",
+            "1024",
+            "-O",
+            "orphan_file",
+            "-E",
+            "orphan_file_size=2",
+            "-J",
+            "size=1",
+        ],
     )
 };
 
@@ -40,9 +67,15 @@ fn cut_recovery(setup: Setup, times: usize, work: impl FnOnce(&mut Stage)) {
     let mut bench = Bench::new();
     let case = Case { setup, durable: walk.promised(&scene), tagged: false };
     let depth = Depth { go_on: true, e2fsck: true, kernel: true, again: times };
-    bench.examine(case, &state, depth, &mut rng).unwrap_or_else(|why| panic!("{}: {why}", setup.name));
+    bench
+        .examine(case, &state, depth, &mut rng)
+        .unwrap_or_else(|why| panic!("{}: {why}", setup.name));
     println!("{}: {:?}", setup.name, bench.tally);
-    assert!(bench.tally.again as usize >= times.min(20), "{}: the recovery is too short", setup.name);
+    assert!(
+        bench.tally.again as usize >= times.min(20),
+        "{}: the recovery is too short",
+        setup.name
+    );
 }
 
 #[test]
@@ -51,7 +84,10 @@ fn a_large_file_without_a_name_is_freed_however_often_the_power_fails() {
         cut_recovery(Setup { log_data, ..GROUPS }, 40, |stage| {
             let root = stage.root();
             let node = stage.write(&root, "gone", 0, &[1; 10]);
-            let held = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+            let held = stage
+                .fs
+                .open_file(&node, OpenFlags { write: true, ..Default::default() })
+                .expect("open");
             // Every other block, so that the map has many blocks, too.
             for at in (0..9000).step_by(2) {
                 held.write_at(at << 10, &[at as u8; 1024]).expect("write");
@@ -73,7 +109,10 @@ fn a_truncate_is_finished_however_often_the_power_fails() {
         let node = stage.write(&root, "cut", 0, &data);
         stage.sync_file(&node, "/cut", &data);
         stage.forget("/cut");
-        let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+        let file = stage
+            .fs
+            .open_file(&node, OpenFlags { write: true, ..Default::default() })
+            .expect("open");
         file.set_len(1500).expect("truncate");
         stage.sync_file(&node, "/cut", &data[..1500]);
     });
@@ -82,14 +121,18 @@ fn a_truncate_is_finished_however_often_the_power_fails() {
 /// So many groups that cutting a file takes several transactions.
 const MANY_GROUPS: Setup = Setup { name: "very many groups", bytes: 96 << 20, ..GROUPS };
 
-/// The power fails while a file is cut: it is cut to its size by whoever comes next, and keeps nothing behind its end.
+/// The power fails while a file is cut: it is cut to its size by whoever comes next, and keeps
+/// nothing behind its end.
 #[test]
 fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
     const LEFT: usize = 1500;
     let scene = record(MANY_GROUPS, false, |stage| {
         let root = stage.root();
         let node = stage.write(&root, "cut", 0, &[1; LEFT]);
-        let file = stage.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+        let file = stage
+            .fs
+            .open_file(&node, OpenFlags { write: true, ..Default::default() })
+            .expect("open");
         (0..60).for_each(|n| file.allocate(Falloc::Allocate, n << 20, 1 << 20).expect("space"));
         // From the first promise on states are looked at.
         let other = stage.write(&root, "other", 0, b"other");
@@ -97,7 +140,8 @@ fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
         file.set_len(LEFT as u64).expect("truncate");
         stage.sync_file(&node, "/cut", &[1; LEFT]);
     });
-    let (mut walk, mut rng, mut bench) = (Walk::new(&scene.base.pages, &scene.events), Rng::new(3), Bench::new());
+    let (mut walk, mut rng, mut bench) =
+        (Walk::new(&scene.base.pages, &scene.events), Rng::new(3), Bench::new());
     while let Some(cut) = walk.step() {
         let durable = walk.promised(&scene);
         if durable.is_empty() {
@@ -108,7 +152,12 @@ fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
         let examined = bench.recover(case.setup, &state, true).and_then(|recovered| {
             // The others are as in all tests.
             let inside = recovered.truncated();
-            let depth = Depth { go_on: inside, e2fsck: inside, kernel: false, again: if inside { 4 } else { 0 } };
+            let depth = Depth {
+                go_on: inside,
+                e2fsck: inside,
+                kernel: false,
+                again: if inside { 4 } else { 0 },
+            };
             bench.look(case, &state, recovered, depth, &mut rng)
         });
         examined.unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
@@ -148,8 +197,10 @@ fn large_options() -> OpenOptions {
 
 /// A file system with a large open file that lost its name.
 fn large_orphan() -> SparseDevice {
-    let image =
-        Image::mke2fs(LARGE_IMAGE, &["-t", "ext4", "-b", "4096", "-O", "orphan_file", "-J", "size=4", "-N", "1024"]);
+    let image = Image::mke2fs(
+        LARGE_IMAGE,
+        &["-t", "ext4", "-b", "4096", "-O", "orphan_file", "-J", "size=4", "-N", "1024"],
+    );
     let file = large_options().device(image.path()).expect("an image");
     let device = Arc::new(SparseDevice::copy_of(&*file).expect("a copy"));
     let fs = Fs::open_device(device.clone(), &large_options()).expect("open");
@@ -157,7 +208,9 @@ fn large_orphan() -> SparseDevice {
     let node = fs.create(&Caller::default(), &root, b"gone", 0o644, New::File).expect("create");
     let held = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     held.allocate(Falloc::Allocate, 0, LARGE).expect("space");
-    (0..100).for_each(|n| assert_eq!(held.write_at(n * (LARGE / 100), &[7; 5000]).expect("write"), 5000));
+    (0..100).for_each(|n| {
+        assert_eq!(held.write_at(n * (LARGE / 100), &[7; 5000]).expect("write"), 5000)
+    });
     fs.unlink(&root, b"gone").expect("unlink");
     fs.sync().expect("sync");
     std::mem::forget(held);
@@ -184,7 +237,8 @@ fn ten_gibibytes_without_a_name_are_freed_however_often_the_power_fails() {
     let (events, mut rng) = (recording.take_log(), Rng::new(3));
     let step = events.len().div_ceil(24);
     for cut in (0..events.len()).step_by(step) {
-        let flushed = events[..cut].iter().rposition(|event| matches!(event, Event::Flush)).unwrap_or(0);
+        let flushed =
+            events[..cut].iter().rposition(|event| matches!(event, Event::Flush)).unwrap_or(0);
         let lost = events[flushed..cut].iter().filter(|_| rng.one_in(2));
         let state = Arc::new(left.fork());
         replay(events[..flushed].iter().chain(lost), &*state).expect("memory");

@@ -1,4 +1,5 @@
-//! File systems that are worked on over a device that records, with what they have promised meanwhile.
+//! File systems that are worked on over a device that records, with what they have promised
+//! meanwhile.
 
 use super::pages::{PAGE, PageDevice, Pages};
 use extant::{Caller, Clock, Fs, New, Node, OpenFlags, OpenOptions, Timestamp};
@@ -22,7 +23,8 @@ pub(crate) struct Setup {
     pub log_data: bool,
     /// The kernel mounts it for writing.
     pub kernel: bool,
-    /// Some of its files and a directory have maps and an index of several levels, and operations go farther apart.
+    /// Some of its files and a directory have maps and an index of several levels, and operations
+    /// go farther apart.
     pub layout: Option<Layout>,
     /// There is no journal: what is promised holds once the file system was closed.
     pub unlogged: bool,
@@ -30,31 +32,62 @@ pub(crate) struct Setup {
 
 /// A kind of the usual size.
 pub(crate) const fn setup(name: &'static str, args: &'static [&'static str]) -> Setup {
-    Setup { name, bytes: 4 << 20, args, log_data: false, kernel: true, layout: None, unlogged: false }
+    Setup {
+        name,
+        bytes: 4 << 20,
+        args,
+        log_data: false,
+        kernel: true,
+        layout: None,
+        unlogged: false,
+    }
 }
 
-pub(crate) const EXT4: Setup =
-    setup("ext4", &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed", "-J", "size=1"]);
-pub(crate) const INLINE: Setup =
-    setup("inline", &["-t", "ext4", "-b", "1024", "-O", "orphan_file,inline_data,ea_inode", "-J", "size=1"]);
+pub(crate) const EXT4: Setup = setup(
+    "ext4",
+    &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed", "-J", "size=1"],
+);
+pub(crate) const INLINE: Setup = setup(
+    "inline",
+    &["-t", "ext4", "-b", "1024", "-O", "orphan_file,inline_data,ea_inode", "-J", "size=1"],
+);
 pub(crate) const EXT3: Setup = setup("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
-pub(crate) const BIGALLOC: Setup =
-    setup("bigalloc", &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "4096", "-J", "size=1"]);
-pub(crate) const POINTERS: Setup =
-    Setup { bytes: 8 << 20, ..setup("pointers", &["-t", "ext3", "-b", "2048", "-O", "^dir_index", "-J", "size=2"]) };
+pub(crate) const BIGALLOC: Setup = setup(
+    "bigalloc",
+    &["-t", "ext4", "-b", "1024", "-O", "bigalloc,orphan_file", "-C", "4096", "-J", "size=1"],
+);
+pub(crate) const POINTERS: Setup = Setup {
+    bytes: 8 << 20,
+    ..setup("pointers", &["-t", "ext3", "-b", "2048", "-O", "^dir_index", "-J", "size=2"])
+};
 /// Blocks of eight sectors, which a cut may separate.
-pub(crate) const WIDE: Setup =
-    Setup { bytes: 10 << 20, ..setup("4k", &["-t", "ext4", "-b", "4096", "-O", "orphan_file", "-J", "size=4"]) };
+pub(crate) const WIDE: Setup = Setup {
+    bytes: 10 << 20,
+    ..setup("4k", &["-t", "ext4", "-b", "4096", "-O", "orphan_file", "-J", "size=4"])
+};
 /// Blocks of 1 KiB, maps of three levels and an index of two, with few entries in each node.
 pub(crate) const DEEP: Setup = Setup {
     layout: Some(Layout { levels: 2, ..Layout::sparse(3) }),
-    ..setup("deep", &["-t", "ext4", "-b", "1024", "-O", "large_dir,orphan_file,metadata_csum_seed", "-J", "size=1"])
-        .sized(12)
+    ..setup(
+        "deep",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "large_dir,orphan_file,metadata_csum_seed",
+            "-J",
+            "size=1",
+        ],
+    )
+    .sized(12)
 };
 pub(crate) const DEEP_BIGALLOC: Setup =
     Setup { name: "deep bigalloc", layout: Some(Layout::sparse(2)), ..BIGALLOC.sized(24) };
 /// The next extent makes the map grow.
-pub(crate) const FULL: Setup = Setup { name: "full leaf", layout: Some(Layout::full(1)), ..EXT4.sized(12) };
+pub(crate) const FULL: Setup =
+    Setup { name: "full leaf", layout: Some(Layout::full(1)), ..EXT4.sized(12) };
 
 /// Further layouts, for campaigns without a bound on their time.
 pub(crate) const LAYOUTS: [Setup; 5] = [
@@ -67,14 +100,20 @@ pub(crate) const LAYOUTS: [Setup; 5] = [
 /// This kernel has no format for quota files.
 pub(crate) const QUOTA: Setup = Setup {
     kernel: false,
-    ..setup("quota", &["-t", "ext4", "-b", "1024", "-O", "quota,project,orphan_file", "-J", "size=1"])
+    ..setup(
+        "quota",
+        &["-t", "ext4", "-b", "1024", "-O", "quota,project,orphan_file", "-J", "size=1"],
+    )
 };
 pub(crate) const LOGGED: Setup = Setup { name: "data journal", log_data: true, ..EXT4 };
 pub(crate) const LOGGED_EXT3: Setup = Setup { name: "ext3, data journal", log_data: true, ..EXT3 };
 
-pub(crate) const UNLOGGED: Setup =
-    Setup { unlogged: true, ..setup("no journal", &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]) };
-pub(crate) const EXT2: Setup = Setup { unlogged: true, ..setup("ext2", &["-t", "ext2", "-b", "1024"]) };
+pub(crate) const UNLOGGED: Setup = Setup {
+    unlogged: true,
+    ..setup("no journal", &["-t", "ext4", "-b", "1024", "-O", "^has_journal"])
+};
+pub(crate) const EXT2: Setup =
+    Setup { unlogged: true, ..setup("ext2", &["-t", "ext2", "-b", "1024"]) };
 
 /// What the blocks of a new image hold that nobody has written to yet.
 pub(crate) const GARBAGE: u8 = 0xA5;
@@ -103,10 +142,15 @@ impl Setup {
         Setup { bytes: mebibytes << 20, ..self }
     }
 
-    /// How the file system is opened. Nothing depends on time, so that a seed gives the same scene again.
+    /// How the file system is opened. Nothing depends on time, so that a seed gives the same scene
+    /// again.
     pub fn options(&self) -> OpenOptions {
         let hour = Duration::from_secs(3600);
-        let options = OpenOptions::new().memory(64 << 20).seed(1).commit_interval(hour).log_data(self.log_data);
+        let options = OpenOptions::new()
+            .memory(64 << 20)
+            .seed(1)
+            .commit_interval(hour)
+            .log_data(self.log_data);
         options.clock(Arc::new(Still))
     }
 
@@ -128,9 +172,13 @@ impl Setup {
         let device = Arc::new(PageDevice::new(Pages::new(&image.bytes())));
         let fs = Fs::open_device(device.clone(), &self.options()).expect("a new image opens");
         let root = fs.root().expect("root");
-        let node = fs.create(&Caller::default(), &root, b"garbage", 0o600, New::File).expect("create");
-        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
-        while file.write_at(file.len(), &[GARBAGE; 1 << 16]).is_ok_and(|written| written == 1 << 16) {}
+        let node =
+            fs.create(&Caller::default(), &root, b"garbage", 0o600, New::File).expect("create");
+        let file =
+            fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+        while file.write_at(file.len(), &[GARBAGE; 1 << 16]).is_ok_and(|written| written == 1 << 16)
+        {
+        }
         file.sync().expect("fsync");
         drop((file, node));
         fs.unlink(&root, b"garbage").expect("unlink");
@@ -144,8 +192,10 @@ impl Setup {
 
 /// Pages that hold nothing but blocks of the journal's inode.
 fn log_of(image: &Image) -> BTreeSet<usize> {
-    let block_size =
-        Fs::open(image.path(), &OpenOptions::new().read_only(true)).expect("opens").superblock().block_size();
+    let block_size = Fs::open(image.path(), &OpenOptions::new().read_only(true))
+        .expect("opens")
+        .superblock()
+        .block_size();
     let per_page = (PAGE / block_size as usize).max(1);
     let mut pages = BTreeMap::<usize, usize>::new();
     for block in debugfs::read(image.path(), "blocks <8>").split_whitespace() {
@@ -185,7 +235,8 @@ pub(crate) struct Scene {
     pub promises: Vec<Durable>,
     /// Whether a mark made something durable.
     pub promising: Vec<bool>,
-    /// Files hold bytes by which they can be told from each other and from garbage ([`super::mix`]).
+    /// Files hold bytes by which they can be told from each other and from garbage
+    /// ([`super::mix`]).
     pub tagged: bool,
 }
 
@@ -213,9 +264,13 @@ impl Stage {
     pub fn write(&self, dir: &Node, name: &str, offset: u64, data: &[u8]) -> Node {
         let node = match self.fs.lookup(dir, name.as_bytes()) {
             Ok(node) => node,
-            Err(_) => self.fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(name),
+            Err(_) => self
+                .fs
+                .create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File)
+                .expect(name),
         };
-        let file = self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(name);
+        let file =
+            self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(name);
         file.write_at(offset, data).expect(name);
         node
     }
@@ -262,15 +317,19 @@ impl Stage {
     }
 }
 
-/// Records what `work` does. The end is as after a power cut, or the file system is closed if there is no journal.
+/// Records what `work` does. The end is as after a power cut, or the file system is closed if there
+/// is no journal.
 pub(crate) fn record(setup: Setup, tagged: bool, work: impl FnOnce(&mut Stage)) -> Scene {
     let base = setup.base();
     let device = Arc::new(RecordingDevice::new(PageDevice::new(base.pages.clone())));
-    let fs = Fs::open_device(device.clone(), &setup.options()).unwrap_or_else(|e| panic!("{}: {e}", setup.name));
-    let mut stage = Stage { fs, unlogged: setup.unlogged, device: device.clone(), promised: Mutex::default() };
+    let fs = Fs::open_device(device.clone(), &setup.options())
+        .unwrap_or_else(|e| panic!("{}: {e}", setup.name));
+    let mut stage =
+        Stage { fs, unlogged: setup.unlogged, device: device.clone(), promised: Mutex::default() };
     stage.forget_all();
     work(&mut stage);
-    let Promised { after: promises, promising, .. } = stage.promised.into_inner().expect("no panic");
+    let Promised { after: promises, promising, .. } =
+        stage.promised.into_inner().expect("no panic");
     match setup.unlogged {
         true => stage.fs.unmount().expect("unmount"),
         false => stage.fs.crash(),

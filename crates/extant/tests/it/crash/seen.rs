@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 /// Bytes that tell whose they are have this in their upper half; see [`super::mix`].
 const OWNER: u8 = 0xF0;
 
-/// Everything that can be reached. With `tagged`, files are to hold only bytes that were written to them.
+/// Everything that can be reached. With `tagged`, files are to hold only bytes that were written to
+/// them.
 pub(crate) fn seen(fs: &Fs, tagged: bool) -> Result<Manifest, String> {
     let mut manifest = Manifest::default();
     let root = fs.root().map_err(|e| e.to_string())?;
@@ -36,7 +37,9 @@ pub(crate) fn seen(fs: &Fs, tagged: bool) -> Result<Manifest, String> {
 
 /// What each file of a tree owns, as its inode counts it: behind its end, too.
 pub(crate) fn blocks(fs: &Fs, tree: &Manifest) -> Result<Vec<u64>, String> {
-    let of = |path: &Vec<u8>| fs.resolve([b"/", &path[..]].concat(), Follow::No).map(|node| node.attr().blocks);
+    let of = |path: &Vec<u8>| {
+        fs.resolve([b"/", &path[..]].concat(), Follow::No).map(|node| node.attr().blocks)
+    };
     tree.nodes.keys().map(of).collect::<extant::Result<_>>().map_err(|e| e.to_string())
 }
 
@@ -90,7 +93,10 @@ fn check_owner(data: &[u8]) -> Result<(), String> {
     let owner = data.iter().find(|byte| **byte != 0).map_or(0, |byte| byte & OWNER);
     let strange = |byte: &u8| *byte != 0 && (byte & OWNER != owner || *byte == GARBAGE);
     match data.iter().position(strange) {
-        Some(at) => Err(format!("holds {:#x} at {at}, which was never written to it (owner {owner:#x})", data[at])),
+        Some(at) => Err(format!(
+            "holds {:#x} at {at}, which was never written to it (owner {owner:#x})",
+            data[at]
+        )),
         None => Ok(()),
     }
 }
@@ -109,13 +115,20 @@ pub(crate) fn broken(durable: &Durable, seen: &Manifest) -> Vec<String> {
             (Promise::Holds(content), Some(node)) if node.hash != content_hash(&content.data) => {
                 "holds other bytes".into()
             }
-            (Promise::Holds(content), Some(node)) if content.xattrs.as_ref().is_some_and(|x| *x != node.xattrs) => {
+            (Promise::Holds(content), Some(node))
+                if content.xattrs.as_ref().is_some_and(|x| *x != node.xattrs) =>
+            {
                 format!("has other attributes: {:?}", node.xattrs.keys().collect::<Vec<_>>())
             }
             (Promise::Holds(content), Some(node))
-                if content.access.is_some_and(|access| access != (node.mode, node.uid, node.gid)) =>
+                if content
+                    .access
+                    .is_some_and(|access| access != (node.mode, node.uid, node.gid)) =>
             {
-                format!("has other permissions or owners: {:o}, {}, {}", node.mode, node.uid, node.gid)
+                format!(
+                    "has other permissions or owners: {:o}, {}, {}",
+                    node.mode, node.uid, node.gid
+                )
             }
             (Promise::Holds(_), Some(_)) => return None,
         };

@@ -1,5 +1,6 @@
-//! The states that a power cut may leave of a scene: everything up to the last flush, and of the writes since then any part, torn
-//! at sectors. Only what the format assumes to be written at once is: the superblock.
+//! The states that a power cut may leave of a scene: everything up to the last flush, and of the
+//! writes since then any part, torn at sectors. Only what the format assumes to be written at once
+//! is: the superblock.
 
 use super::pages::{PAGE, Pages};
 use super::scene::{Durable, Scene};
@@ -12,7 +13,8 @@ use std::sync::Arc;
 /// What a device writes at once, in bytes.
 const SECTOR: usize = 512;
 
-const SUPERBLOCK: Range<usize> = SUPERBLOCK_OFFSET as usize..SUPERBLOCK_OFFSET as usize + SUPERBLOCK_SIZE;
+const SUPERBLOCK: Range<usize> =
+    SUPERBLOCK_OFFSET as usize..SUPERBLOCK_OFFSET as usize + SUPERBLOCK_SIZE;
 
 /// Which of the writes since the last flush are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,8 @@ pub(crate) enum Part {
     One,
 }
 
-pub(crate) const PARTS: [Part; 6] = [Part::All, Part::Nothing, Part::Writes, Part::Sectors, Part::AllButOne, Part::One];
+pub(crate) const PARTS: [Part; 6] =
+    [Part::All, Part::Nothing, Part::Writes, Part::Sectors, Part::AllButOne, Part::One];
 
 /// What a device holds, with a name for it that equal contents share, if they come from one base.
 #[derive(Clone, Debug)]
@@ -59,10 +62,13 @@ impl State {
     }
 }
 
-/// What changed since a base, as a name that equal changes share, but for pages that `ignored` says.
+/// What changed since a base, as a name that equal changes share, but for pages that `ignored`
+/// says.
 pub(crate) fn name_since(base: &Pages, now: &Pages, ignored: impl Fn(usize) -> bool) -> u64 {
     let changed = now.changed(base).filter(|(nr, _)| !ignored(*nr));
-    changed.fold(0, |name, (nr, page)| name ^ hash(nr * PAGE, page) ^ hash(nr * PAGE, base.part(nr * PAGE, PAGE)))
+    changed.fold(0, |name, (nr, page)| {
+        name ^ hash(nr * PAGE, page) ^ hash(nr * PAGE, base.part(nr * PAGE, PAGE))
+    })
 }
 
 /// A word that tells bytes and their place from others. Nobody makes them collide on purpose.
@@ -70,7 +76,8 @@ fn hash(at: usize, bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, _) = bytes.as_chunks::<8>();
     let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(FACTOR);
-    let hash = words.iter().fold(mix(!0, at as u64), |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let hash =
+        words.iter().fold(mix(!0, at as u64), |hash, word| mix(hash, u64::from_le_bytes(*word)));
     hash ^ hash >> 29
 }
 
@@ -103,17 +110,28 @@ pub(crate) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(base: &Pages, events: &'a [Event]) -> Walk<'a> {
-        Walk { events, next: 0, flushed: State::base(base), pending: Vec::new(), writes: 0, marks: 0 }
+        Walk {
+            events,
+            next: 0,
+            flushed: State::base(base),
+            pending: Vec::new(),
+            writes: 0,
+            marks: 0,
+        }
     }
 
-    /// Goes on behind the next event after which a cut makes a difference: a change, or the end. `None` at the end.
+    /// Goes on behind the next event after which a cut makes a difference: a change, or the end.
+    /// `None` at the end.
     pub fn step(&mut self) -> Option<usize> {
         self.step_to(|_, event| event.changes())
     }
 
-    /// As [`Walk::step`], or goes on behind the next mark at which something became durable; tells which.
+    /// As [`Walk::step`], or goes on behind the next mark at which something became durable; tells
+    /// which.
     pub fn step_or_promise(&mut self, scene: &Scene) -> Option<(usize, bool)> {
-        let promised = |walk: &Self, event: &Event| matches!(event, Event::Mark(_)) && scene.promising[walk.marks - 1];
+        let promised = |walk: &Self, event: &Event| {
+            matches!(event, Event::Mark(_)) && scene.promising[walk.marks - 1]
+        };
         let cut = self.step_to(|walk, event| event.changes() || promised(walk, event))?;
         Some((cut, promised(self, &self.events[cut - 1])))
     }
@@ -132,7 +150,9 @@ impl<'a> Walk<'a> {
     fn pass(&mut self, event: &Event) {
         match event {
             Event::Write { offset, data } => self.write(*offset as usize, data.clone()),
-            Event::Zero { offset, len } => self.write(*offset as usize, vec![0; *len as usize].into()),
+            Event::Zero { offset, len } => {
+                self.write(*offset as usize, vec![0; *len as usize].into())
+            }
             Event::Flush => {
                 for piece in std::mem::take(&mut self.pending) {
                     self.flushed.put(&piece);
@@ -149,7 +169,8 @@ impl<'a> Walk<'a> {
         let mut at = offset;
         let end = offset + whole.len();
         while at < end {
-            let next = if SUPERBLOCK.contains(&at) { SUPERBLOCK.end } else { (at / SECTOR + 1) * SECTOR };
+            let next =
+                if SUPERBLOCK.contains(&at) { SUPERBLOCK.end } else { (at / SECTOR + 1) * SECTOR };
             let next = next.min(end);
             let of_whole = at - offset..next - offset;
             self.pending.push(Piece { at, whole: whole.clone(), of_whole, write: self.writes });
@@ -214,7 +235,10 @@ mod tests {
                 assert_eq!(state.name == 0, bytes == base.to_vec(), "{part:?}");
                 assert!(cut == 1 || bytes[..512].iter().all(|byte| *byte == 1));
                 let superblock = &bytes[SUPERBLOCK];
-                assert!(superblock.iter().all(|byte| *byte == superblock[0]), "{part:?}: a torn superblock");
+                assert!(
+                    superblock.iter().all(|byte| *byte == superblock[0]),
+                    "{part:?}: a torn superblock"
+                );
             }
         }
         let state = walk.state(Part::All, &mut rng);

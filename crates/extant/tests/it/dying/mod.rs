@@ -1,7 +1,9 @@
-//! Devices that die: each read, write and flush of a workload fails in its turn, once, from then on, or after a part of a write.
+//! Devices that die: each read, write and flush of a workload fails in its turn, once, from then
+//! on, or after a part of a write.
 //!
-//! Whoever asked for what failed is told, and each open file that lost data is told once; what was durable stays, and the file
-//! system that is left recovers. A log that fails stops all changes. Nothing panics.
+//! Whoever asked for what failed is told, and each open file that lost data is told once; what was
+//! durable stays, and the file system that is left recovers. A log that fails stops all changes.
+//! Nothing panics.
 
 mod work;
 
@@ -111,7 +113,8 @@ fn is_eio(e: &Error) -> bool {
 /// Lets the request fail, and says what became of it.
 fn fail(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) -> Result<(), String> {
     let device = Arc::new(FaultDevice::new(PageDevice::new(subject.base.clone())));
-    let fs = Fs::open_device(device.clone(), &subject.setup.options()).map_err(|e| format!("opening: {e}"))?;
+    let fs = Fs::open_device(device.clone(), &subject.setup.options())
+        .map_err(|e| format!("opening: {e}"))?;
     device.inject(plan.fault());
     let mut work = Work::new(&fs, &device);
     (subject.workload)(&mut work);
@@ -130,7 +133,8 @@ fn fail(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) -> Re
     device.heal();
     let unmounted = fs.unmount();
     // A read may be done without, and one write of data is tried again.
-    let must_tell = hit && (plan.op == Op::Flush || plan.op == Op::Write && plan.how == How::FromThenOn);
+    let must_tell =
+        hit && (plan.op == Op::Flush || plan.op == Op::Write && plan.how == How::FromThenOn);
     if must_tell && !told && unmounted.is_ok() {
         return Err("nobody was told".into());
     }
@@ -146,7 +150,8 @@ fn fail(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) -> Re
 
 /// The errors that a device that fails accounts for, and those that follow from what was not done.
 fn check_errors(errors: &[Error], hit: bool, read_only: bool) -> Result<(), String> {
-    let follows = [Errno::Io, Errno::RoFs, Errno::NoEnt, Errno::Exist, Errno::NotEmpty].map(|errno| errno as i32);
+    let follows = [Errno::Io, Errno::RoFs, Errno::NoEnt, Errno::Exist, Errno::NotEmpty]
+        .map(|errno| errno as i32);
     for e in errors {
         if !follows.contains(&e.errno()) {
             return Err(format!("an error of another kind: {e:?}"));
@@ -160,7 +165,8 @@ fn check_errors(errors: &[Error], hit: bool, read_only: bool) -> Result<(), Stri
 
 /// From the abort on, changes are refused with EROFS.
 fn stays_read_only(fs: &Fs) -> Result<(), String> {
-    let refused = fs.root().and_then(|root| fs.create(&Caller::default(), &root, b"later", 0o644, New::File));
+    let refused =
+        fs.root().and_then(|root| fs.create(&Caller::default(), &root, b"later", 0o644, New::File));
     match refused.map(|node| node.ino()) {
         Err(e) if e.errno() == Errno::RoFs as i32 || is_eio(&e) => Ok(()),
         other => Err(format!("a change after the abort: {other:?}")),
@@ -168,14 +174,21 @@ fn stays_read_only(fs: &Fs) -> Result<(), String> {
 }
 
 /// The image that is left opens, holds what was durable, and is consistent.
-fn recovers(subject: &Subject, device: &Device, durable: &Durable, copy: &mut Copy) -> Result<(), String> {
+fn recovers(
+    subject: &Subject,
+    device: &Device,
+    durable: &Durable,
+    copy: &mut Copy,
+) -> Result<(), String> {
     let after = Arc::new(PageDevice::new(device.inner().pages()));
-    let fs = Fs::open_device(after.clone(), &subject.setup.options()).map_err(|e| format!("opening again: {e}"))?;
+    let fs = Fs::open_device(after.clone(), &subject.setup.options())
+        .map_err(|e| format!("opening again: {e}"))?;
     assert_durable(&fs, durable)?;
     let has_errors = fs.superblock().state().contains(extant::format::State::ERROR);
     fs.unmount().map_err(|e| format!("closing again: {e}"))?;
     let path = copy.put(&after.pages()).to_owned();
-    // A file system with errors recorded is to be checked in any case, and a check that may not write stops there.
+    // A file system with errors recorded is to be checked in any case, and a check that may not
+    // write stops there.
     let verdict = match has_errors {
         true => {
             copy.forget();
@@ -184,7 +197,9 @@ fn recovers(subject: &Subject, device: &Device, durable: &Durable, copy: &mut Co
         false => e2fsck::check(&path),
     };
     match verdict {
-        Verdict::Complaints(lines) if !(has_errors && lines.iter().all(|line| is_of_quota(line))) => {
+        Verdict::Complaints(lines)
+            if !(has_errors && lines.iter().all(|line| is_of_quota(line))) =>
+        {
             let kept = std::env::temp_dir().join("extant-dying.img");
             let _ = std::fs::write(&kept, device.inner().pages().to_vec());
             Err(format!("{lines:?}, kept in {}", kept.display()))
@@ -195,13 +210,21 @@ fn recovers(subject: &Subject, device: &Device, durable: &Durable, copy: &mut Co
 
 /// A quota file of which a part could not be read counts no more, and a check makes it anew.
 fn is_of_quota(line: &str) -> bool {
-    let about =
-        ["Update quota info for quota type ", "[QUOTA WARNING] Usage inconsistent ", "[QUOTA WARNING] Missing "];
+    let about = [
+        "Update quota info for quota type ",
+        "[QUOTA WARNING] Usage inconsistent ",
+        "[QUOTA WARNING] Missing ",
+    ];
     about.iter().any(|start| line.starts_with(start))
 }
 
 /// One failure of a subject, with panics of any thread caught.
-fn attempt(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) -> Result<(), String> {
+fn attempt(
+    subject: &Subject,
+    plan: Plan,
+    copy: &mut Copy,
+    tally: &mut Tally,
+) -> Result<(), String> {
     let result = catch_unwind(AssertUnwindSafe(|| fail(subject, plan, copy, tally)));
     let mut result = result.unwrap_or_else(|_| Err("a panic".into()));
     let panicked = panics_since();
@@ -220,29 +243,43 @@ fn fail_if_any(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} failures were not borne:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A sample of all requests of all workloads, or the one that `EXTANT_FAULT_ONLY` names as a message did.
+/// A sample of all requests of all workloads, or the one that `EXTANT_FAULT_ONLY` names as a
+/// message did.
 #[test]
 fn devices_die() {
-    let (subjects, mut rng, only) = (subjects(kinds()), Rng::new(1), std::env::var("EXTANT_FAULT_ONLY"));
+    let (subjects, mut rng, only) =
+        (subjects(kinds()), Rng::new(1), std::env::var("EXTANT_FAULT_ONLY"));
     let all = subjects.iter().map(|subject| subject.plans.len() as u64).sum::<u64>();
     let (scratch, mut tally, mut wrong) = (Scratch::new(), Tally::default(), Vec::new());
     let mut copy = Copy::new(scratch.join("after"));
     for subject in &subjects {
         let sample = (subject.plans.len() as u64 * SHORT).div_ceil(all);
         let of_name = |only: &dyn Fn(&str) -> bool| {
-            subject.plans.iter().copied().filter(|plan| only(&subject.label(*plan))).collect::<Vec<_>>()
+            subject
+                .plans
+                .iter()
+                .copied()
+                .filter(|plan| only(&subject.label(*plan)))
+                .collect::<Vec<_>>()
         };
-        let mut plans = of_name(&|label| only.as_deref().map_or_else(|_| KEPT.contains(&label), |only| label == only));
+        let mut plans = of_name(&|label| {
+            only.as_deref().map_or_else(|_| KEPT.contains(&label), |only| label == only)
+        });
         if only.is_err() {
             plans.extend((0..sample).map(|_| *rng.pick(&subject.plans)));
         }
-        wrong.extend(plans.into_iter().filter_map(|plan| attempt(subject, plan, &mut copy, &mut tally).err()));
+        wrong.extend(
+            plans
+                .into_iter()
+                .filter_map(|plan| attempt(subject, plan, &mut copy, &mut tally).err()),
+        );
     }
     println!("{tally:?} of {all} requests");
     fail_if_any(&wrong);
 }
 
-/// All requests of all workloads, in an order by chance, for `EXTANT_FAULT_SECONDS` at most (an hour unless told).
+/// All requests of all workloads, in an order by chance, for `EXTANT_FAULT_SECONDS` at most (an
+/// hour unless told).
 #[test]
 #[ignore = "runs for as long as it is told to"]
 fn all_devices_die() {
@@ -251,7 +288,8 @@ fn all_devices_die() {
     let mut figures = Figures::open();
     let seed = figures.next_seed("failing requests");
     let mut rng = Rng::new(seed);
-    let plans = subjects.iter().flat_map(|subject| subject.plans.iter().map(move |plan| (subject, *plan)));
+    let plans =
+        subjects.iter().flat_map(|subject| subject.plans.iter().map(move |plan| (subject, *plan)));
     let mut plans = plans.map(|plan| (rng.next_u64(), plan)).collect::<Vec<_>>();
     plans.sort_by_key(|(chance, _)| *chance);
     let (scratch, mut tally, mut wrong) = (Scratch::new(), Tally::default(), Vec::new());

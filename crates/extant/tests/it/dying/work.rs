@@ -1,10 +1,12 @@
-//! What is done to a device that fails meanwhile: it goes on after errors, as programs do, and notes what it was promised.
+//! What is done to a device that fails meanwhile: it goes on after errors, as programs do, and
+//! notes what it was promised.
 
 use super::Device;
 use crate::crash::{PageDevice, Pages, Setup};
 use crate::file::model;
 use extant::{
-    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, RenameFlags, Result, SetAttr, XattrMode,
+    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, RenameFlags, Result,
+    SetAttr, XattrMode,
 };
 use extant_hostile::deep;
 use extant_testkit::rng::Rng;
@@ -21,8 +23,14 @@ pub(crate) type Durable = BTreeMap<String, Option<Vec<u8>>>;
 
 pub(crate) type Workload = fn(&mut Work<'_>);
 
-pub(crate) const WORKLOADS: [(&str, Workload); 6] =
-    [("names", names), ("data", data), ("attributes", attributes), ("cuts", cuts), ("syncs", syncs), ("maps", maps)];
+pub(crate) const WORKLOADS: [(&str, Workload); 6] = [
+    ("names", names),
+    ("data", data),
+    ("attributes", attributes),
+    ("cuts", cuts),
+    ("syncs", syncs),
+    ("maps", maps),
+];
 
 /// Bytes by which a file is known.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -51,7 +59,13 @@ fn prepare(setup: Setup) -> Result<Pages> {
             fs.set_xattr(&node, b"user.long", &[d as u8; 300], XattrMode::Any)?;
         }
         for n in 0..20 {
-            fs.create(&WHO, &dir, format!("a name that takes some space {n}").as_bytes(), 0o644, New::File)?;
+            fs.create(
+                &WHO,
+                &dir,
+                format!("a name that takes some space {n}").as_bytes(),
+                0o644,
+                New::File,
+            )?;
         }
         fs.create(&WHO, &dir, b"sub", 0o755, New::Dir)?;
     }
@@ -60,7 +74,8 @@ fn prepare(setup: Setup) -> Result<Pages> {
     Ok(device.pages())
 }
 
-/// A file "a": one with a deep map and zeroes behind its first bytes, where the file system has some.
+/// A file "a": one with a deep map and zeroes behind its first bytes, where the file system has
+/// some.
 fn planted(fs: &Fs, d: u32, dir: &Node) -> Result<Node> {
     let Ok(from) = fs.resolve(format!("/{}", deep::DIR), Follow::No) else {
         return fs.create(&WHO, dir, b"a", 0o644, New::File);
@@ -109,7 +124,11 @@ impl<'a> Work<'a> {
     }
 
     /// Does something about some paths. If it fails, nothing is known of them.
-    fn step(&mut self, after: &[(&str, Option<Vec<u8>>)], op: impl FnOnce(&Fs) -> Result<()>) -> bool {
+    fn step(
+        &mut self,
+        after: &[(&str, Option<Vec<u8>>)],
+        op: impl FnOnce(&Fs) -> Result<()>,
+    ) -> bool {
         after.iter().for_each(|(path, _)| drop(self.durable.remove(*path)));
         let result = op(self.fs);
         for (path, what) in after {
@@ -125,8 +144,11 @@ impl<'a> Work<'a> {
 
     /// fsync of a file, or of a directory for the names in it.
     fn sync(&mut self, path: &str) {
-        let synced = self.fs.resolve(path, Follow::No).and_then(|node| self.fs.sync_node(&node, false));
-        self.promise(synced, |name| name == path || name.rsplit_once('/').is_some_and(|(dir, _)| dir == path));
+        let synced =
+            self.fs.resolve(path, Follow::No).and_then(|node| self.fs.sync_node(&node, false));
+        self.promise(synced, |name| {
+            name == path || name.rsplit_once('/').is_some_and(|(dir, _)| dir == path)
+        });
     }
 
     fn sync_all(&mut self) {
@@ -134,7 +156,8 @@ impl<'a> Work<'a> {
         self.promise(synced, |_| true);
     }
 
-    /// What a sync that succeeded promises. One that failed has told of losses: later ones promise nothing of those.
+    /// What a sync that succeeded promises. One that failed has told of losses: later ones promise
+    /// nothing of those.
     fn promise(&mut self, synced: Result<()>, which: impl Fn(&str) -> bool) {
         match synced {
             Ok(()) => {
@@ -150,13 +173,21 @@ impl<'a> Work<'a> {
 
     /// Opens a file twice.
     fn pair(&mut self, path: &str) -> Option<usize> {
-        let opened =
-            self.fs.resolve(path, Follow::No).and_then(|node| Ok([open(self.fs, &node)?, open(self.fs, &node)?]));
+        let opened = self
+            .fs
+            .resolve(path, Follow::No)
+            .and_then(|node| Ok([open(self.fs, &node)?, open(self.fs, &node)?]));
         let found = || {
             let files = opened?;
             let mut expected = vec![0; files[0].len() as usize];
             files[0].read_at(0, &mut expected)?;
-            Ok::<_, Error>(Pair { path: path.into(), files, told: [false; 2], expected, unknown: false })
+            Ok::<_, Error>(Pair {
+                path: path.into(),
+                files,
+                told: [false; 2],
+                expected,
+                unknown: false,
+            })
         };
         match found() {
             Ok(pair) => {
@@ -202,7 +233,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The device is good again: whoever lost something and was not told is told now, and nobody twice.
+    /// The device is good again: whoever lost something and was not told is told now, and nobody
+    /// twice.
     pub fn finish(mut self) -> Outcome {
         self.sync_all();
         let read_only = self.fs.is_read_only();
@@ -221,7 +253,11 @@ impl<'a> Work<'a> {
     }
 }
 
-fn told_once(mut pair: Pair, hit: bool, errors: &mut Vec<Error>) -> std::result::Result<(), String> {
+fn told_once(
+    mut pair: Pair,
+    hit: bool,
+    errors: &mut Vec<Error>,
+) -> std::result::Result<(), String> {
     for which in 0..2 {
         if let Err(e) = pair.files[which].sync() {
             pair.told[which] = true;
@@ -274,8 +310,12 @@ fn dir(fs: &Fs, d: u32) -> Result<Node> {
 /// Names come, go and move.
 fn names(w: &mut Work<'_>) {
     let old = |d: u32| Some(bytes(d.into(), 9000));
-    w.step(&[("/d0/new", Some(Vec::new()))], |fs| fs.create(&WHO, &dir(fs, 0)?, b"new", 0o644, New::File).map(drop));
-    w.step(&[("/d0/dir", Some(Vec::new()))], |fs| fs.create(&WHO, &dir(fs, 0)?, b"dir", 0o755, New::Dir).map(drop));
+    w.step(&[("/d0/new", Some(Vec::new()))], |fs| {
+        fs.create(&WHO, &dir(fs, 0)?, b"new", 0o644, New::File).map(drop)
+    });
+    w.step(&[("/d0/dir", Some(Vec::new()))], |fs| {
+        fs.create(&WHO, &dir(fs, 0)?, b"dir", 0o755, New::Dir).map(drop)
+    });
     w.sync("/d0");
     w.step(&[("/d1/b", None), ("/d2/moved", old(1))], |fs| {
         fs.rename(&dir(fs, 1)?, b"b", &dir(fs, 2)?, b"moved", RenameFlags::empty())
@@ -284,7 +324,9 @@ fn names(w: &mut Work<'_>) {
     w.step(&[("/d3/a", None)], |fs| fs.unlink(&dir(fs, 3)?, b"a"));
     w.step(&[("/d3/sub", None)], |fs| fs.rmdir(&dir(fs, 3)?, b"sub"));
     w.sync("/d3");
-    w.step(&[("/d4/linked", old(5))], |fs| fs.link(&fs.resolve("/d5/b", Follow::No)?, &dir(fs, 4)?, b"linked"));
+    w.step(&[("/d4/linked", old(5))], |fs| {
+        fs.link(&fs.resolve("/d5/b", Follow::No)?, &dir(fs, 4)?, b"linked")
+    });
     w.step(&[("/d4/b", None), ("/d4/c", old(4))], |fs| {
         fs.rename(&dir(fs, 4)?, b"b", &dir(fs, 4)?, b"c", RenameFlags::empty())
     });
@@ -333,7 +375,9 @@ fn attributes(w: &mut Work<'_>) {
         };
         w.step(&[], |fs| set(fs, "user.short", 3));
         w.step(&[], |fs| set(fs, "user.other", 350));
-        w.step(&[], |fs| fs.remove_xattr(&fs.resolve(format!("/d{d}/b"), Follow::No)?, b"user.long"));
+        w.step(&[], |fs| {
+            fs.remove_xattr(&fs.resolve(format!("/d{d}/b"), Follow::No)?, b"user.long")
+        });
         w.step(&[], |fs| {
             let mode = SetAttr { mode: Some(0o600), uid: Some(7), ..Default::default() };
             fs.set_attr(&fs.resolve(format!("/d{d}/c"), Follow::No)?, &mode).map(drop)
@@ -372,8 +416,14 @@ fn cuts(w: &mut Work<'_>) {
     w.sync_all();
 }
 
-/// Does something to the file "a" of a directory that makes its bytes what `after` says, and syncs it.
-fn change(w: &mut Work<'_>, d: u32, after: impl Fn(&mut Vec<u8>), op: impl Fn(&File) -> Result<()>) {
+/// Does something to the file "a" of a directory that makes its bytes what `after` says, and syncs
+/// it.
+fn change(
+    w: &mut Work<'_>,
+    d: u32,
+    after: impl Fn(&mut Vec<u8>),
+    op: impl Fn(&File) -> Result<()>,
+) {
     let path = format!("/d{d}/a");
     let read = |fs: &Fs| {
         let file = open(fs, &fs.resolve(&path, Follow::No)?)?;
@@ -383,7 +433,9 @@ fn change(w: &mut Work<'_>, d: u32, after: impl Fn(&mut Vec<u8>), op: impl Fn(&F
     match read(w.fs) {
         Ok(mut expected) => {
             after(&mut expected);
-            w.step(&[(&path, Some(expected))], |fs| op(&open(fs, &fs.resolve(&path, Follow::No)?)?));
+            w.step(&[(&path, Some(expected))], |fs| {
+                op(&open(fs, &fs.resolve(&path, Follow::No)?)?)
+            });
             w.sync(&path);
         }
         Err(e) => w.errors.push(e),
@@ -393,7 +445,12 @@ fn change(w: &mut Work<'_>, d: u32, after: impl Fn(&mut Vec<u8>), op: impl Fn(&F
 /// Maps lose, get and move extents. Nothing but the root directory is in memory at first.
 fn maps(w: &mut Work<'_>) {
     let data = bytes(70, 30_000);
-    change(w, 0, |all| model::put(all, 33_000, &data), |file| file.write_at(33_000, &data).map(drop));
+    change(
+        w,
+        0,
+        |all| model::put(all, 33_000, &data),
+        |file| file.write_at(33_000, &data).map(drop),
+    );
     let fs = w.fs;
     change(
         w,

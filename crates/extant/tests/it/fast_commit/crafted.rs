@@ -1,5 +1,5 @@
-//! Records in orders that kernels make with `data=writeback`, where a block changes hands within a commit, and in orders that
-//! nobody makes.
+//! Records in orders that kernels make with `data=writeback`, where a block changes hands within a
+//! commit, and in orders that nobody makes.
 
 use extant::{Caller, Fs, New, OpenFlags, OpenOptions};
 use extant_format::extent::Leaf;
@@ -12,8 +12,18 @@ use extant_testkit::image::Image;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const ARGS: &[&str] =
-    &["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "fast_commit,orphan_file", "-J", "size=8,fast_commit_size=1200"];
+const ARGS: &[&str] = &[
+    "-t",
+    "ext4",
+    "-b",
+    "1024",
+    "-N",
+    "8192",
+    "-O",
+    "fast_commit,orphan_file",
+    "-J",
+    "size=8,fast_commit_size=1200",
+];
 
 /// Blocks of the files `a` and `b`.
 const BLOCKS: u32 = 40;
@@ -45,7 +55,8 @@ fn base(a_blocks: u32) -> Base {
         let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o755, what).expect(name);
         inodes.insert(name, node.ino() as u32);
         if name == "a" {
-            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(name);
+            let file =
+                fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(name);
             file.allocate(extant::Falloc::Allocate, 0, u64::from(a_blocks) << 10).expect("space");
             file.extents(0, u64::MAX, |extent| {
                 (block, len) = (extent.physical >> 10, (extent.len >> 10) as u16);
@@ -57,7 +68,8 @@ fn base(a_blocks: u32) -> Base {
     drop(root);
     fs.unmount().expect("unmount");
     let fs = Fs::open_device(device.clone(), &options()).expect("open");
-    fs.create(&Caller::default(), &fs.root().expect("root"), b"last", 0o644, New::File).expect("last");
+    fs.create(&Caller::default(), &fs.root().expect("root"), b"last", 0o644, New::File)
+        .expect("last");
     fs.sync().expect("sync");
     fs.crash();
     let seen = Fs::open_device(device.clone(), &options().read_only(true)).expect("open");
@@ -90,10 +102,17 @@ impl Base {
     fn replay(&self, records: &[Record]) -> extant::Result<Vec<u8>> {
         let mut image = self.bytes.clone();
         let sb = JournalSuperblock::parse(&image[self.atlas.journal_block(0)]).expect("a journal");
-        let area: Vec<_> = sb.fast_commit_area().expect("an area").map(|at| self.atlas.journal_block(at)).collect();
+        let area: Vec<_> = sb
+            .fast_commit_area()
+            .expect("an area")
+            .map(|at| self.atlas.journal_block(at))
+            .collect();
         let mut blocks = vec![vec![0; 1024]; area.len()];
-        let whole: Vec<Record> =
-            [Record::head(self.tid)].into_iter().chain(records.to_vec()).chain([Record::tail()]).collect();
+        let whole: Vec<Record> = [Record::head(self.tid)]
+            .into_iter()
+            .chain(records.to_vec())
+            .chain([Record::tail()])
+            .collect();
         records::write(&whole, self.tid, blocks.iter_mut().map(|block| &mut block[..]));
         area.iter().zip(&blocks).for_each(|(at, block)| image[at.clone()].copy_from_slice(block));
         let device = Arc::new(Memory::from_bytes(&image));
@@ -148,8 +167,10 @@ fn blocks_of_a_nameless_file_may_be_anothers() {
         Record::add_range(b, base.leaf(BLOCKS as u16 / 2)),
         base.sized("b", BLOCKS / 2),
     ]);
-    let fs = Fs::open_device(Arc::new(Memory::from_bytes(&bytes)), &options().read_only(true)).unwrap();
-    let file = fs.open_file(&fs.resolve("/b", extant::Follow::No).unwrap(), OpenFlags::default()).unwrap();
+    let fs =
+        Fs::open_device(Arc::new(Memory::from_bytes(&bytes)), &options().read_only(true)).unwrap();
+    let file =
+        fs.open_file(&fs.resolve("/b", extant::Follow::No).unwrap(), OpenFlags::default()).unwrap();
     let mut seen = 0;
     file.extents(0, u64::MAX, |extent| {
         assert_eq!(extent.physical >> 10, base.block);
@@ -160,7 +181,8 @@ fn blocks_of_a_nameless_file_may_be_anothers() {
     assert_eq!(seen, u64::from(BLOCKS) / 2);
 }
 
-/// Thousands of directories are made between the record that takes the blocks from `a` and the one that gives them to `b`.
+/// Thousands of directories are made between the record that takes the blocks from `a` and the one
+/// that gives them to `b`.
 #[test]
 fn a_large_replay_gives_nothing_away() {
     const DIRS: u32 = 4400;

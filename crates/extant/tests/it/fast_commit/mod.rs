@@ -17,11 +17,44 @@ use std::path::Path;
 use std::sync::Arc;
 
 const SETS: [(&str, &[&str]); 3] = [
-    ("4k", &["-t", "ext4", "-b", "4096", "-O", "fast_commit,orphan_file", "-J", "size=16,fast_commit_size=1024"]),
-    ("1k", &["-t", "ext4", "-b", "1024", "-O", "fast_commit,^orphan_file", "-J", "size=4,fast_commit_size=512"]),
+    (
+        "4k",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-O",
+            "fast_commit,orphan_file",
+            "-J",
+            "size=16,fast_commit_size=1024",
+        ],
+    ),
+    (
+        "1k",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "fast_commit,^orphan_file",
+            "-J",
+            "size=4,fast_commit_size=512",
+        ],
+    ),
     (
         "no_csum",
-        &["-t", "ext4", "-b", "4096", "-O", "fast_commit,^metadata_csum,^64bit", "-J", "size=16,fast_commit_size=1024"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-O",
+            "fast_commit,^metadata_csum,^64bit",
+            "-J",
+            "size=16,fast_commit_size=1024",
+        ],
     ),
 ];
 
@@ -90,7 +123,9 @@ const STEPS: [(&str, Step); 16] = [
         file.sync_all().unwrap();
     }),
     ("many names", |r| {
-        (0..120).for_each(|n| fs::write(r.join(format!("dir/a name that is long enough {n}")), [n; 10]).unwrap());
+        (0..120).for_each(|n| {
+            fs::write(r.join(format!("dir/a name that is long enough {n}")), [n; 10]).unwrap()
+        });
         sync(&r.join("dir/file"));
     }),
     ("modes", |r| {
@@ -121,7 +156,14 @@ const STEPS: [(&str, Step); 16] = [
     ("special", |r| {
         symlink("a short target", r.join("a/link")).unwrap();
         symlink("long ".repeat(40), r.join("a/long link")).unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, r.join("a/fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            r.join("a/fifo"),
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
         sync(&r.join("a/b/file"));
     }),
     ("nothing new", |r| sync(&r.join("dir/file"))),
@@ -163,8 +205,10 @@ pub fn left_by_the_kernel() -> (&'static str, Vec<u8>) {
 /// Open files that the last full commit knows as orphans.
 fn nameless(root: &Path) -> Vec<File> {
     let files = (0..4).map(|n| {
-        let (mode, flags) =
-            (rustix::fs::Mode::from_raw_mode(0o644), rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE);
+        let (mode, flags) = (
+            rustix::fs::Mode::from_raw_mode(0o644),
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE,
+        );
         let file = File::from(rustix::fs::open(root, flags, mode).expect("a file without a name"));
         file.write_all_at(&[n; 9000], 0).unwrap();
         file.sync_all().unwrap();
@@ -189,7 +233,8 @@ fn kernel_sees(image: &Image, options: &str) -> Result<Manifest, String> {
     Ok(seen.without_directory_times())
 }
 
-/// Recovers with Extant, and again with the kernel on another copy. Gives how many records were replayed.
+/// Recovers with Extant, and again with the kernel on another copy. Gives how many records were
+/// replayed.
 fn compare(image: &Image, name: &str, wrong: &mut Vec<String>) -> u64 {
     let (ours, theirs) = (image.copy(), image.copy());
     theirs.leave_unjudged("the kernel's replay does not count all links and blocks");
@@ -219,15 +264,17 @@ fn replay_gives_what_the_kernel_gives() {
     let mut wrong = Vec::new();
     for (set, args) in SETS {
         let states = states(args);
-        let records = states.iter().map(|(step, image)| compare(image, &format!("{set}, {step}"), &mut wrong));
+        let records = states
+            .iter()
+            .map(|(step, image)| compare(image, &format!("{set}, {step}"), &mut wrong));
         let records: Vec<u64> = records.collect();
         assert!(records.iter().filter(|count| **count > 0).count() > 6, "{set}: {records:?}");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Orphans of the last full commit that get a name, or whose numbers are used again. The kernel's replay loses the first
-/// kind, or fails, so what was promised is the judge.
+/// Orphans of the last full commit that get a name, or whose numbers are used again. The kernel's
+/// replay loses the first kind, or fails, so what was promised is the judge.
 #[test]
 fn orphans_of_the_full_commit_keep_their_fate() {
     let further = |step: &str, root: &Path, held: &mut Vec<File>| match step {
@@ -243,10 +290,15 @@ fn orphans_of_the_full_commit_keep_their_fate() {
             Fs::open(image.path(), &OpenOptions::new()).unwrap().unmount().unwrap();
             image.assert_clean();
             let seen = kernel_sees(&image, "ro").unwrap();
-            let names = |manifest: &Manifest| manifest.nodes.keys().filter(|path| !path.is_empty()).count();
+            let names =
+                |manifest: &Manifest| manifest.nodes.keys().filter(|path| !path.is_empty()).count();
             assert_eq!(names(&seen), names(&read), "{set}, {step}");
             if let Some(node) = seen.nodes.get(&b"was nameless"[..]) {
-                assert_eq!((node.size, node.nlink, node.hash), (9000, 1, content_hash(&[1; 9000])), "{set}, {step}");
+                assert_eq!(
+                    (node.size, node.nlink, node.hash),
+                    (9000, 1, content_hash(&[1; 9000])),
+                    "{set}, {step}"
+                );
                 named += 1;
             }
         }
@@ -257,7 +309,8 @@ fn orphans_of_the_full_commit_keep_their_fate() {
 /// An area that is full to its last block, which the kernel and e2fsck read beyond: they refuse it.
 #[test]
 fn a_full_area_is_replayed() {
-    let args = ["-t", "ext4", "-b", "4096", "-O", "fast_commit", "-J", "size=16,fast_commit_size=32"];
+    let args =
+        ["-t", "ext4", "-b", "4096", "-O", "fast_commit", "-J", "size=16,fast_commit_size=32"];
     let image = Image::mke2fs(64 << 20, &args);
     let mount = Mount::new(image.path(), "commit=300");
     before(mount.path());
@@ -281,7 +334,8 @@ fn a_full_area_is_replayed() {
 }
 
 fn recovered(device: &Arc<dyn BlockDevice>, read_only: bool) -> extant::Result<(u64, Manifest)> {
-    let fs = Fs::open_device(device.clone(), &OpenOptions::new().memory(64 << 20).read_only(read_only))?;
+    let fs =
+        Fs::open_device(device.clone(), &OpenOptions::new().memory(64 << 20).read_only(read_only))?;
     let records = fs.recovery().journal.map_or(0, |found| found.fast_records);
     let seen = seen_by_extant(&fs);
     fs.unmount()?;
@@ -345,11 +399,13 @@ fn readers_see_fast_commits_replayed() {
     }
 }
 
-/// After one of the steps, what the kernel does not tell by fast commits: a full one follows, and nothing brings its blocks home.
+/// After one of the steps, what the kernel does not tell by fast commits: a full one follows, and
+/// nothing brings its blocks home.
 fn full_commit(step: &str, root: &Path, _: &mut Vec<File>) {
     if step == "rename" {
         let file = File::open(root.join("old/8")).unwrap();
-        rustix::fs::fsetxattr(&file, "user.full", &[1; 50], rustix::fs::XattrFlags::empty()).unwrap();
+        rustix::fs::fsetxattr(&file, "user.full", &[1; 50], rustix::fs::XattrFlags::empty())
+            .unwrap();
         file.sync_all().unwrap();
     }
 }
@@ -367,13 +423,18 @@ fn recovery_of_fast_commits_can_be_cut_anywhere() {
         assert!(records > 0, "{set}");
         let (log, mut rng) = (device.take_log(), Rng::new(7));
         for cut in 0..=log.len() {
-            let flushed = log[..cut].iter().rposition(|event| matches!(event, Event::Flush)).map_or(0, |at| at + 1);
+            let flushed = log[..cut]
+                .iter()
+                .rposition(|event| matches!(event, Event::Flush))
+                .map_or(0, |at| at + 1);
             for _ in 0..2 {
                 let state = overlay();
-                let lost: Vec<&Event> = log[flushed..cut].iter().filter(|_| rng.below(2) == 0).collect();
+                let lost: Vec<&Event> =
+                    log[flushed..cut].iter().filter(|_| rng.below(2) == 0).collect();
                 replay(log[..flushed].iter().chain(lost), &state).unwrap();
                 let state: Arc<dyn BlockDevice> = Arc::new(state);
-                let (_, seen) = recovered(&state, false).unwrap_or_else(|e| panic!("{set}, cut at {cut}: {e}"));
+                let (_, seen) =
+                    recovered(&state, false).unwrap_or_else(|e| panic!("{set}, cut at {cut}: {e}"));
                 let difference = whole.diff(&seen);
                 assert!(difference.is_empty(), "{set}, cut at {cut}: {difference:?}");
             }
@@ -381,7 +442,8 @@ fn recovery_of_fast_commits_can_be_cut_anywhere() {
     }
 }
 
-/// What a cut or a decayed medium leaves of the area itself: the kernel's own replay says how much of it counts.
+/// What a cut or a decayed medium leaves of the area itself: the kernel's own replay says how much
+/// of it counts.
 #[test]
 fn an_area_cut_at_every_block_gives_what_the_kernel_gives() {
     let (_, image) = states(SETS[1].1).swap_remove(12);

@@ -1,5 +1,6 @@
-//! Fast commits of a file system that counts what its users have. This kernel may not count, so the feature is taken away while it
-//! writes: what it commits says nothing of usage, as with a kernel that may.
+//! Fast commits of a file system that counts what its users have. This kernel may not count, so the
+//! feature is taken away while it writes: what it commits says nothing of usage, as with a kernel
+//! that may.
 
 use super::{STEPS, before};
 use extant::{Fs, OpenOptions, QuotaKind};
@@ -15,8 +16,16 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 use std::time::SystemTime;
 
-const ARGS: &[&str] =
-    &["-t", "ext4", "-b", "4096", "-O", "fast_commit,^orphan_file,quota", "-J", "size=16,fast_commit_size=1024"];
+const ARGS: &[&str] = &[
+    "-t",
+    "ext4",
+    "-b",
+    "4096",
+    "-O",
+    "fast_commit,^orphan_file,quota",
+    "-J",
+    "size=16,fast_commit_size=1024",
+];
 
 fn count(image: &Image, yes: bool) {
     let mut bytes = image.bytes();
@@ -59,7 +68,8 @@ fn states() -> Vec<(&'static str, Image)> {
     image.assert_clean();
     count(&image, false);
     let mount = Mount::new(image.path(), "commit=300");
-    // The full commit that the fast ones follow. The first change writes the superblock, too, without the feature: it is not to be replayed.
+    // The full commit that the fast ones follow. The first change writes the superblock, too,
+    // without the feature: it is not to be replayed.
     for n in [3, 4] {
         File::open(mount.join(format!("old/{n}")))
             .and_then(|file| file.set_modified(SystemTime::UNIX_EPOCH))
@@ -97,7 +107,8 @@ fn usage_is_counted_for_what_is_replayed() {
     let states = states();
     assert!(states.len() > 6, "{}", states.len());
     for (step, image) in states {
-        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap_or_else(|e| panic!("{step}: {e}"));
+        let fs =
+            Fs::open(image.path(), &OpenOptions::new()).unwrap_or_else(|e| panic!("{step}: {e}"));
         assert_eq!(fs.recovery().read_only, None, "{step}");
         assert!(fs.recovery().journal.is_some_and(|found| found.fast_records > 0), "{step}");
         let other = fs.quota(QuotaKind::Group, 70_000).expect(step);

@@ -43,7 +43,8 @@ fn delayed_blocks_are_counted_and_found() {
 #[test]
 fn long_ranges_may_lie_in_very_many_groups() {
     for flex in ["16", "128"] {
-        let args = ["-t", "ext4", "-b", "1024", "-g", "256", "-G", flex, "-N", "2048", "-J", "size=1"];
+        let args =
+            ["-t", "ext4", "-b", "1024", "-g", "256", "-G", flex, "-N", "2048", "-J", "size=1"];
         let image = Image::mke2fs(96 << 20, &args);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
@@ -73,7 +74,9 @@ fn long_ranges_may_lie_in_very_many_groups() {
 
 #[test]
 fn a_long_write_is_one_extent() {
-    for (set, direct) in [("default", false), ("default", true), ("bigalloc", false), ("ext3", true)] {
+    for (set, direct) in
+        [("default", false), ("default", true), ("bigalloc", false), ("ext3", true)]
+    {
         let mut world = world(set);
         let data = noise(&mut Rng::new(1), 6 << 20);
         let file = world.open(0, direct);
@@ -118,7 +121,8 @@ fn maps_without_extents_only_punch() {
     let world = world("ext3");
     let file = world.open(0, false);
     file.write_at(0, &[1; 20_000]).unwrap();
-    for how in [Falloc::Allocate, Falloc::KeepSize, Falloc::Zero, Falloc::Collapse, Falloc::Insert] {
+    for how in [Falloc::Allocate, Falloc::KeepSize, Falloc::Zero, Falloc::Collapse, Falloc::Insert]
+    {
         assert!(file.allocate(how, 4096, 4096).is_err_and(|e| e.is(Errno::OpNotSupp)), "{how:?}");
     }
     file.allocate(Falloc::Punch, 4096, 8192).unwrap();
@@ -134,7 +138,14 @@ fn symlinks_of_every_length() {
         let lengths = [1, 59, 60, 61, 100, 155, 156, 200, 1000, 1023];
         for len in lengths {
             let target = vec![b'a' + (len % 26) as u8; len];
-            fs.create(&Caller::default(), &root, format!("l{len}").as_bytes(), 0o777, New::Symlink(&target)).unwrap();
+            fs.create(
+                &Caller::default(),
+                &root,
+                format!("l{len}").as_bytes(),
+                0o777,
+                New::Symlink(&target),
+            )
+            .unwrap();
         }
         fs.unmount().unwrap();
         image.assert_clean();
@@ -161,14 +172,18 @@ fn files_of_the_kernel_are_read_and_changed() {
         let image = FeatureSet::named(set).make();
         let data = noise(&mut Rng::new(5), 300_000);
         let mount = Mount::new(image.path(), "");
-        for (name, len) in [("empty", 0), ("tiny", 40), ("small", 130), ("block", 4096), ("large", 300_000)] {
+        for (name, len) in
+            [("empty", 0), ("tiny", 40), ("small", 130), ("block", 4096), ("large", 300_000)]
+        {
             std::fs::write(mount.join(name), &data[..len]).unwrap();
         }
         mount.unmount();
         extend(&image, &data);
         image.assert_clean();
         let mount = Mount::new(image.path(), "ro");
-        for (name, len) in [("empty", 0), ("tiny", 40), ("small", 130), ("block", 4096), ("large", 300_000)] {
+        for (name, len) in
+            [("empty", 0), ("tiny", 40), ("small", 130), ("block", 4096), ("large", 300_000)]
+        {
             let mut expected = data[..len].to_vec();
             expected.extend_from_slice(&data[..5000]);
             super::model::assert_same(&std::fs::read(mount.join(name)).unwrap(), &expected, name);
@@ -180,9 +195,13 @@ fn files_of_the_kernel_are_read_and_changed() {
 /// Reads each file and appends to it.
 fn extend(image: &Image, data: &[u8]) {
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
-    for (name, len) in [("empty", 0), ("tiny", 40), ("small", 130), ("block", 4096), ("large", 300_000)] {
+    for (name, len) in
+        [("empty", 0), ("tiny", 40), ("small", 130), ("block", 4096), ("large", 300_000)]
+    {
         let node = fs.resolve(format!("/{name}"), Follow::No).unwrap();
-        let file = fs.open_file(&node, extant::OpenFlags { write: true, append: true, ..Default::default() }).unwrap();
+        let file = fs
+            .open_file(&node, extant::OpenFlags { write: true, append: true, ..Default::default() })
+            .unwrap();
         super::model::assert_same(&super::model::read_all(&file), &data[..len], name);
         file.write_at(0, &data[..5000]).unwrap();
     }
@@ -222,15 +241,22 @@ fn data_may_begin_and_cease_to_be_logged() {
 #[test]
 fn impossible_sizes_cost_an_error_at_most() {
     for set in ["default", "1k", "ext3", "bigalloc", "inline_data"] {
-        for size in
-            ["0xffffffffffffffff", "0x8000000000000000", "0x7fffffffffffffff", "0xfffffffffff", "0x100000000000"]
-        {
+        for size in [
+            "0xffffffffffffffff",
+            "0x8000000000000000",
+            "0x7fffffffffffffff",
+            "0xfffffffffff",
+            "0x100000000000",
+        ] {
             for len in [0, 50, 10_000] {
                 let mut world = world(set);
                 world.open(0, false).write_at(0, &vec![1; len]).unwrap();
                 world.close();
                 world.image.leave_unjudged("a size is impossible");
-                extant_testkit::debugfs::write(world.image.path(), &format!("set_inode_field file0 size {size}"));
+                extant_testkit::debugfs::write(
+                    world.image.path(),
+                    &format!("set_inode_field file0 size {size}"),
+                );
                 abuse(&world.image);
             }
         }
@@ -243,7 +269,9 @@ fn abuse(image: &Image) {
     let Ok(node) = fs.resolve("/file0", Follow::No) else { return };
     assert!(node.attr().size >= 1 << 43, "debugfs has set the size");
     for direct in [false, true] {
-        let file = fs.open_file(&node, extant::OpenFlags { write: true, direct, ..Default::default() }).unwrap();
+        let file = fs
+            .open_file(&node, extant::OpenFlags { write: true, direct, ..Default::default() })
+            .unwrap();
         let mut buf = vec![0; 10_000];
         for at in [0, 4095, 1 << 32, (1 << 44) - 5000, 1 << 44, u64::MAX - 5000] {
             let _ = file.read_at(at, &mut buf);
@@ -251,7 +279,13 @@ fn abuse(image: &Image) {
             let _ = file.seek_data(at);
             let _ = file.seek_hole(at);
             let _ = file.extents(at, 100_000, |_| true);
-            for how in [Falloc::KeepSize, Falloc::Punch, Falloc::ZeroKeepSize, Falloc::Collapse, Falloc::Insert] {
+            for how in [
+                Falloc::KeepSize,
+                Falloc::Punch,
+                Falloc::ZeroKeepSize,
+                Falloc::Collapse,
+                Falloc::Insert,
+            ] {
                 let _ = file.allocate(how, at & !65535, 65536);
             }
         }

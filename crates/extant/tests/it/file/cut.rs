@@ -1,5 +1,5 @@
-//! Power cuts while files are written: what was synced is there, what was not is old, new or zero, and no byte is
-//! another file's.
+//! Power cuts while files are written: what was synced is there, what was not is old, new or zero,
+//! and no byte is another file's.
 
 use super::model::{Step, allocate, put, random_step};
 use extant::{Caller, Errno, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
@@ -72,7 +72,10 @@ fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
     let fs = Fs::open_device(Arc::new(Slow(device.clone())), &options).unwrap();
     let root = fs.root().unwrap();
     let nodes: Vec<_> = (0..FILES)
-        .map(|i| fs.create(&Caller::default(), &root, format!("f{i}").as_bytes(), 0o644, New::File).unwrap())
+        .map(|i| {
+            fs.create(&Caller::default(), &root, format!("f{i}").as_bytes(), 0o644, New::File)
+                .unwrap()
+        })
         .collect();
     fs.sync().unwrap();
     let mut history: Vec<Vec<Version>> =
@@ -83,7 +86,10 @@ fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
         let f = rng.below(FILES as u64) as usize;
         let mut bytes = history[f].last().unwrap().bytes.clone();
         let what = random_step(&mut rng, bytes.len() as u64, 200_000, set.block_size.into());
-        let open = |direct| fs.open_file(&nodes[f], OpenFlags { write: true, direct, ..Default::default() }).unwrap();
+        let open = |direct| {
+            fs.open_file(&nodes[f], OpenFlags { write: true, direct, ..Default::default() })
+                .unwrap()
+        };
         let mut synced = false;
         match what {
             Step::Write { at, mut data, direct } => {
@@ -95,7 +101,9 @@ fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
                 open(false).set_len(len).unwrap();
                 bytes.resize(len as usize, 0);
             }
-            Step::Allocate { how: Falloc::Collapse | Falloc::Insert, .. } | Step::Read { .. } => fs.sync().unwrap(),
+            Step::Allocate { how: Falloc::Collapse | Falloc::Insert, .. } | Step::Read { .. } => {
+                fs.sync().unwrap()
+            }
             Step::Allocate { how, at, len } => match open(false).allocate(how, at, len) {
                 Ok(()) => allocate(&mut bytes, how, at as usize, len as usize),
                 Err(e) => assert!(e.is(Errno::OpNotSupp), "{e}"),
@@ -167,15 +175,24 @@ fn check_file(fs: &Fs, f: usize, versions: &[Version], done: usize, what: &str) 
     let since = versions.iter().rposition(|v| v.synced && v.step <= done).unwrap_or(0);
     let possible: Vec<&[u8]> =
         versions[since..].iter().take_while(|v| v.step <= done + 1).map(|v| &v.bytes[..]).collect();
-    let (least, most) =
-        (possible.iter().map(|b| b.len()).min().unwrap(), possible.iter().map(|b| b.len()).max().unwrap());
-    assert!((least..=most).contains(&found.len()), "{what}: f{f} has {} bytes, not {least} to {most}", found.len());
+    let (least, most) = (
+        possible.iter().map(|b| b.len()).min().unwrap(),
+        possible.iter().map(|b| b.len()).max().unwrap(),
+    );
+    assert!(
+        (least..=most).contains(&found.len()),
+        "{what}: f{f} has {} bytes, not {least} to {most}",
+        found.len()
+    );
     for (p, byte) in found.iter().enumerate() {
         let first = possible[0].get(p);
         let known = first.filter(|_| possible.iter().all(|b| b.get(p) == first));
         match known {
             Some(known) => assert_eq!(byte, known, "{what}: f{f} byte {p} of {}", found.len()),
-            None => assert!(*byte == 0 || byte & 0xF0 == tag(f), "{what}: f{f} byte {p} is {byte:#x}, another's"),
+            None => assert!(
+                *byte == 0 || byte & 0xF0 == tag(f),
+                "{what}: f{f} byte {p} is {byte:#x}, another's"
+            ),
         }
     }
 }
@@ -188,14 +205,18 @@ fn cut(set: &str, options: OpenOptions, seed: u64) {
         let at = first + rng.below((scene.events.len() - first) as u64 + 1) as usize;
         let device = state(&scene, at, &mut rng);
         let done = last_step(&scene, at).unwrap();
-        let what = format!("{set}, seed {seed}, state {i}, cut {at} of {}, step {done}", scene.events.len());
+        let what = format!(
+            "{set}, seed {seed}, state {i}, cut {at} of {}, step {done}",
+            scene.events.len()
+        );
         if i % 4 == 0 {
             let image = Image::blank(BYTES);
             std::fs::write(image.path(), device.to_vec()).unwrap();
             let verdict = e2fsck::recover(image.path());
             assert!(verdict.is_clean(), "{what}: {verdict:?}");
         }
-        let fs = Fs::open_device(Arc::new(device), &scene.options).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let fs = Fs::open_device(Arc::new(device), &scene.options)
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
         for (f, versions) in scene.history.iter().enumerate() {
             check_file(&fs, f, versions, done, &what);
         }
@@ -210,7 +231,9 @@ fn options() -> OpenOptions {
 
 #[test]
 fn ordered_data() {
-    for (i, set) in ["default", "1k", "orphan_file", "ext3_1k", "bigalloc_1k", "inline_data"].iter().enumerate() {
+    for (i, set) in
+        ["default", "1k", "orphan_file", "ext3_1k", "bigalloc_1k", "inline_data"].iter().enumerate()
+    {
         cut(set, options(), 40 + i as u64);
     }
 }
@@ -226,10 +249,21 @@ fn logged_data() {
 #[test]
 #[ignore = "takes minutes"]
 fn soak() {
-    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let number = |name: &str, default: u64| {
+        std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+    };
     let first = number("EXTANT_SEED", 1);
     for seed in first..first + number("EXTANT_SEEDS", 10) {
-        for set in ["default", "1k", "orphan_file", "ext3_1k", "bigalloc_1k", "inline_data", "no_csum", "2k"] {
+        for set in [
+            "default",
+            "1k",
+            "orphan_file",
+            "ext3_1k",
+            "bigalloc_1k",
+            "inline_data",
+            "no_csum",
+            "2k",
+        ] {
             for log_data in [false, true] {
                 cut(set, options().log_data(log_data), seed);
             }

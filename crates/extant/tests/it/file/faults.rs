@@ -1,4 +1,5 @@
-//! Failing devices: an error of writeback is told once to every open file, and nothing else is lost.
+//! Failing devices: an error of writeback is told once to every open file, and nothing else is
+//! lost.
 
 use super::model::read_all;
 use extant::{Caller, Fs, New, OpenFlags, OpenOptions, SetAttr};
@@ -65,12 +66,17 @@ fn what_several_threads_write_is_written_and_what_fails_is_told() {
     write(0);
     fs.sync().unwrap();
 
-    // A page in the last third of a file, which its fsync shares with others, and of one that a sync of all writes.
+    // A page in the last third of a file, which its fsync shares with others, and of one that a
+    // sync of all writes.
     let mut bad = 0..0;
     files[0]
         .extents(0, FILE as u64, |e| {
             let page = e.physical + (7 << 20).max(e.logical) - e.logical;
-            bad = if e.logical + e.len > 7 << 20 && bad.is_empty() { page..page + 4096 } else { bad.clone() };
+            bad = if e.logical + e.len > 7 << 20 && bad.is_empty() {
+                page..page + 4096
+            } else {
+                bad.clone()
+            };
             true
         })
         .unwrap();
@@ -120,7 +126,8 @@ const MOST_SECTORS: u64 = (1 << 48) - 1;
 
 #[test]
 fn blocks_that_cannot_be_counted_stay_free() {
-    // No block more can be counted, for one page and for many; one more, which leaves none for the map.
+    // No block more can be counted, for one page and for many; one more, which leaves none for the
+    // map.
     for (room, pages) in [(0, 1), (0, 40), (8, 1)] {
         let image = FeatureSet::named("default").make_sized(16 << 20);
         let write = |fs: &Fs, blocks: std::ops::Range<u64>| {
@@ -129,8 +136,11 @@ fn blocks_that_cannot_be_counted_stay_free() {
                 Ok(node) => node,
                 Err(_) => fs.create(&Caller::default(), &root, b"f", 0o644, New::File).unwrap(),
             };
-            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
-            blocks.for_each(|block| assert_eq!(file.write_at(block * 40_960, &[1; 4096]).unwrap(), 4096));
+            let file =
+                fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+            blocks.for_each(|block| {
+                assert_eq!(file.write_at(block * 40_960, &[1; 4096]).unwrap(), 4096)
+            });
             file.sync()
         };
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
@@ -146,12 +156,17 @@ fn blocks_that_cannot_be_counted_stay_free() {
         assert_eq!(fs.usage().free, free, "with room for {room} sectors and {pages} pages");
         let _ = fs.unmount();
         let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
-        assert_eq!(fs.usage().free, free, "on the device, with room for {room} sectors and {pages} pages");
+        assert_eq!(
+            fs.usage().free,
+            free,
+            "on the device, with room for {room} sectors and {pages} pages"
+        );
         fs.unmount().unwrap();
     }
 }
 
-/// A device whose first write fails once it is armed, and which lets somebody else work before the second one.
+/// A device whose first write fails once it is armed, and which lets somebody else work before the
+/// second one.
 #[derive(Debug)]
 struct Staged {
     inner: Memory,
@@ -189,7 +204,9 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
     let device = Arc::new(Staged { inner, writes: AtomicU32::new(IDLE), turn: Barrier::new(2) });
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let create = |name: &str| {
-        let node = fs.create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+        let node = fs
+            .create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File)
+            .unwrap();
         fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
     };
     let files = [create("a"), create("b"), create("c")];
@@ -218,8 +235,12 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
 
     let mut bytes = vec![0; device.len() as usize];
     device.read_at(&mut bytes, 0).unwrap();
-    let fs = Fs::open_device(Arc::new(Memory::from_bytes(&bytes)), &OpenOptions::new().read_only(true)).unwrap();
-    for (name, byte, len) in [("a", 7, 40_960), ("b", 7, 40_960), ("c", 7, 40_960), ("filler", 8, filled)] {
+    let fs =
+        Fs::open_device(Arc::new(Memory::from_bytes(&bytes)), &OpenOptions::new().read_only(true))
+            .unwrap();
+    for (name, byte, len) in
+        [("a", 7, 40_960), ("b", 7, 40_960), ("c", 7, 40_960), ("filler", 8, filled)]
+    {
         let node = fs.lookup(&fs.root().unwrap(), name.as_bytes()).unwrap();
         let content = read_all(&fs.open_file(&node, OpenFlags::default()).unwrap());
         assert_eq!(content.len() as u64, len, "{name}");
@@ -228,7 +249,8 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
     fs.unmount().unwrap();
 }
 
-/// What is freed where a bitmap cannot be read stays with its owner: nothing is left that nobody owns.
+/// What is freed where a bitmap cannot be read stays with its owner: nothing is left that nobody
+/// owns.
 #[test]
 fn a_bitmap_that_cannot_be_read_costs_no_blocks() {
     for set in ["ext3", "default"] {
@@ -238,7 +260,8 @@ fn a_bitmap_that_cannot_be_read_costs_no_blocks() {
         fs.create(&who, &root, b"dir", 0o755, New::Dir).unwrap();
         for name in [&b"cut"[..], b"removed"] {
             let node = fs.create(&who, &root, name, 0o644, New::File).unwrap();
-            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+            let file =
+                fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
             file.write_at(0, &[1; 100_000]).unwrap();
         }
         fs.unmount().unwrap();

@@ -5,7 +5,8 @@ use extant::{Errno, Error, OpenOptions};
 use extant_testkit::FeatureSet;
 use extant_testkit::rng::Rng;
 
-/// Writes until there is no space, each time `len` bytes and a gap of `gap`; gives the bytes that should be there.
+/// Writes until there is no space, each time `len` bytes and a gap of `gap`; gives the bytes that
+/// should be there.
 fn fill(world: &World, file: usize, len: usize, gap: usize, direct: bool) -> Vec<u8> {
     let open = world.open(file, direct);
     let mut rng = Rng::new(file as u64);
@@ -33,12 +34,16 @@ fn nothing_accepted_is_lost() {
         ("ext3_1k", 8 << 20),
         ("inline_data", 16 << 20),
     ] {
-        for (direct, len, gap) in [(false, 100_000, 0), (false, 1500, 40_000), (true, 70_000, 4096)] {
+        for (direct, len, gap) in [(false, 100_000, 0), (false, 1500, 40_000), (true, 70_000, 4096)]
+        {
             let image = FeatureSet::named(set).make_sized(bytes);
             let mut world = World::new(image, OpenOptions::new(), 1);
             world.files[0] = fill(&world, 0, len, gap, direct);
             assert!(!world.files[0].is_empty());
-            world.open(0, false).sync().unwrap_or_else(|e| panic!("{set} direct {direct} gap {gap}: {e}"));
+            world
+                .open(0, false)
+                .sync()
+                .unwrap_or_else(|e| panic!("{set} direct {direct} gap {gap}: {e}"));
             world.verify();
             world.remount();
             world.verify();
@@ -49,7 +54,8 @@ fn nothing_accepted_is_lost() {
 
 #[test]
 fn space_comes_back() {
-    let mut world = World::new(FeatureSet::named("default").make_sized(16 << 20), OpenOptions::new(), 2);
+    let mut world =
+        World::new(FeatureSet::named("default").make_sized(16 << 20), OpenOptions::new(), 2);
     world.files[0] = fill(&world, 0, 100_000, 0, false);
     world.open(0, false).set_len(1 << 20).unwrap();
     world.files[0].truncate(1 << 20);

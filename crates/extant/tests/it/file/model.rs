@@ -43,7 +43,8 @@ impl World {
         let root = fs.root().unwrap();
         let dir = fs.lookup(&root, deep::DIR.as_bytes()).unwrap();
         let moved = |i: usize| {
-            fs.rename(&dir, name(i).as_bytes(), &root, name(i).as_bytes(), RenameFlags::NOREPLACE).unwrap();
+            fs.rename(&dir, name(i).as_bytes(), &root, name(i).as_bytes(), RenameFlags::NOREPLACE)
+                .unwrap();
             vec![0; fs.lookup(&root, name(i).as_bytes()).unwrap().attr().size as usize]
         };
         let files = (0..files).map(moved).collect();
@@ -81,11 +82,13 @@ impl World {
                 self.open(file, false).set_len(*len).unwrap();
                 self.files[file].resize(*len as usize, 0);
             }
-            Step::Allocate { how, at, len } => match self.open(file, false).allocate(*how, *at, *len) {
-                Ok(()) => allocate(&mut self.files[file], *how, *at as usize, *len as usize),
-                Err(e) if e.is(Errno::OpNotSupp) || e.is(Errno::Inval) => {}
-                Err(e) => panic!("{how:?} {at} {len}: {e}"),
-            },
+            Step::Allocate { how, at, len } => {
+                match self.open(file, false).allocate(*how, *at, *len) {
+                    Ok(()) => allocate(&mut self.files[file], *how, *at as usize, *len as usize),
+                    Err(e) if e.is(Errno::OpNotSupp) || e.is(Errno::Inval) => {}
+                    Err(e) => panic!("{how:?} {at} {len}: {e}"),
+                }
+            }
             Step::Sync { data: true } => self.open(file, false).sync_data().unwrap(),
             Step::Sync { data: false } => self.open(file, false).sync().unwrap(),
         }
@@ -142,7 +145,10 @@ fn check_seek(file: &File, expected: &[u8]) {
             Err(Error::Posix(Errno::Nxio)) => expected.len(),
             Err(e) => panic!("{e}"),
         };
-        assert!(data >= at && expected[at..data].iter().all(|b| *b == 0), "a hole at {at}..{data} has data");
+        assert!(
+            data >= at && expected[at..data].iter().all(|b| *b == 0),
+            "a hole at {at}..{data} has data"
+        );
         if data == expected.len() {
             return;
         }
@@ -198,7 +204,8 @@ pub fn allocate(bytes: &mut Vec<u8>, how: Falloc, at: usize, len: usize) {
 pub fn random_step(rng: &mut Rng, size: u64, max: u64, unit: u64) -> Step {
     let at = rng.below(max * 3 / 4);
     let near = if rng.one_in(3) { size.min(max * 3 / 4) } else { at };
-    let len = 1 + if rng.one_in(4) { rng.below(max / 4) } else { rng.below(3 * unit).min(max / 4 - 1) };
+    let len =
+        1 + if rng.one_in(4) { rng.below(max / 4) } else { rng.below(3 * unit).min(max / 4 - 1) };
     let direct = rng.one_in(2);
     match rng.below(20) {
         0..=7 => Step::Write { at: near, data: noise(rng, len as usize), direct },
@@ -207,11 +214,21 @@ pub fn random_step(rng: &mut Rng, size: u64, max: u64, unit: u64) -> Step {
         13 => Step::Allocate { how: Falloc::Allocate, at, len },
         14 => Step::Allocate { how: Falloc::KeepSize, at, len },
         15 => Step::Allocate { how: Falloc::Punch, at, len },
-        16 => Step::Allocate { how: if direct { Falloc::Zero } else { Falloc::ZeroKeepSize }, at, len },
-        17 => Step::Allocate { how: Falloc::Collapse, at: at / unit * unit, len: len.next_multiple_of(unit) },
-        18 if size + len.next_multiple_of(unit) < max => {
-            Step::Allocate { how: Falloc::Insert, at: at / unit * unit, len: len.next_multiple_of(unit) }
-        }
+        16 => Step::Allocate {
+            how: if direct { Falloc::Zero } else { Falloc::ZeroKeepSize },
+            at,
+            len,
+        },
+        17 => Step::Allocate {
+            how: Falloc::Collapse,
+            at: at / unit * unit,
+            len: len.next_multiple_of(unit),
+        },
+        18 if size + len.next_multiple_of(unit) < max => Step::Allocate {
+            how: Falloc::Insert,
+            at: at / unit * unit,
+            len: len.next_multiple_of(unit),
+        },
         _ => Step::Sync { data: direct },
     }
 }

@@ -1,5 +1,6 @@
-//! Power cuts while ranges are taken out of files and put in: a file is as it was or as it is to be, if its map is not of a
-//! great many extents; else each block is at its old place or at its new one.
+//! Power cuts while ranges are taken out of files and put in: a file is as it was or as it is to
+//! be, if its map is not of a great many extents; else each block is at its old place or at its new
+//! one.
 
 use super::model::{allocate, read_all};
 use extant::{Caller, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions};
@@ -44,7 +45,8 @@ fn scattered(file: &File, blocks: usize) -> Vec<u8> {
 fn record(set: &str, blocks: usize, steps: &[(Falloc, usize, usize)]) -> Scene {
     let image = FeatureSet::named(set).make_sized(8 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
-    let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"file", 0o644, New::File).unwrap();
+    let node =
+        fs.create(&Caller::default(), &fs.root().unwrap(), b"file", 0o644, New::File).unwrap();
     let write = OpenFlags { write: true, ..Default::default() };
     let bytes = scattered(&fs.open_file(&node, write).unwrap(), blocks);
     drop(node);
@@ -81,7 +83,8 @@ fn each_state(scene: &Scene, count: usize, check: impl Fn(&[u8])) {
     let mut rng = Rng::new(9);
     for _ in 0..count {
         let cut = rng.below(scene.events.len() as u64 + 1) as usize;
-        let flushed = scene.events[..cut].iter().rposition(|e| matches!(e, Event::Flush)).unwrap_or(0);
+        let flushed =
+            scene.events[..cut].iter().rposition(|e| matches!(e, Event::Flush)).unwrap_or(0);
         let kept = if rng.one_in(2) { cut } else { flushed };
         let device = Arc::new(Memory::from_bytes(&scene.base));
         scene.events[..kept].iter().for_each(|event| event.apply(&device).unwrap());
@@ -101,11 +104,15 @@ fn each_state(scene: &Scene, count: usize, check: impl Fn(&[u8])) {
 
 #[test]
 fn a_range_is_moved_wholly_or_not_at_all() {
-    let steps: Vec<_> = (0..150).flat_map(|_| [(Falloc::Collapse, 1, 2), (Falloc::Insert, 2, 3)]).collect();
+    let steps: Vec<_> =
+        (0..150).flat_map(|_| [(Falloc::Collapse, 1, 2), (Falloc::Insert, 2, 3)]).collect();
     for set in ["1k", "meta_bg"] {
         let scene = record(set, 8, &steps);
         each_state(&scene, 150, |found| {
-            assert!(scene.versions.iter().any(|version| version == found), "{set}: neither old nor new");
+            assert!(
+                scene.versions.iter().any(|version| version == found),
+                "{set}: neither old nor new"
+            );
         });
     }
 }
@@ -117,11 +124,18 @@ fn of_very_many_extents_each_block_is_at_its_old_or_its_new_place() {
     for (how, at, len) in [(Falloc::Collapse, 11, 20), (Falloc::Insert, 11, 20)] {
         let scene = record("1k", BLOCKS, &[(how, at, len)]);
         let (old, new) = (&scene.versions[0], &scene.versions[1]);
-        let block = |bytes: &[u8], i: usize| bytes.get(i * BLOCK..(i + 1) * BLOCK).map(<[u8]>::to_vec);
+        let block =
+            |bytes: &[u8], i: usize| bytes.get(i * BLOCK..(i + 1) * BLOCK).map(<[u8]>::to_vec);
         each_state(&scene, 40, |found| {
-            assert!(found[..at * BLOCK] == old[..at * BLOCK], "what lies before the range has changed");
+            assert!(
+                found[..at * BLOCK] == old[..at * BLOCK],
+                "what lies before the range has changed"
+            );
             assert!(found.len() == old.len() || found.len() == new.len());
-            for i in (0..BLOCKS).step_by(2).filter(|i| *i >= at + len || how == Falloc::Insert && *i >= at) {
+            for i in (0..BLOCKS)
+                .step_by(2)
+                .filter(|i| *i >= at + len || how == Falloc::Insert && *i >= at)
+            {
                 let to = if how == Falloc::Insert { i + len } else { i - len };
                 let own = block(old, i);
                 assert!(block(found, i) == own || block(found, to) == own, "block {i} is lost");

@@ -28,7 +28,9 @@ const WAYS: [Way; 7] = [
         open(fs, node, false).write_at(4096, &[9; 4096]).unwrap();
         open(fs, node, true).write_at(8192, &[9; 4096]).unwrap();
     }),
-    ("allocation", |fs, node| open(fs, node, false).allocate(Falloc::Allocate, 4096, 5000).unwrap()),
+    ("allocation", |fs, node| {
+        open(fs, node, false).allocate(Falloc::Allocate, 4096, 5000).unwrap()
+    }),
     ("zeroes", |fs, node| open(fs, node, false).allocate(Falloc::Zero, 8192, 5000).unwrap()),
     ("a hole after a write", |fs, node| {
         open(fs, node, false).write_at(4096, &[9; 4096]).unwrap();
@@ -100,9 +102,12 @@ fn what_was_cut_does_not_come_back_when_the_file_grows() {
 #[test]
 fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
     for (what, way) in WAYS {
-        let device = Arc::new(Memory::from_bytes(&Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes()));
+        let device = Arc::new(Memory::from_bytes(
+            &Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes(),
+        ));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
-        let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
+        let node =
+            fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
         let file = open(&fs, &node, false);
         file.write_at(0, &[7; CUT]).unwrap();
         file.sync().unwrap();
@@ -173,7 +178,8 @@ fn states_of_a_cut(base: &[u8], logged: bool, before: fn(&Fs, &Node)) -> Vec<Mem
     (begin..=events.len()).map(state).collect()
 }
 
-/// Recovers, and reads what the device has behind the end of the file. None if the file is as long as before.
+/// Recovers, and reads what the device has behind the end of the file. None if the file is as long
+/// as before.
 fn behind_the_end(device: Memory) -> Option<Vec<u8>> {
     let device = Arc::new(device);
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
@@ -202,7 +208,8 @@ fn grown_by_the_kernel(image: &Image) -> Vec<u8> {
     bytes
 }
 
-/// Whoever recovers the image after a crash, and lets the file grow, sees zeroes: they are on the device with the shorter size.
+/// Whoever recovers the image after a crash, and lets the file grow, sees zeroes: they are on the
+/// device with the shorter size.
 #[test]
 fn a_cut_inside_a_block_is_durable_with_its_zeroes() {
     for (kind, args, logged) in KINDS {
@@ -214,7 +221,10 @@ fn a_cut_inside_a_block_is_durable_with_its_zeroes() {
             for (nth, state) in states.into_iter().enumerate() {
                 if let Some(bytes) = behind_the_end(state) {
                     shorter += 1;
-                    assert!(bytes.iter().all(|byte| *byte == 0), "{kind}, {what}, write {nth}: old bytes");
+                    assert!(
+                        bytes.iter().all(|byte| *byte == 0),
+                        "{kind}, {what}, write {nth}: old bytes"
+                    );
                 }
             }
             assert!(shorter > 0, "{kind}, {what}: the cut is durable in the end");
@@ -222,8 +232,14 @@ fn a_cut_inside_a_block_is_durable_with_its_zeroes() {
             e2fsck::recover(images[1].path()).assert_clean();
             for (image, by) in images.iter().zip(["the kernel", "e2fsck"]) {
                 let bytes = grown_by_the_kernel(image);
-                assert!(bytes[..CUT].iter().all(|byte| *byte == 7), "{kind}, {what}, recovered by {by}");
-                assert!(bytes[CUT..].iter().all(|byte| *byte == 0), "{kind}, {what}, recovered by {by}: old bytes");
+                assert!(
+                    bytes[..CUT].iter().all(|byte| *byte == 7),
+                    "{kind}, {what}, recovered by {by}"
+                );
+                assert!(
+                    bytes[CUT..].iter().all(|byte| *byte == 0),
+                    "{kind}, {what}, recovered by {by}: old bytes"
+                );
             }
         }
     }
@@ -232,9 +248,14 @@ fn a_cut_inside_a_block_is_durable_with_its_zeroes() {
 /// The file is freed by the next recovery, though a crash came after a cut of several transactions.
 #[test]
 fn a_cut_leaves_the_record_of_a_file_without_a_name() {
-    for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"], &["-t", "ext4", "-O", "orphan_file"]]
-    {
-        let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(&Image::mke2fs(BYTES, args).bytes()))));
+    for args in [
+        &["-t", "ext4", "-b", "1024"][..],
+        &["-t", "ext3", "-b", "1024"],
+        &["-t", "ext4", "-O", "orphan_file"],
+    ] {
+        let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(
+            &Image::mke2fs(BYTES, args).bytes(),
+        ))));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         let node = fs.create(&Caller::default(), &root, b"f", 0o600, New::File).unwrap();

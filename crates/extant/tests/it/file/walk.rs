@@ -112,7 +112,9 @@ fn deep_maps() {
 #[test]
 #[ignore = "takes minutes"]
 fn soak() {
-    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let number = |name: &str, default: u64| {
+        std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+    };
     let (first, steps) = (number("EXTANT_SEED", 1), number("EXTANT_STEPS", 300));
     for seed in first..first + number("EXTANT_SEEDS", 3) {
         for set in FEATURE_SETS {
@@ -122,7 +124,9 @@ fn soak() {
             }
         }
         for depth in 1..=3 {
-            ["1k", "bigalloc_1k"].iter().for_each(|set| deep_walk(set, Layout::sparse(depth), seed, steps as usize));
+            ["1k", "bigalloc_1k"]
+                .iter()
+                .for_each(|set| deep_walk(set, Layout::sparse(depth), seed, steps as usize));
             deep_walk("large_dir", Layout::full(depth), seed, steps as usize);
         }
     }

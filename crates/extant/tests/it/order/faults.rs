@@ -1,11 +1,15 @@
-//! Histories in which the device fails, or the power is cut: what was answered is right all the same, and what is there afterwards is what
-//! was there at some moment of some order, with all that a sync had promised.
+//! Histories in which the device fails, or the power is cut: what was answered is right all the
+//! same, and what is there afterwards is what was there at some moment of some order, with all that
+//! a sync had promised.
 //!
-//! Names, links and attributes change by transactions, so they come back as they were together at one moment. Bytes of files come back one
-//! by one: each as it was, or as it was written, or zero.
+//! Names, links and attributes change by transactions, so they come back as they were together at
+//! one moment. Bytes of files come back one by one: each as it was, or as it was written, or zero.
 
 use super::model::{Answer, Ask, Model, PIECE, Place};
-use super::{ASKS, Event, History, Program, THREADS, assert_clean, places, program, run, search, setups, states};
+use super::{
+    ASKS, Event, History, Program, THREADS, assert_clean, places, program, run, search, setups,
+    states,
+};
 use crate::crash::{DEEP, EXT3, EXT4, INLINE, PageDevice, Setup};
 use extant::Fs;
 use extant_blocks::{Failure, Fault, FaultDevice, Op};
@@ -33,7 +37,11 @@ impl Plan {
         let nth = rng.below(30);
         match rng.below(4) {
             0 | 1 => Plan::Cut(nth),
-            _ => Plan::Fails(*rng.pick(&[Op::Write, Op::Write, Op::Flush, Op::Read]), nth % 12, rng.one_in(2)),
+            _ => Plan::Fails(
+                *rng.pick(&[Op::Write, Op::Write, Op::Flush, Op::Read]),
+                nth % 12,
+                rng.one_in(2),
+            ),
         }
     }
 
@@ -50,12 +58,19 @@ impl Plan {
 
 /// How many events of each thread a sync has promised: those answered before it was asked.
 fn promised(history: &History) -> Vec<usize> {
-    let syncs = history.iter().flatten().filter(|event| event.ask == Ask::Sync(None) && event.answer == Answer::Done);
+    let syncs = history
+        .iter()
+        .flatten()
+        .filter(|event| event.ask == Ask::Sync(None) && event.answer == Answer::Done);
     let asked = syncs.map(|event| event.asked).max().unwrap_or(0);
-    history.iter().map(|events| events.iter().filter(|event| event.answered < asked).count()).collect()
+    history
+        .iter()
+        .map(|events| events.iter().filter(|event| event.answered < asked).count())
+        .collect()
 }
 
-/// Whether each byte is what was there, what was written there, or zero; and the length one that the file had.
+/// Whether each byte is what was there, what was written there, or zero; and the length one that
+/// the file had.
 fn bytes_are_right(history: &History, from: &Model, to: &Model) -> bool {
     from.contents().zip(to.contents()).enumerate().all(|(file, (before, after))| {
         let events = || history.iter().flatten().map(|event: &Event| event.ask);
@@ -89,8 +104,8 @@ struct Told {
     kept: Vec<usize>,
 }
 
-/// Asks without failures, perhaps syncs, and goes on asking on a device that fails. What a sync promised before that counts, and so
-/// does what later ones did if nothing failed after all.
+/// Asks without failures, perhaps syncs, and goes on asking on a device that fails. What a sync
+/// promised before that counts, and so does what later ones did if nothing failed after all.
 fn ask(fs: &Fs, held: &[Place], device: &Device, plan: Plan, rng: &mut Rng) -> Vec<Told> {
     let mut some = || (0..GROUPS).map(|_| program(rng, THREADS, ASKS / 2)).collect();
     let (before, after): (Vec<Program>, Vec<Program>) = (some(), some());
@@ -102,7 +117,11 @@ fn ask(fs: &Fs, held: &[Place], device: &Device, plan: Plan, rng: &mut Rng) -> V
         let kept = if synced { early.iter().map(Vec::len).collect() } else { promised(&early) };
         let history = joined(early, late);
         let all = if device.failed() == 0 { promised(&history) } else { Vec::new() };
-        let kept = kept.iter().enumerate().map(|(n, kept)| (*kept).max(all.get(n).copied().unwrap_or(0))).collect();
+        let kept = kept
+            .iter()
+            .enumerate()
+            .map(|(n, kept)| (*kept).max(all.get(n).copied().unwrap_or(0)))
+            .collect();
         Told { history, kept }
     };
     early.into_iter().zip(late).map(told).collect()
@@ -112,7 +131,11 @@ fn ask(fs: &Fs, held: &[Place], device: &Device, plan: Plan, rng: &mut Rng) -> V
 fn joined(mut early: History, late: History) -> History {
     let end = early.iter().flatten().map(|event| event.answered).max().unwrap_or(0) + 1;
     for (events, late) in early.iter_mut().zip(late) {
-        let later = |event: Event| Event { asked: event.asked + end, answered: event.answered + end, ..event };
+        let later = |event: Event| Event {
+            asked: event.asked + end,
+            answered: event.answered + end,
+            ..event
+        };
         events.extend(late.into_iter().map(later));
     }
     early
@@ -180,7 +203,12 @@ fn what_is_lost_is_noticed() {
     let (device, fs) = open(EXT4, PageDevice::new(EXT4.pages()));
     let held = places(&fs, 1);
     let from = states(&fs, &held);
-    let programs = [vec![vec![Ask::Create((0, 0)), Ask::Write(0, 5, 7), Ask::Sync(None), Ask::Create((0, 1))]]];
+    let programs = [vec![vec![
+        Ask::Create((0, 0)),
+        Ask::Write(0, 5, 7),
+        Ask::Sync(None),
+        Ask::Create((0, 1)),
+    ]]];
     let history = run(&fs, &held, &programs).swap_remove(0);
     let to = states(&fs, &held);
     let kept = promised(&history);
@@ -191,7 +219,10 @@ fn what_is_lost_is_noticed() {
     let less = Told { history: vec![told.history[0][..1].to_vec()], kept: vec![1] };
     assert_eq!(wrong(&less, &from[0], &to[0]), Some("no moment of any order"));
     let without = vec![[&told.history[0][..1], &told.history[0][2..]].concat()];
-    assert_eq!(wrong(&Told { history: without, kept: vec![1] }, &from[0], &to[0]), Some("bytes that nobody wrote"));
+    assert_eq!(
+        wrong(&Told { history: without, kept: vec![1] }, &from[0], &to[0]),
+        Some("bytes that nobody wrote")
+    );
     drop(held);
     fs.unmount().expect("a device that is well");
     assert_clean(device.inner());

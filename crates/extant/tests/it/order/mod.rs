@@ -1,8 +1,9 @@
-//! What threads are answered at the same time is right in some order: histories of a few operations are searched for an order of
-//! them in which a plain model gives the same answers and comes to the same end, and in which nothing comes before what had been
-//! answered when it was asked (linearizability). Groups of threads have directories and files of their own, so each group's history
-//! is searched by itself, however many there are. A history that has no such order is asked again with fewer operations, until none
-//! can be left out.
+//! What threads are answered at the same time is right in some order: histories of a few operations
+//! are searched for an order of them in which a plain model gives the same answers and comes to the
+//! same end, and in which nothing comes before what had been answered when it was asked
+//! (linearizability). Groups of threads have directories and files of their own, so each group's
+//! history is searched by itself, however many there are. A history that has no such order is asked
+//! again with fewer operations, until none can be left out.
 
 mod faults;
 mod model;
@@ -60,9 +61,14 @@ fn run(fs: &Fs, places: &[Place], programs: &[Program]) -> Vec<History> {
         let groups: Vec<Vec<_>> = places
             .iter()
             .zip(programs)
-            .map(|(place, program)| program.iter().map(|asks| scope.spawn(move || start(place, asks))).collect())
+            .map(|(place, program)| {
+                program.iter().map(|asks| scope.spawn(move || start(place, asks))).collect()
+            })
             .collect();
-        groups.into_iter().map(|group| group.into_iter().map(|t| t.join().expect("no panic")).collect()).collect()
+        groups
+            .into_iter()
+            .map(|group| group.into_iter().map(|t| t.join().expect("no panic")).collect())
+            .collect()
     })
 }
 
@@ -72,8 +78,8 @@ fn has_order(history: &History, from: &Model, to: &Model) -> bool {
     search(history, from, Model::next, |done, state| all(done) && state == to)
 }
 
-/// Whether some order of a part of a history leads to what is looked for: a state, and how much of each thread is done by then. `next`
-/// gives the states after a question that was answered so.
+/// Whether some order of a part of a history leads to what is looked for: a state, and how much of
+/// each thread is done by then. `next` gives the states after a question that was answered so.
 fn search(
     history: &History,
     from: &Model,
@@ -88,7 +94,8 @@ fn search(
         }
         let next = |thread: usize| history[thread].get(done[thread]);
         // What had been answered before something was asked comes before it.
-        let first = (0..history.len()).filter_map(next).map(|event| event.answered).min().unwrap_or(0);
+        let first =
+            (0..history.len()).filter_map(next).map(|event| event.answered).min().unwrap_or(0);
         for thread in 0..history.len() {
             let Some(event) = next(thread).filter(|event| event.asked <= first) else { continue };
             for after in next_states(&state, event.ask, &event.answer) {
@@ -152,14 +159,22 @@ fn shrunk(setup: Setup, mut program: Program) -> (Program, Option<History>) {
     (program, found)
 }
 
-/// Rounds on one file system, with remounts and power cuts after a sync in between. Gives how many histories were searched.
-fn rounds(setup: Setup, groups: usize, threads: usize, seed: u64, mut goes_on: impl FnMut(u64) -> bool) -> u64 {
+/// Rounds on one file system, with remounts and power cuts after a sync in between. Gives how many
+/// histories were searched.
+fn rounds(
+    setup: Setup,
+    groups: usize,
+    threads: usize,
+    seed: u64,
+    mut goes_on: impl FnMut(u64) -> bool,
+) -> u64 {
     let mut rng = Rng::new(seed);
     let (mut device, mut fs, mut held) = stage(setup, groups);
     let mut round = 0;
     while goes_on(round) {
         let from = states(&fs, &held);
-        let programs: Vec<Program> = (0..groups).map(|_| program(&mut rng, threads, ASKS)).collect();
+        let programs: Vec<Program> =
+            (0..groups).map(|_| program(&mut rng, threads, ASKS)).collect();
         let histories = run(&fs, &held, &programs);
         let to = states(&fs, &held);
         for (nr, history) in histories.iter().enumerate() {
@@ -238,7 +253,10 @@ fn threads_are_answered_in_some_order() {
 fn a_wrong_answer_is_noticed() {
     let (_device, fs, places) = stage(EXT4, 1);
     let from = states(&fs, &places);
-    let programs = [vec![vec![Ask::Create((0, 0)), Ask::Lookup((0, 0))], vec![Ask::Write(0, 0, 7), Ask::Read(0, 0)]]];
+    let programs = [vec![
+        vec![Ask::Create((0, 0)), Ask::Lookup((0, 0))],
+        vec![Ask::Write(0, 0, 7), Ask::Read(0, 0)],
+    ]];
     let mut history = run(&fs, &places, &programs).swap_remove(0);
     let to = states(&fs, &places);
     assert!(has_order(&history, &from[0], &to[0]));

@@ -1,6 +1,9 @@
-//! What two directories and some open files answer, by themselves: the model that histories are held against.
+//! What two directories and some open files answer, by themselves: the model that histories are
+//! held against.
 
-use extant::{Caller, Errno, Error, File, FileType, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode};
+use extant::{
+    Caller, Errno, Error, File, FileType, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode,
+};
 use extant_hostile::deep;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
@@ -84,7 +87,8 @@ impl Ask {
     }
 }
 
-/// The byte of a file with a deep map at which the model's bytes begin, in two blocks, and more bytes than those are.
+/// The byte of a file with a deep map at which the model's bytes begin, in two blocks, and more
+/// bytes than those are.
 const DEEP_BASE: u64 = 49 * 1024 - 60;
 const MAX_BYTES: u64 = 1000;
 
@@ -92,12 +96,14 @@ const MAX_BYTES: u64 = 1000;
 pub(crate) struct Place {
     dirs: Vec<Node>,
     files: Vec<File>,
-    /// The byte of the files at which the model's begin: in the middle of a deep map, where there is one.
+    /// The byte of the files at which the model's begin: in the middle of a deep map, where there
+    /// is one.
     base: u64,
 }
 
 impl Place {
-    /// What the model begins with: both directories are empty, and the files have no names outside of a third one.
+    /// What the model begins with: both directories are empty, and the files have no names outside
+    /// of a third one.
     pub fn new(fs: &Fs, nr: usize) -> extant::Result<Place> {
         let root = fs.root()?;
         let top = format!("g{nr}");
@@ -107,18 +113,24 @@ impl Place {
         };
         let deep = fs.resolve(format!("/{}", deep::DIR), Follow::No).ok();
         let get = |name: String, planted: String, what: New<'_>| {
-            let move_planted =
-                |deep: &Node| fs.rename(deep, planted.as_bytes(), &top, name.as_bytes(), RenameFlags::NOREPLACE);
-            if fs.lookup(&top, name.as_bytes()).is_err() && deep.as_ref().is_none_or(|deep| move_planted(deep).is_err())
+            let move_planted = |deep: &Node| {
+                fs.rename(deep, planted.as_bytes(), &top, name.as_bytes(), RenameFlags::NOREPLACE)
+            };
+            if fs.lookup(&top, name.as_bytes()).is_err()
+                && deep.as_ref().is_none_or(|deep| move_planted(deep).is_err())
             {
                 return fs.create(&WHO, &top, name.as_bytes(), 0o755, what);
             }
             fs.lookup(&top, name.as_bytes())
         };
-        let dirs = (0..DIRS).map(|n| get(format!("dir{n}"), "dir".into(), New::Dir)).collect::<extant::Result<_>>()?;
-        let open = |node: Node| fs.open_file(&node, OpenFlags { write: true, ..Default::default() });
-        let files =
-            (0..FILES).map(|n| get(format!("file{n}"), format!("file{}", nr * FILES + n), New::File).and_then(open));
+        let dirs = (0..DIRS)
+            .map(|n| get(format!("dir{n}"), "dir".into(), New::Dir))
+            .collect::<extant::Result<_>>()?;
+        let open =
+            |node: Node| fs.open_file(&node, OpenFlags { write: true, ..Default::default() });
+        let files = (0..FILES).map(|n| {
+            get(format!("file{n}"), format!("file{}", nr * FILES + n), New::File).and_then(open)
+        });
         let files = files.collect::<extant::Result<Vec<File>>>()?;
         let base = if deep.is_some() { DEEP_BASE } else { 0 };
         let new = |file: &&File| deep.is_some() && !(base..base + MAX_BYTES).contains(&file.len());
@@ -135,21 +147,28 @@ impl Place {
         let dir = |(dir, _): Name| &self.dirs[dir];
         let done = |()| Answer::Done;
         let made = |node: Node| Answer::Inode(node.ino());
-        let rename =
-            |from: Name, to: Name, flags| fs.rename(dir(from), &[b'a' + from.1], dir(to), &[b'a' + to.1], flags);
+        let rename = |from: Name, to: Name, flags| {
+            fs.rename(dir(from), &[b'a' + from.1], dir(to), &[b'a' + to.1], flags)
+        };
         match ask {
-            Ask::Create(name) => fs.create(&WHO, dir(name), &[b'a' + name.1], 0o644, New::File).map(made),
-            Ask::Mkdir(name) => fs.create(&WHO, dir(name), &[b'a' + name.1], 0o755, New::Dir).map(made),
+            Ask::Create(name) => {
+                fs.create(&WHO, dir(name), &[b'a' + name.1], 0o644, New::File).map(made)
+            }
+            Ask::Mkdir(name) => {
+                fs.create(&WHO, dir(name), &[b'a' + name.1], 0o755, New::Dir).map(made)
+            }
             Ask::Unlink(name) => fs.unlink(dir(name), &[b'a' + name.1]).map(done),
             Ask::Rmdir(name) => fs.rmdir(dir(name), &[b'a' + name.1]).map(done),
             Ask::Rename(from, to) => rename(from, to, RenameFlags::empty()).map(done),
             Ask::RenameNew(from, to) => rename(from, to, RenameFlags::NOREPLACE).map(done),
             Ask::Exchange(from, to) => rename(from, to, RenameFlags::EXCHANGE).map(done),
-            Ask::Link(file, name) => fs.link(self.files[file].node(), dir(name), &[b'a' + name.1]).map(done),
-            Ask::Lookup(name) => fs.lookup(dir(name), &[b'a' + name.1]).map(made),
-            Ask::Write(file, at, byte) => {
-                self.files[file].write_at(self.base + at as u64, &[byte; PIECE]).map(|_| Answer::Done)
+            Ask::Link(file, name) => {
+                fs.link(self.files[file].node(), dir(name), &[b'a' + name.1]).map(done)
             }
+            Ask::Lookup(name) => fs.lookup(dir(name), &[b'a' + name.1]).map(made),
+            Ask::Write(file, at, byte) => self.files[file]
+                .write_at(self.base + at as u64, &[byte; PIECE])
+                .map(|_| Answer::Done),
             Ask::Read(file, at) => {
                 let mut bytes = vec![0; PIECE];
                 let len = self.files[file].read_at(self.base + at as u64, &mut bytes)?;
@@ -157,10 +176,12 @@ impl Place {
                 Ok(Answer::Bytes(bytes))
             }
             Ask::Cut(file, size) => self.files[file].set_len(self.base + size as u64).map(done),
-            Ask::SetAttribute(file, byte) => {
-                fs.set_xattr(self.files[file].node(), ATTRIBUTE, &[byte; 5], XattrMode::Any).map(done)
+            Ask::SetAttribute(file, byte) => fs
+                .set_xattr(self.files[file].node(), ATTRIBUTE, &[byte; 5], XattrMode::Any)
+                .map(done),
+            Ask::Attribute(file) => {
+                fs.get_xattr(self.files[file].node(), ATTRIBUTE).map(Answer::Bytes)
             }
-            Ask::Attribute(file) => fs.get_xattr(self.files[file].node(), ATTRIBUTE).map(Answer::Bytes),
             Ask::Stat(file) => {
                 let attr = self.files[file].node().attr();
                 Ok(Answer::Stat { links: attr.nlink, size: attr.size - self.base })
@@ -175,7 +196,11 @@ impl Place {
         let (mut names, mut files) = (BTreeMap::new(), Vec::new());
         for (nr, dir) in self.dirs.iter().enumerate() {
             // The other names are those that a deep index has for others.
-            for entry in fs.read_dir(dir)?.iter().filter(|entry| entry.name.len() == 1 && entry.name[0] != b'.') {
+            for entry in fs
+                .read_dir(dir)?
+                .iter()
+                .filter(|entry| entry.name.len() == 1 && entry.name[0] != b'.')
+            {
                 let node = fs.lookup(dir, &entry.name)?;
                 assert_eq!(node.ino(), entry.ino, "a listing and a lookup do not agree");
                 let is_dir = node.file_type() == FileType::Directory;
@@ -186,7 +211,12 @@ impl Place {
             let mut bytes = vec![0; (file.len() - self.base) as usize];
             file.read_at(self.base, &mut bytes)?;
             let attribute = fs.get_xattr(file.node(), ATTRIBUTE).ok();
-            files.push(Content { ino: file.node().ino(), links: file.node().attr().nlink, bytes, attribute });
+            files.push(Content {
+                ino: file.node().ino(),
+                links: file.node().attr().nlink,
+                bytes,
+                attribute,
+            });
         }
         Ok(Model { names, files })
     }
@@ -238,21 +268,25 @@ impl Model {
         if after.allows(ask, answer) { vec![after] } else { Vec::new() }
     }
 
-    /// As [`Model::next`], where the device may have failed: what was refused for that reason happened, or did not.
+    /// As [`Model::next`], where the device may have failed: what was refused for that reason
+    /// happened, or did not.
     pub fn next_after_failure(&self, ask: Ask, answer: &Answer) -> Vec<Model> {
         let failed = [Errno::Io as i32, Errno::RoFs as i32];
         if !matches!(answer, Answer::Refused(errno) if failed.contains(errno)) {
             return self.next(ask, answer);
         }
         let mut after = self.clone();
-        let happened = !matches!(ask, Ask::Create(_) | Ask::Mkdir(_)) && after.answer(ask).is_ok() && after != *self;
+        let happened = !matches!(ask, Ask::Create(_) | Ask::Mkdir(_))
+            && after.answer(ask).is_ok()
+            && after != *self;
         if happened { vec![self.clone(), after] } else { vec![self.clone()] }
     }
 
     /// Whether the other has the same names, links and attributes.
     pub fn same_metadata(&self, other: &Model) -> bool {
         let of_file = |file: &Content| (file.ino, file.links, file.attribute.clone());
-        self.names == other.names && self.files.iter().map(of_file).eq(other.files.iter().map(of_file))
+        self.names == other.names
+            && self.files.iter().map(of_file).eq(other.files.iter().map(of_file))
     }
 
     /// What each file holds.
@@ -272,7 +306,11 @@ impl Model {
             Ask::Rename(from, to) => self.rename(from, to),
             Ask::RenameNew(from, to) => {
                 self.entry(from)?;
-                if self.names.contains_key(&to) { refused(Errno::Exist) } else { self.rename(from, to) }
+                if self.names.contains_key(&to) {
+                    refused(Errno::Exist)
+                } else {
+                    self.rename(from, to)
+                }
             }
             Ask::Exchange(from, to) => {
                 let (one, other) = (self.entry(from)?, self.entry(to)?);

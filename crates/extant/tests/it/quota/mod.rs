@@ -1,10 +1,11 @@
-//! Quotas: what e2fsck counts is what the files say, after everything; limits hold; wrong files cost the counting only.
+//! Quotas: what e2fsck counts is what the files say, after everything; limits hold; wrong files
+//! cost the counting only.
 
 mod projects;
 
 use extant::{
-    Caller, Clock, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, QuotaKind, QuotaLimits,
-    RenameFlags, SetAttr, Timestamp, XattrMode,
+    Caller, Clock, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, QuotaKind,
+    QuotaLimits, RenameFlags, SetAttr, Timestamp, XattrMode,
 };
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
@@ -65,7 +66,8 @@ struct Mix<'a> {
 
 impl Mix<'_> {
     fn some(&mut self) -> Option<(Node, String, Node)> {
-        let (dir, name) = self.names.get(self.rng.below(self.names.len().max(1) as u64) as usize)?.clone();
+        let (dir, name) =
+            self.names.get(self.rng.below(self.names.len().max(1) as u64) as usize)?.clone();
         let node = self.fs.lookup(&dir, name.as_bytes()).expect(&name);
         Some((dir, name, node))
     }
@@ -74,7 +76,11 @@ impl Mix<'_> {
         let dir = self.rng.pick(&self.dirs).clone();
         self.made += 1;
         let name = format!("n{}{}", self.made, "x".repeat(self.rng.below(60) as usize));
-        let who = Caller { uid: self.rng.below(5) as u32 * 70_000, gid: self.rng.below(3) as u32, umask: 0 };
+        let who = Caller {
+            uid: self.rng.below(5) as u32 * 70_000,
+            gid: self.rng.below(3) as u32,
+            umask: 0,
+        };
         let kind = self.rng.below(6);
         let long = vec![b'l'; 70 + self.rng.below(300) as usize];
         let what = match kind {
@@ -121,7 +127,8 @@ impl Mix<'_> {
             0 => drop(self.fs.set_project(&node, self.rng.below(4) as u32 * 1000)),
             _ => {
                 let uid = Some(self.rng.below(7) as u32 * 70_000);
-                let set = SetAttr { uid, gid: Some(self.rng.below(4) as u32), ..SetAttr::default() };
+                let set =
+                    SetAttr { uid, gid: Some(self.rng.below(4) as u32), ..SetAttr::default() };
                 self.fs.set_attr(&node, &set).expect(&name);
             }
         }
@@ -140,12 +147,17 @@ impl Mix<'_> {
 
     fn name(&mut self) {
         let Some((dir, name, _)) = self.some() else { return };
-        let at = self.names.iter().position(|(d, n)| d.ino() == dir.ino() && *n == name).expect("known");
+        let at =
+            self.names.iter().position(|(d, n)| d.ino() == dir.ino() && *n == name).expect("known");
         match self.rng.below(2) {
             0 => self.fs.unlink(&dir, name.as_bytes()).expect(&name),
             _ => {
                 let to = self.rng.pick(&self.dirs).clone();
-                if self.fs.rename(&dir, name.as_bytes(), &to, name.as_bytes(), RenameFlags::empty()).is_ok() {
+                if self
+                    .fs
+                    .rename(&dir, name.as_bytes(), &to, name.as_bytes(), RenameFlags::empty())
+                    .is_ok()
+                {
                     self.names.push((to, name));
                 } else {
                     return;
@@ -173,11 +185,20 @@ impl Mix<'_> {
 
 fn mix<'a>(fs: &'a Fs, seed: u64) -> Mix<'a> {
     let root = fs.root().expect("root");
-    let heir = fs.create(&Caller::default(), &root, format!("heir{seed}").as_bytes(), 0o755, New::Dir).expect("heir");
+    let heir = fs
+        .create(&Caller::default(), &root, format!("heir{seed}").as_bytes(), 0o755, New::Dir)
+        .expect("heir");
     if fs.set_project(&heir, 77).is_ok() {
         fs.set_flags(&heir, fs_flags(&heir) | PROJINHERIT).expect("inherit");
     }
-    Mix { fs, rng: Rng::new(seed), dirs: vec![root, heir], names: Vec::new(), held: Vec::new(), made: seed * 1000 }
+    Mix {
+        fs,
+        rng: Rng::new(seed),
+        dirs: vec![root, heir],
+        names: Vec::new(),
+        held: Vec::new(),
+        made: seed * 1000,
+    }
 }
 
 fn fs_flags(node: &Node) -> u32 {
@@ -197,8 +218,10 @@ fn sums(fs: &Fs) -> BTreeMap<(QuotaKind, u32), (u64, u64)> {
                 .map(|e| fs.lookup(&dir, &e.name).expect("lookup")),
         );
         let others = children.iter().filter(|e| e.ftype != extant::FileType::Directory);
-        let nodes: Vec<Node> =
-            others.map(|e| fs.lookup(&dir, &e.name).expect("lookup")).chain(std::iter::once(dir.clone())).collect();
+        let nodes: Vec<Node> = others
+            .map(|e| fs.lookup(&dir, &e.name).expect("lookup"))
+            .chain(std::iter::once(dir.clone()))
+            .collect();
         for node in nodes {
             let attr = node.attr();
             let ids = [attr.uid, attr.gid, fs.project(&node)];
@@ -276,7 +299,13 @@ fn what_the_engine_says_is_what_inodes_add_up_to() {
             assert_eq!((record.space, record.inodes), expected, "{kind:?} {}", record.id);
         }
     }
-    assert!(sums.keys().all(|(kind, id)| fs.quotas(*kind).expect("quotas").iter().any(|record| record.id == *id)));
+    assert!(
+        sums.keys().all(|(kind, id)| fs
+            .quotas(*kind)
+            .expect("quotas")
+            .iter()
+            .any(|record| record.id == *id))
+    );
     fs.unmount().expect("unmount");
     image.assert_clean();
 }
@@ -290,7 +319,8 @@ fn images_of_our_own_have_quotas() {
     ] {
         for block_size in [1024, 4096] {
             let image = Image::blank(32 << 20);
-            let mut options = extant::mkfs::Options { block_size: Some(block_size), ..Default::default() };
+            let mut options =
+                extant::mkfs::Options { block_size: Some(block_size), ..Default::default() };
             options.apply_features(features).expect(features);
             options.apply_extended(extended).expect(extended);
             let device = OpenOptions::new().device(image.path()).expect("device");
@@ -313,15 +343,24 @@ fn many_owners_make_the_file_grow() {
         let root = fs.root().expect("root");
         let ids: Vec<u32> = (0..400).map(|n: u32| n.wrapping_mul(0x9E37_79B1)).collect();
         for id in &ids {
-            fs.create(&Caller { uid: *id, gid: 1, umask: 0 }, &root, format!("{id}").as_bytes(), 0o600, New::File)
-                .expect("create");
+            fs.create(
+                &Caller { uid: *id, gid: 1, umask: 0 },
+                &root,
+                format!("{id}").as_bytes(),
+                0o600,
+                New::File,
+            )
+            .expect("create");
         }
         fs.unmount().expect("unmount");
         image.assert_clean();
         let fs = open(&image);
         let found = fs.quotas(QuotaKind::User).expect("quotas");
         let wanted: std::collections::BTreeSet<u32> = ids.iter().copied().collect();
-        assert_eq!(found.iter().map(|record| record.id).collect::<std::collections::BTreeSet<_>>(), wanted);
+        assert_eq!(
+            found.iter().map(|record| record.id).collect::<std::collections::BTreeSet<_>>(),
+            wanted
+        );
         assert!(found.iter().all(|record| record.inodes == if record.id == 0 { 3 } else { 1 }));
         let root = fs.root().expect("root");
         ids.iter().for_each(|id| fs.unlink(&root, format!("{id}").as_bytes()).expect("unlink"));
@@ -374,7 +413,8 @@ fn inodes_are_limited() {
     let image = small();
     let fs = open(&image);
     let root = fs.root().expect("root");
-    fs.set_quota(QuotaKind::Group, 107, QuotaLimits { inode_hard: 3, ..Default::default() }).expect("limits");
+    fs.set_quota(QuotaKind::Group, 107, QuotaLimits { inode_hard: 3, ..Default::default() })
+        .expect("limits");
     for n in 0..3 {
         create(&fs, 7, &root, &format!("{n}")).expect("within the limit");
     }
@@ -483,7 +523,9 @@ fn what_is_promised_changes_hands() {
         let file = writer(&fs, &node, false);
         (file.write_at(0, &vec![1; 900 << 10]).expect(name), node, file)
     };
-    let give = |node: &Node, uid: u32| fs.set_attr(node, &SetAttr { uid: Some(uid), ..SetAttr::default() });
+    let give = |node: &Node, uid: u32| {
+        fs.set_attr(node, &SetAttr { uid: Some(uid), ..SetAttr::default() })
+    };
     let (done, node, first) = write(5, "a");
     assert_eq!(done, 900 << 10);
     is_quota(give(&node, 7));
@@ -507,8 +549,12 @@ fn limits_are_exact_among_many_threads() {
     let image = small();
     let fs = open(&image);
     let root = fs.root().expect("root");
-    fs.set_quota(QuotaKind::User, 3, QuotaLimits { block_hard: 2048, inode_hard: 40, ..Default::default() })
-        .expect("limits");
+    fs.set_quota(
+        QuotaKind::User,
+        3,
+        QuotaLimits { block_hard: 2048, inode_hard: 40, ..Default::default() },
+    )
+    .expect("limits");
     let made: u64 = std::thread::scope(|scope| {
         let work = |t: u64| {
             let (fs, root) = (&fs, &root);
@@ -533,7 +579,8 @@ fn limits_are_exact_among_many_threads() {
     image.assert_clean();
 }
 
-/// Quota files and the orphan file have no names, and cannot be had by their numbers, which need not be among the reserved ones.
+/// Quota files and the orphan file have no names, and cannot be had by their numbers, which need
+/// not be among the reserved ones.
 #[test]
 fn hidden_files_are_hidden() {
     let image = small();
@@ -548,7 +595,10 @@ fn hidden_files_are_hidden() {
     while let Some(dir) = todo.pop() {
         for entry in fs.read_dir(&dir).expect("readdir") {
             assert!(!hidden.contains(&entry.ino), "{entry:?}");
-            if entry.ftype == extant::FileType::Directory && entry.name != b"." && entry.name != b".." {
+            if entry.ftype == extant::FileType::Directory
+                && entry.name != b"."
+                && entry.name != b".."
+            {
                 todo.push(fs.lookup(&dir, &entry.name).expect("lookup"));
             }
         }
@@ -575,7 +625,8 @@ fn a_wrong_file_costs_the_counting_only() {
         let image = Image::blank(bytes.len() as u64);
         let mut wrong = bytes.clone();
         for _ in 0..=rng.below(if round < 20 { 2 } else { 200 }) {
-            let at = *rng.pick(&blocks) * 4096 + rng.below(if round % 2 == 0 { 4096 } else { 48 }) as usize;
+            let at = *rng.pick(&blocks) * 4096
+                + rng.below(if round % 2 == 0 { 4096 } else { 48 }) as usize;
             wrong[at] = match rng.below(3) {
                 0 => 0xFF,
                 1 => 0,
@@ -615,7 +666,8 @@ fn a_file_without_its_magic_is_told_and_not_counted() {
     image.assert_clean();
 }
 
-/// Who has let go of a file without a name is not charged for it any more when he writes the next one.
+/// Who has let go of a file without a name is not charged for it any more when he writes the next
+/// one.
 #[test]
 fn what_was_let_go_is_charged_no_more() {
     let image = small();
@@ -645,8 +697,11 @@ fn inodes_of_values_are_limited() {
     let fs = open(&image);
     let root = fs.root().expect("root");
     let node = create(&fs, 7, &root, "file").expect("create");
-    fs.set_quota(QuotaKind::User, 7, QuotaLimits { inode_hard: 3, ..Default::default() }).expect("limits");
-    let set = |name: &str, byte: u8, len: usize| fs.set_xattr(&node, name.as_bytes(), &vec![byte; len], XattrMode::Any);
+    fs.set_quota(QuotaKind::User, 7, QuotaLimits { inode_hard: 3, ..Default::default() })
+        .expect("limits");
+    let set = |name: &str, byte: u8, len: usize| {
+        fs.set_xattr(&node, name.as_bytes(), &vec![byte; len], XattrMode::Any)
+    };
     let used = || fs.quota(QuotaKind::User, 7).expect("quota").inodes;
     set("user.a", 1, 3000).expect("the second inode");
     set("user.b", 2, 3000).expect("the third one");
@@ -672,7 +727,8 @@ fn inodes_of_values_are_limited() {
     image.assert_clean();
 }
 
-/// What belongs to somebody of whom the file knows nothing costs his own counting, and no one else's.
+/// What belongs to somebody of whom the file knows nothing costs his own counting, and no one
+/// else's.
 #[test]
 fn an_owner_without_a_record_costs_its_own_counting() {
     let image = small();
@@ -685,7 +741,8 @@ fn an_owner_without_a_record_costs_its_own_counting() {
     fs.unmount().expect("unmount");
     extant_testkit::debugfs::write(image.path(), "sif lost uid 123");
     let fs = open(&image);
-    fs.set_quota(QuotaKind::User, 5, QuotaLimits { inode_hard: 3, ..Default::default() }).expect("limits");
+    fs.set_quota(QuotaKind::User, 5, QuotaLimits { inode_hard: 3, ..Default::default() })
+        .expect("limits");
     let root = fs.root().expect("root");
     let lost = fs.lookup(&root, b"lost").expect("lost");
     writer(&fs, &lost, true).write_at(9000, &[1; 9000]).expect("nobody is charged");
@@ -709,8 +766,8 @@ fn an_owner_without_a_record_costs_its_own_counting() {
     fs.unmount().expect("unmount");
 }
 
-/// Two files of the kernel's that share an attribute block with values in inodes: each owner pays for the values, and gets it
-/// back with its file.
+/// Two files of the kernel's that share an attribute block with values in inodes: each owner pays
+/// for the values, and gets it back with its file.
 #[test]
 fn owners_of_shared_values_are_repaid() {
     let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "1024", "-O", "ea_inode"]);
@@ -718,12 +775,17 @@ fn owners_of_shared_values_are_repaid() {
     for name in ["a", "b"] {
         let file = std::fs::File::create(mount.join(name)).expect("create");
         for attribute in ["user.one", "user.two"] {
-            rustix::fs::fsetxattr(&file, attribute, &[5; 5000], rustix::fs::XattrFlags::empty()).expect("a value");
+            rustix::fs::fsetxattr(&file, attribute, &[5; 5000], rustix::fs::XattrFlags::empty())
+                .expect("a value");
         }
         std::os::unix::fs::fchown(&file, Some(7), Some(7)).expect("chown");
     }
     mount.unmount();
-    extant_testkit::tool::run("tune2fs", &["-O".as_ref(), "quota".as_ref(), image.path().as_os_str()]).must_succeed();
+    extant_testkit::tool::run(
+        "tune2fs",
+        &["-O".as_ref(), "quota".as_ref(), image.path().as_os_str()],
+    )
+    .must_succeed();
     // tune2fs counts no values.
     e2fsck::repair(image.path());
     let fs = open(&image);

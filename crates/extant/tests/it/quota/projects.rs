@@ -7,7 +7,9 @@ use extant_testkit::kernel::Mount;
 
 /// A directory of project 42 that hands its project down.
 fn project_tree(fs: &Fs) -> Node {
-    let tree = fs.create(&Caller::default(), &fs.root().expect("root"), b"tree", 0o755, New::Dir).expect("mkdir");
+    let tree = fs
+        .create(&Caller::default(), &fs.root().expect("root"), b"tree", 0o755, New::Dir)
+        .expect("mkdir");
     fs.set_project(&tree, 42).expect("project");
     fs.set_flags(&tree, tree.attr().flags | PROJINHERIT).expect("flag");
     tree
@@ -79,11 +81,17 @@ fn projects_are_handed_down_and_kept_apart() {
     image.assert_clean();
     let without = Image::mke2fs(16 << 20, &["-t", "ext4"]);
     let fs = open(&without);
-    assert!(fs.set_project(&fs.root().expect("root"), 1).expect_err("no feature").is(Errno::OpNotSupp));
-    assert_eq!(fs.quota(QuotaKind::User, 0).expect_err("no files").errno(), Errno::OpNotSupp as i32);
+    assert!(
+        fs.set_project(&fs.root().expect("root"), 1).expect_err("no feature").is(Errno::OpNotSupp)
+    );
+    assert_eq!(
+        fs.quota(QuotaKind::User, 0).expect_err("no files").errno(),
+        Errno::OpNotSupp as i32
+    );
 }
 
-/// The whiteout that a rename leaves is an inode of its directory's project, as any other that is made there.
+/// The whiteout that a rename leaves is an inode of its directory's project, as any other that is
+/// made there.
 #[test]
 fn whiteouts_belong_to_the_project_of_their_directory() {
     let image = small();
@@ -98,8 +106,10 @@ fn whiteouts_belong_to_the_project_of_their_directory() {
     assert_eq!(fs.project(&whiteout), 42);
     drop(whiteout);
     assert_eq!(fs.quota(QuotaKind::Project, 42).expect("quota").inodes, 4);
-    fs.rename(&tree, b"file", &sub, b"whiteout", RenameFlags::empty()).expect("a whiteout moves within its project");
-    fs.set_quota(QuotaKind::Project, 42, QuotaLimits { inode_hard: 4, ..QuotaLimits::default() }).expect("limits");
+    fs.rename(&tree, b"file", &sub, b"whiteout", RenameFlags::empty())
+        .expect("a whiteout moves within its project");
+    fs.set_quota(QuotaKind::Project, 42, QuotaLimits { inode_hard: 4, ..QuotaLimits::default() })
+        .expect("limits");
     is_quota(fs.rename(&sub, b"moved", &sub, b"again", RenameFlags::WHITEOUT));
     assert!(fs.lookup(&sub, b"moved").is_ok() && fs.lookup(&sub, b"again").is_err());
     drop((root, tree, sub));
@@ -115,24 +125,41 @@ fn whiteouts_inherit_what_the_kernel_lets_them_inherit() {
     let fs = open(&image);
     let root = fs.root().expect("root");
     for name in ["ours", "theirs"] {
-        let dir =
-            fs.create(&Caller { uid: 7, gid: 9, umask: 0 }, &root, name.as_bytes(), 0o2755, New::Dir).expect("mkdir");
+        let dir = fs
+            .create(&Caller { uid: 7, gid: 9, umask: 0 }, &root, name.as_bytes(), 0o2755, New::Dir)
+            .expect("mkdir");
         fs.set_flags(&dir, dir.attr().flags | NOATIME).expect("flag");
         create(&fs, 1, &dir, "file").expect("create");
     }
-    fs.rename(&fs.lookup(&root, b"ours").expect("dir"), b"file", &root, b"moved", RenameFlags::WHITEOUT)
-        .expect("rename");
+    fs.rename(
+        &fs.lookup(&root, b"ours").expect("dir"),
+        b"file",
+        &root,
+        b"moved",
+        RenameFlags::WHITEOUT,
+    )
+    .expect("rename");
     drop(root);
     fs.unmount().expect("unmount");
     let mount = Mount::new(image.path(), "");
-    let (dir, top) =
-        (std::fs::File::open(mount.join("theirs")).expect("dir"), std::fs::File::open(mount.path()).expect("root"));
-    rustix::fs::renameat_with(&dir, "file", &top, "by the kernel", rustix::fs::RenameFlags::WHITEOUT).expect("rename");
+    let (dir, top) = (
+        std::fs::File::open(mount.join("theirs")).expect("dir"),
+        std::fs::File::open(mount.path()).expect("root"),
+    );
+    rustix::fs::renameat_with(
+        &dir,
+        "file",
+        &top,
+        "by the kernel",
+        rustix::fs::RenameFlags::WHITEOUT,
+    )
+    .expect("rename");
     drop((dir, top));
     mount.unmount();
     image.assert_clean();
     let fs = open(&image);
-    let [ours, theirs] = ["/ours/file", "/theirs/file"].map(|path| fs.resolve(path, Follow::No).expect(path));
+    let [ours, theirs] =
+        ["/ours/file", "/theirs/file"].map(|path| fs.resolve(path, Follow::No).expect(path));
     let facts = |node: &Node| {
         let attr = node.attr();
         (attr.mode, attr.uid, attr.gid, attr.flags, attr.rdev)

@@ -8,7 +8,8 @@ use std::io;
 
 /// Counts for each pair of a get and a put.
 pub fn grid(common: &Common) -> io::Result<Grid> {
-    let mut grid = Grid::new("references: what a get and a put do", "see rows", &DESIGNS, CHOSEN).plain();
+    let mut grid =
+        Grid::new("references: what a get and a put do", "see rows", &DESIGNS, CHOSEN).plain();
     for &threads in common.threads(&THREADS) {
         for (name, how) in uses() {
             for design in 0..DESIGNS.len() {
@@ -22,7 +23,11 @@ pub fn grid(common: &Common) -> io::Result<Grid> {
                     ("failed exchanges", report.failed()),
                     ("locks, falls back", report.locks() + fell),
                 ] {
-                    grid.add(&format!("{name}, {threads} threads: {what}"), design, count as f64 / pairs);
+                    grid.add(
+                        &format!("{name}, {threads} threads: {what}"),
+                        design,
+                        count as f64 / pairs,
+                    );
                 }
             }
         }

@@ -49,9 +49,10 @@ impl Dref for Locked {
     }
 }
 
-/// Count and lock are two words, as proposed in 2013: without the lock a count goes up only from above 1 and down only from above
-/// 2, so that a holder who tests it for 1 or 2 is not deceived; two attempts, then the lock. Under the lock the count still changes
-/// by atomic operations, since others change it without.
+/// Count and lock are two words, as proposed in 2013: without the lock a count goes up only from
+/// above 1 and down only from above 2, so that a holder who tests it for 1 or 2 is not deceived;
+/// two attempts, then the lock. Under the lock the count still changes by atomic operations, since
+/// others change it without.
 pub struct CasSplit {
     count: AtomicI32,
     lock: Mutex<()>,
@@ -68,8 +69,13 @@ impl CasSplit {
             if seen <= above {
                 return false;
             }
-            // AcqRel: a reference that goes releases what its owner did, and the one after it sees that.
-            if self.count.compare_exchange(seen, seen + delta, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            // AcqRel: a reference that goes releases what its owner did, and the one after it sees
+            // that.
+            if self
+                .count
+                .compare_exchange(seen, seen + delta, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
                 return true;
             }
         }
@@ -142,7 +148,8 @@ impl Dref for Lockref {
     }
 }
 
-/// A counter without a lock: only where nobody tests it and then acts. The lock is beside it and stops nobody.
+/// A counter without a lock: only where nobody tests it and then acts. The lock is beside it and
+/// stops nobody.
 pub struct Atomic {
     count: AtomicI32,
     lock: Mutex<()>,

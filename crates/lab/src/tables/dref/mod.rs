@@ -13,7 +13,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The designs: a lock for each change; count and lock apart, as in 2013; count and lock in one word; a plain counter.
+/// The designs: a lock for each change; count and lock apart, as in 2013; count and lock in one
+/// word; a plain counter.
 const DESIGNS: [&str; 4] = ["lock", "cas_split", "lockref", "atomic"];
 
 /// The engine's.
@@ -61,7 +62,8 @@ enum Use {
     Own,
     /// All the same few, of which somebody takes the lock so many times a second.
     Held(u64),
-    /// As users of AIM7's `short`: a working directory's four parents, two files that all open, one of each user's own.
+    /// As users of AIM7's `short`: a working directory's four parents, two files that all open, one
+    /// of each user's own.
     Users,
 }
 
@@ -73,7 +75,11 @@ pub fn grid(common: &Common) -> io::Result<Grid> {
             for (name, how) in uses() {
                 let row = format!("{name}, {threads} threads");
                 for design in turn(run, DESIGNS.len()) {
-                    grid.add(&row, design, measure(design, how, (threads, common.window()), &())?.rate());
+                    grid.add(
+                        &row,
+                        design,
+                        measure(design, how, (threads, common.window()), &())?.rate(),
+                    );
                 }
             }
         }
@@ -82,13 +88,20 @@ pub fn grid(common: &Common) -> io::Result<Grid> {
 }
 
 fn uses() -> Vec<(String, Use)> {
-    let fixed = [("shared objects", Use::Shared), ("own objects", Use::Own), ("users' paths", Use::Users)];
-    let held = RATES.into_iter().map(|rate| (format!("shared, lock taken {rate}/s"), Use::Held(rate)));
+    let fixed =
+        [("shared objects", Use::Shared), ("own objects", Use::Own), ("users' paths", Use::Users)];
+    let held =
+        RATES.into_iter().map(|rate| (format!("shared, lock taken {rate}/s"), Use::Held(rate)));
     fixed.into_iter().map(|(name, how)| (name.to_owned(), how)).chain(held).collect()
 }
 
 /// Pairs of a get and a put that threads make.
-fn measure(design: usize, how: Use, load: (usize, Duration), watch: &dyn Watch) -> io::Result<Done> {
+fn measure(
+    design: usize,
+    how: Use,
+    load: (usize, Duration),
+    watch: &dyn Watch,
+) -> io::Result<Done> {
     match design {
         0 => of::<Locked>(how, load, watch),
         1 => of::<CasSplit>(how, load, watch),
@@ -102,9 +115,14 @@ fn measure(design: usize, how: Use, load: (usize, Duration), watch: &dyn Watch) 
 const ROUND: usize = 7;
 const ROUND_SHARED: usize = 6;
 
-fn of<D: Dref>(how: Use, (threads, window): (usize, Duration), watch: &dyn Watch) -> io::Result<Done> {
+fn of<D: Dref>(
+    how: Use,
+    (threads, window): (usize, Duration),
+    watch: &dyn Watch,
+) -> io::Result<Done> {
     let shared = if matches!(how, Use::Users) { ROUND_SHARED } else { SHARED };
-    let objects: Vec<CachePadded<D>> = (0..shared + threads).map(|_| CachePadded::new(D::new(BASE))).collect();
+    let objects: Vec<CachePadded<D>> =
+        (0..shared + threads).map(|_| CachePadded::new(D::new(BASE))).collect();
     let at = |thread: usize, n: u64| match how {
         Use::Shared | Use::Held(_) => n as usize % SHARED,
         Use::Own => shared + thread,
@@ -136,8 +154,13 @@ fn of<D: Dref>(how: Use, (threads, window): (usize, Duration), watch: &dyn Watch
     }
 }
 
-/// Runs `work` while a thread takes the objects' locks `rate` times a second each, and holds them for a while.
-fn with_holder<D: Dref, R: Send>(objects: &[CachePadded<D>], rate: u64, work: impl FnOnce() -> R + Send) -> R {
+/// Runs `work` while a thread takes the objects' locks `rate` times a second each, and holds them
+/// for a while.
+fn with_holder<D: Dref, R: Send>(
+    objects: &[CachePadded<D>],
+    rate: u64,
+    work: impl FnOnce() -> R + Send,
+) -> R {
     let over = AtomicBool::new(rate == 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -203,7 +226,10 @@ mod tests {
         let grid = grid(&common).expect("no invariant broken");
         assert_eq!(grid.rows.len(), uses().len());
         let cells = grid.rows.iter().flat_map(|(_, cells)| cells);
-        assert!(cells.clone().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0), "{grid:?}");
+        assert!(
+            cells.clone().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0),
+            "{grid:?}"
+        );
         assert_eq!(cells.count(), grid.rows.len() * DESIGNS.len());
     }
 }

@@ -1,4 +1,5 @@
-//! The engine as a whole: inodes by number, files without a name, and a tree whose inodes do not all fit into memory.
+//! The engine as a whole: inodes by number, files without a name, and a tree whose inodes do not
+//! all fit into memory.
 
 use super::THREADS;
 use crate::jobs;
@@ -30,8 +31,13 @@ pub fn grids(common: &Common, files: usize) -> io::Result<Vec<Grid>> {
 
     let engine = open(&base, OpenOptions::new().memory(LITTLE))?;
     jobs::fill(&engine, TOP, files, 2)?;
-    let mut share =
-        Grid::new("inodes of the tree to inodes in memory", "times", &["files", "in memory", "times"], 0).plain();
+    let mut share = Grid::new(
+        "inodes of the tree to inodes in memory",
+        "times",
+        &["files", "in memory", "times"],
+        0,
+    )
+    .plain();
     find(common, &engine, files, (&mut rates, &mut share))?;
     engine.unmount()?;
     Ok(vec![rates, nameless, share])
@@ -63,7 +69,11 @@ fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()>
                 let own = numbers.chunks(range).nth(thread).unwrap_or(&numbers);
                 let ino = own[n as usize % own.len()];
                 let attr = engine.fs().node(ino).map_err(io_error)?.attr();
-                if attr.ino == ino { Ok(()) } else { Err(io::Error::other("another inode was found")) }
+                if attr.ino == ino {
+                    Ok(())
+                } else {
+                    Err(io::Error::other("another inode was found"))
+                }
             })?;
             grid.add(&format!("bulkstat by number, {threads} threads"), 0, done.rate());
         }
@@ -71,8 +81,8 @@ fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()>
     Ok(())
 }
 
-/// Files that are made without a name and let go at once, until all are free again: each is put into the table, as a FUSE kernel
-/// wants it, or none is.
+/// Files that are made without a name and let go at once, until all are free again: each is put
+/// into the table, as a FUSE kernel wants it, or none is.
 fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> {
     let title = "the engine's files without a name";
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
@@ -83,7 +93,8 @@ fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> 
             for column in turn(run, 2) {
                 let start = Instant::now();
                 share_out(threads, files, |_| {
-                    let node = fs.create_nameless(&Caller::default(), &dir, 0o600).map_err(io_error)?;
+                    let node =
+                        fs.create_nameless(&Caller::default(), &dir, 0o600).map_err(io_error)?;
                     if column == 0 {
                         fs.make_findable(&node).map_err(io_error)?;
                     }
@@ -95,7 +106,11 @@ fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> 
                 if fs.stats().inodes_nameless > 0 {
                     return Err(broken("never in it", "a file that nobody holds is not freed"));
                 }
-                grid.add(&format!("made and let go, {threads} threads"), column, files as f64 / time);
+                grid.add(
+                    &format!("made and let go, {threads} threads"),
+                    column,
+                    files as f64 / time,
+                );
             }
         }
     }
@@ -103,21 +118,28 @@ fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> 
 }
 
 /// Lists all directories and looks at each file, as find(1) does with a test that needs attributes.
-fn find(common: &Common, engine: &Engine, files: usize, (rates, share): (&mut Grid, &mut Grid)) -> io::Result<()> {
+fn find(
+    common: &Common,
+    engine: &Engine,
+    files: usize,
+    (rates, share): (&mut Grid, &mut Grid),
+) -> io::Result<()> {
     let dirs = dirs(engine)?;
     for _ in 0..common.runs() {
         for &threads in common.threads(&THREADS) {
             let done = share_out(threads, dirs.len(), |n| {
                 let names = engine.list(&dirs[n])?;
-                names
-                    .iter()
-                    .try_for_each(|name| engine.stat(&[dirs[n].as_slice(), b"/", &name.name].concat()).map(drop))
+                names.iter().try_for_each(|name| {
+                    engine.stat(&[dirs[n].as_slice(), b"/", &name.name].concat()).map(drop)
+                })
             })?;
             let rate = files as f64 / done.elapsed.as_secs_f64().max(1e-9);
             rates.add(&format!("find through {} MiB, {threads} threads", LITTLE >> 20), 0, rate);
         }
         let cached = engine.fs().stats().inodes_cached.max(1);
-        for (column, value) in [(0, files as f64), (1, cached as f64), (2, files as f64 / cached as f64)] {
+        for (column, value) in
+            [(0, files as f64), (1, cached as f64), (2, files as f64 / cached as f64)]
+        {
             share.add("after the walks", column, value);
         }
     }

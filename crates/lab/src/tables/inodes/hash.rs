@@ -143,7 +143,8 @@ enum Work {
     Same,
     /// Each inserts and removes in a range of its own; one operation is an inode's life.
     Churn,
-    /// As find(1) over ten times what fits: look, insert what is missing, remove the one that came longest before.
+    /// As find(1) over ten times what fits: look, insert what is missing, remove the one that came
+    /// longest before.
     Find,
 }
 
@@ -164,7 +165,11 @@ pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
                 let tables = designs();
                 for design in turn(run, DESIGNS.len()) {
                     let rate = measure(&*tables[design], work, (threads, bound), common.window());
-                    grid.add(&row, design, rate.map_err(|e| broken(DESIGNS[design], &e.to_string()))?);
+                    grid.add(
+                        &row,
+                        design,
+                        rate.map_err(|e| broken(DESIGNS[design], &e.to_string()))?,
+                    );
                 }
             }
         }
@@ -172,7 +177,12 @@ pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
     Ok(grid)
 }
 
-fn measure(table: &dyn ByNumber, work: Work, (threads, bound): (usize, u32), window: Duration) -> io::Result<f64> {
+fn measure(
+    table: &dyn ByNumber,
+    work: Work,
+    (threads, bound): (usize, u32),
+    window: Duration,
+) -> io::Result<f64> {
     let each = (bound / threads as u32).max(16);
     let base = |thread: usize| thread as u32 * (each * 16);
     for thread in 0..threads {
@@ -184,7 +194,11 @@ fn measure(table: &dyn ByNumber, work: Work, (threads, bound): (usize, u32), win
         Work::Churn => {
             let ino = ABSENT + base(thread) + n as u32 % each;
             table.insert(ino);
-            if table.remove(ino) { Ok(()) } else { Err(io::Error::other("an inode is gone that nobody removed")) }
+            if table.remove(ino) {
+                Ok(())
+            } else {
+                Err(io::Error::other("an inode is gone that nobody removed"))
+            }
         }
         Work::Find => find(table, base(thread), each, n as u32),
     })?;
@@ -209,7 +223,11 @@ fn find(table: &dyn ByNumber, base: u32, each: u32, n: u32) -> io::Result<()> {
         return Err(io::Error::other(format!("inode {ino} was found and cannot be there")));
     }
     table.insert(ino);
-    if table.remove(base + n % around) { Ok(()) } else { Err(io::Error::other("the oldest inode is not there")) }
+    if table.remove(base + n % around) {
+        Ok(())
+    } else {
+        Err(io::Error::other("the oldest inode is not there"))
+    }
 }
 
 /// Inodes that nobody looks up by number: they enter the table all the same, or never.
@@ -222,15 +240,20 @@ pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
             let row = format!("made and given back, {threads} threads");
             for column in turn(run, 2) {
                 let table = Epoch(Cache::new(Level::InodeTableShard, SHARDS));
-                let done: Done = run_threads(threads, Limit::time(common.window()), |thread, n| {
-                    let ino = thread as u32 * each + n as u32 % each;
-                    if column == 1 {
-                        drop(Held::unlisted(ino, Arc::new(Inode::new(ino))));
-                        return Ok(());
-                    }
-                    table.insert(ino);
-                    if table.remove(ino) { Ok(()) } else { Err(io::Error::other("an inode is gone")) }
-                })?;
+                let done: Done =
+                    run_threads(threads, Limit::time(common.window()), |thread, n| {
+                        let ino = thread as u32 * each + n as u32 % each;
+                        if column == 1 {
+                            drop(Held::unlisted(ino, Arc::new(Inode::new(ino))));
+                            return Ok(());
+                        }
+                        table.insert(ino);
+                        if table.remove(ino) {
+                            Ok(())
+                        } else {
+                            Err(io::Error::other("an inode is gone"))
+                        }
+                    })?;
                 grid.add(&row, column, done.rate());
             }
         }

@@ -1,7 +1,8 @@
 //! The list of all inodes: one for all file systems, one for each, one in shards.
 //!
-//! Bulkstat reads inodes by number, each thread a range of its own, and they pass through memory: each comes to the list, and the
-//! one that came `bound` before goes. A walk over all (as for quota, or dropping caches) may go on at the same time.
+//! Bulkstat reads inodes by number, each thread a range of its own, and they pass through memory:
+//! each comes to the list, and the one that came `bound` before goes. A walk over all (as for
+//! quota, or dropping caches) may go on at the same time.
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};
@@ -162,16 +163,25 @@ pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
     let mut grid = Grid::new("list of all inodes: one comes and one goes", "inodes/s", &DESIGNS, 2);
     for run in 0..common.runs() {
         for &threads in common.threads(&THREADS) {
-            for (name, walks) in [("bulkstat through memory", false), ("the same while all are walked", true)] {
+            for (name, walks) in
+                [("bulkstat through memory", false), ("the same while all are walked", true)]
+            {
                 let row = format!("{name}, {threads} threads, {FILE_SYSTEMS} fs");
                 for design in turn(run, DESIGNS.len()) {
                     let how = (threads, bound, walks, common.window());
                     let rate = match design {
                         0 => cycle(&Lists::new(1), how),
                         1 => cycle(&Lists::new(FILE_SYSTEMS), how),
-                        _ => cycle(&Sharded((0..FILE_SYSTEMS).map(|_| ListLru::new()).collect()), how),
+                        _ => cycle(
+                            &Sharded((0..FILE_SYSTEMS).map(|_| ListLru::new()).collect()),
+                            how,
+                        ),
                     };
-                    grid.add(&row, design, rate.map_err(|what| broken(DESIGNS[design], &what.to_string()))?);
+                    grid.add(
+                        &row,
+                        design,
+                        rate.map_err(|what| broken(DESIGNS[design], &what.to_string()))?,
+                    );
                 }
             }
         }
@@ -179,9 +189,13 @@ pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
     Ok(grid)
 }
 
-fn cycle<L: AllInodes>(list: &L, (threads, bound, walks, window): (usize, u32, bool, Duration)) -> io::Result<f64> {
+fn cycle<L: AllInodes>(
+    list: &L,
+    (threads, bound, walks, window): (usize, u32, bool, Duration),
+) -> io::Result<f64> {
     let each = (bound as usize / threads).max(1);
-    let held: Vec<_> = (0..threads).map(|_| std::sync::Mutex::new(VecDeque::with_capacity(each))).collect();
+    let held: Vec<_> =
+        (0..threads).map(|_| std::sync::Mutex::new(VecDeque::with_capacity(each))).collect();
     for (thread, places) in held.iter().enumerate() {
         let mut places = places.lock().map_err(|_| io::Error::other("poisoned"))?;
         places.extend((0..each as u32).map(|ino| list.add(thread % FILE_SYSTEMS, ino)));

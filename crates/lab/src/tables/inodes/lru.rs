@@ -1,4 +1,5 @@
-//! The list of inodes that nobody uses: an item that is on it already is added again with each last reference that goes.
+//! The list of inodes that nobody uses: an item that is on it already is added again with each last
+//! reference that goes.
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};
@@ -31,10 +32,12 @@ pub fn grid(common: &Common) -> io::Result<Grid> {
         for &threads in common.threads(&THREADS) {
             let row = format!("on it already, {threads} threads");
             for column in turn(run, columns.len()) {
-                let locked = LocksFirst(Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new())));
+                let locked =
+                    LocksFirst(Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new())));
                 let looking = ListLru::new();
-                let links: Vec<CachePadded<Vec<Link>>> =
-                    (0..threads).map(|_| CachePadded::new((0..ITEMS).map(|_| Link::new()).collect())).collect();
+                let links: Vec<CachePadded<Vec<Link>>> = (0..threads)
+                    .map(|_| CachePadded::new((0..ITEMS).map(|_| Link::new()).collect()))
+                    .collect();
                 let done = run_threads(threads, Limit::time(common.window()), |thread, n| {
                     let link = &links[thread][n as usize % ITEMS];
                     if column == 0 {
@@ -45,7 +48,9 @@ pub fn grid(common: &Common) -> io::Result<Grid> {
                     Ok(())
                 })?;
                 let most = ITEMS * threads;
-                if locked.count() + looking.count() > most || links.iter().any(|own| !own[0].is_linked()) {
+                if locked.count() + looking.count() > most
+                    || links.iter().any(|own| !own[0].is_linked())
+                {
                     return Err(broken(columns[column], "an item is on it twice or not at all"));
                 }
                 grid.add(&row, column, done.rate());

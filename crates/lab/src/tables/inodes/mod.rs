@@ -1,4 +1,5 @@
-//! The list of all inodes, their table by number, and the list of unused ones: designs beside each other, and the engine as a whole.
+//! The list of all inodes, their table by number, and the list of unused ones: designs beside each
+//! other, and the engine as a whole.
 
 mod engine;
 mod hash;
@@ -32,8 +33,13 @@ pub fn run(args: &Args) -> io::Result<bool> {
 
 /// Measures every design.
 pub fn grids(common: &Common, bound: u32, files: usize) -> io::Result<Vec<Grid>> {
-    let (bound, files) = if common.quick { (bound.min(2000), files.min(20_000)) } else { (bound, files) };
-    let mut grids = vec![list::grid(common, bound)?, hash::grid(common, bound)?, hash::skip_grid(common, bound)?];
+    let (bound, files) =
+        if common.quick { (bound.min(2000), files.min(20_000)) } else { (bound, files) };
+    let mut grids = vec![
+        list::grid(common, bound)?,
+        hash::grid(common, bound)?,
+        hash::skip_grid(common, bound)?,
+    ];
     grids.push(lru::grid(common)?);
     grids.extend(engine::grids(common, files)?);
     Ok(grids)
@@ -50,7 +56,12 @@ mod tests {
             assert!(!grid.rows.is_empty());
             for (name, cells) in &grid.rows {
                 assert_eq!(cells.len(), grid.columns.len());
-                assert!(cells.iter().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0), "{name}");
+                assert!(
+                    cells
+                        .iter()
+                        .all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0),
+                    "{name}"
+                );
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Orphan records as they were before, and none at all.
 
-use extant::design::{Freezer, Handle, InodeNr, OrphanBlocks, OrphanDesign, OrphanSlots, Seal, SlotAt, orphan};
+use extant::design::{
+    Freezer, Handle, InodeNr, OrphanBlocks, OrphanDesign, OrphanSlots, Seal, SlotAt, orphan,
+};
 use extant::{Error, Result};
 use extant_blocks::Buffer;
 use extant_sync::{Level, Mutex};
@@ -20,7 +22,9 @@ pub fn design(column: usize) -> Option<OrphanDesign> {
     match column {
         0 => Some(OrphanDesign { slots: Arc::new(|_| Ok(None)), list_parts: Some(1) }),
         1 => Some(OrphanDesign { slots: Arc::new(locked), list_parts: Some(1) }),
-        OFF => Some(OrphanDesign { slots: Arc::new(|_| Ok(Some(Box::new(Off)))), list_parts: None }),
+        OFF => {
+            Some(OrphanDesign { slots: Arc::new(|_| Ok(Some(Box::new(Off)))), list_parts: None })
+        }
         _ => None,
     }
 }
@@ -51,8 +55,8 @@ impl OrphanSlots for Off {
     }
 }
 
-/// The orphan file as it was first proposed: one lock over all counters and slots, searched from the beginning each time. The lock is
-/// dropped while the block joins the transaction.
+/// The orphan file as it was first proposed: one lock over all counters and slots, searched from
+/// the beginning each time. The lock is dropped while the block joins the transaction.
 #[derive(Debug)]
 struct LockedFile {
     seal: Seal,
@@ -82,7 +86,12 @@ impl LockedFile {
     }
 
     /// Fills the first empty slot: what was spoken for is there.
-    fn fill(&self, h: &mut Handle<'_>, buffer: &Arc<Buffer>, ino: InodeNr) -> Result<Option<usize>> {
+    fn fill(
+        &self,
+        h: &mut Handle<'_>,
+        buffer: &Arc<Buffer>,
+        ino: InodeNr,
+    ) -> Result<Option<usize>> {
         h.join(buffer)?;
         let _free = self.free.lock();
         let mut bytes = h.write(buffer, self.seal)?;
@@ -116,7 +125,10 @@ impl OrphanSlots for LockedFile {
         let mut records = Vec::new();
         for (block, buffer) in (0..).zip(&self.buffers) {
             let bytes = buffer.read();
-            records.extend(orphan::used(&bytes).map(|(slot, ino)| (InodeNr(ino), SlotAt { block, slot: slot as u32 })));
+            records.extend(
+                orphan::used(&bytes)
+                    .map(|(slot, ino)| (InodeNr(ino), SlotAt { block, slot: slot as u32 })),
+            );
         }
         Ok(records)
     }

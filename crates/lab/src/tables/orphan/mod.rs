@@ -1,4 +1,5 @@
-//! Orphan records: the list, the file with a lock, the file without, and none at all, each under the whole engine.
+//! Orphan records: the list, the file with a lock, the file without, and none at all, each under
+//! the whole engine.
 
 mod designs;
 
@@ -54,11 +55,14 @@ pub fn run(args: &Args) -> io::Result<bool> {
 
 /// Rates, then records added and removed for each operation.
 pub fn grids(common: &Common, only: &[String]) -> io::Result<Vec<Grid>> {
-    let mut rates = Grid::new("orphan records", "operations/s", &NAMES, CHOSEN).with_bar(OFF, OF_OFF);
+    let mut rates =
+        Grid::new("orphan records", "operations/s", &NAMES, CHOSEN).with_bar(OFF, OF_OFF);
     let mut added = Grid::new("records added by an operation", "records", &NAMES, CHOSEN).plain();
-    let mut removed = Grid::new("records removed by an operation", "records", &NAMES, CHOSEN).plain();
+    let mut removed =
+        Grid::new("records removed by an operation", "records", &NAMES, CHOSEN).plain();
     let engines = start()?;
-    let wanted = |word: &str| only.is_empty() || only.iter().any(|part| word.contains(part.as_str()));
+    let wanted =
+        |word: &str| only.is_empty() || only.iter().any(|part| word.contains(part.as_str()));
     for (word, threads) in WORKLOADS.iter().filter(|(word, _)| wanted(word)) {
         let kind = Kind::named(word).ok_or_else(|| io::Error::other("no such workload"))?;
         for &threads in common.threads(threads) {
@@ -84,7 +88,8 @@ fn start() -> io::Result<Vec<Engine>> {
 
 fn open(device: Arc<SparseDevice>, column: usize) -> io::Result<Engine> {
     let options = OpenOptions::new();
-    let options = designs::design(column).map_or(options.clone(), |design| options.orphan_design(design));
+    let options =
+        designs::design(column).map_or(options.clone(), |design| options.orphan_design(design));
     Fs::open_device(device, &options).map(Engine::new).map_err(io_error)
 }
 
@@ -144,13 +149,18 @@ mod tests {
         let (rates, added) = (&grids[0], &grids[1]);
         assert_eq!(rates.rows.len(), 2 * WORKLOADS.len());
         for (name, cells) in &rates.rows {
-            assert!(cells.iter().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0), "{name}");
+            assert!(
+                cells.iter().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0),
+                "{name}"
+            );
         }
         let records = |word: &str| {
-            let (_, cells) = added.rows.iter().find(|(name, _)| name.starts_with(word)).expect("a row");
+            let (_, cells) =
+                added.rows.iter().find(|(name, _)| name.starts_with(word)).expect("a row");
             cells.iter().map(|cell| cell[0]).fold(f64::INFINITY, f64::min)
         };
-        // An operation that frees much needs a record in every design, and so does the unlink of a file that is open.
+        // An operation that frees much needs a record in every design, and so does the unlink of a
+        // file that is open.
         assert!(records("stress-orphan, pieces") >= 0.9, "{added:?}");
         assert!(records("creat_clo, unlink while open") >= 0.9, "{added:?}");
     }

@@ -84,7 +84,8 @@ impl Written for WalkAll {
     fn ended(&self, _: &Arc<Inode>) {}
 
     fn sync(&self) {
-        let written: Vec<Arc<Inode>> = self.0.lock().iter().filter(|inode| inode.is_written()).cloned().collect();
+        let written: Vec<Arc<Inode>> =
+            self.0.lock().iter().filter(|inode| inode.is_written()).cloned().collect();
         written.iter().for_each(|inode| inode.wait());
     }
 
@@ -93,7 +94,8 @@ impl Written for WalkAll {
     }
 }
 
-/// A list that inodes join with the first page written and leave when a sync, or a trimming pass, comes by: proposed in 2013.
+/// A list that inodes join with the first page written and leave when a sync, or a trimming pass,
+/// comes by: proposed in 2013.
 pub struct Lazy {
     list: Mutex<Vec<Arc<Inode>>>,
     trims: bool,
@@ -109,8 +111,8 @@ impl Lazy {
     fn prune(&self) -> Vec<Arc<Inode>> {
         let mut list = self.list.lock();
         list.retain(|inode| {
-            // The flag goes first, then the count is looked at again; who starts counts first and then looks at the flag. All of
-            // that is SeqCst, so one of the two sees the other.
+            // The flag goes first, then the count is looked at again; who starts counts first and
+            // then looks at the flag. All of that is SeqCst, so one of the two sees the other.
             let stays = inode.is_written();
             inode.listed.store(stays, Ordering::SeqCst);
             stays || inode.is_written() && !inode.listed.swap(true, Ordering::SeqCst)
@@ -147,7 +149,8 @@ impl Written for Lazy {
     }
 }
 
-/// A sharded list that inodes leave as soon as their last page is written: Linux since 4.8, but for the shards, and the engine.
+/// A sharded list that inodes leave as soon as their last page is written: Linux since 4.8, but for
+/// the shards, and the engine.
 pub struct Eager(ArrivalList<()>);
 
 impl Eager {

@@ -82,15 +82,24 @@ struct Noticed {
     created: f64,
 }
 
-/// Looks at a file for some time while others make files, and all but one of many threads call sync again and again.
-fn under_load(engine: &Engine, window: Duration, (creators, syncing): (usize, bool)) -> io::Result<Noticed> {
+/// Looks at a file for some time while others make files, and all but one of many threads call sync
+/// again and again.
+fn under_load(
+    engine: &Engine,
+    window: Duration,
+    (creators, syncing): (usize, bool),
+) -> io::Result<Noticed> {
     let over = AtomicBool::new(false);
     let made = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let mut running = Vec::new();
         let (over, made) = (&over, &made);
         for thread in 0..creators {
-            running.push(scope.spawn(move || jobs::keep_creating(engine, &format!("load{thread}"), over, made)));
+            running.push(
+                scope.spawn(move || {
+                    jobs::keep_creating(engine, &format!("load{thread}"), over, made)
+                }),
+            );
         }
         for _ in 0..if syncing { SYNCERS } else { 0 } {
             running.push(scope.spawn(move || {
@@ -103,7 +112,8 @@ fn under_load(engine: &Engine, window: Duration, (creators, syncing): (usize, bo
         let start = Instant::now();
         let before = made.load(Ordering::Relaxed);
         let looked = look(engine, window);
-        let created = (made.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64().max(1e-9);
+        let created = (made.load(Ordering::Relaxed) - before) as f64
+            / start.elapsed().as_secs_f64().max(1e-9);
         over.store(true, Ordering::Relaxed);
         running.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))?;
         Ok(Noticed { p99: looked?, created })
@@ -129,7 +139,9 @@ fn look(engine: &Engine, window: Duration) -> io::Result<f64> {
 fn memory(engine: &Engine) -> Grid {
     let mut grid = Grid::new("memory", "bytes", &["this process"], 0).plain();
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let resident = pages.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0) * 4096.0;
+    let resident =
+        pages.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0)
+            * 4096.0;
     let inodes = engine.fs().stats().inodes_cached.max(1);
     grid.add(&format!("resident, for each of {inodes} inodes"), 0, resident / inodes as f64);
     grid

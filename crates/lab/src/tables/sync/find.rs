@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const DESIGNS: [&str; 6] = ["walk all", "walk, serial", "lazy", "lazy, trimmed", "eager", "eager, serial"];
+const DESIGNS: [&str; 6] =
+    ["walk all", "walk, serial", "lazy", "lazy, trimmed", "eager", "eager, serial"];
 
 /// The engine's.
 const CHOSEN: usize = 4;
@@ -40,22 +41,35 @@ fn design(column: usize, inodes: &[Arc<Inode>]) -> Box<dyn Written> {
 
 /// Time of the syncs, and what writers do while syncs never end.
 pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
-    let sizes: &[usize] = if common.quick { &[1000, 10_000] } else { &[10_000, 100_000, 1_000_000] };
+    let sizes: &[usize] =
+        if common.quick { &[1000, 10_000] } else { &[10_000, 100_000, 1_000_000] };
     let mut times = Grid::new("100 syncs at once", "s", &DESIGNS, CHOSEN).less();
-    let mut rates = Grid::new("inodes written while two threads sync all the time", "inodes/s", &DESIGNS, CHOSEN);
-    let mut kept = Grid::new("inodes remembered after all were written once", "inodes", &DESIGNS, CHOSEN).plain();
+    let mut rates = Grid::new(
+        "inodes written while two threads sync all the time",
+        "inodes/s",
+        &DESIGNS,
+        CHOSEN,
+    );
+    let mut kept =
+        Grid::new("inodes remembered after all were written once", "inodes", &DESIGNS, CHOSEN)
+            .plain();
     for &size in sizes {
-        let inodes: Vec<Arc<Inode>> = (0..size.max(WRITERS * OF_WRITER)).map(|_| Arc::default()).collect();
+        let inodes: Vec<Arc<Inode>> =
+            (0..size.max(WRITERS * OF_WRITER)).map(|_| Arc::default()).collect();
         for run in 0..common.runs() {
             for column in turn(run, DESIGNS.len()) {
                 for (name, writers) in [("nothing written", 0), ("two writers", WRITERS)] {
                     let design = design(column, &inodes);
-                    let time =
-                        crowd(&*design, &inodes, writers).map_err(|e| broken(DESIGNS[column], &e.to_string()))?;
+                    let time = crowd(&*design, &inodes, writers)
+                        .map_err(|e| broken(DESIGNS[column], &e.to_string()))?;
                     times.add(&format!("{size} inodes, {name}"), column, time.as_secs_f64());
                 }
                 let design = design(column, &inodes);
-                rates.add(&format!("{size} inodes"), column, while_syncing(&*design, &inodes, common.window())?);
+                rates.add(
+                    &format!("{size} inodes"),
+                    column,
+                    while_syncing(&*design, &inodes, common.window())?,
+                );
                 kept.add(&format!("{size} inodes"), column, remembered(column, &inodes) as f64);
             }
         }
@@ -63,7 +77,8 @@ pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
     Ok(vec![times, rates, kept])
 }
 
-/// Runs `work` while threads write inodes of their own, and one trims. `latest` of each writer: what it writes, odd while it does.
+/// Runs `work` while threads write inodes of their own, and one trims. `latest` of each writer:
+/// what it writes, odd while it does.
 fn writing<R: Send>(
     design: &dyn Written,
     inodes: &[Arc<Inode>],
@@ -114,8 +129,9 @@ fn crowd(design: &dyn Written, inodes: &[Arc<Inode>], writers: usize) -> io::Res
         run_threads(SYNCERS, once, |_, _| {
             let before: Vec<u64> = latest.iter().map(|l| l.load(Ordering::Acquire)).collect();
             design.sync();
-            let outlasted =
-                |(writer, before): (&AtomicU64, &u64)| before % 2 == 0 || writer.load(Ordering::Acquire) > *before;
+            let outlasted = |(writer, before): (&AtomicU64, &u64)| {
+                before % 2 == 0 || writer.load(Ordering::Acquire) > *before
+            };
             match latest.iter().zip(&before).all(outlasted) {
                 true => Ok(()),
                 false => Err(io::Error::other("a sync ended before what it had to wait for")),

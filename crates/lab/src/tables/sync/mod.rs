@@ -1,4 +1,5 @@
-//! Sync: how what it has to wait for is found, what a sync of the engine costs, and what keeping writes together saves.
+//! Sync: how what it has to wait for is found, what a sync of the engine costs, and what keeping
+//! writes together saves.
 
 mod counting;
 mod designs;
@@ -55,7 +56,9 @@ mod tests {
         for grid in grids {
             assert!(!grid.rows.is_empty());
             for (name, cells) in &grid.rows {
-                let good = |cell: &Vec<f64>| !cell.is_empty() && cell.iter().all(|v| v.is_finite() && *v >= 0.0);
+                let good = |cell: &Vec<f64>| {
+                    !cell.is_empty() && cell.iter().all(|v| v.is_finite() && *v >= 0.0)
+                };
                 assert!(cells.iter().all(good), "{}: {name}: {cells:?}", grid.title);
             }
         }

@@ -1,4 +1,5 @@
-//! The engine writing back many files of one block: each file's write by itself, or those of many kept together, sorted and merged.
+//! The engine writing back many files of one block: each file's write by itself, or those of many
+//! kept together, sorted and merged.
 
 use super::counting::Counting;
 use crate::side::{Setup, make_device};
@@ -51,7 +52,11 @@ pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
 }
 
 /// Requests and time of a sync after so many files were written.
-fn write_back(device: Arc<Device>, policy: PlugPolicy, files: usize) -> io::Result<(u64, Duration)> {
+fn write_back(
+    device: Arc<Device>,
+    policy: PlugPolicy,
+    files: usize,
+) -> io::Result<(u64, Duration)> {
     let options = OpenOptions::new().plug(policy).commit_interval(NEVER);
     let engine = Engine::new(Fs::open_device(device.clone(), &options).map_err(io_error)?);
     (0..files.div_ceil(IN_DIRECTORY)).try_for_each(|d| engine.mkdir(format!("d{d}").as_bytes()))?;
