@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint loom races setup clean
+.PHONY: all run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint tidy portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -19,7 +19,8 @@ all:
 setup:
 	@scripts/setup.sh
 
-# Builds an image, mounts it, lets several programs write to it at once, unmounts it, checks it with e2fsck and the kernel.
+# Builds an image, mounts it, lets several programs write to it at once, unmounts it, checks it with
+# e2fsck and the kernel.
 run: setup
 	$(CARGO) build --release -p extant-cli
 	scripts/demo.sh $(TARGET)/release/extant
@@ -40,12 +41,14 @@ space: setup
 	$(TARGET)/release/extant-lab space-claims
 	$(TARGET)/release/extant-lab age
 
-# What each operation does to memory that threads share: WORKLOAD is one of those that `make contention` names, or `all`.
+# What each operation does to memory that threads share: WORKLOAD is one of those that
+# `make contention` names, or `all`.
 contention:
 	$(CARGO) build --release -p extant-lab --features contention --target-dir target/contention
 	target/contention/release/extant-lab contention $(WORKLOAD)
 
-# Fuzzing that watches which code is reached, with AddressSanitizer: FUZZ_SECONDS for each of FUZZ_TARGETS. Needs a nightly toolchain.
+# Fuzzing that watches which code is reached, with AddressSanitizer: FUZZ_SECONDS for each of
+# FUZZ_TARGETS. Needs a nightly toolchain.
 FUZZ_TARGETS ?= parsers journal image
 fuzz: setup
 	scripts/fuzz.sh build sanitized
@@ -68,7 +71,8 @@ images: setup
 rings: setup
 	EXTANT_TRANSPORT=uring $(CARGO) test --release -p extant-fuse --test it -- --include-ignored
 
-# Power cuts in random mixes of operations, until the time is over: goes on with the seed after the last one in FIGURES.
+# Power cuts in random mixes of operations, until the time is over: goes on with the seed after the
+# last one in FIGURES.
 crash: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_WORKERS=$(CRASH_WORKERS) \
 		$(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
@@ -79,8 +83,8 @@ devices: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FAULT_SECONDS=$(FAULT_SECONDS) \
 		$(CARGO) test --release -p extant --test it -- --ignored all_devices_die --nocapture
 
-# 33 threads whose answers have to be right in some order; then all operations by STRESS_THREADS at random, STRESS_ROUNDS times on each
-# of nine kinds.
+# 33 threads whose answers have to be right in some order; then all operations by STRESS_THREADS at
+# random, STRESS_ROUNDS times on each of nine kinds.
 STRESS_SECONDS ?= 300
 STRESS_THREADS ?= 32
 STRESS_ROUNDS ?= 3
@@ -99,9 +103,9 @@ conformance: setup
 	EXTANT_FSX_OPERATIONS=100000 EXTANT_FSX_SEEDS="1 2 3 4" scripts/conformance.sh $(TARGET)/release/extant
 	EXTANT_SUITE_SECONDS=$(SUITE_SECONDS) XFSTESTS=$(XFSTESTS) scripts/suites.sh $(TARGET)/release/extant
 
-# xfstests, from a built tree of it (docs/testing.md): AS=ext4, fuse, or kernel for the kernel's own ext4; TESTS as its `check` takes them;
-# MKFS_OPTIONS for mke2fs.
-# Make has an AS of its own, the assembler, which `?=` would keep.
+# xfstests, from a built tree of it (docs/testing.md): AS=ext4, fuse, or kernel for the kernel's own
+# ext4; TESTS as its `check` takes them; MKFS_OPTIONS for mke2fs. Make has an AS of its own, the
+# assembler, which `?=` would keep.
 ifeq ($(origin AS),default)
 AS = ext4
 endif
@@ -114,12 +118,14 @@ xfstests: setup
 reliability:
 	scripts/reliability.sh $(FIGURES)
 
-# Races of the lock-free parts, through all interleavings with at most LOOM_SWITCHES switches of threads.
+# Races of the lock-free parts, through all interleavings with at most LOOM_SWITCHES switches of
+# threads.
 LOOM_SWITCHES ?= 4
 loom:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_SWITCHES) scripts/loom.sh
 
-# What is unsafe in `sync` under Miri, threads of the engine under ThreadSanitizer: needs a nightly toolchain with miri and rust-src.
+# What is unsafe in `sync` under Miri, threads of the engine under ThreadSanitizer: needs a nightly
+# toolchain with miri and rust-src.
 races:
 	scripts/races.sh
 
@@ -132,6 +138,14 @@ lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p extant-lab -p extant-sync --features extant-lab/contention --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# Stores numbers that fell in crates/testkit/tidy.toml, and prints sizes of each crate.
+tidy:
+	$(CARGO) run -q -p extant-testkit --example tidy -- store
+
+# The engine for Windows, macOS and WebAssembly: that it compiles there.
+portable:
+	scripts/portable.sh
 
 clean:
 	$(CARGO) clean

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Suites that others wrote, against the mount: pjdfstest (POSIX, system call by system call) and fsx (one file, random operations, each
-# read compared), on several kinds of images. After each, e2fsck has nothing to say, and all programs that can read the image agree about it.
+# Suites that others wrote, against the mount: pjdfstest (POSIX, system call by system call) and fsx
+# (one file, random operations, each read compared), on several kinds of images. After each, e2fsck
+# has nothing to say, and all programs that can read the image agree about it.
 #
 #     scripts/conformance.sh [PROGRAM]      the program extant; cargo's debug/extant if not told
 #     EXTANT_FSX_OPERATIONS=N               operations of each fsx run
@@ -25,7 +26,8 @@ scripts/tools.sh
 . scripts/mounted.sh
 mkdir "$work/bin" "$work/elsewhere"
 
-# pjdfstest's configuration: two users with groups of their own, the tests that may fail, all features that Linux has.
+# pjdfstest's configuration: two users with groups of their own, the tests that may fail, all
+# features that Linux has.
 configuration() { # whether tests may remount, seconds that a test lets pass before times have to differ
     local name
     echo "[features]"
@@ -43,8 +45,9 @@ configuration() { # whether tests may remount, seconds that a test lets pass bef
     echo "entries = [[\"nobody\", \"$(id -gn nobody)\"], [\"daemon\", \"daemon\"]]"
 }
 
-# The kernel's clock for times of files moves by ticks, and a host that steals the processor delays them: 10 ms may
-# pass within one. Whether all tests that failed did so for such a time alone, and pass when they wait for a second.
+# The kernel's clock for times of files moves by ticks, and a host that steals the processor delays
+# them: 10 ms may pass within one. Whether all tests that failed did so for such a time alone, and
+# pass when they wait for a second.
 times_changed_late() {
     local late='Timestamps did not change as expected' failed
     failed=$(grep -hA1 ' FAILED$' "$work"/report* | grep -v '^--$' | paste - -)
@@ -57,15 +60,16 @@ times_changed_late() {
 run_pjdfstest() {
     start
     pjdfstest_tools
-    # Tests that remount come in a run of their own: other tests leave files open for writing, and then nobody can remount, on the
-    # kernel's ext4 neither.
+    # Tests that remount come in a run of their own: other tests leave files open for writing, and
+    # then nobody can remount, on the kernel's ext4 neither.
     pjdfstest "$1" 1 false
     pjdfstest "$1" 1 true erofs
     stop "$1"
 }
 
-# It remounts by calling mount, which must not look for helpers of an installed version. A file that was closed is busy until the
-# server has heard of that (FUSE does not wait for it), so that the first attempts may fail.
+# It remounts by calling mount, which must not look for helpers of an installed version. A file that
+# was closed is busy until the server has heard of that (FUSE does not wait for it), so that the
+# first attempts may fail.
 pjdfstest_tools() {
     cat >"$work/bin/mount" <<END
 #!/bin/sh
@@ -93,8 +97,8 @@ pjdfstest() { # label, workers, whether tests may remount, patterns of names
     rm "$work"/report*
 }
 
-# Two mixes: everything, in small and odd pieces; and large aligned ones that change the size often (without posix_fallocate: fsx then
-# asks for lengths of zero, which POSIX forbids).
+# Two mixes: everything, in small and odd pieces; and large aligned ones that change the size often
+# (without posix_fallocate: fsx then asks for lengths of zero, which POSIX forbids).
 mix() {
     case $1 in
     odd) echo -e "flen = 300000\n[opsize]\nmax = 20000\n[weights]\ntruncate = 3\npunch_hole = 5\nposix_fallocate = 2" ;;

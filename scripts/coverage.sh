@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Error arms of maps (crates/extant/src/extent) that the fault campaigns never take: each `?` and each `Err(` whose count is zero.
-# The build has a target directory of its own. COVERAGE_TESTS chooses the tests.
+# Error arms of maps (crates/extant/src/extent) that the fault campaigns never take: each `?` and
+# each `Err(` whose count is zero. The build has a target directory of its own. COVERAGE_TESTS
+# chooses the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never CARGO_TARGET_DIR=${COVERAGE_DIR:-$PWD/target/coverage}

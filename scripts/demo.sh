@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job, seen from outside: an image is made, mounted, written by four programs at once, unmounted, and checked by
-# e2fsck and by the kernel.
+# The main job, seen from outside: an image is made, mounted, written by four programs at once,
+# unmounted, and checked by e2fsck and by the kernel.
 set -euo pipefail
 
 extant=$(realpath "$1")

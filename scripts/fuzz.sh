@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzing that watches which code its inputs reach: each target of fuzz/ for so many seconds, or for ever in turns of ten minutes.
+# Fuzzing that watches which code its inputs reach: each target of fuzz/ for so many seconds, or for
+# ever in turns of ten minutes.
 #
 #   scripts/fuzz.sh build quick|sanitized         makes the targets: with the default toolchain, in little time; or with AddressSanitizer,
 #                                                 by a nightly one (`rustup toolchain install nightly --profile minimal`)
@@ -8,15 +9,17 @@
 #                                                 runs them one after the other, and adds what they did to the file FIGURES
 #   scripts/fuzz.sh short                         all of it, for a minute: part of `make test`
 #
-# Inputs that reach something new are kept in target/fuzz/corpus, those that break something in target/fuzz/found; FUZZ_TO is another
-# folder than target/fuzz. FUZZ_BINARIES is what the programs' names begin with, if they are elsewhere than where `build` puts them.
+# Inputs that reach something new are kept in target/fuzz/corpus, those that break something in
+# target/fuzz/found; FUZZ_TO is another folder than target/fuzz. FUZZ_BINARIES is what the programs'
+# names begin with, if they are elsewhere than where `build` puts them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
 host=$(rustc -vV | sed -n 's/^host: //p')
 to=${FUZZ_TO:-target/fuzz}
 
-# What libFuzzer wants of the compiler: a counter for each edge, a table of them, and operands of comparisons.
+# What libFuzzer wants of the compiler: a counter for each edge, a table of them, and operands of
+# comparisons.
 edges="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
 
@@ -36,8 +39,9 @@ build() {
 
 seeds() { "$(scripts/built.sh)/examples/seeds" "$to/corpus"; }
 
-# One target: at most 512 bytes of choices, or a block; 1,500 MiB, of which no single request takes 512; 300 s of waiting count as a hang
-# (seconds of a clock, since a machine may be busy with something else).
+# One target: at most 512 bytes of choices, or a block; 1,500 MiB, of which no single request takes
+# 512; 300 s of waiting count as a hang (seconds of a clock, since a machine may be busy with
+# something else).
 run() {
     local binaries=$1 seconds=$2 target=$3 longest=512 log
     [ "$target" = parsers ] && longest=4200
@@ -79,8 +83,8 @@ case ${1:-} in
     short)
         build quick
         to=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d)
-        # The same inputs each time, and as many of them unless a machine is slow: what is found on one is found on each. Elsewhere each run
-        # has its own. What breaks something stays.
+        # The same inputs each time, and as many of them unless a machine is slow: what is found on
+        # one is found on each. Elsewhere each run has its own. What breaks something stays.
         export FUZZ_SEED=1 E2FSPROGS_FAKE_TIME=1750000000
         seeds
         FUZZ_RUNS=600000 all quick 40 parsers && FUZZ_RUNS=25000 all quick 40 journal && FUZZ_RUNS=1000 all quick 60 image && rm -rf "$to"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Brings the images of e2fsprogs' own tests into a folder, from Debian's source package; the machine's lists stay as they are.
+# Brings the images of e2fsprogs' own tests into a folder, from Debian's source package; the
+# machine's lists stay as they are.
 set -euo pipefail
 mkdir -p "$1"
 cd "$1"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Models of the lock-free parts: every interleaving with at most LOOM_MAX_PREEMPTIONS switches that no thread asked for.
+# Models of the lock-free parts: every interleaving with at most LOOM_MAX_PREEMPTIONS switches that
+# no thread asked for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never

@@ -1,5 +1,6 @@
-# What scripts share that run programs over a mount; sourced at the top of the tree. It needs $extant, the program; it gives $work, an empty
-# directory, $image, the image, $dir, where it is mounted, and counts $failures.
+# What scripts share that run programs over a mount; sourced at the top of the tree. It needs
+# $extant, the program; it gives $work, an empty directory, $image, the image, $dir, where it is
+# mounted, and counts $failures.
 
 # It judges what is left as tests have it judged.
 judge=$(realpath "$(scripts/built.sh)/examples/judge")
@@ -47,7 +48,8 @@ start() {
     done
 }
 
-# Unmounts, waits until the server has written everything, reads what it has to say, and has the image judged by all who can read it.
+# Unmounts, waits until the server has written everything, reads what it has to say, and has the
+# image judged by all who can read it.
 stop() { # what ran
     umount "$dir"
     wait "$server" || fail "$1: the server ended with an error"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Undefined behaviour and data races, by tools that watch: Miri interprets the tests of what is unsafe in `sync`, ThreadSanitizer
-# watches threads of the engine. Both need a toolchain: `rustup toolchain install nightly --component miri,rust-src`.
+# Undefined behaviour and data races, by tools that watch: Miri interprets the tests of what is
+# unsafe in `sync`, ThreadSanitizer watches threads of the engine. Both need a toolchain:
+# `rustup toolchain install nightly --component miri,rust-src`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
@@ -8,15 +9,16 @@ toolchain=+${NIGHTLY:-nightly}
 host=$(rustc -vV | sed -n 's/^host: //p')
 
 miri() {
-    # The clock and random numbers of the machine. Addresses of parking_lot's queues come from words; what crossbeam's epochs do is
-    # right under Tree Borrows only, and what they still hold at the end is no leak.
+    # The clock and random numbers of the machine. Addresses of parking_lot's queues come from
+    # words; what crossbeam's epochs do is right under Tree Borrows only, and what they still hold
+    # at the end is no leak.
     MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks" PROPTEST_CASES=2 \
         cargo "$toolchain" miri test -p extant-sync --lib --target-dir target/miri -- "$@"
 }
 
 tsan() {
-    # The standard library is built anew, so that its locks are seen; the sanitizer does not know barriers, for which crossbeam has
-    # something else where it is told.
+    # The standard library is built anew, so that its locks are seen; the sanitizer does not know
+    # barriers, for which crossbeam has something else where it is told.
     TSAN_OPTIONS="halt_on_error=1" RUSTFLAGS="-Zsanitizer=thread --cfg crossbeam_sanitize_thread" \
         cargo "$toolchain" test -Zbuild-std --target "$host" --target-dir target/tsan -p extant --test it -- "$@"
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Load generators that others wrote, through the mount: fio with verification, dbench, the file-system class of stress-ng, fs_mark,
-# postmark, bonnie++, and fsstress where a built tree of xfstests is given. Each with 1, 2 and 8 workers, on an image of its own, which
-# all programs that can read it have to find fine afterwards.
+# Load generators that others wrote, through the mount: fio with verification, dbench, the
+# file-system class of stress-ng, fs_mark, postmark, bonnie++, and fsstress where a built tree of
+# xfstests is given. Each with 1, 2 and 8 workers, on an image of its own, which all programs that
+# can read it have to find fine afterwards.
 #
 #     scripts/suites.sh [PROGRAM]       the program extant; cargo's debug/extant if not told
 #     EXTANT_SUITE_SECONDS=N            about how long each run takes, 1 if not told
@@ -24,7 +25,8 @@ fi
 # shellcheck source=scripts/mounted.sh
 . scripts/mounted.sh
 
-# Random writes in blocks of many sizes, some of them past the page cache, some synced; then all is read and compared.
+# Random writes in blocks of many sizes, some of them past the page cache, some synced; then all is
+# read and compared.
 fio() { # workers
     local direct
     for direct in 0 1; do
@@ -36,9 +38,10 @@ fio() { # workers
 
 dbench() { command dbench -D "$dir" -t "$seconds" -c /usr/share/dbench/client.txt "$1"; }
 
-# All stressors of the class at once, that many of each. Left out: what is not about the file system below the temporary directory,
-# what wants to mount others, what takes 128 MiB for each, and fcntl, whose workers share a directory that the first to end removes: one
-# that begins late finds none, on the kernel's ext4 as well.
+# All stressors of the class at once, that many of each. Left out: what is not about the file system
+# below the temporary directory, what wants to mount others, what takes 128 MiB for each, and fcntl,
+# whose workers share a directory that the first to end removes: one that begins late finds none, on
+# the kernel's ext4 as well.
 stress_ng() {
     command stress-ng --class filesystem --all "$1" --timeout "${seconds}s" --temp-path "$dir" --verify --metrics-brief --oomable \
         --exclude fcntl,copy-file,bind-mount,binderfs,eventfd,ioprio,procfs,fanotify,dup,open,io --hdd-bytes 4m --fallocate-bytes 8m --iomix-bytes 4m \

@@ -3,6 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
+# Many tests wait for devices and mounts: one thread more than there are processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
 
 # One set of features for the whole workspace: scripts below find programs and examples built.
 cargo test --workspace

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Suites that others wrote, at fixed versions, into .cache/tools/bin. Installs what is missing; nothing needs to be root.
+# Suites that others wrote, at fixed versions, into .cache/tools/bin. Installs what is missing;
+# nothing needs to be root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

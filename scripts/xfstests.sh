@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# xfstests (fstests), the suite of the kernel's file systems, against Extant: as type `fuse`, as type `ext4` with Extant behind its mount
-# helpers, or against the kernel's own ext4, to compare with. docs/testing.md says how to get and build the suite.
+# xfstests (fstests), the suite of the kernel's file systems, against Extant: as type `fuse`, as
+# type `ext4` with Extant behind its mount helpers, or against the kernel's own ext4, to compare
+# with. docs/testing.md says how to get and build the suite.
 #
 #     scripts/xfstests.sh SUITE [OPTION…] [TEST…]      SUITE: its built tree; TEST: as its program `check` takes them; -g generic/quick
 #         --as ext4|fuse|kernel     ext4 if not told
@@ -13,18 +14,21 @@
 #         --expected FILE           results of an earlier run (of the kernel, say: its results.txt) to compare with
 #     scripts/xfstests.sh --page DIR…                  prints docs/xfstests.md from the results of runs
 #
-# Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the run. But some tests turn swapping on, for
-# all of the machine, onto a file of theirs. With images in memory that waits for itself for ever, on whatever file system. Ends with 1 if a
-# test failed or hung; with FILE, if one did that passes there.
+# Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the
+# run. But some tests turn swapping on, for all of the machine, onto a file of theirs. With images
+# in memory that waits for itself for ever, on whatever file system. Ends with 1 if a test failed or
+# hung; with FILE, if one did that passes there.
 set -euo pipefail
 
 usage() { sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2; exit 2; }
 die() { echo "xfstests: $*" >&2; exit 1; }
 
-# The part inside the namespaces ----------------------------------------------------------------------------------------------------
+# The part inside the namespaces
+# ----------------------------------------------------------------------------------------------------
 
-# Lays a copy of a directory over it, made of links to its entries: what is added to the copy is seen here only. Nothing that runs here, and
-# removes what it should not, reaches the directory itself.
+# Lays a copy of a directory over it, made of links to its entries: what is added to the copy is
+# seen here only. Nothing that runs here, and removes what it should not, reaches the directory
+# itself.
 shadow_directory() { # directory, where the copy and the original go
     mkdir -p "$2/own" "$2/original"
     mount --bind "$1" "$2/original"
@@ -53,7 +57,8 @@ add_users() {
     shadow_file /etc/shadow "${shadows[@]}"
 }
 
-# Programs that tell the type of a mount: what Extant mounts as a subtype of FUSE counts as the type that the suite expects.
+# Programs that tell the type of a mount: what Extant mounts as a subtype of FUSE counts as the type
+# that the suite expects.
 add_wrappers() { # subtype, type
     local name
     mkdir -p "$work/bin"
@@ -79,8 +84,8 @@ add_helpers() {
     done
 }
 
-# Some tests say `fuse` alone, whose helper is another program. And the suite wipes the scratch device before each test, but makes no file
-# system of this type on it: whoever mounts it does.
+# Some tests say `fuse` alone, whose helper is another program. And the suite wipes the scratch
+# device before each test, but makes no file system of this type on it: whoever mounts it does.
 serve_plain_fuse() {
     rm "$work/sbin/own/mount.fuse.extant"
     cat >"$work/sbin/own/mount.fuse.extant" <<END
@@ -125,7 +130,8 @@ configure() {
     make_image "$SCRATCH_DEV"
 }
 
-# Ends what has gone on for longer than the limit: the test with all that it started; and where that does not help, its mounts.
+# Ends what has gone on for longer than the limit: the test with all that it started; and where that
+# does not help, its mounts.
 watch_tests() {
     local pid seconds command name last= since=0
     while sleep 2; do
@@ -164,7 +170,8 @@ hide_other_mounts() {
     done
 }
 
-# The suite names its files in /tmp by numbers of processes, which others in a namespace of their own have, too.
+# The suite names its files in /tmp by numbers of processes, which others in a namespace of their
+# own have, too.
 own_temporary_directory() {
     mkdir -m 1777 "$work/tmp"
     mkdir "$work/suite" "$work/results"
@@ -197,7 +204,8 @@ inside() { # the two devices
     done
 }
 
-# The part outside -------------------------------------------------------------------------------------------------------------------
+# The part outside
+# -------------------------------------------------------------------------------------------------------------------
 
 # A line for each test: its name and `pass`, `fail`, `hung`, or `notrun` and why.
 collect() {
@@ -220,7 +228,8 @@ collect() {
     done >"$results/results.txt"
 }
 
-# What was run, for the page, and which tests of the group were not asked for; nothing, if tests were asked for by their names.
+# What was run, for the page, and which tests of the group were not asked for; nothing, if tests
+# were asked for by their names.
 describe() { # when it began
     local absent=
     [[ " ${tests[*]} " != *" -g "* ]] || absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
@@ -251,7 +260,8 @@ END
     done
 }
 
-# The same as a table: the tests of each verdict, and those that did not run by the reason that the suite gave.
+# The same as a table: the tests of each verdict, and those that did not run by the reason that the
+# suite gave.
 tabulate() {
     echo "| tests | | which |"
     echo "| ---: | --- | --- |"

@@ -119,8 +119,9 @@ pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(
     Ok(())
 }
 
-/// Methods of [`BlockDevice`] that do what another device's do: `forward_device!(self =>
-/// self.inner; len, name)` within the implementation of a device around another one.
+/// Methods of [`BlockDevice`] that do what another device's do:
+/// `forward_device!(self => self.inner; len, name)` within the implementation of a device around
+/// another one.
 #[macro_export]
 macro_rules! forward_device {
     ($this:ident => $inner:expr; $($method:ident),+ $(,)?) => {

@@ -94,6 +94,7 @@ pub(crate) fn check_range(
 }
 
 /// The error of writing to a device that is open for reading only.
+#[cfg(all(feature = "file-device", target_os = "linux"))]
 pub(crate) fn read_only(op: Op, device: String, offset: u64, len: u64) -> io::Error {
     let cause =
         io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is open for reading only");

@@ -32,10 +32,13 @@ pub struct Fault {
     seen: u64,
 }
 
+/// The error number of a failed transfer on Linux.
+const EIO: i32 = 5;
+
 impl Fault {
     /// The `nth` operation (from 0) of the kind from now on fails with EIO.
     pub fn new(op: Op, nth: u64) -> Self {
-        let failure = Failure::Error(nix::libc::EIO);
+        let failure = Failure::Error(EIO);
         Fault { op, nth, sticky: false, within: None, failure, seen: 0 }
     }
 
@@ -202,12 +205,14 @@ mod tests {
     use super::*;
     use crate::{MemDevice, raw_os_error};
 
+    /// The error number of a device that is gone.
+    const ENODEV: i32 = 19;
+
     #[test]
     fn the_nth_fails_once_or_from_then_on() {
         let device = FaultDevice::new(MemDevice::new(100));
         device.inject(Fault::new(Op::Flush, 1));
-        device
-            .inject(Fault::new(Op::Read, 1).from_then_on().with(Failure::Error(nix::libc::ENODEV)));
+        device.inject(Fault::new(Op::Read, 1).from_then_on().with(Failure::Error(ENODEV)));
         let flushes = [device.flush().is_ok(), device.flush().is_ok(), device.flush().is_ok()];
         assert_eq!(flushes, [true, false, true]);
         let mut buf = [0; 4];
@@ -223,7 +228,7 @@ mod tests {
     fn writes_tear_and_stop_short() {
         let device = FaultDevice::new(MemDevice::new(8));
         device.inject(Fault::new(Op::Write, 0).with(Failure::Torn(2)));
-        device.inject(Fault::new(Op::Write, 1).with(Failure::Short(1, nix::libc::EIO)));
+        device.inject(Fault::new(Op::Write, 1).with(Failure::Short(1, EIO)));
         assert!(device.write_at(&[1; 4], 0).is_ok());
         assert!(
             device.write_vectored_at(&[IoSlice::new(&[2; 2]), IoSlice::new(&[2; 2])], 4).is_err()

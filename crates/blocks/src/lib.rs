@@ -9,6 +9,7 @@ mod claim;
 mod device;
 mod error;
 mod fault;
+#[cfg(all(feature = "file-device", target_os = "linux"))]
 mod file;
 mod guard;
 mod latency;
@@ -27,6 +28,7 @@ pub use claim::Claim;
 pub use device::BlockDevice;
 pub use error::{DeviceError, Op, raw_os_error};
 pub use fault::{Failure, Fault, FaultDevice};
+#[cfg(all(feature = "file-device", target_os = "linux"))]
 pub use file::{FileDevice, OpenOptions, is_write_protected};
 pub use guard::GuardedDevice;
 pub use latency::{Latency, LatencyDevice};

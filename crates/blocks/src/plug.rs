@@ -119,7 +119,7 @@ impl<'a> Plug<'a> {
     }
 
     /// As [`Self::finish_each`], by at most so many threads of which this is one, as far as each
-    /// gets [`SHARE`] bytes. Writes that overlap are submitted by this one. Without a thread the
+    /// gets `SHARE` bytes. Writes that overlap are submitted by this one. Without a thread the
     /// caller does its part.
     pub fn finish_by(
         mut self,

@@ -4,6 +4,7 @@ use crate::commands::*;
 use crate::context::{Context, Global};
 use crate::failure::{Result, report_usage};
 use clap::{Parser, Subcommand};
+use serde_json::json;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -82,8 +83,10 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
     // Errors of usage end the program here, with exit code 2.
     let wants_json = args.iter().any(|arg| arg == "--json");
     let cli = Cli::try_parse_from(args).unwrap_or_else(|error| {
-        if wants_json && error.use_stderr() {
-            report_usage(error.kind());
+        match (wants_json, error.use_stderr()) {
+            (true, true) => report_usage(error.kind()),
+            (true, false) => exit_with_help(&error),
+            _ => {}
         }
         error.exit()
     });
@@ -95,6 +98,12 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(&context),
     }
+}
+
+/// Prints help, or the version, as a JSON document.
+fn exit_with_help(error: &clap::Error) -> ! {
+    let printed = Context::for_json().document(&json!({ "help": error.to_string() }));
+    std::process::exit(i32::from(printed.is_err()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What holds for every command: how much is said, where, and how.
 
 use crate::failure::Result;
+use crate::json;
 use crate::log::{Log, Sink};
 use crate::text::shown;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -36,11 +37,16 @@ pub struct Global {
     #[arg(long, short = 'v', global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Threads to work with [default: one for each CPU]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, global = true, value_name = "N", value_parser = thread_number())]
     threads: Option<u16>,
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     color: Color,
+}
+
+/// As `threads=` of a mount.
+fn thread_number() -> impl clap::builder::TypedValueParser<Value = u16> {
+    clap::value_parser!(u16).range(1..=1024)
 }
 
 /// How a command talks.
@@ -107,6 +113,11 @@ impl Context {
         }
     }
 
+    /// The context of arguments that are not a command, for a JSON document.
+    pub fn for_json() -> Context {
+        Context { json: true, ..Context::helper(false) }
+    }
+
     /// How many threads to work with.
     pub fn thread_count(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from))
@@ -137,6 +148,12 @@ impl Context {
         let _ = self.recovery.set(recovery);
     }
 
+    /// Begins the JSON document, an array.
+    pub fn array<W: Write>(&self, out: W) -> json::Array<W> {
+        self.printed.store(true, Ordering::Relaxed);
+        json::Array::new(out)
+    }
+
     /// Prints the JSON document.
     pub fn document(&self, document: &Value) -> Result {
         self.printed.store(true, Ordering::Relaxed);
@@ -146,7 +163,7 @@ impl Context {
         }
         let mut out = io::stdout().lock();
         let text = serde_json::to_string_pretty(&document).map_err(io::Error::from)?;
-        writeln!(out, "{}", without_controls(&text))?;
+        writeln!(out, "{}", json::without_controls(&text))?;
         Ok(out.flush()?)
     }
 
@@ -184,17 +201,4 @@ impl Context {
         // Who asks for more wants every message.
         Log::new(Sink::Stderr, self.verbose == 0).install(level);
     }
-}
-
-/// Escapes the control characters that JSON allows in texts: DEL, and those from 0x80 on, which
-/// terminals obey.
-fn without_controls(json: &str) -> String {
-    let escape = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
-    json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
-        match escape(c) {
-            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-            false => text.push(c),
-        }
-        text
-    })
 }

@@ -1,6 +1,8 @@
 //! Why a command failed, and the exit code that says so.
 
 use crate::context::Context;
+use crate::json;
+use crate::text::shown;
 use extant::Error;
 use extant::device::DeviceError;
 use serde_json::{Map, Value, json};
@@ -23,7 +25,7 @@ pub struct Failure {
     message: Option<String>,
     cause: Box<Cause>,
     /// What it happened to: a path in the image or on the host, or the image.
-    path: Option<String>,
+    path: Option<Vec<u8>>,
     /// What was done before, for the JSON document.
     before: Map<String, Value>,
 }
@@ -120,10 +122,10 @@ impl Failure {
     }
 
     /// As [`Failure::new`], for an error of the engine that happened to `path`.
-    pub fn of(error: &Error, path: impl Display, message: impl Display) -> Failure {
+    pub fn of(error: &Error, path: impl AsRef<[u8]>, message: impl Display) -> Failure {
         Failure {
             cause: Box::new(Cause::of(error)),
-            path: Some(path.to_string()),
+            path: Some(path.as_ref().to_vec()),
             ..Failure::new(message)
         }
     }
@@ -167,7 +169,7 @@ impl Failure {
         };
         Failure {
             cause: Box::new(cause),
-            path: text("path"),
+            path: json::bytes(&object, "path"),
             ..Failure::new(text("message").unwrap_or_default())
         }
     }
@@ -179,14 +181,18 @@ impl Failure {
 
     /// The failure as programs read it.
     pub fn object(&self) -> Value {
-        json!({
-            "code": self.cause.code,
-            "exit_code": self.exit,
-            "message": self.message.as_deref().unwrap_or("standard error has each reason"),
-            "path": self.path,
-            "place": self.cause.place,
-            "errno": self.cause.errno,
-        })
+        let message = self.message.as_deref().unwrap_or("standard error has each reason");
+        let mut object = Map::new();
+        object.insert("code".into(), self.cause.code.into());
+        object.insert("exit_code".into(), self.exit.into());
+        object.insert("message".into(), shown(message.as_bytes()).into());
+        match &self.path {
+            Some(path) => json::put_bytes(&mut object, "path", path),
+            None => drop(object.insert("path".into(), Value::Null)),
+        }
+        object.insert("place".into(), self.cause.place.clone().unwrap_or_default());
+        object.insert("errno".into(), self.cause.errno.into());
+        object.into()
     }
 
     /// Says why on standard error, and as a JSON document where one is due and none was printed.
@@ -222,22 +228,30 @@ impl From<io::Error> for Failure {
 pub trait At<T> {
     /// The error with the place before it.
     fn at(self, place: impl Display) -> Result<T>;
+
+    /// The same for a path.
+    fn at_path(self, path: impl AsRef<[u8]>) -> Result<T>;
 }
 
 impl<T, E: Display + 'static> At<T> for std::result::Result<T, E> {
     fn at(self, place: impl Display) -> Result<T> {
         self.map_err(|error| Failure {
             cause: Box::new(Cause::of(&error)),
-            path: Some(place.to_string()),
+            path: Some(place.to_string().into_bytes()),
             ..Failure::new(format_args!("{place}: {error}"))
         })
+    }
+
+    fn at_path(self, path: impl AsRef<[u8]>) -> Result<T> {
+        let path = path.as_ref();
+        let failed = self.at(shown(path));
+        failed.map_err(|failure| Failure { path: Some(path.to_vec()), ..failure })
     }
 }
 
 /// Prints the error document of arguments that are not understood; clap says the rest.
 pub fn report_usage(message: impl Display) {
-    let mut context = Context::helper(false);
-    context.json = true;
     let document = json!({ "error": Failure::usage(message).object() });
-    let _ = context.document(&document);
+    // Nothing is left to do if that cannot be written.
+    let _ = Context::for_json().document(&document);
 }

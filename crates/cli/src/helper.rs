@@ -153,7 +153,7 @@ fn mount(call: &Call, subtype: String) -> Result {
     };
     let options = Options::parse(call.options.iter().map(String::as_str)).map_err(Failure::new)?;
     let plan = Plan {
-        image: std::path::absolute(image).at(image.display())?,
+        image: std::path::absolute(image).at_path(image.as_os_str().as_bytes())?,
         dir: directory(dir)?,
         options,
         lists: call.options.clone(),
@@ -174,7 +174,7 @@ fn mount(call: &Call, subtype: String) -> Result {
         };
     }
     if let Some(there) = shown_already(&plan) {
-        return show_again(&there, &plan).at(plan.dir.display());
+        return show_again(&there, &plan).at_path(plan.dir.as_os_str().as_bytes());
     }
     spawn::start(&plan, &call.options, &Context::helper(call.verbose))?;
     if !asks_read_only(&call.options) && is_write_protected(&image_spec(&plan.image).path) {

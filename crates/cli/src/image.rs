@@ -34,8 +34,21 @@ pub struct ImageArgs {
     pub memory: Option<u64>,
 }
 
+/// Bounds on memory, in bytes.
+const MIN_MEMORY: u64 = 64 << 20;
+pub const MAX_MEMORY: u64 = 16 << 40;
+
+/// Values of a bound on all caches together.
+pub const MEMORY: &str = "64M to 16T";
+
+/// A bound on all caches together.
+pub fn parse_memory(text: &str) -> Option<u64> {
+    let bytes = extant::mkfs::parse_size(text).ok()?;
+    (MIN_MEMORY..=MAX_MEMORY).contains(&bytes).then_some(bytes)
+}
+
 fn memory_size(text: &str) -> Result<u64, String> {
-    extant::mkfs::parse_size(text).map_err(|e| e.to_string())
+    parse_memory(text).ok_or_else(|| format!("it must be {MEMORY}"))
 }
 
 /// The image that a command reads from.
@@ -86,7 +99,7 @@ pub struct Changes {
 impl Changes {
     fn new(image: &ImageArgs) -> Changes {
         let mut document = Map::new();
-        document.insert("image".into(), image.name().into());
+        json::put_bytes(&mut document, "image", image.image.as_os_str().as_bytes());
         Changes { document, changed: Vec::new(), errors: Vec::new() }
     }
 
@@ -198,7 +211,7 @@ impl ImageArgs {
     pub fn close(&self, fs: Fs) -> Result {
         let failed =
             |e: &Error| format!("{}: the last changes could not be written: {e}", self.name());
-        fs.unmount().map_err(|e| Failure::of(&e, self.name(), failed(&e)))
+        fs.unmount().map_err(|e| Failure::of(&e, self.image.as_os_str().as_bytes(), failed(&e)))
     }
 
     /// What an error of opening means, and what may be done.
@@ -208,9 +221,12 @@ impl ImageArgs {
         let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         let message = match error {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
-                format!(
-                    "{text}; unmount it or let the other program end, or wait for that with --wait"
-                )
+                let path = shown(image_spec(&self.image).path.as_os_str().as_bytes());
+                let end = format!("let the other program end (`fuser -v {path}` names it)");
+                match self.wait {
+                    true => format!("{text}, for an hour now; unmount it or {end}"),
+                    false => format!("{text}; unmount it, {end}, or wait for that with --wait"),
+                }
             }
             Error::Posix(Errno::Busy) => {
                 format!("{name} is in use by another host, or was when that failed (MMP): {text}")
@@ -228,7 +244,7 @@ impl ImageArgs {
             ),
             _ => format!("{name}: {text}"),
         };
-        Failure::of(error, name, message)
+        Failure::of(error, self.image.as_os_str().as_bytes(), message)
     }
 
     /// Whether the image can be opened for reading if its journal is left alone.
@@ -279,10 +295,15 @@ pub fn inside(path: &OsStr) -> &[u8] {
 
 /// A symlink at the end of a path is not followed, but for a slash behind it.
 pub fn unless_slash(path: &[u8]) -> Follow {
-    match path.ends_with(b"/") {
+    match ends_with_slash(path) {
         true => Follow::Yes,
         false => Follow::No,
     }
+}
+
+/// Whether a path demands a directory, by a slash behind it.
+pub fn ends_with_slash(path: &[u8]) -> bool {
+    path.ends_with(b"/")
 }
 
 /// The path below `dir` with `name` behind it; `dir` itself if that is empty.

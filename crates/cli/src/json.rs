@@ -11,7 +11,9 @@ pub struct Array<W: Write> {
 }
 
 impl<W: Write> Array<W> {
-    /// An array to be written to `out`.
+    /// An array to be written to `out`. [`Context::array`] makes one that is the document.
+    ///
+    /// [`Context::array`]: crate::context::Context::array
     pub fn new(out: W) -> Array<W> {
         Array { out, empty: true }
     }
@@ -20,7 +22,8 @@ impl<W: Write> Array<W> {
     pub fn push(&mut self, element: &Value) -> io::Result<()> {
         self.out.write_all(if self.empty { b"[\n  " } else { b",\n  " })?;
         self.empty = false;
-        self.out.write_all(serde_json::to_string_pretty(element)?.replace('\n', "\n  ").as_bytes())
+        let text = without_controls(&serde_json::to_string_pretty(element)?);
+        self.out.write_all(text.replace('\n', "\n  ").as_bytes())
     }
 
     /// Writes the end.
@@ -37,6 +40,33 @@ pub fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     if std::str::from_utf8(bytes).is_err() {
         object.insert(format!("{key}_hex"), hex(bytes).into());
     }
+}
+
+/// The bytes that [`put_bytes`] put into an object.
+pub fn bytes(object: &Map<String, Value>, key: &str) -> Option<Vec<u8>> {
+    let text = object.get(key)?.as_str()?;
+    let digits = object.get(&format!("{key}_hex")).and_then(Value::as_str);
+    let exact = digits.and_then(|digits| {
+        digits
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+            .collect()
+    });
+    Some(exact.unwrap_or_else(|| text.as_bytes().to_vec()))
+}
+
+/// Escapes the control characters that JSON allows in texts: DEL, and those from 0x80 on, which
+/// terminals obey.
+pub fn without_controls(json: &str) -> String {
+    let escape = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
+    json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
+        match escape(c) {
+            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => text.push(c),
+        }
+        text
+    })
 }
 
 /// Bytes as hexadecimal digits.

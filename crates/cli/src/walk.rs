@@ -12,6 +12,10 @@ use std::collections::HashSet;
 /// Levels that a walk goes down.
 pub const MAX_DEPTH: usize = 2048;
 
+/// The message for directories below that.
+pub const TOO_DEEP: &str =
+    "more than 2048 levels deep; name a directory further down to go on from there";
+
 /// Something found on a walk.
 #[derive(Debug)]
 pub struct Item {
@@ -123,7 +127,7 @@ impl<'a> Walk<'a> {
         let Listing { entries, mut problems } = if depth >= self.max_depth {
             Listing::default()
         } else if depth >= MAX_DEPTH {
-            Listing::problem("deeper than directories are followed")
+            Listing::problem(TOO_DEEP)
         } else if !self.entered.insert(item.node.ino()) {
             Listing::problem(
                 "this directory was met before: the tree has a loop, or two names for it",

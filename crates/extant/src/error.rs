@@ -166,6 +166,18 @@ impl From<Errno> for Error {
     }
 }
 
+impl From<extant_mkfs::Error> for Error {
+    fn from(e: extant_mkfs::Error) -> Self {
+        use extant_mkfs::Error as Made;
+        match e {
+            Made::Io(e) => Error::Io(e),
+            Made::Unsupported(what) => Error::Unsupported(what),
+            // The text names the need for space, which a number cannot.
+            other => Error::Invalid(other.to_string()),
+        }
+    }
+}
+
 impl From<extant_journal::Error> for Error {
     fn from(e: extant_journal::Error) -> Self {
         use extant_journal::Error as J;

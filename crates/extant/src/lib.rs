@@ -32,7 +32,7 @@
 //! ```
 //!
 //! # Rooms
-//! From top to bottom; calls go downward only: `fs`, [`mkfs`], `ops`, `vfs`, `file`, `dir`,
+//! From top to bottom; calls go downward only: `fs`, `ops`, `vfs`, `file`, `dir`,
 //! `xattr`, `extent`, `store`, `quota`, `orphan`, `alloc`, `inode`, `groups`, `volume`.
 //!
 //! # Errors
@@ -41,7 +41,6 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
-pub mod mkfs;
 
 mod alloc;
 mod bounds;
@@ -54,6 +53,7 @@ mod inode;
 mod mmp;
 mod ops;
 mod orphan;
+mod os;
 mod quota;
 mod store;
 mod vfs;
@@ -65,9 +65,11 @@ pub mod device {
     pub use crate::fs::image_spec;
     pub use extant_blocks::partition::first as first_partition;
     pub use extant_blocks::{
-        BlockDevice, Claim, DeviceError, FileDevice, ImageSpec, OpenOptions as FileOptions,
-        OverlayDevice, Place, Signature, SignatureKind, identify, is_write_protected,
+        BlockDevice, Claim, DeviceError, ImageSpec, OverlayDevice, Place, Signature, SignatureKind,
+        identify,
     };
+    #[cfg(all(feature = "file-device", target_os = "linux"))]
+    pub use extant_blocks::{FileDevice, OpenOptions as FileOptions, is_write_protected};
 }
 
 /// What an image says of itself.
@@ -97,7 +99,9 @@ pub use bounds::{Interrupt, set_interrupt};
 pub use error::{Errno, Error, Result};
 pub use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
 pub use extant_format::types::{FileType, Timestamp};
-pub use extent::{Run, State};
+/// Makes file systems.
+pub use extant_mkfs as mkfs;
+pub use extent::{ExtentState, Run};
 pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{Frozen, Fs, FsStats, Health, OpenOptions, Recovery};
 #[doc(hidden)]

@@ -4,11 +4,9 @@
 use crate::{
     alloc::Alloc,
     error::Error,
-    groups::Groups,
-    inode::{AttrCache, DirtyInodes, PagePool},
+    inode::{AttrCache, InodeTable, PagePool},
     orphan::Orphans,
     quota::Quotas,
-    volume::Volume,
 };
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,18 +14,14 @@ use std::sync::Arc;
 /// Everything below the maps of files.
 #[derive(Debug)]
 pub struct Store {
-    /// Device, cache, journal, time.
-    pub vol: Arc<Volume>,
-    /// Superblock, descriptors, counts.
-    pub groups: Arc<Groups>,
+    /// Slots of inodes; the volume and its groups.
+    pub table: InodeTable,
     /// Blocks and inodes.
     pub alloc: Arc<Alloc>,
     /// Orphan records.
     pub orphans: Orphans,
     /// Usage of owners, and its limits.
     pub quota: Quotas,
-    /// Inodes whose table slot is older than memory.
-    pub dirty: DirtyInodes,
     /// Attribute blocks and inodes.
     pub attrs: AttrCache,
     /// All cached file content.
@@ -43,8 +37,8 @@ impl Store {
 }
 
 impl Deref for Store {
-    type Target = Volume;
-    fn deref(&self) -> &Volume {
-        &self.vol
+    type Target = InodeTable;
+    fn deref(&self) -> &InodeTable {
+        &self.table
     }
 }

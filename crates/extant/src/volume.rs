@@ -10,7 +10,6 @@ use extant_format::{superblock::Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{OnceLock, Sharded, shard_index};
-use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -38,8 +37,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let t = clock_gettime(ClockId::RealtimeCoarse);
-        Timestamp { sec: t.tv_sec, nsec: t.tv_nsec as u32 }
+        crate::os::now()
     }
 }
 
@@ -99,8 +97,29 @@ pub fn with_reserve<T>(f: impl FnOnce() -> T) -> T {
 }
 
 /// Whether this thread runs within [`with_reserve`].
-pub fn uses_reserve() -> bool {
+fn uses_reserve() -> bool {
     RESERVE.get()
+}
+
+/// Decisions of a mount that hold for all its files.
+#[derive(Debug, Default)]
+pub struct MountPolicy {
+    /// Damage in the file system's own structures ends all changes (`errors=remount-ro`).
+    pub stop_on_error: bool,
+    /// The bytes of the device depend on the calls only, as long as they come from one thread.
+    pub deterministic: bool,
+    /// File data go through the journal (`data=journal`).
+    pub log_data: bool,
+    /// File data may use the blocks that are reserved for root.
+    pub use_reserve: AtomicBool,
+}
+
+impl MountPolicy {
+    /// Whether content that this thread writes may use root's reserve. Relaxed: a switch that
+    /// guards nothing.
+    pub fn may_use_reserve(&self) -> bool {
+        self.use_reserve.load(Ordering::Relaxed) || uses_reserve()
+    }
 }
 
 /// The ground floor; shared by all rooms, owned by `fs`.
@@ -129,10 +148,8 @@ pub struct Volume {
     pub read_only: AtomicBool,
     /// Somebody stopped the file system as a power cut would; it is read-only then, too.
     pub shut_down: AtomicBool,
-    /// What is wrong in the file system's own structures ends all changes, when it is met.
-    pub stop_on_error: bool,
-    /// The bytes of the device depend on the calls only, as long as they come from one thread.
-    pub deterministic: bool,
+    /// Decisions of the mount that hold for all files.
+    pub policy: MountPolicy,
     /// Messages told so far.
     pub remarks: Remarks,
 }
@@ -152,7 +169,7 @@ impl Volume {
 
     /// The shard of this thread, where it decides on places on the device.
     pub fn placing_shard(&self) -> usize {
-        if self.deterministic { 0 } else { shard_index() }
+        if self.policy.deterministic { 0 } else { shard_index() }
     }
 
     /// ESTALE if the file system is closed.
@@ -197,7 +214,7 @@ impl Volume {
     /// changes, it aborts the journal, as in the kernel: the running transaction may hold what was
     /// made from the damage, and does not become durable.
     pub fn obey_error_policy(&self, why: &Error) {
-        if self.stop_on_error {
+        if self.policy.stop_on_error {
             if self.stop_changes(why) {
                 tracing::error!(
                     "nothing is changed any more, as demanded for errors: check the file system, then mount it anew"

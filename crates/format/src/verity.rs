@@ -93,8 +93,8 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Reads a descriptor of a file of `size` bytes in a file system whose blocks have `1 <<
-    /// max_block_bits` bytes. A signature is passed over.
+    /// Reads a descriptor of a file of `size` bytes in a file system whose blocks have
+    /// `1 << max_block_bits` bytes. A signature is passed over.
     ///
     /// # Errors
     /// The field that is wrong.

@@ -1,9 +1,11 @@
-//! What makes a mount of ours, for servers of other kinds: measurements compare on the same
-//! transport and the same terms.
+//! Mounts of foreign handlers. Measurements compare servers on the same transports and with the
+//! same options.
 
-pub use crate::service::{
-    Answer, Change, Data, Entry, HowWritten, Listed, Old, Service, Tell, Wants, Who,
+pub use crate::handler::{
+    Answer, Change, Credentials, Data, Entry, Handler, HowWritten, Invalidation, Listed, Tell,
+    Wants,
 };
+pub use crate::protocol::types::{ErrorCode, FileAttr, NodeId};
 
 use crate::mount::{self, MountOptions};
 use std::io;
@@ -11,18 +13,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Mounts any service on `dir` and serves it from threads of its own; joined, they tell how the
-/// mount ended.
+/// Mounts a handler on `dir` and starts the threads that serve it. Joining them gives the result of
+/// serving.
 ///
 /// # Errors
-/// Those of mount(2); Unsupported if the transport that the options name cannot be had.
+/// Those of mount(2); `Unsupported` if the transport of the options is unavailable.
 pub fn mount(
-    service: impl Service,
+    handler: impl Handler,
     dir: &Path,
     options: &MountOptions,
     read_only: bool,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    let (thread, instead) = mount::start(&Arc::new(service), dir, options, read_only, None)?;
+    let (thread, instead) = mount::start(&Arc::new(handler), dir, options, read_only, None)?;
     match instead {
         None => Ok(thread),
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),

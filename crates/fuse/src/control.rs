@@ -5,9 +5,9 @@
 //! of the copy that the page is of, and the page. Page 0 makes a new copy; a caller that meets
 //! another copy begins again.
 
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,15 +27,12 @@ const MAX_PAGES: u32 = 4096;
 const ATTEMPTS: u32 = 16;
 
 /// The ioctl: reads and writes, this size, group and number.
-pub(crate) const STATS: u32 = 3 << 30 | (CALL as u32) << 16 | (GROUP as u32) << 8 | NUMBER as u32;
+pub(crate) const STATS: Opcode = opcode::read_write::<[u8; CALL]>(GROUP, 1);
 const GROUP: u8 = b'E';
-const NUMBER: u8 = 1;
 
 /// The ioctl that sets a tunable: a value, and behind it a name that ends with zeroes. The value
 /// that holds then comes back.
-pub(crate) const SET: u32 =
-    3 << 30 | (SETTING as u32) << 16 | (GROUP as u32) << 8 | SET_NUMBER as u32;
-const SET_NUMBER: u8 = 2;
+pub(crate) const SET: Opcode = opcode::read_write::<[u8; SETTING]>(GROUP, 2);
 
 /// The name by which is asked whether a mount can be read-only (1) or written to (0).
 pub const READ_ONLY: &str = "read_only";
@@ -43,11 +40,6 @@ pub const READ_ONLY: &str = "read_only";
 /// Bytes of a setting, and of the value before its name.
 const SETTING: usize = 64;
 const VALUE: usize = 8;
-
-mod call {
-    nix::ioctl_readwrite!(stats, super::GROUP, super::NUMBER, [u8; super::CALL]);
-    nix::ioctl_readwrite!(set, super::GROUP, super::SET_NUMBER, [u8; super::SETTING]);
-}
 
 /// Name and value of a setting; None if it is none.
 pub(crate) fn setting(input: &[u8]) -> Option<(&str, u64)> {
@@ -78,7 +70,7 @@ pub fn set(dir: &Path, name: &str, value: u64) -> io::Result<u64> {
     let root = File::open(dir)?;
     // SAFETY: the number of the ioctl tells the kernel that it reads and writes SETTING bytes, and
     // `bytes` has as many; a file system that does not know the number touches nothing.
-    unsafe { call::set(root.as_raw_fd(), &mut bytes) }?;
+    unsafe { ioctl(&root, Updater::<SET, [u8; SETTING]>::new(&mut bytes)) }?;
     setting(&bytes)
         .map(|(_, value)| value)
         .ok_or_else(|| io::Error::other("the answer is no setting"))
@@ -156,7 +148,7 @@ fn ask(root: &File, page: u32) -> io::Result<[u8; CALL]> {
     bytes[..4].copy_from_slice(&page.to_ne_bytes());
     // SAFETY: the number of the ioctl tells the kernel that it reads and writes CALL bytes, and
     // `bytes` has as many; a file system that does not know the number touches nothing.
-    unsafe { call::stats(root.as_raw_fd(), &mut bytes) }?;
+    unsafe { ioctl(root, Updater::<STATS, [u8; CALL]>::new(&mut bytes)) }?;
     Ok(bytes)
 }
 

@@ -1,19 +1,20 @@
-//! Requests that are interrupted: the kernel sends a request of its own for it when a signal comes
-//! to the client, fatal or not.
+//! Interruption of requests. The kernel sends INTERRUPT when the client receives a signal, fatal or
+//! not.
 //!
-//! Each thread that serves has a cell with the number of the request that it serves. To interrupt
-//! request 7, its number is put beside that of the thread that serves 7; the engine asks now and
-//! then during long operations, and ends them with EINTR. It is told only [`PATIENCE`] after the
-//! signal: on the kernel's ext4 no signal fails a lookup, and programs with a timer rely on that.
+//! Each serving thread has a cell with the number of its request. To interrupt request 7, the
+//! server stores 7 as the interrupted request in the cell of the thread that serves 7. Long
+//! operations of the engine poll the cell and end with `EINTR`. They see the interruption only
+//! [`PATIENCE`] after the signal: on the kernel's ext4 no signal fails a lookup, and programs with
+//! a timer rely on that.
 //!
 //! # Invariants
-//! - No interruption is lost. The server may learn of it before a thread has noted the request: so
-//!   the number goes to a list first, and then the cells are searched. A thread notes its request
-//!   first, and then looks at the list. All of that is in one order (SeqCst), so one of both sees
-//!   the other.
-//! - The list is short and empties itself: it forgets the oldest number, and numbers older than
-//!   [`FORGOTTEN`]. Those were requests that were answered meanwhile, since every other one is
-//!   found by the thread that serves it.
+//! - No interruption is lost, although INTERRUPT may arrive before a thread has stored the number
+//!   of the request. The interrupting thread first adds the number to a list and then searches the
+//!   cells. A serving thread first stores the number and then reads the list. All of these accesses
+//!   are in one order (SeqCst), so that one thread sees the other.
+//! - The list stays short: it drops the oldest number beyond [`MAX_EARLY`], and numbers older than
+//!   [`FORGOTTEN`]. Their requests were answered meanwhile, since the serving thread finds every
+//!   other one.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,24 +22,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Numbers in the list at most.
+/// Largest length of the list.
 const MAX_EARLY: usize = 256;
 
-/// Age of a number that leaves the list: threads note the requests that they have read long before.
+/// Age at which a number leaves the list. Threads store the number of a request much sooner.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// Time between a signal and the end of the work.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the threads of a connection serve, and what of that is interrupted.
+/// Requests that the threads of a connection serve, and their interruptions.
 #[derive(Debug)]
 pub struct Interrupts {
     threads: Mutex<Vec<Arc<Cell>>>,
-    /// Interrupted requests that no thread had noted, and when they were told.
+    /// Interrupted requests that no thread had stored, with the times of the interruptions.
     early: Mutex<VecDeque<(u64, Instant)>>,
-    /// How many these are: looked at for each request.
+    /// Length of `early`, which each request reads.
     early_count: AtomicUsize,
-    /// The mount has ended: nobody waits for any request.
+    /// The mount has ended: no caller waits for any request.
     ended: Arc<AtomicBool>,
     clock: Clock,
     patience: Duration,
@@ -54,9 +55,9 @@ impl Clock {
     }
 }
 
-/// What a thread serves. On a line of its own, since every request writes it. Reads are Relaxed: an
-/// interruption that is seen late ends the work one question later, and a number that is out of
-/// date equals no other request's.
+/// Request of a thread. The cell has its own cache line, since every request writes it. Reads are
+/// Relaxed: an interruption that is seen late ends the work one poll later, and a stale number
+/// equals the number of no other request.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell {

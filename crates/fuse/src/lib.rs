@@ -1,33 +1,24 @@
-//! Serves an Extant file system through FUSE. No file-system logic lives here: requests become
+//! Serves an Extant file system through FUSE. The crate has no file-system logic: requests become
 //! operations of the engine, results become replies.
+//!
+//! A request takes this way: a thread of `transport` receives its bytes, `protocol` decodes
+//! them and calls the `Handler`, `server` runs the operation of the engine
+//! and corrects the kernel's cache (`kernel_cache`), and `protocol` encodes the reply. `mount`
+//! opens the connection, and `connection` has its first request, its notices and its end.
 #![deny(unsafe_code)]
 
 #[doc(hidden)]
 pub mod bare;
-mod cached;
-mod caller;
-mod claim;
-mod clone;
 mod connection;
 pub mod control;
-mod convert;
-mod flags;
-mod fusermount;
-mod held;
+mod guard;
+mod handler;
 mod interrupts;
-mod ioctl;
-mod kernel;
+mod kernel_cache;
 mod mount;
-mod notices;
-mod pool;
-mod reader;
-mod reply;
-mod ring;
+mod protocol;
 mod server;
-mod service;
 mod stats;
-mod tune;
-mod wire;
+mod transport;
 
-pub use claim::Claim;
-pub use mount::{MountOptions, Mounted, Transport, Unmounter, mount, mount_claimed};
+pub use mount::{Claim, MountOptions, Mounted, Transport, Unmounter, mount, mount_claimed};

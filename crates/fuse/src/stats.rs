@@ -23,6 +23,7 @@ pub fn document(fs: &Operations, options: &str) -> Vec<u8> {
         "space": space(&stats),
         "fragmentation": {
             "longest_free_run": fragmentation.longest,
+            "trees_unknown": fragmentation.unknown,
             "free_runs_by_order": fragmentation.runs,
         },
         "cache": cache(&stats),

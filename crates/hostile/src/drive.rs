@@ -17,7 +17,7 @@ const MOST: usize = 2000;
 const ENDLESS: usize = 200_000;
 
 /// Requests of one reader, who looks at so many inodes and reads a little of each.
-const MOST_READS: u64 = 300_000;
+const MAX_READS: u64 = 300_000;
 
 /// After so long a mutant counts as hanging, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -109,7 +109,7 @@ fn read_only(base: &Arc<MemDevice>) -> Result<(), String> {
     }
     let reads = device.count(Op::Read);
     match [Op::Write, Op::Zero, Op::Discard, Op::SetLen].map(|op| device.count(op)) {
-        [0, 0, 0, 0] if reads > MOST_READS => Err(format!("{reads} reads of one image")),
+        [0, 0, 0, 0] if reads > MAX_READS => Err(format!("{reads} reads of one image")),
         [0, 0, 0, 0] => Ok(()),
         counts => Err(format!("writes to a device opened to be read: {counts:?}")),
     }

@@ -34,7 +34,20 @@ pub struct Handle<'a> {
 impl<'a> Handle<'a> {
     pub(crate) fn start(core: &'a Arc<Core>, credits: u32) -> Result<Handle<'a>> {
         let (level, shard) = (enter(core, shard_index(), credits)?, shard_index());
-        Ok(Handle {
+        Ok(Handle::entered(core, shard, credits, level))
+    }
+
+    pub(crate) fn start_unless_locked(
+        core: &'a Arc<Core>,
+        credits: u32,
+    ) -> Result<Option<Handle<'a>>> {
+        let shard = shard_index();
+        let level = enter_where(core, shard, credits, || !core.updates_are_locked())?;
+        Ok(level.map(|level| Handle::entered(core, shard, credits, level)))
+    }
+
+    fn entered(core: &'a Arc<Core>, shard: usize, credits: u32, level: Entered) -> Handle<'a> {
+        Handle {
             core,
             tid: core.running(),
             shard,
@@ -43,7 +56,7 @@ impl<'a> Handle<'a> {
             sync: false,
             panicked: panicking(),
             level: Some(level),
-        })
+        }
     }
 
     /// The transaction.
@@ -238,6 +251,16 @@ impl std::fmt::Debug for Handle<'_> {
 /// Enters the running transaction, waiting for locked transactions, credits and log space. The
 /// level is entered afterwards, since the caller may have to commit on the way.
 fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<Entered> {
+    enter_where(core, shard, credits, || true)?.ok_or_else(|| core.closed_error())
+}
+
+/// As [`enter`]; gives nothing where it would have to wait and `may_wait` is false.
+fn enter_where(
+    core: &Arc<Core>,
+    shard: usize,
+    credits: u32,
+    may_wait: impl Fn() -> bool,
+) -> Result<Option<Entered>> {
     levels::assert_may_take(Level::Handle);
     if credits > core.max_credits {
         return Err(Error::NoCredits { wanted: credits, available: core.max_credits });
@@ -245,8 +268,9 @@ fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<Entered> {
     loop {
         let epoch = core.gate.epoch();
         match core.gate.try_enter(shard, credits) {
-            Ok(()) => return Ok(levels::enter(Level::Handle)),
+            Ok(()) => return Ok(Some(levels::enter(Level::Handle))),
             Err(Refused::Closed) => return Err(core.closed_error()),
+            Err(_) if !may_wait() => return Ok(None),
             Err(Refused::Stopped) => {}
             Err(Refused::NoRoom) => core.make_room(),
         }

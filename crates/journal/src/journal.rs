@@ -159,6 +159,14 @@ impl Journal {
         Handle::start(&self.core, credits)
     }
 
+    /// As [`Journal::start`], but gives none instead of waiting for an [`UpdatesLock`].
+    ///
+    /// # Errors
+    /// Those of [`Journal::start`].
+    pub fn start_unless_locked(&self, credits: u32) -> Result<Option<Handle<'_>>> {
+        Handle::start_unless_locked(&self.core, credits)
+    }
+
     /// The most credits a handle can have.
     pub fn max_credits(&self) -> u32 {
         self.core.max_credits
@@ -262,6 +270,7 @@ impl Journal {
     /// file system on the medium.
     pub fn lock_updates(&self) -> UpdatesLock<'_> {
         levels::assert_may_take(Level::Handle);
+        self.core.lock_errors();
         self.core.gate.stop();
         UpdatesLock { core: &self.core }
     }
@@ -340,5 +349,6 @@ impl Drop for Journal {
 impl Drop for UpdatesLock<'_> {
     fn drop(&mut self) {
         self.core.gate.resume();
+        self.core.release_errors();
     }
 }

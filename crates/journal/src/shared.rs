@@ -13,7 +13,7 @@ use crate::stats::{Counters, count};
 use crate::tid::Tid;
 use extant_blocks::Cache;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use extant_sync::{Arc, CachePadded, OnceLock, Weak, thread};
+use extant_sync::{Arc, CachePadded, Level, Mutex, OnceLock, Weak, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -24,6 +24,14 @@ const EIO: i32 = 5;
 pub(crate) struct Logged {
     pub space: LogSpace,
     pub checkpoint: Checkpoint,
+}
+
+/// The error number of an abort that is not written while updates are locked: the device may be
+/// frozen, so that the write would wait for the thaw, and with it the thread that met the error.
+#[derive(Debug, Default)]
+struct Held {
+    locks: u32,
+    errno: Option<i32>,
 }
 
 pub(crate) struct Core {
@@ -45,6 +53,7 @@ pub(crate) struct Core {
     pub logged: Option<Logged>,
     /// Why nothing can be committed any more.
     why: OnceLock<Error>,
+    held: Mutex<Held>,
     /// Stopped as by a power cut: nothing may be written.
     pub crashed: AtomicBool,
     pub counters: Arc<Counters>,
@@ -75,6 +84,7 @@ impl Core {
             home,
             logged,
             why: OnceLock::new(),
+            held: Mutex::new(Level::Leaf, Held::default()),
             crashed: AtomicBool::new(false),
             counters,
         }
@@ -202,19 +212,56 @@ impl Core {
         // Before anything else, all of which may panic: those who wait have to be told.
         self.stop();
         tracing::error!(error = %why, "journal aborted");
-        if let Some(logged) = &self.logged
-            && self.check_crash().is_ok()
-        {
-            // This may be the end of a panic, so none may come of it.
-            let recorded =
-                catch_unwind(AssertUnwindSafe(|| logged.space.record_error(why.errno())));
-            if !matches!(recorded, Ok(Ok(()))) {
-                tracing::warn!("the journal superblock could not take the error number");
-            }
+        if !self.keep_error(why.errno()) {
+            self.record_error(why.errno());
         }
         if let Some(client) = self.client.get().and_then(Weak::upgrade) {
             client.aborted(&why);
         }
+    }
+
+    /// Writes the error number of an abort to the journal superblock.
+    fn record_error(&self, errno: i32) {
+        if let Some(logged) = &self.logged
+            && self.check_crash().is_ok()
+        {
+            // This may be the end of a panic, so none may come of it.
+            let recorded = catch_unwind(AssertUnwindSafe(|| logged.space.record_error(errno)));
+            if !matches!(recorded, Ok(Ok(()))) {
+                tracing::warn!("the journal superblock could not take the error number");
+            }
+        }
+    }
+
+    /// Keeps an error number for the end of a lock of updates; false if there is none.
+    fn keep_error(&self, errno: i32) -> bool {
+        let mut held = self.held.lock();
+        if held.locks > 0 {
+            held.errno = Some(errno);
+        }
+        held.locks > 0
+    }
+
+    /// Updates are locked: errors are not written until [`Core::release_errors`].
+    pub fn lock_errors(&self) {
+        self.held.lock().locks += 1;
+    }
+
+    /// Undoes one [`Core::lock_errors`], and writes the error that was kept meanwhile.
+    pub fn release_errors(&self) {
+        let kept = {
+            let mut held = self.held.lock();
+            held.locks = held.locks.saturating_sub(1);
+            if held.locks == 0 { held.errno.take() } else { None }
+        };
+        if let Some(errno) = kept {
+            self.record_error(errno);
+        }
+    }
+
+    /// Whether a lock of updates exists or is waited for.
+    pub fn updates_are_locked(&self) -> bool {
+        self.held.lock().locks > 0
     }
 
     /// Aborts after a panic, which may have left something half-done.

@@ -13,7 +13,7 @@
 //!
 //! # Adding without a lock
 //! Who finds a link that is not zero, and not [`CHECKED`], does nothing.
-//! [`ArrivalList::remove_unless`] therefore marks the link first and asks `keep` afterwards. Let
+//! [`ShardedList::remove_unless`] therefore marks the link first and asks `keep` afterwards. Let
 //! `keep` read, under a lock, what the adder wrote under that lock before it looked at the link. If
 //! `keep` reads first, the mark happened before the adder's look, who waits for the remover's
 //! verdict, and adds the item anew if it is gone. If it reads second, it sees what was written and
@@ -30,7 +30,7 @@ const SHARD_BITS: u32 = 8;
 /// Set in a link while its item is about to be taken out, perhaps.
 const CHECKED: u64 = 1 << 63;
 
-/// Where an item stands on an [`ArrivalList`]. Belongs to one item and one list.
+/// Where an item stands on an [`ShardedList`]. Belongs to one item and one list.
 #[derive(Debug, Default)]
 pub struct Link(AtomicU64);
 
@@ -44,7 +44,7 @@ impl Link {
 
 /// Items in the order of their arrival, by shard.
 #[derive(Debug)]
-pub struct ArrivalList<T> {
+pub struct ShardedList<T> {
     shards: Sharded<Shard<T>>,
 }
 
@@ -67,9 +67,9 @@ struct Entries<T> {
 
 /// What had come to a list when it was made.
 #[derive(Debug)]
-pub struct Arrived(Vec<u64>);
+pub struct ListMark(Vec<u64>);
 
-impl<T> ArrivalList<T> {
+impl<T> ShardedList<T> {
     /// An empty list whose shards are locks of `level`.
     pub fn new(level: Level) -> Self {
         let entries = || Entries { next: 1, items: BTreeMap::new(), waiting: 0 };
@@ -78,7 +78,7 @@ impl<T> ArrivalList<T> {
             entries: Mutex::new(level, entries()),
             gone: Condvar::new(),
         };
-        ArrivalList { shards: Sharded::new(shard) }
+        ShardedList { shards: Sharded::new(shard) }
     }
 
     /// Whether no item is on the list. An item that was there before the call and was not taken out
@@ -156,12 +156,12 @@ impl<T> ArrivalList<T> {
     }
 
     /// What is on the list now, or was.
-    pub fn arrived(&self) -> Arrived {
-        Arrived(self.shards.iter().map(|shard| shard.entries.lock().next).collect())
+    pub fn arrived(&self) -> ListMark {
+        ListMark(self.shards.iter().map(|shard| shard.entries.lock().next).collect())
     }
 
     /// Waits until everything that had arrived is gone, whatever comes meanwhile.
-    pub fn wait_gone(&self, arrived: &Arrived) {
+    pub fn wait_gone(&self, arrived: &ListMark) {
         for (shard, end) in self.shards.iter().zip(&arrived.0) {
             if shard.len.load(Ordering::Acquire) == 0 {
                 continue;
@@ -202,7 +202,7 @@ impl<T> Shard<T> {
 /// come are not.
 #[derive(Debug)]
 pub struct Walk<'a, T> {
-    list: &'a ArrivalList<T>,
+    list: &'a ShardedList<T>,
     /// The shard that the walk begins with.
     first: usize,
     /// Shards that are done.
@@ -241,8 +241,8 @@ mod tests {
     use crate::Arc;
     use crate::atomic::AtomicBool;
 
-    fn list() -> ArrivalList<u32> {
-        ArrivalList::new(Level::Lru)
+    fn list() -> ShardedList<u32> {
+        ShardedList::new(Level::Lru)
     }
 
     #[test]

@@ -38,7 +38,7 @@ const IDLE: usize = 4;
 /// long, and to give them back takes longer than to use them again: until nobody has wanted slabs
 /// for so long, and so many at most.
 const REST: Duration = Duration::from_millis(200);
-const MOST_IDLE: usize = 64;
+const MAX_IDLE: usize = 64;
 
 /// Frames that a thread takes at once.
 const BATCH: usize = 32;
@@ -195,7 +195,7 @@ impl Slabs {
         let keep = match (self.users, &self.filler) {
             (0, _) => 0,
             (_, None) => IDLE,
-            (_, Some(_)) => MOST_IDLE,
+            (_, Some(_)) => MAX_IDLE,
         };
         let mut gone = Vec::new();
         for of_one in frames.chunk_by(|a, b| Arc::ptr_eq(&a.slab, &b.slab)) {
@@ -349,16 +349,16 @@ impl Shared {
 }
 
 /// Where frames of one size come from.
-pub struct Frames {
+pub struct SlabPages {
     shared: &'static Shared,
 }
 
-impl Frames {
+impl SlabPages {
     /// Of frames of `size` bytes: a power of two from 1 KiB to 64 KiB.
-    pub fn new(size: usize) -> Frames {
+    pub fn new(size: usize) -> SlabPages {
         let shared = Shared::of(size);
         shared.slabs.lock().users += 1;
-        Frames { shared }
+        SlabPages { shared }
     }
 
     /// A frame with `part` from `from` on, as far as it has room, and zeroes elsewhere.
@@ -378,7 +378,7 @@ impl Frames {
     }
 }
 
-impl Drop for Frames {
+impl Drop for SlabPages {
     fn drop(&mut self) {
         let filler = {
             let mut slabs = self.shared.slabs.lock();
@@ -396,9 +396,9 @@ impl Drop for Frames {
     }
 }
 
-impl fmt::Debug for Frames {
+impl fmt::Debug for SlabPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frames").field("size", &self.shared.size).finish_non_exhaustive()
+        f.debug_struct("SlabPages").field("size", &self.shared.size).finish_non_exhaustive()
     }
 }
 
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn frames_are_apart_and_come_back_as_zeroes() {
-        let frames = Frames::new(OF_ONE);
+        let frames = SlabPages::new(OF_ONE);
         let many = 2 * SLAB / OF_ONE + 1;
         for round in 0..2 {
             let mut all: Vec<Frame> =
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn threads_pass_frames_to_each_other() {
-        let frames = Frames::new(OF_THREADS);
+        let frames = SlabPages::new(OF_THREADS);
         let (give, get) = std::sync::mpsc::channel::<(u8, Frame)>();
         std::thread::scope(|scope| {
             for thread in 1..=3u8 {

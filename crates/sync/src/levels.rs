@@ -32,6 +32,8 @@ pub enum Level {
     Inode,
     /// A byte range of one inode: edges of blocks that are read, changed and written.
     InodeRange,
+    /// Space that is being set aside for pages, and the thread that lacks it.
+    SetAside,
     /// A page's or an inode's writeback in progress.
     PageWriteback,
     /// A quota file that gets a record.
@@ -327,6 +329,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Directory,
     Level::Inode,
     Level::InodeRange,
+    Level::SetAside,
     Level::PageWriteback,
     Level::QuotaFile,
     Level::Handle,

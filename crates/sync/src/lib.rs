@@ -8,7 +8,7 @@
 //! stand-in; the models run by `make loom`. Only this crate is built so.
 //!
 //! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`],
-//! [`Frames`]) and where a lock's waiters sleep ([`lockref`]), nowhere else.
+//! [`SlabPages`]) and where a lock's waiters sleep ([`lockref`]), nowhere else.
 #![deny(unsafe_code)]
 
 mod arcs;
@@ -55,12 +55,12 @@ pub(crate) const fn times(n: u32) -> u32 {
 }
 
 pub use arcs::ArcTable;
-pub use arrivals::{ArrivalList, Arrived, Link, Walk};
+pub use arrivals::{Link, ListMark, ShardedList, Walk};
 #[cfg(not(loom))]
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use counter::ShardedCounter;
 #[cfg(not(loom))]
-pub use frames::{Frame, Frames};
+pub use frames::{Frame, SlabPages};
 pub use gate::{Gate, Refused};
 pub use hints::Hints;
 pub use levels::Level;
@@ -73,7 +73,7 @@ pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
 #[cfg(not(loom))]
 pub use revocable::Revocable;
-pub use rounds::Rounds;
+pub use rounds::Coalescer;
 #[cfg(not(loom))]
 pub use rwlock::{
     ArcReadGuard, ArcRwLock, ArcWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,

@@ -22,15 +22,15 @@ const ENDED: u64 = 1 << 62;
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct Life(AtomicU64);
+pub struct HoldState(AtomicU64);
 
-impl Default for Life {
+impl Default for HoldState {
     fn default() -> Self {
-        Life(AtomicU64::new(0))
+        HoldState(AtomicU64::new(0))
     }
 }
 
-impl Life {
+impl HoldState {
     #[inline]
     fn word(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn it_ends_once_and_unheld() {
-        let life = Life::default();
+        let life = HoldState::default();
         assert!(life.hold(2) && life.holds() == 2 && life.held() && !life.begin_end());
         assert!(!life.release(1) && life.release(1) && !life.held());
         assert!(life.begin_end() && !life.begin_end() && !life.hold(1) && !life.release(1));

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Rounds of shared work with a result that all who shared it get.
 #[derive(Debug)]
-pub struct Rounds<R> {
+pub struct Coalescer<R> {
     state: Mutex<State<R>>,
 }
 
@@ -79,7 +79,7 @@ enum Joined<R> {
 
 /// A round that runs. Ends when it is dropped, after a panic as well.
 struct Running<'a, R> {
-    rounds: &'a Rounds<R>,
+    rounds: &'a Coalescer<R>,
     outcome: Arc<Outcome<R>>,
     began: Instant,
     result: Option<R>,
@@ -101,13 +101,13 @@ impl<R> Drop for Running<'_, R> {
     }
 }
 
-impl<R: Clone> Rounds<R> {
+impl<R: Clone> Coalescer<R> {
     /// No round has begun. The lock is of `level`; it is not held while the work is done.
     pub fn new(level: Level) -> Self {
         let (next, until) = (Arc::default(), Instant::now());
         let state =
             State { running: false, heir: None, next, came: 0, serves: 0, expected: 0, until };
-        Rounds { state: Mutex::new(level, state) }
+        Coalescer { state: Mutex::new(level, state) }
     }
 
     /// The result of a round that begins after the call: of this thread's `work`, or of another's.
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_round_begins_after_the_question() {
-        let rounds = Rounds::new(Level::Leaf);
+        let rounds = Coalescer::new(Level::Leaf);
         let (clock, begun) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn those_who_come_during_a_round_share_the_next() {
-        let rounds = Rounds::new(Level::Leaf);
+        let rounds = Coalescer::new(Level::Leaf);
         let (begun, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             rounds.share(|| {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn who_shared_a_round_that_panicked_asks_again() {
-        let rounds = Rounds::new(Level::Leaf);
+        let rounds = Coalescer::new(Level::Leaf);
         let (begun, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         let (rounds, begun, waiting) = (&rounds, &begun, &waiting);
         let one = move || {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_panic_leaves_nobody_waiting() {
-        let rounds = Rounds::new(Level::Leaf);
+        let rounds = Coalescer::new(Level::Leaf);
         std::thread::scope(|scope| {
             let panics = scope.spawn(|| rounds.share(|| panic!("wanted")));
             assert!(panics.join().is_err());

@@ -75,7 +75,7 @@ pub fn check(image: &Path) -> Verdict {
 }
 
 /// As [`check_with`]; of an image that is clean, what the other programs say is compared with it,
-/// and each contradiction is a complaint (see [`counts`](crate::counts)).
+/// and each contradiction is a complaint (see [`counts`]).
 #[track_caller]
 pub fn check_by_all(image: &Path, args: &[&str]) -> Verdict {
     let printed = e2fsck(image, "-fn", args);
@@ -87,8 +87,8 @@ pub fn check_by_all(image: &Path, args: &[&str]) -> Verdict {
     }
 }
 
-/// As [`check`], with further arguments, for instance `["-E", "journal_only"]` or `["-b",
-/// "32768"]`.
+/// As [`check`], with further arguments, for instance `["-E", "journal_only"]` or
+/// `["-b", "32768"]`.
 pub fn check_with(image: &Path, args: &[&str]) -> Verdict {
     let printed = e2fsck(image, "-fn", args);
     verdict(&printed, |_| false)

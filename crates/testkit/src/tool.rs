@@ -99,8 +99,8 @@ pub fn run_with_env<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)
 }
 
 /// The time that an unmount may find its target busy before that counts as a failure. A child
-/// process of another test holds copies of all descriptors between fork and exec, for as long as a
-/// crowded machine keeps it from running.
+/// process of another test holds copies of all descriptors between fork and exec, for as long as
+/// a crowded machine keeps it from running.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether `tool` is umount(8) or one of its helpers.

@@ -5,6 +5,8 @@
 //! in other namespaces, and other holders, show when the loop device cannot be opened exclusively.
 
 use super::claim::Extent;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
@@ -114,11 +116,11 @@ pub(super) fn is_held(device: &Path) -> bool {
     let look = || {
         OpenOptions::new()
             .read(true)
-            .custom_flags(nix::libc::O_EXCL | nix::libc::O_NONBLOCK)
+            .custom_flags((OFlags::EXCL | OFlags::NONBLOCK).bits() as i32)
             .open(device)
     };
     let refused = |result: io::Result<fs::File>| {
-        result.err().and_then(|error| error.raw_os_error()) == Some(nix::libc::EBUSY)
+        result.err().and_then(|error| Errno::from_io_error(&error)) == Some(Errno::BUSY)
     };
     (0..LOOKS).all(|look_nr| {
         if look_nr > 0 {

@@ -20,8 +20,8 @@ use crate::device::{total_len, write_zeroes_plainly};
 use crate::error::{check_range, read_only};
 use crate::{BlockDevice, DeviceError, Op};
 use extant_sync::atomic::{AtomicU64, Ordering};
-use nix::errno::Errno;
-use nix::unistd::{Whence, lseek};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -109,10 +109,10 @@ impl FileDevice {
         }
     }
 
-    fn seek(&self, at: u64, whence: Whence) -> nix::Result<Option<u64>> {
-        match lseek(&self.file, at as i64, whence) {
-            Ok(found) => Ok(Some(found.max(0) as u64)),
-            Err(Errno::ENXIO) => Ok(None),
+    fn seek(&self, to: SeekFrom) -> rustix::io::Result<Option<u64>> {
+        match seek(&self.file, to) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -126,10 +126,10 @@ impl FileDevice {
     }
 
     /// The next range of the file with data, within the device; `None` if the file cannot tell.
-    fn seek_data(&self, offset: u64) -> nix::Result<Option<Range<u64>>> {
+    fn seek_data(&self, offset: u64) -> rustix::io::Result<Option<Range<u64>>> {
         let end = self.start + self.len();
-        let Some(data) = self.seek(self.start + offset, Whence::SeekData)? else { return Ok(None) };
-        let hole = self.seek(data, Whence::SeekHole)?.unwrap_or(end).min(end);
+        let Some(data) = self.seek(SeekFrom::Data(self.start + offset))? else { return Ok(None) };
+        let hole = self.seek(SeekFrom::Hole(data))?.unwrap_or(end).min(end);
         Ok((data < hole).then(|| data - self.start..hole - self.start))
     }
 }
@@ -262,7 +262,7 @@ impl BlockDevice for FileDevice {
         let end = self.start.checked_add(len).filter(|end| *end <= i64::MAX as u64);
         let unsupported =
             || io::Error::new(io::ErrorKind::Unsupported, "the device's length is fixed");
-        let too_long = || io::Error::from_raw_os_error(nix::libc::EFBIG);
+        let too_long = || Errno::FBIG.into();
         let result = match end {
             _ if !self.resizable => Err(unsupported()),
             None => Err(too_long()),
@@ -280,7 +280,7 @@ impl BlockDevice for FileDevice {
         }
         match self.seek_data(offset) {
             Ok(range) => Ok(range),
-            Err(Errno::EINVAL) => Ok(Some(offset..len)),
+            Err(Errno::INVAL) => Ok(Some(offset..len)),
             Err(error) => Err(self.at(Op::Read, offset, len - offset)(error.into())),
         }
     }

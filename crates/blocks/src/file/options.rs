@@ -5,6 +5,8 @@ use super::zero::Deallocator;
 use super::{FileDevice, kernel_use};
 use crate::{BlockDevice, ImageSpec, Place, partition};
 use extant_sync::atomic::AtomicU64;
+use rustix::fs::{Access, OFlags, access, major, minor};
+use rustix::io::Errno;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
@@ -147,6 +149,7 @@ impl OpenOptions {
     /// not have, or has beyond the file's end; the system's errors.
     pub fn open(&self) -> io::Result<FileDevice> {
         let begin = Instant::now();
+        let mut told = false;
         loop {
             match self.try_open() {
                 Err(error)
@@ -154,6 +157,10 @@ impl OpenOptions {
                 {
                     if self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire)) {
                         return Err(self.named(io::ErrorKind::Interrupted.into()));
+                    }
+                    if !std::mem::replace(&mut told, true) {
+                        let limit = self.wait.unwrap_or_default().as_secs();
+                        tracing::warn!("{error}; waiting for up to {limit} s");
                     }
                     sleep(RETRY);
                 }
@@ -214,16 +221,16 @@ impl OpenOptions {
         };
         let kind = existing.unwrap_or(Kind::Regular);
         let exclusive = kind == Kind::Disk && self.lock && !self.read_only && !self.claimed;
-        let flags = nix::libc::O_NONBLOCK | if exclusive { nix::libc::O_EXCL } else { 0 };
+        let exclusively = if exclusive { OFlags::EXCL } else { OFlags::empty() };
         let file = fs::OpenOptions::new()
             .read(true)
             .write(!self.read_only)
             .create(existing.is_none())
             .truncate(false)
-            .custom_flags(flags)
+            .custom_flags((OFlags::NONBLOCK | exclusively).bits() as i32)
             .open(&self.path);
-        let file = file.map_err(|error| match error.raw_os_error() {
-            Some(nix::libc::EBUSY) => busy(&self.path, "mounted, or held by another program"),
+        let file = file.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::BUSY) => busy(&self.path, "mounted, or held by another program"),
             _ => self.named(error),
         })?;
         // The path may lead elsewhere by now.
@@ -284,7 +291,7 @@ impl OpenOptions {
         let options = fs::OpenOptions::new()
             .read(true)
             .write(!self.read_only)
-            .custom_flags(nix::libc::O_DIRECT)
+            .custom_flags(OFlags::DIRECT.bits() as i32)
             .open(path);
         options.map_err(|error| {
             let message = format!("{}: direct I/O is not possible: {error}", self.path.display());
@@ -355,13 +362,11 @@ fn is_protected(metadata: &Metadata) -> bool {
 /// mounted read-only.
 pub fn is_write_protected(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| is_protected(&metadata))
-        || nix::unistd::access(path, nix::unistd::AccessFlags::W_OK)
-            == Err(nix::errno::Errno::EROFS)
+        || access(path, Access::WRITE_OK) == Err(Errno::ROFS)
 }
 
 /// A number that the kernel shows of a disk; None for other files.
 fn property(metadata: &Metadata, name: &str) -> Option<u64> {
-    use nix::sys::stat::{major, minor};
     use std::os::unix::fs::MetadataExt;
     if !metadata.file_type().is_block_device() {
         return None;

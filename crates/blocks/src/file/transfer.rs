@@ -1,8 +1,7 @@
 //! Whole transfers by calls that may do a part, and memory aligned for direct I/O.
 
 use super::ALIGN;
-use nix::errno::Errno;
-use nix::sys::uio::{preadv, pwritev};
+use rustix::io::{Errno, preadv, pwritev};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -15,13 +14,13 @@ pub(super) fn write_vectored(file: &File, bufs: &[IoSlice<'_>], at: u64) -> io::
     let mut rest = bufs.as_mut_slice();
     let mut place = at;
     while !rest.is_empty() {
-        match pwritev(file, &rest[..rest.len().min(MAX_BUFS)], signed(place)?) {
+        match pwritev(file, &rest[..rest.len().min(MAX_BUFS)], place) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
                 IoSlice::advance_slices(&mut rest, count);
                 place += count as u64;
             }
-            Err(Errno::EINTR) => {}
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -36,22 +35,17 @@ pub(super) fn read_vectored(file: &File, bufs: &mut [IoSliceMut<'_>], at: u64) -
     let mut place = at;
     while !rest.is_empty() {
         let count = rest.len().min(MAX_BUFS);
-        match preadv(file, &mut rest[..count], signed(place)?) {
+        match preadv(file, &mut rest[..count], place) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
                 IoSliceMut::advance_slices(&mut rest, count);
                 place += count as u64;
             }
-            Err(Errno::EINTR) => {}
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
     Ok(())
-}
-
-/// A place in a file as the system's calls take it.
-pub(super) fn signed(place: u64) -> io::Result<i64> {
-    i64::try_from(place).map_err(|_| io::Error::from_raw_os_error(nix::libc::EFBIG))
 }
 
 /// Whether memory is aligned for direct I/O.

@@ -1,9 +1,8 @@
 //! Zeroing and giving up ranges of a file by the system's means.
 
-use super::transfer::signed;
 use extant_sync::atomic::{AtomicBool, Ordering};
-use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 
@@ -21,9 +20,9 @@ impl Deallocator {
     /// # Errors
     /// EOPNOTSUPP if the file cannot give up any.
     pub(super) fn discard(&self, file: &File, at: u64, len: u64) -> io::Result<()> {
-        let done = attempt(&self.no_punch, file, FallocateFlags::FALLOC_FL_PUNCH_HOLE, at, len)?;
+        let done = attempt(&self.no_punch, file, FallocateFlags::PUNCH_HOLE, at, len)?;
         match !done && self.no_punch.load(Ordering::Relaxed) {
-            true => Err(Errno::EOPNOTSUPP.into()),
+            true => Err(Errno::OPNOTSUPP.into()),
             false => Ok(()),
         }
     }
@@ -31,7 +30,7 @@ impl Deallocator {
     /// Zeroes a range without writing it. Its storage stays the file's: space that was allocated
     /// beforehand is not to be lacking later. False: the range has to be written.
     pub(super) fn zero(&self, file: &File, at: u64, len: u64) -> io::Result<bool> {
-        attempt(&self.no_zero, file, FallocateFlags::FALLOC_FL_ZERO_RANGE, at, len)
+        attempt(&self.no_zero, file, FallocateFlags::ZERO_RANGE, at, len)
     }
 }
 
@@ -50,13 +49,13 @@ fn attempt(
     if unsupported.load(Ordering::Relaxed) {
         return Ok(false);
     }
-    let flags = way | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let flags = way | FallocateFlags::KEEP_SIZE;
     loop {
-        match fallocate(file, flags, signed(at)?, signed(len)?) {
+        match fallocate(file, flags, at, len) {
             Ok(()) => return Ok(true),
-            Err(Errno::EINTR) => {}
-            Err(Errno::EINVAL) => return Ok(false),
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENODEV) => {
+            Err(Errno::INTR) => {}
+            Err(Errno::INVAL) => return Ok(false),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => {
                 unsupported.store(true, Ordering::Relaxed);
                 return Ok(false);
             }

@@ -29,16 +29,16 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     args.paths.iter().try_for_each(|path| {
         let path = inside(path);
-        print(&fs, &fs.resolve(path, Follow::Yes).at(shown(path))?, path)
+        print(&fs, &fs.resolve(path, Follow::Yes).at_path(path)?, path)
     })
 }
 
 /// Writes the content of a file, which `path` leads to, to standard output.
 pub fn print(fs: &Fs, node: &Node, path: &[u8]) -> Result {
     let file =
-        fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() }).at(shown(path))?;
+        fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() }).at_path(path)?;
     // A small image may hold more data than its device has blocks.
-    file.check_map().at(shown(path))?;
+    file.check_map().at_path(path)?;
     let mut out = std::io::stdout().lock();
     let mut piece = vec![0; PIECE];
     let mut at = 0;

@@ -4,7 +4,6 @@ use super::mkdir::parse_mode;
 use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, inside};
-use crate::text::shown;
 use extant::{Follow, SetAttr};
 use std::ffi::OsString;
 
@@ -26,9 +25,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
     args.image.change(context, |fs, changes| {
         for path in &args.paths {
             let path = inside(path);
-            let node = fs.resolve(path, Follow::Yes).at(shown(path))?;
+            let node = fs.resolve(path, Follow::Yes).at_path(path)?;
             fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() })
-                .at(shown(path))?;
+                .at_path(path)?;
             changes.path(path);
         }
         Ok(())

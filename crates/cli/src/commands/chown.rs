@@ -4,7 +4,6 @@ use crate::context::Context;
 use crate::copy::owner::{Owner, parse_owner};
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, inside};
-use crate::text::shown;
 use extant::{Follow, SetAttr};
 use std::ffi::OsString;
 
@@ -26,14 +25,14 @@ pub fn run(args: &Args, context: &Context) -> Result {
     args.image.change(context, |fs, changes| {
         for path in &args.paths {
             let path = inside(path);
-            let node = fs.resolve(path, Follow::No).at(shown(path))?;
-            fs.drop_privileges(&node, |_| true).at(shown(path))?;
+            let node = fs.resolve(path, Follow::No).at_path(path)?;
+            fs.drop_privileges(&node, |_| true).at_path(path)?;
             let set = SetAttr {
                 uid: Some(args.owner.uid),
                 gid: Some(args.owner.gid),
                 ..SetAttr::default()
             };
-            fs.set_attr(&node, &set).at(shown(path))?;
+            fs.set_attr(&node, &set).at_path(path)?;
             changes.path(path);
         }
         Ok(())

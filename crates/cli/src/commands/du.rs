@@ -70,14 +70,14 @@ impl<W: Write> Out<'_, W> {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let top = inside(&args.path);
-    let node = fs.resolve(top, unless_slash(top)).at(shown(top))?;
+    let node = fs.resolve(top, unless_slash(top)).at_path(top)?;
     let mut failed = false;
     let mut counted = HashSet::new();
     // For each directory on the way down, the bytes found so far.
     let mut open: Vec<u64> = Vec::new();
     let out = BufWriter::new(std::io::stdout().lock());
     let mut out = match context.json {
-        true => Out::Json(json::Array::new(out)),
+        true => Out::Json(context.array(out)),
         false => Out::Text { out, context, human: args.human },
     };
     let mut walk = Walk::new(&fs, node, None);

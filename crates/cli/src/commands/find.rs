@@ -39,13 +39,13 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let top = inside(&args.path);
-    let node = fs.resolve(top, unless_slash(top)).at(shown(top))?;
+    let node = fs.resolve(top, unless_slash(top)).at_path(top)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut failed = false;
     let walk = Walk::new(&fs, node, args.max_depth);
     match context.json {
         true => {
-            let mut array = json::Array::new(out);
+            let mut array = context.array(out);
             search(
                 args,
                 top,

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::copy::job::Job;
 use crate::copy::{archive, dest};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ReadArgs, inside};
+use crate::image::{ReadArgs, ends_with_slash, inside};
 use crate::text::shown;
 use extant::{FileType, Follow, Fs, Node};
 use std::ffi::{OsStr, OsString};
@@ -37,7 +37,7 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let path = inside(&args.path);
-    let node = fs.resolve(path, Follow::No).at(shown(path))?;
+    let node = fs.resolve(path, Follow::No).at_path(path)?;
     match (&args.tar, &args.dest) {
         (Some(tar), _) => archive(context, &fs, node, path, tar),
         (None, Some(dest)) => copy(context, &fs, node, path, dest),
@@ -49,12 +49,12 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
     if dest == OsStr::new("-") {
         return to_stdout(context, fs, &node, path);
     }
-    let job = Job::new(context, 0);
+    let job = Job::out_of(fs, context);
     let place = dest.display();
     if node.file_type() == FileType::Directory {
-        let made = dest::make_base(dest).at(&place)?;
-        let copier = dest::Copier::new(fs, &job, dest).at(&place)?;
-        copier.tree(node, made, context.thread_count()).at(&place)?;
+        let made = dest::make_base(dest).at_path(dest.as_os_str().as_bytes())?;
+        let copier = dest::Copier::new(fs, &job, dest).at_path(dest.as_os_str().as_bytes())?;
+        copier.tree(node, made, context.thread_count()).at_path(dest.as_os_str().as_bytes())?;
         return job.finish();
     }
     // The copy would take the place of a device, for all programs of the machine.
@@ -63,11 +63,16 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
             "{place}: is a device, FIFO or socket; `-` writes to standard output"
         )));
     }
+    if ends_with_slash(dest.as_os_str().as_bytes()) && !dest.is_dir() {
+        return Err(Failure::new(format_args!(
+            "{place}: not a directory; without the slash it names the copy"
+        )));
+    }
     let (dir, name) = match dest.is_dir() {
         true => (dest, last_name(path)),
         false => (parent(dest), dest.file_name().unwrap_or_default().as_bytes()),
     };
-    dest::Copier::new(fs, &job, dir).at(dir.display())?.single(&node, name);
+    dest::Copier::new(fs, &job, dir).at_path(dir.as_os_str().as_bytes())?.single(&node, name);
     job.finish()
 }
 
@@ -94,11 +99,11 @@ fn archive(context: &Context, fs: &Fs, node: Node, path: &[u8], tar: &Path) -> R
         name => name,
     };
     let name = if node.file_type() == FileType::Directory { b"." } else { name };
-    let job = Job::new(context, 0);
+    let job = Job::out_of(fs, context);
     if tar != OsStr::new("-") {
-        let out = File::create(tar).at(tar.display())?;
+        let out = File::create(tar).at_path(tar.as_os_str().as_bytes())?;
         archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job)
-            .at(tar.display())?;
+            .at_path(tar.as_os_str().as_bytes())?;
         return job.finish();
     }
     if context.json {

@@ -21,7 +21,10 @@ pub struct Args {
 }
 
 /// Runs the command: the other program takes this one's place.
-pub fn run(args: &Args, _context: &Context) -> Result {
+pub fn run(args: &Args, context: &Context) -> Result {
+    if context.json {
+        return Err(Failure::usage("lab has no JSON form: extant-lab prints its own results"));
+    }
     let program = beside()?;
     let error = Command::new(&program).args(&args.args).exec();
     Err(match error.kind() {

@@ -43,7 +43,7 @@ struct Entry {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let path = inside(&args.path);
-    let top = named(args, &fs, path).at(shown(path))?;
+    let top = named(args, &fs, path).at_path(path)?;
     let (entries, failed) = match top.file_type() == FileType::Directory && !args.directory {
         true => list(&fs, &top, path, args.all || context.json),
         false => (vec![Entry { name: path.to_vec(), node: top }], false),

@@ -51,8 +51,8 @@ fn make(args: &Args, fs: &Fs, path: &[u8]) -> Result {
     if args.parents {
         return make_all(fs, &who, path, args.mode).map(|_| ());
     }
-    let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
-    fs.create(&who, &dir, name, args.mode, New::Dir).at(shown(path))?;
+    let (dir, name) = fs.resolve_parent(path).at_path(path)?;
+    fs.create(&who, &dir, name, args.mode, New::Dir).at_path(path)?;
     Ok(())
 }
 
@@ -68,9 +68,9 @@ pub fn make_all(fs: &Fs, who: &Caller, path: &[u8], mode: u16) -> Result<Node> {
         dir = match fs.resolve(&made, Follow::Yes) {
             Ok(node) => node,
             Err(e) if e.is(Errno::NoEnt) => {
-                fs.create(who, &dir, part, mode, New::Dir).at(shown(&made))?
+                fs.create(who, &dir, part, mode, New::Dir).at_path(&made)?
             }
-            Err(e) => return Err(e).at(shown(&made)),
+            Err(e) => return Err(e).at_path(&made),
         };
         if dir.file_type() != FileType::Directory {
             return Err(Failure::new(format_args!(

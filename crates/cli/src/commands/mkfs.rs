@@ -2,15 +2,18 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
+use crate::json;
 use crate::text::{count, shown, size, uuid};
 use extant::Timestamp;
 use extant::device::{BlockDevice, FileDevice, FileOptions, Place, identify, image_spec};
 use extant::format::{ErrorPolicy, Superblock};
 use extant::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
-use serde_json::json;
-use std::io::{IsTerminal, Write};
+use serde_json::{Map, json};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Make a file system; what was there is lost.
@@ -103,10 +106,18 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let options = args.options()?;
+    let path = image_spec(&args.image).path;
+    let was_there = path.exists();
+    // Stays open to the end: closing it would release the locks of `device`, and its inode number
+    // must not be used again.
+    let new = if options.size.is_some() && !was_there { create_new(&path) } else { None };
     let device = args.device(&options)?;
-    args.check_overwrite(&device)?;
-    args.grow(&device, &options)?;
-    let report = mkfs::make(&device, &options).map_err(|e| args.failed(e))?;
+    let len = device.len();
+    let made = args.make(&device, &options);
+    if made.is_err() {
+        args.restore(&device, new.as_ref(), was_there, len);
+    }
+    let report = made?;
     match context.json {
         true => context.document(&document(args, &report)),
         false => {
@@ -127,7 +138,7 @@ impl Args {
             mkfs::Error::Invalid(why) => Failure::usage(why),
             other => {
                 let message = format!("{name}: {other}");
-                Failure::of(&other.into(), name, message)
+                Failure::of(&other.into(), self.image.as_os_str().as_bytes(), message)
             }
         }
     }
@@ -163,7 +174,8 @@ impl Args {
             options.apply_features("has_journal").map_err(usage)?;
         }
         self.features.iter().try_for_each(|list| options.apply_features(list)).map_err(usage)?;
-        self.extended.iter().try_for_each(|list| options.apply_extended(list)).map_err(usage)?;
+        let mut extended = self.extended.iter().map(|list| with_own_ids(list));
+        extended.try_for_each(|list| options.apply_extended(&list)).map_err(usage)?;
         self.journal.iter().try_for_each(|list| options.apply_journal(list)).map_err(usage)?;
         Ok(options)
     }
@@ -207,7 +219,7 @@ impl Args {
                 _ => "",
             };
             let message = format!("{e}{advice}");
-            Failure::of(&extant::Error::Io(e), self.name(), message)
+            Failure::of(&extant::Error::Io(e), self.image.as_os_str().as_bytes(), message)
         })?;
         if device.read_only() {
             return Err(Failure::new(format_args!(
@@ -246,12 +258,58 @@ impl Args {
             .map(|found| format!("{} lies in a disk that holds {}", self.name(), found.name))
     }
 
+    fn make(&self, device: &FileDevice, options: &Options) -> Result<Report> {
+        self.check_overwrite(device)?;
+        self.grow(device, options)?;
+        mkfs::make(device, options).map_err(|e| self.failed(e))
+    }
+
+    /// After a failure: removes the file `new`, which this process made; gives another one its
+    /// length back.
+    fn restore(&self, device: &FileDevice, new: Option<&File>, was_there: bool, len: u64) {
+        let restored = match new {
+            Some(new) => remove_own(&image_spec(&self.image).path, new),
+            None if device.len() > len => device.set_len(len),
+            None => Ok(()),
+        };
+        if new.is_none() && !was_there {
+            complain(format_args!(
+                "{}: the file stays: IMAGE is a symlink, or another process made the file",
+                self.name()
+            ));
+        }
+        if let Err(e) = restored {
+            complain(format_args!("{}: what was left of it stays: {e}", self.name()));
+        }
+    }
+
     /// Grows a file to the size of the file system.
     fn grow(&self, device: &FileDevice, options: &Options) -> Result {
         match options.size.filter(|size| *size > device.len()) {
-            Some(size) => device.set_len(size).at(self.name()),
+            Some(size) => device.set_len(size).at_path(self.image.as_os_str().as_bytes()),
             None => Ok(()),
         }
+    }
+}
+
+/// Makes a file. Returns none if the name is taken, by a dangling symlink too, or if that fails:
+/// opening the image shows the reason.
+fn create_new(path: &Path) -> Option<File> {
+    let file = File::options().read(true).write(true).create_new(true).open(path).ok()?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    if let Err(error) = File::open(parent).and_then(|dir| dir.sync_all()) {
+        tracing::warn!(path = %parent.display(), %error, "the new file's name may not be durable");
+    }
+    Some(file)
+}
+
+/// Removes the name of `own`, unless it leads to another file by now.
+fn remove_own(path: &Path, own: &File) -> io::Result<()> {
+    let (there, own) = (std::fs::symlink_metadata(path)?, own.metadata()?);
+    match (there.dev(), there.ino()) == (own.dev(), own.ino()) {
+        true => std::fs::remove_file(path),
+        false => Err(io::Error::other("another process replaced the file")),
     }
 }
 
@@ -284,6 +342,16 @@ fn confirmed(question: &str) -> Result<bool> {
     Ok(answer.trim_start().starts_with(['y', 'Y']))
 }
 
+/// Options with the user and the group of this process for `root_owner` without a value.
+fn with_own_ids(list: &str) -> String {
+    let ids = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let words = list.split([',', ' ']).map(|word| match word {
+        "root_owner" => format!("root_owner={}:{}", ids.0, ids.1),
+        other => other.into(),
+    });
+    words.collect::<Vec<_>>().join(",")
+}
+
 fn number<T: TryFrom<u64>>(option: &str, text: &Option<String>) -> Result<Option<T>> {
     let Some(text) = text else { return Ok(None) };
     let number = parse_size(text).ok().and_then(|n| T::try_from(n).ok());
@@ -302,13 +370,19 @@ fn time(reproducible: bool) -> Result<Option<Timestamp>> {
         return Ok(reproducible.then_some(Timestamp { sec: 0, nsec: 0 }));
     };
     let sec = text.to_str().and_then(|text| text.parse().ok());
-    let sec = sec.ok_or_else(|| Failure::usage("SOURCE_DATE_EPOCH is no number of seconds"))?;
+    let sec = sec.ok_or_else(|| {
+        Failure::usage(format_args!(
+            "SOURCE_DATE_EPOCH is no number of seconds since 1970: {}",
+            text.display()
+        ))
+    })?;
     Ok(Some(Timestamp { sec, nsec: 0 }))
 }
 
 fn document(args: &Args, report: &Report) -> serde_json::Value {
-    json!({
-        "image": args.image.to_string_lossy(),
+    let mut document = Map::new();
+    json::put_bytes(&mut document, "image", args.image.as_os_str().as_bytes());
+    let report = json!({
         "uuid": uuid(report.uuid),
         "features": report.features.names(),
         "block_size": report.block_size,
@@ -319,7 +393,9 @@ fn document(args: &Args, report: &Report) -> serde_json::Value {
         "groups": report.groups,
         "journal_blocks": report.journal_blocks,
         "bytes_written": report.written,
-    })
+    });
+    document.extend(report.as_object().cloned().unwrap_or_default());
+    document.into()
 }
 
 fn tell(args: &Args, context: &Context, report: &Report) {
@@ -337,4 +413,26 @@ fn tell(args: &Args, context: &Context, report: &Report) {
         count(report.inodes.into(), "inode"),
         uuid(report.uuid),
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_testkit::Scratch;
+
+    #[test]
+    fn only_the_own_file_is_removed() {
+        let scratch = Scratch::new();
+        let (path, other) = (scratch.join("image"), scratch.join("other"));
+        let own = create_new(&path).unwrap();
+        assert!(create_new(&path).is_none());
+        std::fs::write(&other, "of another process").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(remove_own(&path, &own).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"of another process");
+        std::fs::remove_file(&path).unwrap();
+        let own = create_new(&path).unwrap();
+        remove_own(&path, &own).unwrap();
+        assert!(!path.exists());
+    }
 }

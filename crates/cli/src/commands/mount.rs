@@ -7,6 +7,7 @@ use crate::mounting::announce::Audience;
 use crate::mounting::directory;
 use crate::mounting::options::{HELP, Options};
 use crate::mounting::{Patience, Plan, Remounted, anew, serve, spawn};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Mount an image through FUSE; returns when it is mounted. umount(8) ends it.
@@ -55,14 +56,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
         return match crate::mounting::remount(&plan)? {
             Remounted::Done => Ok(()),
             Remounted::OpenedForReading => anew::mount(&plan, &args.options, context),
-        };
+        }
+        .and_then(|()| plan.tell(context));
     }
     if !args.foreground {
         spawn::start(&plan, &args.options, context)?;
-        return match context.json {
-            true => context.document(&document(&plan)),
-            false => Ok(()),
-        };
+        return plan.tell(context);
     }
     let level = match context.verbose {
         0 => tracing::Level::WARN,
@@ -71,6 +70,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
     };
     let audience = match args.announce {
         true => {
+            // It was started as /proc/self/exe: its short name would be `exe`.
+            nix::sys::prctl::set_name(c"extant").at("the name of the process")?;
             // Signals of the terminal that it was started from are not meant for it.
             rustix::process::setsid().at("cannot start a session")?;
             // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.
@@ -84,17 +85,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     serve::run(&plan, &audience, level)
 }
 
-fn document(plan: &Plan) -> serde_json::Value {
-    serde_json::json!({
-        "image": plan.image.to_string_lossy(),
-        "dir": plan.dir.to_string_lossy(),
-        "type": format!("fuse.{}", plan.subtype),
-    })
-}
-
 impl Args {
     fn plan(&self, options: Options) -> Result<Plan> {
-        let absolute = |path: &PathBuf| std::path::absolute(path).at(path.display());
+        let absolute =
+            |path: &PathBuf| std::path::absolute(path).at_path(path.as_os_str().as_bytes());
         Ok(Plan {
             image: absolute(&self.image)?,
             dir: directory(&self.dir)?,

@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::failure::{At, Result};
-use crate::image::{ImageArgs, inside};
+use crate::image::{ImageArgs, ends_with_slash, inside, unless_slash};
 use crate::text::shown;
-use extant::{FileType, Follow, RenameFlags};
+use extant::{Errno, FileType, Follow, Fs, Node, RenameFlags};
 use std::ffi::OsString;
 
 /// Move or rename
@@ -25,12 +25,15 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result {
     args.image.change(context, |fs, changes| {
         let (from, to) = (inside(&args.from), inside(&args.to));
-        let (dir, name) = fs.resolve_parent(from).at(shown(from))?;
+        let (dir, name) = fs.resolve_parent(from).at_path(from)?;
         let flags = if args.no_clobber { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        let (new_dir, new_name) = match fs.resolve(to, Follow::Yes) {
-            Ok(node) if node.file_type() == FileType::Directory => (node, name),
-            _ => fs.resolve_parent(to).at(shown(to))?,
-        };
+        // With a slash behind it, the name itself must be a directory, not a symlink to one.
+        let moved = fs.resolve(from, unless_slash(from)).and_then(|_| fs.lookup(&dir, name));
+        let moves_directory = moved.at_path(from)?.file_type() == FileType::Directory;
+        if ends_with_slash(from) && !moves_directory {
+            return Err(extant::Error::from(Errno::NotDir)).at_path(from);
+        }
+        let (new_dir, new_name) = target(fs, to, name, moves_directory).at_path(to)?;
         fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!(
             "{} to {}",
             shown(from),
@@ -39,4 +42,20 @@ pub fn run(args: &Args, context: &Context) -> Result {
         changes.path(to);
         Ok(())
     })
+}
+
+/// Directory and name that something called `name` gets by a move to `to`. A slash behind a name
+/// that is not there is for directories.
+fn target<'p>(
+    fs: &Fs,
+    to: &'p [u8],
+    name: &'p [u8],
+    moves_directory: bool,
+) -> extant::Result<(Node, &'p [u8])> {
+    match fs.resolve(to, Follow::Yes) {
+        Ok(node) if node.file_type() == FileType::Directory => Ok((node, name)),
+        Err(e) if ends_with_slash(to) && !e.is(Errno::NoEnt) => Err(e),
+        _ if ends_with_slash(to) && !moves_directory => Err(Errno::NotDir.into()),
+        _ => fs.resolve_parent(to),
+    }
 }

@@ -6,7 +6,7 @@ use crate::copy::owner::{Owner, parse_owner};
 use crate::copy::replace::{Placer, Wanted};
 use crate::copy::source;
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside};
+use crate::image::{ImageArgs, ends_with_slash, inside};
 use crate::text::shown;
 use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags};
 use std::ffi::{OsStr, OsString};
@@ -49,7 +49,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
     let (source, path) = (args.source.as_path(), inside(&args.path));
-    let meta = std::fs::symlink_metadata(source).at(source.display())?;
+    let meta = std::fs::symlink_metadata(source).at_path(source.as_os_str().as_bytes())?;
     let image = extant::device::image_spec(&args.image.image).path;
     if !meta.is_dir() {
         let (dir, name) = place(fs, path, source)?;
@@ -58,16 +58,18 @@ fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
             Some(above) if !above.as_os_str().is_empty() => above,
             _ => Path::new("."),
         };
-        let copier = source::Copier::new(fs, &job, args.owner, &image, above).at(above.display())?;
+        let copier = source::Copier::new(fs, &job, args.owner, &image, above)
+            .at_path(above.as_os_str().as_bytes())?;
         let own = source.file_name().unwrap_or_default().as_bytes();
-        copier.single(own, &dir, name).at(source.display())?;
+        copier.single(own, &dir, name).at_path(source.as_os_str().as_bytes())?;
         return job.finish();
     }
     let dir = base(fs, path, args.owner)?;
     let job =
         Job::new(context, if context.shows_progress() { source::total_bytes(source) } else { 0 });
-    let copier = source::Copier::new(fs, &job, args.owner, &image, source).at(source.display())?;
-    copier.tree(dir, context.thread_count()).at(source.display())?;
+    let copier = source::Copier::new(fs, &job, args.owner, &image, source)
+        .at_path(source.as_os_str().as_bytes())?;
+    copier.tree(dir, context.thread_count()).at_path(source.as_os_str().as_bytes())?;
     job.finish()
 }
 
@@ -76,10 +78,10 @@ fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
     let who = owner.map_or_else(Caller::default, Owner::caller);
     let dir = match fs.resolve(path, Follow::Yes) {
         Err(e) if e.is(Errno::NoEnt) => {
-            let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
-            fs.create(&who, &dir, name, 0o755, New::Dir).at(shown(path))?
+            let (dir, name) = fs.resolve_parent(path).at_path(path)?;
+            fs.create(&who, &dir, name, 0o755, New::Dir).at_path(path)?
         }
-        other => other.at(shown(path))?,
+        other => other.at_path(path)?,
     };
     match dir.file_type() {
         FileType::Directory => Ok(dir),
@@ -96,7 +98,9 @@ fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8
             })?;
             Ok((node, name.as_bytes()))
         }
-        _ => fs.resolve_parent(path).at(shown(path)),
+        Err(e) if ends_with_slash(path) && !e.is(Errno::NoEnt) => Err(e).at_path(path),
+        _ if ends_with_slash(path) => Err(extant::Error::from(Errno::NotDir)).at_path(path),
+        _ => fs.resolve_parent(path).at_path(path),
     }
 }
 
@@ -104,10 +108,13 @@ fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8
 fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
     let path = inside(&args.path);
     let job = Job::new(context, 0);
-    let (dir, name) = fs.resolve_parent(path).at(shown(path))?;
+    let (dir, name) = fs.resolve_parent(path).at_path(path)?;
+    if ends_with_slash(path) {
+        return Err(extant::Error::from(Errno::IsDir)).at_path(path);
+    }
     let old = match fs.lookup(&dir, name) {
         Err(e) if e.is(Errno::NoEnt) => None,
-        other => Some(other.at(shown(path))?.attr()).filter(|attr| attr.ftype == FileType::Regular),
+        other => Some(other.at_path(path)?.attr()).filter(|attr| attr.ftype == FileType::Regular),
     };
     let kept = old.as_ref().map(|attr| Owner { uid: attr.uid, gid: attr.gid });
     let wanted = Wanted {

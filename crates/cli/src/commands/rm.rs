@@ -2,10 +2,10 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside, join};
+use crate::image::{ImageArgs, ends_with_slash, inside, join};
 use crate::text::shown;
 use crate::walk::{Step, Walk};
-use extant::{Errno, FileType, Fs, Node};
+use extant::{Errno, Error, FileType, Follow, Fs, Node};
 use std::ffi::OsString;
 
 /// Remove files, or trees with -r
@@ -29,7 +29,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
     args.image.change(context, |fs, changes| {
         for path in &args.paths {
             match remove(args, context, fs, inside(path)) {
-                Ok(()) => changes.path(inside(path)),
+                Ok(true) => changes.path(inside(path)),
+                Ok(false) => {}
                 Err(failure) => changes.failed(&failure),
             }
         }
@@ -37,10 +38,18 @@ pub fn run(args: &Args, context: &Context) -> Result {
     })
 }
 
-fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result {
+/// Removes a path; false if it is not there and that is no error.
+fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result<bool> {
+    let is_absent = |e: &Error| e.is(Errno::NoEnt) || e.is(Errno::NotDir);
     let (dir, name) = match fs.resolve_parent(path) {
-        Err(e) if e.is(Errno::Exist) => return Err(Failure::new("the root directory stays")),
-        other => other.at(shown(path))?,
+        Err(e) if e.is(Errno::Exist) => {
+            return Err(Failure::new(format_args!(
+                "{}: the root directory stays; name its entries to remove them",
+                shown(path)
+            )));
+        }
+        Err(e) if is_absent(&e) && args.force => return Ok(false),
+        other => other.at_path(path)?,
     };
     if matches!(name, b"." | b"..") {
         return Err(Failure::new(format_args!(
@@ -49,22 +58,40 @@ fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result {
         )));
     }
     let node = match fs.lookup(&dir, name) {
-        Err(e) if e.is(Errno::NoEnt) && args.force => return Ok(()),
-        other => other.at(shown(path))?,
+        Err(e) if e.is(Errno::NoEnt) && args.force => return Ok(false),
+        other => other.at_path(path)?,
     };
-    if node.file_type() != FileType::Directory {
-        fs.unlink(&dir, name).at(shown(path))?;
+    let is_directory = node.file_type() == FileType::Directory;
+    if ends_with_slash(path) && !is_directory {
+        return behind_slash(args, fs, path).map(|()| false);
+    }
+    if !is_directory {
+        fs.unlink(&dir, name).at_path(path)?;
     } else if args.recursive {
         empty(context, fs, path, node)?;
-        fs.rmdir(&dir, name).at(shown(path))?;
+        fs.rmdir(&dir, name).at_path(path)?;
     } else {
-        return Err(Failure::new(format_args!(
-            "{}: is a directory (-r removes it and all that it holds)",
-            shown(path)
-        )));
+        return Err(needs_recursion(path));
     }
     context.detail(format_args!("removed {}", shown(path)));
-    Ok(())
+    Ok(true)
+}
+
+fn needs_recursion(path: &[u8]) -> Failure {
+    Failure::new(format_args!(
+        "{}: is a directory (-r removes it and all that it holds)",
+        shown(path)
+    ))
+}
+
+/// A slash behind something that is no directory: it is not there then. As rm(1), neither a symlink
+/// nor the directory that it leads to is removed.
+fn behind_slash(args: &Args, fs: &Fs, path: &[u8]) -> Result {
+    match fs.resolve(path, Follow::Yes) {
+        Ok(_) if !args.recursive => Err(needs_recursion(path)),
+        _ if args.force => Ok(()),
+        _ => Err(Error::from(Errno::NotDir)).at_path(path),
+    }
 }
 
 /// Removes everything below a directory, each directory after its content.

@@ -3,7 +3,6 @@
 use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, inside};
-use crate::text::shown;
 use extant::{Follow, XattrMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -34,12 +33,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
     args.image.change(context, |fs, changes| {
         for path in &args.paths {
             let path = inside(path);
-            let node = fs.resolve(path, Follow::No).at(shown(path))?;
+            let node = fs.resolve(path, Follow::No).at_path(path)?;
             if let Some(name) = &args.name {
-                fs.set_xattr(&node, name.as_bytes(), &value, XattrMode::Any).at(shown(path))?;
+                fs.set_xattr(&node, name.as_bytes(), &value, XattrMode::Any).at_path(path)?;
             }
             if let Some(name) = &args.remove {
-                fs.remove_xattr(&node, name.as_bytes()).at(shown(path))?;
+                fs.remove_xattr(&node, name.as_bytes()).at_path(path)?;
             }
             changes.path(path);
         }

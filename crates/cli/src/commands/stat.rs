@@ -55,9 +55,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 fn find<'a>(args: &Args, fs: &Fs, path: &'a [u8]) -> Result<Found<'a>> {
     let follow = if args.follow { Follow::Yes } else { Follow::No };
-    let node = fs.resolve(path, follow).at(shown(path))?;
+    let node = fs.resolve(path, follow).at_path(path)?;
     let target = match node.file_type() {
-        FileType::Symlink => Some(fs.read_link(&node).at(shown(path))?),
+        FileType::Symlink => Some(fs.read_link(&node).at_path(path)?),
         _ => None,
     };
     let names = fs.list_xattrs(&node).at(format_args!("{}: attributes", shown(path)))?;

@@ -58,12 +58,12 @@ fn set(args: &Args, context: &Context) -> Result {
 
 fn not_set(args: &Args, setting: &str, error: &std::io::Error) -> Failure {
     match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            Failure::new(format_args!("{setting}: there is no such tunable"))
-        }
-        std::io::ErrorKind::InvalidInput => {
-            Failure::new(format_args!("{setting}: the tunable cannot have this value"))
-        }
+        std::io::ErrorKind::NotFound => Failure::new(format_args!(
+            "{setting}: there is no such tunable; `extant help stats` lists them"
+        )),
+        std::io::ErrorKind::InvalidInput => Failure::new(format_args!(
+            "{setting}: the tunable cannot have this value; `extant help stats` has the ranges"
+        )),
         _ => refused(args, error),
     }
 }

@@ -32,13 +32,13 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let path = inside(&args.path);
-    let top = fs.resolve(path, Follow::Yes).at(shown(path))?;
+    let top = fs.resolve(path, Follow::Yes).at_path(path)?;
     let mut failed = false;
     let mut walk = Walk::new(&fs, top, args.depth);
     let out = BufWriter::new(std::io::stdout().lock());
     match context.json {
         true => {
-            let mut array = json::Array::new(out);
+            let mut array = context.array(out);
             while let Some(item) = next(args, path, &mut walk, &mut failed) {
                 array.push(&object(&fs, walk.path(), &item))?;
             }

@@ -3,11 +3,11 @@
 
 use super::dest::next_data;
 use super::job::{Copied, Job};
-use crate::image::join;
 use crate::walk::{Step, Walk};
 use extant::{Attr, File as ImageFile, FileType, Fs, Node, OpenFlags};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use tar::{Builder, EntryType, Header};
 
 /// Bytes read at a time.
@@ -32,11 +32,15 @@ type Records = Vec<(String, Vec<u8>)>;
 pub fn write(fs: &Fs, top: Node, name: &[u8], out: impl Write, job: &Job<'_>) -> io::Result<()> {
     let mut archive = Archive { fs, job, builder: Builder::new(out), first: HashMap::new() };
     let mut walk = Walk::new(fs, top, None);
+    // The directories from the top down to the one that the walk is in.
+    let mut above: Vec<Arc<Member>> = Vec::new();
     while let Some(step) = walk.step() {
         match step {
             Step::Found(item) => {
-                let path = if item.depth == 0 { name.to_vec() } else { join(name, walk.path()) };
-                archive.add(&path, &item.node)?;
+                above.truncate(item.depth);
+                let own = if item.depth == 0 { name } else { &item.name };
+                let member = Member { above: above.last().cloned(), name: own.into() };
+                above.extend(archive.add(member, &item.node)?.map(Arc::new));
             }
             Step::Left(_) => {}
             Step::Problem(problem) => job.problem(walk.path(), problem),
@@ -46,38 +50,53 @@ pub fn write(fs: &Fs, top: Node, name: &[u8], out: impl Write, job: &Job<'_>) ->
     archive.builder.get_mut().flush()
 }
 
+/// A member of the archive by its name and the directory above it. Whole paths of a deep tree would
+/// take memory in proportion to the square of its depth.
+struct Member {
+    above: Option<Arc<Member>>,
+    name: Box<[u8]>,
+}
+
+impl Member {
+    fn path(&self) -> Vec<u8> {
+        let mut names = vec![&*self.name];
+        let mut at = self;
+        while let Some(above) = &at.above {
+            names.push(&above.name);
+            at = above;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+}
+
 struct Archive<'a, W: Write> {
     fs: &'a Fs,
     job: &'a Job<'a>,
     builder: Builder<W>,
-    /// The member of each file with several names.
-    first: HashMap<u64, Vec<u8>>,
+    /// The member of each inode but directories. An inode may have more names than it counts links,
+    /// so all are remembered.
+    first: HashMap<u64, Member>,
 }
 
 impl<W: Write> Archive<'_, W> {
-    /// Adds one entry. What cannot be read from the image is told, and the archive goes on; errors
-    /// are the archive's.
-    fn add(&mut self, path: &[u8], node: &Node) -> io::Result<()> {
-        let attr = node.attr();
-        let several = attr.nlink > 1 && attr.ftype != FileType::Directory;
-        if several && let Some(first) = self.first.get(&attr.ino).cloned() {
-            self.job.done(Copied::Other, || path.to_vec());
-            return self.append(
-                path,
-                &attr,
-                EntryType::Link,
-                Some(&first),
-                Vec::new(),
-                &mut io::empty(),
-                0,
-            );
+    /// Adds one entry, of which it gives a directory back. What cannot be read from the image is
+    /// told, and the archive goes on; errors are the archive's.
+    fn add(&mut self, member: Member, node: &Node) -> io::Result<Option<Member>> {
+        let (attr, path) = (node.attr(), member.path());
+        if attr.ftype == FileType::Directory {
+            self.add_new(&path, node, &attr)?;
+            return Ok(Some(member));
         }
-        let added = self.add_new(path, node, &attr)?;
-        if added && several {
+        if let Some(first) = self.first.get(&attr.ino).map(Member::path) {
+            self.job.done(Copied::Other, || path.clone());
+            let (link, none) = (Some(first.as_slice()), Vec::new());
+            self.append(&path, &attr, EntryType::Link, link, none, &mut io::empty(), 0)?;
+        } else if self.add_new(&path, node, &attr)? {
             // Further names lead to a member only if it is in the archive.
-            self.first.insert(attr.ino, path.to_vec());
+            self.first.insert(attr.ino, member);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Adds a file that is not in the archive yet; false if it was left out.
@@ -127,6 +146,10 @@ impl<W: Write> Archive<'_, W> {
         };
         let stored: u64 =
             parts.iter().map(|(start, stop)| stop - start).sum::<u64>() + map.len() as u64;
+        let data = stored - map.len() as u64;
+        if self.job.check(|| path.to_vec(), self.job.admit(data)).is_none() {
+            return Ok(false);
+        }
         let name = match map.is_empty() {
             true => path.to_vec(),
             false => {

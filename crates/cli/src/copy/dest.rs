@@ -7,11 +7,12 @@
 //! through the descriptor of what was made. A directory is entered once, so a loop in the image's
 //! tree ends. Permissions widen last: until it is complete, a file is its owner's only.
 
+use super::acl;
 use super::crew::Crew;
 use super::held::{Held, check_made};
 use super::job::{Copied, Job, Left};
 use super::place::{Identity, Place, open_dir, replaced};
-use crate::walk::{Listing, MAX_DEPTH, list};
+use crate::walk::{Listing, MAX_DEPTH, TOO_DEEP, list};
 use extant::{Attr, DirEntry, File as ImageFile, FileType, Fs, Node, OpenFlags, Timestamp};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno as No;
@@ -41,17 +42,17 @@ enum Task {
     Entries { place: Arc<Place>, entries: Vec<DirEntry> },
 }
 
-/// The first copy of a file with several names.
+/// The first copy of an inode that is no directory.
 enum First {
     /// It is being made, or could not be made.
     Missing,
     /// The destination does not take it.
     LeftOut,
     /// It is there.
-    Made { place: Arc<Place>, name: Vec<u8>, identity: Identity },
+    Made { place: Arc<Place>, name: Box<[u8]>, identity: Identity },
 }
 
-/// A further name of a file.
+/// A further name of an inode.
 struct Link {
     place: Arc<Place>,
     name: Vec<u8>,
@@ -67,7 +68,8 @@ pub struct Copier<'a> {
     entered: Mutex<HashSet<u64>>,
     /// Directories that get their attributes in the end.
     pending: Mutex<Vec<(Arc<Place>, u64)>>,
-    /// The first copy of each file with several names.
+    /// The first copy of each inode but directories. An inode may have more names than it counts
+    /// links, so all are remembered.
     first: Mutex<HashMap<u64, First>>,
     links: Mutex<Vec<Link>>,
 }
@@ -150,19 +152,16 @@ impl<'a> Copier<'a> {
         if attr.ftype == FileType::Directory {
             return self.subdirectory(dir, place, &entry.name, node, crew);
         }
-        let several = attr.nlink > 1;
-        if several && !self.is_first(place, entry) {
+        if !self.is_first(place, entry) {
             return Ok(());
         }
         let made = self.other(dir, &entry.name, &node)?;
-        if several {
-            let first = made.map_or(First::LeftOut, |identity| First::Made {
-                place: place.clone(),
-                name: entry.name.clone(),
-                identity,
-            });
-            lock(&self.first).insert(entry.ino, first);
-        }
+        let first = made.map_or(First::LeftOut, |identity| First::Made {
+            place: place.clone(),
+            name: entry.name.as_slice().into(),
+            identity,
+        });
+        lock(&self.first).insert(entry.ino, first);
         if made.is_some() {
             self.count(&node, || place.path_of(&entry.name));
         }
@@ -189,7 +188,7 @@ impl<'a> Copier<'a> {
             );
         }
         if place.depth() >= MAX_DEPTH {
-            return Err("deeper than directories are followed".into());
+            return Err(TOO_DEEP.into());
         }
         let made = match rustix::fs::mkdirat(dir, OsStr::from_bytes(name), Mode::RWXU) {
             Err(No::EXIST) => false,
@@ -206,8 +205,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Whether this is the first name met of a file with several; the others are made when all
-    /// files are there.
+    /// Whether this is the first name met of an inode; the others are made when all files are there.
     fn is_first(&self, place: &Arc<Place>, entry: &DirEntry) -> bool {
         let mut first = lock(&self.first);
         if let std::collections::hash_map::Entry::Vacant(vacant) = first.entry(entry.ino) {
@@ -240,7 +238,7 @@ impl<'a> Copier<'a> {
             FileType::Fifo => Kind::Fifo,
             FileType::Socket => Kind::Socket,
             FileType::Directory | FileType::Unknown => {
-                return Err("an inode of no known type".into());
+                return Err("the type of the inode is unknown: `e2fsck -f` repairs a copy".into());
             }
         };
         self.special(dir, name, node, &attr, kind)
@@ -305,32 +303,64 @@ impl<'a> Copier<'a> {
     }
 
     /// Gives a copy the attributes of its source. Those that the destination or this user cannot
-    /// set are counted.
+    /// set are counted. One that fails keeps none of the others from being set: a directory was
+    /// made for its owner only.
     fn attributes(&self, to: &Held, node: &Node, attr: &Attr) -> Result {
-        let owned = match to.set_owner(Uid::from_raw(attr.uid), Gid::from_raw(attr.gid)) {
-            Ok(()) => true,
+        let owned = self.owner(to, attr);
+        let mut mode = u32::from(attr.mode);
+        let xattrs = self.xattrs(to, node, &mut mode);
+        let mode = match attr.ftype {
+            FileType::Symlink => Ok(()),
+            _ => self.mode(to, mode, matches!(owned, Ok(true))),
+        };
+        let times = to.set_times(&times(attr)).map_err(|e| format!("times: {e}").into());
+        owned.and(mode).and(xattrs).and(times)
+    }
+
+    /// False if the owner is left out.
+    fn owner(&self, to: &Held, attr: &Attr) -> Result<bool> {
+        match to.set_owner(Uid::from_raw(attr.uid), Gid::from_raw(attr.gid)) {
+            Ok(()) => Ok(true),
             Err(e) if is_refusal(e) => {
                 self.job.left(Left::Owner);
-                false
+                Ok(false)
             }
-            Err(e) => return Err(format!("owner: {e}").into()),
-        };
-        if attr.ftype != FileType::Symlink {
-            match to.set_mode(mode(attr, owned)) {
-                Err(e) if is_refusal(e) => self.job.left(Left::Mode),
-                other => other.map_err(|e| format!("file mode: {e}"))?,
-            }
+            Err(e) => Err(format!("owner: {e}").into()),
         }
-        for name in self.fs.list_xattrs(node)? {
+    }
+
+    fn mode(&self, to: &Held, bits: u32, owned: bool) -> Result {
+        match to.set_mode(mode(bits, owned)) {
+            Err(e) if is_refusal(e) => {
+                self.job.left(Left::Mode);
+                Ok(())
+            }
+            other => Ok(other.map_err(|e| format!("file mode: {e}"))?),
+        }
+    }
+
+    /// Gives a copy the extended attributes of its source, and reduces `mode` if the access ACL is
+    /// not among them in the end.
+    fn xattrs(&self, to: &Held, node: &Node, mode: &mut u32) -> Result {
+        let full = std::mem::replace(mode, acl::mode_without(*mode, None));
+        let names = self.fs.list_xattrs(node)?;
+        if !names.iter().any(|name| name == acl::ACCESS) {
+            *mode = full;
+        }
+        for name in names {
             let value = self.fs.get_xattr(node, &name)?;
-            match to.set_xattr(&name, &value) {
+            let set = to.set_xattr(&name, &value);
+            if name == acl::ACCESS {
+                *mode = if set.is_ok() { full } else { acl::mode_without(full, Some(&value)) };
+            }
+            match set {
                 Err(e) if is_refusal(e) => self.job.left(Left::Attribute),
                 other => {
                     other.map_err(|e| format!("attribute {}: {e}", crate::text::shown(&name)))?
                 }
             }
         }
-        Ok(to.set_times(&times(attr)).map_err(|e| format!("times: {e}"))?)
+        Ok(())
     }
 
     fn make_links(&self) {
@@ -352,7 +382,10 @@ impl<'a> Copier<'a> {
                 return Ok(false);
             }
             Some(First::Missing) | None => {
-                return Err("another name of a file that could not be copied".into());
+                return Err(
+                    "its first name could not be copied, so that there is nothing to link to"
+                        .into(),
+                );
             }
         };
         drop(first);
@@ -410,8 +443,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Permissions; without set-user-id and set-group-id where the owner could not be set.
-fn mode(attr: &Attr, owned: bool) -> Mode {
-    Mode::from_raw_mode(u32::from(attr.mode) & if owned { 0o7777 } else { 0o1777 })
+fn mode(bits: u32, owned: bool) -> Mode {
+    Mode::from_raw_mode(bits & if owned { 0o7777 } else { 0o1777 })
 }
 
 fn times(attr: &Attr) -> Timestamps {
@@ -429,6 +462,7 @@ pub fn copy_content(from: &ImageFile, to: &File, job: &Job<'_>) -> Result {
         while at < stop {
             let want = piece.len().min(usize::try_from(stop - at).unwrap_or(PIECE));
             let len = from.read_at(at, &mut piece[..want])?;
+            job.admit(len as u64)?;
             if len == 0 {
                 return Err(format!("content ends at byte {at} instead of {end}").into());
             }

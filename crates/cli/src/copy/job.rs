@@ -3,6 +3,7 @@
 use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
 use crate::text::{count, shown, size};
+use extant::Fs;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -22,6 +23,9 @@ pub enum Left {
     Device,
 }
 
+/// How often blocks that may be shared are copied, on average.
+const MAX_SHARING: u64 = 8;
+
 /// Problems that are told one by one.
 const TOLD: u64 = 50;
 
@@ -39,6 +43,9 @@ pub struct Job<'c> {
     modes_left: AtomicU64,
     attributes_left: AtomicU64,
     devices_left: AtomicU64,
+    /// Bytes of data that are copied at most, and those admitted so far.
+    max_data: u64,
+    admitted: AtomicU64,
 }
 
 /// What kind of thing was copied.
@@ -67,6 +74,34 @@ impl<'c> Job<'c> {
             modes_left: AtomicU64::new(0),
             attributes_left: AtomicU64::new(0),
             devices_left: AtomicU64::new(0),
+            max_data: u64::MAX,
+            admitted: AtomicU64::new(0),
+        }
+    }
+
+    /// A copy out of an image: of no more data than its device has, since each block belongs to one
+    /// inode. Where blocks may be shared (`shared_blocks`), [`MAX_SHARING`] times as much.
+    pub fn out_of(fs: &Fs, context: &'c Context) -> Job<'c> {
+        let sb = fs.superblock();
+        let bytes = sb.blocks_count().saturating_mul(sb.block_size().into());
+        let shares = sb.features().names().iter().any(|name| name == "shared_blocks");
+        let max_data = if shares { bytes.saturating_mul(MAX_SHARING) } else { bytes };
+        Job { max_data, ..Job::new(context, 0) }
+    }
+
+    /// Asks to copy so many bytes of data more.
+    ///
+    /// # Errors
+    /// The copy holds more data than the image can hold in blocks of its own.
+    pub fn admit(&self, bytes: u64) -> Result<(), &'static str> {
+        // Refused bytes do not count: a smaller file may fit.
+        let fits = |before: u64| before.checked_add(bytes).filter(|sum| *sum <= self.max_data);
+        match self.admitted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(
+                "corrupt: the files hold more data than the device: inodes share blocks; `e2fsck -fy` \
+                 on a copy of the image separates them",
+            ),
         }
     }
 
@@ -176,5 +211,20 @@ fn directories(number: u64) -> String {
     match number {
         1 => "1 directory".into(),
         n => format!("{n} directories"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_bytes_leave_room_for_others() {
+        let context = Context::helper(false);
+        let job = Job { max_data: 10, ..Job::new(&context, 0) };
+        assert!(job.admit(11).is_err());
+        assert!(job.admit(u64::MAX).is_err());
+        assert!(job.admit(10).is_ok());
+        assert!(job.admit(1).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! Copying trees into images and out of them.
 
+pub mod acl;
 pub mod archive;
 pub mod crew;
 pub mod dest;

@@ -10,6 +10,7 @@
 //! are opened as [`super::place`] describes, symlinks are not followed, and content and attributes
 //! are read through the descriptor of one and the same file.
 
+use super::acl;
 use super::crew::Crew;
 use super::held::Held;
 use super::job::{Copied, Job, Left};
@@ -17,7 +18,7 @@ use super::owner::Owner;
 use super::place::{Identity, Place, open_dir, replaced};
 use super::replace::{Placer, Wanted, free_name};
 use crate::image::join;
-use crate::walk::MAX_DEPTH;
+use crate::walk::{MAX_DEPTH, TOO_DEEP};
 use extant::{
     Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet,
     Timestamp, XattrMode,
@@ -93,8 +94,9 @@ pub struct Copier<'a> {
     image: Option<(u64, u64)>,
     pending: Mutex<Vec<Pending>>,
     links: Mutex<Vec<Link>>,
-    /// The first copy of each file that has several names; 0 while it is being made.
-    first: Mutex<HashMap<(u64, u64), u64>>,
+    /// The first copy of each file that has several names; `None` while it is being made. The node
+    /// is held, so that its inode number is not used again if the copy loses its name.
+    first: Mutex<HashMap<(u64, u64), Option<Node>>>,
 }
 
 impl<'a> Copier<'a> {
@@ -198,7 +200,7 @@ impl<'a> Copier<'a> {
         name: &[u8],
     ) -> Result<Task> {
         if place.depth() >= MAX_DEPTH {
-            return Err("deeper than directories are followed".into());
+            return Err(TOO_DEEP.into());
         }
         let source = File::from(open_dir(from, name)?);
         let meta = source.metadata()?;
@@ -248,7 +250,7 @@ impl<'a> Copier<'a> {
             false => self.special(entry, &known, &meta, placer)?,
         };
         if meta.nlink() > 1 {
-            lock(&self.first).insert((meta.dev(), meta.ino()), node.ino());
+            lock(&self.first).insert((meta.dev(), meta.ino()), Some(node));
         }
         Ok(())
     }
@@ -311,7 +313,10 @@ impl<'a> Copier<'a> {
         placer: &mut Placer<'_>,
         fill: impl FnOnce(&Node) -> Result,
     ) -> Result<Node> {
-        let (owner, mode) = (self.owner_of(meta).caller(), (meta.mode() & 0o7777) as u16);
+        let owner = self.owner_of(meta).caller();
+        // Permissions widen last, when the ACL is there. A symlink's do not change.
+        let limit = if meta.file_type().is_symlink() { 0o7777 } else { 0o700 };
+        let mode = (meta.mode() & limit) as u16;
         let wanted = Wanted { dir: entry.dir, name: entry.new_name, owner, mode, what };
         placer.place(&wanted, &self.shown(&entry.place.path_of(entry.name)), fill)
     }
@@ -322,7 +327,7 @@ impl<'a> Copier<'a> {
         let of = (meta.dev(), meta.ino());
         let mut first = lock(&self.first);
         if let std::collections::hash_map::Entry::Vacant(vacant) = first.entry(of) {
-            vacant.insert(0);
+            vacant.insert(None);
             return true;
         }
         drop(first);
@@ -333,11 +338,18 @@ impl<'a> Copier<'a> {
 
     /// Gives a copy the attributes of its source.
     fn attributes(&self, source: &Held, node: &Node, meta: &Metadata) -> Result {
-        self.xattrs(source, node)?;
+        // Whatever fails, the mode is set: a directory was made for its owner only.
+        let mut mode = meta.mode();
+        let xattrs = self.xattrs(source, node, &mut mode);
+        self.set_attr(node, meta, mode)?;
+        xattrs
+    }
+
+    fn set_attr(&self, node: &Node, meta: &Metadata, mode: u32) -> Result {
         let owner = self.owner_of(meta);
         let symlink = meta.file_type().is_symlink();
         let set = SetAttr {
-            mode: (!symlink).then_some((meta.mode() & 0o7777) as u16),
+            mode: (!symlink).then_some((mode & 0o7777) as u16),
             uid: Some(owner.uid),
             gid: Some(owner.gid),
             atime: Some(TimeSet::At(Timestamp {
@@ -354,15 +366,28 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    fn xattrs(&self, source: &Held, node: &Node) -> Result {
+    /// Gives a copy the extended attributes of its source, and reduces `mode` if the access ACL is
+    /// not among them in the end.
+    fn xattrs(&self, source: &Held, node: &Node, mode: &mut u32) -> Result {
+        let full = std::mem::replace(mode, acl::mode_without(*mode, None));
         let wanted = source.xattrs().map_err(|e| format!("extended attributes: {e}"))?;
         for name in self.fs.list_xattrs(node)? {
             if !wanted.iter().any(|(wanted, _)| *wanted == name) {
                 self.fs.remove_xattr(node, &name)?;
             }
         }
+        let access = wanted.iter().find(|(name, _)| name == acl::ACCESS);
+        *mode = access.map_or(full, |(_, value)| acl::mode_without(full, Some(value)));
         for (name, value) in wanted {
-            match self.fs.set_xattr(node, &name, &value, XattrMode::Any) {
+            let set = self.fs.set_xattr(node, &name, &value, XattrMode::Any);
+            if name == acl::ACCESS {
+                match set {
+                    Ok(()) => *mode = full,
+                    // The mode must not become the mask of an inherited ACL.
+                    Err(_) => self.remove_acl(node)?,
+                }
+            }
+            match set {
                 // Too large for an image with small blocks, or of a kind that it does not know.
                 Err(e)
                     if [Errno::OpNotSupp, Errno::NoSpc, Errno::TooBig]
@@ -379,6 +404,13 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
+    fn remove_acl(&self, node: &Node) -> Result {
+        match self.fs.remove_xattr(node, acl::ACCESS) {
+            Err(e) if e.is(Errno::NoData) || e.is(Errno::OpNotSupp) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
     fn make_links(&self) {
         for link in std::mem::take(&mut *lock(&self.links)) {
             let path = || self.shown(&link.place.path_of(&link.name));
@@ -390,10 +422,12 @@ impl<'a> Copier<'a> {
     }
 
     fn link(&self, link: &Link) -> Result {
-        let first = lock(&self.first).get(&link.of).copied().filter(|ino| *ino != 0);
-        let first = first.ok_or("another name of a file that could not be copied")?;
-        let (node, dir, name) =
-            (self.fs.node(first)?, self.fs.node(link.dir)?, link.name.as_slice());
+        // A copy that could not replace the old file has no name any more.
+        let first = lock(&self.first).get(&link.of).cloned().flatten();
+        let node = first
+            .filter(|node| node.attr().nlink > 0)
+            .ok_or("its first name could not be copied, so that there is nothing to link to")?;
+        let (dir, name) = (self.fs.node(link.dir)?, link.name.as_slice());
         match self.fs.link(&node, &dir, name) {
             Err(e) if e.is(Errno::Exist) => {
                 if self.fs.lookup(&dir, name)?.ino() == node.ino() {
@@ -425,8 +459,14 @@ impl<'a> Copier<'a> {
     }
 
     fn finish_directory(&self, one: &Pending) -> Result {
-        let source = Held::Open(File::from(one.place.open(self.base.as_fd())?));
-        self.attributes(&source, &self.fs.node(one.ino)?, &one.meta)
+        let node = self.fs.node(one.ino)?;
+        match one.place.open(self.base.as_fd()) {
+            Ok(source) => self.attributes(&Held::Open(File::from(source)), &node, &one.meta),
+            Err(e) => {
+                let mode = acl::mode_without(one.meta.mode(), None);
+                self.set_attr(&node, &one.meta, mode).and(Err(e.into()))
+            }
+        }
     }
 }
 
@@ -511,19 +551,66 @@ fn next_data(file: &File, at: u64, end: u64) -> io::Result<Option<(u64, u64)>> {
     Ok((start >= at && stop > start && start < end).then_some((start, stop.min(end))))
 }
 
-/// The bytes of all regular files below a directory, for the progress bar.
+/// The bytes of all regular files below a directory, for the progress bar. As the copy itself, it
+/// follows no symlink; unreadable parts count as nothing.
 pub fn total_bytes(source: &Path) -> u64 {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(source, flags, Mode::empty()).map_err(io::Error::from);
+    let Ok((base, top)) = opened.and_then(|fd| Place::base(&fd).map(|top| (fd, top))) else {
+        return 0;
+    };
     let mut total = 0u64;
-    let mut waiting = vec![source.to_path_buf()];
-    while let Some(dir) = waiting.pop() {
-        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let Ok(meta) = entry.metadata() else { continue };
-            if meta.is_dir() {
-                waiting.push(entry.path());
-            } else if meta.is_file() {
-                total = total.saturating_add(meta.len().min(meta.blocks().saturating_mul(512)));
+    let mut waiting = vec![top];
+    while let Some(place) = waiting.pop() {
+        let Ok(dir) = place.open(base.as_fd()) else { continue };
+        let Ok(entries) = rustix::fs::Dir::read_from(&dir) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+                rustix::fs::FileType::RegularFile => {
+                    let stored = (stat.st_blocks as u64).saturating_mul(512);
+                    total = total.saturating_add(stored.min(stat.st_size as u64));
+                }
+                rustix::fs::FileType::Directory => {
+                    let name = name.to_bytes();
+                    let known = !matches!(name, b"." | b"..") && place.depth() < MAX_DEPTH;
+                    waiting.extend(known.then(|| below(&dir, &place, name)).and_then(Result::ok));
+                }
+                _ => {}
             }
         }
     }
     total
+}
+
+fn below(dir: &OwnedFd, place: &Arc<Place>, name: &[u8]) -> Result<Arc<Place>> {
+    Ok(place.below(name, open_dir(dir.as_fd(), name)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_testkit::Scratch;
+
+    /// A path from the top down is longer than a system call takes.
+    #[test]
+    fn the_total_has_files_of_deep_directories() {
+        let scratch = Scratch::new();
+        let base = rustix::fs::open(scratch.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let mut place = Place::base(&base).unwrap();
+        for name in (b'a'..=b'z').map(|letter| [letter; 255]) {
+            let dir = place.open(base.as_fd()).unwrap();
+            rustix::fs::mkdirat(&dir, OsStr::from_bytes(&name), Mode::RWXU).unwrap();
+            place = below(&dir, &place, &name).unwrap();
+        }
+        let dir = place.open(base.as_fd()).unwrap();
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let file = rustix::fs::openat(&dir, c"file", flags, Mode::RWXU).unwrap();
+        File::from(file).write_all_at(&[1; 8192], 0).unwrap();
+        std::os::unix::fs::symlink("/usr", scratch.join("link")).unwrap();
+        assert_eq!(total_bytes(scratch.path()), 8192);
+    }
 }

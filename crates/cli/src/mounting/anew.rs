@@ -7,6 +7,7 @@ use crate::failure::{At, Failure, Result};
 use extant::device::{FileOptions, image_spec, is_write_protected};
 use rustix::mount::UnmountFlags;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ pub fn await_server(source: &Path, subtype: &str) -> Result {
                 }
                 sleep(LOOK);
             }
-            opened => return opened.map(|_| ()).at(source.display()),
+            opened => return opened.map(|_| ()).at_path(source.as_os_str().as_bytes()),
         }
     }
 }

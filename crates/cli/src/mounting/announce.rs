@@ -3,13 +3,17 @@
 //!
 //! A line each: a word, a space, and text without line breaks.
 
-use crate::context::Context;
+use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
+use crate::text::shown;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 const NOTE: &str = "note";
+const WAITS: &str = "waits";
 const FAILED: &str = "failed";
 const READY: &str = "ready";
 
@@ -28,6 +32,15 @@ impl Audience {
         match self {
             Audience::Parent => send(NOTE, text),
             Audience::Terminal(context) => context.note(text),
+        }
+    }
+
+    /// A wait for something that this program does not control. It is told in any case: helpers and
+    /// `--quiet` would leave the user without the reason.
+    pub fn waits(&self, text: impl Display) {
+        match self {
+            Audience::Parent => send(WAITS, text),
+            Audience::Terminal(_) => complain(text),
         }
     }
 
@@ -71,8 +84,8 @@ fn send(word: &str, text: impl Display) {
     let _ = writeln!(out, "{word} {text}").and_then(|()| out.flush());
 }
 
-/// Listens until it is mounted or has failed.
-pub fn listen(from: impl Read, context: &Context) -> Result {
+/// Listens until `image` is mounted or that has failed.
+pub fn listen(from: impl Read, image: &Path, context: &Context) -> Result {
     for line in BufReader::new(from).lines() {
         let Ok(line) = line else { break };
         let (word, text) = line.split_once(' ').unwrap_or((&line, ""));
@@ -80,10 +93,15 @@ pub fn listen(from: impl Read, context: &Context) -> Result {
             READY => return Ok(()),
             FAILED => return Err(Failure::from_wire(text)),
             NOTE => context.note(text),
+            WAITS => complain(text),
             _ => {}
         }
     }
-    Err(Failure::new("the server ended before it had mounted the image"))
+    Err(Failure::new(format_args!(
+        "{}: the server ended before the image was mounted, killed for lack of memory perhaps; \
+         `--foreground -v` shows how far it comes, `-o memory=64M` lets it take less",
+        shown(image.as_os_str().as_bytes())
+    )))
 }
 
 #[cfg(test)]
@@ -92,10 +110,11 @@ mod tests {
 
     #[test]
     fn the_parent_hears_how_it_went() {
-        let context = Context::helper(false);
-        assert!(listen(&b"note x\nready \n"[..], &context).is_ok());
-        let failure = listen(&b"note x\nfailed no such thing\n"[..], &context).unwrap_err();
+        let (context, image) = (Context::helper(false), Path::new("/x.img"));
+        assert!(listen(&b"note x\nready \n"[..], image, &context).is_ok());
+        let failure = listen(&b"note x\nfailed no such thing\n"[..], image, &context).unwrap_err();
         assert_eq!(failure.message(), Some("no such thing"));
-        assert!(listen(&b""[..], &context).is_err());
+        let ended = listen(&b""[..], image, &context).unwrap_err();
+        assert!(ended.message().is_some_and(|text| text.contains("/x.img")));
     }
 }

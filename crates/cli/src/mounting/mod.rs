@@ -7,11 +7,16 @@ pub mod serve;
 pub mod spawn;
 pub mod table;
 
+use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::json;
+use crate::text::shown;
 use extant_fuse::control::READ_ONLY;
 use options::Options;
 use rustix::io::Errno;
+use serde_json::Map;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use table::HeldMount;
 
@@ -25,7 +30,7 @@ pub enum Patience {
     Short,
     /// A minute: nobody stands by.
     Helper,
-    /// As long as it takes.
+    /// An hour.
     Long,
 }
 
@@ -50,6 +55,20 @@ pub struct Plan {
     pub patience: Patience,
 }
 
+impl Plan {
+    /// Prints the JSON document of a mount that is there, where one is wanted.
+    pub fn tell(&self, context: &Context) -> Result {
+        if !context.json {
+            return Ok(());
+        }
+        let mut document = Map::new();
+        json::put_bytes(&mut document, "image", self.image.as_os_str().as_bytes());
+        json::put_bytes(&mut document, "dir", self.dir.as_os_str().as_bytes());
+        document.insert("type".into(), format!("fuse.{}", self.subtype).into());
+        context.document(&document.into())
+    }
+}
+
 /// What came of a change of a mount's options.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +88,7 @@ pub enum Remounted {
 /// a mount with set-user-id programs of its server; those of mount(2).
 pub fn remount(plan: &Plan) -> Result<Remounted> {
     let dir = plan.dir.display();
-    let held = HeldMount::of(&plan.dir).at(&dir)?;
+    let held = HeldMount::of(&plan.dir).at_path(plan.dir.as_os_str().as_bytes())?;
     if !held.mount().is_ours(&plan.subtype) {
         return Err(Failure::new(format_args!(
             "{dir}: cannot remount it: another user, or another program, made this mount; unmount it and mount the image"
@@ -82,17 +101,17 @@ pub fn remount(plan: &Plan) -> Result<Remounted> {
         return Ok(Remounted::OpenedForReading);
     }
     rustix::mount::mount_remount(held.path(), plan.options.mount_flags(), "")
-        .at(plan.dir.display())?;
+        .at_path(plan.dir.as_os_str().as_bytes())?;
     if plan.options.read_only {
-        let root = std::fs::File::open(held.path()).at(plan.dir.display())?;
-        root.sync_all().at(plan.dir.display())?;
+        let root = std::fs::File::open(held.path()).at_path(plan.dir.as_os_str().as_bytes())?;
+        root.sync_all().at_path(plan.dir.as_os_str().as_bytes())?;
     }
     Ok(Remounted::Done)
 }
 
 /// The directory to mount on, without symlinks on the way.
 pub fn directory(dir: &Path) -> Result<PathBuf> {
-    let name = dir.display();
+    let name = shown(dir.as_os_str().as_bytes());
     let found = dir.canonicalize().and_then(|path| Ok((std::fs::metadata(&path)?, path)));
     match found {
         Ok((meta, path)) if meta.is_dir() => Ok(path),

@@ -1,9 +1,11 @@
 //! Options of a mount, as `-o` has them.
 
+use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
 use extant::AccessTimes;
 use extant::format::ErrorPolicy;
 use extant_fuse::Transport;
 use rustix::mount::MountFlags;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -98,6 +100,19 @@ const FLAGS: [(&str, &str, MountFlags); 8] = [
     ("sync", "async", MountFlags::SYNCHRONOUS),
 ];
 
+/// The longest time that a change may stay in memory, in seconds.
+const MAX_COMMIT: u64 = 86_400;
+
+/// Values of `commit`.
+const COMMIT: &str = "0 to 86400 seconds, 0 for the default";
+
+/// Threads at most.
+const MAX_THREADS: usize = 1024;
+
+fn within<T: PartialOrd>(number: Option<T>, range: RangeInclusive<T>) -> Option<T> {
+    number.filter(|number| range.contains(number))
+}
+
 /// Options that ask for what is done anyway, or that are for others than the file system.
 const NOTHING: [&str; 25] = [
     "defaults",
@@ -136,7 +151,7 @@ Options of -o:
   acl, noacl                    POSIX ACLs are honored (the default), or not
   allow_other                   other users may use the mount; the default for root
   allow_idmap                   the kernel may show the mount elsewhere with ids mapped
-  commit=SECONDS                how long a change may stay in memory; 5 by default
+  commit=SECONDS                how long a change may stay in memory, up to 86400; 0: the default, 5
   errors=continue|remount-ro|panic
                                 after an error in the file system's own structures; the superblock says it by
                                 default, and panic is as remount-ro
@@ -145,8 +160,8 @@ Options of -o:
   discard, nodiscard            whether the disk is told of freed space
   init_itable, noinit_itable    whether unused parts of inode tables are zeroed in the background
   io=buffered|direct            access to the image through the page cache, or past it
-  memory=SIZE                   bound on all caches together
-  threads=N                     threads that serve
+  memory=SIZE                   bound on all caches together: 64M to 16T
+  threads=N                     threads that serve: 1 to 1024
   transport=dev|uring|auto      how requests come from the kernel
   delalloc, writeback_cache     the kernel collects writes; the default but for small file systems
   nodelalloc, no_writeback_cache
@@ -211,7 +226,7 @@ impl Options {
             "no_writeback_cache" | "nodelalloc" => self.writeback_cache = Some(false),
             _ if self.apply_flag(word) => {}
             _ if NOTHING.contains(&word) || is_comment(word) => {}
-            _ => return Err(format!("unknown mount option {word}")),
+            _ => return Err(format!("unknown mount option {word}; `extant help mount` lists all")),
         }
         Ok(())
     }
@@ -232,32 +247,40 @@ impl Options {
 
     /// An option with a value; false if it is none of them.
     fn apply_value(&mut self, word: &str, name: &str, value: &str) -> Result<bool, String> {
-        let wrong = || format!("mount option {word} has no such value");
+        let wrong = |allowed: &str| {
+            format!("mount option {word}: the value of {name} must be {allowed}, not `{value}`")
+        };
         match (name, value) {
             ("data", "ordered" | "writeback") => self.log_data = false,
             ("data", "journal") => self.log_data = true,
             ("io", "buffered") => self.direct_io = false,
             ("io", "direct") => self.direct_io = true,
             ("commit", seconds) => {
-                let seconds: u64 = seconds.parse().map_err(|_| wrong())?;
+                let seconds: u64 =
+                    within(seconds.parse().ok(), 0..=MAX_COMMIT).ok_or_else(|| wrong(COMMIT))?;
                 // As with the kernel, 0 stands for the default.
-                self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.min(86_400)));
+                self.commit = (seconds > 0).then(|| Duration::from_secs(seconds));
             }
             ("memory", size) => {
-                self.memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?)
+                self.memory = Some(parse_memory(size).ok_or_else(|| wrong(MEMORY))?);
             }
             ("mb_frsp_max_mem", size) => {
-                self.tree_memory = Some(extant::mkfs::parse_size(size).map_err(|_| wrong())?);
+                let bytes = within(extant::mkfs::parse_size(size).ok(), 0..=MAX_MEMORY);
+                self.tree_memory =
+                    Some(bytes.ok_or_else(|| wrong("a size up to 16T, 0 for none"))?);
             }
             ("frsp_cache_aggression", level) => {
-                self.aggression =
-                    Some(level.parse().ok().filter(|level| *level <= 3).ok_or_else(wrong)?);
+                let level = within(level.parse().ok(), 0..=3);
+                self.aggression = Some(level.ok_or_else(|| wrong("0 to 3"))?);
             }
             ("prefetch_block_bitmaps", "0" | "1") => self.prefetch = value == "1",
             ("threads", number) => {
-                self.threads = number.parse().ok().filter(|n| *n <= 1024).ok_or_else(wrong)?
+                let number = within(number.parse().ok(), 1..=MAX_THREADS);
+                self.threads = number.ok_or_else(|| wrong("1 to 1024"))?;
             }
-            ("transport", name) => self.transport = name.parse().map_err(|()| wrong())?,
+            ("transport", name) => {
+                self.transport = name.parse().map_err(|()| wrong("dev, uring or auto"))?
+            }
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
             ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
             ("errors", "remount-ro") => self.errors = Some(ErrorPolicy::RemountReadOnly),
@@ -265,7 +288,11 @@ impl Options {
             // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is
             // changed.
             ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}
-            ("data" | "io" | "errors" | "prefetch_block_bitmaps", _) => return Err(wrong()),
+            ("data", _) => return Err(wrong("ordered, writeback or journal")),
+            ("io", _) => return Err(wrong("buffered or direct")),
+            ("errors", _) => return Err(wrong("continue, remount-ro or panic")),
+            ("prefetch_block_bitmaps", _) => return Err(wrong("0 or 1")),
+            ("journal_path", _) => return Err(wrong("a path")),
             _ => return Ok(false),
         }
         Ok(true)
@@ -383,6 +410,32 @@ mod tests {
             .collect();
         assert!(missing.is_empty(), "{missing:?}");
         assert!(listed.contains(&"journal_path") && listed.contains(&"nostrictatime"));
+    }
+
+    #[test]
+    fn values_out_of_range_are_told_with_the_range() {
+        for (bad, range) in [
+            ("threads=0", "1 to 1024"),
+            ("threads=1025", "1 to 1024"),
+            ("memory=1k", "64M to 16T"),
+            ("memory=17T", "64M to 16T"),
+            ("memory=99999999999999999999", "64M to 16T"),
+            ("commit=86401", "0 to 86400 seconds"),
+            ("commit=99999999999999999999", "0 to 86400 seconds"),
+            ("mb_frsp_max_mem=17T", "up to 16T"),
+            ("frsp_cache_aggression=4", "0 to 3"),
+            ("transport=pigeon", "dev, uring or auto"),
+            ("journal_path=", "a path"),
+        ] {
+            let message = Options::parse([bad]).unwrap_err();
+            let (name, value) = bad.split_once('=').unwrap();
+            for part in [name, value, range] {
+                assert!(message.contains(part), "{part} in {message}");
+            }
+        }
+        let most = Options::parse(["threads=1024,memory=16T,commit=86400"]).unwrap();
+        assert_eq!((most.threads, most.memory), (1024, Some(16 << 40)));
+        assert_eq!(Options::parse(["commit=0"]).unwrap().commit, None);
     }
 
     #[test]

@@ -17,6 +17,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder};
@@ -35,13 +37,17 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
         .as_ref()
         .map(|path| File::options().create(true).append(true).open(path))
         .transpose();
+    let log_path = plan.log.as_deref().unwrap_or_else(|| Path::new("the log")).as_os_str();
     let (mounted, log) = match log
-        .at("the log file")
+        .at_path(log_path.as_bytes())
         .and_then(|log| Ok((mount(plan, audience, log.as_ref(), level)?, log)))
     {
         Ok(done) => done,
         Err(failure) => return audience.failed(failure),
     };
+    if let Audience::Terminal(context) = audience {
+        plan.tell(context)?;
+    }
     audience.ready(log.as_ref()).at("standard output and error")?;
     let ended =
         mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));
@@ -60,7 +66,7 @@ fn mount(
 ) -> Result<extant_fuse::Mounted> {
     start_log(plan, audience, log, level).at("the log file")?;
     let interrupt = Interrupt::register().at("signals")?;
-    let (fs, claim) = open(plan, &interrupt)?;
+    let (fs, claim) = open(plan, audience, &interrupt)?;
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
@@ -71,8 +77,8 @@ fn mount(
     tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
     let options = MountOptions { writeback_cache: collects, ..fuse_options(plan) };
-    let mounted =
-        extant_fuse::mount_claimed(fs, &plan.dir, &options, claim).at(plan.dir.display())?;
+    let mounted = extant_fuse::mount_claimed(fs, &plan.dir, &options, claim)
+        .at_path(plan.dir.as_os_str().as_bytes())?;
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
     }
@@ -146,17 +152,23 @@ fn open_options(plan: &Plan) -> OpenOptions {
 }
 
 /// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in
-/// use is waited for: `umount` returns before the server has finished.
-fn open(plan: &Plan, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
+/// use is waited for: `umount` returns before the server has finished. Each user with the
+/// right to read the image can hold it, too: so the wait is told at once, and has a limit.
+fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
     let flag = interrupt.flag();
     let options = open_options(plan).interrupt(flag.clone());
     let begin = Instant::now();
+    let mut told = false;
     loop {
         let opened = recover_first(plan, &flag).and_then(|()| claim_and_open(plan, &options));
         match opened {
             Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy && may_wait(plan, begin) => {
                 if flag.load(Ordering::Acquire) {
                     return Err(refused(plan, &Errno::Intr.into()));
+                }
+                if !std::mem::replace(&mut told, true) {
+                    let limit = patience(plan).as_secs();
+                    audience.waits(format_args!("{e}; waiting for up to {limit} s"));
                 }
                 thread::sleep(LOOK);
             }
@@ -237,12 +249,17 @@ fn accepted(plan: &Plan, fs: Fs) -> Result<Fs> {
 }
 
 fn may_wait(plan: &Plan, begin: Instant) -> bool {
-    let limit = match plan.patience {
-        Patience::Long => return true,
-        Patience::Short => Duration::from_secs(10),
-        Patience::Helper => Duration::from_secs(60),
-    };
-    begin.elapsed() < limit && table::served(&plan.image, &plan.subtype).is_empty()
+    let waits_for_mounts = plan.patience == Patience::Long;
+    begin.elapsed() < patience(plan)
+        && (waits_for_mounts || table::served(&plan.image, &plan.subtype).is_empty())
+}
+
+fn patience(plan: &Plan) -> Duration {
+    Duration::from_secs(match plan.patience {
+        Patience::Short => 10,
+        Patience::Helper => 60,
+        Patience::Long => 3600,
+    })
 }
 
 fn refused(plan: &Plan, error: &Error) -> Failure {
@@ -255,7 +272,7 @@ fn refused(plan: &Plan, error: &Error) -> Failure {
     let journal = plan.options.journal.clone();
     let args = crate::image::ImageArgs {
         image: plan.image.clone(),
-        wait: false,
+        wait: plan.patience == Patience::Long,
         journal,
         memory: plan.options.memory,
     };

@@ -8,12 +8,15 @@ use crate::failure::{At, Result};
 use crate::log::SYSLOG;
 use clap::ValueEnum;
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Starts the server with the arguments of `mount` and returns once it has mounted the image.
 pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     let mut command = Command::new(program());
+    // For ps(1), with the image and the directory among the arguments.
+    command.arg0("extant");
     command.arg("mount").arg("--foreground").arg("--announce");
     command.arg("--subtype").arg(&plan.subtype);
     if let Some(patience) = plan.patience.to_possible_value() {
@@ -36,7 +39,7 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().at("cannot start the server")?;
     let Some(pipe) = child.stdout.take() else { return Ok(()) };
-    let heard = listen(pipe, context);
+    let heard = listen(pipe, &plan.image, context);
     if heard.is_err() {
         // It ends by itself; its exit code says no more than its message.
         let _ = child.wait();

@@ -2,8 +2,9 @@
 //! user changes meanwhile.
 
 use crate::args;
-use crate::program::{EXTANT, done, extant, refused};
+use crate::program::{EXTANT, done, extant, json, refused};
 use crate::rival::beside_a_rival;
+use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::verity::{self, Wanted};
 use extant_testkit::{Image, Scratch, debugfs};
@@ -244,4 +245,189 @@ fn holes_of_verified_files_are_errors() {
     assert_eq!(fs::read(out.join("whole")).unwrap(), content);
     assert!(!out.join("holed").exists());
     refused(&args!["get", image.path(), "/holed", "--tar", scratch.join("a.tar")], 1, "holed");
+}
+
+/// Runs commands of debugfs on an image, which is damaged then.
+fn damage(image: &Image, commands: &str) {
+    let script = image.scratch().join("commands");
+    fs::write(&script, commands).unwrap();
+    let printed = run(
+        "debugfs",
+        &["-w".as_ref(), "-f".as_ref(), script.as_os_str(), image.path().as_os_str()],
+    );
+    let errors = printed.errors();
+    let told = errors.lines().filter(|line| !line.starts_with("debugfs 1.")).count();
+    assert!(printed.code == 0 && told == 0, "{printed}");
+    image.leave_unjudged("debugfs damaged it");
+}
+
+fn bytes_below(dir: &Path) -> u64 {
+    let du = run("du", &["-sB1".as_ref(), dir.as_os_str()]).must_succeed().text();
+    du.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).expect("a number of bytes")
+}
+
+#[test]
+fn an_inode_with_more_names_than_it_counts_is_copied_once() {
+    const NAMES: u64 = 40;
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    fs::create_dir(top.join("sub")).unwrap();
+    fs::write(top.join("file"), vec![7; 2 << 20]).unwrap();
+    symlink("target", top.join("link")).unwrap();
+    run("mkfifo", &[top.join("fifo")]).must_succeed();
+    let image = image_of(&top);
+    let commands = (0..NAMES).flat_map(|number| {
+        ["file", "link", "fifo"].map(|kind| format!("ln /{kind} /sub/{kind}-{number}\n"))
+    });
+    let commands = "expand_dir /sub\n".repeat(4) + &commands.collect::<String>();
+    damage(&image, &commands);
+    assert_eq!(debugfs::stat(image.path(), "/file").links, 1);
+    let (out, archive, unpacked) =
+        (scratch.join("out"), scratch.join("a.tar"), scratch.dir("unpacked"));
+    done(&args!["get", "--threads", "4", image.path(), "/", &out]);
+    done(&args!["get", image.path(), "/", "--tar", &archive]);
+    assert!(fs::metadata(&archive).unwrap().len() < 3 << 20);
+    run("tar", &["-xf".as_ref(), archive.as_os_str(), "-C".as_ref(), unpacked.as_os_str()])
+        .must_succeed();
+    for copy in [&out, &unpacked] {
+        for kind in ["file", "link", "fifo"] {
+            let first = fs::symlink_metadata(copy.join(kind)).unwrap();
+            let last = copy.join(format!("sub/{kind}-{}", NAMES - 1));
+            assert_eq!(first.nlink(), NAMES + 1, "{kind}");
+            assert_eq!(first.ino(), fs::symlink_metadata(last).unwrap().ino(), "{kind}");
+        }
+        assert!(bytes_below(copy) < 3 << 20);
+    }
+}
+
+/// The attributes of a directory cannot be read, of an image for `get`, through a mount for `put`.
+/// The group gets nothing: its bits may be the mask of an ACL that cannot be read.
+#[test]
+fn a_directory_gets_its_mode_whatever_else_fails() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    fs::create_dir(top.join("sub")).unwrap();
+    fs::write(top.join("file"), "no attributes").unwrap();
+    let image = image_of(&top);
+    done(&args!["chmod", image.path(), "751", "/sub"]);
+    let block = debugfs::read(image.path(), "blocks /file");
+    damage(&image, &format!("set_inode_field /sub file_acl {}\n", block.trim()));
+    let out = scratch.join("out");
+    refused(&args!["get", image.path(), "/", &out], 1, "sub");
+    assert_eq!(mode_of(&out.join("sub")), 0o701);
+    let copy = Image::mke2fs(32 << 20, &["-t", "ext4"]);
+    let mount = Mount::new(image.path(), "ro,noload");
+    refused(&args!["put", copy.path(), mount.path(), "/"], 1, "extended attributes");
+    mount.unmount();
+    let stat = json(&args!["stat", copy.path(), "/sub"]);
+    assert_eq!(stat[0]["mode"], 0o701, "{stat}");
+    copy.assert_clean();
+}
+
+#[test]
+fn inodes_that_share_blocks_are_copied_up_to_the_size_of_the_device() {
+    const DEVICE: u64 = 8 << 20;
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    fs::write(top.join("first"), vec![7; 1 << 20]).unwrap();
+    for number in 0..30 {
+        fs::write(top.join(format!("more-{number}")), "").unwrap();
+    }
+    let image = Image::mke2fs(DEVICE, &["-t", "ext4", "-O", "^metadata_csum"]);
+    done(&args!["put", image.path(), &top, "/"]);
+    let commands = (0..30).map(|number| format!("copy_inode /first /more-{number}\n"));
+    damage(&image, &commands.collect::<String>());
+    let (out, archive) = (scratch.join("out"), scratch.join("a.tar"));
+    refused(&args!["get", image.path(), "/", &out], 1, "inodes share blocks");
+    refused(&args!["get", image.path(), "/", "--tar", &archive], 1, "inodes share blocks");
+    assert!(bytes_below(&out) <= DEVICE + (1 << 20));
+    assert!(fs::metadata(&archive).unwrap().len() <= DEVICE + (1 << 20));
+    // No file is there in part.
+    let lengths = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+    assert!(lengths.filter(|meta| meta.is_file()).all(|meta| meta.len() == 1 << 20));
+}
+
+/// The copy of the first name is removed, and its inode is free for the files copied after it. In
+/// any order of the files one of the two immutable names is met before its further name.
+#[test]
+fn further_names_of_a_file_that_failed_lead_to_no_other_file() {
+    let scratch = Scratch::new();
+    let old = scratch.dir("old");
+    let top = scratch.dir("top");
+    for (kept, further) in [("a", "z"), ("zz", "aa")] {
+        fs::write(old.join(kept), "old").unwrap();
+        fs::write(top.join(kept), "new").unwrap();
+        fs::hard_link(top.join(kept), top.join(further)).unwrap();
+    }
+    let image = image_of(&old);
+    damage(&image, "set_inode_field /a flags 0x80010\nset_inode_field /zz flags 0x80010\n");
+    for number in 0..400 {
+        fs::write(top.join(format!("f{number}")), format!("content {number}")).unwrap();
+    }
+    let printed = extant(&args!["put", "--threads", "1", image.path(), &top, "/"]);
+    assert_eq!(printed.code, 1, "{printed}");
+    for further in ["z", "aa"] {
+        let content = extant(&args!["cat", image.path(), format!("/{further}")]);
+        assert!(content.code == 1 || content.text() == "new", "{further}: {content} {printed}");
+    }
+    assert!(printed.errors().contains("its first name could not be copied"), "{printed}");
+    for kept in ["/a", "/zz"] {
+        assert_eq!(done(&args!["cat", image.path(), kept]).text(), "old");
+    }
+}
+
+/// An access ACL as the value of its attribute: 200 users read, the group reads, the mask is `rwx`.
+fn large_acl() -> Vec<u8> {
+    let users = (0..200).map(|number| (2u16, 4u16, 1000 + number));
+    let entries = std::iter::once((1, 7, u32::MAX)).chain(users).chain([
+        (4, 4, u32::MAX),
+        (16, 7, u32::MAX),
+        (32, 0, u32::MAX),
+    ]);
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+/// The group bits of a file with an ACL are its mask. Without the ACL they are the owning group's.
+#[test]
+fn copies_without_their_acl_give_the_group_no_more() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    fs::create_dir(top.join("d")).unwrap();
+    fs::write(top.join("f"), "content").unwrap();
+    for name in ["d", "f"] {
+        rustix::fs::setxattr(
+            top.join(name),
+            "system.posix_acl_access",
+            &large_acl(),
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
+        assert_eq!(mode_of(&top.join(name)), 0o770);
+    }
+    // Its blocks are too small for the ACL.
+    let small = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024"]);
+    done(&args!["put", small.path(), &top, "/"]);
+    for name in ["/d", "/f"] {
+        let stat = json(&args!["stat", small.path(), name]);
+        assert_eq!(stat[0]["mode"], 0o740, "{stat}");
+    }
+    small.assert_clean();
+    let full = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096"]);
+    done(&args!["put", full.path(), &top, "/"]);
+    let stat = json(&args!["stat", full.path(), "/d", "/f"]);
+    assert_eq!((&stat[0]["mode"], &stat[1]["mode"]), (&0o770.into(), &0o770.into()), "{stat}");
+    let mount = Mount::new(small.path(), "rw");
+    let out = mount.path().join("out");
+    done(&args!["get", full.path(), "/", &out]);
+    let modes = ["d", "f"].map(|name| mode_of(&out.join(name)));
+    mount.unmount();
+    assert_eq!(modes, [0o740; 2]);
+    let out = scratch.join("out");
+    done(&args!["get", full.path(), "/", &out]);
+    assert_eq!(["d", "f"].map(|name| mode_of(&out.join(name))), [0o770; 2]);
 }

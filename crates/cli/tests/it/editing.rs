@@ -1,8 +1,12 @@
 //! Commands that make file systems and change them, judged by e2fsck.
 
 use crate::args;
-use crate::program::{done, json, refused};
+use crate::program::{done, extant, json, refused};
+use extant_testkit::tool::{Printed, run};
 use extant_testkit::{FEATURE_SETS, FeatureSet, Scratch, debugfs, e2fsck};
+use std::ffi::OsString;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
 #[test]
 fn new_file_systems_are_clean() {
@@ -59,6 +63,23 @@ fn wrong_options_make_nothing() {
     refused(&args!["mkfs", &image, "64M", "-O", "nonsense"], 2, "nonsense");
     refused(&args!["mkfs", &image, "64M", "-b", "1000"], 2, "block size");
     refused(&args!["mkfs", &image, "10x"], 2, "10x");
+    refused(&args!["mkfs", &image, "10k"], 1, "too small");
+    assert!(!image.exists());
+    // One that is there keeps its length.
+    std::fs::write(&image, "short").unwrap();
+    refused(&args!["mkfs", &image, "64M", "-b", "1000"], 2, "block size");
+    refused(&args!["mkfs", &image, "64M", "-J", "size=1G"], 1, "journal");
+    assert_eq!(std::fs::read(&image).unwrap(), b"short");
+}
+
+#[test]
+fn a_failed_mkfs_removes_no_symlink() {
+    let scratch = Scratch::new();
+    let (link, target) = (scratch.join("link"), scratch.join("target"));
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    refused(&args!["mkfs", &link, "10k"], 1, "stays");
+    assert_eq!(std::fs::read_link(&link).unwrap(), target);
+    assert_eq!(std::fs::metadata(&target).unwrap().len(), 0);
 }
 
 #[test]
@@ -126,6 +147,90 @@ fn no_directory_is_emptied_by_a_name_for_itself_or_its_parent() {
         assert_eq!(done(&args!["find", image.path(), "/a"]).text(), "/a\n/a/b\n", "{path}");
     }
     image.assert_clean();
+}
+
+/// Types and names of everything below a directory.
+fn tree_of(dir: &Path) -> Vec<String> {
+    let find =
+        args!["-c", "cd \"$1\" && find . -name lost+found -o -printf '%y %p %l\\n'", "sh", dir];
+    let mut lines: Vec<String> =
+        run("sh", &find).must_succeed().text().lines().map(String::from).collect();
+    lines.sort();
+    lines
+}
+
+/// Commands for [`slashes_behind_names_mean_what_they_mean_to_coreutils`].
+const WITH_SLASHES: &str = "
+rm file/; rm -f file/; rm alias/; rm -f alias/; rm link/; rm -f link/; rm -r link/;
+rm -rf link/; rm dangling/; rm -f dangling/; rm dir/; rm -r dir/; rm new/; rm -f new/;
+rm -f new/new; rm -f file/new; mv file new/; mv file dir/; mv file link/; mv file/ new;
+mv dir/ new; mv dir new/; mv link/ new; mv link new; mv alias/ new; mv dangling/ new;
+mv alias file/; mv alias dangling/; mv dir file/; mv dir dangling/; mkdir new/; mkdir file/;
+mkdir dangling/; mkdir link/; mkdir -p link/new/; mkdir -p file/; ln file new/; ln file alias/;
+ln file/ new; ln link/ new; ln -s file new/; ln -s file alias/; chmod 600 file/; chmod 700 dir/;
+stat file/; stat link/; ls file/; ls dir/; ls link/; cat file/; put data new/; put data file/;
+put data alias/; put data dir/; put data link/; put data dangling/; put tree new/;
+put tree file/; put tree dangling/; put - new/; put - dir/; put - file/";
+
+/// Runs a command of coreutils in `dir`; `put` is cp(1), or tee(1) for standard input.
+fn by_coreutils(command: &str, source: &Path, dir: &Path) -> Printed {
+    let source = source.display();
+    let words: Vec<&str> = command.split(' ').collect();
+    let script = match words[..] {
+        ["put", "-", to] => format!("echo | tee {to}"),
+        ["put", "tree", to] => format!("cp -rT {source}/tree {to}"),
+        ["put", from, to] => format!("cp {source}/{from} {to}"),
+        _ => command.into(),
+    };
+    run("sh", &args!["-c", format!("cd {} && {script}", dir.display())])
+}
+
+/// Runs the same command on an image.
+fn on_image(command: &str, source: &Path, image: &Path) -> Printed {
+    let words: Vec<&str> = command.split(' ').collect();
+    let mut all = args![words[0]].to_vec();
+    let (options, paths): (Vec<&str>, Vec<&str>) =
+        words[1..].iter().partition(|word| word.len() > 1 && word.starts_with('-'));
+    all.extend(options.into_iter().map(OsString::from));
+    all.push(image.into());
+    all.extend(paths.iter().enumerate().map(|(at, path)| match (words[0], *path) {
+        ("put", path) if at == 0 && path != "-" => source.join(path).into(),
+        (_, "-") | ("chmod", "600" | "700") => (*path).into(),
+        ("ln", _) if at == 0 && words[1] == "-s" => (*path).into(),
+        _ => format!("/{path}").into(),
+    }));
+    extant(&all)
+}
+
+/// The same commands in a directory of the machine, by coreutils, and in an image.
+#[test]
+fn slashes_behind_names_mean_what_they_mean_to_coreutils() {
+    let scratch = Scratch::new();
+    let (source, template) = (scratch.dir("source"), scratch.dir("template"));
+    std::fs::create_dir(source.join("tree")).unwrap();
+    for file in [source.join("data"), source.join("tree/leaf"), template.join("file")] {
+        std::fs::write(file, "data").unwrap();
+    }
+    std::fs::create_dir(template.join("dir")).unwrap();
+    for (target, name) in [("dir", "link"), ("none", "dangling"), ("file", "alias")] {
+        symlink(target, template.join(name)).unwrap();
+    }
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["put", image.path(), &template, "/"]);
+    for command in WITH_SLASHES.split(';').map(|command| command.trim().replace('\n', " ")) {
+        let machine = scratch.dir("machine");
+        run("cp", &args!["-aT", &template, &machine]).must_succeed();
+        let there = by_coreutils(&command, &source, &machine);
+        let copy = image.copy();
+        let here = on_image(&command, &source, copy.path());
+        assert_eq!(here.code == 0, there.code == 0, "{command}: {here}\n{there}");
+        copy.assert_clean();
+        let out = scratch.join("out");
+        done(&args!["get", copy.path(), "/", &out]);
+        assert_eq!(tree_of(&out), tree_of(&machine), "{command}");
+        run("rm", &args!["-r", &out, &machine]).must_succeed();
+    }
+    refused(&args!["get", image.path(), "/file", scratch.join("new/")], 1, "not a directory");
 }
 
 /// Blocks of 1 KiB have no room for the value: the file comes without it.

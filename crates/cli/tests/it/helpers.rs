@@ -1,12 +1,14 @@
 //! The program under the names of helpers of mount(8), umount(8) and mkfs(8).
 
 use crate::args;
-use crate::program::{EXTANT, is_mount, json};
+use crate::program::{EXTANT, extant, is_mount, json};
 use crate::recovery::crashed;
 use extant_testkit::tool::{Printed, run};
 use extant_testkit::{FeatureSet, Image, Scratch, e2fsck, kernel};
+use rustix::fs::{FlockOperation, fcntl_lock};
 use std::ffi::OsString;
-use std::io::Read;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -58,6 +60,53 @@ fn mount_and_unmount_as_mount8_calls_them() {
         names.call("umount.fuse.extant", &args![&dir]).must_succeed();
         // The server is gone by now: nobody else is asked to wait.
         image.assert_clean();
+    }
+}
+
+/// A lock that every reader of the image can take.
+fn locked(image: &Path) -> File {
+    let file = File::open(image).expect("the image opens");
+    fcntl_lock(&file, FlockOperation::NonBlockingLockShared).expect("a lock");
+    file
+}
+
+#[test]
+fn a_mount_tells_at_once_which_image_it_waits_for() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    let helper = names.0.join("mount.fuse.extant").into_os_string();
+    let commands =
+        [&args![&helper][..], &args![EXTANT, "mount"], &args![EXTANT, "mount", "--wait"]];
+    for command in commands {
+        let lock = locked(image.path());
+        let mut mount = Command::new(&command[0])
+            .args(&command[1..])
+            .args([image.path(), &dir])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut told = BufReader::new(mount.stderr.take().expect("a pipe")).lines();
+        let first = told.next().expect("a line").expect("text");
+        let name = image.path().display().to_string();
+        assert!(first.contains(&format!("{name} is in use")), "{first}");
+        assert!(first.contains("waiting for up to"), "{first}");
+        drop(lock);
+        assert!(mount.wait().expect("wait").success() && is_mount(&dir), "{command:?}");
+        names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+    }
+}
+
+#[test]
+fn the_wait_of_a_mount_ends() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let scratch = Scratch::new();
+    let lock = locked(image.path());
+    let printed = extant(&args!["mount", "--quiet", image.path(), scratch.dir("mnt")]);
+    drop(lock);
+    assert_eq!(printed.code, 1, "{printed}");
+    for words in ["waiting for up to 10 s", "fuser -v", "--wait"] {
+        assert!(printed.errors().contains(words), "{words}: {printed}");
     }
 }
 
@@ -345,8 +394,8 @@ fn a_protected_disk_that_needs_recovery_is_refused() {
     assert_eq!(found.unwrap(), b"x");
 }
 
-/// The kernel replays the journal and frees orphans of a disk that it mounts with `ro`; `extant
-/// mount -o ro` never writes.
+/// The kernel replays the journal and frees orphans of a disk that it mounts with `ro`;
+/// `extant mount -o ro` never writes.
 #[test]
 fn mounting_for_reading_recovers_as_the_kernel_does() {
     for set in ["default", "orphan_file"] {

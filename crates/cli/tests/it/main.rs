@@ -4,6 +4,7 @@
 mod bounds;
 mod copying;
 mod damaged;
+mod documents;
 mod editing;
 mod foreign;
 mod helpers;

@@ -5,7 +5,7 @@ use crate::program::{EXTANT, Server, await_that, done, extant, is_mount, json, r
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Manifest, Plan, Shape};
-use extant_testkit::{FeatureSet, Image, Scratch, debugfs, e2fsck};
+use extant_testkit::{FeatureSet, Image, Scratch, counts, debugfs, dumpe2fs, e2fsck};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -85,6 +85,41 @@ fn an_image_in_use_is_refused() {
     refused(&args!["recover", image.path()], 1, "the kernel has mounted it");
     kernel.unmount();
     done(&args!["ls", image.path()]);
+}
+
+/// A file system of few groups is not scanned in the background.
+#[test]
+fn free_space_of_a_small_disk_is_known() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let block = dumpe2fs::header(image.path()).number("Block size");
+    let expected = counts::free_runs(image.path());
+    let server = Server::start(image.path(), "rw");
+    let stats = json(&args!["stats", server.dir()]);
+    let shown = &stats["fragmentation"];
+    assert_eq!(shown["trees_unknown"], 0, "{shown}");
+    assert_eq!(shown["longest_free_run"], expected.longest * 1024 / block, "{shown}");
+    let runs = shown["free_runs_by_order"].as_array().expect("runs");
+    let number: u64 = runs.iter().filter_map(serde_json::Value::as_u64).sum();
+    assert!((1..=expected.runs).contains(&number), "{shown} and {expected:?}");
+    server.unmount();
+}
+
+#[test]
+fn the_server_shows_as_extant_with_image_and_directory() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    let _mounted = Mounted(&dir);
+    done(&args!["mount", image.path(), &dir]);
+    let shown = run("ps", &["-eo", "comm=,args="]).must_succeed().text();
+    let name = dir.display().to_string();
+    let server: Vec<&str> = shown.lines().filter(|line| line.contains(&name)).collect();
+    let [server] = server[..] else { panic!("no single server in {shown}") };
+    let mut words = server.split_whitespace();
+    assert_eq!((words.next(), words.next()), (Some("extant"), Some("extant")), "{server}");
+    assert!(server.ends_with(&format!("{} {name}", image.path().display())), "{server}");
+    run("umount", &[&dir]).must_succeed();
+    await_free(image.path());
 }
 
 #[test]

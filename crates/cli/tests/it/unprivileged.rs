@@ -76,6 +76,24 @@ fn images_are_made_filled_changed_and_read() {
 }
 
 #[test]
+fn the_root_of_a_new_image_belongs_to_its_maker_where_asked() {
+    let home = home();
+    let script = "extant mkfs -E root_owner own.img 16M; truncate -s 16M theirs.img
+        mke2fs -q -E root_owner theirs.img
+        extant mkfs -E root_owner,nodiscard -O ^has_journal listed.img 16M
+        if extant mkfs -E root_owner= wrong.img 16M; then exit 1; fi";
+    let printed = as_user(&home, Fuse::Root, script).must_succeed();
+    assert!(printed.errors().contains("root_owner"), "{printed}");
+    for name in ["own.img", "theirs.img", "listed.img"] {
+        let image = home.join(name);
+        e2fsck::check(&image).assert_clean();
+        let kernel = Mount::new(&image, "ro");
+        let meta = std::fs::metadata(kernel.path()).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (NOBODY, NOBODY), "{name}");
+    }
+}
+
+#[test]
 fn torn_images_are_recovered() {
     let home = home();
     let image = crashed(FeatureSet::named("orphan_file"));

@@ -5,8 +5,8 @@ use super::Purpose;
 use super::counts::Counts;
 use super::discard::Discards;
 use super::group::Bitmap;
-use super::loose::Loose;
-use super::lots::Lots;
+use super::loose::ReturnedRuns;
+use super::lots::FreeBatches;
 use super::memory::Memory;
 use super::scan::Scan;
 use super::shape::Shape;
@@ -36,7 +36,7 @@ pub struct Blocks {
     pub(super) bitmaps: Box<[Mutex<Bitmap>]>,
     pub(super) trees: Box<[Mutex<Tree>]>,
     /// What is on its way into each tree, and the trees of which something is noted.
-    pub(super) loose: Box<[Loose]>,
+    pub(super) loose: Box<[ReturnedRuns]>,
     pub(super) noted_trees: Mutex<Vec<u32>>,
     /// All trees by their longest runs.
     pub(super) meta: Meta,
@@ -56,7 +56,7 @@ pub struct Blocks {
     /// them.
     pending: Sharded<AtomicI64>,
     /// What was freed and is not booked yet.
-    pub(super) lots: Lots,
+    pub(super) lots: FreeBatches,
     /// What the device is told to be free.
     pub(super) discards: Discards,
     /// How often a bitmap could not be read.
@@ -84,7 +84,7 @@ impl Blocks {
                 .iter()
                 .map(|len| Mutex::new(Level::FreeSpace, Tree::new(&shape, *len)))
                 .collect(),
-            loose: longest.iter().map(|_| Loose::new()).collect(),
+            loose: longest.iter().map(|_| ReturnedRuns::new()).collect(),
             noted_trees: Mutex::new(Level::Leaf, Vec::new()),
             scan: Scan::new(shape.trees(), unknown),
             meta: Meta::new(longest),
@@ -96,7 +96,7 @@ impl Blocks {
             root: groups.superblock().r_blocks_count() >> vol.geo.cluster_bits,
             margin: (clusters / MARGIN_SHARE).min(MARGIN),
             pending: Sharded::default(),
-            lots: Lots::new(groups.count()),
+            lots: FreeBatches::new(groups.count()),
             discards: Discards::new(),
             unread: AtomicU64::new(0),
             streams: Sharded::default(),

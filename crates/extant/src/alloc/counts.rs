@@ -77,8 +77,10 @@ pub struct SpaceStats {
 /// Free runs by their lengths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragmentation {
-    /// Clusters of the longest run that is known.
-    pub longest: u32,
+    /// Clusters of the longest run that is known; none if nothing is known yet.
+    pub longest: Option<u32>,
+    /// Flexible groups of which not all is known yet.
+    pub unknown: u64,
     /// For each power of two the number of runs of at least so many clusters and less than twice as
     /// many.
     pub runs: Vec<u32>,
@@ -118,11 +120,14 @@ impl Alloc {
 
     /// How fragmented free space is. Groups in memory are counted as they are, others as they were
     /// when they were last looked at, rounded down to powers of two; those never looked at are left
-    /// out.
+    /// out. A file system that is too small for a scan in the background is scanned now.
     pub fn fragmentation(&self) -> Fragmentation {
+        self.scan_few();
+        let unknown = self.blocks.scan.left();
         let mut all = Summary::default();
         (0..self.blocks.meta.len()).for_each(|tree| all.merge(&self.blocks.fragmentation_of(tree)));
-        Fragmentation { longest: all.longest, runs: all.runs.to_vec() }
+        let longest = (all.longest > 0 || unknown == 0).then_some(all.longest);
+        Fragmentation { longest, unknown, runs: all.runs.to_vec() }
     }
 }
 

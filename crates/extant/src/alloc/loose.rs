@@ -39,7 +39,7 @@ const MAX_QUEUED: usize = 1024;
 
 /// What is noted of a tree.
 #[derive(Debug)]
-pub(super) struct Loose {
+pub(super) struct ReturnedRuns {
     lists: Mutex<Lists>,
     /// Whether `ended` or `freed` has anything, to be read without the lock.
     any: AtomicBool,
@@ -82,9 +82,9 @@ impl Lists {
     }
 }
 
-impl Loose {
-    pub fn new() -> Loose {
-        Loose {
+impl ReturnedRuns {
+    pub fn new() -> ReturnedRuns {
+        ReturnedRuns {
             lists: Mutex::new(Level::Alloc, Lists::default()),
             any: AtomicBool::new(false),
             longest: AtomicU32::new(0),
@@ -183,7 +183,7 @@ impl Blocks {
     }
 
     /// Something that may be claimed was noted: `many` runs are by now.
-    fn noted(&self, t: u32, loose: &Loose, longest: u32, many: bool) {
+    fn noted(&self, t: u32, loose: &ReturnedRuns, longest: u32, many: bool) {
         let settles = many || !loose.resident.load(Ordering::Relaxed);
         // If somebody works on the tree now, the next one settles. It may have done so since, and
         // have claimed the run: the order of trees knows too much then, until somebody looks there
@@ -310,7 +310,7 @@ impl Blocks {
     pub(super) fn begin_discard(
         &self,
         t: u32,
-        loose: &Loose,
+        loose: &ReturnedRuns,
         len: impl Fn(Run) -> u64,
     ) -> Option<Run> {
         let mut lists = loose.lists.lock();
@@ -329,7 +329,7 @@ impl Blocks {
     }
 
     /// A slice in flight may be allocated again.
-    pub(super) fn end_discard(&self, t: u32, loose: &Loose, slice: Run) {
+    pub(super) fn end_discard(&self, t: u32, loose: &ReturnedRuns, slice: Run) {
         let mut lists = loose.lists.lock();
         lists.in_flight.retain(|run| *run != slice);
         self.let_leave(t, loose, lists, &[slice]);
@@ -337,7 +337,7 @@ impl Blocks {
 
     /// What is queued of a tree may be allocated again without a discard. False if nothing is
     /// queued.
-    pub(super) fn cancel_discard(&self, t: u32, loose: &Loose) -> bool {
+    pub(super) fn cancel_discard(&self, t: u32, loose: &ReturnedRuns) -> bool {
         let mut lists = loose.lists.lock();
         let runs = std::mem::take(&mut lists.discarding);
         if !runs.is_empty() {
@@ -347,7 +347,13 @@ impl Blocks {
     }
 
     /// Runs that were noted as freed may be allocated again, once they are settled.
-    fn let_leave(&self, t: u32, loose: &Loose, mut lists: MutexGuard<'_, Lists>, left: &[Run]) {
+    fn let_leave(
+        &self,
+        t: u32,
+        loose: &ReturnedRuns,
+        mut lists: MutexGuard<'_, Lists>,
+        left: &[Run],
+    ) {
         let good = left
             .iter()
             .filter(|run| lists.bad & self.shape.mask(self.shape.group_run(t, **run).0) == 0);

@@ -64,15 +64,15 @@ impl Lot {
 
 /// What threads have freed and not booked.
 #[derive(Debug)]
-pub(super) struct Lots {
+pub(super) struct FreeBatches {
     noted: Sharded<Mutex<Lot>>,
     /// The transaction that each group joined last for the sake of notes.
     joined: Box<[AtomicU64]>,
 }
 
-impl Lots {
-    pub fn new(groups: u32) -> Lots {
-        Lots {
+impl FreeBatches {
+    pub fn new(groups: u32) -> FreeBatches {
+        FreeBatches {
             noted: Sharded::new(|_| Mutex::new(Level::Alloc, Lot::new())),
             joined: (0..groups).map(|_| AtomicU64::new(0)).collect(),
         }

@@ -50,6 +50,7 @@ mod withheld;
 
 pub use claim::Claim;
 pub use counts::{Fragmentation, SpaceStats};
+pub use inodes::NewInode;
 pub use prealloc::{Prealloc, PreallocStats, Small, Taken};
 pub use scan::Scanned;
 pub use tune::MAX_AGGRESSION;
@@ -61,12 +62,13 @@ use crate::groups::Groups;
 use crate::volume::Volume;
 use blocks::Blocks;
 use extant_format::types::{BlockNr, GroupNr, InodeNr};
+use extant_sync::atomic::{AtomicU64, Ordering};
 use inodes::Inodes;
-use prealloc::Keep;
+use prealloc::PreallocRegistry;
 use std::ops::Range;
 use std::sync::Arc;
 use tables::Tables;
-use withheld::Withheld;
+use withheld::ReplayFrees;
 
 /// What space is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,13 +109,15 @@ pub struct Alloc {
     blocks: Arc<Blocks>,
     inodes: Inodes,
     tables: Tables,
-    withheld: Withheld,
+    withheld: ReplayFrees,
     /// What is preallocated.
-    keep: Arc<Keep>,
+    keep: Arc<PreallocRegistry>,
     /// Blocks that never hold files.
     overhead: u64,
     /// Blocks that only root may use.
     reserved_blocks: u64,
+    /// Claims and reservations that failed for lack of blocks.
+    refused: AtomicU64,
 }
 
 impl Alloc {
@@ -124,11 +128,22 @@ impl Alloc {
     pub fn open(vol: Arc<Volume>, groups: Arc<Groups>) -> Result<Alloc> {
         let blocks = Arc::new(Blocks::new(vol.clone(), groups.clone()));
         let inodes = Inodes::new(vol.clone(), groups.clone());
-        let keep = Keep::new(blocks.clone());
+        let keep = PreallocRegistry::new(blocks.clone());
         let sb = groups.superblock();
         let (overhead, reserved_blocks) = (usage::overhead(&vol, &sb), sb.r_blocks_count());
-        let (tables, withheld) = (Tables::default(), Withheld::default());
-        Ok(Alloc { vol, groups, blocks, inodes, tables, withheld, keep, overhead, reserved_blocks })
+        let (tables, withheld) = (Tables::default(), ReplayFrees::default());
+        Ok(Alloc {
+            vol,
+            groups,
+            blocks,
+            inodes,
+            tables,
+            withheld,
+            keep,
+            overhead,
+            reserved_blocks,
+            refused: AtomicU64::new(0),
+        })
     }
 
     /// Takes between `min` and `len` contiguous blocks near the goal.
@@ -178,6 +193,11 @@ impl Alloc {
                 loop {
                     match f() {
                         Err(e) if e.is(Errno::NoSpc) && self.blocks.cancel_queued() => {}
+                        Err(e) if e.is(Errno::NoSpc) => {
+                            // Relaxed: each thread looks for its own refusals.
+                            self.refused.fetch_add(1, Ordering::Relaxed);
+                            return Err(e);
+                        }
                         result => return result,
                     }
                 }
@@ -240,6 +260,12 @@ impl Alloc {
     /// Gives a reservation back, in whole clusters.
     pub fn unreserve(&self, blocks: u32) {
         self.blocks.budget.give(self.blocks.clusters(blocks));
+    }
+
+    /// Claims and reservations that failed for lack of blocks until now. The same number before and
+    /// after an operation of this thread means that the operation met no lack of blocks.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Blocks whose freeing is not durable yet. If a claim fails while this is not zero, commit and

@@ -6,13 +6,9 @@
 //! or near it.
 
 use crate::groups::{Flex, Groups};
-use extant_format::inode::InodeFlags;
 use extant_format::superblock::Geometry;
 use extant_format::types::GroupNr;
 use extant_space::Index;
-
-/// The flag of a directory whose directories are unrelated.
-pub(super) const TOPDIR: InodeFlags = InodeFlags::TOPDIR;
 
 /// Flexible groups that are looked at for a directory to be spread, and groups for one to stay
 /// near.

@@ -199,6 +199,14 @@ impl Alloc {
         if useful { shard_count().min(MAX_SCANNERS) } else { 0 }
     }
 
+    /// Scans the unknown groups of a file system that is not scanned in the background.
+    pub(super) fn scan_few(&self) {
+        if self.blocks.scan.trees <= FEW_TREES {
+            let mut scratch = Vec::new();
+            (0..self.blocks.scan.trees).for_each(|t| self.blocks.summarise(t, &mut scratch));
+        }
+    }
+
     /// Scans a part of the bitmaps of which nothing is known.
     pub fn scan_some(&self) -> Scanned {
         let (blocks, scan) = (&self.blocks, &self.blocks.scan);

@@ -43,7 +43,7 @@ const NEAR_RUNS: usize = 128;
 const LONG_RUNS: usize = 16;
 
 /// A wish in clusters.
-pub(super) struct Wish {
+pub(super) struct SearchGoal {
     group: GroupNr,
     bit: u32,
     want: u32,
@@ -146,14 +146,14 @@ impl Blocks {
         }
     }
 
-    fn wish(&self, want: &Request, clusters: u32, min: u32) -> Wish {
+    fn wish(&self, want: &Request, clusters: u32, min: u32) -> SearchGoal {
         let trees = if want.low { self.low_trees() } else { self.meta.len() };
         let goal =
             self.vol.geo.group_and_bit(want.goal).filter(|(g, _)| self.shape.tree_of(*g) < trees);
         let (group, bit) = goal.unwrap_or((GroupNr(0), 0));
         // A file that comes to the start of a group goes on behind the group's metadata.
         let grows = goal.is_some() && !self.is_start_goal(group, want.goal);
-        Wish {
+        SearchGoal {
             group,
             bit,
             want: clusters,
@@ -172,7 +172,7 @@ impl Blocks {
         }
     }
 
-    fn find(&self, wish: &Wish) -> Found {
+    fn find(&self, wish: &SearchGoal) -> Found {
         if let Some(found) = self.at_goal(wish) {
             self.counts.goal.add(1);
             return Some(found);
@@ -188,7 +188,7 @@ impl Blocks {
     /// Exactly at the goal if a good part is there, else at full length in the goal's group. A file
     /// that grows by much and finds its place taken goes where it has room, since whoever took the
     /// place grows there too. One that begins where little is left fills a hole, if it fits.
-    fn at_goal(&self, wish: &Wish) -> Found {
+    fn at_goal(&self, wish: &SearchGoal) -> Found {
         // Where to start is not worth waiting for.
         let mut tree = self.with_group(wish.group, wish.grows)?;
         let goal = self.shape.unit(wish.group, wish.bit);
@@ -207,7 +207,7 @@ impl Blocks {
     /// A free run of exactly the wanted length, if little of the tree is free. What fits leaves
     /// nothing behind, and long runs stay whole; where much is free, it is better to be among
     /// neighbours.
-    fn hole(&self, wish: &Wish, tree: &Tree) -> Option<Run> {
+    fn hole(&self, wish: &SearchGoal, tree: &Tree) -> Option<Run> {
         if !tree.is_scarce(self.shape.group_len()) {
             return None;
         }
@@ -217,7 +217,7 @@ impl Blocks {
 
     /// From the middle of one of the longest runs of the goal's group, if half of it has room: what
     /// grows from there is not soon in the way of what grows elsewhere.
-    fn apart(&self, wish: &Wish, tree: &Tree) -> Option<Run> {
+    fn apart(&self, wish: &SearchGoal, tree: &Tree) -> Option<Run> {
         let (units, room) = (self.shape.units(wish.group), wish.want.saturating_mul(ROOM));
         let long = tree.free.by_length().take(LONG_RUNS).take_while(|run| run.len / 2 >= room);
         let run = { long }.find(|run| units.contains(&run.start))?;
@@ -225,7 +225,7 @@ impl Blocks {
     }
 
     /// The first run of the whole length behind the goal in its group, then before it.
-    fn nearest(&self, wish: &Wish, tree: &Tree, goal: u32) -> Option<Run> {
+    fn nearest(&self, wish: &SearchGoal, tree: &Tree, goal: u32) -> Option<Run> {
         let units = self.shape.units(wish.group);
         let fits = |run: &Run| run.len >= wish.want;
         let behind = tree.free.within(goal..units.end).take(NEAR_RUNS).find(fits);
@@ -253,7 +253,7 @@ impl Blocks {
     }
 
     /// Where this thread last went when its goal's group was full.
-    fn at_stream(&self, wish: &Wish) -> Found {
+    fn at_stream(&self, wish: &SearchGoal) -> Found {
         let last = BlockNr(self.streams.local().load(Relaxed));
         let (g, bit) = self.vol.geo.group_and_bit(last).filter(|(g, _)| g.0 != wish.group.0)?;
         let t = self.shape.tree_of(g);
@@ -261,7 +261,7 @@ impl Blocks {
             return None;
         }
         let mut tree = self.with_group(g, false)?;
-        let behind = Wish { group: g, bit, ..*wish };
+        let behind = SearchGoal { group: g, bit, ..*wish };
         let run = self.nearest(&behind, &tree, self.shape.unit(g, bit))?;
         let found = self.take(t, &mut tree, run)?;
         self.counts.stream.add(1);
@@ -270,7 +270,7 @@ impl Blocks {
 
     /// By falling criteria. What is long enough is taken at once; before less is taken, more may be
     /// looked at.
-    fn by_criteria(&self, wish: &Wish) -> Found {
+    fn by_criteria(&self, wish: &SearchGoal) -> Found {
         let near = self.shape.tree_of(wish.group);
         for consultation in 1..=CONSULTATIONS {
             let found = self.consult(wish, Criterion::Full);
@@ -293,7 +293,7 @@ impl Blocks {
     }
 
     /// Tries the trees that the order of all trees advises.
-    fn consult(&self, wish: &Wish, criterion: Criterion) -> Found {
+    fn consult(&self, wish: &SearchGoal, criterion: Criterion) -> Found {
         let advice = self.advice(wish, criterion);
         trace!(target: TRACED, ?criterion, want = wish.want, ?advice, unknown = self.scan.left(), "optimiser");
         let found = advice.into_iter().find_map(|t| self.in_tree(t, wish, criterion))?;
@@ -305,7 +305,7 @@ impl Blocks {
     }
 
     /// Trees to try, the best first.
-    fn advice(&self, wish: &Wish, criterion: Criterion) -> Advice {
+    fn advice(&self, wish: &SearchGoal, criterion: Criterion) -> Advice {
         let near = self.shape.tree_of(wish.group);
         self.counts.advice.add(1);
         // What is small belongs near its goal, not where it leaves the least.
@@ -329,7 +329,7 @@ impl Blocks {
 
     /// In a tree: among the groups in memory, else in the group that is said to have the best,
     /// which is loaded.
-    fn in_tree(&self, t: u32, wish: &Wish, criterion: Criterion) -> Found {
+    fn in_tree(&self, t: u32, wish: &SearchGoal, criterion: Criterion) -> Found {
         let avoid =
             if wish.data && criterion != Criterion::Any { self.shape.behind_first(t) } else { 0 };
         for _ in 0..=self.shape.groups_of(t).len() {
@@ -362,7 +362,7 @@ impl Blocks {
 
     /// The shortest run that is good enough in a tree. What a tree is advised for may lie where
     /// data should not go; then others have as much elsewhere.
-    fn least(&self, t: u32, wish: &Wish, criterion: Criterion) -> u32 {
+    fn least(&self, t: u32, wish: &SearchGoal, criterion: Criterion) -> u32 {
         match criterion {
             Criterion::Full => wish.want,
             Criterion::Best => (self.meta.get(t) / 8 * 7).min(wish.want).max(wish.min),
@@ -371,7 +371,7 @@ impl Blocks {
     }
 
     /// The run of a tree that fits best: the shortest that is long enough, else the longest.
-    fn best_of(&self, t: u32, wish: &Wish, tree: &Tree, avoid: u32) -> Option<Run> {
+    fn best_of(&self, t: u32, wish: &SearchGoal, tree: &Tree, avoid: u32) -> Option<Run> {
         let near = if self.shape.tree_of(wish.group) == t {
             self.shape.unit(wish.group, wish.bit)
         } else {
@@ -382,7 +382,13 @@ impl Blocks {
 
     /// Of the groups that are not in memory that with the shortest sufficient longest run, else
     /// that with the longest.
-    fn best_absent(&self, t: u32, wish: &Wish, tree: &Tree, avoid: u32) -> Option<(GroupNr, u32)> {
+    fn best_absent(
+        &self,
+        t: u32,
+        wish: &SearchGoal,
+        tree: &Tree,
+        avoid: u32,
+    ) -> Option<(GroupNr, u32)> {
         let groups =
             self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_absent(self.shape.mask(*g)));
         let known = groups.filter(|g| self.shape.unit(*g, 0) >= avoid);
@@ -397,7 +403,7 @@ impl Blocks {
 
     /// In any group, whatever is known of it. Others may move space about meanwhile, so all are
     /// looked at several times.
-    fn anywhere(&self, wish: &Wish) -> Found {
+    fn anywhere(&self, wish: &SearchGoal) -> Found {
         let near = self.shape.tree_of(wish.group);
         let trees = || (near..wish.trees).chain(0..near.min(wish.trees));
         let found = (0..SWEEPS).find_map(|_| trees().find_map(|t| self.in_any_group(t, wish)))?;
@@ -405,7 +411,7 @@ impl Blocks {
         Some(found)
     }
 
-    fn in_any_group(&self, t: u32, wish: &Wish) -> Found {
+    fn in_any_group(&self, t: u32, wish: &SearchGoal) -> Found {
         let mut unreadable = 0;
         for _ in 0..=self.shape.groups_of(t).len() {
             let mut tree = self.tree(t)?;

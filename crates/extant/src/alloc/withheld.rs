@@ -16,9 +16,9 @@ use std::ops::Range;
 
 /// What was let go, once freeing is put off.
 #[derive(Debug, Default)]
-pub(super) struct Withheld(OnceLock<Mutex<Vec<Range<u64>>>>);
+pub(super) struct ReplayFrees(OnceLock<Mutex<Vec<Range<u64>>>>);
 
-impl Withheld {
+impl ReplayFrees {
     /// Keeps blocks that would be freed, if freeing is put off.
     pub fn keep(&self, blocks: Range<u64>) -> bool {
         let Some(list) = self.0.get() else { return false };

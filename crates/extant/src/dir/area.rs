@@ -2,7 +2,7 @@
 
 use super::Found;
 use super::blocks::Dir;
-use super::fold::Sought;
+use super::fold::FoldedName;
 use extant_format::dir::{DirEntry, DirFormat, entries, entry_len};
 use extant_format::error::Corrupt;
 use extant_format::types::{FileType, InodeNr};
@@ -46,7 +46,7 @@ pub(super) fn find(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Option<Hit>,
 /// As [`find`]; if the name is absent, tells whether it has room.
 pub(super) fn look(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Result<Hit, Room>, Corrupt> {
     let (entry, before, room) = if d.folds && !d.exact {
-        (find_folded(area, &d.format, &Sought::new(name))?, None, Room::Unknown)
+        (find_folded(area, &d.format, &FoldedName::new(name))?, None, Room::Unknown)
     } else {
         let search = extant_format::dir::search(area, &d.format, name, entry_len(name.len()))?;
         (search.found, search.before, search.room.map_or(Room::None, Room::At))
@@ -71,7 +71,7 @@ pub(super) enum Room {
 fn find_folded<'a>(
     area: &'a [u8],
     format: &DirFormat,
-    name: &Sought<'_>,
+    name: &FoldedName<'_>,
 ) -> Result<Option<DirEntry<'a>>, Corrupt> {
     for entry in entries(area, format) {
         let entry = entry?;

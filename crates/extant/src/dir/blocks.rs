@@ -8,7 +8,7 @@
 use super::Kind;
 use crate::bounds::Steps;
 use crate::error::{Errno, Error, Result};
-use crate::extent::{self, State};
+use crate::extent::{self, ExtentState};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_blocks::{Buffer, BufferWrite};
@@ -163,7 +163,7 @@ impl<'a> Dir<'a> {
             return Err(self.corrupt("directory block number", lblk).expected(self.count).into());
         }
         let run = extent::lookup(self.st, self.inode, lblk, ahead.min(self.count - lblk))?;
-        if run.state != State::Written || run.len == 0 {
+        if run.state != ExtentState::Written || run.len == 0 {
             return Err(self.corrupt("directory", lblk).field("hole").into());
         }
         if run.len > 1 && self.st.cache.peek(run.pblk.0).is_none() {
@@ -233,7 +233,7 @@ impl<'a> Dir<'a> {
         if u64::from(lblk) >= self.max_blocks() {
             return Err(Errno::NoSpc.into());
         }
-        let run = extent::allocate(self.st, h, owner, lblk, 1, State::Written)?;
+        let run = extent::allocate(self.st, h, owner, lblk, 1, ExtentState::Written)?;
         let buf = self.st.cache.fresh(run.pblk.0);
         owner.edit(self.st, h)?.size = (u64::from(lblk) + 1) << self.st.geo.block_bits;
         self.count = lblk + 1;

@@ -82,14 +82,14 @@ pub(super) fn or_raw(name: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// A name that is looked for among others.
-pub(super) struct Sought<'a> {
+pub(super) struct FoldedName<'a> {
     name: &'a [u8],
     folded: Option<Vec<u8>>,
 }
 
-impl<'a> Sought<'a> {
+impl<'a> FoldedName<'a> {
     pub fn new(name: &'a [u8]) -> Self {
-        Sought { name, folded: fold(name) }
+        FoldedName { name, folded: fold(name) }
     }
 
     /// Whether this is the name of an entry.
@@ -109,8 +109,8 @@ mod tests {
 
     fn same(a: &str, b: &str) -> bool {
         let (one, other) = (
-            Sought::new(a.as_bytes()).is(b.as_bytes()),
-            Sought::new(b.as_bytes()).is(a.as_bytes()),
+            FoldedName::new(a.as_bytes()).is(b.as_bytes()),
+            FoldedName::new(b.as_bytes()).is(a.as_bytes()),
         );
         assert_eq!(one, other, "{a} {b}");
         one
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn what_is_no_text_is_itself() {
-        assert!(Sought::new(b"A\xFF").is(b"A\xFF"));
-        assert!(!Sought::new(b"A\xFF").is(b"a\xFF"));
+        assert!(FoldedName::new(b"A\xFF").is(b"A\xFF"));
+        assert!(!FoldedName::new(b"A\xFF").is(b"a\xFF"));
         assert_eq!(&*or_raw(b"A\xFF"), b"A\xFF");
         assert!(KNOWN.len() > 600);
     }

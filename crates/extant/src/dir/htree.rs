@@ -5,7 +5,7 @@
 //! number of levels is bounded, and a walk along leaves visits no more of them than the directory
 //! has blocks.
 
-use super::Spot;
+use super::EntryPos;
 use super::area::{self, Room};
 use super::blocks::{Dir, Shape};
 use super::hash::Hasher;
@@ -82,7 +82,7 @@ pub(super) fn probe(d: &Dir<'_>, root: &Root, hash: u32) -> Result<Path> {
 }
 
 /// Finds the entry of a name, or else the first leaf that it may go to.
-pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>, Room)>> {
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, (Arc<Buffer>, Room)>> {
     let root = root(d)?;
     let hash = root.hasher.major(name);
     let mut path = probe(d, &root, hash)?;
@@ -92,7 +92,7 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>
         let look = area::look(d.format.area(&buf.read()), d, name)
             .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
         let first = match look {
-            Ok(hit) => return Ok(Ok(Spot { buf: Some(buf), lblk: path.leaf, hit })),
+            Ok(hit) => return Ok(Ok(EntryPos { buf: Some(buf), lblk: path.leaf, hit })),
             Err(room) => first.get_or_insert((buf, room)),
         };
         match path.next_key(d)? {

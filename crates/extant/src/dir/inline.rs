@@ -7,7 +7,7 @@
 
 use super::area::{self, New};
 use super::blocks::{Dir, overwrite};
-use super::{Kind, Spot, linear};
+use super::{EntryPos, Kind, linear};
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::{Body, Inode};
@@ -110,11 +110,11 @@ pub(super) fn set_parent(
 }
 
 /// Finds a name.
-pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     let areas = Areas::read(d)?;
     for (nr, _, area) in areas.each() {
         if let Some(hit) = area::find(area, d, name).map_err(|e| e.at_inode(d.inode.ino))? {
-            return Ok(Some(Spot { buf: None, lblk: nr, hit }));
+            return Ok(Some(EntryPos { buf: None, lblk: nr, hit }));
         }
     }
     Ok(None)

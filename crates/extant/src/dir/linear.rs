@@ -3,7 +3,7 @@
 
 use super::area::{self, New, Room};
 use super::blocks::{Dir, Shape, overwrite};
-use super::{Kind, Spot};
+use super::{EntryPos, Kind};
 use crate::error::Result;
 use crate::inode::Inode;
 use extant_blocks::Buffer;
@@ -19,7 +19,7 @@ const GAPS_MAX: u32 = 1 << 20;
 const GAP_UNIT: usize = 4;
 
 /// Scans all leaves for a name.
-pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     let mut scan = d.scan()?;
     for lblk in 0..d.count {
         let buf = scan.load(lblk)?;
@@ -32,7 +32,7 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
             }
         };
         if let Some(hit) = hit {
-            return Ok(Some(Spot { buf: Some(buf), lblk, hit }));
+            return Ok(Some(EntryPos { buf: Some(buf), lblk, hit }));
         }
     }
     Ok(None)
@@ -40,12 +40,12 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
 
 /// Looks for a name in a directory of one leaf; if it is absent, gives the leaf and tells whether
 /// it has room.
-pub(super) fn look(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, (Arc<Buffer>, Room)>> {
+pub(super) fn look(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, (Arc<Buffer>, Room)>> {
     let buf = d.load(0)?;
     let look = area::look(d.format.area(&buf.read()), d, name)
         .map_err(|e| e.at_inode(d.inode.ino).at_block(buf.nr()))?;
     Ok(match look {
-        Ok(hit) => Ok(Spot { buf: Some(buf), lblk: 0, hit }),
+        Ok(hit) => Ok(EntryPos { buf: Some(buf), lblk: 0, hit }),
         Err(room) => Err((buf, room)),
     })
 }

@@ -113,19 +113,19 @@ impl Kind {
 /// Where a name that a lookup did not find would go, as far as that is known. Good as long as the
 /// directory is locked.
 #[derive(Debug, Default)]
-pub struct Seat(Option<(Arc<Buffer>, Room)>);
+pub struct InsertSlot(Option<(Arc<Buffer>, Room)>);
 
 /// Where an entry was found: in a block, or (`None`) in an area of the inode. Good as long as the
 /// directory is locked.
 #[derive(Debug)]
-pub struct Spot {
+pub struct EntryPos {
     buf: Option<Arc<Buffer>>,
     /// Logical block, or number of the inline area.
     lblk: u32,
     hit: Hit,
 }
 
-impl Spot {
+impl EntryPos {
     /// What the entry says.
     pub fn found(&self) -> Found {
         self.hit.found
@@ -146,7 +146,7 @@ pub fn lookup(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
 }
 
 /// As [`locate`], by the name that readers see.
-fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     if !d.encrypted {
         return locate(d, name);
     }
@@ -160,23 +160,23 @@ fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
 ///
 /// # Errors
 /// As [`lookup`].
-pub fn lookup_seat(st: &Store, dir: &Inode, name: &[u8]) -> Result<Result<Found, Seat>> {
+pub fn lookup_seat(st: &Store, dir: &Inode, name: &[u8]) -> Result<Result<Found, InsertSlot>> {
     if matches!(name, b"." | b"..") || name.len() > NAME_MAX {
-        return lookup(st, dir, name).map(|found| found.ok_or_else(Seat::default));
+        return lookup(st, dir, name).map(|found| found.ok_or_else(InsertSlot::default));
     }
     let d = Dir::open(st, dir)?;
     let found = match d.kind {
         Kind::Indexed if !d.encrypted => look_in_tree(&d, name)?,
         Kind::Linear if d.is_one_leaf() && !d.encrypted => {
-            linear::look(&d, name)?.map_err(|leaf| Seat(Some(leaf)))
+            linear::look(&d, name)?.map_err(|leaf| InsertSlot(Some(leaf)))
         }
-        _ => locate_shown(&d, name)?.ok_or_else(Seat::default),
+        _ => locate_shown(&d, name)?.ok_or_else(InsertSlot::default),
     };
     Ok(found.map(|spot| spot.hit.found))
 }
 
 /// Finds the entry of an ordinary name.
-fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
+fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     match d.kind {
         Kind::Inline => inline::find(d, name),
         Kind::Indexed if !d.keeps_hashes => Ok(look_in_tree(d, name)?.ok()),
@@ -185,13 +185,13 @@ fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<Spot>> {
 }
 
 /// A hash tree that cannot be walked leaves its leaves: they are scanned.
-fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<Spot, Seat>> {
+fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, InsertSlot>> {
     match htree::find(d, name) {
         Err(Error::Corrupt(e)) => {
             d.scans(&e);
-            Ok(linear::find(d, name)?.ok_or_else(Seat::default))
+            Ok(linear::find(d, name)?.ok_or_else(InsertSlot::default))
         }
-        other => Ok(other?.map_err(|leaf| Seat(Some(leaf)))),
+        other => Ok(other?.map_err(|leaf| InsertSlot(Some(leaf)))),
     }
 }
 
@@ -203,7 +203,7 @@ pub fn insert_seated(
     st: &Store,
     h: &mut Handle<'_>,
     dir: &Arc<Inode>,
-    seat: &Seat,
+    seat: &InsertSlot,
     name: &[u8],
     (ino, ftype): (InodeNr, FileType),
 ) -> Result<()> {
@@ -238,7 +238,7 @@ pub fn insert(
     ino: InodeNr,
     ftype: FileType,
 ) -> Result<()> {
-    insert_seated(st, h, dir, &Seat::default(), name, (ino, ftype))
+    insert_seated(st, h, dir, &InsertSlot::default(), name, (ino, ftype))
 }
 
 /// Removes a name; ENOENT if it is not there.
@@ -255,7 +255,7 @@ pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> 
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENAMETOOLONG, EINVAL for names that no entry may have.
-pub fn find(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Spot>> {
+pub fn find(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<EntryPos>> {
     check_name(name)?;
     locate_shown(&Dir::open(st, dir)?, name)
 }
@@ -264,11 +264,11 @@ pub fn find(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Spot>> {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn remove_at(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {
+pub fn remove_at(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
     remove_from(&Dir::open_for_change(st, dir)?, h, dir, spot)
 }
 
-fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &Spot) -> Result<()> {
+fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
     let format = d.format;
     match &spot.buf {
         None => inline::change(d, h, dir, spot.lblk, |area| {
@@ -454,7 +454,7 @@ fn set_parent(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, ino: InodeNr) ->
     Ok(())
 }
 
-fn seal_of(d: &Dir<'_>, spot: &Spot) -> Seal {
+fn seal_of(d: &Dir<'_>, spot: &EntryPos) -> Seal {
     // Entries are found in leaves only; block 0 of an indexed directory is none.
     debug_assert!(d.kind != Kind::Indexed || spot.lblk != 0);
     d.leaf_seal()

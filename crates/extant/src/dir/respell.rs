@@ -1,7 +1,7 @@
 //! Another spelling for a name of a directory that folds case.
 
 use super::blocks::Dir;
-use super::{Found, Spot, fold, inline, locate, remove_from};
+use super::{EntryPos, Found, fold, inline, locate, remove_from};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
@@ -44,7 +44,7 @@ pub fn respell(
 }
 
 /// The name of an entry as it is stored.
-fn stored_name(d: &Dir<'_>, spot: &Spot) -> Result<Vec<u8>> {
+fn stored_name(d: &Dir<'_>, spot: &EntryPos) -> Result<Vec<u8>> {
     let at = |area: &[u8]| -> Result<Vec<u8>, Corrupt> {
         for entry in entries(area, &d.format) {
             let entry = entry?;

@@ -8,7 +8,7 @@ use super::owner::{Kind, charge, purpose};
 use super::tree;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, MapCache, Run, State};
+use crate::inode::{ExtentState, Inode, MapCache, Run};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
@@ -29,7 +29,7 @@ pub fn allocate(
     inode: &Arc<Inode>,
     lblk: u32,
     len: u32,
-    state: State,
+    state: ExtentState,
 ) -> Result<Run> {
     let mut map = inode.map.write();
     let found = lookup_locked(st, inode, &map, lblk, len.max(1))?;
@@ -50,7 +50,7 @@ pub fn allocate(
     let booked = mapped
         .as_ref()
         .map_or(0, |run| (offset + run.len).next_multiple_of(st.geo.cluster_ratio()));
-    st.quota.forgo(inode, wanted.saturating_sub(booked).into());
+    st.quota.release_reservation(inode, wanted.saturating_sub(booked).into());
     mapped
 }
 
@@ -59,7 +59,7 @@ struct Hole {
     lblk: u32,
     offset: u32,
     len: u32,
-    state: State,
+    state: ExtentState,
 }
 
 fn allocate_at(
@@ -113,7 +113,7 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
     let min = offset + 1;
     let len = len.saturating_add(offset);
     let purpose = purpose(st, inode);
-    let privileged = purpose == Purpose::Data && st.pool.may_use_reserve();
+    let privileged = purpose == Purpose::Data && st.policy.may_use_reserve();
     Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 
@@ -135,7 +135,7 @@ pub fn insert_claim(
     claim: &mut Claim,
     offset_in_claim: u32,
     len: u32,
-    state: State,
+    state: ExtentState,
 ) -> (u32, Result<()>) {
     let fits = offset_in_claim.checked_add(len).is_some_and(|end| end <= claim.len);
     if len == 0 || !fits || offset_in_claim != lblk % st.geo.cluster_ratio() {
@@ -180,7 +180,7 @@ pub fn insert_scattered(
     parts: &[(u32, u32)],
 ) -> (u32, Result<()>) {
     if let [(lblk, len)] = *parts {
-        return insert_claim(st, h, inode, lblk, claim, 0, len, State::Written);
+        return insert_claim(st, h, inode, lblk, claim, 0, len, ExtentState::Written);
     }
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
     if sum != claim.len.into()
@@ -220,7 +220,7 @@ fn insert_each(
         let (mapped, result) = insert_parts(
             &mut nodes,
             inode,
-            Run { lblk: *lblk, len: *len, pblk, state: State::Written },
+            Run { lblk: *lblk, len: *len, pblk, state: ExtentState::Written },
         );
         done += mapped;
         if let Err(error) = result {
@@ -245,8 +245,10 @@ pub fn insert_booked(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Ru
     let mut map = inode.map.write();
     changing(st, h, inode, &mut map, |h| {
         st.step(h, |h| {
-            insert_owned(st, h, inode, run)?;
-            charge(st, h, inode, run.len.into())
+            let mut nodes = Writer::new(st, h, inode, run.pblk);
+            prepare(&mut nodes, run)?;
+            insert_parts(&mut nodes, inode, run).1?;
+            charge(st, nodes.h, inode, run.len.into())
         })
     })?;
     map.put(run);
@@ -306,7 +308,8 @@ fn prepare(nodes: &mut Writer<'_, '_, '_>, run: Run) -> Result<()> {
     check_state(nodes.st, nodes.inode, run.state)?;
     match Kind::of(nodes.inode) {
         Kind::Tree => tree::prepare_insert(nodes, run.lblk),
-        Kind::Indirect | Kind::Inline => Ok(()),
+        Kind::Indirect => indirect::prepare_insert(nodes, run.lblk),
+        Kind::Inline => Ok(()),
     }
 }
 
@@ -349,11 +352,11 @@ fn insert_owned(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Run) ->
     insert_parts(&mut Writer::new(st, h, inode, run.pblk), inode, run).1
 }
 
-fn check_state(st: &Store, inode: &Inode, state: State) -> Result<()> {
+fn check_state(st: &Store, inode: &Inode, state: ExtentState) -> Result<()> {
     match (Kind::of(inode), state) {
-        (Kind::Inline, _) | (_, State::Hole) => Err(Errno::Inval.into()),
-        (Kind::Indirect, State::Unwritten) => Err(Errno::OpNotSupp.into()),
-        (Kind::Indirect, State::Written) if st.geo.cluster_ratio() > 1 => {
+        (Kind::Inline, _) | (_, ExtentState::Hole) => Err(Errno::Inval.into()),
+        (Kind::Indirect, ExtentState::Unwritten) => Err(Errno::OpNotSupp.into()),
+        (Kind::Indirect, ExtentState::Written) if st.geo.cluster_ratio() > 1 => {
             Err(Errno::OpNotSupp.into())
         }
         _ => Ok(()),
@@ -365,7 +368,7 @@ fn insert_parts(nodes: &mut Writer<'_, '_, '_>, inode: &Inode, run: Run) -> (u32
     if Kind::of(inode) == Kind::Indirect {
         return indirect::insert(nodes, run.lblk, run.pblk.0, run.len);
     }
-    let unwritten = run.state == State::Unwritten;
+    let unwritten = run.state == ExtentState::Unwritten;
     let mut done = 0;
     while done < run.len {
         let len = (run.len - done).min(Leaf::max_len(unwritten).into());

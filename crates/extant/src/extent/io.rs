@@ -303,4 +303,15 @@ impl NodesMut for Writer<'_, '_, '_> {
     fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         self.in_step(change)
     }
+
+    fn optional_step(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<bool> {
+        let before = self.h.changes();
+        match self.in_step(change) {
+            Err(e) if self.h.changes() == before => {
+                tracing::debug!("an extent tree stays larger than it must be: {e}");
+                Ok(false)
+            }
+            done => done.map(|()| true),
+        }
+    }
 }

@@ -6,7 +6,7 @@ use super::owner::{Kind, max_blocks};
 use super::tree::{self, LOGICAL_END, Path};
 use crate::bounds::{Steps, Walk};
 use crate::error::Result;
-use crate::inode::{Inode, MapCache, Run, State};
+use crate::inode::{ExtentState, Inode, MapCache, Run};
 use crate::store::Store;
 use extant_format::extent::Leaf;
 use extant_format::indirect::pointers_per_block;
@@ -116,7 +116,7 @@ fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run
                 lblk: at as u32,
                 len,
                 pblk: BlockNr(first.into()),
-                state: State::Written,
+                state: ExtentState::Written,
             }));
         }
         at += len.max(1);
@@ -154,7 +154,7 @@ fn remember(inode: &Inode, epoch: u64, runs: &Runs) {
 fn cut_from(runs: &Runs, lblk: u32, max: u32) -> Run {
     let start = u64::from(lblk);
     let found = runs.iter().find_map(|run| run.cut(start..start + u64::from(max)));
-    found.unwrap_or(Run { lblk, len: max, pblk: BlockNr(0), state: State::Hole })
+    found.unwrap_or(Run { lblk, len: max, pblk: BlockNr(0), state: ExtentState::Hole })
 }
 
 /// The run of `lblk` and a few that follow it.
@@ -170,12 +170,12 @@ fn walk(st: &Store, inode: &Inode, lblk: u32) -> Result<Runs> {
 /// A hole up to `end`.
 pub(super) fn hole(lblk: u32, end: u64) -> Run {
     let len = end.saturating_sub(lblk.into()).min(u32::MAX.into()) as u32;
-    Run { lblk, len, pblk: BlockNr(0), state: State::Hole }
+    Run { lblk, len, pblk: BlockNr(0), state: ExtentState::Hole }
 }
 
 /// The run that an extent is.
 pub(super) fn run_of(leaf: &Leaf) -> Run {
-    let state = if leaf.unwritten { State::Unwritten } else { State::Written };
+    let state = if leaf.unwritten { ExtentState::Unwritten } else { ExtentState::Written };
     Run { lblk: leaf.lblk, len: leaf.len.into(), pblk: BlockNr(leaf.pblk), state }
 }
 
@@ -201,7 +201,12 @@ fn pointer_run(nodes: &Reader<'_>, lblk: u32) -> Result<Runs> {
     let (first, len) = indirect::lookup(nodes, lblk, LOGICAL_END.saturating_sub(lblk.into()))?;
     let Some(first) = first else { return Ok(smallvec![hole(lblk, u64::from(lblk) + len)]) };
     nodes.check_data(first.into(), len)?;
-    Ok(smallvec![Run { lblk, len: len as u32, pblk: BlockNr(first.into()), state: State::Written }])
+    Ok(smallvec![Run {
+        lblk,
+        len: len as u32,
+        pblk: BlockNr(first.into()),
+        state: ExtentState::Written
+    }])
 }
 
 /// The best physical place for `lblk`: after its left neighbour, before its right one, else in the

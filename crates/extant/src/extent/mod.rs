@@ -24,7 +24,7 @@ mod testing;
 mod tree;
 mod verify;
 
-pub use crate::inode::{Run, State};
+pub use crate::inode::{ExtentState, Run};
 pub use budget::credits;
 pub use change::{has_unwritten, mark_unwritten, mark_written, shift, split_at};
 pub use insert::{allocate, insert_booked, insert_claim, insert_scattered};

@@ -52,7 +52,7 @@ pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
 
 /// The block count, in sectors, above which an inode counts in blocks instead; files that need so
 /// many have none.
-const MOST_SECTORS: u64 = (1 << 48) - 1;
+const MAX_SECTORS: u64 = (1 << 48) - 1;
 
 /// Adds `blocks` (may be negative) file-system blocks to `i_blocks` within `h`.
 ///
@@ -60,7 +60,7 @@ const MOST_SECTORS: u64 = (1 << 48) - 1;
 /// `Corrupt` if that would go below zero, or above what an inode can say.
 pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
-    let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MOST_SECTORS } else { u32::MAX.into() };
+    let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MAX_SECTORS } else { u32::MAX.into() };
     let sum_of = |old: u64| {
         let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
         sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))

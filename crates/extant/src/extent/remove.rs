@@ -53,8 +53,8 @@ pub fn remove(
 }
 
 /// Most groups that blocks are freed or allocated in at once, and most blocks.
-const MOST_GROUPS: u32 = 16;
-const MOST_BLOCKS: u32 = 1 << 15;
+const MAX_GROUPS: u32 = 16;
+const MAX_BLOCKS: u32 = 1 << 15;
 
 /// Credits that callers need beside those of runs: for the inode, and the superblock of the first
 /// large file, twice.
@@ -62,7 +62,7 @@ const BESIDE_RUNS: u32 = 4;
 
 /// Blocks that lie in as many groups as a transaction has room for.
 fn in_few_groups(st: &Store) -> u32 {
-    st.geo.blocks_per_group.saturating_mul(MOST_GROUPS).min(MOST_BLOCKS)
+    st.geo.blocks_per_group.saturating_mul(MAX_GROUPS).min(MAX_BLOCKS)
 }
 
 /// Blocks that are allocated or written to at most in one handle: where groups are small a long
@@ -79,10 +79,10 @@ pub fn most_at_once(st: &Store, inode: &Inode) -> u32 {
 }
 
 /// Most logged blocks freed at once.
-const MOST_REVOKED: u32 = 1000;
+const MAX_REVOKED: u32 = 1000;
 
 /// Most extents unmapped at once.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 
 /// Credits of the revoke records of `blocks` blocks, of which at least a hundred fit in a block of
 /// the log.
@@ -93,7 +93,7 @@ fn revoke_credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
 /// Most blocks that a step unmaps of one extent, or of one array of pointers.
 fn longest(st: &Store, inode: &Inode) -> u32 {
     let logged = purpose(st, inode) == Purpose::Metadata;
-    in_few_groups(st).min(if logged { MOST_REVOKED } else { u32::MAX })
+    in_few_groups(st).min(if logged { MAX_REVOKED } else { u32::MAX })
 }
 
 /// Credits with which each call of [`remove`] unmaps something, whatever the map is like.
@@ -143,7 +143,7 @@ fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -
     let Some(path) = tree::last_before(nodes, range.end)? else { return Ok(Step::Done) };
     let long = longest(st, inode).into();
     // On bigalloc what is free depends on what is left.
-    let most = if st.geo.cluster_ratio() > 1 { 1 } else { MOST_PARTS };
+    let most = if st.geo.cluster_ratio() > 1 { 1 } else { MAX_PARTS };
     let mut gone = tree::tail(nodes, &path, range.clone(), most, long)?;
     let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last().copied()) else {
         return Ok(Step::Done);

@@ -26,46 +26,41 @@ pub struct MapShape {
     /// Of the tree, and entries that its root has room for if that is a leaf.
     depth: u32,
     room: u64,
-    /// Blocks that the file may have.
-    reach: u64,
     block_size: u32,
 }
 
 impl MapShape {
     /// Looks at an inode.
     pub fn of(st: &Store, inode: &Inode) -> MapShape {
-        let reach = inode.pages.size().div_ceil(st.geo.block_size.into());
         let kind = Kind::of(inode);
         let (depth, room) = if kind == Kind::Tree { root(inode) } else { (0, 0) };
-        MapShape { kind, depth, room, reach, block_size: st.geo.block_size }
+        MapShape { kind, depth, room, block_size: st.geo.block_size }
     }
 
-    /// The same file with pages up to a logical block.
-    #[must_use]
-    pub fn reaching(self, end: u32) -> MapShape {
-        MapShape { reach: self.reach.max(end.into()), ..self }
-    }
-
-    /// Blocks of the map that may be needed for pages.
-    pub fn needs(&self, pages: Remapped) -> u32 {
+    /// Blocks of the map that may be needed for pages of a file of `size` bytes, and for pinned
+    /// ones behind its end. `size` must be read under the lock of the pages: a writer raises it
+    /// there, in the same moment in which its pages are no longer pinned.
+    pub fn needs(&self, pages: Remapped, size: u64) -> u32 {
+        let reach = size.div_ceil(self.block_size.into()).max(pages.end);
         let blocks = match self.kind {
             _ if pages.pages == 0 => 0,
-            Kind::Indirect => self.pointer_blocks(pages),
+            Kind::Indirect => self.pointer_blocks(pages, reach),
             Kind::Tree | Kind::Inline => self.nodes(pages),
         };
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
-    fn pointer_blocks(&self, pages: Remapped) -> u64 {
+    /// `reach` is the number of blocks that the file may have.
+    fn pointer_blocks(&self, pages: Remapped, reach: u64) -> u64 {
         let per_block = u64::from(pointers_per_block(self.block_size)).max(1);
         let single = DIRECT as u64 + per_block;
-        if self.reach <= DIRECT as u64 {
+        if reach <= DIRECT as u64 {
             return 0;
         }
-        if self.reach <= single {
+        if reach <= single {
             return 1;
         }
-        let last = pages.leaves.min(self.reach / per_block + 2);
+        let last = pages.leaves.min(reach / per_block + 2);
         // Above them: one block for as many as it points to, of which there is one below the inode
         // and one above all others.
         last + last.min(per_block + 1) + 1
@@ -117,38 +112,41 @@ mod tests {
     use super::*;
 
     fn tree(depth: u32, block_size: u32) -> MapShape {
-        MapShape { kind: Kind::Tree, depth, room: 0, reach: 1 << 30, block_size }
+        MapShape { kind: Kind::Tree, depth, room: 0, block_size }
     }
 
-    fn pages(pages: u64, leaves: u64) -> Remapped {
-        Remapped { pages, leaves }
+    /// Of a file with blocks up to `reach`.
+    fn needs(shape: MapShape, pages: u64, leaves: u64, reach: u64) -> u32 {
+        let size = reach * u64::from(shape.block_size);
+        let needed = shape.needs(Remapped { pages, leaves, end: 0 }, size);
+        assert_eq!(shape.needs(Remapped { pages, leaves, end: reach }, 0), needed);
+        needed
     }
 
     #[test]
     fn a_page_needs_a_leaf_and_what_may_be_full_above_it() {
         for (depth, blocks) in [(0, 1), (1, 2), (2, 3), (5, 6)] {
-            assert_eq!(tree(depth, 4096).needs(pages(1, 1)), blocks, "{depth}");
+            assert_eq!(needs(tree(depth, 4096), 1, 1, 1 << 30), blocks, "{depth}");
         }
-        assert_eq!(tree(3, 4096).needs(Remapped::default()), 0);
+        assert_eq!(needs(tree(3, 4096), 0, 0, 1 << 30), 0);
         let root = MapShape { room: 3, ..tree(0, 4096) };
-        assert_eq!((root.needs(pages(1, 1)), root.needs(pages(2, 2))), (0, 1));
+        assert_eq!((needs(root, 1, 1, 1 << 30), needs(root, 2, 2, 1 << 30)), (0, 1));
     }
 
     #[test]
     fn distant_pages_share_leaves_that_they_fill() {
-        let needed = tree(0, 4096).needs(pages(8000, 8000));
+        let needed = needs(tree(0, 4096), 8000, 8000, 1 << 30);
         assert!((48..250).contains(&needed), "{needed}");
-        let needed = tree(2, 4096).needs(pages(8000, 8000));
+        let needed = needs(tree(2, 4096), 8000, 8000, 1 << 30);
         assert!((48..3500).contains(&needed), "{needed}");
     }
 
     #[test]
     fn distant_pages_have_pointer_blocks_of_their_own() {
-        let far =
-            MapShape { kind: Kind::Indirect, depth: 0, room: 0, reach: 1 << 24, block_size: 1024 };
-        assert_eq!(far.needs(pages(8000, 8000)), 8000 + 257 + 1);
-        assert_eq!(far.needs(pages(1, 1)), 3);
-        assert_eq!(MapShape { reach: 12, ..far }.needs(pages(12, 4)), 0);
-        assert_eq!(MapShape { reach: 12, ..far }.reaching(13).needs(pages(13, 4)), 1);
+        let far = MapShape { kind: Kind::Indirect, depth: 0, room: 0, block_size: 1024 };
+        assert_eq!(needs(far, 8000, 8000, 1 << 24), 8000 + 257 + 1);
+        assert_eq!(needs(far, 1, 1, 1 << 24), 3);
+        assert_eq!(needs(far, 12, 4, 12), 0);
+        assert_eq!(needs(far, 13, 4, 13), 1);
     }
 }

@@ -15,7 +15,7 @@
 //! All of this happens under the inode's `work`, but for giving back when space is short.
 
 use super::map;
-use super::space::Want;
+use super::space::AllocRequest;
 use crate::alloc::{Claim, Purpose, Request, Small, Taken};
 use crate::error::Result;
 use crate::extent::{self, Around};
@@ -79,7 +79,7 @@ pub(super) fn take(
     st: &Store,
     inode: &Inode,
     work: &mut Work,
-    want: Want,
+    want: AllocRequest,
     growth: Growth,
 ) -> Result<Ahead> {
     let low = !extent::has_unwritten(inode);
@@ -108,7 +108,13 @@ fn request(goal: BlockNr, len: u32, low: bool) -> Request {
     Request { goal, len, min: 1, purpose: Purpose::Data, privileged: false, reserved: false, low }
 }
 
-fn small_file(st: &Store, inode: &Inode, want: Want, around: &Around, low: bool) -> Option<Claim> {
+fn small_file(
+    st: &Store,
+    inode: &Inode,
+    want: AllocRequest,
+    around: &Around,
+    low: bool,
+) -> Option<Claim> {
     let lblk = u64::from(want.lblk);
     let goal = around.goal(&(lblk..lblk + u64::from(want.need)));
     let goal = goal.unwrap_or_else(|| st.alloc.inode_goal(inode.ino));
@@ -120,7 +126,7 @@ fn window(
     st: &Store,
     inode: &Inode,
     work: &mut Work,
-    want: Want,
+    want: AllocRequest,
     around: &Around,
     size: u64,
 ) -> Option<Claim> {
@@ -158,7 +164,7 @@ fn window(
 
 /// The window in clusters: by the file's size, without what is mapped. A request that goes on
 /// behind it takes its window along.
-fn bounds(st: &Store, inode: &Inode, want: Want, around: &Around, size: u64) -> Range<u64> {
+fn bounds(st: &Store, inode: &Inode, want: AllocRequest, around: &Around, size: u64) -> Range<u64> {
     let bits = st.geo.cluster_bits;
     let (logical, len) = (want.lblk >> bits, (want.need >> bits).max(1));
     let unit = st.geo.block_size << bits;
@@ -183,7 +189,7 @@ fn bounds(st: &Store, inode: &Inode, want: Want, around: &Around, size: u64) -> 
 /// Space for blocks that are written at once, far from each other within the file: one run after
 /// the other, as long as they are found.
 #[derive(Debug)]
-pub(super) struct Pack {
+pub(super) struct ScatteredAlloc {
     /// Blocks that are still to come, at most.
     left: u32,
     /// Where the next run should begin.
@@ -192,22 +198,24 @@ pub(super) struct Pack {
     claim: Option<Claim>,
 }
 
-impl Pack {
+impl ScatteredAlloc {
     /// For `blocks` blocks, the first of which is `first`. `None` if space is scarce.
-    pub fn new(st: &Store, inode: &Inode, first: u32, blocks: u32) -> Option<Pack> {
+    pub fn new(st: &Store, inode: &Inode, first: u32, blocks: u32) -> Option<ScatteredAlloc> {
         if st.alloc.spare() < u64::from(blocks) {
             return None;
         }
         let goal = extent::goal(st, inode, first).ok()?;
-        Some(Pack { left: blocks, goal, low: !extent::has_unwritten(inode), claim: None })
+        Some(ScatteredAlloc { left: blocks, goal, low: !extent::has_unwritten(inode), claim: None })
     }
 
     /// Up to `blocks` blocks.
     pub fn take(&mut self, st: &Store, blocks: u32) -> Option<Claim> {
         if self.claim.as_ref().is_none_or(|claim| claim.len == 0) {
             let want = request(self.goal, self.left.max(blocks), self.low);
-            let claim =
-                st.alloc.claim(&Request { privileged: st.pool.may_use_reserve(), ..want }).ok()?;
+            let claim = st
+                .alloc
+                .claim(&Request { privileged: st.policy.may_use_reserve(), ..want })
+                .ok()?;
             self.goal = BlockNr(claim.start.0 + u64::from(claim.len));
             self.claim = Some(claim);
         }

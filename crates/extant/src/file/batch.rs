@@ -30,22 +30,22 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// Most bytes of a batch. A file that has more is written by itself.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// Most files of a batch.
-const MOST_FILES: usize = 1024;
+const MAX_FILES: usize = 1024;
 
 /// Files that a sync deals with before it looks for more, and the most threads that it has for
 /// them.
-const ROUND: usize = 16 * MOST_FILES;
-const MOST_THREADS: usize = 4;
+const ROUND: usize = 16 * MAX_FILES;
+const MAX_THREADS: usize = 4;
 
 /// Bytes that are worth the start of a thread, and lots that it gets if all are as fast.
 const WORTH_BYTES: u64 = 16 << 20;
 const LOTS_EACH: usize = 4;
 
 /// How long a batch may take to be put together.
-const MOST_TIME: Duration = Duration::from_millis(100);
+const MAX_TIME: Duration = Duration::from_millis(100);
 
 /// A file of a batch.
 struct Job<'a> {
@@ -69,7 +69,7 @@ enum Stage {
 /// Writes the dirty pages of all files back, and waits for those that others are writing. Gives the
 /// first error of its own writing; each is noted for the files' openers.
 pub fn writeback_all(st: &Store) -> Result<()> {
-    let result = write_back(st, ROUND, MOST_THREADS, || true);
+    let result = write_back(st, ROUND, MAX_THREADS, || true);
     st.pool.wait_for_writeback();
     result
 }
@@ -79,7 +79,7 @@ pub fn writeback_all(st: &Store) -> Result<()> {
 pub(super) fn clean(st: &Store) {
     let mut walk = st.pool.dirty_inodes();
     loop {
-        let inodes = walk.next(MOST_FILES);
+        let inodes = walk.next(MAX_FILES);
         if inodes.is_empty() {
             return;
         }
@@ -99,7 +99,7 @@ pub(super) fn throttle(st: &Store) {
     st.pool.shrink();
     if st.pool.too_dirty() {
         // Errors are noted for fsync.
-        let _ = write_back(st, MOST_FILES, 1, || st.pool.too_dirty());
+        let _ = write_back(st, MAX_FILES, 1, || st.pool.too_dirty());
         st.pool.shrink();
     }
 }
@@ -134,12 +134,12 @@ fn write_back(
 
 /// Threads that are worth their start for so many files; at least one.
 fn threads_for(st: &Store, files: usize) -> usize {
-    if st.deterministic {
+    if st.policy.deterministic {
         return 1;
     }
     let by_bytes =
         usize::try_from(st.pool.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
-    (files / MOST_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MOST_THREADS)
+    (files / MAX_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MAX_THREADS)
 }
 
 /// Writes files back, by so many threads of which this is one: each takes the next lot when it is
@@ -151,9 +151,9 @@ fn shared(
     go_on: &(impl Fn() -> bool + Sync),
 ) -> (Vec<Arc<Inode>>, Result<()>) {
     let size = if threads < 2 {
-        MOST_FILES
+        MAX_FILES
     } else {
-        inodes.len().div_ceil(threads * LOTS_EACH).clamp(1, MOST_FILES)
+        inodes.len().div_ceil(threads * LOTS_EACH).clamp(1, MAX_FILES)
     };
     // Relaxed: whoever gets a number has that lot for himself, and nothing else is passed on by it.
     let next = AtomicUsize::new(0);
@@ -197,7 +197,7 @@ fn lots_of<'a>(
 /// dealt with; of these, `busy` has got those that somebody else works on.
 fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (usize, Result<()>) {
     let most = match st.pool.plug {
-        PlugPolicy::Batch => (MOST_BYTES / st.block_size()).max(1),
+        PlugPolicy::Batch => (MAX_BYTES / st.block_size()).max(1),
         PlugPolicy::PerInode => 0,
     };
     let (begun, mut room, mut dealt) = (Instant::now(), most, 0);
@@ -231,7 +231,7 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
             }
         }
         dealt += 1;
-        if room == 0 || !st.deterministic && begun.elapsed() > MOST_TIME {
+        if room == 0 || !st.policy.deterministic && begun.elapsed() > MAX_TIME {
             break;
         }
     }

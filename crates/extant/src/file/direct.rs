@@ -9,11 +9,11 @@
 
 use super::ahead::Growth;
 use super::map::Kind;
-use super::plan::{self, After, How, Need, Piece};
+use super::plan::{self, After, MapAction, Piece, PlanRequest};
 use super::times::Note;
 use super::{inline, limits, logged, map, read, space, times, write, writeback};
 use crate::error::{Error, Result};
-use crate::extent::State;
+use crate::extent::ExtentState;
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_blocks::Plug;
@@ -46,11 +46,11 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
         let part =
             buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
         match run.state {
-            State::Written => st.dev.read_at(
+            ExtentState::Written => st.dev.read_at(
                 part,
                 map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)),
             )?,
-            State::Hole | State::Unwritten => part.fill(0),
+            ExtentState::Hole | ExtentState::Unwritten => part.fill(0),
         }
         Ok(true)
     })?;
@@ -114,13 +114,13 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
     }
     let size = inode.pages.size();
     let growth = Growth { size: size.max(end), grows: end > size };
-    let pieces = {
+    let pieces = space::before_others(st, || {
         let mut work = inode.pages.work.lock();
         plan::make(
             st,
             inode,
             &mut work,
-            Need {
+            PlanRequest {
                 blocks: blocks.clone(),
                 reserved: &mut 0,
                 growth,
@@ -128,18 +128,18 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
                 patient: true,
                 bound: true,
             },
-        )?
-    };
+        )
+    })?;
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
     let data = data.get(..(covered - offset) as usize).unwrap_or(data);
     // What was promised to places that nothing comes to is not charged.
-    let forgo = |_: &Error| st.quota.forgo(inode, u64::MAX);
-    write_data(st, inode, &pieces, offset, data).inspect_err(forgo)?;
+    let release_reservation = |_: &Error| st.quota.release_reservation(inode, u64::MAX);
+    write_data(st, inode, &pieces, offset, data).inspect_err(release_reservation)?;
     let stamp = times::due(st, inode, note).then_some(note);
     let mut after = After::new(covered, stamp);
     let applied = {
         let _work = inode.pages.work.lock();
-        plan::apply(st, inode, &mut pieces.into(), &mut after).inspect_err(forgo)
+        plan::apply(st, inode, &mut pieces.into(), &mut after).inspect_err(release_reservation)
     };
     let done = match applied {
         Ok(()) => covered,
@@ -162,7 +162,7 @@ fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], offset: u64, data: &[
         let bytes = map::byte(st, piece.lblk)..map::byte(st, piece.end());
         let at = map::at(st, piece.pblk.0);
         let own = bytes.start.max(offset)..bytes.end.min(end);
-        if !matches!(piece.how, How::InPlace) {
+        if !matches!(piece.how, MapAction::InPlace) {
             add_zeroes(&mut plug, at, &bytes, bytes.start..own.start);
             add_zeroes(&mut plug, at, &bytes, own.end..bytes.end);
         }

@@ -3,7 +3,7 @@
 use super::map;
 use crate::bounds::Steps;
 use crate::error::Result;
-use crate::extent::{Run, State};
+use crate::extent::{ExtentState, Run};
 use crate::inode::Inode;
 use crate::store::Store;
 use std::sync::Arc;
@@ -97,11 +97,12 @@ fn next_extent(
     let mut found = None;
     map::runs(st, inode, lblk..map::END, |run| {
         steps.next()?;
-        let delayed =
-            busy.filter(|b| run.state == State::Hole && (run.lblk..run.lblk + run.len).contains(b));
+        let delayed = busy.filter(|b| {
+            run.state == ExtentState::Hole && (run.lblk..run.lblk + run.len).contains(b)
+        });
         found = match (run.state, delayed) {
-            (State::Hole, None) => return Ok(true),
-            (State::Hole, Some(first)) => {
+            (ExtentState::Hole, None) => return Ok(true),
+            (ExtentState::Hole, Some(first)) => {
                 Some(delayed_extent(st, inode, first, run.lblk + run.len))
             }
             _ => Some((mapped_extent(st, run), run.lblk + run.len)),
@@ -112,7 +113,8 @@ fn next_extent(
 }
 
 fn mapped_extent(st: &Store, run: Run) -> Extent {
-    let flags = ExtentFlags { unwritten: run.state == State::Unwritten, ..Default::default() };
+    let flags =
+        ExtentFlags { unwritten: run.state == ExtentState::Unwritten, ..Default::default() };
     let len = u64::from(run.len) << st.geo.block_bits;
     Extent { logical: map::byte(st, run.lblk), physical: map::at(st, run.pblk.0), len, flags }
 }

@@ -3,7 +3,7 @@
 use super::times::Note;
 use super::{ahead, inline, limits, map, shift, space, tail, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
-use crate::extent::{self, State};
+use crate::extent::{self, ExtentState};
 use crate::inode::{Inode, Work};
 use crate::store::Store;
 use std::ops::Range;
@@ -106,8 +106,10 @@ fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u
     while lblk < blocks.end {
         let run = map::lookup(st, inode, lblk..blocks.end)?;
         let len = match run.state {
-            State::Hole => space::with_room(st, || fill(st, inode, lblk, run.len.min(most), size))?,
-            State::Written | State::Unwritten => run.len,
+            ExtentState::Hole => {
+                space::with_room(st, || fill(st, inode, lblk, run.len.min(most), size))?
+            }
+            ExtentState::Written | ExtentState::Unwritten => run.len,
         };
         lblk = lblk.saturating_add(len.max(1));
     }
@@ -116,7 +118,7 @@ fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u
 
 fn fill(st: &Store, inode: &Arc<Inode>, lblk: u32, len: u32, size: Option<u64>) -> Result<u32> {
     let mut h = st.start(times::CREDITS + extent::credits(st, inode, len))?;
-    let run = extent::allocate(st, &mut h, inode, lblk, len, State::Unwritten)?;
+    let run = extent::allocate(st, &mut h, inode, lblk, len, ExtentState::Unwritten)?;
     if let Some(size) = size {
         let size = map::byte(st, lblk + run.len).min(size);
         times::grow_disk_size(st, &mut h, inode, size)?;

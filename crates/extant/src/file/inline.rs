@@ -12,7 +12,7 @@ use super::times::Note;
 use super::{map, space, times};
 use crate::alloc::Claim;
 use crate::error::Result;
-use crate::extent::{self, State};
+use crate::extent::{self, ExtentState};
 use crate::inode::Inode;
 use crate::store::Store;
 use crate::xattr;
@@ -170,7 +170,7 @@ pub(super) fn convert(st: &Store, inode: &Arc<Inode>) -> Result<()> {
         (false, true) => convert_logged(st, inode, &bytes),
         (false, false) => convert_ordered(st, inode, &bytes),
     };
-    converted.inspect_err(|_| st.quota.forgo(inode, u64::MAX))
+    converted.inspect_err(|_| st.quota.release_reservation(inode, u64::MAX))
 }
 
 /// Takes the content out of the inode, whose map is empty then.
@@ -197,7 +197,7 @@ fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
 fn move_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, claim: &mut Claim) -> Result<()> {
     let before = inode.body().clone();
     let moved = take_out(st, h, inode)
-        .and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, State::Written).1);
+        .and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, ExtentState::Written).1);
     if moved.is_err() {
         let mut body = inode.edit(st, h)?;
         body.i_block = before.i_block;

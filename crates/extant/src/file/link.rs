@@ -6,7 +6,7 @@
 use super::{inline, map};
 use crate::dir::nokey;
 use crate::error::{Errno, Error, Result};
-use crate::extent::{self, State};
+use crate::extent::{self, ExtentState};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::error::Corrupt;
@@ -23,7 +23,7 @@ pub fn read_link(st: &Store, inode: &Arc<Inode>) -> Result<Vec<u8>> {
         return target(inode, &inode.body().i_block);
     }
     let run = extent::lookup(st, inode, 0, 1)?;
-    if run.state != State::Written {
+    if run.state != ExtentState::Written {
         return Err(broken(inode));
     }
     let buf = st.cache.read::<Error>(run.pblk.0, |_| Ok(()))?;
@@ -71,7 +71,7 @@ pub fn set_link(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8
         return Ok(());
     }
     extent::init(st, h, inode)?;
-    let run = extent::allocate(st, h, inode, 0, 1, State::Written)?;
+    let run = extent::allocate(st, h, inode, 0, 1, ExtentState::Written)?;
     let buf = st.cache.fresh(run.pblk.0);
     let mut block = h.write(&buf, Seal::NONE)?;
     if let Some(room) = block.get_mut(..target.len()) {

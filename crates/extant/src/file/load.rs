@@ -2,7 +2,7 @@
 
 use super::{map, verity};
 use crate::error::Result;
-use crate::extent::State;
+use crate::extent::ExtentState;
 use crate::inode::Inode;
 use crate::store::Store;
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
     let mut bytes = vec![0; (end - blocks.start) as usize * size];
     let mut kept = Vec::new();
     map::runs(st, inode, blocks.start..end, |run| {
-        if run.state == State::Written {
+        if run.state == ExtentState::Written {
             let from = (run.lblk - blocks.start) as usize * size;
             if let Some(part) = bytes.get_mut(from..from + run.len as usize * size) {
                 st.dev.read_at(part, map::at(st, run.pblk.0))?;

@@ -8,7 +8,7 @@ use super::times::Note;
 use super::write::{fill_gap, in_chunks};
 use super::{map, space, times, writeback};
 use crate::error::{Error, Result};
-use crate::extent::{self, Run, State};
+use crate::extent::{self, ExtentState, Run};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_blocks::Buffer;
@@ -39,11 +39,11 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
                 .get_mut((start - offset) as usize..(stop - offset) as usize)
                 .unwrap_or_default();
             match run.state {
-                State::Written => {
+                ExtentState::Written => {
                     let buffer = block(st, run.pblk.0.saturating_add(i.into()))?;
                     copy(buffer.read().get((start - first) as usize..).unwrap_or_default(), part);
                 }
-                State::Hole | State::Unwritten => part.fill(0),
+                ExtentState::Hole | ExtentState::Unwritten => part.fill(0),
             }
         }
         Ok(true)
@@ -63,7 +63,7 @@ pub(super) fn write(
     fill_gap(st, inode, offset)?;
     let most = st.block_size() * BLOCKS_PER_HANDLE;
     in_chunks(st, offset, data, most, |at, part| {
-        space::with_room(st, || chunk(st, inode, at, part, note))
+        space::before_others(st, || space::with_room(st, || chunk(st, inode, at, part, note)))
     })
 }
 
@@ -83,6 +83,9 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
     let count = (blocks.end - blocks.start).min(room.max(1));
     let blocks = blocks.start..blocks.start + count;
     let mut h = st.start(times::CREDITS + count * block_credits(st, inode))?;
+    // Before the first step: joining the inode counts as a change, and a step that lacks space must
+    // have made none.
+    inode.touch(st, &mut h)?;
     let mut end = end.min(map::byte(st, blocks.end));
     for lblk in blocks.clone() {
         let start = map::byte(st, lblk);
@@ -118,12 +121,12 @@ fn writable_block(
 ) -> Result<Arc<Buffer>> {
     let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
     let pblk = match run.state {
-        State::Written => return block(st, run.pblk.0),
-        State::Unwritten => {
+        ExtentState::Written => return block(st, run.pblk.0),
+        ExtentState::Unwritten => {
             extent::mark_written(st, h, inode, lblk..lblk + 1)?;
             run.pblk
         }
-        State::Hole => extent::allocate(st, h, inode, lblk, 1, State::Written)?.pblk,
+        ExtentState::Hole => extent::allocate(st, h, inode, lblk, 1, ExtentState::Written)?.pblk,
     };
     let buffer = st.cache.fresh(pblk.0);
     drop(h.write(&buffer, Seal::NONE)?);
@@ -164,7 +167,7 @@ pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
     let _work = inode.pages.work.lock();
     let was = inode.logs_data(st);
     inode.pages.change(&st.pool, |pages| pages.invalidate(0..map::END));
-    if was && !on && !st.pool.log_data {
+    if was && !on && !st.policy.log_data {
         forget_logged(st, inode)?;
     }
     let mut h = st.start(times::CREDITS)?;
@@ -184,7 +187,7 @@ fn forget_logged(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     let mut runs: Vec<Run> = Vec::new();
     let end = map::block_up(st, inode.pages.size());
     map::runs(st, inode, 0..end, |run| {
-        if run.state == State::Written {
+        if run.state == ExtentState::Written {
             runs.push(run);
         }
         Ok(true)

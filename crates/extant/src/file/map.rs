@@ -1,7 +1,7 @@
 //! Blocks and bytes of a file, and walks over its map.
 
 use crate::error::Result;
-use crate::extent::{self, Run, State};
+use crate::extent::{self, ExtentState, Run};
 use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::inode::InodeFlags;
@@ -93,7 +93,7 @@ pub(super) fn lookup(st: &Store, inode: &Inode, range: Range<u32>) -> Result<Run
             lblk: range.start,
             len: most,
             pblk: Default::default(),
-            state: State::Hole,
+            state: ExtentState::Hole,
         });
     }
     let max = u64::from(most).min(room - u64::from(range.start)) as u32;
@@ -134,7 +134,7 @@ pub(super) fn kind(st: &Store, inode: &Inode) -> Kind {
         Kind::Verified
     } else if flags.contains(InodeFlags::INLINE_DATA) {
         Kind::Inline
-    } else if st.pool.log_data || flags.contains(InodeFlags::JOURNAL_DATA) {
+    } else if st.policy.log_data || flags.contains(InodeFlags::JOURNAL_DATA) {
         Kind::Logged
     } else {
         Kind::Blocks

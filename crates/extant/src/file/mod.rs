@@ -51,7 +51,7 @@ pub use logged::log_data;
 pub use map::check_map;
 pub use read::read;
 pub use seek::seek;
-pub use space::MAX_WAITS_FOR_SPACE;
+pub use space::{MAX_WAITS_FOR_SPACE, release_reserved};
 pub use times::{Note, strip_mode};
 pub use truncate::{can_truncate, free_blocks, truncate};
 pub use verity::{applies as is_verified, measure};

@@ -10,13 +10,13 @@
 //! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes
 //! others from its blocks (and their clusters) in between by a range lock.
 
-use super::ahead::{self, Growth, Pack};
-use super::space::{self, Want};
+use super::ahead::{self, Growth, ScatteredAlloc};
+use super::space::{self, AllocRequest};
 use super::times::Note;
 use super::{map, times};
 use crate::alloc::Claim;
 use crate::error::{Error, Result};
-use crate::extent::{self, Run, State};
+use crate::extent::{self, ExtentState, Run};
 use crate::inode::{Inode, Work};
 use crate::store::Store;
 use extant_format::error::Corrupt;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 /// What has to happen once a piece's data are written.
 #[derive(Debug)]
-pub(super) enum How {
+pub(super) enum MapAction {
     /// Nothing: the blocks are mapped and written.
     InPlace,
     /// The blocks are mapped unwritten: they become written.
@@ -45,7 +45,7 @@ pub(super) struct Piece {
     pub lblk: u32,
     pub len: u32,
     pub pblk: BlockNr,
-    pub how: How,
+    pub how: MapAction,
 }
 
 impl Piece {
@@ -56,13 +56,13 @@ impl Piece {
 
     /// Whether the map has to change once the piece is written.
     fn is_mapped_later(&self) -> bool {
-        !matches!(self.how, How::InPlace)
+        !matches!(self.how, MapAction::InPlace)
     }
 }
 
 /// What a plan is made for.
 #[derive(Debug)]
-pub(super) struct Need<'a> {
+pub(super) struct PlanRequest<'a> {
     /// The blocks to be written, not empty.
     pub blocks: Range<u32>,
     /// Blocks set aside before; what is claimed is taken off.
@@ -70,7 +70,7 @@ pub(super) struct Need<'a> {
     /// How the file grows by the write.
     pub growth: Growth,
     /// Space for what is written far from each other at once.
-    pub pack: Option<&'a mut Pack>,
+    pub pack: Option<&'a mut ScatteredAlloc>,
     /// May wait for freed space to become usable.
     pub patient: bool,
     /// The owners' limits hold. What was set aside before is promised already.
@@ -83,7 +83,7 @@ pub(super) fn make(
     st: &Store,
     inode: &Arc<Inode>,
     work: &mut Work,
-    need: Need<'_>,
+    need: PlanRequest<'_>,
 ) -> Result<Vec<Piece>> {
     let mut need = need;
     let blocks = need.blocks.clone();
@@ -118,10 +118,12 @@ fn extend(
     if blocks.start & (st.geo.cluster_ratio() - 1) == 0 {
         return Ok(None);
     }
-    let Some(Piece { len, how: How::Map { claim, offset }, .. }) = before else { return Ok(None) };
+    let Some(Piece { len, how: MapAction::Map { claim, offset }, .. }) = before else {
+        return Ok(None);
+    };
     let room = claim.len.saturating_sub(*offset + *len);
     let run = map::lookup(st, inode, blocks)?;
-    if room == 0 || run.state != State::Hole {
+    if room == 0 || run.state != ExtentState::Hole {
         return Ok(None);
     }
     let more = run.len.min(room);
@@ -134,19 +136,19 @@ fn next(
     inode: &Arc<Inode>,
     work: &mut Work,
     blocks: Range<u32>,
-    need: &mut Need<'_>,
+    need: &mut PlanRequest<'_>,
 ) -> Result<Piece> {
     // No more than a transaction has room for, wherever it lies.
     let end = blocks.end.min(blocks.start.saturating_add(extent::most_at_once(st, inode)));
     let run = map::lookup(st, inode, blocks.start..end)?;
     match run.state {
-        State::Written => Ok(in_place(run, How::InPlace)),
-        State::Unwritten => Ok(in_place(run, How::Convert)),
-        State::Hole => hole(st, inode, work, run, need),
+        ExtentState::Written => Ok(in_place(run, MapAction::InPlace)),
+        ExtentState::Unwritten => Ok(in_place(run, MapAction::Convert)),
+        ExtentState::Hole => hole(st, inode, work, run, need),
     }
 }
 
-fn in_place(run: Run, how: How) -> Piece {
+fn in_place(run: Run, how: MapAction) -> Piece {
     Piece { lblk: run.lblk, len: run.len, pblk: run.pblk, how }
 }
 
@@ -156,7 +158,7 @@ fn hole(
     inode: &Arc<Inode>,
     work: &mut Work,
     run: Run,
-    need: &mut Need<'_>,
+    need: &mut PlanRequest<'_>,
 ) -> Result<Piece> {
     let len = extent::unowned(st, inode, run.lblk, run.len)?.min(run.len);
     if len == 0 {
@@ -175,12 +177,12 @@ fn hole(
             claim
         }
         None => {
-            let want = Want { lblk: first, need: blocks, patient: need.patient };
+            let want = AllocRequest { lblk: first, need: blocks, patient: need.patient };
             let promised = if need.bound { blocks } else { 0 };
             let claim = space::promised(st, inode, promised, || {
                 space::claim(st, inode, work, want, need.growth, need.reserved)
             })?;
-            st.quota.forgo(inode, promised.saturating_sub(claim.len).into());
+            st.quota.release_reservation(inode, promised.saturating_sub(claim.len).into());
             claim
         }
     };
@@ -192,7 +194,7 @@ fn hole(
         lblk: run.lblk,
         len,
         pblk: BlockNr(claim.start.0 + u64::from(offset)),
-        how: How::Map { claim, offset },
+        how: MapAction::Map { claim, offset },
     })
 }
 
@@ -203,14 +205,14 @@ fn owned(st: &Store, inode: &Inode, run: Run) -> Result<Piece> {
         implied.ok_or_else(|| Corrupt::new("cluster").at_inode(inode.ino).found(run.lblk))?;
     let ratio = st.geo.cluster_ratio();
     let len = run.len.min(ratio - (run.lblk & (ratio - 1)));
-    Ok(Piece { lblk: run.lblk, len, pblk, how: How::Owned })
+    Ok(Piece { lblk: run.lblk, len, pblk, how: MapAction::Owned })
 }
 
 /// Places that nothing was mapped to are given up. Their space stays set aside: gives the blocks.
 pub(super) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
     let blocks = |piece: Piece| match piece.how {
-        How::Map { claim, .. } => claim.into_reservation(),
-        How::InPlace | How::Convert | How::Owned => 0,
+        MapAction::Map { claim, .. } => claim.into_reservation(),
+        MapAction::InPlace | MapAction::Convert | MapAction::Owned => 0,
     };
     pieces.into_iter().map(blocks).sum()
 }
@@ -263,7 +265,7 @@ pub(super) fn apply(
 
 fn cost(st: &Store, inode: &Inode, piece: &Piece) -> u32 {
     match piece.how {
-        How::InPlace => 0,
+        MapAction::InPlace => 0,
         _ => extent::credits(st, inode, piece.len),
     }
 }
@@ -412,13 +414,14 @@ fn map_pieces(
     {
         left -= 1;
         match piece {
-            Piece { lblk, len, how: How::Map { mut claim, offset: 0 }, .. }
+            Piece { lblk, len, how: MapAction::Map { mut claim, offset: 0 }, .. }
                 if joins && claim.len == len =>
             {
                 let mut parts = vec![(lblk, len)];
                 while left > 0
-                    && let Some(Piece { lblk, len, how: How::Map { claim: more, .. }, .. }) =
-                        pieces.pop_front_if(|next| follows(&claim, next))
+                    && let Some(Piece {
+                        lblk, len, how: MapAction::Map { claim: more, .. }, ..
+                    }) = pieces.pop_front_if(|next| follows(&claim, next))
                 {
                     left -= 1;
                     claim.join(more);
@@ -457,14 +460,14 @@ impl After {
 fn keep_unless(result: Result<()>, pieces: &mut Pieces, lblk: u32, claim: Claim) -> Result<()> {
     if result.is_err() {
         let (len, pblk) = (claim.len, claim.start);
-        pieces.push_front(Piece { lblk, len, pblk, how: How::Map { claim, offset: 0 } });
+        pieces.push_front(Piece { lblk, len, pblk, how: MapAction::Map { claim, offset: 0 } });
     }
     result
 }
 
 /// Whether a piece's claim, all of it, follows another claim.
 fn follows(claim: &Claim, next: &Piece) -> bool {
-    matches!(&next.how, How::Map { claim: more, offset: 0 } if more.len == next.len && claim.is_followed_by(more))
+    matches!(&next.how, MapAction::Map { claim: more, offset: 0 } if more.len == next.len && claim.is_followed_by(more))
 }
 
 fn map_piece(
@@ -479,15 +482,23 @@ fn map_piece(
     let end = piece.end();
     let Piece { lblk, len, pblk, how } = piece;
     match how {
-        How::InPlace => {}
-        How::Convert => return convert(st, h, inode, lblk..end, credits, after),
-        How::Map { mut claim, offset } => {
-            let (mapped, result) =
-                extent::insert_claim(st, h, inode, lblk, &mut claim, offset, len, State::Written);
+        MapAction::InPlace => {}
+        MapAction::Convert => return convert(st, h, inode, lblk..end, credits, after),
+        MapAction::Map { mut claim, offset } => {
+            let (mapped, result) = extent::insert_claim(
+                st,
+                h,
+                inode,
+                lblk,
+                &mut claim,
+                offset,
+                len,
+                ExtentState::Written,
+            );
             after.note_parts(&[(lblk, len)], mapped);
             return keep_unless(result, pieces, lblk, claim);
         }
-        How::Owned => map_owned(st, h, inode, lblk, len, pblk)?,
+        MapAction::Owned => map_owned(st, h, inode, lblk, len, pblk)?,
     }
     after.note(end);
     Ok(())
@@ -523,7 +534,7 @@ fn map_owned(
     len: u32,
     pblk: BlockNr,
 ) -> Result<()> {
-    let run = extent::allocate(st, h, inode, lblk, len, State::Written)?;
+    let run = extent::allocate(st, h, inode, lblk, len, ExtentState::Written)?;
     match run.pblk == pblk && run.len >= len {
         true => Ok(()),
         false => Err(Corrupt::new("cluster")

@@ -3,7 +3,7 @@
 use super::{map, verity};
 use crate::bounds::Steps;
 use crate::error::{Errno, Result};
-use crate::extent::State;
+use crate::extent::ExtentState;
 use crate::inode::Inode;
 use crate::store::Store;
 use std::sync::Arc;
@@ -43,7 +43,9 @@ fn piece(st: &Store, inode: &Inode, lblk: u32, end: u32) -> Result<(bool, u32)> 
     let run = map::lookup(st, inode, lblk..end)?;
     let next = lblk + run.len;
     match run.state {
-        State::Written => Ok((true, next)),
-        State::Hole | State::Unwritten => Ok((false, busy.map_or(next, |b| b.min(next)))),
+        ExtentState::Written => Ok((true, next)),
+        ExtentState::Hole | ExtentState::Unwritten => {
+            Ok((false, busy.map_or(next, |b| b.min(next))))
+        }
     }
 }

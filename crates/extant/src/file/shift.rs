@@ -29,7 +29,9 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
     clear(st, inode, &mut work, offset)?;
     let (first, last) = (map::block_of(st, offset), map::block_of(st, end));
     let mut h = start(st, inode, first..last)?;
-    // Only the first part of the removal may lack space, and nothing has changed then.
+    // Only the first part of the removal may lack space, and nothing has changed then: the inode
+    // joins the transaction before the step.
+    inode.touch(st, &mut h)?;
     st.step(&mut h, |h| {
         truncate::remove(st, h, inode, first, last.into())?;
         shift(st, h, inode, last.into()..extent::max_blocks(st, inode), -i64::from(last - first))?;
@@ -132,7 +134,7 @@ fn shift(
 fn last_mapped(st: &Store, inode: &Inode, from: u32) -> Result<Option<u32>> {
     let mut last = None;
     map::runs(st, inode, from..map::END, |run| {
-        if run.state != extent::State::Hole {
+        if run.state != extent::ExtentState::Hole {
             last = Some(run.lblk + run.len - 1);
         }
         Ok(true)

@@ -1,12 +1,14 @@
 //! Space for data: reservations, claims, and what is tried before giving up.
 
 use super::ahead::{self, Ahead, Growth};
+use super::batch;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, MapShape};
-use crate::inode::{Inode, Work};
+use crate::inode::{Alone, Inode, PageMap, Work};
 use crate::store::Store;
 use extant_format::features::Incompat;
+use extant_sync::{Level, levels};
 
 /// Whether the error is a lack of space, or of space that the owners may use: what was done before
 /// it counts.
@@ -20,8 +22,13 @@ pub(super) fn no_space(error: &Error) -> bool {
 pub const MAX_WAITS_FOR_SPACE: usize = 16;
 
 /// Runs `f`, and again as long as it lacks space that can be had. No handle is open.
-pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
-    for _ in 0..MAX_WAITS_FOR_SPACE {
+pub(super) fn with_room<R>(st: &Store, f: impl FnMut() -> Result<R>) -> Result<R> {
+    with_room_after(st, MAX_WAITS_FOR_SPACE, f)
+}
+
+/// As [`with_room`], with at most so many waits.
+fn with_room_after<R>(st: &Store, waits: usize, mut f: impl FnMut() -> Result<R>) -> Result<R> {
+    for _ in 0..waits {
         // What was pending before may have become free since, too late for `f`.
         let pending = st.alloc.pending() > 0;
         match f() {
@@ -32,19 +39,50 @@ pub(super) fn with_room<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Resu
     f()
 }
 
+/// Writes all pages while no writer sets space aside: nothing is reserved then that is not needed.
+/// Writers wait until the result is dropped. The caller may hold a file's `rw` and ranges of it, no
+/// `work`, and must not set space aside.
+pub(super) fn alone(st: &Store) -> Alone<'_> {
+    let alone = st.pool.set_aside.alone();
+    // Errors are noted for fsync.
+    let _ = batch::writeback_all(st);
+    alone
+}
+
+/// Frees space that is reserved and not needed. The caller must hold no lock of a file.
+pub fn release_reserved(st: &Store) {
+    drop(alone(st));
+}
+
+/// Runs `f`, which claims space, and if it lacks some, runs it again [`alone`].
+pub(super) fn before_others<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
+    match f() {
+        Err(e) if e.is(Errno::NoSpc) => {
+            let _alone = alone(st);
+            f()
+        }
+        done => done,
+    }
+}
+
 /// Lets frees become durable. False if there is nothing to wait for.
 fn make_room(st: &Store) -> bool {
     st.alloc.pending() > 0 && st.journal.wait(st.journal.running_tid()).is_ok()
 }
 
 /// Sets `blocks` aside for delayed allocation, and what the map may need for the pages that are
-/// pinned, which end before the block `end`.
-pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32, end: u32) -> Result<()> {
-    let shape = MapShape::of(st, inode).reaching(end);
-    let share = inode.pages.read().share_missing(|pages| shape.needs(pages));
+/// pinned. The caller must hold `set_aside`, shared or alone.
+pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32) -> Result<()> {
+    levels::assert_held(Level::SetAside);
+    let shape = MapShape::of(st, inode);
+    let share = share_missing(inode, shape);
     if blocks > 0 || share > 0 {
+        // All writers wait for the one that is alone.
+        let waits = if st.pool.set_aside.is_alone() { 1 } else { MAX_WAITS_FOR_SPACE };
         promised(st, inode, blocks, || {
-            with_room(st, || st.alloc.reserve(blocks, share, st.pool.may_use_reserve()))
+            with_room_after(st, waits, || {
+                st.alloc.reserve(blocks, share, st.policy.may_use_reserve())
+            })
         })?;
     }
     if share > 0 {
@@ -53,13 +91,28 @@ pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32, end: u32) -> Resul
     Ok(())
 }
 
-/// Gives back what is set aside for the map beyond the need of the pages that still wait.
+/// Blocks that are still to be set aside for the map.
+fn share_missing(inode: &Inode, shape: MapShape) -> u32 {
+    inode.pages.read().share_missing(|pages| shape.needs(pages, inode.pages.size()))
+}
+
+/// Gives back what is set aside for the map beyond the need of the pages that still wait. The
+/// caller must hold `work`, so that the map stays as it is.
 pub(super) fn release_share(st: &Store, inode: &Inode) {
-    if inode.pages.never_used() || *inode.pages.write().share() == 0 {
-        return;
+    if has_share(inode) {
+        let shape = MapShape::of(st, inode);
+        release_share_of(st, inode, shape, &mut inode.pages.write());
     }
-    let shape = MapShape::of(st, inode);
-    let left = inode.pages.write().share_left(|pages| shape.needs(pages));
+}
+
+/// Whether anything is set aside for the map.
+pub(super) fn has_share(inode: &Inode) -> bool {
+    !inode.pages.never_used() && *inode.pages.write().share() > 0
+}
+
+/// As [`release_share`], with the pages locked. `shape` is the map's.
+pub(super) fn release_share_of(st: &Store, inode: &Inode, shape: MapShape, pages: &mut PageMap) {
+    let left = pages.share_left(|pages| shape.needs(pages, inode.pages.size()));
     if left > 0 {
         st.alloc.unreserve(left.saturating_mul(st.geo.cluster_ratio()));
     }
@@ -71,8 +124,7 @@ pub(super) fn renew_share(st: &Store, inode: &Inode) {
     if !inode.pages.busy() {
         return;
     }
-    let shape = MapShape::of(st, inode);
-    let missing = inode.pages.read().share_missing(|pages| shape.needs(pages));
+    let missing = share_missing(inode, MapShape::of(st, inode));
     if missing > 0 && st.alloc.reserve(0, missing, true).is_ok() {
         inode.pages.add_to_share(missing);
     }
@@ -82,7 +134,7 @@ pub(super) fn renew_share(st: &Store, inode: &Inode) {
 pub(super) fn unreserve(st: &Store, inode: &Inode, blocks: u32) {
     if blocks > 0 {
         st.alloc.unreserve(blocks);
-        st.quota.forgo(inode, blocks.into());
+        st.quota.release_reservation(inode, blocks.into());
     }
 }
 
@@ -94,12 +146,12 @@ pub(super) fn promised<R>(
     f: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
     st.quota.promise(inode, blocks)?;
-    f().inspect_err(|_| st.quota.forgo(inode, blocks.into()))
+    f().inspect_err(|_| st.quota.release_reservation(inode, blocks.into()))
 }
 
 /// A wish for data blocks at a hole.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Want {
+pub(super) struct AllocRequest {
     /// First logical block, at a cluster's start.
     pub lblk: u32,
     /// Blocks needed, in whole clusters.
@@ -116,7 +168,7 @@ pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
         len: ratio,
         min: ratio,
         purpose: Purpose::Data,
-        privileged: st.pool.may_use_reserve(),
+        privileged: st.policy.may_use_reserve(),
         reserved: false,
         low: !st.geo.incompat(Incompat::EXTENTS),
     };
@@ -141,7 +193,7 @@ pub(super) fn claim(
     st: &Store,
     inode: &Inode,
     work: &mut Work,
-    want: Want,
+    want: AllocRequest,
     growth: Growth,
     reserved: &mut u32,
 ) -> Result<Claim> {
@@ -156,11 +208,11 @@ pub(super) fn claim(
         Ahead::Only(blocks) => blocks,
         Ahead::Nothing => want.need,
     };
-    exactly(st, inode, Want { need, ..want }, reserved)
+    exactly(st, inode, AllocRequest { need, ..want }, reserved)
 }
 
 /// Claims up to `want.need` blocks and no more.
-fn exactly(st: &Store, inode: &Inode, want: Want, reserved: &mut u32) -> Result<Claim> {
+fn exactly(st: &Store, inode: &Inode, want: AllocRequest, reserved: &mut u32) -> Result<Claim> {
     let goal = extent::goal(st, inode, want.lblk)?;
     let low = !extent::has_unwritten(inode);
     let min = st.geo.cluster_ratio();
@@ -169,7 +221,7 @@ fn exactly(st: &Store, inode: &Inode, want: Want, reserved: &mut u32) -> Result<
         len: len.max(min),
         min,
         purpose: Purpose::Data,
-        privileged: st.pool.may_use_reserve(),
+        privileged: st.policy.may_use_reserve(),
         reserved,
         low,
     };
@@ -182,5 +234,42 @@ fn exactly(st: &Store, inode: &Inode, want: Want, reserved: &mut u32) -> Result<
     match want.patient {
         true => with_room(st, || st.alloc.claim(&request(want.need, false))),
         false => st.alloc.claim(&request(want.need, false)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caller, Fs, New, OpenOptions};
+    use extant_testkit::{FeatureSet, Memory};
+    use std::sync::Arc;
+
+    /// A writer has set space aside for a page far behind the end of its file, which is not dirty
+    /// yet, when a writeback of the file ends: the blocks that the page needs stay set aside.
+    #[test]
+    fn what_is_released_is_not_needed_by_pinned_pages() {
+        let image = FeatureSet::named("ext3").make();
+        let device = Arc::new(Memory::from_bytes(&image.bytes()));
+        let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
+        let (st, inode) = (fs.operations().st(), &node.0);
+        inode.pages.change(&st.pool, |pages| pages.pin(100_000..100_001));
+        {
+            let _share = st.pool.set_aside.share();
+            reserve(st, inode, 1).unwrap();
+        }
+        assert_eq!(*inode.pages.write().share(), 3, "a pointer block of each level");
+        {
+            let _work = inode.pages.work.lock();
+            release_share(st, inode);
+            assert_eq!(*inode.pages.write().share(), 3);
+            inode.pages.write().pin(0..0);
+            release_share(st, inode);
+        }
+        assert_eq!(*inode.pages.write().share(), 0);
+        unreserve(st, inode, 1);
+        drop((root, node));
+        fs.unmount().unwrap();
     }
 }

@@ -12,12 +12,12 @@ use extant_sync::atomic::{AtomicUsize, Ordering};
 use std::io;
 
 /// Threads that a lot is shared among at most.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// Submits a lot and reports each request: its offset, its length in bytes and what came of it.
 pub(super) fn each(st: &Store, plug: Plug<'_>, done: impl FnMut(u64, u64, io::Result<()>)) {
     let busy = Busy::enter(&st.pool.submitting);
-    plug.finish_by((extant_sync::shard_count() / busy.all).clamp(1, MOST_THREADS), done);
+    plug.finish_by((extant_sync::shard_count() / busy.all).clamp(1, MAX_THREADS), done);
 }
 
 /// Submits a lot.

@@ -11,7 +11,7 @@
 
 use super::{map, writeback};
 use crate::error::Result;
-use crate::extent::State;
+use crate::extent::ExtentState;
 use crate::inode::{Inode, Work};
 use crate::store::Store;
 use std::sync::Arc;
@@ -36,6 +36,6 @@ pub(super) fn waiting(st: &Store, inode: &Inode) -> Result<Option<u32>> {
         return Ok(None);
     }
     // What has no block yet is not written before its time.
-    let written = map::lookup(st, inode, last.clone())?.state == State::Written;
+    let written = map::lookup(st, inode, last.clone())?.state == ExtentState::Written;
     Ok(written.then_some(last.start))
 }

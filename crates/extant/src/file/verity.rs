@@ -8,7 +8,7 @@ use super::map;
 use crate::bounds::Remark;
 use crate::error::{Error, Result};
 use crate::extent;
-use crate::inode::{Inode, State, Verity};
+use crate::inode::{ExtentState, Inode, Verity};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
@@ -160,7 +160,7 @@ fn read(st: &Store, inode: &Inode, offset: u64, len: usize) -> Result<Vec<u8>> {
         let stop = map::byte(st, run.lblk + run.len).min(end);
         let part =
             bytes.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
-        if run.state == State::Written {
+        if run.state == ExtentState::Written {
             st.dev.read_at(
                 part,
                 map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)),

@@ -9,7 +9,7 @@
 use super::times::Note;
 use super::{batch, inline, limits, logged, map, space, times, zero};
 use crate::error::{Errno, Result};
-use crate::extent::{self, State};
+use crate::extent::{self, ExtentState};
 use crate::inode::{Content, Cover, Inode, Place};
 use crate::store::Store;
 use std::collections::BTreeSet;
@@ -42,13 +42,10 @@ pub fn write(
     times::note_change(st, inode, note)?;
     fill_gap(st, inode, offset)?;
     in_chunks(st, offset, data, CHUNK, |at, part| {
-        let done = match chunk(st, inode, at, part) {
+        let done = match beside_others(st, inode, at, part) {
+            Err(e) if e.is(Errno::NoSpc) => scarce(st, inode, at, part)?,
             Err(e) if space::no_space(&e) => {
-                if e.is(Errno::NoSpc) {
-                    // Maps of pages that wait need less than was set aside for them, and written
-                    // pages need nothing.
-                    batch::clean(st);
-                }
+                let _share = st.pool.set_aside.share();
                 fitting(st, inode, at, part)?
             }
             done => done?,
@@ -58,7 +55,27 @@ pub fn write(
     })
 }
 
-/// Writes as much as there is space for: all of it, or the first half, and so on.
+/// Writes a chunk while other threads write theirs.
+fn beside_others(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+    let _share = st.pool.set_aside.share();
+    chunk(st, inode, offset, data)
+}
+
+/// Writes as much of a chunk as there is space for. Maps of pages that wait need less than was set
+/// aside for them, and written pages need nothing: first those are written that no thread works on,
+/// and if that gives too little, all.
+fn scarce(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+    batch::clean(st);
+    match beside_others(st, inode, offset, data) {
+        Err(e) if space::no_space(&e) => {}
+        done => return done,
+    }
+    let _alone = space::alone(st);
+    fitting(st, inode, offset, data)
+}
+
+/// Writes as much as there is space for: all of it, or the first half, and so on. The caller must
+/// hold `set_aside`, shared or alone.
 fn fitting(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
     let half = blocks.start + (blocks.end - blocks.start) / 2;
@@ -127,7 +144,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usi
         return Ok(data.len());
     }
     // On bigalloc no writeback may take a cluster's reservation while its pages are counted.
-    let _work = (st.geo.cluster_bits > 0).then(|| inode.pages.work.lock());
+    let work = (st.geo.cluster_bits > 0).then(|| inode.pages.work.lock());
     inode.pages.write().pin(blocks.clone());
     let ready = prepare(st, inode, offset, data, blocks.clone());
     match ready {
@@ -137,11 +154,18 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usi
             Ok(data.len())
         }
         Err(e) => {
-            inode.pages.write().pin(0..0);
-            space::release_share(st, inode);
+            let _work = work.unwrap_or_else(|| inode.pages.work.lock());
+            unpin(st, inode);
             Err(e)
         }
     }
+}
+
+/// Lets go of pages that do not become dirty, and of the space that was set aside for them. The
+/// caller must hold `work`.
+fn unpin(st: &Store, inode: &Inode) {
+    inode.pages.write().pin(0..0);
+    space::release_share(st, inode);
 }
 
 /// Writes into a page that is cached and has space; false if it is not, or has none.
@@ -172,8 +196,8 @@ fn add_page(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8])
     };
     let added = add_pinned(st, inode, lblk, offset, data, crowded);
     if added.is_err() {
-        inode.pages.write().pin(0..0);
-        space::release_share(st, inode);
+        let _work = inode.pages.work.lock();
+        unpin(st, inode);
     }
     added.map(|()| true)
 }
@@ -190,12 +214,12 @@ fn add_pinned(
     let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
     let whole = data.len() == st.block_size();
     let old = match run.state {
-        State::Written if !whole => old_bytes(st, inode, lblk, run.pblk.0)?,
-        State::Written | State::Unwritten | State::Hole => None,
+        ExtentState::Written if !whole => old_bytes(st, inode, lblk, run.pblk.0)?,
+        ExtentState::Written | ExtentState::Unwritten | ExtentState::Hole => None,
     };
     let place = place_in(run.state);
     if place != Place::Written {
-        space::reserve(st, inode, u32::from(place == Place::Reserved), lblk.saturating_add(1))?;
+        space::reserve(st, inode, u32::from(place == Place::Reserved))?;
     }
     let page = new_page(st, old, (offset - map::byte(st, lblk)) as usize, data, crowded);
     // Nobody else adds pages: that takes `rw`.
@@ -209,11 +233,11 @@ fn add_pinned(
 }
 
 /// Where a page has its block if the map says so of the block, and clusters are single blocks.
-fn place_in(state: State) -> Place {
+fn place_in(state: ExtentState) -> Place {
     match state {
-        State::Written => Place::Written,
-        State::Unwritten => Place::Owned,
-        State::Hole => Place::Reserved,
+        ExtentState::Written => Place::Written,
+        ExtentState::Unwritten => Place::Owned,
+        ExtentState::Hole => Place::Reserved,
     }
 }
 
@@ -239,7 +263,8 @@ fn prepare(
         while let Some((lblk, cover)) = open_blocks.next_if(|(lblk, _)| *lblk - run.lblk < run.len)
         {
             let partial = !covers_block(st, offset, data.len(), *lblk);
-            let old = match *cover == Cover::Absent && partial && run.state == State::Written {
+            let old = match *cover == Cover::Absent && partial && run.state == ExtentState::Written
+            {
                 true => old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk))?,
                 false => None,
             };
@@ -285,10 +310,11 @@ fn reserve_holes(
     missing: &mut [Missing],
 ) -> Result<()> {
     let bits = st.geo.cluster_bits;
-    let changing = missing.iter().rfind(|m| m.place != Place::Written);
-    let Some(end) = changing.map(|last| last.lblk.saturating_add(1)) else { return Ok(()) };
+    if missing.iter().all(|m| m.place == Place::Written) {
+        return Ok(());
+    }
     if bits == 0 {
-        return space::reserve(st, inode, holes.len() as u32, end);
+        return space::reserve(st, inode, holes.len() as u32);
     }
     let (mut fresh, mut owned) = (BTreeSet::new(), BTreeSet::new());
     for lblk in holes {
@@ -306,7 +332,7 @@ fn reserve_holes(
         .iter_mut()
         .filter(|m| owned.contains(&(m.lblk >> bits)) && m.place == Place::Reserved)
         .for_each(|m| m.place = Place::Owned);
-    space::reserve(st, inode, (fresh.len() as u32) << bits, end)
+    space::reserve(st, inode, (fresh.len() as u32) << bits)
 }
 
 /// Everything is ready: the bytes go into the pages.

@@ -9,12 +9,13 @@
 //! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw`
 //! is not needed.
 
-use super::ahead::{self, Growth, Pack};
+use super::ahead::{self, Growth, ScatteredAlloc};
 use super::map;
-use super::plan::{self, After, How, Need, Piece, Pieces};
+use super::plan::{self, After, MapAction, Piece, Pieces, PlanRequest};
 use super::{space, submit, tail, times};
 use crate::bounds::Remark;
 use crate::error::{Errno, Result};
+use crate::extent::MapShape;
 use crate::inode::{Content, Inode, Taken, Work};
 use crate::store::Store;
 use extant_blocks::Plug;
@@ -119,20 +120,27 @@ pub(super) fn alone(
     taken: &[Taken],
     mut reserved: u32,
 ) -> Result<()> {
-    let mut result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
-    match (&result, taken) {
+    let result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
+    // The rest of the reservation goes back before the pages leave the list of those under
+    // writeback: a writer that lacks space waits for that.
+    let result = match (&result, taken) {
         (Err(_), [_, _, ..]) if st.writable().is_ok() => {
-            result = taken
-                .chunks(1)
-                .map(|one| settle(st, inode, one, write(st, inode, work, one, &mut reserved)))
-                .fold(Ok(()), Result::and);
+            let each = taken.chunks(1);
+            let written: Vec<_> =
+                each.clone().map(|one| write(st, inode, work, one, &mut reserved)).collect();
+            give_back(st, inode, reserved);
+            each.zip(written)
+                .map(|(one, result)| settle(st, inode, one, result))
+                .fold(Ok(()), Result::and)
         }
-        _ => result = settle(st, inode, taken, result),
-    }
-    give_back(st, inode, reserved);
+        _ => {
+            give_back(st, inode, reserved);
+            settle(st, inode, taken, result)
+        }
+    };
     if result.is_err() {
         // What was promised to pages that are lost was not charged.
-        st.quota.forgo(inode, u64::MAX);
+        st.quota.release_reservation(inode, u64::MAX);
         // The pages that would have raised it are gone. If this fails, nothing can be changed any
         // more.
         let _ = raise_size(st, inode);
@@ -151,7 +159,7 @@ fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     times::grow_disk_size(st, &mut h, inode, inode.pages.size()).map(|_| ())
 }
 
-/// Tells the pages what became of them.
+/// Notes the outcome in the pages, under `work`.
 pub(super) fn settle(
     st: &Store,
     inode: &Arc<Inode>,
@@ -167,10 +175,17 @@ pub(super) fn settle(
         st.pool.note_failed(inode, e.errno());
     }
     let lblks = taken.iter().map(|t| t.lblk);
+    let shape = space::has_share(inode).then(|| MapShape::of(st, inode));
     inode.pages.change(&st.pool, |pages| {
-        if result.is_ok() { pages.written(lblks) } else { pages.failed(lblks) }
+        if result.is_ok() {
+            pages.written(lblks)
+        } else {
+            pages.failed(lblks)
+        }
+        if let Some(shape) = shape {
+            space::release_share_of(st, inode, shape, pages);
+        }
     });
-    space::release_share(st, inode);
     result
 }
 
@@ -213,11 +228,15 @@ fn write_group(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, taken: &[Tak
 }
 
 /// One run for pages that lie far from each other.
-fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<Pack> {
+fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<ScatteredAlloc> {
     let (first, last) = (taken.first()?.lblk, taken.last()?.lblk);
     let pages = taken.len() as u32;
     let sparse = pages >= PACK_PAGES && u64::from(last - first) > PACK_SPREAD * u64::from(pages);
-    if sparse && st.geo.cluster_bits == 0 { Pack::new(st, inode, first, pages) } else { None }
+    if sparse && st.geo.cluster_bits == 0 {
+        ScatteredAlloc::new(st, inode, first, pages)
+    } else {
+        None
+    }
 }
 
 /// How places are found.
@@ -245,7 +264,7 @@ pub(super) fn place(
         let first = run.first().map_or(0, |page| page.lblk);
         let mut blocks = first..first + run.len() as u32;
         while blocks.start < blocks.end {
-            let need = Need {
+            let need = PlanRequest {
                 blocks: blocks.clone(),
                 reserved,
                 growth,
@@ -272,7 +291,9 @@ pub(super) fn place(
 pub(super) fn add_data<'a>(st: &Store, plug: &mut Plug<'a>, pieces: &Pieces, taken: &'a [Taken]) {
     let mut pages = taken.iter();
     for piece in pieces {
-        debug_assert!(!matches!(piece.how, How::Map { ref claim, .. } if claim.len < piece.len));
+        debug_assert!(
+            !matches!(piece.how, MapAction::Map { ref claim, .. } if claim.len < piece.len)
+        );
         for (i, page) in (0..piece.len).zip(&mut pages) {
             debug_assert_eq!(piece.lblk + i, page.lblk);
             add_page(plug, map::at(st, piece.pblk.0.saturating_add(i.into())), &page.content);

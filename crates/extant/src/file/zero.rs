@@ -2,7 +2,7 @@
 
 use super::{logged, map, times};
 use crate::error::Result;
-use crate::extent::State;
+use crate::extent::ExtentState;
 use crate::inode::{Cover, Inode, PageMap};
 use crate::store::Store;
 use extant_journal::Handle;
@@ -24,9 +24,9 @@ pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) ->
     }
     let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
     match run.state {
-        State::Hole | State::Unwritten => Ok(()),
-        State::Written if inode.logs_data(st) => logged::zero(st, inode, run.pblk.0, within),
-        State::Written => on_device(st, inode, run.pblk.0, within),
+        ExtentState::Hole | ExtentState::Unwritten => Ok(()),
+        ExtentState::Written if inode.logs_data(st) => logged::zero(st, inode, run.pblk.0, within),
+        ExtentState::Written => on_device(st, inode, run.pblk.0, within),
     }
 }
 
@@ -58,7 +58,7 @@ impl CutTail {
         let last = map::block_of(st, size);
         let run = map::lookup(st, inode, last..last.saturating_add(1))?;
         let within = (size - map::byte(st, last)) as usize..st.block_size();
-        Ok((run.state == State::Written).then_some(CutTail { pblk: run.pblk.0, within }))
+        Ok((run.state == ExtentState::Written).then_some(CutTail { pblk: run.pblk.0, within }))
     }
 
     /// Zeroes them, past the pages: before the handle's transaction becomes durable, or with it.

@@ -2,7 +2,7 @@
 //! copy of it needs no recovery.
 
 use super::{Fs, boot, open};
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::ops::Operations;
 use extant_blocks::{BlockDevice, MountedDevice};
 use extant_journal::UpdatesLock;
@@ -29,6 +29,11 @@ impl Fs {
         ops.write_back_all()?;
         st.journal.sync()?;
         let updates = st.journal.lock_updates();
+        // One that was aborted before is still writing that; later ones wait for the thaw.
+        st.writable()?;
+        if st.journal.is_aborted() {
+            return Err(Errno::RoFs.into());
+        }
         st.journal.checkpoint_all()?;
         open::mark_clean(st, self.clean_state)?;
         let frozen = Frozen { fs: self, updates: Some(updates), _one: one };

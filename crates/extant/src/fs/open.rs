@@ -8,14 +8,14 @@ use crate::alloc::Alloc;
 use crate::bounds::Remarks;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
-use crate::inode::{AttrCache, DirtyInodes, PagePool};
+use crate::inode::{AttrCache, InodeTable, PagePool};
 use crate::mmp::Mmp;
 use crate::ops::Operations;
 use crate::orphan::{Found, OrphanBlocks, Orphans};
 use crate::quota::Quotas;
 use crate::store::Store;
 use crate::vfs::Vfs;
-use crate::volume::{Rng, Volume, superblock_seconds};
+use crate::volume::{MountPolicy, Rng, Volume, superblock_seconds};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{ErrorPolicy, Geometry, State, SuperFlags, Superblock};
@@ -149,7 +149,6 @@ fn assemble(
     for (name, value) in &options.tunables {
         store.alloc.set(name, *value)?;
     }
-    store.pool.use_reserve.store(options.use_reserve, Ordering::Relaxed);
     store.quota.ignore_limits(options.use_reserve);
     let looks_ahead = options.look_ahead && !options.is_deterministic();
     let ops = Arc::new(Operations::new(Vfs::new(
@@ -477,8 +476,7 @@ pub(super) fn build(
         rng: options.seed.map_or_else(|| Rng::spread(chance()), Rng::new),
         read_only: AtomicBool::new(!write),
         shut_down: AtomicBool::new(false),
-        stop_on_error: options.errors.unwrap_or_else(|| sb.error_policy()) != ErrorPolicy::Continue,
-        deterministic: options.is_deterministic(),
+        policy: policy(options, &sb),
         remarks: Remarks::default(),
     };
     let vol = Arc::new(vol);
@@ -495,19 +493,26 @@ pub(super) fn build(
         spread: !options.is_deterministic(),
     });
     let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
-    let mut pool =
-        PagePool::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size, options.log_data);
+    let mut pool = PagePool::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size);
     pool.plug = options.plug;
     Ok(Arc::new(Store {
-        vol,
-        groups,
+        table: InodeTable::new(vol, groups),
         alloc,
         orphans,
         quota,
-        dirty: DirtyInodes::default(),
         attrs: AttrCache::default(),
         pool,
     }))
+}
+
+fn policy(options: &OpenOptions, sb: &Superblock) -> MountPolicy {
+    let errors = options.errors.unwrap_or_else(|| sb.error_policy());
+    MountPolicy {
+        stop_on_error: errors != ErrorPolicy::Continue,
+        deterministic: options.is_deterministic(),
+        log_data: options.log_data,
+        use_reserve: AtomicBool::new(options.use_reserve),
+    }
 }
 
 fn chance() -> u64 {

@@ -2,20 +2,16 @@
 
 use super::memory::{MIN_MEMORY, default_memory};
 use crate::alloc::MAX_AGGRESSION;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, Result};
 use crate::inode::PlugPolicy;
 use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, Place, parse_image_spec};
 use extant_format::superblock::ErrorPolicy;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-
-/// How long to wait at most for another program to let go of an image.
-const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// How long a change may stay in memory only, by default.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
@@ -329,19 +325,28 @@ impl OpenOptions {
         self.open_device(image, self.read_only, self.claimed)
     }
 
+    /// Only callers' own devices are known.
+    #[cfg(not(all(feature = "file-device", target_os = "linux")))]
+    fn open_device(&self, image: &ImageSpec, _: bool, _: bool) -> Result<Arc<dyn BlockDevice>> {
+        Err(Error::Unsupported(format!("{image}: devices in files; open a device of your own")))
+    }
+
+    #[cfg(all(feature = "file-device", target_os = "linux"))]
     fn open_device(
         &self,
         image: &ImageSpec,
         read_only: bool,
         claimed: bool,
     ) -> Result<Arc<dyn BlockDevice>> {
+        /// How long to wait at most for another program to release an image.
+        const PATIENCE: Duration = Duration::from_secs(3600);
         let how = extant_blocks::OpenOptions::from_spec(image)
             .read_only(read_only)
             .direct(self.direct_io);
         let patience = self.wait.then_some(PATIENCE);
         let how = how.claimed(claimed).wait(patience).interrupt(self.interrupt.clone());
         Ok(Arc::new(how.open().map_err(|error| match error.kind() {
-            ErrorKind::Interrupted => Errno::Intr.into(),
+            std::io::ErrorKind::Interrupted => crate::Errno::Intr.into(),
             _ => Error::Io(error),
         })?))
     }

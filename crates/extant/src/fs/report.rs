@@ -59,7 +59,7 @@ impl Health {
             read_only: st.read_only.load(Ordering::Acquire) || journal_aborted,
             shut_down: st.is_shut_down(),
             journal_aborted,
-            stops_on_error: st.stop_on_error,
+            stops_on_error: st.policy.stop_on_error,
             errors: sb.error_count(),
             first_error: sb.first_error(),
             last_error: sb.last_error(),

@@ -18,10 +18,6 @@ const RETIRE_EVERY: Duration = Duration::from_secs(1);
 /// How often scanning that was switched off looks whether it was switched on again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// How much a background thread steps back behind others: to a tenth of their share where all want
-/// the processor. On Linux this is the thread's own.
-const BACKGROUND: i32 = 10;
-
 /// How much longer than it takes to zero a table is waited before the next one.
 const REST: u32 = 10;
 
@@ -115,7 +111,7 @@ impl Threads {
             let (stop, ops) = (self.stop.clone(), Arc::downgrade(ops));
             let body = move || {
                 // Requests come first. Where that is not granted, they share.
-                let _ = rustix::process::nice(BACKGROUND);
+                crate::os::run_in_background();
                 let mut pause = Duration::ZERO;
                 while stop.sleep(pause) {
                     let Some(ops) = ops.upgrade() else { return };
@@ -136,7 +132,7 @@ impl Threads {
     pub fn start_zeroing(&mut self, ops: &Arc<Operations>) -> std::io::Result<()> {
         let (stop, ops) = (self.stop.clone(), Arc::downgrade(ops));
         let body = move || {
-            let _ = rustix::process::nice(BACKGROUND);
+            crate::os::run_in_background();
             let mut pause = LOOK_AGAIN;
             while stop.sleep(pause) {
                 let Some(ops) = ops.upgrade() else { return };
@@ -212,7 +208,7 @@ impl LooksAhead {
             let ahead = ahead.clone();
             move || {
                 // For a processor that nobody else wants.
-                let _ = rustix::process::nice(BACKGROUND);
+                crate::os::run_in_background();
                 while let Some(step) = ahead.next() {
                     let Some(ops) = ops.upgrade() else { return };
                     ops.vfs.look_ahead(step);

@@ -80,8 +80,7 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
         rng: Rng::new(1),
         read_only: false.into(),
         shut_down: false.into(),
-        stop_on_error: false,
-        deterministic: false,
+        policy: Default::default(),
         remarks: Default::default(),
     })
 }

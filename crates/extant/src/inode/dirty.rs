@@ -12,10 +12,10 @@
 //! - A frozen inode stays in memory until its transaction is durable, and with it the number of the
 //!   transaction that an fsync has to wait for.
 
+use super::InodeTable;
 use super::load::slot;
 use super::{Body, Inode};
 use crate::error::{Errno, Result};
-use crate::store::Store;
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal, Tid};
 use extant_sync::atomic::Ordering;
@@ -57,7 +57,7 @@ fn unpack(place: u32) -> Option<(usize, usize)> {
 impl DirtyInodes {
     /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has
     /// been freed. The handle counts no change: the caller does, when it makes one.
-    pub fn mark(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub fn mark(&self, table: &InodeTable, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let tid = h.tid().0;
         if inode.gone() {
             return Err(Errno::Stale.into());
@@ -65,16 +65,21 @@ impl DirtyInodes {
         if inode.dirty_tid.load(Ordering::Acquire) == tid {
             return Ok(());
         }
-        join(st, h, inode)?;
+        join(table, h, inode)?;
         self.list(inode, tid);
         Ok(())
     }
 
     /// As [`Self::mark`], an inode that was made in the handle's transaction and that nobody else
     /// knows yet.
-    pub fn mark_new(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub fn mark_new(
+        &self,
+        table: &InodeTable,
+        h: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         h.note_change();
-        join(st, h, inode)?;
+        join(table, h, inode)?;
         inode.dirty_tid.store(h.tid().0, Ordering::Release);
         let index = shard_index() & (shard_count() - 1);
         let mut list = self.lists.at(index).lock();
@@ -120,14 +125,14 @@ impl DirtyInodes {
     }
 
     /// Writes all dirty inodes into their table blocks. No handle is open.
-    pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
+    pub fn freeze(&self, table: &InodeTable, out: &mut Freezer<'_>) -> Result<()> {
         let listed = self.lists.iter().flat_map(|list| std::mem::take(&mut *list.lock()));
         let mut list: Vec<Arc<Inode>> = listed.flatten().collect();
         list.sort_unstable_by_key(|inode| (inode.ino, !inode.gone()));
         for (at, inode) in list.iter().enumerate() {
             let superseded = list.get(at + 1).is_some_and(|next| next.ino == inode.ino);
             if !superseded {
-                write_slot(st, out, inode)?;
+                write_slot(table, out, inode)?;
             }
         }
         self.frozen.lock().append(&mut list);
@@ -143,18 +148,18 @@ impl DirtyInodes {
 }
 
 /// Makes the inode's slot part of the handle's transaction.
-fn join(st: &Store, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-    let (buf, _) = slot(st, inode.ino)?;
+fn join(table: &InodeTable, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    let (buf, _) = slot(table, inode.ino)?;
     h.enlist(&buf)?;
     inode.sync_tid.fetch_max(h.tid().0, Ordering::AcqRel);
     Ok(())
 }
 
-fn write_slot(st: &Store, out: &mut Freezer<'_>, inode: &Inode) -> Result<()> {
-    let (buf, range) = slot(st, inode.ino)?;
+fn write_slot(table: &InodeTable, out: &mut Freezer<'_>, inode: &Inode) -> Result<()> {
+    let (buf, range) = slot(table, inode.ino)?;
     let body = inode.body().clone();
     let mut block = out.write(&buf, Seal::NONE)?;
     let raw: &mut [u8] = &mut block[range];
-    body.disk.encode_with_tail(raw, &body.tail, &st.geo, InodeNr(inode.ino.0))?;
+    body.disk.encode_with_tail(raw, &body.tail, &table.geo, InodeNr(inode.ino.0))?;
     Ok(())
 }

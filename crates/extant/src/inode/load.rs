@@ -1,50 +1,53 @@
 //! Loads inodes from their table slots, and makes new ones.
 
+use super::InodeTable;
 use super::lazy::Lazy;
 use super::vitals::Published;
 use super::{Body, Counts, Hints, Inode, OrphanCell, Pages, Tail};
 use crate::error::{Errno, Error, Result};
-use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::checksum;
 use extant_format::inode as disk;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use extant_sync::life::Life;
+use extant_sync::life::HoldState;
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex};
 use std::sync::Arc;
 
 /// The block of the inode table that holds `ino`, and the byte range of its slot there.
-pub(super) fn slot(st: &Store, ino: InodeNr) -> Result<(Arc<Buffer>, std::ops::Range<usize>)> {
-    let (group, index) = st.geo.inode_location(ino)?;
-    let table = st.groups.inode_table(group);
-    let size = st.block_size();
-    let offset = u64::from(index) * u64::from(st.geo.inode_size);
-    let block = table + offset / size as u64;
+pub(super) fn slot(
+    table: &InodeTable,
+    ino: InodeNr,
+) -> Result<(Arc<Buffer>, std::ops::Range<usize>)> {
+    let (group, index) = table.geo.inode_location(ino)?;
+    let first = table.groups.inode_table(group);
+    let size = table.block_size();
+    let offset = u64::from(index) * u64::from(table.geo.inode_size);
+    let block = first + offset / size as u64;
     let start = (offset % size as u64) as usize;
-    let buf = st.cache.read::<Error>(block, |_| Ok(()))?;
-    Ok((buf, start..start + usize::from(st.geo.inode_size)))
+    let buf = table.cache.read::<Error>(block, |_| Ok(()))?;
+    Ok((buf, start..start + usize::from(table.geo.inode_size)))
 }
 
 impl Inode {
     /// Reads an inode from its slot; verifies its checksum. Errors: `Corrupt`, `Io`.
-    pub fn load(st: &Store, ino: InodeNr) -> Result<Arc<Inode>> {
-        let (buf, range) = slot(st, ino)?;
+    pub fn load(table: &InodeTable, ino: InodeNr) -> Result<Arc<Inode>> {
+        let (buf, range) = slot(table, ino)?;
         let bytes = buf.read();
         let raw = &bytes[range];
-        let body = disk::Inode::decode(raw, &st.geo, ino)?;
-        let tail = disk::tail(raw, &st.geo, &body).into();
-        let inode = Self::assemble(st, ino, Body { disk: body, tail });
+        let body = disk::Inode::decode(raw, &table.geo, ino)?;
+        let tail = disk::tail(raw, &table.geo, &body).into();
+        let inode = Self::assemble(table, ino, Body { disk: body, tail });
         // It may have been in memory before, and written to.
-        inode.pages.note_written(st.journal.newest_data_write());
+        inode.pages.note_written(table.journal.newest_data_write());
         Ok(Arc::new(inode))
     }
 
     /// A new inode in memory; the caller has booked `ino` and marks it dirty with the first edit.
-    pub fn fresh(st: &Store, ino: InodeNr, body: disk::Inode) -> Arc<Inode> {
-        let tail = Tail::zeros(disk::tail_len(&st.geo, &body));
-        Arc::new(Self::assemble(st, ino, Body { disk: body, tail }))
+    pub fn fresh(table: &InodeTable, ino: InodeNr, body: disk::Inode) -> Arc<Inode> {
+        let tail = Tail::zeros(disk::tail_len(&table.geo, &body));
+        Arc::new(Self::assemble(table, ino, Body { disk: body, tail }))
     }
 
     /// ESTALE unless the inode is in use: linked, or held by an orphan record.
@@ -55,14 +58,14 @@ impl Inode {
         }
     }
 
-    fn assemble(st: &Store, ino: InodeNr, body: Body) -> Inode {
+    fn assemble(table: &InodeTable, ino: InodeNr, body: Body) -> Inode {
         let ftype = body.disk.file_type();
         let generation = body.disk.generation;
         let size = body.disk.size;
         Inode {
             ino,
             generation,
-            seed: checksum::inode_seed(st.geo.csum_seed, ino, generation),
+            seed: checksum::inode_seed(table.geo.csum_seed, ino, generation),
             ftype,
             rw: ArcRwLock::new(Self::level(ftype), ()),
             map: Lazy::new(),
@@ -76,14 +79,14 @@ impl Inode {
             promised: AtomicU64::new(0),
             dirty_tid: AtomicU64::new(0),
             made_at: AtomicU32::new(0),
-            mounting: st.mounted.id(),
+            mounting: table.mounted.id(),
             hints: Hints::default(),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             root_verified: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
-            counts: Counts { refs: Lockref::new(0), life: Life::default() },
+            counts: Counts { refs: Lockref::new(0), life: HoldState::default() },
         }
     }
 }

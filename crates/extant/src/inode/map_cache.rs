@@ -20,7 +20,7 @@ const MAX_RUNS: usize = 128;
 
 /// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ExtentState {
     /// Nothing mapped.
     Hole,
     /// Mapped and written.
@@ -39,13 +39,13 @@ pub struct Run {
     /// First physical block; meaningless for a hole.
     pub pblk: BlockNr,
     /// State.
-    pub state: State,
+    pub state: ExtentState,
 }
 
 impl Run {
     /// Whether the run has physical blocks.
     pub fn is_mapped(&self) -> bool {
-        self.state != State::Hole
+        self.state != ExtentState::Hole
     }
 
     /// First logical block behind the run.
@@ -62,7 +62,7 @@ impl Run {
         }
         let skipped = start - u64::from(self.lblk);
         let pblk = match self.state {
-            State::Hole => self.pblk,
+            ExtentState::Hole => self.pblk,
             _ => BlockNr(self.pblk.0.saturating_add(skipped)),
         };
         Some(Run { lblk: start as u32, len: (end - start) as u32, pblk, state: self.state })
@@ -72,7 +72,7 @@ impl Run {
     fn continued_by(&self, next: &Run) -> bool {
         let joined = self.end() == u64::from(next.lblk) && self.state == next.state;
         let fits = self.len.checked_add(next.len).is_some();
-        let adjacent = self.state == State::Hole
+        let adjacent = self.state == ExtentState::Hole
             || self.pblk.0.checked_add(u64::from(self.len)) == Some(next.pblk.0);
         joined && fits && adjacent
     }
@@ -182,41 +182,41 @@ impl MapCache {
 mod tests {
     use super::*;
 
-    fn run(lblk: u32, len: u32, pblk: u64, state: State) -> Run {
+    fn run(lblk: u32, len: u32, pblk: u64, state: ExtentState) -> Run {
         Run { lblk, len, pblk: BlockNr(pblk), state }
     }
 
     #[test]
     fn neighbours_join() {
         let mut cache = MapCache::default();
-        cache.put(run(0, 4, 100, State::Written));
-        cache.put(run(8, 4, 108, State::Written));
-        cache.put(run(4, 4, 104, State::Written));
-        assert_eq!(cache.runs, [run(0, 12, 100, State::Written)]);
-        assert_eq!(cache.get(5, 100), Some(run(5, 7, 105, State::Written)));
+        cache.put(run(0, 4, 100, ExtentState::Written));
+        cache.put(run(8, 4, 108, ExtentState::Written));
+        cache.put(run(4, 4, 104, ExtentState::Written));
+        assert_eq!(cache.runs, [run(0, 12, 100, ExtentState::Written)]);
+        assert_eq!(cache.get(5, 100), Some(run(5, 7, 105, ExtentState::Written)));
         assert_eq!(cache.get(12, 1), None);
     }
 
     #[test]
     fn a_new_run_replaces_old_knowledge() {
         let mut cache = MapCache::default();
-        cache.put(run(0, 100, 0, State::Hole));
-        cache.put(run(10, 10, 500, State::Unwritten));
+        cache.put(run(0, 100, 0, ExtentState::Hole));
+        cache.put(run(10, 10, 500, ExtentState::Unwritten));
         let parts = [
-            run(0, 10, 0, State::Hole),
-            run(10, 10, 500, State::Unwritten),
-            run(20, 80, 0, State::Hole),
+            run(0, 10, 0, ExtentState::Hole),
+            run(10, 10, 500, ExtentState::Unwritten),
+            run(20, 80, 0, ExtentState::Hole),
         ];
         assert_eq!(cache.runs, parts);
         cache.forget(5..95);
-        assert_eq!(cache.runs, [run(0, 5, 0, State::Hole), run(95, 5, 0, State::Hole)]);
+        assert_eq!(cache.runs, [run(0, 5, 0, ExtentState::Hole), run(95, 5, 0, ExtentState::Hole)]);
     }
 
     #[test]
     fn the_number_of_runs_is_bounded() {
         let mut cache = MapCache::default();
         for i in 0..5000u32 {
-            cache.put(run(i * 2, 1, 7 * u64::from(i), State::Written));
+            cache.put(run(i * 2, 1, 7 * u64::from(i), ExtentState::Written));
             assert!(cache.runs.len() <= MAX_RUNS);
             assert!(cache.get(i * 2, 1).is_some());
         }
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn the_last_blocks_do_not_overflow() {
         let mut cache = MapCache::default();
-        cache.put(run(u32::MAX - 1, 1, 5, State::Written));
-        cache.put(run(0, u32::MAX - 1, 0, State::Hole));
+        cache.put(run(u32::MAX - 1, 1, 5, ExtentState::Written));
+        cache.put(run(0, u32::MAX - 1, 0, ExtentState::Hole));
         assert_eq!(cache.get(7, u32::MAX).map(|r| r.len), Some(u32::MAX - 8));
         assert_eq!(cache.get(u32::MAX, 1), None);
         cache.forget(0..u64::from(u32::MAX) + 1);

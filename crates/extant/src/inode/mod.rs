@@ -20,6 +20,7 @@ mod map_cache;
 mod orphan_at;
 mod pages;
 mod pointer_places;
+mod table;
 mod tail;
 mod verity;
 mod vitals;
@@ -28,24 +29,25 @@ pub use attr_cache::AttrCache;
 pub use dir_state::{DirCaches, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use hints::{Hint, Hints};
-pub use map_cache::{MapCache, Run, State};
+pub use map_cache::{ExtentState, MapCache, Run};
 pub use orphan_at::{OrphanAt, OrphanCell};
 pub use pages::{
-    Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats, Remapped,
-    Taken, Work,
+    Alone, Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats,
+    Remapped, Taken, Work,
 };
 pub use pointer_places::PointerPlaces;
+pub use table::InodeTable;
 pub use tail::Tail;
 pub use verity::Verity;
-pub use vitals::Vitals;
+pub use vitals::StatSnapshot;
 
+use crate::alloc::NewInode;
 use crate::error::{Errno, Result};
-use crate::store::Store;
 use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
 use extant_journal::Handle;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use extant_sync::life::Life;
+use extant_sync::life::HoldState;
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lazy::{Lazy, Make};
@@ -150,7 +152,7 @@ struct Counts {
     refs: Lockref,
     /// Holders (open files, lookups of a FUSE kernel) that keep a nameless inode alive. Its end is
     /// that it is freed: its number may be another's then, and nothing of it is written any more.
-    life: Life,
+    life: HoldState,
 }
 
 /// Exclusive access to a body, already marked dirty in the handle's transaction.
@@ -196,8 +198,8 @@ impl Inode {
 
     /// What stat(2) needs of the body, without its lock.
     #[inline(always)]
-    pub fn vitals(&self) -> Vitals {
-        self.published.read().unwrap_or_else(|| Vitals::from(&*self.body()))
+    pub fn vitals(&self) -> StatSnapshot {
+        self.published.read().unwrap_or_else(|| StatSnapshot::from(&*self.body()))
     }
 
     /// Type and permissions, as [`Inode::vitals`] has them.
@@ -218,6 +220,12 @@ impl Inode {
         self.published.kind().2
     }
 
+    /// Where inodes that belong to this one are wanted.
+    pub fn near(&self) -> NewInode {
+        let is_top = || self.flags().contains(disk::InodeFlags::TOPDIR);
+        NewInode { parent: self.ino, spread: self.ino == InodeNr::ROOT || is_top() }
+    }
+
     /// The count that the inode table keeps.
     pub fn refs(&self) -> &Lockref {
         &self.counts.refs
@@ -230,8 +238,8 @@ impl Inode {
 
     /// The body for changing within `h`. ESTALE if the inode has been freed: its slot may be
     /// another's.
-    pub fn edit(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<BodyMut<'_>> {
-        self.touch(st, h)?;
+    pub fn edit(self: &Arc<Self>, table: &InodeTable, h: &mut Handle<'_>) -> Result<BodyMut<'_>> {
+        self.touch(table, h)?;
         h.note_change();
         Ok(BodyMut { body: self.body.lock(), published: &self.published })
     }
@@ -239,8 +247,8 @@ impl Inode {
     /// Marks the body dirty in the handle's transaction without changing it. A later
     /// [`Inode::edit`] in that transaction reads nothing, and the inode stays in memory until the
     /// transaction is durable.
-    pub fn touch(self: &Arc<Self>, st: &Store, h: &mut Handle<'_>) -> Result<()> {
-        st.dirty.mark(st, h, self)
+    pub fn touch(self: &Arc<Self>, table: &InodeTable, h: &mut Handle<'_>) -> Result<()> {
+        table.dirty.mark(table, h, self)
     }
 
     /// File size in bytes as users see it. For a regular file it may be ahead of the body's, which
@@ -254,9 +262,9 @@ impl Inode {
     }
 
     /// Whether the file's content goes through the journal: freed blocks have to be revoked then.
-    pub fn logs_data(&self, st: &Store) -> bool {
+    pub fn logs_data(&self, table: &InodeTable) -> bool {
         self.ftype == FileType::Regular
-            && (st.pool.log_data || self.flags().contains(disk::InodeFlags::JOURNAL_DATA))
+            && (table.policy.log_data || self.flags().contains(disk::InodeFlags::JOURNAL_DATA))
     }
 
     /// Makes fsync and fdatasync wait for the handle's transaction: it changes the map, the size or

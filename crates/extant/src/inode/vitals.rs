@@ -25,7 +25,7 @@ const NSEC_BITS: u32 = 30;
 
 /// The fields, as the body has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vitals {
+pub struct StatSnapshot {
     /// Type and permissions.
     pub mode: u16,
     /// Links.
@@ -66,9 +66,9 @@ fn unpack_time(word: u64) -> Timestamp {
     Timestamp { sec: (word >> NSEC_BITS) as i64 + FIRST_SECOND, nsec }
 }
 
-impl From<&Body> for Vitals {
-    fn from(body: &Body) -> Vitals {
-        Vitals {
+impl From<&Body> for StatSnapshot {
+    fn from(body: &Body) -> StatSnapshot {
+        StatSnapshot {
             mode: body.mode,
             links: body.links,
             flags: body.flags,
@@ -91,7 +91,7 @@ fn of_kind(kind: u64) -> (u16, u16, InodeFlags) {
     (kind as u16, (kind >> 16) as u16, InodeFlags::from_bits_retain((kind >> 32) as u32))
 }
 
-impl Vitals {
+impl StatSnapshot {
     fn words(&self) -> [u64; WORDS] {
         let kind =
             u64::from(self.mode) | u64::from(self.links) << 16 | u64::from(self.flags.bits()) << 32;
@@ -105,10 +105,10 @@ impl Vitals {
         [kind, owner, self.size, blocks, times[0], times[1], times[2], times[3]]
     }
 
-    fn of(words: [u64; WORDS]) -> Vitals {
+    fn of(words: [u64; WORDS]) -> StatSnapshot {
         let [kind, owner, size, blocks, atime, mtime, ctime, crtime] = words;
         let (mode, links, flags) = of_kind(kind);
-        Vitals {
+        StatSnapshot {
             mode,
             links,
             flags,
@@ -128,13 +128,13 @@ impl Vitals {
 impl Published {
     /// Of a body that nobody else has yet.
     pub fn new(body: &Body) -> Self {
-        Published(SeqCell::new(Vitals::from(body).words()))
+        Published(SeqCell::new(StatSnapshot::from(body).words()))
     }
 
     /// The last publication; None if a publisher is at it for long.
     #[inline]
-    pub fn read(&self) -> Option<Vitals> {
-        self.0.read().map(Vitals::of)
+    pub fn read(&self) -> Option<StatSnapshot> {
+        self.0.read().map(StatSnapshot::of)
     }
 
     /// Mode, links and flags of the last publication.
@@ -145,7 +145,7 @@ impl Published {
 
     /// Publishes what the body is now. The caller has it locked.
     pub fn publish(&self, body: &Body) {
-        self.0.write(Vitals::from(body).words());
+        self.0.write(StatSnapshot::from(body).words());
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
         for (crtime, has_attributes) in
             [(None, true), (Some(times[0]), false), (Some(times[3]), true)]
         {
-            let vitals = Vitals {
+            let vitals = StatSnapshot {
                 mode: 0o170_777,
                 links: u16::MAX,
                 flags: InodeFlags::from_bits_retain(u32::MAX),
@@ -174,7 +174,7 @@ mod tests {
                 crtime,
                 has_attributes,
             };
-            assert_eq!(Vitals::of(vitals.words()), vitals);
+            assert_eq!(StatSnapshot::of(vitals.words()), vitals);
         }
     }
 }

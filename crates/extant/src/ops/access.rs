@@ -41,7 +41,8 @@ impl AccessTimes {
 impl Operations {
     /// The content of an inode was read: notes the time, if it is one of those that are noted, and
     /// says whether it was. No other time changes. Nothing is noted where nothing may be changed,
-    /// and of inodes with the flag `noatime`.
+    /// while the file system is frozen, while another thread changes the content, and of inodes
+    /// with the flag `noatime`.
     ///
     /// # Errors
     /// Those of the journal; ESTALE if the inode is gone.
@@ -54,9 +55,39 @@ impl Operations {
         if silent || !which.are_due(&attr, now) || st.writable().is_err() {
             return Ok(false);
         }
-        let _lock = inode.read_lock()?;
-        let mut h = st.start(CREDITS)?;
+        // A reader must not wait for a thaw, nor for a writer that holds the lock and waits for it.
+        let Some(_lock) = inode.rw.try_read() else { return Ok(false) };
+        inode.check_not_freed()?;
+        let Some(mut h) = st.journal.start_unless_locked(CREDITS)? else { return Ok(false) };
         inode.edit(st, &mut h)?.atime = now;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{SetAttr, TimeSet};
+    use crate::{Caller, Fs, New, OpenOptions};
+    use extant_testkit::{FeatureSet, Memory};
+    use std::sync::Arc;
+
+    /// A writer may wait for a thaw with the lock of the content: a reader does not wait for it.
+    #[test]
+    fn an_access_is_noted_without_a_wait_for_a_writer() {
+        let image = FeatureSet::named("default").make();
+        let device = Arc::new(Memory::from_bytes(&image.bytes()));
+        let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
+        // An access within the clock's tick of the creation would change nothing.
+        let past = Some(TimeSet::At(Timestamp { sec: 0, nsec: 0 }));
+        fs.set_attr(&node, &SetAttr { atime: past, ..SetAttr::default() }).unwrap();
+        let writer = node.0.write_lock().unwrap();
+        assert!(!fs.accessed(&node, AccessTimes::Always).unwrap());
+        drop(writer);
+        assert!(fs.accessed(&node, AccessTimes::Always).unwrap());
+        drop((root, node));
+        fs.unmount().unwrap();
     }
 }

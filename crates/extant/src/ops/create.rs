@@ -218,7 +218,7 @@ impl Operations {
         Ok(node)
     }
 
-    fn free_seat(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<dir::Seat> {
+    fn free_seat(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<dir::InsertSlot> {
         let seat = self.vfs.seat_locked(dir, name)?;
         dir.check_live().map_err(|_| Errno::NoEnt)?;
         check_dir_writable(dir)?;
@@ -302,7 +302,7 @@ impl Operations {
         what: &New<'_>,
     ) -> Result<Arc<Inode>> {
         let (st, ftype) = (self.st(), what.ftype());
-        let ino = st.alloc.new_inode(h, dir, ftype)?;
+        let ino = st.alloc.new_inode(h, dir.near(), ftype)?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
             // The number stays marked as in use, which it is.
             return Err(Corrupt::new("inode bitmap")
@@ -412,7 +412,7 @@ impl Operations {
             return st.give_up(&e);
         }
         self.vfs.inodes.insert(inode.clone());
-        self.bury(inode);
+        self.queue_for_reaper(inode);
     }
 
     /// A name came into or left `dir`: times, and `links` more subdirectories.

@@ -102,7 +102,7 @@ impl Operations {
     pub fn read_direct(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.own(node)?;
         check_key(node)?;
-        self.noticed(file::read_direct(self.st(), &node.0, offset, buf))
+        self.record_corruption(file::read_direct(self.st(), &node.0, offset, buf))
     }
 
     /// The measure of a file that has a hash tree (fs-verity), and the number of the algorithm as
@@ -116,7 +116,7 @@ impl Operations {
             return Err(Errno::NoData.into());
         }
         let _lock = node.0.read_lock()?;
-        self.noticed(file::measure(self.st(), &node.0))
+        self.record_corruption(file::measure(self.st(), &node.0))
     }
 
     /// Whether content may be written now through an open file: EPERM if the inode became immutable
@@ -244,7 +244,7 @@ impl File {
         }
         self.ops.alive()?;
         let _lock = inode.read_lock()?;
-        self.ops.noticed(file::read(st, inode, offset, buf))
+        self.ops.record_corruption(file::read(st, inode, offset, buf))
     }
 
     /// Writes all of `data` at `offset` (at the end for files opened to append).

@@ -37,7 +37,7 @@ pub use rename::RenameFlags;
 use crate::alloc::{Fragmentation, Usage};
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
-use crate::file::MAX_WAITS_FOR_SPACE;
+use crate::file::{MAX_WAITS_FOR_SPACE, release_reserved};
 use crate::inode::Inode;
 use crate::store::Store;
 use crate::vfs::{Follow, Identity, InodeRef, Vfs, alive};
@@ -46,7 +46,7 @@ use extant_format::features::Incompat;
 use extant_format::types::InodeNr;
 use extant_journal::Tid;
 use extant_sync::epoch::pin;
-use extant_sync::{ArcWriteGuard, Level, Mutex, Rounds, RwLockWriteGuard, write_all_arc};
+use extant_sync::{ArcWriteGuard, Coalescer, Level, Mutex, RwLockWriteGuard, write_all_arc};
 use orphans::Reaper;
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ pub struct Operations {
     /// One freezes at a time.
     pub(crate) freezing: Mutex<()>,
     /// Syncs, shared by all who ask at the same time.
-    pub(crate) syncs: Rounds<Result<(), Arc<Error>>>,
+    pub(crate) syncs: Coalescer<Result<(), Arc<Error>>>,
 }
 
 impl Operations {
@@ -96,7 +96,7 @@ impl Operations {
             reaper: Reaper::default(),
             anchors: Anchors::default(),
             freezing: Mutex::new(Level::FsState, ()),
-            syncs: Rounds::new(Level::Leaf),
+            syncs: Coalescer::new(Level::Leaf),
         }
     }
 
@@ -145,7 +145,7 @@ impl Operations {
     /// The root directory.
     pub fn root(&self) -> Result<Node> {
         self.alive()?;
-        self.noticed(self.vfs.node(InodeNr::ROOT)).map(Node)
+        self.record_corruption(self.vfs.node(InodeNr::ROOT)).map(Node)
     }
 
     /// The inode of a number. ESTALE if the number is free, or one of the file system's own: its
@@ -160,7 +160,7 @@ impl Operations {
             return Ok(Node(alive(inode)?));
         }
         // Where the bitmap cannot be trusted, the slot decides.
-        match self.noticed(self.st().alloc.inode_in_use(ino)) {
+        match self.record_corruption(self.st().alloc.inode_in_use(ino)) {
             Ok(true) | Err(Error::Corrupt(_)) => {}
             Ok(false) => return Err(Errno::Stale.into()),
             Err(e) => return Err(e),
@@ -201,7 +201,7 @@ impl Operations {
         follow: Follow,
     ) -> Result<Node> {
         self.alive()?;
-        self.noticed(self.vfs.resolve(who, path, follow).map(Node))
+        self.record_corruption(self.vfs.resolve(who, path, follow).map(Node))
     }
 
     pub(super) fn parent_by<'p>(
@@ -225,7 +225,7 @@ impl Operations {
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
-        let found = self.noticed(self.vfs.child_node(&dir.0, name))?;
+        let found = self.record_corruption(self.vfs.child_node(&dir.0, name))?;
         found.map(Node).ok_or(Errno::NoEnt.into())
     }
 
@@ -239,7 +239,7 @@ impl Operations {
             let _lock = dir.0.read_lock()?;
             crate::dir::parent(self.st(), &dir.0)
         };
-        self.noticed(parent.and_then(|ino| self.vfs.node(ino))).map(Node)
+        self.record_corruption(parent.and_then(|ino| self.vfs.node(ino))).map(Node)
     }
 
     /// Target of a symlink; of an encrypted one, what the kernel shows without its key.
@@ -292,32 +292,45 @@ impl Operations {
     }
 
     /// Runs `op`. As long as it fails for lack of space while freed space waits for its commit,
-    /// commits and runs it again: other threads may take what became free and free more. If it
-    /// fails at the limit of an owner, frees what nobody holds any more, which its owners are
-    /// charged for until then, and runs it once more.
+    /// commits and runs it again: other threads may take what became free and free more. If none
+    /// does and blocks are scarce, writes all pages, which need less than was set aside for them,
+    /// and runs it again. If it fails at the limit of an owner, frees inodes without holders,
+    /// which its owners are charged for until then, and runs it once more.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        if self.st().deterministic && self.to_reap() != ToReap::Nothing {
+        if self.st().policy.deterministic && self.to_reap() != ToReap::Nothing {
             // No thread does it.
             self.reap();
         }
-        let mut reaped = false;
+        let (mut reaped, mut written) = (false, false);
         for _ in 0..MAX_WAITS_FOR_SPACE {
             let before = self.commits();
+            let refused = self.st().alloc.refused();
+            // A lack of inodes, or of room for an attribute, is no lack of blocks.
+            let lacks_blocks = || self.st().alloc.refused() != refused;
             match op() {
                 Err(e) if e.is(Errno::NoSpc) && (self.reclaim() || self.became_free(before)) => {}
+                Err(e)
+                    if e.is(Errno::NoSpc)
+                        && !written
+                        && lacks_blocks()
+                        && !self.st().pool.is_written() =>
+                {
+                    release_reserved(self.st());
+                    written = true;
+                }
                 Err(e) if e.is(Errno::DQuot) && !reaped => {
                     self.reap();
                     reaped = true;
                 }
-                done => return self.noticed(done),
+                done => return self.record_corruption(done),
             }
         }
-        self.noticed(op())
+        self.record_corruption(op())
     }
 
     /// Records a corruption in the superblock and obeys the error policy: go on, or change nothing
     /// any more (a library does not panic the machine, so that policy stops changes, too).
-    fn noticed<T>(&self, done: Result<T>) -> Result<T> {
+    fn record_corruption<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(e @ Error::Corrupt(_)) = &done {
             if self.st().remarks.tells(Remark::Damage) {
                 tracing::error!("{e}");

@@ -46,7 +46,7 @@ impl Default for Queue {
 }
 
 /// Freed inodes of transactions, those of older ones first in each list.
-type Departed = Sharded<Mutex<VecDeque<(Tid, Arc<Inode>)>>>;
+type FreedInodes = Sharded<Mutex<VecDeque<(Tid, Arc<Inode>)>>>;
 
 /// Wakes the reaper's thread, which sleeps while nothing waits for it.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ pub(super) struct Reaper {
     queue: Queue,
     /// Freed inodes that the inode table still knows, since their slots do not say so before their
     /// transactions are durable.
-    departed: Departed,
+    departed: FreedInodes,
     /// Freed inodes that the inode table still knows, since somebody else does.
     lingering: Queue,
 }
@@ -177,7 +177,7 @@ pub struct OrphanReport {
 
 impl Operations {
     /// Queues an inode for the reaper.
-    pub(super) fn bury(&self, inode: &Arc<Inode>) {
+    pub(super) fn queue_for_reaper(&self, inode: &Arc<Inode>) {
         self.reaper.queue(inode.clone());
     }
 
@@ -185,7 +185,7 @@ impl Operations {
     /// lock may be held.
     pub(super) fn bury_or_free(&self, inode: &Arc<Inode>) {
         if inode.begin_free()
-            && let Err(e) = self.noticed(self.free(inode))
+            && let Err(e) = self.record_corruption(self.free(inode))
         {
             // Its orphan record stays: the next open tries again.
             if self.st().remarks.tells(Remark::Orphan) {
@@ -199,7 +199,7 @@ impl Operations {
     pub fn release(&self, node: &super::Node, n: u64) {
         let inode = &node.0;
         if self.is_own(node) && inode.release(n) && inode.vitals().links == 0 {
-            self.bury(inode);
+            self.queue_for_reaper(inode);
         }
     }
 
@@ -285,7 +285,7 @@ impl Operations {
     pub(crate) fn free_nameless(&self) {
         for inode in self.vfs.inodes.unlinked() {
             inode.drop_holds();
-            self.bury(&inode);
+            self.queue_for_reaper(&inode);
         }
     }
 
@@ -358,7 +358,7 @@ impl Operations {
         if !st.quota.is_on() {
             return Ok(());
         }
-        st.quota.forgo(inode, u64::MAX);
+        st.quota.release_reservation(inode, u64::MAX);
         let (owners, left) = {
             let body = inode.body();
             (st.quota.owners(inode.ino, &body), body.blocks / u64::from(st.geo.sectors_per_block()))

@@ -38,7 +38,7 @@ impl Operations {
     /// `Corrupt`, `Io`.
     pub fn quota(&self, kind: QuotaKind, id: u32) -> Result<QuotaRecord> {
         let file = self.quota_file(kind)?;
-        let record = self.noticed(self.st().quota.usage(file, id))?;
+        let record = self.record_corruption(self.st().quota.usage(file, id))?;
         Ok(record.unwrap_or(QuotaRecord { id, ..QuotaRecord::default() }))
     }
 
@@ -48,7 +48,7 @@ impl Operations {
     /// As [`Operations::quota`].
     pub fn quotas(&self, kind: QuotaKind) -> Result<Vec<QuotaRecord>> {
         let file = self.quota_file(kind)?;
-        let ids = self.noticed(self.st().quota.ids(file))?;
+        let ids = self.record_corruption(self.st().quota.ids(file))?;
         ids.into_iter().map(|id| self.quota(kind, id)).collect()
     }
 
@@ -100,8 +100,12 @@ impl Operations {
     }
 
     /// The project that an inode belongs to.
-    pub fn project(&self, node: &Node) -> u32 {
-        node.0.body().projid
+    ///
+    /// # Errors
+    /// EXDEV for a node of another file system, ESTALE after the unmount.
+    pub fn project(&self, node: &Node) -> Result<u32> {
+        self.own(node)?;
+        Ok(node.0.body().projid)
     }
 
     /// Puts an inode into a project (FS_IOC_FSSETXATTR). Who may is for the caller to decide.
@@ -225,6 +229,8 @@ impl Operations {
         // file with free blocks is sound.
         while file.is_full(&growing) {
             let mut h = st.start(GROWTH_CREDITS + extent::credits(st, &inode, 1))?;
+            // Before the step, which may lack space: joining the inode counts as a change.
+            inode.touch(st, &mut h)?;
             st.step(&mut h, |h| self.grow_quota_file(h, file, &inode))?;
         }
         let mut h = st.start(quota::INSERT_CREDITS)?;
@@ -239,7 +245,7 @@ impl Operations {
         inode: &Arc<Inode>,
     ) -> Result<()> {
         let st = self.st();
-        let run = extent::allocate(st, h, inode, file.len(), 1, extent::State::Written)?;
+        let run = extent::allocate(st, h, inode, file.len(), 1, extent::ExtentState::Written)?;
         file.add_block(h, run.pblk.0)?;
         inode.edit(st, h)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
         Ok(())

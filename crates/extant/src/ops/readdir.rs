@@ -105,7 +105,9 @@ impl Operations {
         each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
         // Under the directory's lock: no name can be removed before its inode is found.
-        let find = |e: &dir::Entry<'_>| self.noticed(self.vfs.given_out(&dir.0, e)).ok().map(Node);
+        let find = |e: &dir::Entry<'_>| {
+            self.record_corruption(self.vfs.given_out(&dir.0, e)).ok().map(Node)
+        };
         self.read_batches(dir, cookie, BATCH_PLUS, find, each)
     }
 
@@ -130,7 +132,7 @@ impl Operations {
                     batch.entries.len() < size
                 })
             };
-            let read = self.noticed(read);
+            let read = self.record_corruption(read);
             let Some(next) = batch.hand_out(cookie, &mut each) else { return bad };
             bad = bad.and(read);
             // A full batch ended at its last entry: an error is that of a name on the way.

@@ -21,6 +21,6 @@ impl Operations {
 
     /// Whether file content may use the reserved blocks, whichever thread writes it.
     pub fn set_use_reserve(&self, yes: bool) {
-        self.st().pool.use_reserve.store(yes, Ordering::Relaxed);
+        self.st().policy.use_reserve.store(yes, Ordering::Relaxed);
     }
 }

@@ -51,7 +51,7 @@ impl Operations {
     pub fn lookup_as(&self, who: &Identity<'_>, dir: &Node, name: &[u8]) -> Result<Node> {
         self.own(dir)?;
         if let Some(who) = who.bound() {
-            self.noticed(self.vfs.check_search_of(&dir.0, who))?;
+            self.record_corruption(self.vfs.check_search_of(&dir.0, who))?;
         }
         self.lookup(dir, name)
     }

@@ -12,7 +12,7 @@ impl Operations {
         self.st().writable()?;
         self.reclaim();
         self.st().alloc.finish_discards();
-        self.noticed(self.st().alloc.trim(blocks, min_blocks))
+        self.record_corruption(self.st().alloc.trim(blocks, min_blocks))
     }
 
     /// As [`Operations::trim`], in bytes and with the limits of FITRIM. Gives the number of bytes

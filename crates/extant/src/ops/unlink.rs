@@ -87,7 +87,12 @@ impl Operations {
     }
 
     /// Where `name` stands in `dir`, which is locked, if it still leads to `child`.
-    fn spot_of(&self, dir: &Arc<Inode>, name: &[u8], child: &Inode) -> Result<Option<dir::Spot>> {
+    fn spot_of(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        child: &Inode,
+    ) -> Result<Option<dir::EntryPos>> {
         let Some(spot) = dir::find(self.st(), dir, name)? else { return Ok(None) };
         let now = self.vfs.inode(spot.found().ino)?;
         Ok((now.ino == child.ino && now.generation == child.generation).then_some(spot))
@@ -110,7 +115,7 @@ impl Operations {
         dir: &Arc<Inode>,
         name: &[u8],
         child: &Arc<Inode>,
-        spot: &dir::Spot,
+        spot: &dir::EntryPos,
     ) -> Result<Left> {
         let st = self.st();
         check_dir_writable(dir)?;

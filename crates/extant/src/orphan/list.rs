@@ -19,8 +19,8 @@
 //! in its body.
 
 use crate::error::Result;
-use crate::inode::{Inode, OrphanAt};
-use crate::store::Store;
+use crate::inode::{Inode, InodeTable, OrphanAt};
+
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle};
 use extant_sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,7 +29,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Most parts: as many blocks may join a transaction at freeze.
-const MOST_PARTS: usize = 8;
+const MAX_PARTS: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct OrphanList {
@@ -103,7 +103,7 @@ impl OrphanList {
             chain: Mutex::new(Level::Orphan, Chain::default()),
             changed: AtomicBool::new(false),
         };
-        let parts = parts.unwrap_or_else(|| shard_count().min(MOST_PARTS)).clamp(1, MOST_PARTS);
+        let parts = parts.unwrap_or_else(|| shard_count().min(MAX_PARTS)).clamp(1, MAX_PARTS);
         OrphanList {
             parts: (0..parts).map(|_| CachePadded::new(part())).collect(),
             unread: AtomicU32::new(head.0),
@@ -111,12 +111,17 @@ impl OrphanList {
     }
 
     /// Puts `inode` first in this thread's part.
-    pub fn add(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<OrphanAt> {
+    pub fn add(
+        &self,
+        table: &InodeTable,
+        h: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> Result<OrphanAt> {
         let index = shard_index() % self.parts.len();
         let part = &self.parts[index];
         let mut chain = part.chain.lock();
-        st.groups.join_superblock(h)?;
-        inode.edit(st, h)?.dtime = chain.first.0;
+        table.groups.join_superblock(h)?;
+        inode.edit(table, h)?.dtime = chain.first.0;
         chain.push(inode);
         part.changed.store(true, Ordering::Relaxed);
         Ok(OrphanAt::List { part: index as u16 })
@@ -125,7 +130,7 @@ impl OrphanList {
     /// Takes `inode` out: whoever names it names its successor then.
     pub fn remove(
         &self,
-        st: &Store,
+        table: &InodeTable,
         h: &mut Handle<'_>,
         inode: &Arc<Inode>,
         part: u16,
@@ -134,12 +139,12 @@ impl OrphanList {
         let mut chain = part.chain.lock();
         let Some(link) = chain.links.get(&inode.ino) else { return Ok(()) };
         let (previous, next) = (link.previous, link.next);
-        inode.touch(st, h)?;
+        inode.touch(table, h)?;
         match chain.inode(previous) {
-            Some(previous) => previous.edit(st, h)?.dtime = next.0,
-            None => st.groups.join_superblock(h)?,
+            Some(previous) => previous.edit(table, h)?.dtime = next.0,
+            None => table.groups.join_superblock(h)?,
         }
-        inode.edit(st, h)?.dtime = 0;
+        inode.edit(table, h)?.dtime = 0;
         if previous == InodeNr::NONE || next == InodeNr::NONE {
             part.changed.store(true, Ordering::Relaxed);
         }
@@ -148,7 +153,7 @@ impl OrphanList {
     }
 
     /// Links the parts on the device. No handle is open.
-    pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
+    pub fn freeze(&self, table: &InodeTable, out: &mut Freezer<'_>) -> Result<()> {
         // Relaxed: no handle is open, and what they did is seen here.
         if !self.parts.iter().any(|part| part.changed.load(Ordering::Relaxed)) {
             return Ok(());
@@ -159,11 +164,11 @@ impl OrphanList {
             let chain = part.chain.lock();
             let Some(last) = chain.inode(chain.last) else { continue };
             if last.body().dtime != next.0 {
-                st.dirty.edit_frozen(&last, out.tid(), |body| body.dtime = next.0);
+                table.dirty.edit_frozen(&last, out.tid(), |body| body.dtime = next.0);
             }
             next = chain.first;
         }
-        st.groups.set_last_orphan(next);
+        table.groups.set_last_orphan(next);
         Ok(())
     }
 
@@ -180,8 +185,8 @@ impl OrphanList {
     }
 
     /// Forgets what is unread: it leads nowhere.
-    pub fn cut(&self, st: &Store, h: &mut Handle<'_>) -> Result<()> {
-        st.groups.join_superblock(h)?;
+    pub fn cut(&self, table: &InodeTable, h: &mut Handle<'_>) -> Result<()> {
+        table.groups.join_superblock(h)?;
         self.unread.store(InodeNr::NONE.0, Ordering::Relaxed);
         self.parts[0].changed.store(true, Ordering::Relaxed);
         Ok(())

@@ -17,8 +17,8 @@ mod list;
 pub use design::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
 
 use crate::error::Result;
-use crate::inode::{Inode, OrphanAt};
-use crate::store::Store;
+use crate::inode::{Inode, InodeTable, OrphanAt};
+
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle};
 use extant_sync::ShardedCounter;
@@ -89,7 +89,7 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal, and `Io`; the inode is not recorded then.
-    pub fn add(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub fn add(&self, table: &InodeTable, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         if inode.orphan.get() != OrphanAt::None {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Orphans {
             Some(at) => place(at),
             None => {
                 self.counters.listed.add(1);
-                self.list.add(st, h, inode)?
+                self.list.add(table, h, inode)?
             }
         };
         self.counters.added.add(1);
@@ -113,13 +113,13 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal, and `Io`; the inode is still recorded then.
-    pub fn remove(&self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub fn remove(&self, table: &InodeTable, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         match inode.orphan.get() {
             OrphanAt::None => return Ok(()),
             OrphanAt::File { block, slot } => {
                 self.clear(h, SlotAt { block: block.into(), slot: slot.into() })?
             }
-            OrphanAt::List { part } => self.list.remove(st, h, inode, part)?,
+            OrphanAt::List { part } => self.list.remove(table, h, inode, part)?,
         }
         self.counters.removed.add(1);
         inode.orphan.set(OrphanAt::None);
@@ -135,8 +135,8 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
-    pub fn freeze(&self, st: &Store, out: &mut Freezer<'_>) -> Result<()> {
-        self.list.freeze(st, out)?;
+    pub fn freeze(&self, table: &InodeTable, out: &mut Freezer<'_>) -> Result<()> {
+        self.list.freeze(table, out)?;
         self.slots.as_ref().map_or(Ok(()), |slots| slots.freeze(out))
     }
 
@@ -166,10 +166,15 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
-    pub fn drop_invalid(&self, st: &Store, h: &mut Handle<'_>, slot: Option<SlotAt>) -> Result<()> {
+    pub fn drop_invalid(
+        &self,
+        table: &InodeTable,
+        h: &mut Handle<'_>,
+        slot: Option<SlotAt>,
+    ) -> Result<()> {
         match slot {
             Some(at) => self.clear(h, at),
-            None => self.list.cut(st, h),
+            None => self.list.cut(table, h),
         }
     }
 

@@ -35,7 +35,7 @@ pub const INSERT_CREDITS: u32 = 4 + quota::LEVELS as u32 + 1;
 const INSERT_BLOCKS: u64 = quota::LEVELS as u64;
 
 /// Owners without a record that are believed: with more of them the file is given up.
-const MOST_UNRECORDED: usize = 1024;
+const MAX_UNRECORDED: usize = 1024;
 
 /// The file of one kind.
 #[derive(Debug)]
@@ -229,7 +229,7 @@ impl QuotaFile {
     /// there are too many of them.
     pub(super) fn without_record(&self, id: u32) -> Option<(Arc<Dquot>, bool)> {
         let mut all = self.unrecorded.lock();
-        if all.len() >= MOST_UNRECORDED && !all.contains_key(&id) {
+        if all.len() >= MAX_UNRECORDED && !all.contains_key(&id) {
             return None;
         }
         let mut first = false;

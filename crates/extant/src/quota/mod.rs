@@ -365,7 +365,7 @@ impl Quotas {
 
     /// Takes back what an inode was promised for `blocks` blocks, as far as it was not charged
     /// meanwhile.
-    pub fn forgo(&self, inode: &Inode, blocks: u64) {
+    pub fn release_reservation(&self, inode: &Inode, blocks: u64) {
         if !self.on || blocks == 0 {
             return;
         }

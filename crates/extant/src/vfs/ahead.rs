@@ -35,7 +35,7 @@ const GRANT: u32 = 4;
 const MOST: u32 = 256;
 
 /// Directories that may wait to be looked through; further ones are not noted.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 
 /// Names of a directory that are taken at once.
 const BATCH: usize = 32;
@@ -166,7 +166,7 @@ impl Ahead {
 
     /// To be looked through before all others.
     fn first(&self, mut state: MutexGuard<'_, State>, dir: &Inode) {
-        state.waiting.truncate(MOST_WAITING - 1);
+        state.waiting.truncate(MAX_WAITING - 1);
         state.waiting.push_front(Step::into(dir));
         self.go_on(state);
     }
@@ -189,7 +189,7 @@ impl Ahead {
         // A directory's block was read as well.
         state.budget = state.budget.saturating_sub(loaded as u32 + 1);
         rest.into_iter().for_each(|step| state.waiting.push_front(step));
-        let room = MOST_WAITING.saturating_sub(state.waiting.len());
+        let room = MAX_WAITING.saturating_sub(state.waiting.len());
         state.waiting.extend(below.iter().take(room));
     }
 }

@@ -23,18 +23,18 @@ const LOT_BITS: u32 = 5;
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct Nameless {
+pub struct TmpfileTable {
     shards: [CachePadded<Mutex<FxHashMap<u32, InodeRef>>>; SHARDS],
 }
 
-impl Default for Nameless {
+impl Default for TmpfileTable {
     fn default() -> Self {
         let shard = |_| CachePadded::new(Mutex::new(Level::Leaf, FxHashMap::default()));
-        Nameless { shards: std::array::from_fn(shard) }
+        TmpfileTable { shards: std::array::from_fn(shard) }
     }
 }
 
-impl Nameless {
+impl TmpfileTable {
     fn shard(&self, ino: InodeNr) -> &Mutex<FxHashMap<u32, InodeRef>> {
         let lot = ino.0.wrapping_sub(1) >> LOT_BITS;
         &self.shards[lot as usize % SHARDS]

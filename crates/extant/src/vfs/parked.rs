@@ -9,17 +9,19 @@ const SHARDS: usize = 64;
 
 /// Counts by number; none is 0.
 #[derive(Debug)]
-pub struct Parked {
+pub struct EvictedHolds {
     shards: [Mutex<FxHashMap<u32, u64>>; SHARDS],
 }
 
-impl Default for Parked {
+impl Default for EvictedHolds {
     fn default() -> Self {
-        Parked { shards: std::array::from_fn(|_| Mutex::new(Level::Leaf, FxHashMap::default())) }
+        EvictedHolds {
+            shards: std::array::from_fn(|_| Mutex::new(Level::Leaf, FxHashMap::default())),
+        }
     }
 }
 
-impl Parked {
+impl EvictedHolds {
     fn shard(&self, ino: InodeNr) -> &Mutex<FxHashMap<u32, u64>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
@@ -59,7 +61,7 @@ mod tests {
 
     #[test]
     fn holds_come_and_go() {
-        let (parked, ino) = (Parked::default(), InodeNr(77));
+        let (parked, ino) = (EvictedHolds::default(), InodeNr(77));
         parked.put(ino, 0);
         assert_eq!(parked.len(), 0);
         parked.put(ino, 3);

@@ -9,7 +9,7 @@
 use super::Vfs;
 use super::walk::Place;
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, Vitals};
+use crate::inode::{Inode, StatSnapshot};
 use crate::xattr;
 use extant_format::acl::Acl;
 use extant_sync::epoch::Guard;
@@ -41,7 +41,7 @@ impl Identity<'_> {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    fn by_mode(&self, dir: &Vitals) -> bool {
+    fn by_mode(&self, dir: &StatSnapshot) -> bool {
         let class = match self.uid == dir.uid {
             true => dir.mode >> 6,
             false if self.is_in(dir.gid) => dir.mode >> 3,
@@ -50,11 +50,11 @@ impl Identity<'_> {
         class & SEARCH != 0
     }
 
-    fn by_acl(&self, dir: &Vitals, acl: &Acl) -> bool {
+    fn by_acl(&self, dir: &StatSnapshot, acl: &Acl) -> bool {
         acl.allows(SEARCH, self.uid, dir.uid, dir.gid, |gid| self.is_in(gid))
     }
 
-    fn by(&self, dir: &Vitals, acl: &Option<Acl>) -> bool {
+    fn by(&self, dir: &StatSnapshot, acl: &Option<Acl>) -> bool {
         match acl {
             Some(acl) => self.by_acl(dir, acl),
             None => self.by_mode(dir),

@@ -10,10 +10,10 @@
 //!   reference, which the cache's lock keeps so, and one `Arc`, nobody else has it or can get it.
 //! - A load that overlaps with a removal in its shard is repeated, since it may have read an old
 //!   slot.
-//! - An inode without a name whose number nobody knows is in no table: [`Nameless`] has a reference
-//!   to it. It enters the table once, before it gets a name, or when somebody asks for that who
-//!   will look it up by number. Until then a lookup of its number ends as one of a freed inode
-//!   does; its slot may not have been written yet.
+//! - An inode without a name whose number nobody knows is in no table: [`TmpfileTable`] has a
+//!   reference to it. It enters the table once, before it gets a name, or when somebody asks for
+//!   that who will look it up by number. Until then a lookup of its number ends as one of a freed
+//!   inode does; its slot may not have been written yet.
 //! - Holds of an inode that is not in memory are parked: they go there when it leaves, and come
 //!   back when it is loaded, both under its shard's lock. Only an inode with links leaves while
 //!   somebody holds it: nothing is to be done when it is let go.
@@ -24,13 +24,13 @@
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
-use crate::vfs::nameless::Nameless;
-use crate::vfs::parked::Parked;
+use crate::vfs::nameless::TmpfileTable;
+use crate::vfs::parked::EvictedHolds;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
 use extant_sync::atomic::Ordering;
-use extant_sync::cache::{Cache, Depart, Departed, Held, Verdict};
+use extant_sync::cache::{Cache, Evicted, Held, OnEvict, Verdict};
 use extant_sync::epoch::Guard;
 use extant_sync::lockref::Lockref;
 use extant_sync::{Level, ShardedCounter};
@@ -50,11 +50,11 @@ pub struct InodeTable {
     cache: Cache<Arc<Inode>>,
     limit: usize,
     evicted: ShardedCounter,
-    parked: Parked,
-    nameless: Nameless,
+    parked: EvictedHolds,
+    nameless: TmpfileTable,
 }
 
-impl Depart for Inode {
+impl OnEvict for Inode {
     fn refs(&self) -> &Lockref {
         self.refs()
     }
@@ -78,8 +78,8 @@ impl InodeTable {
             cache: Cache::new(Level::InodeTableShard, SHARDS),
             limit,
             evicted: ShardedCounter::default(),
-            parked: Parked::default(),
-            nameless: Nameless::default(),
+            parked: EvictedHolds::default(),
+            nameless: TmpfileTable::default(),
         }
     }
 
@@ -290,7 +290,7 @@ impl InodeTable {
     /// not looked up since the last time; how many.
     pub fn shrink(&self, budget: usize) -> usize {
         let park = |inode: &Arc<Inode>| self.parked.put(inode.ino, inode.holds());
-        let gone: Vec<Departed<_>> = self.cache.shrink_with(budget, verdict, park);
+        let gone: Vec<Evicted<_>> = self.cache.shrink_with(budget, verdict, park);
         self.evicted.add(gone.len() as i64);
         gone.len()
     }

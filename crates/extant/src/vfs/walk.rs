@@ -110,10 +110,10 @@ impl Vfs {
 
     /// Where `name` would go in `dir`, whose lock the caller holds; EEXIST if it is there. That it
     /// is not is not remembered: the caller makes it.
-    pub fn seat_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::Seat> {
+    pub fn seat_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::InsertSlot> {
         dir.check_not_freed()?;
         match self.dentries.get(dir.ino, dir.generation, name) {
-            Some(None) => return Ok(dir::Seat::default()),
+            Some(None) => return Ok(dir::InsertSlot::default()),
             Some(Some(_)) => return Err(Errno::Exist.into()),
             None => check_name(name)?,
         }
@@ -122,7 +122,7 @@ impl Vfs {
             // Remembered: who was refused once may ask again.
             Ok(_) => match self.child_locked(dir, name)? {
                 Some(_) => Err(Errno::Exist.into()),
-                None => Ok(dir::Seat::default()),
+                None => Ok(dir::InsertSlot::default()),
             },
         }
     }

@@ -220,7 +220,7 @@ fn create(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, image: &[u8]) -> R
     // Only a look: the inode is charged when it gets the block, unless it had another.
     let more = if inode.body().file_acl == 0 { st.geo.cluster_ratio() } else { 0 };
     st.quota.promise(inode, more)?;
-    st.quota.forgo(inode, more.into());
+    st.quota.release_reservation(inode, more.into());
     let mut claim = st.alloc.claim(&want)?;
     let len = claim.len;
     let nr = st.alloc.book(h, &mut claim, len)?.0;

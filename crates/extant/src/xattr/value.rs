@@ -14,7 +14,7 @@ use super::places::Places;
 use crate::alloc::Alloc;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
-use crate::extent::{self, State};
+use crate::extent::{self, ExtentState};
 use crate::groups;
 use crate::inode::Inode;
 use crate::quota::Change;
@@ -100,7 +100,7 @@ fn read_content(st: &Store, ea: &Inode, size: usize) -> Result<Vec<u8>> {
     let mut value = Vec::new();
     for lblk in 0..size.div_ceil(st.block_size()) as u32 {
         let run = extent::lookup(st, ea, lblk, 1)?;
-        if run.state != State::Written {
+        if run.state != ExtentState::Written {
             return Err(Corrupt::new("attribute inode")
                 .field("hole")
                 .found(lblk)
@@ -147,7 +147,7 @@ pub(super) fn create(
     key: &Key<'_>,
     value: &[u8],
 ) -> Result<Entry> {
-    let ino = st.alloc.new_inode(h, owner, FileType::Regular)?;
+    let ino = st.alloc.new_inode(h, owner.near(), FileType::Regular)?;
     let ea = Inode::fresh(st, ino, new_body(st, owner, value));
     ea.touch(st, h)?;
     st.attrs.inodes.lock().insert(ino, ea.clone());
@@ -180,7 +180,7 @@ fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) 
     let count = value.len().div_ceil(size) as u32;
     let mut lblk = 0;
     while lblk < count {
-        let run = extent::allocate(st, h, ea, lblk, count - lblk, State::Written)?;
+        let run = extent::allocate(st, h, ea, lblk, count - lblk, ExtentState::Written)?;
         for i in 0..run.len.min(count - lblk) {
             let at = (lblk + i) as usize * size;
             let chunk = &value[at..value.len().min(at + size)];
@@ -283,7 +283,7 @@ pub(super) fn inodes_of(entry: &Entry) -> i64 {
 pub(super) fn check_limits(st: &Store, owner: &Inode, len: usize) -> Result<()> {
     let blocks = (len.div_ceil(st.block_size()) as u32).next_multiple_of(st.geo.cluster_ratio());
     st.quota.promise(owner, blocks)?;
-    st.quota.forgo(owner, blocks.into());
+    st.quota.release_reservation(owner, blocks.into());
     Ok(())
 }
 
@@ -458,13 +458,13 @@ fn destroy(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
         }
         end = left;
     }
-    bury(st, h, ea)?;
+    queue_for_reaper(st, h, ea)?;
     ea.end_free();
     st.attrs.inodes.lock().remove(&ea.ino);
     st.alloc.free_inode(h, ea.ino, FileType::Regular, false)
 }
 
-fn bury(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
+fn queue_for_reaper(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
     let now = u32::try_from(st.now().sec).unwrap_or(u32::MAX).max(1);
     let mut body = ea.edit(st, h)?;
     body.set_ea_refcount(0);

@@ -1,8 +1,11 @@
 //! Data that writes accepted have blocks for their maps, too: on full disks, in files of many
 //! pieces.
 
-use extant::{Caller, Errno, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions, Result};
+use extant::{
+    Caller, Errno, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions, Result, XattrMode,
+};
 use extant_testkit::Image;
+use std::sync::Barrier;
 
 const MIB: u64 = 1 << 20;
 
@@ -146,4 +149,62 @@ fn allocated_blocks_that_are_written_one_by_one_on_a_full_disk_keep_their_conten
     assert!(accepted.len() > 100, "{}", accepted.len());
     drop((files, ballast));
     assert_kept(&image, fs, &accepted);
+}
+
+/// Threads that each write one long piece at once. For such a piece more is set aside than it
+/// takes: map blocks for each of its pages alone, in whole clusters.
+fn write_together(threads: usize, len: usize, cluster: u64, how: OpenFlags) {
+    let size = cluster.to_string();
+    let args = ["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", &size, "-J", "size=4"];
+    let image = Image::mke2fs(48 * MIB, &[&args[..], &["-N", "256"]].concat());
+    let fs = Fs::open(image.path(), &lazy()).unwrap();
+    let free = fs.usage().available * 1024;
+    let needed = threads as u64 * (len as u64).next_multiple_of(cluster);
+    assert!(needed * 3 < free * 2, "a third of the disk stays free");
+    let start = Barrier::new(threads);
+    let accepted: Vec<Accepted> = std::thread::scope(|scope| {
+        let write = |nr: usize| {
+            let (fs, start) = (&fs, &start);
+            move || {
+                let node = create(fs, &nr.to_string()).unwrap().node().clone();
+                let file = fs.open_file(&node, how).unwrap();
+                start.wait();
+                let written = file.write_at(0, &content(nr, 0, len)).unwrap();
+                assert_eq!(written, len, "file {nr}: {:?}", fs.usage());
+                vec![(nr, 0, 0, written)]
+            }
+        };
+        let threads: Vec<_> = (0..threads).map(|nr| scope.spawn(write(nr))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_kept(&image, fs, &accepted.concat());
+}
+
+#[test]
+fn writers_get_the_space_that_others_set_aside_and_do_not_need() {
+    let pages = OpenFlags { write: true, ..OpenFlags::default() };
+    let direct = OpenFlags { direct: true, ..pages };
+    for (threads, len, cluster) in [(64, 300_000, 65_536), (24, 1_000_000, 16_384)] {
+        write_together(threads, len, cluster, pages);
+        write_together(threads, len, cluster, direct);
+    }
+}
+
+/// What lacks something else than blocks does not make all pages be written.
+#[test]
+fn a_lack_of_inodes_or_of_room_for_an_attribute_writes_no_pages() {
+    let args = ["-t", "ext4", "-b", "4096", "-N", "64", "-O", "^ea_inode"];
+    let image = Image::mke2fs(64 * MIB, &args);
+    let fs = Fs::open(image.path(), &lazy()).unwrap();
+    let file = create(&fs, "0").unwrap();
+    assert_eq!(file.write_at(0, &content(0, 0, 1 << 20)).unwrap(), 1 << 20);
+    let dirty = fs.stats().pages.dirty;
+    assert!(dirty >= MIB, "{dirty}");
+    let long = fs.set_xattr(file.node(), b"user.long", &[1; 9000], XattrMode::Any);
+    assert!(is_full(&long), "{long:?}");
+    assert_eq!(fs.stats().pages.dirty, dirty, "an attribute that does not fit");
+    assert!((1..64).any(|nr| is_full(&create(&fs, &nr.to_string()).map(drop))));
+    assert_eq!((fs.usage().inodes_free, fs.stats().pages.dirty), (0, dirty), "no free inode");
+    drop(file);
+    assert_kept(&image, fs, &vec![(0, 0, 0, 1 << 20)]);
 }

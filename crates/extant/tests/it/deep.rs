@@ -1,15 +1,15 @@
 //! Files whose maps have several leaves and levels, met with cold caches by a device that fails to
 //! read: each edit of a map happens as a whole or not at all, and no block comes to two files.
 
+use crate::crash::{Copy, PageDevice, Pages};
 use extant::{
     Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
     SetAttr,
 };
 use extant_blocks::{Fault, FaultDevice, Op};
 use extant_hostile::deep;
-use extant_testkit::Memory;
 use extant_testkit::image::Image;
-use extant_testkit::{debugfs, e2fsck};
+use extant_testkit::{Scratch, debugfs, e2fsck};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Layout {
     /// An image with such a file: extents are added from the last to the first, so that leaves are
     /// half full, and of each second leaf half goes again, so that it can be joined with its
     /// neighbours. Another file has its extents behind its size.
-    fn image(&self) -> Vec<u8> {
+    fn image(&self) -> Pages {
         let image = Image::mke2fs(64 << 20, self.args);
         if let Some(layout) = self.planted {
             std::fs::write(image.path(), layout.plant(&image.bytes())).unwrap();
@@ -94,7 +94,7 @@ impl Layout {
             let dump = debugfs::read(image.path(), "dump_extents deep");
             assert!(dump.contains(&format!(" 0/ {depth} ")), "{}: {dump}", self.name);
         }
-        image.bytes()
+        Pages::new(&image.bytes())
     }
 
     fn fill(&self, file: &File) {
@@ -195,7 +195,7 @@ const WORK: &[(&str, Work)] = &[
 
 /// After a failure: other files get blocks, everything is closed and recovered, and the image is as
 /// it must be.
-fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
+fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<PageDevice>, copy: &mut Copy, what: &str) {
     let next = || -> extant::Result<()> {
         let root = fs.root()?;
         fs.sync()?;
@@ -211,9 +211,9 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
     }
     // A cut that failed has left an orphan record. Extant finishes the cut; e2fsck 1.47.0 miscounts
     // below several leaves.
-    device.inner().leave_unjudged("it is judged once the cut is finished");
-    let image = Image::holding(&device.inner().to_vec());
-    let fs = Fs::open(image.path(), &layout.options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let after = Arc::new(PageDevice::new(device.inner().pages()));
+    let fs =
+        Fs::open_device(after.clone(), &layout.options()).unwrap_or_else(|e| panic!("{what}: {e}"));
     let has_errors = fs.superblock().state().contains(extant::format::State::ERROR);
     // Below such a map e2fsck 1.47.0 takes some unwritten extents behind the size for wrong, of the
     // kernel's files, too.
@@ -229,8 +229,11 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<Memory>, what: &str) {
     file.set_len(file.len()).unwrap_or_else(|e| panic!("{what}: {e}"));
     drop((file, node));
     fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
-    let verdict =
-        if has_errors { e2fsck::recover(image.path()) } else { e2fsck::check(image.path()) };
+    let path = copy.put(&after.pages()).to_owned();
+    let verdict = if has_errors { e2fsck::recover(&path) } else { e2fsck::check(&path) };
+    if has_errors {
+        copy.forget();
+    }
     assert!(verdict.is_clean(), "{what}: {verdict:?}");
 }
 
@@ -241,11 +244,12 @@ fn each_read_fails(layout: &Layout) -> BTreeSet<&'static str> {
 }
 
 fn each_nth_read_fails(layout: &Layout, step: usize) -> BTreeSet<&'static str> {
-    let base = layout.image();
+    let (base, scratch) = (layout.image(), Scratch::new());
+    let mut copy = Copy::new(scratch.join("after"));
     let mut stopped = BTreeSet::new();
     for (name, work) in WORK {
         for nth in (0..).step_by(step) {
-            let device = Arc::new(FaultDevice::new(Memory::from_bytes(&base)));
+            let device = Arc::new(FaultDevice::new(PageDevice::new(base.clone())));
             let fs = Fs::open_device(device.clone(), &layout.options()).unwrap();
             let node = fs.resolve("/deep", Follow::No).unwrap();
             device.inject(Fault::new(Op::Read, nth));
@@ -261,7 +265,7 @@ fn each_nth_read_fails(layout: &Layout, step: usize) -> BTreeSet<&'static str> {
             if fs.is_read_only() {
                 stopped.insert(*name);
             }
-            judge(layout, fs, &device, &what);
+            judge(layout, fs, &device, &mut copy, &what);
             if !met {
                 assert!(nth > 0 || done.is_err_and(|e| e.is(Errno::OpNotSupp)), "{what}");
                 break;
@@ -317,9 +321,10 @@ fn an_unreadable_node_leaves_no_half_of_a_logged_write() {
 #[test]
 fn a_cut_that_failed_has_counted_its_blocks() {
     let (layout, mut halfway, mut seen) = (&LEVELS, 0, Vec::new());
-    let base = layout.image();
+    let (base, scratch) = (layout.image(), Scratch::new());
+    let mut copy = Copy::new(scratch.join("after"));
     for nth in 0.. {
-        let device = Arc::new(FaultDevice::new(Memory::from_bytes(&base)));
+        let device = Arc::new(FaultDevice::new(PageDevice::new(base.clone())));
         let fs = Fs::open_device(device.clone(), &layout.options()).unwrap();
         let node = fs.resolve("/deep", Follow::No).unwrap();
         let (ino, before) = (node.ino(), node.attr());
@@ -330,16 +335,16 @@ fn a_cut_that_failed_has_counted_its_blocks() {
         drop(node);
         assert!(!fs.is_read_only(), "read {nth}: {done:?}");
         fs.unmount().unwrap();
-        device.inner().leave_unjudged("an orphan record is left for the next recovery");
         if device.failed() == 0 {
             break;
         }
-        let image = Image::holding(&device.inner().to_vec());
+        let path = copy.put(&device.inner().pages()).to_owned();
         let long = format!("set_inode_field <{ino}> size {}", before.size);
         for command in ["set_super_value last_orphan 0", "set_super_value state 1", &long] {
-            debugfs::write(image.path(), command);
+            debugfs::write(&path, command);
         }
-        e2fsck::check_with(image.path(), &[]).assert_clean();
+        e2fsck::check_with(&path, &[]).assert_clean();
+        copy.read();
         halfway += u32::from(done.is_err() && after.size != before.size);
         seen.push((done, after.size, after.blocks));
     }

@@ -1,6 +1,6 @@
 //! Discards: how they share the disk with writers, commits and the end of the mount.
 
-use extant::{Caller, Errno, File, Fs, New, OpenFlags, OpenOptions};
+use extant::{Caller, Errno, File, Fs, New, OpenFlags, OpenOptions, set_interrupt};
 use extant_blocks::{BlockDevice, forward_device};
 use extant_testkit::{Image, Memory, Scratch, tool};
 use std::io;
@@ -122,6 +122,38 @@ fn files_grow_while_a_trim_waits_for_the_disk() {
     let longest = device.gate().done.iter().map(|range| range.end - range.start).max();
     assert!(longest.is_some_and(|len| len <= 8 * MIB), "{longest:?}");
     drop(file);
+    end(fs, &device, &image);
+}
+
+/// Space that comes free before and behind the slice in flight: a trim does not go back for it.
+#[test]
+fn a_trim_discards_each_block_once_and_can_be_interrupted() {
+    let image = ext4();
+    let device = GatedDiscards::on(&image);
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+    let files = ["before", "between"].map(|name| create(&fs, name));
+    files.iter().for_each(|file| append(file, 16 * MIB).unwrap());
+    device.hold(true);
+    std::thread::scope(|scope| {
+        let _let_go = LetGo(&device);
+        let trim = scope.spawn(|| fs.trim(0..u64::MAX, 1));
+        device.wait_for_one();
+        files.iter().for_each(|file| file.set_len(0).unwrap());
+        fs.sync().unwrap();
+        device.hold(false);
+        assert!(trim.join().unwrap().unwrap() > 0);
+    });
+    let done = std::mem::take(&mut device.gate().done);
+    assert!(done.len() > 1 && done.windows(2).all(|pair| pair[0].end <= pair[1].start), "{done:?}");
+    assert!(done.iter().all(|slice| slice.end - slice.start <= 8 * MIB), "{done:?}");
+    // Asked to end as soon as something is discarded.
+    let asked = device.clone();
+    let before = set_interrupt(Some(Arc::new(move || !asked.gate().done.is_empty())));
+    let ended = fs.trim(0..u64::MAX, 1);
+    set_interrupt(before);
+    assert!(ended.unwrap_err().is(Errno::Intr));
+    assert_eq!(device.gate().done.len(), 1);
+    drop(files);
     end(fs, &device, &image);
 }
 

@@ -1,6 +1,6 @@
 //! Journals on a device of their own.
 
-use extant::{Caller, Error, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant::{Caller, Errno, Error, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions, Result};
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
 use extant_testkit::kernel::{Loop, Mount, Shutdown};
@@ -38,6 +38,17 @@ impl Pair {
         Pair::of(journal, image)
     }
 
+    /// A file system so small that no block is kept for maps.
+    fn tiny(kind: &str) -> Pair {
+        let journal = Image::mke2fs(2 << 20, &["-b", "1024", "-O", "journal_dev"]);
+        let on = Loop::attach(journal.path(), false);
+        let named = format!("device={}", on.device().display());
+        let args = ["-t", kind, "-b", "1024", "-N", "32", "-m", "0", "-J", &named];
+        let image =
+            Image::mke2fs(96 << 10, &[&args[..], &["-O", "^resize_inode,has_journal"]].concat());
+        Pair::of(journal, image)
+    }
+
     fn copy(&self) -> Pair {
         Pair::of(self.journal.copy(), self.image.copy())
     }
@@ -60,7 +71,7 @@ impl Pair {
         result
     }
 
-    fn open(&self, read_only: bool) -> extant::Result<Fs> {
+    fn open(&self, read_only: bool) -> Result<Fs> {
         Fs::open(
             self.image.path(),
             &OpenOptions::new().read_only(read_only).journal(self.journal.path()),
@@ -185,4 +196,61 @@ fn only_the_own_journal_is_taken() {
     let blank = Image::blank(1 << 20);
     assert!(Fs::open(pair.image.path(), &OpenOptions::new().journal(blank.path())).is_err());
     pair.check();
+}
+
+fn create(fs: &Fs, name: &str) -> File {
+    let made = fs.create(&WHO, &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+    fs.open_file(&made, OpenFlags { write: true, ..OpenFlags::default() }).unwrap()
+}
+
+/// Whether something was done; it may only lack space.
+fn had_space<T>(done: Result<T>) -> bool {
+    done.inspect_err(|e| assert!(e.is(Errno::NoSpc), "{e}")).is_ok()
+}
+
+/// Fills the disk but for `left` blocks, then has a file need blocks for data and for its map: all
+/// of them, or the write fails and nothing else. Returns whether there was space.
+fn map_blocks_are_scarce(kind: &str, left: u64) -> bool {
+    let pair = Pair::tiny(kind);
+    let options = OpenOptions::new().journal(pair.journal.path()).log_data(true);
+    let fs = Fs::open(pair.image.path(), &options).unwrap();
+    let [sparse, pieces, ballast] = ["sparse", "pieces", "ballast"].map(|name| create(&fs, name));
+    let rests = ["1", "2", "3", "4", "5", "6", "7"].map(|name| create(&fs, name));
+    // As many extents as the root of a tree holds.
+    for piece in 0..4 {
+        assert_eq!(sparse.write_at(piece * 2048, &[1; 1024]).unwrap(), 1024);
+        assert_eq!(pieces.write_at(piece * 8192, &[2; 4096]).unwrap(), 4096);
+    }
+    // The last blocks go to files that need none for their maps.
+    let rest = rests.iter().map(|file| (file, 1024));
+    for (file, len) in [(&ballast, 8192), (&ballast, 1024)].into_iter().chain(rest) {
+        while had_space(file.write_at(file.len(), &vec![4; len])) {}
+    }
+    assert!(rests.last().is_some_and(File::is_empty), "{kind}");
+    ballast.set_len(ballast.len() - left * 1024).unwrap();
+    fs.sync().unwrap();
+    // On ext3 three pointer blocks lie above it.
+    let far = 70 << 20;
+    let written = had_space(sparse.write_at(far, b"late"));
+    // The middle of an extent goes: two are left of it.
+    if kind == "ext4" {
+        had_space(pieces.allocate(Falloc::Collapse, 1024, 1024));
+    }
+    assert!(!fs.is_read_only(), "{kind}, {left} blocks left");
+    ballast.set_len(0).unwrap();
+    assert_eq!(sparse.write_at(far, b"late").unwrap(), 4);
+    let mut bytes = [0; 5];
+    assert_eq!((sparse.read_at(far, &mut bytes).unwrap(), &bytes[..4]), (4, &b"late"[..]));
+    drop((sparse, pieces, ballast, rests));
+    fs.unmount().unwrap();
+    pair.check();
+    written
+}
+
+#[test]
+fn logged_data_whose_map_lacks_space_leave_the_journal_alone() {
+    for kind in ["ext3", "ext4"] {
+        let had: Vec<bool> = (0..8).map(|left| map_blocks_are_scarce(kind, left)).collect();
+        assert!(!had[0] && had[7], "{kind}: {had:?}");
+    }
 }

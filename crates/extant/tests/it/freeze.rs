@@ -1,10 +1,10 @@
 //! A frozen file system is clean on its device; after the thaw it goes on. One that is shut down
 //! does not. What else is seen beside the mount.
 
-use extant::format::State;
-use extant::{Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};
-use extant_testkit::image::FeatureSet;
-use extant_testkit::{Memory, dumpe2fs};
+use extant::format::{ErrorPolicy, State};
+use extant::{AccessTimes, Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_testkit::image::{FeatureSet, Image};
+use extant_testkit::{Memory, debugfs, dumpe2fs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -95,6 +95,52 @@ fn no_byte_changes_while_frozen() {
     });
     drop((files, root));
     fs.unmount().expect("unmount");
+}
+
+/// More than a reader takes on the busiest host: one that waits for the thaw waits for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Damage ends all changes here. The journal notes that in its superblock, which is on the frozen
+/// device.
+#[test]
+fn readers_of_a_frozen_file_system_do_not_wait_for_the_thaw() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    write(&fs, "good");
+    write(&fs, "bad");
+    fs.unmount().expect("unmount");
+    debugfs::write(image.path(), "set_inode_field bad block[0] 0");
+    image.leave_unjudged("the map of a file is damaged");
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
+    device.leave_unjudged("the map of a file is damaged");
+    let options = OpenOptions::new().errors(ErrorPolicy::RemountReadOnly);
+    let fs = Fs::open_device(device.clone(), &options).expect("open");
+    let (done, ended) = mpsc::channel();
+    std::thread::scope(|s| {
+        let frozen = fs.freeze().expect("freeze");
+        let before = device.to_vec();
+        let read = |name: &str| -> extant::Result<()> {
+            let node = fs.resolve(name, Follow::No)?;
+            fs.open_file(&node, OpenFlags::default())?.read_at(0, &mut [0; 9000])?;
+            // Its time changes the inode, so it is left as it was.
+            assert!(!fs.accessed(&node, AccessTimes::Always)?);
+            Ok(())
+        };
+        s.spawn(move || ["/good", "/bad"].map(|name| done.send(read(name).is_ok())));
+        assert!(ended.recv_timeout(PATIENCE).expect("a reader waits for the thaw"));
+        assert!(!ended.recv_timeout(PATIENCE).expect("a reader of damage waits for the thaw"));
+        assert!(fs.is_read_only(), "damage ends all changes");
+        assert!(before == device.to_vec(), "the device changed while it was frozen");
+        frozen.thaw().expect("thaw");
+    });
+    // It is on the device after the thaw, and not only after an unmount.
+    let written = Image::holding(&device.to_vec());
+    written.leave_unjudged("the map of a file is damaged");
+    let header = dumpe2fs::header(written.path());
+    assert!(header.value("Filesystem state").contains("with errors"));
+    assert_ne!(header.value("Journal errno"), "0");
+    fs.freeze().expect_err("nothing may be changed");
+    fs.crash();
 }
 
 #[test]

@@ -120,6 +120,7 @@ fn nodes_of_another_file_system_are_refused() {
         fs.remove_xattr(&foreign, b"user.x").err(),
         fs.get_xattr(&foreign, b"user.x").err(),
         fs.list_xattrs(&foreign).err(),
+        fs.project(&foreign).err(),
         fs.set_project(&foreign, 7).err(),
         fs.read_direct(&foreign, 0, &mut [0; 10]).err(),
         fs.write_direct(&foreign, 0, &[1; 10], true).err(),

@@ -196,7 +196,8 @@ fn parallel_writers_do_not_interleave() {
             true
         })
         .unwrap();
-        assert!(runs <= 4, "{runs} extents for 8 MiB");
+        // Interleaved writers would leave an extent for each of the 16 syncs at least.
+        assert!(runs <= 8, "{runs} extents for 8 MiB");
     }
     fs.unmount().unwrap();
     image.assert_clean();

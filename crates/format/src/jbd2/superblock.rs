@@ -135,8 +135,8 @@ macro_rules! numbers {
 }
 
 impl JournalSuperblock {
-    /// The superblock of an empty journal: version 2, sequence 1, start 0, one user, log from block
-    /// 1.
+    /// The superblock of an empty journal: version 2, sequence 1, start 0, one user, log from
+    /// block 1.
     pub fn new(block_size: u32, max_len: u32, uuid: [u8; 16]) -> JournalSuperblock {
         let mut raw = Box::new(RawJournalSuperblock::new_zeroed());
         raw.magic.set(JBD2_MAGIC);

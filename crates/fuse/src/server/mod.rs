@@ -1,34 +1,42 @@
-//! Requests become operations.
+//! The server of an Extant file system: runs requests as operations of the engine.
 //!
-//! Nothing is kept for an open file: an inode lives as long as it has links or the kernel remembers
-//! it (lookups), and the kernel remembers what is open. Each entry handed out counts one lookup.
+//! This module has the state of a server and its end; the modules below have the operations. Open
+//! files have no state here: an inode lives as long as it has links or lookups, and the kernel
+//! keeps lookups of open files. Each entry in a reply counts one lookup.
 
-mod work;
+mod attr;
+mod convert;
+mod create;
+mod credentials;
+mod io;
+mod ioctl;
+mod list;
+mod lookup;
+mod xattr;
 
-use crate::cached::Writers;
-use crate::caller::{Capability, is_capable};
-use crate::control::{self, Pages};
-use crate::convert::errno;
-use crate::convert::{disk_ino, file_attr, kind, protocol_ino};
+use crate::control::Pages;
+use crate::guard::caught;
+use crate::handler::{
+    Answer, Change, Credentials, Data, Entry, Handler, HowWritten, Listed, Tell, Wants,
+};
 use crate::interrupts::Interrupts;
-use crate::ioctl;
+use crate::kernel_cache::notices::Notices;
+use crate::kernel_cache::writers::Writers;
 use crate::mount::MountOptions;
-use crate::notices::Notices;
-use crate::reply::caught;
-use crate::service::{Answer, Change, Data, Entry, HowWritten, Listed, Service, Tell, Wants, Who};
-use crate::stats;
+use crate::protocol::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
+use attr::{SET_GROUP, keeps_group};
+use convert::{disk_ino, errno, file_attr, protocol_ino};
+use create::whiteout_owner;
+use credentials::{Capability, is_capable, told_or_looked_up};
 use extant::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
     RenameFlags as Rename, Timestamp, Usage, XattrMode,
 };
-use fuser::{FileAttr, INodeNo, WriteFlags};
-use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use work::{caller, whiteout_owner};
 
-/// The most that is copied at once.
+/// Largest copy of one request, in bytes.
 const COPY: u64 = 1 << 20;
 
 /// O_ACCMODE, O_EXCL, O_TRUNC, O_APPEND, O_NOATIME on Linux.
@@ -55,20 +63,20 @@ pub struct Server {
     done: Sender<Result<(), Error>>,
     stats: Pages,
     interrupts: Arc<Interrupts>,
-    /// The options of the mount, for the counters.
+    /// Options of the mount, for the counters.
     options: String,
-    /// Who mounted it.
+    /// User id of the mounter.
     owner: u32,
     /// The image was opened for reading only.
     read_only: bool,
 }
 
 impl Server {
-    /// A server, and where the result of the final unmount will arrive.
+    /// Creates a server. The receiver gets the result of the final unmount.
     pub fn new(
         fs: Fs,
         options: &MountOptions,
-    ) -> io::Result<(Server, Receiver<Result<(), Error>>)> {
+    ) -> std::io::Result<(Server, Receiver<Result<(), Error>>)> {
         let (done, outcome) = channel();
         let read_only = fs.is_read_only();
         let server = Server {
@@ -89,19 +97,19 @@ impl Server {
             stats: Pages::default(),
             interrupts: Arc::default(),
             options: options.shown_options.clone(),
-            owner: nix::unistd::geteuid().as_raw(),
+            owner: rustix::process::geteuid().as_raw(),
             read_only,
         };
         Ok((server, outcome))
     }
 
-    /// Runs a handler. A panic becomes EIO, and nothing is changed any more: what it left half-done
-    /// is not to become durable.
+    /// Runs a handler. A panic becomes `EIO` and stops all changes of the file system, so that no
+    /// unfinished change becomes durable.
     fn guarded<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Answer<T> {
         caught(work).map_or_else(
             || {
                 self.ops.stop_changes("a request's handler panicked");
-                Err(fuser::Errno::EIO)
+                Err(ErrorCode::EIO)
             },
             |done| done.map_err(|e| errno(&e)),
         )
@@ -112,7 +120,7 @@ fn writes(flags: i32) -> bool {
     flags & ACCESS_MODE != 0
 }
 
-impl Service for Server {
+impl Handler for Server {
     fn wants(&self) -> Wants {
         Wants { writeback: self.writeback, acl: self.acl, id_maps: self.id_maps }
     }
@@ -133,7 +141,7 @@ impl Service for Server {
             if let Err(e) = &closed {
                 tracing::error!("unmounting failed: {e}");
             }
-            // Nobody waits if the mount's owner is gone.
+            // The receiver is gone if `Mounted` was dropped.
             let _ = self.done.send(closed);
         }
     }
@@ -142,25 +150,11 @@ impl Service for Server {
         Some(&self.interrupts)
     }
 
-    fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>> {
-        self.guarded(|| {
-            let dir = self.node(parent)?;
-            // By the dots the kernel asks for what a handle names, which may be no directory, and
-            // for what that is in.
-            let found = match name {
-                b"." => Ok(dir),
-                b".." => self.ops.parent(&dir),
-                name => self.ops.lookup(&dir, name),
-            };
-            match found {
-                Ok(node) => self.entry(&node).map(Some),
-                Err(e) if e.is(Errno::NoEnt) => Ok(None),
-                Err(e) => Err(e),
-            }
-        })
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Answer<Option<Entry>> {
+        self.guarded(|| self.find(parent, name))
     }
 
-    fn forget(&self, ino: INodeNo, lookups: u64) {
+    fn forget(&self, ino: NodeId, lookups: u64) {
         if self.writers.forgotten(ino) {
             self.notices.forgotten(ino);
         }
@@ -171,7 +165,7 @@ impl Service for Server {
         }
     }
 
-    fn attr(&self, ino: INodeNo, open: bool) -> Answer<FileAttr> {
+    fn attr(&self, ino: NodeId, open: bool) -> Answer<FileAttr> {
         self.guarded(|| {
             let attr = self.node(ino)?.attr();
             // Of an open file the kernel asks before it accepts a write.
@@ -185,18 +179,23 @@ impl Service for Server {
         })
     }
 
-    fn attr_and_birth(&self, ino: INodeNo) -> Answer<(FileAttr, Option<Timestamp>)> {
+    fn attr_and_birth(&self, ino: NodeId) -> Answer<(FileAttr, Option<Timestamp>)> {
         self.guarded(|| {
             let attr = self.node(ino)?.attr();
             Ok((self.file_attr(&attr), attr.crtime))
         })
     }
 
-    fn set_attr(&self, who: Who, ino: INodeNo, change: Change) -> Answer<FileAttr> {
-        self.guarded(|| self.change(who, ino, change))
+    fn set_attr(
+        &self,
+        credentials: Credentials,
+        ino: NodeId,
+        change: Change,
+    ) -> Answer<(FileAttr, Duration)> {
+        self.guarded(|| self.change(told_or_looked_up(credentials), ino, change))
     }
 
-    fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>> {
+    fn read_link(&self, ino: NodeId) -> Answer<Vec<u8>> {
         self.guarded(|| {
             let node = self.node(ino)?;
             self.note_access(ino, &node);
@@ -206,25 +205,26 @@ impl Service for Server {
 
     fn make(
         &self,
-        who: Who,
-        at: (INodeNo, &[u8]),
+        credentials: Credentials,
+        at: (NodeId, &[u8]),
         mode: u32,
         umask: u32,
         what: New<'_>,
     ) -> Answer<Entry> {
-        self.guarded(|| self.make_node(who, at, mode, umask, what))
+        self.guarded(|| self.make_node(told_or_looked_up(credentials), at, mode, umask, what))
     }
 
     fn create(
         &self,
-        who: Who,
-        at: (INodeNo, &[u8]),
+        credentials: Credentials,
+        at: (NodeId, &[u8]),
         mode: u32,
         umask: u32,
         flags: i32,
     ) -> Answer<Entry> {
         self.guarded(|| {
-            let (node, made) = self.create_or_open(who, at, mode, umask, flags)?;
+            let credentials = told_or_looked_up(credentials);
+            let (node, made) = self.create_or_open(credentials, at, mode, umask, flags)?;
             if writes(flags) {
                 self.writers.open(made.attr.ino, flags & APPEND != 0);
                 self.ops.open_hint(&node);
@@ -235,57 +235,41 @@ impl Service for Server {
 
     fn create_nameless(
         &self,
-        who: Who,
-        dir: INodeNo,
+        credentials: Credentials,
+        dir: NodeId,
         mode: u32,
         umask: u32,
         flags: i32,
     ) -> Answer<Entry> {
-        self.guarded(|| {
-            let dir = self.node(dir)?;
-            // The engine's own hold is the kernel's lookup.
-            let node = self.ops.create_nameless(
-                &caller(who, &dir, mode, umask),
-                &dir,
-                (mode & 0o7777) as u16,
-            )?;
-            // The kernel knows it by its number alone.
-            self.ops.make_findable(&node)?;
-            let made = self.entry_of(&node);
-            if writes(flags) {
-                self.writers.open(made.attr.ino, flags & APPEND != 0);
-                self.ops.open_hint(&node);
-            }
-            Ok(made)
-        })
+        self.guarded(|| self.make_nameless(told_or_looked_up(credentials), dir, mode, umask, flags))
     }
 
-    fn unlink(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
         self.guarded(|| self.ops.unlink(&self.node(parent)?, name))
     }
 
-    fn rmdir(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
         self.guarded(|| self.ops.rmdir(&self.node(parent)?, name))
     }
 
     fn rename(
         &self,
-        who: Who,
-        from: (INodeNo, &[u8]),
-        to: (INodeNo, &[u8]),
+        credentials: Credentials,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
         flags: u32,
     ) -> Answer<()> {
         self.guarded(|| {
             let flags = Rename::from_bits(flags).ok_or(Errno::Inval)?;
             let (from, to) = ((&self.node(from.0)?, from.1), (&self.node(to.0)?, to.1));
             match flags.contains(Rename::WHITEOUT) {
-                true => self.ops.rename_as(&whiteout_owner(who), from, to, flags),
+                true => self.ops.rename_as(&whiteout_owner(credentials), from, to, flags),
                 false => self.ops.rename(from.0, from.1, to.0, to.1, flags),
             }
         })
     }
 
-    fn link(&self, ino: INodeNo, parent: INodeNo, name: &[u8]) -> Answer<Entry> {
+    fn link(&self, ino: NodeId, parent: NodeId, name: &[u8]) -> Answer<Entry> {
         self.guarded(|| {
             let node = self.node(ino)?;
             self.ops.link(&node, &self.node(parent)?, name)?;
@@ -293,7 +277,7 @@ impl Service for Server {
         })
     }
 
-    fn open(&self, ino: INodeNo, flags: i32) -> Answer<()> {
+    fn open(&self, ino: NodeId, flags: i32) -> Answer<()> {
         self.guarded(|| {
             let node = self.node(ino)?;
             self.check_open(&node, flags)?;
@@ -310,11 +294,11 @@ impl Service for Server {
         })
     }
 
-    fn is_append_only(&self, ino: INodeNo) -> bool {
+    fn is_append_only(&self, ino: NodeId) -> bool {
         self.node(ino).is_ok_and(|node| self.ops.only_grows(&node))
     }
 
-    fn release(&self, ino: INodeNo, flags: i32) -> Answer<()> {
+    fn release(&self, ino: NodeId, flags: i32) -> Answer<()> {
         self.guarded(|| {
             if writes(flags) {
                 if self.writers.close(ino, flags & APPEND != 0) {
@@ -329,28 +313,28 @@ impl Service for Server {
         })
     }
 
-    fn read(&self, ino: INodeNo, offset: u64, buf: &mut [u8]) -> Answer<Data> {
+    fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data> {
         self.guarded(|| self.ops.read_direct(&self.node(ino)?, offset, buf).map(Data::Filled))
     }
 
     fn write(
         &self,
-        who: Who,
-        ino: INodeNo,
+        credentials: Credentials,
+        ino: NodeId,
         offset: u64,
         data: &[u8],
         how: HowWritten,
     ) -> Answer<usize> {
         self.guarded(|| {
-            let written = self.write_to(who, ino, offset, data, how);
-            if let (Err(e), true) = (&written, how.flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
+            let written = self.write_to(told_or_looked_up(credentials), ino, offset, data, how);
+            if let (Err(e), true) = (&written, how.flags.contains(WriteFlags::CACHE)) {
                 self.stop_writers(ino, e);
             }
             written
         })
     }
 
-    fn fsync(&self, ino: INodeNo, datasync: bool) -> Answer<()> {
+    fn fsync(&self, ino: NodeId, datasync: bool) -> Answer<()> {
         self.guarded(|| {
             self.ops.sync_node(&self.node(ino)?, datasync)?;
             self.notices.settle(ino);
@@ -362,7 +346,7 @@ impl Service for Server {
         self.guarded(|| self.ops.sync())
     }
 
-    fn place(&self, ino: INodeNo, block: u64, block_size: u32) -> Answer<u64> {
+    fn place(&self, ino: NodeId, block: u64, block_size: u32) -> Answer<u64> {
         self.guarded(|| {
             // Kernels before 6.17 take a file's blocks for those of the mount.
             if block_size == 0 || block_size != self.block_size {
@@ -375,46 +359,17 @@ impl Service for Server {
         })
     }
 
-    fn list(
-        &self,
-        ino: INodeNo,
-        from: u64,
-        each: &mut dyn FnMut(Listed<'_>) -> bool,
-    ) -> Answer<()> {
-        self.guarded(|| {
-            let dir = self.node(ino)?;
-            self.note_listing(ino, &dir, from);
-            self.ops.read_dir_from(&dir, from, |e| {
-                let ino = protocol_ino(u64::from(e.ino.0));
-                each(Listed { ino, next: e.next, kind: kind(e.ftype), name: e.name })
-            })
-        })
+    fn list(&self, ino: NodeId, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
+        self.guarded(|| self.list_names(ino, from, each))
     }
 
     fn list_plus(
         &self,
-        ino: INodeNo,
+        ino: NodeId,
         from: u64,
         each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
     ) -> Answer<()> {
-        self.guarded(|| {
-            let dir = self.node(ino)?;
-            self.note_listing(ino, &dir, from);
-            self.ops.read_dir_plus(&dir, from, |e, node| {
-                let ino = protocol_ino(u64::from(e.ino.0));
-                let listed = Listed { ino, next: e.next, kind: kind(e.ftype), name: e.name };
-                let dots = e.name == b"." || e.name == b"..";
-                let Some(node) = node.filter(|node| dots || node.hold(1).is_ok()) else {
-                    return each(listed, None);
-                };
-                let taken = each(listed, Some(&self.entry_of(node)));
-                // The dots count no lookup.
-                if !taken && !dots {
-                    self.ops.release(node, 1);
-                }
-                taken
-            })
-        })
+        self.guarded(|| self.list_entries(ino, from, each))
     }
 
     fn usage(&self) -> Usage {
@@ -427,8 +382,8 @@ impl Service for Server {
 
     fn set_xattr(
         &self,
-        who: Who,
-        ino: INodeNo,
+        credentials: Credentials,
+        ino: NodeId,
         name: &[u8],
         value: &[u8],
         flags: i32,
@@ -438,96 +393,100 @@ impl Service for Server {
             2 => XattrMode::Replace,
             _ => XattrMode::Any,
         };
-        self.guarded(|| self.set_attribute(who, ino, name, value, mode))
+        self.guarded(|| self.set_attribute(told_or_looked_up(credentials), ino, name, value, mode))
     }
 
-    fn xattr(&self, ino: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    fn xattr(&self, ino: NodeId, name: &[u8]) -> Answer<Vec<u8>> {
         self.guarded(|| self.ops.get_xattr(&self.node(ino)?, name))
     }
 
-    fn list_xattrs(&self, who: Who, ino: INodeNo) -> Answer<Vec<u8>> {
-        self.guarded(|| self.listed_attributes(who, ino))
+    fn list_xattrs(&self, credentials: Credentials, ino: NodeId) -> Answer<Vec<u8>> {
+        self.guarded(|| self.listed_attributes(told_or_looked_up(credentials), ino))
     }
 
-    fn remove_xattr(&self, ino: INodeNo, name: &[u8]) -> Answer<()> {
+    fn remove_xattr(&self, ino: NodeId, name: &[u8]) -> Answer<()> {
         self.guarded(|| self.ops.remove_xattr(&self.node(ino)?, name))
     }
 
-    fn ioctl(&self, who: Who, ino: INodeNo, cmd: u32, input: &[u8]) -> Answer<Vec<u8>> {
-        self.guarded(|| match cmd {
-            control::STATS => self.stats_page(who, ino, input),
-            control::SET => self.set_tunable(who, ino, input),
-            _ => {
-                let node = self.node(ino)?;
-                let out = ioctl::answer(&self.ops, who, &node, cmd, input)?;
-                if ioctl::changes_flags(cmd) {
-                    self.flags_changed(ino, &node);
-                }
-                Ok(out)
-            }
-        })
+    fn ioctl(
+        &self,
+        credentials: Credentials,
+        ino: NodeId,
+        cmd: u32,
+        input: &[u8],
+    ) -> Answer<Vec<u8>> {
+        self.guarded(|| self.dispatch_ioctl(told_or_looked_up(credentials), ino, cmd, input))
     }
 
-    fn allocate(&self, who: Who, ino: INodeNo, offset: u64, length: u64, mode: i32) -> Answer<()> {
+    fn allocate(
+        &self,
+        credentials: Credentials,
+        ino: NodeId,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Answer<()> {
         self.guarded(|| {
+            let credentials = told_or_looked_up(credentials);
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
             let mode = Self::falloc(mode)?;
-            self.with_reserve_for(who, || self.ops.allocate(&node, mode, offset, length))?;
-            match is_capable(who, Capability::FileSetId) {
+            self.with_reserve_for(credentials, || self.ops.allocate(&node, mode, offset, length))?;
+            match is_capable(credentials, Capability::FileSetId) {
                 true => Ok(()),
-                false => self.drop_privileges(who, &node),
+                false => self.drop_privileges(credentials, &node),
             }
         })
     }
 
-    fn seek(&self, ino: INodeNo, offset: i64, whence: i32) -> Answer<u64> {
+    fn seek(&self, ino: NodeId, offset: i64, whence: i32) -> Answer<u64> {
         self.guarded(|| self.seek_node(ino, offset, whence))
     }
 
-    fn is_written_to(&self, ino: INodeNo) -> bool {
+    fn is_written_to(&self, ino: NodeId) -> bool {
         self.writers.any(ino)
     }
 
-    fn forbids_writes(&self, _ino: INodeNo, cmd: u32, input: &[u8]) -> bool {
+    fn forbids_writes(&self, _ino: NodeId, cmd: u32, input: &[u8]) -> bool {
         ioctl::forbids_writes(cmd, input)
     }
 
-    fn write_back(&self, ino: INodeNo) {
+    fn write_back(&self, ino: NodeId) {
         self.notices.write_back(ino);
     }
 
-    fn write_back_holes(&self, ino: INodeNo, offset: i64, whence: i32) {
+    fn write_back_holes(&self, ino: NodeId, offset: i64, whence: i32) {
         if self.write_holes(ino, offset, whence).is_err() {
             // The search will tell why.
             self.notices.write_back(ino);
         }
     }
 
-    fn read_into_pages(&self, ino: INodeNo) {
+    fn read_into_pages(&self, ino: NodeId) {
         self.writers.read_into_pages(ino);
     }
 
-    fn outdates_pages(&self, ino: INodeNo) -> bool {
+    fn outdates_pages(&self, ino: NodeId) -> bool {
         self.writers.outdates_pages(ino)
     }
 
-    fn write_back_later(&self, ino: INodeNo) {
+    fn write_back_later(&self, ino: NodeId) {
         self.notices.write_back_later(ino);
     }
 
     fn copy(
         &self,
-        who: Who,
-        from: (INodeNo, u64),
-        to: (INodeNo, u64),
+        credentials: Credentials,
+        from: (NodeId, u64),
+        to: (NodeId, u64),
         len: u64,
         opened_to_append: bool,
     ) -> Answer<usize> {
         self.guarded(|| {
-            let flags = match is_capable(who, Capability::FileSetId) {
+            let credentials = told_or_looked_up(credentials);
+            let flags = match is_capable(credentials, Capability::FileSetId) {
                 true => WriteFlags::empty(),
-                false => WriteFlags::FUSE_WRITE_KILL_SUIDGID,
+                false => WriteFlags::KILL_SET_IDS,
             };
             // The kernel copies to no descriptor that has O_APPEND.
             let how = HowWritten { flags, opened_to_append, appends: false };
@@ -536,7 +495,7 @@ impl Service for Server {
             let len = self.ops.read_direct(&source, from.1, &mut data)?;
             match len {
                 0 => Ok(0),
-                _ => self.write_to(who, to.0, to.1, &data[..len], how),
+                _ => self.write_to(credentials, to.0, to.1, &data[..len], how),
             }
         })
     }

@@ -3,18 +3,18 @@
 
 use crate::served::make;
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant::{Fs, New, OpenOptions, Usage};
+use extant::{FileType, Fs, New, OpenOptions, Timestamp, Usage};
 use extant_fuse::bare::{
-    self, Answer, Change, Data, Entry, HowWritten, Listed, Service, Wants, Who,
+    self, Answer, Change, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, HowWritten,
+    Listed, NodeId, Wants,
 };
 use extant_fuse::{MountOptions, Transport, mount};
 use extant_testkit::kernel::enable_rings;
-use fuser::{Errno, FileAttr, FileType, INodeNo};
 use nix::libc;
 use std::fs;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Refuses a system call to this thread, and to all that it starts, with EPERM.
 #[expect(unsafe_code, reason = "a system call that no crate in use offers")]
@@ -79,18 +79,17 @@ fn a_mount_without_io_uring_is_served_through_the_device() {
 struct Odd {
     /// Receives each inode that is forgotten, with its lookups. If this is `None`, forgetting
     /// panics.
-    forgotten: Option<Sender<(INodeNo, u64)>>,
+    forgotten: Option<Sender<(NodeId, u64)>>,
 }
 
-fn attr(ino: INodeNo, kind: FileType) -> FileAttr {
+fn attr(ino: NodeId, kind: FileType) -> FileAttr {
     FileAttr {
         ino,
         size: 4096,
         blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
+        atime: Timestamp::default(),
+        mtime: Timestamp::default(),
+        ctime: Timestamp::default(),
         kind,
         perm: 0o777,
         nlink: 1,
@@ -98,11 +97,10 @@ fn attr(ino: INodeNo, kind: FileType) -> FileAttr {
         gid: 0,
         rdev: 0,
         blksize: 4096,
-        flags: 0,
     }
 }
 
-impl Service for Odd {
+impl Handler for Odd {
     fn wants(&self) -> Wants {
         Wants { writeback: false, acl: false, id_maps: false }
     }
@@ -111,94 +109,103 @@ impl Service for Odd {
         Duration::ZERO
     }
 
-    fn lookup(&self, _parent: INodeNo, _name: &[u8]) -> Answer<Option<Entry>> {
-        Ok(Some(Entry { attr: attr(INodeNo(5), FileType::RegularFile), generation: 0 }))
+    fn lookup(&self, _parent: NodeId, _name: &[u8]) -> Answer<Option<Entry>> {
+        Ok(Some(Entry { attr: attr(NodeId(5), FileType::Regular), generation: 0 }))
     }
 
-    fn forget(&self, ino: INodeNo, lookups: u64) {
+    fn forget(&self, ino: NodeId, lookups: u64) {
         let forgotten = self.forgotten.as_ref().expect("planted");
         // The test may have ended.
         let _ = forgotten.send((ino, lookups));
     }
 
-    fn attr(&self, ino: INodeNo, _open: bool) -> Answer<FileAttr> {
-        Ok(attr(
-            ino,
-            if ino == INodeNo::ROOT { FileType::Directory } else { FileType::RegularFile },
-        ))
+    fn attr(&self, ino: NodeId, _open: bool) -> Answer<FileAttr> {
+        Ok(attr(ino, if ino == NodeId::ROOT { FileType::Directory } else { FileType::Regular }))
     }
 
-    fn set_attr(&self, _who: Who, _ino: INodeNo, _change: Change) -> Answer<FileAttr> {
-        Err(Errno::ENOSYS)
+    fn set_attr(
+        &self,
+        _who: Credentials,
+        _ino: NodeId,
+        _change: Change,
+    ) -> Answer<(FileAttr, Duration)> {
+        Err(ErrorCode::ENOSYS)
     }
 
-    fn read_link(&self, _ino: INodeNo) -> Answer<Vec<u8>> {
-        Err(Errno::ENOSYS)
+    fn read_link(&self, _ino: NodeId) -> Answer<Vec<u8>> {
+        Err(ErrorCode::ENOSYS)
     }
 
     fn make(
         &self,
-        _who: Who,
-        _at: (INodeNo, &[u8]),
+        _who: Credentials,
+        _at: (NodeId, &[u8]),
         _mode: u32,
         _umask: u32,
         _what: New<'_>,
     ) -> Answer<Entry> {
-        Err(Errno::ENOSYS)
+        Err(ErrorCode::ENOSYS)
     }
 
     fn create(
         &self,
-        _who: Who,
-        _at: (INodeNo, &[u8]),
+        _who: Credentials,
+        _at: (NodeId, &[u8]),
         _mode: u32,
         _umask: u32,
         _flags: i32,
     ) -> Answer<Entry> {
-        Err(Errno::ENOSYS)
+        Err(ErrorCode::ENOSYS)
     }
 
-    fn unlink(&self, _parent: INodeNo, _name: &[u8]) -> Answer<()> {
+    fn unlink(&self, _parent: NodeId, _name: &[u8]) -> Answer<()> {
         Ok(())
     }
 
-    fn rmdir(&self, _parent: INodeNo, _name: &[u8]) -> Answer<()> {
+    fn rmdir(&self, _parent: NodeId, _name: &[u8]) -> Answer<()> {
         Ok(())
     }
 
     fn rename(
         &self,
-        _who: Who,
-        _from: (INodeNo, &[u8]),
-        _to: (INodeNo, &[u8]),
+        _who: Credentials,
+        _from: (NodeId, &[u8]),
+        _to: (NodeId, &[u8]),
         _flags: u32,
     ) -> Answer<()> {
         Ok(())
     }
 
-    fn open(&self, _ino: INodeNo, _flags: i32) -> Answer<()> {
+    fn open(&self, _ino: NodeId, _flags: i32) -> Answer<()> {
         Ok(())
     }
 
-    fn release(&self, _ino: INodeNo, _flags: i32) -> Answer<()> {
+    fn release(&self, _ino: NodeId, _flags: i32) -> Answer<()> {
         Ok(())
     }
 
-    fn read(&self, _ino: INodeNo, _offset: u64, _buf: &mut [u8]) -> Answer<Data> {
+    fn read(&self, _ino: NodeId, _offset: u64, _buf: &mut [u8]) -> Answer<Data> {
         panic!("planted");
     }
 
-    fn write(&self, _: Who, _: INodeNo, _: u64, data: &[u8], _: HowWritten) -> Answer<usize> {
+    fn write(
+        &self,
+        _: Credentials,
+        _: NodeId,
+        _: u64,
+        data: &[u8],
+        _: HowWritten,
+    ) -> Answer<usize> {
         Ok(data.len())
     }
 
-    fn fsync(&self, _ino: INodeNo, _datasync: bool) -> Answer<()> {
+    fn fsync(&self, _ino: NodeId, _datasync: bool) -> Answer<()> {
         Ok(())
     }
 
     fn list(
         &self,
-        _ino: INodeNo,
+        _ino: NodeId,
         _from: u64,
         _each: &mut dyn FnMut(Listed<'_>) -> bool,
     ) -> Answer<()> {
@@ -207,12 +214,12 @@ impl Service for Odd {
 
     fn list_plus(
         &self,
-        _ino: INodeNo,
+        _ino: NodeId,
         from: u64,
         each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
     ) -> Answer<()> {
         if from == 0 {
-            let (ino, kind) = (INodeNo(7), FileType::RegularFile);
+            let (ino, kind) = (NodeId(7), FileType::Regular);
             let refused =
                 Entry { attr: FileAttr { size: u64::MAX, ..attr(ino, kind) }, generation: 0 };
             each(Listed { ino, next: 1, kind, name: b"refused" }, Some(&refused));
@@ -241,11 +248,7 @@ fn an_entry_that_the_kernel_refuses_is_forgotten_through_each_transport() {
         let names: Vec<_> =
             fs::read_dir(&dir).expect("list").map(|e| e.expect("an entry").file_name()).collect();
         assert_eq!(names, ["refused"]);
-        assert_eq!(
-            told.recv_timeout(Duration::from_secs(60)),
-            Ok((INodeNo(7), 1)),
-            "{transport:?}"
-        );
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok((NodeId(7), 1)), "{transport:?}");
         unmount_unused(|| Ok(nix::mount::umount(&dir)?));
         serving.join().expect("the threads are joined").expect("the mount ends well");
         watchdog.rest();

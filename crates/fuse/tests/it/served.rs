@@ -17,8 +17,8 @@ thread_local! {
     static ID_MAPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The transport of all tests: `EXTANT_TRANSPORT=uring` has them all go through rings (`make
-/// rings`).
+/// The transport of all tests: `EXTANT_TRANSPORT=uring` has them all go through rings
+/// (`make rings`).
 fn everywhere() -> Transport {
     let name = std::env::var("EXTANT_TRANSPORT").unwrap_or("dev".into());
     let transport = name.parse().expect("EXTANT_TRANSPORT is dev, uring or auto");

@@ -48,8 +48,8 @@ impl LogPlace {
 pub struct LogFeatures {
     /// Checksums: `Some(true)` for version 3, `Some(false)` for none, `None` for what the log has.
     pub checksums: Option<bool>,
-    /// Block numbers have 64 bits. Otherwise as the log has them, unless the device needs more than
-    /// 32.
+    /// Block numbers have 64 bits. Otherwise as the log has them, unless the device needs more
+    /// than 32.
     pub bit64: bool,
 }
 

@@ -6,13 +6,15 @@
 
 mod tree;
 
-use extant::{New, SetAttr, TimeSet, Timestamp};
+use extant::{FileType, New, SetAttr, TimeSet};
 use extant_fuse::MountOptions;
-use extant_fuse::bare::{Answer, Change, Data, Entry, HowWritten, Listed, Service, Wants, Who};
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use extant_fuse::bare::{
+    Answer, Change, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, HowWritten, Listed,
+    NodeId, Wants,
+};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tree::{Node, Tree};
+use std::time::Duration;
+use tree::{Node, Tree, now};
 
 /// As long as the server of Extant lets the kernel keep things.
 const TIME_TO_LIVE: Duration = Duration::from_secs(86_400);
@@ -40,14 +42,19 @@ impl NullServer {
 
     fn add(
         &self,
-        who: Who,
-        at: (INodeNo, &[u8]),
+        credentials: Credentials,
+        at: (NodeId, &[u8]),
         kind: FileType,
         mode: u32,
         to: &[u8],
     ) -> Answer<Entry> {
-        let node =
-            Node::new(self.tree.new_number(), kind, (mode & 0o7777) as u16, (who.uid, who.gid), to);
+        let node = Node::new(
+            self.tree.new_number(),
+            kind,
+            (mode & 0o7777) as u16,
+            (credentials.uid, credentials.gid),
+            to,
+        );
         self.tree.add(at.0.0, at.1, node).map(|node| entry(&node))
     }
 }
@@ -56,24 +63,20 @@ fn entry(node: &Node) -> Entry {
     Entry { attr: node.attr(), generation: 1 }
 }
 
-fn time(t: Timestamp) -> SystemTime {
-    UNIX_EPOCH + Duration::new(u64::try_from(t.sec).unwrap_or(0), t.nsec)
-}
-
 fn change(attr: &mut FileAttr, set: &SetAttr) {
     attr.perm = set.mode.unwrap_or(attr.perm);
     attr.uid = set.uid.unwrap_or(attr.uid);
     attr.gid = set.gid.unwrap_or(attr.gid);
     attr.size = set.size.unwrap_or(attr.size);
-    attr.ctime = set.ctime.map_or(attr.ctime, time);
+    attr.ctime = set.ctime.unwrap_or(attr.ctime);
     match set.mtime {
-        Some(TimeSet::At(t)) => attr.mtime = time(t),
-        Some(TimeSet::Now) => attr.mtime = SystemTime::now(),
+        Some(TimeSet::At(t)) => attr.mtime = t,
+        Some(TimeSet::Now) => attr.mtime = now(),
         None => {}
     }
 }
 
-impl Service for NullServer {
+impl Handler for NullServer {
     fn wants(&self) -> Wants {
         Wants { writeback: self.writeback, acl: self.acl, id_maps: false }
     }
@@ -82,82 +85,88 @@ impl Service for NullServer {
         TIME_TO_LIVE
     }
 
-    fn lookup(&self, parent: INodeNo, name: &[u8]) -> Answer<Option<Entry>> {
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Answer<Option<Entry>> {
         match self.tree.child(parent.0, name) {
-            Err(e) if e.code() == Errno::ENOENT.code() => Ok(None),
+            Err(ErrorCode::ENOENT) => Ok(None),
             found => found.map(|node| Some(entry(&node))),
         }
     }
 
-    fn forget(&self, ino: INodeNo, _lookups: u64) {
+    fn forget(&self, ino: NodeId, _lookups: u64) {
         self.tree.forget(ino.0);
     }
 
-    fn attr(&self, ino: INodeNo, _open: bool) -> Answer<FileAttr> {
+    fn attr(&self, ino: NodeId, _open: bool) -> Answer<FileAttr> {
         self.tree.node(ino.0).map(|node| node.attr())
     }
 
-    fn set_attr(&self, _who: Who, ino: INodeNo, Change { set, .. }: Change) -> Answer<FileAttr> {
-        self.tree.node(ino.0).map(|node| node.change(|attr| change(attr, &set)))
+    fn set_attr(
+        &self,
+        _who: Credentials,
+        ino: NodeId,
+        Change { set, .. }: Change,
+    ) -> Answer<(FileAttr, Duration)> {
+        let attr = self.tree.node(ino.0)?.change(|attr| change(attr, &set));
+        Ok((attr, self.time_to_live()))
     }
 
-    fn read_link(&self, ino: INodeNo) -> Answer<Vec<u8>> {
+    fn read_link(&self, ino: NodeId) -> Answer<Vec<u8>> {
         self.tree.node(ino.0).map(|node| node.target().to_vec())
     }
 
     fn make(
         &self,
-        who: Who,
-        at: (INodeNo, &[u8]),
+        credentials: Credentials,
+        at: (NodeId, &[u8]),
         mode: u32,
         _umask: u32,
         what: New<'_>,
     ) -> Answer<Entry> {
         match what {
-            New::Dir => self.add(who, at, FileType::Directory, mode, b""),
-            New::Symlink(target) => self.add(who, at, FileType::Symlink, mode, target),
-            _ => self.add(who, at, FileType::RegularFile, mode, b""),
+            New::Dir => self.add(credentials, at, FileType::Directory, mode, b""),
+            New::Symlink(target) => self.add(credentials, at, FileType::Symlink, mode, target),
+            _ => self.add(credentials, at, FileType::Regular, mode, b""),
         }
     }
 
     fn create(
         &self,
-        who: Who,
-        at: (INodeNo, &[u8]),
+        credentials: Credentials,
+        at: (NodeId, &[u8]),
         mode: u32,
         _umask: u32,
         _flags: i32,
     ) -> Answer<Entry> {
-        self.add(who, at, FileType::RegularFile, mode, b"")
+        self.add(credentials, at, FileType::Regular, mode, b"")
     }
 
-    fn unlink(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
         self.tree.remove(parent.0, name)
     }
 
-    fn rmdir(&self, parent: INodeNo, name: &[u8]) -> Answer<()> {
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
         self.tree.remove(parent.0, name)
     }
 
     fn rename(
         &self,
-        _who: Who,
-        from: (INodeNo, &[u8]),
-        to: (INodeNo, &[u8]),
+        _who: Credentials,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
         _flags: u32,
     ) -> Answer<()> {
         self.tree.rename(from.0.0, from.1, to.0.0, to.1)
     }
 
-    fn open(&self, _ino: INodeNo, _flags: i32) -> Answer<()> {
+    fn open(&self, _ino: NodeId, _flags: i32) -> Answer<()> {
         Ok(())
     }
 
-    fn release(&self, _ino: INodeNo, _flags: i32) -> Answer<()> {
+    fn release(&self, _ino: NodeId, _flags: i32) -> Answer<()> {
         Ok(())
     }
 
-    fn read(&self, ino: INodeNo, offset: u64, buf: &mut [u8]) -> Answer<Data> {
+    fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data> {
         let end = self.tree.node(ino.0).map_or(0, |node| node.attr().size);
         let len = end.saturating_sub(offset).min(buf.len() as u64) as usize;
         Ok(Data::Elsewhere(&ZEROES[..len.min(ZEROES.len())]))
@@ -165,8 +174,8 @@ impl Service for NullServer {
 
     fn write(
         &self,
-        _who: Who,
-        ino: INodeNo,
+        _who: Credentials,
+        ino: NodeId,
         offset: u64,
         data: &[u8],
         _how: HowWritten,
@@ -177,7 +186,7 @@ impl Service for NullServer {
         Ok(data.len())
     }
 
-    fn fsync(&self, _ino: INodeNo, _datasync: bool) -> Answer<()> {
+    fn fsync(&self, _ino: NodeId, _datasync: bool) -> Answer<()> {
         Ok(())
     }
 
@@ -185,30 +194,25 @@ impl Service for NullServer {
         false
     }
 
-    fn list(
-        &self,
-        ino: INodeNo,
-        from: u64,
-        each: &mut dyn FnMut(Listed<'_>) -> bool,
-    ) -> Answer<()> {
+    fn list(&self, ino: NodeId, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
         self.tree.list(ino.0, from, |number, next, node, name| {
-            each(Listed { ino: INodeNo(number), next, kind: node.attr().kind, name })
+            each(Listed { ino: NodeId(number), next, kind: node.attr().kind, name })
         })
     }
 
     fn list_plus(
         &self,
-        ino: INodeNo,
+        ino: NodeId,
         from: u64,
         each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
     ) -> Answer<()> {
         self.tree.list(ino.0, from, |number, next, node, name| {
             let found = entry(node);
-            each(Listed { ino: INodeNo(number), next, kind: found.attr.kind, name }, Some(&found))
+            each(Listed { ino: NodeId(number), next, kind: found.attr.kind, name }, Some(&found))
         })
     }
 
-    fn xattr(&self, _ino: INodeNo, _name: &[u8]) -> Answer<Vec<u8>> {
-        Err(Errno::ENODATA)
+    fn xattr(&self, _ino: NodeId, _name: &[u8]) -> Answer<Vec<u8>> {
+        Err(ErrorCode::ENODATA)
     }
 }

@@ -1,11 +1,12 @@
 //! Names and attributes in memory, sharded.
 
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use extant::{FileType, Timestamp};
+use extant_fuse::bare::{ErrorCode, FileAttr, NodeId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const SHARDS: u64 = 64;
 
@@ -22,6 +23,12 @@ fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 
 fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the current time.
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::new(since.as_secs() as i64, since.subsec_nanos())
 }
 
 /// What a directory holds.
@@ -65,15 +72,14 @@ impl Node {
         (uid, gid): (u32, u32),
         target: &[u8],
     ) -> Arc<Node> {
-        let now = SystemTime::now();
+        let now = now();
         let attr = FileAttr {
-            ino: INodeNo(number),
+            ino: NodeId(number),
             size: target.len() as u64,
             blocks: 0,
             atime: now,
             mtime: now,
             ctime: now,
-            crtime: now,
             kind,
             perm,
             nlink: if kind == FileType::Directory { 2 } else { 1 },
@@ -81,7 +87,6 @@ impl Node {
             gid,
             rdev: 0,
             blksize: 4096,
-            flags: 0,
         };
         let (attr, children) = (Mutex::new(attr), RwLock::default());
         Arc::new(Node { number, attr, children, target: target.into() })
@@ -139,23 +144,23 @@ impl Tree {
     }
 
     /// The node of a number.
-    pub fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
-        read(self.shard(number)).get(&number).cloned().ok_or(Errno::ESTALE)
+    pub fn node(&self, number: u64) -> Result<Arc<Node>, ErrorCode> {
+        read(self.shard(number)).get(&number).cloned().ok_or(ErrorCode::ESTALE)
     }
 
     /// The child of a name.
-    pub fn child(&self, parent: u64, name: &[u8]) -> Result<Arc<Node>, Errno> {
+    pub fn child(&self, parent: u64, name: &[u8]) -> Result<Arc<Node>, ErrorCode> {
         let parent = self.node(parent)?;
         let children = read(&parent.children);
-        children.by_name.get(name).map(|(_, node)| node.clone()).ok_or(Errno::ENOENT)
+        children.by_name.get(name).map(|(_, node)| node.clone()).ok_or(ErrorCode::ENOENT)
     }
 
     /// Gives a new node its name.
-    pub fn add(&self, parent: u64, name: &[u8], node: Arc<Node>) -> Result<Arc<Node>, Errno> {
+    pub fn add(&self, parent: u64, name: &[u8], node: Arc<Node>) -> Result<Arc<Node>, ErrorCode> {
         let parent = self.node(parent)?;
         let mut children = write(&parent.children);
         if children.by_name.contains_key(name) {
-            return Err(Errno::EEXIST);
+            return Err(ErrorCode::EEXIST);
         }
         children.insert(name, node.clone());
         drop(children);
@@ -164,14 +169,14 @@ impl Tree {
     }
 
     /// Removes a name and what it led to; a directory must be empty.
-    pub fn remove(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+    pub fn remove(&self, parent: u64, name: &[u8]) -> Result<(), ErrorCode> {
         let parent = self.node(parent)?;
         let mut children = write(&parent.children);
-        let (_, node) = children.by_name.get(name).ok_or(Errno::ENOENT)?;
+        let (_, node) = children.by_name.get(name).ok_or(ErrorCode::ENOENT)?;
         if !read(&node.children).by_name.is_empty() {
-            return Err(Errno::ENOTEMPTY);
+            return Err(ErrorCode::ENOTEMPTY);
         }
-        let node = children.remove(name).ok_or(Errno::ENOENT)?;
+        let node = children.remove(name).ok_or(ErrorCode::ENOENT)?;
         node.locked().nlink = 0;
         Ok(())
     }
@@ -184,9 +189,9 @@ impl Tree {
     }
 
     /// Moves a name.
-    pub fn rename(&self, from: u64, name: &[u8], to: u64, new: &[u8]) -> Result<(), Errno> {
+    pub fn rename(&self, from: u64, name: &[u8], to: u64, new: &[u8]) -> Result<(), ErrorCode> {
         let (from, to) = (self.node(from)?, self.node(to)?);
-        let node = write(&from.children).remove(name).ok_or(Errno::ENOENT)?;
+        let node = write(&from.children).remove(name).ok_or(ErrorCode::ENOENT)?;
         let mut children = write(&to.children);
         if let Some(old) = children.remove(new) {
             old.locked().nlink = 0;
@@ -202,7 +207,7 @@ impl Tree {
         dir: u64,
         cookie: u64,
         mut each: impl FnMut(u64, u64, &Node, &[u8]) -> bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), ErrorCode> {
         let node = self.node(dir)?;
         for (dots, name) in [(DOT, b"." as &[u8]), (DOTDOT, b"..")] {
             if cookie < dots && !each(dir, dots, &node, name) {
@@ -224,7 +229,7 @@ mod tests {
     use super::*;
 
     fn file(tree: &Tree) -> Arc<Node> {
-        Node::new(tree.new_number(), FileType::RegularFile, 0o644, (0, 0), b"")
+        Node::new(tree.new_number(), FileType::Regular, 0o644, (0, 0), b"")
     }
 
     fn names(tree: &Tree, from: u64, most: usize) -> (Vec<Vec<u8>>, u64) {

@@ -63,7 +63,7 @@ pub trait Object: Clone + Send + Sync + 'static {
 }
 
 /// What an `Arc` in a cache points to.
-pub trait Depart: Send + Sync + 'static {
+pub trait OnEvict: Send + Sync + 'static {
     /// See [`Object::refs`].
     fn refs(&self) -> &Lockref;
 
@@ -76,7 +76,7 @@ pub trait Depart: Send + Sync + 'static {
     }
 }
 
-impl<T: Depart> Object for std::sync::Arc<T> {
+impl<T: OnEvict> Object for std::sync::Arc<T> {
     fn refs(&self) -> &Lockref {
         T::refs(self)
     }
@@ -423,7 +423,7 @@ impl<T: Object> Cache<T> {
     /// Looks at up to `budget` objects that nobody uses, the oldest of each list first, starting
     /// with this thread's list, and evicts those that were not looked up since the last time and
     /// that `judge` lets go.
-    pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<Departed<T>> {
+    pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<Evicted<T>> {
         self.shrink_with(budget, judge, |_| ())
     }
 
@@ -434,7 +434,7 @@ impl<T: Object> Cache<T> {
         budget: usize,
         judge: impl Fn(&T) -> Verdict,
         leave: impl Fn(&T),
-    ) -> Vec<Departed<T>> {
+    ) -> Vec<Evicted<T>> {
         let lru = &self.core().lru;
         let (mut budget, mut dispose, first) = (budget, Vec::new(), crate::shard_index());
         for shard in 0..lru.shards() {
@@ -485,7 +485,7 @@ impl<T: Object> Cache<T> {
         key: u32,
         judge: &impl Fn(&T) -> Verdict,
         leave: &impl Fn(&T),
-    ) -> Option<Departed<T>> {
+    ) -> Option<Evicted<T>> {
         let mut shard = self.lock(key);
         let spared = Cell::new(false);
         let evicted = shard.remove_if(key, |count, value| {
@@ -532,7 +532,7 @@ impl<T: Object> CacheShard<'_, T> {
 
     /// Puts an object into the table. What had its number before leaves the table; it comes back if
     /// nobody has it.
-    pub fn insert(&mut self, key: u32, value: T) -> (Held<T>, Option<Departed<T>>) {
+    pub fn insert(&mut self, key: u32, value: T) -> (Held<T>, Option<Evicted<T>>) {
         let before = self.remove_if(key, |_, _| true);
         let node = self.locked.insert(Node::new(Slot::new(key, self.core.as_ptr(), value)));
         // SAFETY: a cache's shard borrows the cache.
@@ -544,7 +544,7 @@ impl<T: Object> CacheShard<'_, T> {
     /// was done already. What had its number before leaves the table, as with
     /// [`CacheShard::insert`]. One that was taken out of a table should not come back: a lookup
     /// under way might miss others.
-    pub fn enter(&mut self, held: &Held<T>) -> Option<Departed<T>> {
+    pub fn enter(&mut self, held: &Held<T>) -> Option<Evicted<T>> {
         let slot = held.slot();
         // Relaxed: who puts it into the table or takes it out has locked this shard.
         if !slot.core.load(Ordering::Relaxed).is_null() {
@@ -570,7 +570,7 @@ impl<T: Object> CacheShard<'_, T> {
         &mut self,
         key: u32,
         mut accepts: impl FnMut(usize, &T) -> bool,
-    ) -> Option<Departed<T>> {
+    ) -> Option<Evicted<T>> {
         let node = self.locked.find(hash(key), |slot| slot.key == key)?.pointer();
         let pinned = pin();
         // SAFETY: it is in the table, and the epoch is pinned.
@@ -593,16 +593,16 @@ impl<T: Object> CacheShard<'_, T> {
         let value = slot.value.clone();
         // SAFETY: off its chain, and dead: nobody has a count, so nobody else retires it.
         unsafe { pinned.retire(node.as_ptr()) };
-        Some(Departed(value))
+        Some(Evicted(value))
     }
 }
 
 /// An object that has left a cache for good. Dropping this tells it so; no lock should be held
 /// then.
 #[derive(Debug)]
-pub struct Departed<T: Object>(T);
+pub struct Evicted<T: Object>(T);
 
-impl<T: Object> Drop for Departed<T> {
+impl<T: Object> Drop for Evicted<T> {
     fn drop(&mut self) {
         self.0.depart();
     }

@@ -13,7 +13,7 @@ impl Default for Departures {
     }
 }
 
-impl Depart for Departures {
+impl OnEvict for Departures {
     fn refs(&self) -> &Lockref {
         &self.1
     }
@@ -174,7 +174,7 @@ fn a_walk_meets_all() {
 /// An object of the next test: its number, and the objects of all numbers that have not departed.
 type Numbered = Arc<(u32, Arc<AtomicU64>, Lockref)>;
 
-impl Depart for (u32, Arc<AtomicU64>, Lockref) {
+impl OnEvict for (u32, Arc<AtomicU64>, Lockref) {
     fn refs(&self) -> &Lockref {
         &self.2
     }

@@ -2,11 +2,11 @@
 
 use super::model;
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::{Arc, life::Life, thread};
+use crate::{Arc, life::HoldState, thread};
 
 #[derive(Default)]
 struct Object {
-    life: Life,
+    life: HoldState,
     nameless: AtomicBool,
     /// What its last holder left in it: who ends it has to find that.
     left: [AtomicBool; 2],

@@ -3,17 +3,17 @@
 
 use super::model;
 use crate::atomic::{AtomicUsize, Ordering::SeqCst};
-use crate::{Arc, Level, Rounds, thread};
+use crate::{Arc, Coalescer, Level, thread};
 
 struct Place {
-    rounds: Rounds<usize>,
+    rounds: Coalescer<usize>,
     clock: AtomicUsize,
     running: AtomicUsize,
 }
 
 fn place() -> Arc<Place> {
     Arc::new(Place {
-        rounds: Rounds::new(Level::Leaf),
+        rounds: Coalescer::new(Level::Leaf),
         clock: AtomicUsize::new(0),
         running: AtomicUsize::new(0),
     })

@@ -21,7 +21,6 @@ use super::orlov;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::groups::{Bitmap, Groups, Kind, less};
-use crate::inode::Inode;
 use crate::volume::Volume;
 use bits::Bits;
 use extant_format::bitmap;
@@ -78,6 +77,15 @@ pub(super) struct Group {
     bad: bool,
 }
 
+/// Where an inode number is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode {
+    /// The directory that names it, or the owner of an attribute's value.
+    pub parent: InodeNr,
+    /// A directory there goes to a group of its own, far from its parent.
+    pub spread: bool,
+}
+
 impl Alloc {
     /// Credits of [`Self::new_inode`] and [`Self::free_inode`]: bitmap, descriptor, superblock, a
     /// lot's blocks of the table.
@@ -91,13 +99,13 @@ impl Alloc {
     pub fn new_inode(
         &self,
         h: &mut Handle<'_>,
-        parent: &Inode,
+        near: NewInode,
         ftype: FileType,
     ) -> Result<InodeNr> {
-        let (home, _) = self.vol.geo.inode_location(parent.ino)?;
+        let (home, _) = self.vol.geo.inode_location(near.parent)?;
         let dir = ftype == FileType::Directory;
         if dir
-            && let Some(g) = self.directory_group(parent, home)
+            && let Some(g) = self.directory_group(near, home)
             && let Some(ino) = self.inodes.take(h, g, dir)?
         {
             return Ok(ino);
@@ -109,11 +117,10 @@ impl Alloc {
     }
 
     /// Where a new directory should go.
-    fn directory_group(&self, parent: &Inode, home: GroupNr) -> Option<GroupNr> {
-        let top = parent.ino == InodeNr::ROOT || parent.flags().contains(orlov::TOPDIR);
+    fn directory_group(&self, near: NewInode, home: GroupNr) -> Option<GroupNr> {
         let view =
             orlov::View { geo: &self.vol.geo, groups: &self.groups, free: &self.inodes.free };
-        if top { view.spread(self.vol.rng.next_u32()) } else { view.near(home) }
+        if near.spread { view.spread(self.vol.rng.next_u32()) } else { view.near(home) }
     }
 
     /// Takes this inode number, if it is free: replay finds it named. The slot is the caller's to

@@ -35,7 +35,7 @@ type Ages = BTreeMap<u64, Weak<Prealloc>>;
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct Keep {
+pub struct PreallocRegistry {
     blocks: Arc<Blocks>,
     pub(super) shared: Shared,
     counters: Counters,
@@ -51,10 +51,10 @@ pub struct Keep {
     sharing: AtomicU8,
 }
 
-impl Keep {
-    pub fn new(blocks: Arc<Blocks>) -> Arc<Keep> {
+impl PreallocRegistry {
+    pub fn new(blocks: Arc<Blocks>) -> Arc<PreallocRegistry> {
         let clusters = blocks.vol.geo.blocks_count >> blocks.vol.geo.cluster_bits;
-        Arc::new(Keep {
+        Arc::new(PreallocRegistry {
             shared: Shared::default(),
             counters: Counters::default(),
             ages: Sharded::new(|_| Mutex::new(Level::Lru, Ages::new())),
@@ -197,7 +197,7 @@ impl Keep {
 
     /// Gives preallocations of files back by their order until `enough`; if that does not do, and
     /// `recent` ones may go, those and the shared runs. Gives how many clusters that were.
-    fn shed(&self, recent: bool, enough: impl Fn(&Keep) -> bool) -> u64 {
+    fn shed(&self, recent: bool, enough: impl Fn(&PreallocRegistry) -> bool) -> u64 {
         let mut clusters = 0;
         // Those that were used recently have their turn in the second round.
         for _ in 0..=u32::from(recent) {

@@ -6,9 +6,9 @@
 //!
 //! # Invariants
 //! - What is preallocated has been taken from the budget and from its group's map, as any claim.
-//!   Users are told that it is free ([`Keep::held`]), and before ENOSPC is told it is given back
-//!   ([`Keep::shed`]). When space is scarce nothing is preallocated ([`Keep::room`]), so that
-//!   giving back comes to an end.
+//!   Users are told that it is free ([`PreallocRegistry::held`]), and before ENOSPC is told it is
+//!   given back ([`PreallocRegistry::shed`]). When space is scarce nothing is preallocated
+//!   ([`PreallocRegistry::room`]), so that giving back comes to an end.
 //! - Preallocated space is held, so it stays out of free space that is made again from a bitmap.
 //!   What lies in a group that turns out to be bad goes back to nobody.
 //!
@@ -29,7 +29,7 @@ mod keep;
 mod small;
 mod stats;
 
-pub(super) use keep::Keep;
+pub(super) use keep::PreallocRegistry;
 pub use small::Small;
 pub use stats::PreallocStats;
 
@@ -55,7 +55,7 @@ type Runs = SmallVec<[Piece; 4]>;
 /// starts.
 #[derive(Debug)]
 pub struct Prealloc {
-    keep: Arc<Keep>,
+    keep: Arc<PreallocRegistry>,
     tree: Mutex<Tree>,
     /// Something was taken since somebody last looked for what to give back.
     recent: AtomicBool,
@@ -76,7 +76,7 @@ pub enum Taken {
 }
 
 impl Prealloc {
-    pub(super) fn new(keep: Arc<Keep>) -> Arc<Prealloc> {
+    pub(super) fn new(keep: Arc<PreallocRegistry>) -> Arc<Prealloc> {
         let tree = Mutex::new(Level::Alloc, Tree::default());
         Arc::new(Prealloc { keep, tree, recent: AtomicBool::new(false), age: AtomicU64::new(0) })
     }

@@ -1,6 +1,6 @@
 //! Runs that a thread's small files share, and those that its directories share.
 
-use super::keep::Keep;
+use super::keep::PreallocRegistry;
 use crate::alloc::Request;
 use crate::alloc::blocks::Blocks;
 use crate::alloc::claim::Claim;
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-impl Keep {
+impl PreallocRegistry {
     /// Claims exactly `want.len` blocks (whole clusters) from the front of a shared run near the
     /// goal; where little is left, a hole that a file fits into. `None` if there is none, and none
     /// can be made.

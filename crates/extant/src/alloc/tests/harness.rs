@@ -85,8 +85,7 @@ impl House {
             rng: Rng::new(1),
             read_only: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
-            stop_on_error: false,
-            deterministic: false,
+            policy: Default::default(),
             remarks: Default::default(),
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);

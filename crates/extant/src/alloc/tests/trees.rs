@@ -160,7 +160,7 @@ fn the_whole_disk_is_known_without_a_tree_in_memory() {
     while house.alloc.scan_some() != Scanned::All {}
     let known = stats(&house);
     assert_eq!((known.trees_unknown, known.frsp_tree_usage, known.bitmaps_read), (0, 0, 0));
-    assert_eq!(house.alloc.fragmentation().longest, hole.1);
+    assert_eq!(house.alloc.fragmentation().longest, Some(hole.1));
     // The one long run is found by loading its group and the goal's.
     let claim = house.alloc.claim(&all(1000, hole.1)).unwrap();
     assert_eq!((claim.start, claim.len), hole);

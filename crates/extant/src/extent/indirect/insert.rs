@@ -6,6 +6,14 @@ use crate::extent::tree::At;
 use extant_format::error::Corrupt;
 use extant_format::indirect::{Path, pointer, put_pointer};
 
+/// Makes sure that [`insert`] at `lblk` will not lack space for the pointer blocks of the first
+/// array. Changes nothing on disk.
+pub(in crate::extent) fn prepare_insert(nodes: &mut impl PointersMut, lblk: u32) -> Result<()> {
+    let path = Path::new(lblk, nodes.block_size()).ok_or(Errno::FBig)?;
+    let (_, level) = existing(nodes, &path)?;
+    nodes.prepare(path.levels() - level)
+}
+
 /// Maps `len` blocks from `lblk` on to `pblk` and following. Returns how many were mapped, and why
 /// not all if so.
 pub(in crate::extent) fn insert(

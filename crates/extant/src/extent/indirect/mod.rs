@@ -10,7 +10,7 @@ mod remove;
 #[cfg(test)]
 mod tests;
 
-pub(super) use insert::insert;
+pub(super) use insert::{insert, prepare_insert};
 pub(super) use nodes::{Pointers, PointersMut};
 pub(super) use remove::{Removal, remove};
 

@@ -3,7 +3,7 @@
 //!
 //! Each join is a step of its own, after the edit that made it possible. A tree that is larger than
 //! it must be is sound, so a sibling that cannot be read is left alone: the edit has succeeded
-//! without it.
+//! without it. The same holds for a join that fails before its first change.
 
 use super::nodes::{At, Expect, Nodes, NodesMut};
 use super::path::{self, Path, Step};
@@ -35,8 +35,7 @@ fn merge_with_sibling(nodes: &mut impl NodesMut, parent: &Step) -> Result<bool> 
     for first in behind.into_iter().chain(parent.index.checked_sub(1)) {
         let Some((low, high)) = if_readable(pair(nodes, parent, first)) else { continue };
         if (low.len + high.len) * 4 <= low.max * 3 {
-            nodes.step(|nodes| join(nodes, parent, first, low, high))?;
-            return Ok(true);
+            return nodes.optional_step(|nodes| join(nodes, parent, first, low, high));
         }
     }
     Ok(false)
@@ -93,13 +92,16 @@ fn join(
 /// While the root has one child whose entries fit into the root, they move there.
 pub(super) fn pull_up(nodes: &mut impl NodesMut) -> Result<()> {
     while let Some((at, entries)) = if_readable(small_child(nodes)).flatten() {
-        nodes.step(|nodes| {
+        let done = nodes.optional_step(|nodes| {
             fits(nodes.format(At::Root, entries.depth, |mut node| entries.append_to(&mut node))?)?;
             match at {
                 At::Block(block) => nodes.release(block),
                 At::Root => Ok(()),
             }
         })?;
+        if !done {
+            break;
+        }
     }
     Ok(())
 }

@@ -65,4 +65,10 @@ pub(in crate::extent) trait NodesMut: Nodes {
     /// Runs a step, of which all or nothing becomes durable. It must not need more than was
     /// prepared and held: an error after its first change aborts the journal.
     fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R>;
+
+    /// Runs a step that follows a finished edit and only makes the tree smaller. False if it failed
+    /// before its first change: the edit stands without it.
+    fn optional_step(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<bool> {
+        self.step(change).map(|()| true)
+    }
 }

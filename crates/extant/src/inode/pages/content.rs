@@ -1,7 +1,7 @@
 //! A block's bytes in memory. A block that was a hole and is written in part needs memory for that
 //! part only.
 
-use extant_sync::{Frame, Frames};
+use extant_sync::{Frame, SlabPages};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl Content {
 
     /// `part` at `from` in a block of `size` bytes, which has to hold it; the rest is zero. Zeroes
     /// are stored if the part is long, or `more` will come.
-    pub fn part(frames: &Frames, from: usize, part: &[u8], size: usize, more: bool) -> Content {
+    pub fn part(frames: &SlabPages, from: usize, part: &[u8], size: usize, more: bool) -> Content {
         debug_assert!(from + part.len() <= size && size <= MOST, "a part lies within its block");
         match more || part.len() > size / 2 {
             true => {
@@ -150,7 +150,7 @@ impl Content {
     }
 
     /// Overwrites bytes; what would go over the end of the block is left out.
-    pub fn write(&mut self, frames: &Frames, from: usize, part: &[u8]) {
+    pub fn write(&mut self, frames: &SlabPages, from: usize, part: &[u8]) {
         let len = self.size().saturating_sub(from).min(part.len());
         let Some(part) = part.get(..len) else { return };
         let stored = self.stored_range();
@@ -166,7 +166,7 @@ impl Content {
     }
 
     /// Zeroes bytes.
-    pub fn clear(&mut self, frames: &Frames, range: Range<usize>) {
+    pub fn clear(&mut self, frames: &SlabPages, range: Range<usize>) {
         let stored = self.stored_range();
         let both = range.start.max(stored.start)..range.end.min(stored.end);
         if let Some(zeroes) = ZEROES.get(..both.len()).filter(|zeroes| !zeroes.is_empty()) {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn parts_grow_into_blocks() {
         const BLOCK: usize = 1024;
-        let frames = Frames::new(BLOCK);
+        let frames = SlabPages::new(BLOCK);
         for (from, len, then, more) in
             [(0, 4, 4, 4), (8, 4, 0, 2), (3, 1, 3, 1), (0, BLOCK, 5, 3), (2, 10, 0, BLOCK)]
         {
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_part_takes_little_memory() {
-        let frames = Frames::new(4096);
+        let frames = SlabPages::new(4096);
         let stored =
             |len, more| Content::part(&frames, 100, &vec![1; len], 4096, more).stored().1.len();
         assert_eq!((stored(10, false), stored(3000, false), stored(10, true)), (10, 4096, 4096));

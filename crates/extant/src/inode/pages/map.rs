@@ -20,7 +20,7 @@ mod tests;
 
 use super::chunk::{self, Chunk, States};
 use super::content::Content;
-use extant_sync::Frames;
+use extant_sync::SlabPages;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub struct Remapped {
     pub pages: u64,
     /// Leaves of the map that may be split, or made, for them, wherever they lie.
     pub leaves: u64,
+    /// The end of the pinned ones among them, which may lie behind the end of the file.
+    pub end: u64,
 }
 
 /// A page taken for being written.
@@ -306,6 +308,7 @@ impl PageMap {
         Remapped {
             pages: (self.totals.remapped + self.pinned.len()) as u64,
             leaves: (self.totals.leaves + chunk::leaves(&self.pinned)) as u64,
+            end: self.pinned.end.into(),
         }
     }
 
@@ -340,7 +343,7 @@ impl PageMap {
 
     /// Overwrites bytes of a cached page that is covered, with clusters of one block; the page then
     /// waits for being written. False if there is no such page.
-    pub fn overwrite(&mut self, frames: &Frames, lblk: u32, from: usize, part: &[u8]) -> bool {
+    pub fn overwrite(&mut self, frames: &SlabPages, lblk: u32, from: usize, part: &[u8]) -> bool {
         let written = self.edit(lblk, |chunk, bit| {
             if chunk.states.covered() & bit == 0 {
                 return None;

@@ -22,6 +22,7 @@ mod map;
 mod pool;
 mod range;
 mod readahead;
+mod set_aside;
 
 pub use content::Content;
 pub use errors::{ErrorCursor, ErrorSeq};
@@ -29,6 +30,7 @@ pub use map::{Cover, PageMap, Place, Remapped, Taken};
 pub use pool::{PagePool, PlugPolicy, PoolStats};
 pub use range::RangeLock;
 pub use readahead::ReadAhead;
+pub use set_aside::Alone;
 
 use super::lazy::{Lazy, Make};
 use crate::alloc::Prealloc;

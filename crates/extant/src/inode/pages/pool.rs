@@ -14,12 +14,12 @@
 
 use super::Pages;
 use super::map::Totals;
+use super::set_aside::SetAside;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::volume::uses_reserve;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use extant_sync::{ArrivalList, Frames, Level, Link, Mutex, Sharded, ShardedCounter, Walk};
+use extant_sync::{Level, Link, Mutex, Sharded, ShardedCounter, ShardedList, SlabPages, Walk};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
@@ -31,12 +31,12 @@ const EVICT_BATCH: usize = 256;
 pub(super) struct Counts {
     pages: ShardedCounter,
     dirty: ShardedCounter,
-    writeback: ArrivalList<()>,
+    writeback: ShardedList<()>,
 }
 
 impl Counts {
     fn new() -> Counts {
-        let writeback = ArrivalList::new(Level::Leaf);
+        let writeback = ShardedList::new(Level::Leaf);
         Counts { pages: ShardedCounter::default(), dirty: ShardedCounter::default(), writeback }
     }
 
@@ -104,7 +104,7 @@ pub struct PagePool {
     limit: AtomicU64,
     page_size: u64,
     counts: Arc<Counts>,
-    dirty: ArrivalList<Arc<Inode>>,
+    dirty: ShardedList<Arc<Inode>>,
     queue: Sharded<Mutex<VecDeque<Weak<Inode>>>>,
     /// Inodes by number and generation that lost data since that was last asked for.
     failed: Mutex<BTreeMap<(InodeNr, u32), Arc<Inode>>>,
@@ -112,34 +112,31 @@ pub struct PagePool {
     any_failed: AtomicBool,
     /// How device writes of writeback are collected.
     pub plug: PlugPolicy,
-    /// File data go through the journal (`data=journal`).
-    pub log_data: bool,
     /// Memory for pages.
-    pub frames: Frames,
-    /// File data may use the blocks that are reserved for root.
-    pub use_reserve: AtomicBool,
+    pub frames: SlabPages,
     /// How many threads are submitting data.
     pub submitting: AtomicUsize,
+    /// Writers that set space aside for pages, and the one that lacks it.
+    pub set_aside: SetAside,
 }
 
 impl PagePool {
     /// A pool of at most `limit` bytes in pages of `page_size`, half of which may wait for being
-    /// written. `log_data` is the mount option `data=journal`.
-    pub fn new(limit: u64, page_size: u32, log_data: bool) -> PagePool {
+    /// written.
+    pub fn new(limit: u64, page_size: u32) -> PagePool {
         let page_size = u64::from(page_size.max(1));
         PagePool {
             limit: AtomicU64::new(limit.max(1 << 20) / page_size),
             page_size,
             counts: Arc::new(Counts::new()),
-            dirty: ArrivalList::new(Level::Lru),
+            dirty: ShardedList::new(Level::Lru),
             queue: Sharded::new(|_| Mutex::new(Level::Lru, VecDeque::new())),
             failed: Mutex::new(Level::Lru, BTreeMap::new()),
             any_failed: AtomicBool::new(false),
             plug: PlugPolicy::default(),
-            log_data,
-            frames: Frames::new(page_size as usize),
-            use_reserve: AtomicBool::new(false),
+            frames: SlabPages::new(page_size as usize),
             submitting: AtomicUsize::new(0),
+            set_aside: SetAside::new(),
         }
     }
 
@@ -153,12 +150,6 @@ impl PagePool {
             writeback_files: self.counts.writeback.len(),
             limit: self.limit.load(Ordering::Relaxed) * self.page_size,
         }
-    }
-
-    /// Whether content that this thread writes may use root's reserve. Relaxed: a switch that
-    /// guards nothing.
-    pub fn may_use_reserve(&self) -> bool {
-        self.use_reserve.load(Ordering::Relaxed) || uses_reserve()
     }
 
     /// About how many bytes wait for being written.
@@ -216,10 +207,13 @@ impl PagePool {
     /// Whether nothing waits for being written, nothing is being written, and nobody has to be told
     /// of a loss. Looks at one word of each list's shards, and at no inode.
     pub fn is_clean(&self) -> bool {
+        self.is_written() && !self.any_failed.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing waits for being written and nothing is being written.
+    pub fn is_written(&self) -> bool {
         // In this order: what is being written has left the first list, or is about to.
-        self.dirty.is_empty()
-            && self.counts.writeback.is_empty()
-            && !self.any_failed.load(Ordering::Acquire)
+        self.dirty.is_empty() && self.counts.writeback.is_empty()
     }
 
     /// Notes that data of the inode are lost: open files are told, or else who syncs or closes the

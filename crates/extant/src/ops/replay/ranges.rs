@@ -3,7 +3,7 @@
 use super::{Operations, bad};
 use crate::alloc;
 use crate::error::Result;
-use crate::extent::{self, Run, State};
+use crate::extent::{self, ExtentState, Run};
 use crate::inode::Inode;
 use crate::vfs::InodeRef;
 use extant_format::extent::Leaf;
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Most blocks that are booked or freed within one handle.
-const MOST_AT_ONCE: u32 = 1 << 15;
+const MAX_AT_ONCE: u32 = 1 << 15;
 
 impl Operations {
     /// Keeps the blocks of an extent that is to come.
@@ -38,7 +38,7 @@ impl Operations {
         mut each: impl FnMut(BlockNr, u32) -> Result<()>,
     ) -> Result<()> {
         let st = self.st();
-        let mut most = MOST_AT_ONCE;
+        let mut most = MAX_AT_ONCE;
         while most > 1 && st.alloc.credits(most) > st.journal.max_credits() / 2 {
             most /= 2;
         }
@@ -56,7 +56,7 @@ impl Operations {
         if leaf.len == 0 || leaf.end() > extent::max_blocks(self.st(), &inode) {
             return Err(bad("extent", ino));
         }
-        let state = if leaf.unwritten { State::Unwritten } else { State::Written };
+        let state = if leaf.unwritten { ExtentState::Unwritten } else { ExtentState::Written };
         let (mut at, end) = (leaf.lblk, leaf.lblk + u32::from(leaf.len));
         while at < end {
             let pblk = BlockNr(leaf.pblk + u64::from(at - leaf.lblk));
@@ -86,12 +86,12 @@ impl Operations {
         Ok(range.end)
     }
 
-    fn convert(&self, inode: &Arc<Inode>, mut range: Range<u32>, state: State) -> Result<()> {
+    fn convert(&self, inode: &Arc<Inode>, mut range: Range<u32>, state: ExtentState) -> Result<()> {
         let st = self.st();
         while !range.is_empty() {
             let mut h = st.start(extent::credits(st, inode, 1))?;
             range.start = match state {
-                State::Unwritten => extent::mark_unwritten(st, &mut h, inode, range.clone())?,
+                ExtentState::Unwritten => extent::mark_unwritten(st, &mut h, inode, range.clone())?,
                 _ => extent::mark_written(st, &mut h, inode, range.clone())?,
             };
         }

@@ -157,7 +157,7 @@ pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
 }
 
 /// Draws of one cut: more where more may be missing, none any more where they have all been met.
-const MOST_DRAWS: usize = 24;
+const MAX_DRAWS: usize = 24;
 
 /// All cuts of a mix; of one that was not logged, the end.
 fn all_cuts(seed: u64, bench: &mut Bench, broken: &mut dyn FnMut(String, &State)) {
@@ -170,7 +170,7 @@ fn all_cuts(seed: u64, bench: &mut Bench, broken: &mut dyn FnMut(String, &State)
         if setup.unlogged && cut < scene.events.len() {
             continue;
         }
-        for draw in 0..walk.uncertain().clamp(1, MOST_DRAWS) {
+        for draw in 0..walk.uncertain().clamp(1, MAX_DRAWS) {
             let part = PARTS.get(draw).copied().unwrap_or_else(|| *rng.pick(&PARTS[2..]));
             let state = walk.state(part, &mut rng);
             if let Err(why) = met.meet(bench, &walk, &state) {

@@ -122,7 +122,7 @@ fn a_failed_direct_write_maps_nothing() {
 }
 
 /// The most sectors that an inode can count.
-const MOST_SECTORS: u64 = (1 << 48) - 1;
+const MAX_SECTORS: u64 = (1 << 48) - 1;
 
 #[test]
 fn blocks_that_cannot_be_counted_stay_free() {
@@ -147,7 +147,7 @@ fn blocks_that_cannot_be_counted_stay_free() {
         write(&fs, 0..4).unwrap();
         fs.unmount().unwrap();
         image.leave_unjudged("a file counts blocks that it has not");
-        debugfs::write(image.path(), &format!("set_inode_field f blocks {}", MOST_SECTORS - room));
+        debugfs::write(image.path(), &format!("set_inode_field f blocks {}", MAX_SECTORS - room));
 
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let free = fs.usage().free;
@@ -218,10 +218,18 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
         let filling = scope.spawn(|| {
             device.turn.wait();
             let mut filled = 0;
-            while let Ok(more) = filler.write_at(filled, &[8; 40_960]) {
-                filled += more as u64;
-            }
+            let mut fill = |enough: u64| {
+                while fs.usage().available > enough
+                    && let Ok(more) = filler.write_at(filled, &[8; 40_960])
+                {
+                    filled += more as u64;
+                }
+            };
+            // A writer that lacks space waits until other files are written, so some is left until
+            // the device goes on.
+            fill(64);
             device.turn.wait();
+            fill(0);
             filled
         });
         fs.sync().unwrap();

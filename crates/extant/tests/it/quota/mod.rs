@@ -224,7 +224,7 @@ fn sums(fs: &Fs) -> BTreeMap<(QuotaKind, u32), (u64, u64)> {
             .collect();
         for node in nodes {
             let attr = node.attr();
-            let ids = [attr.uid, attr.gid, fs.project(&node)];
+            let ids = [attr.uid, attr.gid, fs.project(&node).expect("project")];
             for (kind, id) in QuotaKind::ALL.into_iter().zip(ids) {
                 let sum: &mut (u64, u64) = sums.entry((kind, id)).or_default();
                 sum.0 += attr.blocks * 512;

@@ -3,7 +3,7 @@
 use super::THREADS;
 use crate::measure::{Done, Limit, run_threads};
 use crate::tables::{Common, Grid, broken, turn};
-use extant_sync::cache::{Cache, Depart, Held};
+use extant_sync::cache::{Cache, Held, OnEvict};
 use extant_sync::lockref::Lockref;
 use extant_sync::{Level, Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -97,7 +97,7 @@ impl ByNumber for Sharded {
 
 struct Epoch(Cache<Arc<Inode>>);
 
-impl Depart for Inode {
+impl OnEvict for Inode {
     fn refs(&self) -> &Lockref {
         &self.refs
     }

@@ -1,6 +1,6 @@
 //! Ways to find the inodes whose pages are being written.
 
-use extant_sync::{ArrivalList, Level, Link, Mutex};
+use extant_sync::{Level, Link, Mutex, ShardedList};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -151,12 +151,12 @@ impl Written for Lazy {
 
 /// A sharded list that inodes leave as soon as their last page is written: Linux since 4.8, but for
 /// the shards, and the engine.
-pub struct Eager(ArrivalList<()>);
+pub struct Eager(ShardedList<()>);
 
 impl Eager {
     /// An empty list.
     pub fn new() -> Self {
-        Eager(ArrivalList::new(Level::Lru))
+        Eager(ShardedList::new(Level::Lru))
     }
 }
 

@@ -21,7 +21,7 @@ fn first(content: &Content) -> u8 {
 }
 
 fn set_first(map: &mut PageMap, lblk: u32, byte: u8) {
-    let frames = Frames::new(BLOCK);
+    let frames = SlabPages::new(BLOCK);
     assert!(map.dirty(lblk, |content| content.write(&frames, 0, &[byte])));
 }
 

@@ -1,0 +1,4 @@
+//! State of the kernel's cache as far as the server knows it, and the notices that correct it.
+
+pub mod notices;
+pub mod writers;

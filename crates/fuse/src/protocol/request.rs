@@ -1,0 +1,399 @@
+//! Decodes requests, calls the handler and encodes the replies.
+
+use super::abi::*;
+use super::types::decode_rdev;
+use super::{listing, reply};
+use crate::handler::{Answer, Change, Credentials, Data, Handler, HowWritten};
+use crate::protocol::types::{ErrorCode, NodeId, WriteFlags};
+use extant::{FileType, New, SetAttr, TimeSet, Timestamp};
+use rustix::fs::OFlags;
+use zerocopy::FromBytes;
+
+/// A request: header, structure (if it has one, from the start of `arg`), and names or data.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Header.
+    pub head: InHeader,
+    /// The structure, possibly followed by other bytes.
+    pub arg: &'a [u8],
+    /// The first `len` bytes are names or data. The reply overwrites them.
+    pub payload: &'a mut [u8],
+    /// Length of names or data in bytes.
+    pub len: usize,
+}
+
+/// Splits a name that ends with a zero byte from the bytes after it.
+fn name(bytes: &[u8]) -> Answer<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|b| *b == 0).ok_or(ErrorCode::EINVAL)?;
+    Ok((&bytes[..end], &bytes[end + 1..]))
+}
+
+/// O_APPEND.
+const APPEND: i32 = OFlags::APPEND.bits() as i32;
+
+/// The type in a mode.
+const TYPE_MASK: u32 = 0o170_000;
+
+/// Length limit of a name in bytes.
+const MAX_NAME: u32 = 255;
+
+/// Of [`GetAttrIn::flags`]: the file is open.
+const GETATTR_FH: u32 = 1;
+
+/// Handles of open files encode the flags of the open, since fcntl(2) changes the flags of later
+/// requests.
+mod handle {
+    use super::APPEND;
+
+    /// The access mode in flags of open(2); 0 means to read only.
+    const ACCESS_MODE: i32 = 3;
+
+    /// The file was opened to write.
+    pub const WRITES: u64 = 1;
+    /// The file was opened with O_APPEND.
+    pub const APPENDS: u64 = 2;
+
+    /// Returns the handle of a file that is opened with these flags.
+    pub fn of(flags: i32) -> u64 {
+        let writes = if flags & ACCESS_MODE != 0 { WRITES } else { 0 };
+        writes | if flags & APPEND != 0 { APPENDS } else { 0 }
+    }
+
+    /// Returns the flags of a later request, with O_APPEND as in the open.
+    pub fn opened(handle: u64, flags: i32) -> i32 {
+        flags & !APPEND | if handle & APPENDS != 0 { APPEND } else { 0 }
+    }
+}
+
+/// Returns the type of a node that MKNOD makes. A mode without a type means a regular file.
+fn type_of_new_node(mode: u32) -> Answer<FileType> {
+    match FileType::from_mode(mode as u16) {
+        FileType::Unknown if mode & TYPE_MASK == 0 => Ok(FileType::Regular),
+        FileType::Unknown | FileType::Directory | FileType::Symlink => Err(ErrorCode::EINVAL),
+        known => Ok(known),
+    }
+}
+
+fn time(now: bool, sec: i64, nsec: u32) -> TimeSet {
+    if now { TimeSet::Now } else { TimeSet::At(Timestamp { sec, nsec }) }
+}
+
+fn changes(a: &SetAttrIn) -> Change {
+    let valid = |bit: u32| a.valid & bit != 0;
+    let set = SetAttr {
+        mode: valid(set::MODE).then_some((a.mode & 0o7777) as u16),
+        uid: valid(set::UID).then_some(a.uid),
+        gid: valid(set::GID).then_some(a.gid),
+        size: valid(set::SIZE).then_some(a.size),
+        atime: valid(set::ATIME).then(|| time(valid(set::ATIME_NOW), a.atime, a.atime_nsec)),
+        mtime: valid(set::MTIME).then(|| time(valid(set::MTIME_NOW), a.mtime, a.mtime_nsec)),
+        ctime: valid(set::CTIME).then_some(Timestamp { sec: a.ctime, nsec: a.ctime_nsec }),
+        ..SetAttr::default()
+    };
+    Change { set, open: valid(set::OPEN), strip: valid(set::KILL_SET_IDS) }
+}
+
+impl Call<'_> {
+    fn arg<T: FromBytes>(&self) -> Answer<T> {
+        T::read_from_prefix(self.arg).map(|(value, _)| value).map_err(|_| ErrorCode::EINVAL)
+    }
+
+    fn rest(&self) -> Answer<&[u8]> {
+        self.payload.get(..self.len).ok_or(ErrorCode::EINVAL)
+    }
+
+    fn name(&self) -> Answer<&[u8]> {
+        Ok(name(self.rest()?)?.0)
+    }
+
+    fn names(&self) -> Answer<(&[u8], &[u8])> {
+        let (first, rest) = name(self.rest()?)?;
+        Ok((first, name(rest)?.0))
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials { uid: self.head.uid, gid: self.head.gid, pid: self.head.pid }
+    }
+
+    /// Returns the first bytes of the reply's buffer, at most `size`.
+    fn place(&mut self, size: u32) -> &mut [u8] {
+        let size = self.payload.len().min(size as usize);
+        &mut self.payload[..size]
+    }
+}
+
+/// Answers a request and returns the length of the reply in its payload. Unknown requests get
+/// `ENOSYS`: the kernel then sends no more of them (OPENDIR and FLUSH among others).
+pub fn answer(handler: &impl Handler, call: Call<'_>) -> Answer<usize> {
+    match handler.interrupts() {
+        Some(interrupts) => interrupts.serve(call.head.unique, || answer_to(handler, call)),
+        None => answer_to(handler, call),
+    }
+}
+
+fn answer_to(handler: &impl Handler, mut call: Call<'_>) -> Answer<usize> {
+    let node = NodeId(call.head.node);
+    match call.head.opcode {
+        op::LOOKUP | op::SYMLINK | op::MKNOD | op::MKDIR | op::LINK | op::CREATE | op::TMPFILE => {
+            named(handler, node, call)
+        }
+        op::GETATTR | op::SETATTR => attributes(handler, node, call),
+        op::STATX => {
+            let (attr, birth) = handler.attr_and_birth(node)?;
+            reply::only(call.payload, &reply::statx(&attr, birth, handler.time_to_live()))
+        }
+        op::UNLINK => handler.unlink(node, call.name()?).map(|()| 0),
+        op::RMDIR => handler.rmdir(node, call.name()?).map(|()| 0),
+        op::RENAME => rename(handler, node, call.arg::<RenameIn>()?.new_dir, 0, &call),
+        op::RENAME2 => {
+            let arg: Rename2In = call.arg()?;
+            rename(handler, node, arg.new_dir, arg.flags, &call)
+        }
+        op::READLINK => reply::only(call.payload, &*handler.read_link(node)?),
+        op::OPEN => {
+            let flags = call.arg::<OpenIn>()?.flags;
+            handler.open(node, flags)?;
+            reply::only(call.payload, &opened(handler, node, flags))
+        }
+        op::RELEASE => {
+            let arg: ReleaseIn = call.arg()?;
+            handler.release(node, handle::opened(arg.fh, arg.flags)).map(|()| 0)
+        }
+        op::READ => read(handler, node, call),
+        op::WRITE => write(handler, node, call),
+        op::FSYNC | op::FSYNCDIR => {
+            handler.fsync(node, call.arg::<FsyncIn>()?.flags & 1 != 0).map(|()| 0)
+        }
+        op::READDIR => {
+            let arg: ReadIn = call.arg()?;
+            listing::plain(handler, node, arg.offset, call.place(arg.size))
+        }
+        op::READDIRPLUS => {
+            let arg: ReadIn = call.arg()?;
+            listing::plus(handler, node, arg.offset, handler.time_to_live(), call.place(arg.size))
+        }
+        op::STATFS => reply::only(call.payload, &statfs(handler)),
+        op::SETXATTR | op::GETXATTR | op::LISTXATTR | op::REMOVEXATTR => xattr(handler, node, call),
+        op::IOCTL => ioctl(handler, node, call),
+        op::FALLOCATE => {
+            let arg: FallocateIn = call.arg()?;
+            handler.allocate(call.credentials(), node, arg.offset, arg.length, arg.mode).map(|()| 0)
+        }
+        op::LSEEK => {
+            let arg: LseekIn = call.arg()?;
+            let offset = handler.seek(node, arg.offset, arg.whence)?;
+            reply::only(call.payload, &LseekOut { offset })
+        }
+        op::COPY_FILE_RANGE => copy(handler, node, call),
+        op::BMAP => {
+            let arg: BmapIn = call.arg()?;
+            let block = handler.place(node, arg.block, arg.block_size)?;
+            reply::only(call.payload, &BmapOut { block })
+        }
+        op::SYNCFS => handler.sync().map(|()| 0),
+        // FORGET comes through rings where the kernel forgets at once, such as an entry whose
+        // attributes it refuses.
+        op::FORGET => {
+            handler.forget(node, call.arg()?);
+            Ok(0)
+        }
+        op::DESTROY => {
+            handler.end();
+            Ok(0)
+        }
+        _ => Err(ErrorCode::ENOSYS),
+    }
+}
+
+/// Makes the kernel write the cached data on which the result of a request depends. Its writes are
+/// requests, so only threads that do not receive requests may call this.
+pub fn write_back_for(handler: &impl Handler, head: &InHeader, arg: &[u8]) {
+    let node = NodeId(head.node);
+    match (head.opcode, LseekIn::read_from_prefix(arg)) {
+        (op::LSEEK, Ok((arg, _))) => handler.write_back_holes(node, arg.offset, arg.whence),
+        _ => handler.write_back(node),
+    }
+}
+
+/// Returns whether a request is a write that bypasses the page cache while the kernel holds none of
+/// its pages locked: only such writes name an owner of locks.
+pub fn writes_past_pages(head: &InHeader, arg: &[u8]) -> bool {
+    let with_owner = |arg: WriteIn| arg.write_flags & WriteFlags::LOCKOWNER.bits() != 0;
+    head.opcode == op::WRITE && WriteIn::read_from_prefix(arg).is_ok_and(|(arg, _)| with_owner(arg))
+}
+
+/// Returns the reply to a successful open.
+fn opened(handler: &impl Handler, node: NodeId, flags: i32) -> OpenOut {
+    let handle = handle::of(flags);
+    let past_pages = handle == handle::WRITES | handle::APPENDS && handler.is_append_only(node);
+    reply::opened(handle, past_pages)
+}
+
+/// Returns whether the kernel must write its cache of a file before the request is served.
+pub fn is_written_first(
+    handler: &impl Handler,
+    head: &InHeader,
+    arg: &[u8],
+    payload: &[u8],
+) -> bool {
+    let node = NodeId(head.node);
+    match head.opcode {
+        op::LSEEK | op::BMAP => handler.is_written_to(node),
+        op::IOCTL => {
+            let cmd = IoctlIn::read_from_prefix(arg).map_or(0, |(arg, _)| arg.cmd);
+            handler.forbids_writes(node, cmd, payload) && handler.is_written_to(node)
+        }
+        _ => false,
+    }
+}
+
+/// Answers requests whose reply is an entry.
+fn named(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
+    let ttl = handler.time_to_live();
+    let credentials = call.credentials();
+    let entry = match call.head.opcode {
+        op::LOOKUP => match handler.lookup(node, call.name()?)? {
+            Some(entry) => entry,
+            None => return reply::only(call.payload, &reply::no_entry(ttl)),
+        },
+        op::LINK => handler.link(NodeId(call.arg::<LinkIn>()?.node), node, call.name()?)?,
+        op::SYMLINK => {
+            let (name, target) = call.names()?;
+            handler.make(credentials, (node, name), 0o777, 0, New::Symlink(target))?
+        }
+        op::MKDIR => {
+            let arg: MkdirIn = call.arg()?;
+            handler.make(credentials, (node, call.name()?), arg.mode, arg.umask, New::Dir)?
+        }
+        op::MKNOD => {
+            let arg: MknodIn = call.arg()?;
+            let what = match type_of_new_node(arg.mode)? {
+                FileType::Regular => New::File,
+                special => New::Special(special, decode_rdev(arg.rdev)),
+            };
+            handler.make(credentials, (node, call.name()?), arg.mode, arg.umask, what)?
+        }
+        opcode => {
+            let arg: CreateIn = call.arg()?;
+            let made = match opcode {
+                op::TMPFILE => {
+                    handler.create_nameless(credentials, node, arg.mode, arg.umask, arg.flags)?
+                }
+                _ => handler.create(
+                    credentials,
+                    (node, call.name()?),
+                    arg.mode,
+                    arg.umask,
+                    arg.flags,
+                )?,
+            };
+            let mut out = reply::Out::new(call.payload);
+            out.put(&reply::entry(&made, ttl))?;
+            out.put(&opened(handler, made.attr.ino, arg.flags))?;
+            return Ok(out.len());
+        }
+    };
+    reply::only(call.payload, &reply::entry(&entry, ttl))
+}
+
+fn attributes(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
+    let (attr, ttl) = match call.head.opcode {
+        op::GETATTR => {
+            let arg: GetAttrIn = call.arg()?;
+            let writes = arg.flags & GETATTR_FH != 0 && arg.fh & handle::WRITES != 0;
+            (handler.attr(node, writes)?, handler.time_to_live())
+        }
+        _ => handler.set_attr(call.credentials(), node, changes(&call.arg()?))?,
+    };
+    reply::only(call.payload, &reply::attr_out(&attr, ttl))
+}
+
+fn rename(
+    handler: &impl Handler,
+    from: NodeId,
+    to: u64,
+    flags: u32,
+    call: &Call<'_>,
+) -> Answer<usize> {
+    let (old, new) = call.names()?;
+    handler.rename(call.credentials(), (from, old), (NodeId(to), new), flags).map(|()| 0)
+}
+
+fn read(handler: &impl Handler, node: NodeId, mut call: Call<'_>) -> Answer<usize> {
+    let arg: ReadIn = call.arg()?;
+    if arg.flags & DIRECT == 0 {
+        handler.read_into_pages(node);
+    }
+    let place = call.place(arg.size);
+    match handler.read(node, arg.offset, place)? {
+        Data::Filled(len) => Ok(len),
+        Data::Elsewhere(data) => reply::only(place, data),
+    }
+}
+
+fn write(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
+    let arg: WriteIn = call.arg()?;
+    let data = call.rest()?.get(..arg.size as usize).ok_or(ErrorCode::EINVAL)?;
+    let how = HowWritten {
+        flags: WriteFlags::from_bits_retain(arg.write_flags),
+        opened_to_append: arg.fh & handle::APPENDS != 0,
+        appends: arg.flags & APPEND != 0,
+    };
+    let size = handler.write(call.credentials(), node, arg.offset, data, how)? as u32;
+    reply::only(call.payload, &WriteOut { size, padding: 0 })
+}
+
+fn statfs(handler: &impl Handler) -> StatfsOut {
+    let (u, block_size) = (handler.usage(), handler.block_size());
+    StatfsOut {
+        blocks: u.blocks,
+        bfree: u.free,
+        bavail: u.available,
+        files: u.inodes,
+        ffree: u.inodes_free,
+        bsize: block_size,
+        namelen: MAX_NAME,
+        frsize: block_size,
+        padding: 0,
+        spare: [0; 6],
+    }
+}
+
+fn xattr(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
+    let value = match call.head.opcode {
+        op::SETXATTR => {
+            let arg: SetXattrIn = call.arg()?;
+            let (name, value) = name(call.rest()?)?;
+            let value = value.get(..arg.size as usize).ok_or(ErrorCode::EINVAL)?;
+            return handler.set_xattr(call.credentials(), node, name, value, arg.flags).map(|()| 0);
+        }
+        op::REMOVEXATTR => return handler.remove_xattr(node, call.name()?).map(|()| 0),
+        op::GETXATTR => handler.xattr(node, call.name()?)?,
+        _ => handler.list_xattrs(call.credentials(), node)?,
+    };
+    match call.arg::<GetXattrIn>()?.size as usize {
+        0 => reply::only(call.payload, &GetXattrOut { size: value.len() as u32, padding: 0 }),
+        room if value.len() > room => Err(ErrorCode::ERANGE),
+        _ => reply::only(call.payload, &*value),
+    }
+}
+
+fn ioctl(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
+    let arg: IoctlIn = call.arg()?;
+    let input = call.rest()?.get(..arg.in_size as usize).ok_or(ErrorCode::EINVAL)?;
+    let found = handler.ioctl(call.credentials(), node, arg.cmd, input)?;
+    let mut out = reply::Out::new(call.payload);
+    out.put(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 })?;
+    out.bytes(&found)?;
+    Ok(out.len())
+}
+
+fn copy(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
+    let arg: CopyIn = call.arg()?;
+    let to = (NodeId(arg.node_out), arg.offset_out);
+    let opened_to_append = arg.fh_out & handle::APPENDS != 0;
+    let size =
+        handler.copy(call.credentials(), (node, arg.offset_in), to, arg.len, opened_to_append)?
+            as u32;
+    reply::only(call.payload, &WriteOut { size, padding: 0 })
+}

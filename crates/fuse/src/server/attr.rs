@@ -1,0 +1,151 @@
+//! Attributes, and the privileges that changes of a file take away.
+
+use super::convert::system_time;
+use super::credentials::is_member;
+use super::*;
+use extant::{FileType, SetAttr, TimeSet};
+
+/// Set-group-id in a mode.
+pub(super) const SET_GROUP: u16 = 0o2000;
+
+/// Set-user-id in a mode.
+const SET_USER: u16 = 0o4000;
+
+/// Execution by the group in a mode.
+const GROUP_EXECUTES: u16 = 0o010;
+
+/// Whether a change of the file's owner by the caller would take a bit of its mode away, which only
+/// the owner may do.
+fn takes_set_id(credentials: Credentials, node: &Node) -> bool {
+    let attr = node.attr();
+    let is_kept = || attr.mode & GROUP_EXECUTES == 0 && is_member(credentials, attr.gid);
+    let is_lost = attr.mode & SET_USER != 0 || attr.mode & SET_GROUP != 0 && !is_kept();
+    let is_owner = || credentials.uid == attr.uid || is_capable(credentials, Capability::FileOwner);
+    is_lost && node.file_type() != FileType::Directory && !is_owner()
+}
+
+/// Whether set-group-id of this group survives a change by the caller.
+pub(super) fn keeps_group(credentials: Credentials, gid: u32) -> bool {
+    is_member(credentials, gid) || is_capable(credentials, Capability::FileSetId)
+}
+
+impl Server {
+    /// The kernel holds what it is told for true, and accepts writes: for an immutable file it has
+    /// to ask before the next one.
+    pub(super) fn file_attr(&self, a: &Attr) -> FileAttr {
+        if self.writeback && a.flags & ioctl::IMMUTABLE != 0 {
+            let ino = protocol_ino(a.ino);
+            if self.writers.any(ino) {
+                self.notices.attributes(ino);
+            }
+        }
+        file_attr(a, self.block_size)
+    }
+
+    pub(super) fn change(
+        &self,
+        credentials: Credentials,
+        ino: NodeId,
+        change: Change,
+    ) -> Result<(FileAttr, Duration), Error> {
+        let node = self.node(ino)?;
+        let mut set = change.set;
+        let times = set.atime.is_some() || set.mtime.is_some();
+        let others =
+            set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+        set.kept = !others && Self::is_kept(&node, change);
+        // A chown that changes neither owner nor group names nothing, and the kernel has not asked
+        // whether the caller may. Such a request comes before a write by others, too, without a
+        // change time: the write itself takes the bits away.
+        let names_nothing = !times && !others;
+        let is_forbidden = names_nothing && takes_set_id(credentials, &node);
+        if is_forbidden && set.ctime.is_some() {
+            return Err(Errno::Perm.into());
+        }
+        let owner = set.uid.is_some() || set.gid.is_some() || names_nothing && !is_forbidden;
+        if owner || set.size.is_some() && change.strip {
+            self.drop_privileges(credentials, &node)?;
+        }
+        // The mode changes with the write, which does not tell the kernel.
+        let ttl = if is_forbidden { Duration::ZERO } else { self.ttl };
+        let by_caller =
+            !set.kept || matches!(set.mtime, Some(TimeSet::At(t)) if self.predates(ino, t));
+        if !by_caller {
+            let attr = self.ops.set_attr(&node, &set)?;
+            self.note_cut(ino, &set, &attr);
+            return Ok((self.file_attr(&attr), ttl));
+        }
+        self.writers.blocks_unknown(ino);
+        let mut attr = self.ops.set_attr(&node, &set)?;
+        self.note_cut(ino, &set, &attr);
+        // Read again under the lock: whoever changes the blocks afterwards finds other ones told.
+        let blocks = || {
+            attr = node.attr();
+            attr.blocks
+        };
+        self.writers.tell_blocks(ino, blocks, || self.notices.blocks_told(ino));
+        Ok((self.file_attr(&attr), ttl))
+    }
+
+    /// Whether these are times that the kernel kept of changes made before. They come with the
+    /// change time, in the name of a file that is open for writing. If none is, only a change time
+    /// was kept: of a link or a rename.
+    pub(super) fn is_kept(node: &Node, Change { set, open, .. }: Change) -> bool {
+        let both = set.atime.is_none() && set.ctime.is_some();
+        both && matches!(set.mtime, Some(TimeSet::At(t)) if open || t == node.attr().mtime)
+    }
+
+    /// Whether a time is older than what the kernel may have kept of writes.
+    pub(super) fn predates(&self, ino: NodeId, t: Timestamp) -> bool {
+        self.writers.predates(ino, system_time(t))
+    }
+
+    /// A time that the inode cannot hold the kernel believes to be there.
+    pub(super) fn note_cut(&self, ino: NodeId, set: &SetAttr, attr: &Attr) {
+        if matches!(set.mtime, Some(TimeSet::At(asked)) if asked != attr.mtime) {
+            self.kept_wrong(ino);
+        }
+    }
+
+    /// With the writeback cache the kernel believes its own times of the inode, which are wrong
+    /// now.
+    pub(super) fn kept_wrong(&self, ino: NodeId) {
+        if self.writeback {
+            self.writers.wrong(ino);
+            self.notices.forget(ino);
+        }
+    }
+
+    pub(super) fn drop_privileges(
+        &self,
+        credentials: Credentials,
+        node: &Node,
+    ) -> Result<(), Error> {
+        self.ops.drop_privileges(node, |gid| keeps_group(credentials, gid))
+    }
+
+    /// An ioctl changed attributes of an open file.
+    pub(super) fn flags_changed(&self, ino: NodeId, node: &Node) {
+        self.writers.set_floor(ino, self.ops.only_grows(node).then(|| node.attr().size));
+        self.notices.attributes_now(ino);
+        self.kept_wrong(ino);
+    }
+
+    /// Notes an access; true if the kernel's times are old now, which it is told soon.
+    pub(super) fn note_access(&self, ino: NodeId, node: &Node) -> bool {
+        let Some(which) = self.access_times else { return false };
+        match self.ops.accessed(node, which) {
+            Ok(noted) => {
+                if noted {
+                    self.notices.attributes(ino);
+                }
+                noted
+            }
+            Err(e) => {
+                // Reading goes on.
+                tracing::debug!("an access time was not noted: {e}");
+                false
+            }
+        }
+    }
+}

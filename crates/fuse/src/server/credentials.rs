@@ -1,0 +1,220 @@
+//! Credentials of the thread that made a request, beyond those in the request itself.
+//!
+//! A request carries a user, a group and a thread id. Capabilities and supplementary groups are
+//! read from `/proc`.
+//!
+//! # Invariants
+//! - The thread waits for the reply to its request. So its id is not reused meanwhile, and its
+//!   credentials are constant: only the thread itself can change them. (Asynchronous direct writes
+//!   are the exception.) All files are read through one descriptor of the thread's directory, so
+//!   that they belong to one thread.
+//! - `/proc` shows the thread's own credentials. The kernel may act with others on its behalf:
+//!   overlayfs with those of the mounter, nfsd with those of the client. The ids of request and
+//!   `/proc` differ then, and `/proc` is ignored.
+//! - A capability counts in the user namespace of this process only: in a namespace of its own
+//!   every user has all of them. The map of ids tells namespaces apart, since only a process with
+//!   privileges in a namespace can give a new one the same map.
+//! - No file is read under a lock that the sender may hold while it waits for the server. execve(2)
+//!   holds one while it closes files and waits for asynchronous writes; `ns/user` needs that lock,
+//!   `status` and `uid_map` do not.
+//! - Without an answer (no `/proc`, another PID namespace, no access) a thread has no capability
+//!   and no further group.
+
+use crate::handler::Credentials;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+/// A privilege of a thread, by its bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// Changes that are the owner's.
+    FileOwner = 3,
+    /// Set-user-id and set-group-id survive changes.
+    FileSetId = 4,
+    /// Administration: shutdown, trimming, labels, tunables, the names of trusted attributes.
+    SysAdmin = 21,
+    /// Limits do not bind, and content may go through the log.
+    SysResource = 24,
+}
+
+/// The value of both ids in a request on a mount that allows mapped ids; creations are the
+/// exception.
+pub const UNTOLD: u32 = u32::MAX;
+
+/// Index of the ids that decide about access to files, in a line of four.
+const OF_FILES: usize = 3;
+
+/// Credentials in `/proc`.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    /// Effective capabilities in the thread's user namespace, a bit each.
+    capabilities: u64,
+    /// A thread of the kernel's own, which acts for others.
+    of_kernel: bool,
+}
+
+impl Shown {
+    /// Reads those of a thread, and the thread's directory. None if it is not seen.
+    fn of(thread: u32) -> Option<(Shown, OwnedFd)> {
+        if thread == 0 || !numbers_are_own() {
+            return None;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, format!("/proc/{thread}"), flags, Mode::empty()).ok()?;
+        Some((parse(&read(&dir, "status")?)?, dir))
+    }
+
+    /// Those of a request's sender. None if they are not seen, or the kernel acts with others.
+    fn of_sender(credentials: Credentials) -> Option<Shown> {
+        let (shown, _) = Shown::of(credentials.pid)?;
+        Some(shown).filter(|shown| (shown.uid, shown.gid) == (credentials.uid, credentials.gid))
+    }
+}
+
+/// Whether `/proc` has the numbers of this process's PID namespace, which are those in requests.
+fn numbers_are_own() -> bool {
+    let own = std::process::id().to_string();
+    std::fs::read_link("/proc/self").is_ok_and(|shown| shown.as_os_str() == own.as_str())
+}
+
+/// Whether the thread of a directory in `/proc` is in the user namespace of this process.
+fn shares_user_namespace(dir: &OwnedFd) -> bool {
+    let theirs = read(dir, "uid_map");
+    theirs.is_some() && theirs == std::fs::read_to_string("/proc/self/uid_map").ok()
+}
+
+/// The text of a file in a thread's directory.
+fn read(dir: &OwnedFd, name: &str) -> Option<String> {
+    let mut text = String::new();
+    let file = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    File::from(file).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn parse(status: &str) -> Option<Shown> {
+    let id = |name| numbers(status, name)?.get(OF_FILES).copied();
+    Some(Shown {
+        uid: id("Uid:")?,
+        gid: id("Gid:")?,
+        groups: numbers(status, "Groups:")?,
+        capabilities: u64::from_str_radix(line(status, "CapEff:")?.trim(), 16).ok()?,
+        // Kernels before 6.8 do not tell.
+        of_kernel: numbers(status, "Kthread:").is_some_and(|told| told == [1]),
+    })
+}
+
+fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name))
+}
+
+fn numbers(status: &str, name: &str) -> Option<Vec<u32>> {
+    line(status, name)?.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+}
+
+/// Whether the sender belongs to a group.
+pub fn is_member(credentials: Credentials, gid: u32) -> bool {
+    credentials.gid == gid
+        || Shown::of_sender(credentials).is_some_and(|shown| shown.groups.contains(&gid))
+}
+
+/// Whether the sender has a capability. If the kernel acts with other credentials than those of the
+/// thread, root has all.
+pub fn is_capable(credentials: Credentials, capability: Capability) -> bool {
+    let Some((shown, dir)) = Shown::of(credentials.pid) else { return false };
+    match (shown.uid, shown.gid) == (credentials.uid, credentials.gid) {
+        true => shown.has(capability) && shares_user_namespace(&dir),
+        false => credentials.uid == 0,
+    }
+}
+
+impl Shown {
+    fn has(&self, capability: Capability) -> bool {
+        self.capabilities & 1 << capability as u32 != 0
+    }
+}
+
+/// The sender of a request. Where the request does not carry ids, those of its thread; none for the
+/// kernel's own threads, which act for others, and for a thread that is not seen.
+pub fn told_or_looked_up(credentials: Credentials) -> Credentials {
+    if credentials.uid != UNTOLD {
+        return credentials;
+    }
+    match Shown::of(credentials.pid) {
+        Some((shown, _)) if !shown.of_kernel => {
+            Credentials { uid: shown.uid, gid: shown.gid, pid: credentials.pid }
+        }
+        _ => credentials,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{getegid, geteuid, getgroups};
+    use rustix::thread::gettid;
+
+    const STATUS: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 100 \nKthread:\t0\nCapEff:\t0000000000200010\n";
+
+    #[test]
+    fn a_thread_is_understood() {
+        let shown = parse(STATUS).expect("all lines");
+        let capabilities = 1 << Capability::SysAdmin as u32 | 1 << Capability::FileSetId as u32;
+        assert_eq!(
+            shown,
+            Shown { uid: 4, gid: 8, groups: vec![4, 24, 100], capabilities, of_kernel: false }
+        );
+        assert!(parse(&STATUS.replace("Kthread:\t0", "Kthread:\t1")).expect("all lines").of_kernel);
+        assert!(parse(&STATUS.replace("4 24 100", "")).expect("all lines").groups.is_empty());
+        for missing in ["Uid:", "Gid:", "Groups:", "CapEff:"] {
+            assert_eq!(parse(&STATUS.replace(missing, "Other:")), None, "{missing}");
+        }
+        assert_eq!(parse(&STATUS.replace("4 24 100", "many")), None);
+        assert_eq!(parse(&STATUS.replace("1\t2\t3\t4", "1\t2\t3")), None);
+    }
+
+    fn own() -> Credentials {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        Credentials { uid, gid, pid: gettid().as_raw_nonzero().get() as u32 }
+    }
+
+    #[test]
+    fn ids_that_a_request_does_not_carry_are_looked_up() {
+        let looked_up = |uid, pid| told_or_looked_up(Credentials { uid, gid: uid, pid }).uid;
+        assert_eq!(looked_up(UNTOLD, own().pid), own().uid);
+        assert_eq!(looked_up(UNTOLD, 0), UNTOLD, "the kernel itself");
+        assert_eq!(looked_up(UNTOLD, 2), UNTOLD, "a thread of the kernel, or none that is seen");
+        assert_eq!(looked_up(7, 1), 7, "told");
+    }
+
+    #[test]
+    fn own_groups_and_capabilities_are_found() {
+        let groups = getgroups().expect("getgroups");
+        assert!(groups.iter().all(|gid| is_member(own(), gid.as_raw())));
+        assert!(is_member(own(), own().gid) && !is_member(own(), 54321));
+        let (shown, _) = Shown::of(own().pid).expect("/proc has this thread");
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("status");
+        assert_eq!(
+            format!("{:016x}", shown.capabilities),
+            line(&status, "CapEff:").expect("a line").trim()
+        );
+        assert_eq!(is_capable(own(), Capability::SysAdmin), shown.has(Capability::SysAdmin));
+        assert!(
+            !is_capable(Credentials { pid: 0, ..own() }, Capability::SysAdmin),
+            "not seen from here"
+        );
+    }
+
+    /// As nfsd and overlayfs act: for a client, for a mounter.
+    #[test]
+    fn capabilities_of_the_thread_do_not_count_for_other_credentials() {
+        let other = |uid, gid| Credentials { uid, gid, pid: own().pid };
+        assert!(!is_capable(other(54321, own().gid), Capability::SysAdmin));
+        assert!(!is_capable(other(54321, 0), Capability::FileSetId));
+        assert!(is_capable(other(0, 54321), Capability::SysAdmin));
+    }
+}

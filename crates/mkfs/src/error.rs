@@ -1,0 +1,64 @@
+//! Why a file system cannot be made.
+
+use std::{fmt, io};
+
+/// Why a file system cannot be made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option, or options together, that make no file system; the text says which and why.
+    Invalid(String),
+    /// The device has too little room; the text says for what.
+    TooSmall(String),
+    /// A feature that exists but that is not made here.
+    Unsupported(String),
+    /// The device failed.
+    Io(io::Error),
+}
+
+/// Result of making a file system.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(super) fn invalid<T>(why: impl Into<String>) -> Result<T> {
+        Err(Error::Invalid(why.into()))
+    }
+
+    pub(super) fn too_small<T>(what: impl fmt::Display) -> Result<T> {
+        Err(Error::TooSmall(what.to_string()))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Invalid(why) => f.write_str(why),
+            Error::TooSmall(what) => write!(f, "the device is too small: {what}"),
+            Error::Unsupported(what) => write!(f, "not supported: {what}"),
+            Error::Io(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Self {
+        Error::Io(e)
+    }
+}
+
+impl From<extant_format::Corrupt> for Error {
+    /// The border checks of `format` are the last word on a layout: what they refuse, the options
+    /// asked for.
+    fn from(c: extant_format::Corrupt) -> Self {
+        Error::Invalid(format!("the options give no valid file system: {c}"))
+    }
+}

@@ -1,0 +1,69 @@
+//! Rules over the repository that the compiler does not check.
+//!
+//! `source` grows the module tree of each crate from its files, the modules after it measure, and
+//! `rules` compares the measurements with `tidy.toml`. `make tidy` stores numbers that fell; a
+//! number is raised, and an exception is added, by hand only.
+
+mod cut;
+mod documents;
+mod exports;
+mod functions;
+mod modules;
+mod prose;
+mod ratchets;
+mod report;
+mod rules;
+mod source;
+mod table;
+mod tokens;
+
+#[cfg(test)]
+mod hygiene;
+#[cfg(test)]
+mod samples;
+
+use std::fs;
+use std::path::Path;
+
+use report::Report;
+use rules::Rules;
+use source::Workspace;
+
+/// The workspace measured, with its rules and their text.
+pub struct Tidy {
+    report: Report,
+    rules: Rules,
+    text: String,
+}
+
+impl Tidy {
+    pub fn read() -> Self {
+        let text = fs::read_to_string(Self::path()).expect("tidy.toml is readable");
+        let rules = Rules::parse(&text);
+        Self { report: Report::of(&Workspace::read(), &rules), rules, text }
+    }
+
+    fn path() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tidy.toml")
+    }
+
+    pub fn table(&self) -> String {
+        table::table(&self.report)
+    }
+
+    /// The text of `tidy.toml` with the lower numbers of today.
+    pub fn lowered(&self) -> String {
+        ratchets::lowered(&self.text, &self.rules.measured(&self.report))
+    }
+
+    /// Stores the lower numbers of today in `tidy.toml`.
+    #[cfg(not(test))]
+    pub fn store(&self) {
+        fs::write(Self::path(), self.lowered()).expect("tidy.toml is writable");
+    }
+
+    /// All violations, by rule.
+    pub fn violations(&self) -> std::collections::BTreeMap<&'static str, Vec<String>> {
+        self.rules.violations(&self.report)
+    }
+}
