@@ -59,13 +59,13 @@ fuzz: setup
 # Damaged images by seeds, for FUZZ_SECONDS.
 mutants: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FUZZ_SECONDS=$(FUZZ_SECONDS) \
-		$(CARGO) test --release -p extant --test it -- --ignored fuzz_images --nocapture
+		$(CARGO) test --release -p extant-engine --test it -- --ignored fuzz_images --nocapture
 
 # The damaged images of e2fsprogs' own tests, from Debian's source package.
 images: setup
 	scripts/images.sh target/images
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_IMAGES=$(abspath target/images) \
-		$(CARGO) test --release -p extant --test it -- --ignored images_of_others --nocapture
+		$(CARGO) test --release -p extant-engine --test it -- --ignored images_of_others --nocapture
 
 # All tests of mounts, the long ones too, served through io_uring.
 rings: setup
@@ -75,13 +75,13 @@ rings: setup
 # last one in FIGURES.
 crash: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_CRASH_SECONDS=$(CRASH_SECONDS) EXTANT_CRASH_WORKERS=$(CRASH_WORKERS) \
-		$(CARGO) test --release -p extant --test it -- --ignored crash_campaign --nocapture
+		$(CARGO) test --release -p extant-engine --test it -- --ignored crash_campaign --nocapture
 
 # Each request of each workload fails in its turn: some minutes, and no longer than FAULT_SECONDS.
 FAULT_SECONDS ?= 3600
 devices: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FAULT_SECONDS=$(FAULT_SECONDS) \
-		$(CARGO) test --release -p extant --test it -- --ignored all_devices_die --nocapture
+		$(CARGO) test --release -p extant-engine --test it -- --ignored all_devices_die --nocapture
 
 # 33 threads whose answers have to be right in some order; then all operations by STRESS_THREADS at
 # random, STRESS_ROUNDS times on each of nine kinds.
@@ -90,11 +90,11 @@ STRESS_THREADS ?= 32
 STRESS_ROUNDS ?= 3
 stress: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_ORDER_SECONDS=$(STRESS_SECONDS) \
-		$(CARGO) test --release -p extant --test it -- --ignored many_threads_are_answered --nocapture
+		$(CARGO) test --release -p extant-engine --test it -- --ignored many_threads_are_answered --nocapture
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_ORDER_SECONDS=$(STRESS_SECONDS) \
-		$(CARGO) test --release -p extant --test it -- --ignored failing_histories --nocapture
+		$(CARGO) test --release -p extant-engine --test it -- --ignored failing_histories --nocapture
 	EXTANT_STRESS_THREADS=$(STRESS_THREADS) EXTANT_STRESS_ROUNDS=$(STRESS_ROUNDS) \
-		$(CARGO) test --release -p extant --test it -- --ignored stress::soak --nocapture
+		$(CARGO) test --release -p extant-engine --test it -- --ignored stress::soak --nocapture
 
 # Suites that others wrote, for longer than `make test` runs them; with XFSTESTS=DIR fsstress, too.
 SUITE_SECONDS ?= 30

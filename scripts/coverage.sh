@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Error arms of maps (crates/extant/src/extent) that the fault campaigns never take: each `?` and
+# Error arms of maps (crates/engine/src/extent) that the fault campaigns never take: each `?` and
 # each `Err(` whose count is zero. The build has a target directory of its own. COVERAGE_TESTS
 # chooses the tests.
 set -euo pipefail
@@ -12,7 +12,7 @@ tools=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/
 
 # Build scripts count, too.
 export LLVM_PROFILE_FILE=$CARGO_TARGET_DIR/build-%m.profraw
-binary=$(RUSTFLAGS="-C instrument-coverage" cargo test -p extant --test it --no-run --message-format=json |
+binary=$(RUSTFLAGS="-C instrument-coverage" cargo test -p extant-engine --test it --no-run --message-format=json |
     jq -r 'select(.target.name? == "it") | .executable // empty' | tail -n 1)
 counts=$CARGO_TARGET_DIR/counts
 rm -rf "$counts"

@@ -20,7 +20,7 @@ tsan() {
     # The standard library is built anew, so that its locks are seen; the sanitizer does not know
     # barriers, for which crossbeam has something else where it is told.
     TSAN_OPTIONS="halt_on_error=1" RUSTFLAGS="-Zsanitizer=thread --cfg crossbeam_sanitize_thread" \
-        cargo "$toolchain" test -Zbuild-std --target "$host" --target-dir target/tsan -p extant --test it -- "$@"
+        cargo "$toolchain" test -Zbuild-std --target "$host" --target-dir target/tsan -p extant-engine --test it -- "$@"
 }
 
 case ${1:-all} in

@@ -3,8 +3,8 @@
 use crate::context::Context;
 use crate::json;
 use crate::text::shown;
-use extant::Error;
-use extant::device::DeviceError;
+use extant_engine::Error;
+use extant_engine::device::DeviceError;
 use serde_json::{Map, Value, json};
 use std::any::Any;
 use std::fmt::Display;
@@ -76,7 +76,7 @@ impl Cause {
 fn code(error: &Error) -> &'static str {
     match error {
         Error::Io(e) if e.kind() == io::ErrorKind::ResourceBusy => "in_use",
-        Error::Posix(extant::Errno::Intr) => "interrupted",
+        Error::Posix(extant_engine::Errno::Intr) => "interrupted",
         Error::Io(_) => "io",
         Error::Corrupt(_) => "corrupt",
         Error::Unsupported(_) => "unsupported",

@@ -14,7 +14,7 @@ use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
 use crate::mounting::table::{self, HeldMount};
 use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, spawn};
-use extant::device::{image_spec, is_write_protected};
+use extant_engine::device::{image_spec, is_write_protected};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -7,9 +7,9 @@ use crate::interrupt::Interrupt;
 use crate::json;
 use crate::recovery::{self, replayed};
 use crate::text::shown;
-use extant::device::{Signature, SignatureKind, first_partition, image_spec};
-use extant::format::MAGIC_FIELD;
-use extant::{Errno, Error, Follow, Fs, OpenOptions};
+use extant_engine::device::{Signature, SignatureKind, first_partition, image_spec};
+use extant_engine::format::MAGIC_FIELD;
+use extant_engine::{Errno, Error, Follow, Fs, OpenOptions};
 use serde_json::{Map, Value};
 use std::ffi::{OsStr, OsString};
 use std::ops::Deref;
@@ -43,7 +43,7 @@ pub const MEMORY: &str = "64M to 16T";
 
 /// A bound on all caches together.
 pub fn parse_memory(text: &str) -> Option<u64> {
-    let bytes = extant::mkfs::parse_size(text).ok()?;
+    let bytes = extant_engine::mkfs::parse_size(text).ok()?;
     (MIN_MEMORY..=MAX_MEMORY).contains(&bytes).then_some(bytes)
 }
 

@@ -1,6 +1,6 @@
 //! Values as programs read them.
 
-use extant::{Attr, Timestamp};
+use extant_engine::{Attr, Timestamp};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 

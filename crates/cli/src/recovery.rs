@@ -1,8 +1,8 @@
 //! What opening an image brought back, as people and programs read it.
 
 use crate::text::count;
-use extant::Recovery;
-use extant::journal::{Dropped, Outcome};
+use extant_engine::Recovery;
+use extant_engine::journal::{Dropped, Outcome};
 use serde_json::{Map, Value, json};
 
 /// What was replayed, if anything.

@@ -1,6 +1,6 @@
 //! Values as people read them.
 
-use extant::{FileType, Timestamp};
+use extant_engine::{FileType, Timestamp};
 use std::fmt::Write;
 
 /// Bytes of a name or path for a message or a terminal: what could not be read, or would steer a

@@ -6,7 +6,7 @@
 //! a number for each directory.
 
 use crate::text::shown;
-use extant::{DirEntry, FileType, Fs, Node};
+use extant_engine::{DirEntry, FileType, Fs, Node};
 use std::collections::HashSet;
 
 /// Levels that a walk goes down.

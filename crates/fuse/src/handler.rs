@@ -6,7 +6,7 @@
 
 use crate::interrupts::Interrupts;
 use crate::protocol::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
-use extant::{FileType, New, SetAttr, Timestamp, Usage};
+use extant_engine::{FileType, New, SetAttr, Timestamp, Usage};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

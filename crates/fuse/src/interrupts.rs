@@ -151,7 +151,7 @@ impl Interrupts {
                 lock(&self.threads).push(cell.clone());
                 let (asked, ended, clock) = (cell.clone(), self.ended.clone(), self.clock);
                 let is_over = move || ended.load(Ordering::Relaxed) || asked.is_interrupted(clock);
-                extant::set_interrupt(Some(Arc::new(is_over)));
+                extant_engine::set_interrupt(Some(Arc::new(is_over)));
                 *here = Some(Enlisted { of: self.clone(), cell: cell.clone() });
                 cell
             }

@@ -1,7 +1,7 @@
 //! The counters of a served file system as a JSON document.
 
-use extant::format::ErrorRecord;
-use extant::{FsStats, Operations};
+use extant_engine::format::ErrorRecord;
+use extant_engine::{FsStats, Operations};
 use serde_json::{Value, json};
 
 /// State, options and all counters, room by room.

@@ -8,8 +8,8 @@
 
 use crate::atlas::Atlas;
 use crate::seeds::{WHO, options};
-use extant::{Falloc, Fs, New, Node, OpenFlags};
 use extant_blocks::MemDevice;
+use extant_engine::{Falloc, Fs, New, Node, OpenFlags};
 use extant_format::dir::DirFormat;
 use extant_format::extent::{self, Index, Leaf, NodeMut, ROOT_SIZE, capacity, seal_extent_block};
 use extant_format::htree::{self, Kind, RootInfo, seal_htree};

@@ -1,8 +1,8 @@
 //! Everything that a program could do to an image, with a watch on what must not happen.
 
 use crate::seeds::{WHO, options};
-use extant::{Falloc, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
 use extant_blocks::{FaultDevice, MemDevice, Op};
+use extant_engine::{Falloc, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
 use extant_testkit::rng::Rng;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -130,7 +130,7 @@ fn walk(fs: &Fs) -> Vec<Node> {
         }
         found.push(node);
     }
-    let _ = fs.resolve("/dir/sub/deep/../../short", extant::Follow::Yes);
+    let _ = fs.resolve("/dir/sub/deep/../../short", extant_engine::Follow::Yes);
     found
 }
 

@@ -4,11 +4,11 @@
 use crate::atlas::Atlas;
 use crate::deep::Layout;
 use crate::records::{self, CREATE, Record, UNLINK};
-use extant::{
+use extant_blocks::MemDevice;
+use extant_engine::{
     Caller, Clock, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, Timestamp,
     XattrMode,
 };
-use extant_blocks::MemDevice;
 use extant_format::extent::Leaf;
 use extant_format::jbd2::JournalSuperblock;
 use extant_testkit::image::{FeatureSet, Image};
@@ -220,7 +220,7 @@ fn fill(fs: &Fs) -> Vec<File> {
     }
     fs.create(&WHO, &dir, b"short", 0o777, New::Symlink(b"sub/file2")).expect("symlink");
     fs.create(&WHO, &dir, b"long", 0o777, New::Symlink(&[b'l'; 300])).expect("symlink");
-    fs.create(&WHO, &dir, b"fifo", 0o600, New::Special(extant::FileType::Fifo, (0, 0)))
+    fs.create(&WHO, &dir, b"fifo", 0o600, New::Special(extant_engine::FileType::Fifo, (0, 0)))
         .expect("mkfifo");
     orphans(fs, &root)
 }

@@ -14,9 +14,9 @@ use crate::side::{Running, Side};
 use crate::space60t;
 use crate::target::{How, io_error};
 use clap::Args as ClapArgs;
-use extant::mkfs::{self, Zeroing};
-use extant::{Caller, Fs, FsStats, New, OpenFlags, OpenOptions};
 use extant_blocks::{BlockDevice, SparseDevice};
+use extant_engine::mkfs::{self, Zeroing};
+use extant_engine::{Caller, Fs, FsStats, New, OpenFlags, OpenOptions};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ fn memory() -> io::Result<Claim> {
     })
 }
 
-fn write_files(fs: &Fs) -> extant::Result<()> {
+fn write_files(fs: &Fs) -> extant_engine::Result<()> {
     let data = vec![0; FILE_BYTES];
     for file in 0..FILES {
         let node = fs.create(

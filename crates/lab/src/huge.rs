@@ -7,9 +7,9 @@
 use crate::measure::Spread;
 use crate::scratch::Scratch;
 use crate::target::io_error;
-use extant::mkfs::{self, Zeroing};
-use extant::{Fs, OpenOptions};
 use extant_blocks::{BlockDevice, SparseDevice};
+use extant_engine::mkfs::{self, Zeroing};
+use extant_engine::{Fs, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;

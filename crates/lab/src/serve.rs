@@ -2,7 +2,7 @@
 
 use crate::null::NullServer;
 use crate::target::io_error;
-use extant::{Fs, OpenOptions};
+use extant_engine::{Fs, OpenOptions};
 use extant_fuse::{MountOptions, Unmounter};
 use std::io::{self, BufRead, Write};
 use std::path::Path;

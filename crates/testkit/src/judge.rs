@@ -13,8 +13,8 @@ use crate::dumpe2fs;
 use crate::e2fsck::{self, Verdict};
 use crate::kernel::Mount;
 use crate::tree::Manifest;
-use extant::device::FileOptions;
-use extant::{Fs, OpenOptions};
+use extant_engine::device::FileOptions;
+use extant_engine::{Fs, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! A device in memory whose image is judged when it goes.
 
 use crate::scratch::Scratch;
-use extant::device::BlockDevice;
 use extant_blocks::{MemDevice, forward_device};
+use extant_engine::device::BlockDevice;
 use std::cell::Cell;
 use std::fs::File;
 use std::io;

@@ -8,14 +8,41 @@ use std::time::{Duration, Instant};
 /// Directories that hold administrators' tools but are often missing from `PATH`.
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// The path of program `tool`.
+/// Programs of Debian's essential packages, which each system has.
+const ESSENTIAL: [&str; 24] = [
+    "bash",
+    "chmod",
+    "chown",
+    "cmp",
+    "cp",
+    "du",
+    "fallocate",
+    "find",
+    "gzip",
+    "kill",
+    "mkfifo",
+    "mknod",
+    "perl",
+    "rm",
+    "script",
+    "seq",
+    "setpriv",
+    "sh",
+    "sleep",
+    "stat",
+    "sync",
+    "tar",
+    "touch",
+    "unshare",
+];
+
+/// The path of program `tool`, which `scripts/setup.sh` installs.
 ///
 /// # Panics
-/// If it is not installed, with the name of the Debian package that has it.
+/// If it is not installed, or the script does not know it.
 pub fn need(tool: &str) -> PathBuf {
-    find(tool).unwrap_or_else(|| {
-        panic!("`{tool}` is not installed: `apt-get install {}`", package_of(tool))
-    })
+    let package = package_of(tool);
+    find(tool).unwrap_or_else(|| panic!("`{tool}` is not installed: `apt-get install {package}`"))
 }
 
 fn find(tool: &str) -> Option<PathBuf> {
@@ -26,21 +53,17 @@ fn find(tool: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// The Debian package that holds `tool`.
+/// The Debian package that holds `tool`, from the lines `need PROGRAM PACKAGE` of the script.
 fn package_of(tool: &str) -> &str {
-    match tool {
-        "mke2fs" | "e2fsck" | "debugfs" | "dumpe2fs" | "tune2fs" | "resize2fs" | "e2freefrag"
-        | "chattr" | "lsattr" | "e2image" => "e2fsprogs",
-        "mount" | "umount" | "losetup" | "findmnt" | "unshare" | "fallocate" | "setpriv" => {
-            "mount util-linux"
-        }
-        "setfattr" | "getfattr" => "attr",
-        "setfacl" | "getfacl" => "acl",
-        "fusermount3" => "fuse3",
-        "perl" => "perl-base",
-        "rsync" | "fio" | "tar" | "fuse2fs" => tool,
-        _ => tool,
-    }
+    let lines = include_str!("../../../scripts/setup.sh").lines();
+    let listed = lines
+        .filter_map(|line| line.strip_prefix("need ")?.split_once(' '))
+        .find_map(|(program, package)| (program == tool).then_some(package));
+    // A program of a test has a path.
+    let known = tool.contains('/') || ESSENTIAL.contains(&tool);
+    listed
+        .or(known.then_some(tool))
+        .unwrap_or_else(|| panic!("scripts/setup.sh does not install `{tool}`"))
 }
 
 /// What a program printed, and how it ended.

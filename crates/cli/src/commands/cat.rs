@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, inside};
 use crate::text::shown;
-use extant::{Follow, Fs, Node, OpenFlags};
+use extant_engine::{Follow, Fs, Node, OpenFlags};
 use std::ffi::OsString;
 use std::io::Write;
 

@@ -4,7 +4,7 @@ use super::mkdir::parse_mode;
 use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, inside};
-use extant::{Follow, SetAttr};
+use extant_engine::{Follow, SetAttr};
 use std::ffi::OsString;
 
 /// Set permissions

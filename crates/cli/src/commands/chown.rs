@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::copy::owner::{Owner, parse_owner};
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, inside};
-use extant::{Follow, SetAttr};
+use extant_engine::{Follow, SetAttr};
 use std::ffi::OsString;
 
 /// Set owner and group

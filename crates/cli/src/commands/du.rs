@@ -7,7 +7,7 @@ use crate::image::{ReadArgs, inside, join, root_path, unless_slash};
 use crate::json;
 use crate::text::{shown, size};
 use crate::walk::{Item, Step, Walk};
-use extant::FileType;
+use extant_engine::FileType;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::ffi::OsString;

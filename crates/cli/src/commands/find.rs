@@ -7,7 +7,7 @@ use crate::image::{ReadArgs, inside, join, root_path, unless_slash};
 use crate::json;
 use crate::text::shown;
 use crate::walk::{Item, Step, Walk};
-use extant::FileType;
+use extant_engine::FileType;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};

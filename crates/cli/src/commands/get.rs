@@ -7,7 +7,7 @@ use crate::copy::{archive, dest};
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, ends_with_slash, inside};
 use crate::text::shown;
-use extant::{FileType, Follow, Fs, Node};
+use extant_engine::{FileType, Follow, Fs, Node};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal};

@@ -4,8 +4,8 @@ use crate::context::Context;
 use crate::failure::Result;
 use crate::image::ReadArgs;
 use crate::text::{count, seconds, size, uuid};
-use extant::format::{ErrorPolicy, JournalSuperblock, State, Superblock};
-use extant::{Fs, Usage};
+use extant_engine::format::{ErrorPolicy, JournalSuperblock, State, Superblock};
+use extant_engine::{Fs, Usage};
 use serde_json::{Value, json};
 use std::io::{BufWriter, Write};
 

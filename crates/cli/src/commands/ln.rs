@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, ends_with_slash, inside};
-use extant::{Caller, Errno, Follow, New};
+use extant_engine::{Caller, Errno, Follow, New};
 use std::ffi::OsString;
 
 /// Make a hard link, or a symlink with -s

@@ -6,7 +6,7 @@ use crate::image::{ReadArgs, inside, root_path, unless_slash};
 use crate::json;
 use crate::text::{mode, seconds, shown};
 use crate::walk::{self, Listing};
-use extant::{Errno, FileType, Follow, Fs, Node};
+use extant_engine::{Errno, FileType, Follow, Fs, Node};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{BufWriter, StdoutLock, Write};
@@ -62,7 +62,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 /// What is listed. A symlink is followed, unless it leads nowhere, or its own attributes are asked
 /// for and no slash is behind it.
-fn named(args: &Args, fs: &Fs, path: &[u8]) -> extant::Result<Node> {
+fn named(args: &Args, fs: &Fs, path: &[u8]) -> extant_engine::Result<Node> {
     if args.long || args.directory {
         return fs.resolve(path, unless_slash(path));
     }

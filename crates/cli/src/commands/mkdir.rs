@@ -5,7 +5,7 @@ use crate::copy::owner::{Owner, parse_owner};
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, inside};
 use crate::text::shown;
-use extant::{Caller, Errno, FileType, Follow, Fs, New, Node};
+use extant_engine::{Caller, Errno, FileType, Follow, Fs, New, Node};
 use std::ffi::OsString;
 
 /// Make directories

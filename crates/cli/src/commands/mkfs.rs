@@ -4,10 +4,10 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::json;
 use crate::text::{count, shown, size, uuid};
-use extant::Timestamp;
-use extant::device::{BlockDevice, FileDevice, FileOptions, Place, identify, image_spec};
-use extant::format::{ErrorPolicy, Superblock};
-use extant::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
+use extant_engine::Timestamp;
+use extant_engine::device::{BlockDevice, FileDevice, FileOptions, Place, identify, image_spec};
+use extant_engine::format::{ErrorPolicy, Superblock};
+use extant_engine::mkfs::{self, Options, Preset, Report, parse_size, parse_uuid};
 use serde_json::{Map, json};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -219,7 +219,7 @@ impl Args {
                 _ => "",
             };
             let message = format!("{e}{advice}");
-            Failure::of(&extant::Error::Io(e), self.image.as_os_str().as_bytes(), message)
+            Failure::of(&extant_engine::Error::Io(e), self.image.as_os_str().as_bytes(), message)
         })?;
         if device.read_only() {
             return Err(Failure::new(format_args!(

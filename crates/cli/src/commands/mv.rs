@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, ends_with_slash, inside, unless_slash};
 use crate::text::shown;
-use extant::{Errno, FileType, Follow, Fs, Node, RenameFlags};
+use extant_engine::{Errno, FileType, Follow, Fs, Node, RenameFlags};
 use std::ffi::OsString;
 
 /// Move or rename
@@ -31,7 +31,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let moved = fs.resolve(from, unless_slash(from)).and_then(|_| fs.lookup(&dir, name));
         let moves_directory = moved.at_path(from)?.file_type() == FileType::Directory;
         if ends_with_slash(from) && !moves_directory {
-            return Err(extant::Error::from(Errno::NotDir)).at_path(from);
+            return Err(extant_engine::Error::from(Errno::NotDir)).at_path(from);
         }
         let (new_dir, new_name) = target(fs, to, name, moves_directory).at_path(to)?;
         fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!(
@@ -51,7 +51,7 @@ fn target<'p>(
     to: &'p [u8],
     name: &'p [u8],
     moves_directory: bool,
-) -> extant::Result<(Node, &'p [u8])> {
+) -> extant_engine::Result<(Node, &'p [u8])> {
     match fs.resolve(to, Follow::Yes) {
         Ok(node) if node.file_type() == FileType::Directory => Ok((node, name)),
         Err(e) if ends_with_slash(to) && !e.is(Errno::NoEnt) => Err(e),

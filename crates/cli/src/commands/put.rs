@@ -8,7 +8,7 @@ use crate::copy::source;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, ends_with_slash, inside};
 use crate::text::shown;
-use extant::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags};
+use extant_engine::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -50,7 +50,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
     let (source, path) = (args.source.as_path(), inside(&args.path));
     let meta = std::fs::symlink_metadata(source).at_path(source.as_os_str().as_bytes())?;
-    let image = extant::device::image_spec(&args.image.image).path;
+    let image = extant_engine::device::image_spec(&args.image.image).path;
     if !meta.is_dir() {
         let (dir, name) = place(fs, path, source)?;
         let job = Job::new(context, meta.len());
@@ -99,7 +99,7 @@ fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8
             Ok((node, name.as_bytes()))
         }
         Err(e) if ends_with_slash(path) && !e.is(Errno::NoEnt) => Err(e).at_path(path),
-        _ if ends_with_slash(path) => Err(extant::Error::from(Errno::NotDir)).at_path(path),
+        _ if ends_with_slash(path) => Err(extant_engine::Error::from(Errno::NotDir)).at_path(path),
         _ => fs.resolve_parent(path).at_path(path),
     }
 }
@@ -110,7 +110,7 @@ fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
     let job = Job::new(context, 0);
     let (dir, name) = fs.resolve_parent(path).at_path(path)?;
     if ends_with_slash(path) {
-        return Err(extant::Error::from(Errno::IsDir)).at_path(path);
+        return Err(extant_engine::Error::from(Errno::IsDir)).at_path(path);
     }
     let old = match fs.lookup(&dir, name) {
         Err(e) if e.is(Errno::NoEnt) => None,

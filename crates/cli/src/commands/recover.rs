@@ -4,8 +4,8 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::image::ImageArgs;
 use crate::recovery;
-use extant::device::{BlockDevice, OverlayDevice, image_spec};
-use extant::{Fs, OpenOptions, Recovery};
+use extant_engine::device::{BlockDevice, OverlayDevice, image_spec};
+use extant_engine::{Fs, OpenOptions, Recovery};
 use serde_json::Value;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, ends_with_slash, inside, join};
 use crate::text::shown;
 use crate::walk::{Step, Walk};
-use extant::{Errno, Error, FileType, Follow, Fs, Node};
+use extant_engine::{Errno, Error, FileType, Follow, Fs, Node};
 use std::ffi::OsString;
 
 /// Remove files, or trees with -r

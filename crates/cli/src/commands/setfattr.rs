@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, inside};
-use extant::{Follow, XattrMode};
+use extant_engine::{Follow, XattrMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 

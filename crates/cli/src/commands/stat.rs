@@ -5,7 +5,7 @@ use crate::failure::{At, Result};
 use crate::image::{ReadArgs, inside};
 use crate::json;
 use crate::text::{flags, mode, shown, time, type_name};
-use extant::{Extent, FileType, Follow, Fs, Node, OpenFlags};
+use extant_engine::{Extent, FileType, Follow, Fs, Node, OpenFlags};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
@@ -77,7 +77,7 @@ fn find<'a>(args: &Args, fs: &Fs, path: &'a [u8]) -> Result<Found<'a>> {
     Ok(Found { path, node, target, xattrs, extents })
 }
 
-fn extents(fs: &Fs, node: &Node) -> extant::Result<Vec<Extent>> {
+fn extents(fs: &Fs, node: &Node) -> extant_engine::Result<Vec<Extent>> {
     let file = fs.open_file(node, OpenFlags::default())?;
     let mut extents = Vec::new();
     file.extents(0, u64::MAX, |extent| {

@@ -42,7 +42,7 @@ fn set(args: &Args, context: &Context) -> Result {
             Failure::usage(format_args!("{setting}: not NAME=VALUE with a number or size as VALUE"))
         };
         let (name, value) = setting.split_once('=').ok_or_else(wrong)?;
-        let value = extant::mkfs::parse_size(value).map_err(|_| wrong())?;
+        let value = extant_engine::mkfs::parse_size(value).map_err(|_| wrong())?;
         let now = extant_fuse::control::set(&args.dir, name, value)
             .map_err(|e| not_set(args, setting, &e))?;
         holds.insert(name.into(), now.into());

@@ -7,7 +7,7 @@ use crate::image::{ReadArgs, inside, join, root_path};
 use crate::json;
 use crate::text::{count, shown};
 use crate::walk::{Item, Step, Walk};
-use extant::{FileType, Follow, Fs};
+use extant_engine::{FileType, Follow, Fs};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};

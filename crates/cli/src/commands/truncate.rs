@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::image::{ImageArgs, inside};
-use extant::{Follow, SetAttr};
+use extant_engine::{Follow, SetAttr};
 use std::ffi::OsString;
 
 /// Cut files or let them grow with a hole
@@ -21,7 +21,7 @@ pub struct Args {
 
 /// A number of bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    extant::mkfs::parse_size(text).map_err(|e| e.to_string())
+    extant_engine::mkfs::parse_size(text).map_err(|e| e.to_string())
 }
 
 /// Runs the command.

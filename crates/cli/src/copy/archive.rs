@@ -4,7 +4,7 @@
 use super::dest::next_data;
 use super::job::{Copied, Job};
 use crate::walk::{Step, Walk};
-use extant::{Attr, File as ImageFile, FileType, Fs, Node, OpenFlags};
+use extant_engine::{Attr, File as ImageFile, FileType, Fs, Node, OpenFlags};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -259,7 +259,7 @@ fn decimal_time(sec: i64, nsec: u32) -> String {
 }
 
 /// Extended attributes as records, ACLs also as the text that tar programs restore.
-fn xattrs(fs: &Fs, node: &Node) -> extant::Result<Records> {
+fn xattrs(fs: &Fs, node: &Node) -> extant_engine::Result<Records> {
     let mut records = Vec::new();
     for name in fs.list_xattrs(node)? {
         let value = fs.get_xattr(node, &name)?;
@@ -307,7 +307,7 @@ fn acl_text(value: &[u8]) -> Option<String> {
 }
 
 /// The ranges of a file that have data.
-fn parts(file: &ImageFile) -> extant::Result<Vec<(u64, u64)>> {
+fn parts(file: &ImageFile) -> extant_engine::Result<Vec<(u64, u64)>> {
     let end = file.len();
     let mut parts = Vec::new();
     let mut at = 0;

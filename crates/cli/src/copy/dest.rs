@@ -13,7 +13,7 @@ use super::held::{Held, check_made};
 use super::job::{Copied, Job, Left};
 use super::place::{Identity, Place, open_dir, replaced};
 use crate::walk::{Listing, MAX_DEPTH, TOO_DEEP, list};
-use extant::{Attr, DirEntry, File as ImageFile, FileType, Fs, Node, OpenFlags, Timestamp};
+use extant_engine::{Attr, DirEntry, File as ImageFile, FileType, Fs, Node, OpenFlags, Timestamp};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno as No;
 use std::collections::{HashMap, HashSet};
@@ -475,7 +475,7 @@ pub fn copy_content(from: &ImageFile, to: &File, job: &Job<'_>) -> Result {
 }
 
 /// The next range of data of a file in an image, from `at` on.
-pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant::Result<Option<(u64, u64)>> {
+pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant_engine::Result<Option<(u64, u64)>> {
     if at >= end {
         return Ok(None);
     }
@@ -484,7 +484,7 @@ pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant::Result<Option<(
         file.check_map()?;
     }
     let start = match file.seek_data(at) {
-        Err(e) if e.is(extant::Errno::Nxio) => return Ok(None),
+        Err(e) if e.is(extant_engine::Errno::Nxio) => return Ok(None),
         other => other?,
     };
     let stop = file.seek_hole(start)?;

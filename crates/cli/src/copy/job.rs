@@ -3,7 +3,7 @@
 use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
 use crate::text::{count, shown, size};
-use extant::Fs;
+use extant_engine::Fs;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::fmt::Display;

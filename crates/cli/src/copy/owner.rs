@@ -1,6 +1,6 @@
 //! Owners as numbers.
 
-use extant::Caller;
+use extant_engine::Caller;
 
 /// An owner and a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! sync.
 
 use super::job::{Copied, Job};
-use extant::{Caller, Errno, FileType, Fs, New, Node, RenameFlags};
+use extant_engine::{Caller, Errno, FileType, Fs, New, Node, RenameFlags};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -85,7 +85,7 @@ impl<'a> Placer<'a> {
         Ok(node)
     }
 
-    fn create(&self, wanted: &Wanted<'_>, name: &[u8]) -> extant::Result<Node> {
+    fn create(&self, wanted: &Wanted<'_>, name: &[u8]) -> extant_engine::Result<Node> {
         self.fs.create(&wanted.owner, wanted.dir, name, wanted.mode, wanted.what)
     }
 
@@ -135,7 +135,7 @@ impl<'a> Placer<'a> {
 
 /// Makes something under a name that is free, and gives the name with the result of `make`. No file
 /// of a source can have such a name on purpose: part of it is random.
-pub fn free_name<T>(make: impl Fn(&[u8]) -> extant::Result<T>) -> Result<(T, Vec<u8>)> {
+pub fn free_name<T>(make: impl Fn(&[u8]) -> extant_engine::Result<T>) -> Result<(T, Vec<u8>)> {
     loop {
         let name =
             format!(".extant-put.{:016x}", RandomState::new().build_hasher().finish()).into_bytes();

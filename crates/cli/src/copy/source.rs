@@ -19,7 +19,7 @@ use super::place::{Identity, Place, open_dir, replaced};
 use super::replace::{Placer, Wanted, free_name};
 use crate::image::join;
 use crate::walk::{MAX_DEPTH, TOO_DEEP};
-use extant::{
+use extant_engine::{
     Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet,
     Timestamp, XattrMode,
 };

@@ -4,7 +4,7 @@
 use super::{Plan, spawn, table};
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
-use extant::device::{FileOptions, image_spec, is_write_protected};
+use extant_engine::device::{FileOptions, image_spec, is_write_protected};
 use rustix::mount::UnmountFlags;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;

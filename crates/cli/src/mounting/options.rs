@@ -1,8 +1,8 @@
 //! Options of a mount, as `-o` has them.
 
 use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
-use extant::AccessTimes;
-use extant::format::ErrorPolicy;
+use extant_engine::AccessTimes;
+use extant_engine::format::ErrorPolicy;
 use extant_fuse::Transport;
 use rustix::mount::MountFlags;
 use std::ops::RangeInclusive;
@@ -265,7 +265,7 @@ impl Options {
                 self.memory = Some(parse_memory(size).ok_or_else(|| wrong(MEMORY))?);
             }
             ("mb_frsp_max_mem", size) => {
-                let bytes = within(extant::mkfs::parse_size(size).ok(), 0..=MAX_MEMORY);
+                let bytes = within(extant_engine::mkfs::parse_size(size).ok(), 0..=MAX_MEMORY);
                 self.tree_memory =
                     Some(bytes.ok_or_else(|| wrong("a size up to 16T, 0 for none"))?);
             }

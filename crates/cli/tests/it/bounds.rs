@@ -4,7 +4,7 @@
 use crate::args;
 use crate::program::{EXTANT, done, extant, json};
 use crate::rival::beside_a_rival;
-use extant::{Caller, Fs, New, OpenOptions};
+use extant_engine::{Caller, Fs, New, OpenOptions};
 use extant_testkit::tool::{Printed, run};
 use extant_testkit::{Image, Scratch, e2fsck};
 use std::ffi::OsString;

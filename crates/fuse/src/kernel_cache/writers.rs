@@ -22,7 +22,7 @@
 //! that comes early leaves a gap for the others.
 
 use crate::protocol::types::NodeId;
-use extant::Errno;
+use extant_engine::Errno;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

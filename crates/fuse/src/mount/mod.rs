@@ -18,7 +18,7 @@ use crate::interrupts::Interrupts;
 use crate::server::Server;
 use crate::transport::ring::Rings;
 use crate::transport::{device, ring};
-use extant::{AccessTimes, Fs};
+use extant_engine::{AccessTimes, Fs};
 use rustix::mount::UnmountFlags;
 use std::fs::File;
 use std::io;
@@ -126,7 +126,7 @@ impl Default for MountOptions {
 pub struct Mounted {
     dir: PathBuf,
     thread: JoinHandle<io::Result<()>>,
-    outcome: std::sync::mpsc::Receiver<Result<(), extant::Error>>,
+    outcome: std::sync::mpsc::Receiver<Result<(), extant_engine::Error>>,
     instead: Option<String>,
     interrupts: Option<Arc<Interrupts>>,
 }

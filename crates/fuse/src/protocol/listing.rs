@@ -80,7 +80,7 @@ fn head(entry: Option<&Entry>, ttl: Duration) -> EntryOut {
 mod tests {
     use super::*;
     use crate::protocol::types::{ErrorCode, FileAttr};
-    use extant::FileType;
+    use extant_engine::FileType;
 
     #[test]
     fn what_was_handed_out_before_an_error_counts() {

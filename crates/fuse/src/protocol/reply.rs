@@ -3,7 +3,7 @@
 use super::abi::{AttrOut, Attributes, EntryOut, OpenOut, StatxOut, Time, statx as mask};
 use super::types::{ErrorCode, FileAttr, OpenReplyFlags, decode_rdev};
 use crate::handler::{Answer, Entry};
-use extant::{FileType, Timestamp};
+use extant_engine::{FileType, Timestamp};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 

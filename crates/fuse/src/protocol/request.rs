@@ -5,7 +5,7 @@ use super::types::decode_rdev;
 use super::{listing, reply};
 use crate::handler::{Answer, Change, Credentials, Data, Handler, HowWritten};
 use crate::protocol::types::{ErrorCode, NodeId, WriteFlags};
-use extant::{FileType, New, SetAttr, TimeSet, Timestamp};
+use extant_engine::{FileType, New, SetAttr, TimeSet, Timestamp};
 use rustix::fs::OFlags;
 use zerocopy::FromBytes;
 

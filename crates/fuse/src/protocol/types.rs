@@ -2,7 +2,7 @@
 //! [`abi`](super::abi); numbers here are those of `linux/fuse.h`.
 
 use bitflags::bitflags;
-use extant::{FileType, Timestamp};
+use extant_engine::{FileType, Timestamp};
 
 /// Node id: the number by which the protocol names an inode. It is the inode's number on ext4,
 /// except for the root directory.

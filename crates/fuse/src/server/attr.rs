@@ -3,7 +3,7 @@
 use super::convert::system_time;
 use super::credentials::is_member;
 use super::*;
-use extant::{FileType, SetAttr, TimeSet};
+use extant_engine::{FileType, SetAttr, TimeSet};
 
 /// Set-group-id in a mode.
 pub(super) const SET_GROUP: u16 = 0o2000;

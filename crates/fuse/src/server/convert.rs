@@ -1,7 +1,7 @@
 //! Conversions between the types of the engine and those of the protocol.
 
 use crate::protocol::types::{ErrorCode, FileAttr, NodeId, encode_rdev};
-use extant::{Attr, Errno, Error, Timestamp};
+use extant_engine::{Attr, Errno, Error, Timestamp};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Node id of the root directory.

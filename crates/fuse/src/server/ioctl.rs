@@ -6,7 +6,7 @@ use super::credentials::{Capability, is_capable};
 use crate::handler::Credentials;
 use crate::protocol::types::NodeId;
 use crate::{control, stats};
-use extant::{Errno, Error, Node, Operations};
+use extant_engine::{Errno, Error, Node, Operations};
 
 /// FS_IOC_GETFLAGS.
 const GET_FLAGS: u32 = 0x8008_6601;

@@ -28,7 +28,7 @@ use attr::{SET_GROUP, keeps_group};
 use convert::{disk_ino, errno, file_attr, protocol_ino};
 use create::whiteout_owner;
 use credentials::{Capability, is_capable, told_or_looked_up};
-use extant::{
+use extant_engine::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
     RenameFlags as Rename, Timestamp, Usage, XattrMode,
 };

@@ -3,7 +3,7 @@
 use crate::oracle::{Notes, same_as_kernel};
 use crate::served::Served;
 use crate::watchdog::await_tick_after;
-use extant::{AccessTimes, Fs, OpenOptions};
+use extant_engine::{AccessTimes, Fs, OpenOptions};
 use extant_testkit::e2fsck;
 use extant_testkit::tool::run;
 use std::fs::{self, File};
@@ -183,7 +183,7 @@ fn changes(which: Option<AccessTimes>) -> [bool; 2] {
     let found = [seen[0] > set, seen[1] > seen[0]];
     served.unmount();
     let fs = Fs::open(served.image(), &OpenOptions::new().read_only(true)).expect("open");
-    let last = fs.resolve("/file", extant::Follow::No).expect("file").attr().atime;
+    let last = fs.resolve("/file", extant_engine::Follow::No).expect("file").attr().atime;
     assert_eq!(
         last.sec as u64,
         seen[1].duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs()

@@ -3,7 +3,7 @@
 
 use crate::oracle::same_as_kernel;
 use crate::served::Served;
-use extant::{Caller, Fs, New, OpenOptions};
+use extant_engine::{Caller, Fs, New, OpenOptions};
 use extant_testkit::Image;
 use rustix::fs::{Dir, Mode, OFlags};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,7 @@
 
 use crate::served::{make, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant::{Fs, OpenOptions};
+use extant_engine::{Fs, OpenOptions};
 use extant_fuse::{Claim, MountOptions, Mounted, mount_claimed};
 use extant_testkit::image::Image;
 use extant_testkit::kernel::Loop;
@@ -237,7 +237,7 @@ pub fn a_sync_of_the_mount_reaches_the_device() {
     let copy = Image::copy_of(disk.device.device());
     disk.unmount();
     let fs = Fs::open(copy.path(), &OpenOptions::new()).expect("it is recovered");
-    let found = fs.resolve("/f", extant::Follow::Yes).map(|node| node.attr().size);
+    let found = fs.resolve("/f", extant_engine::Follow::Yes).map(|node| node.attr().size);
     assert_eq!(found.ok(), (release() >= (6, 18)).then_some(7));
     fs.unmount().expect("unmount");
     copy.assert_clean();

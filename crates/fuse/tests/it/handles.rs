@@ -2,7 +2,7 @@
 //! mounted twice.
 
 use crate::served::{Served, make};
-use extant::{Fs, OpenOptions};
+use extant_engine::{Fs, OpenOptions};
 use extant_testkit::debugfs;
 use nix::libc;
 use std::ffi::CString;

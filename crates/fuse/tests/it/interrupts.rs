@@ -2,8 +2,8 @@
 
 use crate::served::{over_rings, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant::device::{BlockDevice, FileDevice, FileOptions};
-use extant::{Caller, Fs, New, OpenOptions};
+use extant_engine::device::{BlockDevice, FileDevice, FileOptions};
+use extant_engine::{Caller, Fs, New, OpenOptions};
 use extant_fuse::{MountOptions, Mounted, mount};
 use extant_testkit::image::Image;
 use extant_testkit::tool::run;

@@ -3,7 +3,7 @@
 
 use crate::served::{make, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant::{AccessTimes, Clock, Fs, OpenOptions, Timestamp};
+use extant_engine::{AccessTimes, Clock, Fs, OpenOptions, Timestamp};
 use extant_fuse::{MountOptions, mount};
 use extant_testkit::e2fsck;
 use nix::libc::{EIO, EROFS};
@@ -67,7 +67,7 @@ pub fn a_panic_of_a_handler_ends_all_changes() {
         assert!(told.contains("panicked"), "{told}");
         e2fsck::recover(image.path()).assert_clean();
         let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).expect("open");
-        assert!(fs.resolve("/before", extant::Follow::No).is_ok());
-        assert!(fs.resolve("/panics", extant::Follow::No).is_err());
+        assert!(fs.resolve("/before", extant_engine::Follow::No).is_ok());
+        assert!(fs.resolve("/panics", extant_engine::Follow::No).is_err());
     }
 }

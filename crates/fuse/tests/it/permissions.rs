@@ -199,10 +199,11 @@ pub fn strangers_make_no_programs_of_a_directorys_group() {
     let mount = extant_testkit::kernel::Mount::new(theirs.path(), "");
     made(mount.path(), &mut Notes::default());
     let ours = extant_testkit::image::FeatureSet::named("default").make();
-    let fs = extant::Fs::open(ours.path(), &extant::OpenOptions::new()).expect("open");
-    let who = |uid, gid| extant::Caller { uid, gid, umask: 0 };
+    let fs =
+        extant_engine::Fs::open(ours.path(), &extant_engine::OpenOptions::new()).expect("open");
+    let who = |uid, gid| extant_engine::Caller { uid, gid, umask: 0 };
     let top = fs
-        .create(&who(0, GROUP), &fs.root().expect("root"), b"top", 0o2777, extant::New::Dir)
+        .create(&who(0, GROUP), &fs.root().expect("root"), b"top", 0o2777, extant_engine::New::Dir)
         .expect("mkdir");
     for (nth, (uid, gid, others)) in PERSONS.into_iter().enumerate() {
         // The one group that a caller of the library names is the one that decides.
@@ -210,7 +211,7 @@ pub fn strangers_make_no_programs_of_a_directorys_group() {
         for bits in [0o2755, 0o2745, 0o6711, 0o2010, 0o755] {
             let name = format!("p{nth}.{bits:o}");
             let node = fs
-                .create(&who(uid, gid), &top, name.as_bytes(), bits, extant::New::File)
+                .create(&who(uid, gid), &top, name.as_bytes(), bits, extant_engine::New::File)
                 .expect("create");
             let attr = node.attr();
             let own = format!("{:o} {} {}", attr.mode, attr.uid, attr.gid);

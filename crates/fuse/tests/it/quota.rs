@@ -2,7 +2,7 @@
 //! files say.
 
 use crate::served::Served;
-use extant::{Caller, Follow, Fs, New, OpenOptions, QuotaKind, QuotaLimits};
+use extant_engine::{Caller, Follow, Fs, New, OpenOptions, QuotaKind, QuotaLimits};
 use extant_testkit::image::Image;
 use extant_testkit::tool::{Printed, run};
 use std::os::unix::fs::chown;

@@ -3,7 +3,7 @@
 
 use crate::served::make;
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant::{FileType, Fs, New, OpenOptions, Timestamp, Usage};
+use extant_engine::{FileType, Fs, New, OpenOptions, Timestamp, Usage};
 use extant_fuse::bare::{
     self, Answer, Change, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, HowWritten,
     Listed, NodeId, Wants,

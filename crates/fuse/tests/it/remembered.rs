@@ -1,6 +1,6 @@
 //! Inodes that the kernel remembers do not stay in the server's memory for that.
 
-use extant::{Fs, FsStats, OpenOptions};
+use extant_engine::{Fs, FsStats, OpenOptions};
 use extant_fuse::{MountOptions, mount};
 use extant_testkit::image::FeatureSet;
 use nix::libc::O_PATH;

@@ -1,7 +1,7 @@
 //! An image that is mounted through FUSE in this process.
 
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant::{Fs, OpenOptions};
+use extant_engine::{Fs, OpenOptions};
 use extant_fuse::{MountOptions, Mounted, Transport, mount};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::enable_rings;

@@ -1,9 +1,9 @@
 //! Images in which few blocks stand for many cost an error, and neither time nor memory.
 
-use extant::{
+use extant_blocks::MemDevice;
+use extant_engine::{
     Errno, Error, Falloc, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode, set_interrupt,
 };
-use extant_blocks::MemDevice;
 use extant_format::dir::DirFormat;
 use extant_format::features::{Features, RoCompat};
 use extant_format::htree::{RootInfo, dirhash};

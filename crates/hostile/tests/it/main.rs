@@ -4,8 +4,8 @@ mod bombs;
 mod deep;
 mod noise;
 
-use extant::{Follow, Fs};
 use extant_blocks::MemDevice;
+use extant_engine::{Follow, Fs};
 use extant_format::BlockNr;
 use extant_hostile::atlas::change_superblock;
 use extant_hostile::parsers::of_image;

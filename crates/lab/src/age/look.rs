@@ -1,7 +1,7 @@
 //! What a file system looks like after a long time: pieces of files, runs of free space.
 
 use crate::target::io_error;
-use extant::{FileType, Follow, Fs, OpenFlags, OpenOptions};
+use extant_engine::{FileType, Follow, Fs, OpenFlags, OpenOptions};
 use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::GroupNr;
@@ -78,7 +78,7 @@ pub fn look(image: &Path) -> io::Result<State> {
     Ok(state)
 }
 
-fn files(fs: &Fs, dir: &str, state: &mut State) -> extant::Result<()> {
+fn files(fs: &Fs, dir: &str, state: &mut State) -> extant_engine::Result<()> {
     let node = fs.resolve(dir.as_bytes(), Follow::No)?;
     let mut names = Vec::new();
     fs.read_dir_from(&node, 0, |entry| {

@@ -15,7 +15,7 @@ use crate::scratch::{self, Loop, MountGuard, Scratch};
 use crate::target::{Directory, Engine, How, Target, io_error};
 use crate::tool;
 use clap::Args as ClapArgs;
-use extant::{Fs, OpenOptions};
+use extant_engine::{Fs, OpenOptions};
 use look::State;
 use nix::mount::{MsFlags, mount};
 use serde::Serialize;

@@ -193,8 +193,8 @@ pub const KINDS: [Kind; 15] = [
 mod tests {
     use super::*;
     use crate::target::Engine;
-    use extant::{Fs, OpenOptions, mkfs};
     use extant_blocks::MemDevice;
+    use extant_engine::{Fs, OpenOptions, mkfs};
     use std::sync::Arc;
 
     fn engine() -> Engine {

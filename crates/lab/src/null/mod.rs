@@ -6,7 +6,7 @@
 
 mod tree;
 
-use extant::{FileType, New, SetAttr, TimeSet};
+use extant_engine::{FileType, New, SetAttr, TimeSet};
 use extant_fuse::MountOptions;
 use extant_fuse::bare::{
     Answer, Change, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, HowWritten, Listed,

@@ -1,6 +1,6 @@
 //! Names and attributes in memory, sharded.
 
-use extant::{FileType, Timestamp};
+use extant_engine::{FileType, Timestamp};
 use extant_fuse::bare::{ErrorCode, FileAttr, NodeId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;

@@ -5,7 +5,7 @@ use super::tests::Outcome;
 use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::{OpenFile, io_error};
 use crate::tool;
-use extant::{Caller, Falloc, File, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Caller, Falloc, File, Fs, New, OpenFlags, OpenOptions};
 use nix::fcntl::FallocateFlags;
 use nix::mount::{MsFlags, mount};
 use std::fs::{self, OpenOptions as Options};
@@ -76,13 +76,13 @@ struct Engine {
 }
 
 impl Engine {
-    fn make(&self, path: &str, what: New<'_>) -> extant::Result<extant::Node> {
+    fn make(&self, path: &str, what: New<'_>) -> extant_engine::Result<extant_engine::Node> {
         let (dir, name) = self.fs.resolve_parent(path.as_bytes())?;
         let mode = if matches!(what, New::Dir) { 0o755 } else { 0o644 };
         self.fs.create(&Caller::default(), &dir, name, mode, what)
     }
 
-    fn open(&self, path: &str) -> extant::Result<File> {
+    fn open(&self, path: &str) -> extant_engine::Result<File> {
         let node = self.make(path, New::File)?;
         self.fs
             .open_file(&node, OpenFlags { write: true, direct: self.direct, ..Default::default() })

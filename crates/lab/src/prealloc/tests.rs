@@ -2,7 +2,7 @@
 //! grow at once.
 
 use super::sides::{Container, Files};
-use extant::PreallocStats;
+use extant_engine::PreallocStats;
 use std::io;
 use std::time::Instant;
 

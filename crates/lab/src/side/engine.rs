@@ -3,8 +3,8 @@
 use super::image::{self, Medium, Setup};
 use crate::scratch::Scratch;
 use crate::target::{Engine, Target, io_error};
-use extant::{Fs, OpenOptions};
 use extant_blocks::{BlockDevice, SparseDevice};
+use extant_engine::{Fs, OpenOptions};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! group's pattern, with the group's own metadata in use, until somebody writes the block.
 
 use crate::allocators::{Map, Shape};
-use extant::mkfs::{self, Zeroing};
 use extant_blocks::{BlockDevice, SparseDevice};
+use extant_engine::mkfs::{self, Zeroing};
 use extant_format::bitmap;
 use extant_format::group_desc::{GroupDesc, GroupFlags, init_block_bitmap};
 use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};

@@ -3,7 +3,7 @@
 use super::disk::{Disk, Profile, waited};
 use super::{Row, Sizes, Write};
 use crate::target::io_error;
-use extant::{Caller, File, Fs, FsStats, New, OpenFlags, OpenOptions};
+use extant_engine::{Caller, File, Fs, FsStats, New, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
 
 fn pieces(file: &File, bytes: u64) -> io::Result<u64> {
     let (mut pieces, mut end) = (0, None);
-    let each = |extent: &extant::Extent| {
+    let each = |extent: &extant_engine::Extent| {
         pieces += u64::from(end != Some(extent.physical));
         end = Some(extent.physical + extent.len);
         true

@@ -1,7 +1,7 @@
 //! The engine, called in process.
 
 use super::{How, Kind, Name, OpenFile, Put, Target};
-use extant::{
+use extant_engine::{
     Caller, Errno, Error, File, FileType, Follow, Fs, Identity, New, OpenFlags, SetAttr, TimeSet,
     Timestamp,
 };
@@ -36,19 +36,24 @@ impl Engine {
         self.fs.unmount().map_err(io_error)
     }
 
-    fn make(&self, path: &[u8], mode: u16, what: New<'_>) -> extant::Result<extant::Node> {
+    fn make(
+        &self,
+        path: &[u8],
+        mode: u16,
+        what: New<'_>,
+    ) -> extant_engine::Result<extant_engine::Node> {
         let (dir, name) = self.fs.resolve_parent(path)?;
         self.fs.create(&Caller::default(), &dir, name, mode, what)
     }
 
-    fn make_open(&self, path: &[u8], mode: u16) -> extant::Result<File> {
+    fn make_open(&self, path: &[u8], mode: u16) -> extant_engine::Result<File> {
         let node = self.make(path, mode, New::File)?;
         self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() })
     }
 
     /// As a program that opens with `O_CREAT` and `O_TRUNC`: it looks first, since mostly the file
     /// is there.
-    fn make_or_empty(&self, path: &[u8]) -> extant::Result<File> {
+    fn make_or_empty(&self, path: &[u8]) -> extant_engine::Result<File> {
         let (dir, name) = self.fs.resolve_parent(path)?;
         let flags = OpenFlags { write: true, truncate: true, ..Default::default() };
         match self.fs.lookup(&dir, name) {
@@ -62,7 +67,7 @@ impl Engine {
         }
     }
 
-    fn put_file(&self, path: &[u8], file: Put<'_>) -> extant::Result<()> {
+    fn put_file(&self, path: &[u8], file: Put<'_>) -> extant_engine::Result<()> {
         let open = self.make_open(path, file.mode)?;
         write_all(&open, 0, file.data)?;
         match file.mtime {
@@ -71,7 +76,7 @@ impl Engine {
         }
     }
 
-    fn names(&self, path: &[u8]) -> extant::Result<Vec<Name>> {
+    fn names(&self, path: &[u8]) -> extant_engine::Result<Vec<Name>> {
         let dir = self.fs.resolve(path, Follow::Yes)?;
         let mut names = Vec::new();
         self.fs.read_dir_from(&dir, 0, |e| {
@@ -99,7 +104,7 @@ fn mtime(seconds: i64) -> SetAttr {
     SetAttr { mtime: Some(TimeSet::At(at)), ..Default::default() }
 }
 
-fn write_all(file: &File, offset: u64, data: &[u8]) -> extant::Result<()> {
+fn write_all(file: &File, offset: u64, data: &[u8]) -> extant_engine::Result<()> {
     let mut done = 0;
     while done < data.len() {
         done += file.write_at(offset + done as u64, &data[done..])?;
@@ -167,7 +172,7 @@ impl Target for Engine {
         let rename = || {
             let (from, old) = self.fs.resolve_parent(from)?;
             let (to, new) = self.fs.resolve_parent(to)?;
-            self.fs.rename(&from, old, &to, new, extant::RenameFlags::empty())
+            self.fs.rename(&from, old, &to, new, extant_engine::RenameFlags::empty())
         };
         rename().map_err(io_error)
     }

@@ -2,7 +2,7 @@
 
 use super::manifest::{ContentHasher, Kind, Manifest, Node};
 use super::walk::{SEALED, WIDE};
-use extant::{File, FileType, Fs, Node as FsNode, OpenFlags};
+use extant_engine::{File, FileType, Fs, Node as FsNode, OpenFlags};
 use std::collections::BTreeMap;
 
 impl Manifest {
@@ -13,7 +13,7 @@ impl Manifest {
         let mut inodes = BTreeMap::new();
         let mut pending = vec![(Vec::new(), fs.root().map_err(|e| format!("/: {e}"))?)];
         while let Some((path, node)) = pending.pop() {
-            let fail = |e: extant::Error| format!("/{}: {e}", path.escape_ascii());
+            let fail = |e: extant_engine::Error| format!("/{}: {e}", path.escape_ascii());
             let found = look(fs, &node).map_err(fail)?;
             if found.kind == Kind::Directory {
                 push_children(fs, &path, &node, &mut pending).map_err(fail)?;
@@ -31,7 +31,7 @@ fn push_children(
     path: &[u8],
     dir: &FsNode,
     pending: &mut Vec<(Vec<u8>, FsNode)>,
-) -> extant::Result<()> {
+) -> extant_engine::Result<()> {
     for entry in fs.read_dir(dir)?.iter().filter(|entry| entry.name != b"." && entry.name != b"..")
     {
         let mut child = path.to_vec();
@@ -42,7 +42,7 @@ fn push_children(
     Ok(())
 }
 
-fn look(fs: &Fs, node: &FsNode) -> extant::Result<Node> {
+fn look(fs: &Fs, node: &FsNode) -> extant_engine::Result<Node> {
     let attr = node.attr();
     let kind = kind_of(attr.ftype);
     let is_directory = kind == Kind::Directory;
@@ -87,7 +87,7 @@ pub fn kind_of(ftype: FileType) -> Kind {
     }
 }
 
-fn hash(file: &File) -> extant::Result<u64> {
+fn hash(file: &File) -> extant_engine::Result<u64> {
     let (mut at, size) = (0, file.len());
     let mut hasher = ContentHasher::default();
     let mut buffer = vec![0; 256 << 10];
@@ -109,16 +109,16 @@ fn hash(file: &File) -> extant::Result<u64> {
     Ok(hasher.finish())
 }
 
-fn sealed(error: extant::Error) -> extant::Result<u64> {
-    if error.is(extant::Errno::NoKey) { Ok(SEALED) } else { Err(error) }
+fn sealed(error: extant_engine::Error) -> extant_engine::Result<u64> {
+    if error.is(extant_engine::Errno::NoKey) { Ok(SEALED) } else { Err(error) }
 }
 
-fn next_data(file: &File, at: u64, size: u64) -> extant::Result<u64> {
+fn next_data(file: &File, at: u64, size: u64) -> extant_engine::Result<u64> {
     if size - at < WIDE {
         return Ok(at);
     }
     match file.seek_data(at) {
-        Err(e) if e.is(extant::Errno::Nxio) => Ok(size),
+        Err(e) if e.is(extant_engine::Errno::Nxio) => Ok(size),
         other => other,
     }
 }

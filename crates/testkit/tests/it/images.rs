@@ -1,4 +1,4 @@
-use extant::device::BlockDevice;
+use extant_engine::device::BlockDevice;
 use extant_testkit::judge::{BEYOND_THE_KERNEL, Sign, beyond_the_kernel};
 use extant_testkit::kernel::{Mount, Shutdown};
 use extant_testkit::verity::{Wanted, make};

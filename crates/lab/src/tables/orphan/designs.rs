@@ -1,10 +1,10 @@
 //! Orphan records as they were before, and none at all.
 
-use extant::design::{
+use extant_blocks::Buffer;
+use extant_engine::design::{
     Freezer, Handle, InodeNr, OrphanBlocks, OrphanDesign, OrphanSlots, Seal, SlotAt, orphan,
 };
-use extant::{Error, Result};
-use extant_blocks::Buffer;
+use extant_engine::{Error, Result};
 use extant_sync::{Level, Mutex};
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use crate::pairs::{Meter, Metered};
 use crate::side::{Setup, make_device};
 use crate::tables::{Common, Grid};
 use crate::target::{Engine, Target, io_error};
-use extant::{Fs, OpenOptions};
+use extant_engine::{Fs, OpenOptions};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

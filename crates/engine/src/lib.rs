@@ -1,0 +1,117 @@
+//! ext4 in user space: open, create, read, write, recover.
+//!
+//! [`Fs`] is an open file system. It dereferences to [`Operations`], which has every operation: by
+//! [`Node`] (an inode) and name, as system calls below the path walk have them, and by path through
+//! [`Operations::resolve`]. All take `&self`, and any number of threads may call them.
+//!
+//! ```
+//! use extant_engine::{Caller, Follow, Fs, New, OpenFlags, OpenOptions, mkfs};
+//! use extant_blocks::MemDevice;
+//! use std::sync::Arc;
+//!
+//! # fn main() -> extant_engine::Result<()> {
+//! let device = Arc::new(MemDevice::new(64 << 20));
+//! let fs = Fs::create(device.clone(), &mkfs::Options::default(), &OpenOptions::new())?;
+//! let root = fs.root()?;
+//! let node = fs.create(&Caller::default(), &root, b"greeting", 0o644, New::File)?;
+//! let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+//! file.write_at(0, b"hello")?;
+//! file.sync()?;
+//! drop(file);
+//! fs.unmount()?;
+//!
+//! // Reading changes nothing on the device, even where a journal must be replayed.
+//! let fs = Fs::open_device(device, &OpenOptions::new().read_only(true))?;
+//! let node = fs.resolve("/greeting", Follow::Yes)?;
+//! let file = fs.open_file(&node, OpenFlags::default())?;
+//! let mut buf = [0; 5];
+//! assert_eq!(file.read_at(0, &mut buf)?, 5);
+//! assert_eq!(&buf, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rooms
+//! From top to bottom; calls go downward only: `fs`, `ops`, `vfs`, `file`, `dir`,
+//! `xattr`, `extent`, `store`, `quota`, `orphan`, `alloc`, `inode`, `groups`, `volume`.
+//!
+//! # Errors
+//! [`Error`] tells a failed device, a corruption with its coordinates, what is not supported, and
+//! what POSIX has a number for; [`Error::errno`] translates each into that number.
+#![forbid(unsafe_code)]
+
+pub mod error;
+
+mod alloc;
+mod bounds;
+mod dir;
+mod extent;
+mod file;
+mod fs;
+mod groups;
+mod inode;
+mod mmp;
+mod ops;
+mod orphan;
+mod os;
+mod quota;
+mod store;
+mod vfs;
+mod volume;
+mod xattr;
+
+/// Devices that images lie on.
+pub mod device {
+    pub use crate::fs::image_spec;
+    pub use extant_blocks::partition::first as first_partition;
+    pub use extant_blocks::{
+        BlockDevice, Claim, DeviceError, ImageSpec, OverlayDevice, Place, Signature, SignatureKind,
+        identify,
+    };
+    #[cfg(all(feature = "file-device", target_os = "linux"))]
+    pub use extant_blocks::{FileDevice, OpenOptions as FileOptions, is_write_protected};
+}
+
+/// What an image says of itself.
+pub mod format {
+    pub use extant_format::jbd2::JournalSuperblock;
+    pub use extant_format::superblock::{ErrorPolicy, ErrorRecord, MAGIC_FIELD, State, Superblock};
+}
+
+/// What recovery of the journal found.
+pub mod journal {
+    pub use extant_journal::Stats;
+    pub use extant_journal::recovery::{Dropped, Outcome};
+}
+
+/// What designs are made of that exist to be measured.
+#[doc(hidden)]
+pub mod design {
+    pub use crate::orphan::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
+    pub use extant_blocks::{Buffer, BufferRead, BufferWrite, Cache};
+    pub use extant_format::orphan;
+    pub use extant_format::types::InodeNr;
+    pub use extant_journal::{Freezer, Handle, Seal};
+}
+
+pub use alloc::{Fragmentation, PreallocStats, SpaceStats, Usage};
+pub use bounds::{Interrupt, set_interrupt};
+pub use error::{Errno, Error, Result};
+pub use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
+pub use extant_format::types::{FileType, Timestamp};
+/// Makes file systems.
+pub use extant_mkfs as mkfs;
+pub use extent::{ExtentState, Run};
+pub use file::{Extent, ExtentFlags, Falloc};
+pub use fs::{Frozen, Fs, FsStats, Health, OpenOptions, Recovery};
+#[doc(hidden)]
+pub use inode::PlugPolicy;
+pub use inode::PoolStats;
+pub use ops::{
+    AccessTimes, Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport,
+    RenameFlags, SetAttr, TimeSet,
+};
+pub use orphan::OrphanStats;
+pub use vfs::{Follow, Identity};
+pub use volume::{Clock, SystemClock};
+pub use xattr::Mode as XattrMode;

@@ -1,0 +1,306 @@
+//! What is asked of a state that a power cut left: Extant recovers it, finds what was promised,
+//! goes on, and leaves what e2fsck calls clean; e2fsck's own recovery and the kernel's come to the
+//! same tree; and recovery may be cut itself.
+
+use super::pages::{Copy, PageDevice};
+use super::scene::{Base, Durable, Setup};
+use super::seen::{blocks, broken, comparable, seen};
+use super::states::{PARTS, State, Walk, name_since};
+use extant_blocks::RecordingDevice;
+use extant_engine::{Caller, Fs, New, Node, OpenFlags, RenameFlags};
+use extant_testkit::kernel::Mount;
+use extant_testkit::rng::Rng;
+use extant_testkit::tree::Manifest;
+use extant_testkit::{Scratch, e2fsck};
+use std::sync::Arc;
+
+/// Differences that a message shows.
+const SHOWN: usize = 5;
+
+/// How much is asked of a state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depth {
+    /// It is written to, closed, and checked by e2fsck.
+    pub go_on: bool,
+    /// e2fsck recovers a copy, and comes to the same tree.
+    pub e2fsck: bool,
+    /// So does the kernel's mount.
+    pub kernel: bool,
+    /// How many states of the recovery itself are examined; only where it goes on.
+    pub again: usize,
+}
+
+/// What was examined.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// States that Extant recovered.
+    pub states: u64,
+    /// Of these, states that came to what a state before had come to, but for what the log held:
+    /// only what was promised was looked for.
+    pub same: u64,
+    /// States that a state before had been equal to, not counted above: only what was promised was
+    /// looked for.
+    pub equal: u64,
+    pub gone_on: u64,
+    pub e2fsck: u64,
+    pub kernel: u64,
+    /// States of recoveries that were cut.
+    pub again: u64,
+    /// States in which a file was still to be cut to its size.
+    pub truncated: u64,
+}
+
+/// What a state is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Case<'a> {
+    pub setup: Setup,
+    pub durable: &'a Durable,
+    /// See [`super::scene::Scene::tagged`].
+    pub tagged: bool,
+}
+
+/// A state that was recovered.
+pub(crate) struct Recovered {
+    fs: Fs,
+    device: Arc<RecordingDevice<PageDevice>>,
+}
+
+impl Recovered {
+    /// Whether a file was still to be cut to its size.
+    pub fn truncated(&self) -> bool {
+        self.fs.recovery().orphans.truncated > 0
+    }
+
+    /// A name for what it holds, which states share that come to the same, whatever is left in the
+    /// log.
+    pub fn name(&self, base: &Base) -> u64 {
+        name_since(&base.pages, &self.device.inner().pages(), |nr| base.log.contains(&nr))
+    }
+
+    /// Nothing else is asked of it.
+    pub fn drop(self) {
+        self.fs.crash();
+    }
+}
+
+/// Places to put images, and the counts.
+pub(crate) struct Bench {
+    after: Copy,
+    theirs: Copy,
+    kernel: Copy,
+    _scratch: Scratch,
+    pub tally: Tally,
+}
+
+impl Bench {
+    pub fn new() -> Bench {
+        let scratch = Scratch::new();
+        let [after, theirs, kernel] =
+            ["after", "theirs", "kernel"].map(|name| Copy::new(scratch.join(name)));
+        Bench { after, theirs, kernel, _scratch: scratch, tally: Tally::default() }
+    }
+
+    /// Recovers a state; with `record` what that writes, and what comes after it, is recorded.
+    pub fn recover(
+        &mut self,
+        setup: Setup,
+        state: &State,
+        record: bool,
+    ) -> Result<Recovered, String> {
+        self.tally.states += 1;
+        let device = Arc::new(RecordingDevice::new(PageDevice::new(state.pages.clone())));
+        device.pause(!record);
+        let fs = Fs::open_device(device.clone(), &setup.options())
+            .map_err(|e| format!("opening: {e}"))?;
+        device.mark("recovered");
+        Ok(Recovered { fs, device })
+    }
+
+    /// Recovers a state and examines it; gives what it held.
+    pub fn examine(
+        &mut self,
+        case: Case<'_>,
+        state: &State,
+        depth: Depth,
+        rng: &mut Rng,
+    ) -> Result<Manifest, String> {
+        let recovered = self.recover(case.setup, state, depth.again > 0)?;
+        self.look(case, state, recovered, depth, rng)
+    }
+
+    /// Examines a state that was recovered; gives what it held.
+    pub fn look(
+        &mut self,
+        case: Case<'_>,
+        state: &State,
+        recovered: Recovered,
+        depth: Depth,
+        rng: &mut Rng,
+    ) -> Result<Manifest, String> {
+        let truncated = recovered.truncated();
+        let Recovered { fs, device } = recovered;
+        self.tally.truncated += u64::from(truncated);
+        let held = seen(&fs, case.tagged)?;
+        let owned = blocks(&fs, &held)?;
+        let complaints = broken(case.durable, &held);
+        if !complaints.is_empty() {
+            return Err(complaints.join("; "));
+        }
+        if depth.go_on {
+            self.tally.gone_on += 1;
+            go_on(&fs, &held, depth.again == 0, rng).map_err(|e| format!("going on: {e}"))?;
+            fs.unmount().map_err(|e| format!("unmounting: {e}"))?;
+            let verdict = e2fsck::check(self.after.put(&device.inner().pages()));
+            if !verdict.is_clean() {
+                return Err(format!("e2fsck after going on: {verdict:?}"));
+            }
+        } else {
+            fs.crash();
+        }
+        if depth.e2fsck {
+            self.by_e2fsck(case, state, &held, &owned, truncated)?;
+        }
+        if depth.kernel {
+            self.by_kernel(state, &held)?;
+        }
+        self.again(case, state, &device, &held, depth.again, rng)?;
+        Ok(held)
+    }
+
+    /// `owned`: blocks of files. Of one that it cuts e2fsck leaves the tree as deep as it was.
+    fn by_e2fsck(
+        &mut self,
+        case: Case<'_>,
+        state: &State,
+        held: &Manifest,
+        owned: &[u64],
+        truncated: bool,
+    ) -> Result<(), String> {
+        self.tally.e2fsck += 1;
+        let path = self.theirs.put(&state.pages);
+        // What was closed needs no recovery.
+        let verdict = if case.setup.unlogged { e2fsck::check(path) } else { e2fsck::recover(path) };
+        if !verdict.is_clean() {
+            self.theirs.forget();
+            return Err(format!("e2fsck recovering: {verdict:?}"));
+        }
+        let device = Arc::new(PageDevice::new(self.theirs.read()));
+        let fs = Fs::open_device(device, &case.setup.options().read_only(true))
+            .map_err(|e| e.to_string())?;
+        same("e2fsck", held, &seen(&fs, case.tagged)?)?;
+        let theirs = blocks(&fs, held)?;
+        let as_many = owned == theirs
+            || truncated && owned.iter().zip(&theirs).all(|(own, theirs)| own <= theirs);
+        match as_many {
+            true => Ok(()),
+            false => Err(format!("files have {owned:?} blocks, and {theirs:?} by e2fsck")),
+        }
+    }
+
+    fn by_kernel(&mut self, state: &State, held: &Manifest) -> Result<(), String> {
+        self.tally.kernel += 1;
+        let path = self.kernel.put(&state.pages).to_owned();
+        self.kernel.forget();
+        let mount = Mount::try_new(&path, "")?;
+        let theirs = comparable(Manifest::walk(mount.path()));
+        mount.unmount();
+        same("the kernel", held, &theirs)?;
+        let verdict = e2fsck::check(&path);
+        match verdict.is_clean() {
+            true => Ok(()),
+            false => Err(format!("e2fsck after the kernel: {verdict:?}")),
+        }
+    }
+
+    /// Cuts the recovery and what came after it, and recovers again.
+    fn again(
+        &mut self,
+        case: Case<'_>,
+        state: &State,
+        device: &RecordingDevice<PageDevice>,
+        held: &Manifest,
+        times: usize,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let events = device.take_log();
+        let changes = events.iter().filter(|event| event.changes()).count() as u64;
+        for _ in 0..times.min(changes as usize) {
+            let mut walk = Walk::new(&state.pages, &events);
+            let stop = rng.below(changes);
+            let mut cut = 0;
+            for _ in 0..=stop {
+                cut = walk.step().unwrap_or(cut);
+            }
+            let second = walk.state(*rng.pick(&PARTS), rng);
+            self.tally.again += 1;
+            let depth = Depth { go_on: true, e2fsck: rng.one_in(4), kernel: false, again: 0 };
+            let cut_at = |why| format!("recovery cut at {cut}: {why}");
+            let found = self.examine(case, &second, depth, rng).map_err(cut_at)?;
+            if !walk.has_passed_mark() {
+                same("the second recovery", held, &found).map_err(cut_at)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same(who: &str, ours: &Manifest, theirs: &Manifest) -> Result<(), String> {
+    let lines = ours.diff(theirs);
+    match lines.is_empty() {
+        true => Ok(()),
+        false => {
+            let (count, some) = (lines.len(), lines.into_iter().take(SHOWN).collect::<Vec<_>>());
+            Err(format!("{who} comes to a tree with {count} differences: {}", some.join("; ")))
+        }
+    }
+}
+
+/// Goes on writing: new files, and with `everywhere` changes of what is there.
+fn go_on(fs: &Fs, held: &Manifest, everywhere: bool, rng: &mut Rng) -> extant_engine::Result<()> {
+    let root = fs.root()?;
+    let who = Caller::default();
+    let name = format!("afterwards{}", held.nodes.len());
+    let dir = fs.create(&who, &root, name.as_bytes(), 0o755, New::Dir)?;
+    for name in [&b"one"[..], b"two"] {
+        let node = fs.create(&who, &dir, name, 0o644, New::File)?;
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+        file.write_at(rng.below(3000), &[0x77; 7000])?;
+        if rng.one_in(2) {
+            file.sync()?;
+        }
+    }
+    fs.unlink(&dir, b"one")?;
+    if !everywhere {
+        return Ok(());
+    }
+    for path in
+        held.nodes.keys().filter(|path| path.contains(&b'/') && !path.starts_with(b"lost+found"))
+    {
+        if rng.one_in(4) {
+            change(fs, &dir, path, rng).or_else(fine)?;
+        }
+    }
+    Ok(())
+}
+
+fn change(fs: &Fs, dir: &Node, path: &[u8], rng: &mut Rng) -> extant_engine::Result<()> {
+    let (parent, name) = fs.resolve_parent(path)?;
+    match rng.below(3) {
+        0 => fs.unlink(&parent, name),
+        1 => fs.rename(&parent, name, dir, name, RenameFlags::empty()),
+        _ => {
+            let node = fs.lookup(&parent, name)?;
+            let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+            file.write_at(rng.below(9000), &[0x77; 3000])?;
+            file.set_len(rng.below(9000))
+        }
+    }
+}
+
+/// A name may be taken or gone, a directory not empty.
+fn fine(error: extant_engine::Error) -> extant_engine::Result<()> {
+    match error {
+        extant_engine::Error::Posix(_) => Ok(()),
+        other => Err(other),
+    }
+}

@@ -1,0 +1,188 @@
+//! A frozen file system is clean on its device; after the thaw it goes on. One that is shut down
+//! does not. What else is seen beside the mount.
+
+use extant_engine::format::{ErrorPolicy, State};
+use extant_engine::{AccessTimes, Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_testkit::image::{FeatureSet, Image};
+use extant_testkit::{Memory, debugfs, dumpe2fs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+fn write(fs: &Fs, name: &str) {
+    let root = fs.root().expect("root");
+    let node =
+        fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
+    let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
+    file.write_at(0, &[5; 9000]).expect("write");
+}
+
+#[test]
+fn a_copy_of_a_frozen_file_system_is_clean() {
+    let image = FeatureSet::named("orphan_file").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    write(&fs, "before");
+    let went_on = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let frozen = fs.freeze().expect("freeze");
+        s.spawn(|| {
+            write(&fs, "during");
+            went_on.store(true, Ordering::Release);
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!went_on.load(Ordering::Acquire), "a change went through a freeze");
+        let copy = image.copy();
+        copy.assert_clean();
+        let other =
+            Fs::open(copy.path(), &OpenOptions::new().read_only(true)).expect("the copy opens");
+        assert!(other.recovery().journal.is_none(), "the copy needs no recovery");
+        assert!(other.resolve("/before", Follow::No).is_ok());
+        frozen.thaw().expect("thaw");
+    });
+    assert!(went_on.load(Ordering::Acquire));
+    write(&fs, "after");
+    fs.sync().expect("sync");
+    // After the thaw a crash needs recovery again, and gets it.
+    let torn = image.copy();
+    fs.crash();
+    let fs = Fs::open(torn.path(), &OpenOptions::new()).expect("recovery");
+    assert!(fs.resolve("/after", Follow::No).is_ok());
+    fs.unmount().expect("unmount");
+    torn.assert_clean();
+}
+
+#[test]
+fn no_byte_changes_while_frozen() {
+    let image = FeatureSet::named("default").make();
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new().discard(true)).expect("open");
+    let root = fs.root().expect("root");
+    let files = ["overwritten", "written", "fallocated", "read"].map(|name| {
+        let node = fs
+            .create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File)
+            .expect("create");
+        let flags = OpenFlags { write: true, direct: true, ..Default::default() };
+        let file = fs.open_file(&node, flags).expect("open");
+        file.write_at(0, &[1; 1 << 16]).expect("write");
+        file
+    });
+    files[2].allocate(extant_engine::Falloc::Allocate, 0, 1 << 20).expect("allocate");
+    fs.sync().expect("sync");
+    let (done, ended) = mpsc::channel();
+    std::thread::scope(|s| {
+        let frozen = fs.freeze().expect("freeze");
+        let before = device.to_vec();
+        let changes: [Box<dyn Fn() -> bool + Send + '_>; 4] = [
+            Box::new(|| files[0].write_at(4096, &[2; 8192]).is_ok()),
+            Box::new(|| files[1].write_at(1 << 16, &[2; 8192]).is_ok()),
+            Box::new(|| files[2].write_at(1 << 18, &[2; 8192]).is_ok()),
+            Box::new(|| fs.trim(0..fs.usage().blocks, 1).is_ok()),
+        ];
+        for change in changes {
+            let done = done.clone();
+            s.spawn(move || done.send(change()).expect("the test waits for it"));
+        }
+        let early = ended.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "a change went through a freeze");
+        for file in &files {
+            let mut bytes = [0; 8192];
+            file.read_at(4096, &mut bytes).expect("reads go on");
+            assert_eq!(bytes, [1; 8192]);
+        }
+        assert!(before == device.to_vec(), "the device changed while it was frozen");
+        frozen.thaw().expect("thaw");
+        assert!((0..4).all(|_| ended.recv().expect("a change ends")));
+    });
+    drop((files, root));
+    fs.unmount().expect("unmount");
+}
+
+/// More than a reader takes on the busiest host: one that waits for the thaw waits for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Damage ends all changes here. The journal notes that in its superblock, which is on the frozen
+/// device.
+#[test]
+fn readers_of_a_frozen_file_system_do_not_wait_for_the_thaw() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    write(&fs, "good");
+    write(&fs, "bad");
+    fs.unmount().expect("unmount");
+    debugfs::write(image.path(), "set_inode_field bad block[0] 0");
+    image.leave_unjudged("the map of a file is damaged");
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
+    device.leave_unjudged("the map of a file is damaged");
+    let options = OpenOptions::new().errors(ErrorPolicy::RemountReadOnly);
+    let fs = Fs::open_device(device.clone(), &options).expect("open");
+    let (done, ended) = mpsc::channel();
+    std::thread::scope(|s| {
+        let frozen = fs.freeze().expect("freeze");
+        let before = device.to_vec();
+        let read = |name: &str| -> extant_engine::Result<()> {
+            let node = fs.resolve(name, Follow::No)?;
+            fs.open_file(&node, OpenFlags::default())?.read_at(0, &mut [0; 9000])?;
+            // Its time changes the inode, so it is left as it was.
+            assert!(!fs.accessed(&node, AccessTimes::Always)?);
+            Ok(())
+        };
+        s.spawn(move || ["/good", "/bad"].map(|name| done.send(read(name).is_ok())));
+        assert!(ended.recv_timeout(PATIENCE).expect("a reader waits for the thaw"));
+        assert!(!ended.recv_timeout(PATIENCE).expect("a reader of damage waits for the thaw"));
+        assert!(fs.is_read_only(), "damage ends all changes");
+        assert!(before == device.to_vec(), "the device changed while it was frozen");
+        frozen.thaw().expect("thaw");
+    });
+    // It is on the device after the thaw, and not only after an unmount.
+    let written = Image::holding(&device.to_vec());
+    written.leave_unjudged("the map of a file is damaged");
+    let header = dumpe2fs::header(written.path());
+    assert!(header.value("Filesystem state").contains("with errors"));
+    assert_ne!(header.value("Journal errno"), "0");
+    fs.freeze().expect_err("nothing may be changed");
+    fs.crash();
+}
+
+#[test]
+fn a_shut_down_file_system_changes_no_more_and_is_recovered() {
+    let image = FeatureSet::named("orphan_file").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    write(&fs, "flushed");
+    fs.sync().expect("sync");
+    write(&fs, "committed");
+    fs.shut_down().expect("shutdown");
+    fs.shut_down().expect("a second one does nothing");
+    let root = fs.root().expect("root");
+    let refused = fs
+        .create(&Caller::default(), &root, b"late", 0o644, New::File)
+        .expect_err("nothing changes");
+    assert!(refused.is(Errno::Io), "{refused}");
+    let unsynced = fs.sync().expect_err("nothing becomes durable");
+    assert!(unsynced.is(Errno::Io), "{unsynced}");
+    fs.unmount().expect("there is nothing to be told");
+    let other = Fs::open(image.path(), &OpenOptions::new()).expect("recovery");
+    assert!(other.recovery().journal.is_some(), "the journal was to be replayed");
+    assert!(!other.superblock().state().contains(State::ERROR), "a shutdown is no error");
+    for name in ["/flushed", "/committed"] {
+        other.resolve(name, Follow::No).expect(name);
+    }
+    assert!(other.resolve("/late", Follow::No).is_err());
+    other.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+#[test]
+fn a_label_is_on_the_device_at_once() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    fs.set_label(b"sixteen bytes ok").expect("sixteen bytes");
+    assert_eq!(fs.label(), "sixteen bytes ok");
+    assert_eq!(dumpe2fs::header(image.path()).value("Filesystem volume name"), "sixteen bytes ok");
+    for bad in [b"seventeen bytes!!".as_slice(), b"a\0b"] {
+        assert!(fs.set_label(bad).expect_err("no label").is(Errno::Inval));
+    }
+    fs.set_label(b"").expect("none");
+    assert_eq!(fs.label(), "");
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}

@@ -1,0 +1,290 @@
+//! Code that panics below or beside the engine: nothing hangs, the process lives, nothing half-done
+//! becomes durable.
+
+use extant_blocks::{BlockDevice, Fault, FaultDevice, Op, forward_device};
+use extant_engine::{Caller, Clock, Fs, New, OpenFlags, OpenOptions, Timestamp};
+use extant_testkit::e2fsck;
+use extant_testkit::image::{FeatureSet, Image};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+
+fn options() -> OpenOptions {
+    OpenOptions::new().memory(64 << 20).commit_interval(Duration::from_secs(3600)).seed(1)
+}
+
+/// Panics from a request on.
+#[derive(Debug)]
+struct Panicking {
+    inner: Arc<dyn BlockDevice>,
+    left: AtomicU64,
+}
+
+impl Panicking {
+    fn count(&self) {
+        let left = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        assert!(left.is_ok(), "planted");
+    }
+}
+
+impl BlockDevice for Panicking {
+    forward_device!(self => self.inner; len, name, read_only, discard, write_zeroes, set_len, next_data);
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.count();
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+        self.count();
+        self.inner.write_at(data, offset)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.count();
+        self.inner.flush()
+    }
+}
+
+/// Runs something that must come to an end.
+fn in_time(work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    assert!(
+        !matches!(
+            ended.recv_timeout(Duration::from_secs(600)),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        ),
+        "it hangs"
+    );
+    thread.join().expect("no panic comes through");
+}
+
+/// Files, directories, and syncs between them; errors are no matter.
+fn use_it(fs: &Fs) -> extant_engine::Result<()> {
+    let root = fs.root()?;
+    for n in 0..6 {
+        let dir = fs.create(&WHO, &root, format!("dir{n}").as_bytes(), 0o755, New::Dir)?;
+        let node = fs.create(&WHO, &dir, b"file", 0o644, New::File)?;
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+        file.write_at(0, &vec![n as u8; 300_000])?;
+        file.sync()?;
+        fs.sync()?;
+    }
+    Ok(())
+}
+
+/// The image after a device panicked from its n-th request on; whether it did before all was done.
+fn after(requests: u64, image: &Image) -> bool {
+    let inner = options().device(image.path()).expect("a device");
+    let device = Arc::new(Panicking { inner, left: AtomicU64::new(u64::MAX) });
+    let fs = Fs::open_device(device.clone(), &options()).expect("open");
+    device.left.store(requests, Ordering::Relaxed);
+    let failed = use_it(&fs).is_err();
+    if failed {
+        assert!(fs.sync().is_err() || fs.sync().is_ok(), "a later sync returns");
+    }
+    let closed = fs.unmount();
+    assert!(!failed || closed.is_err(), "a failure is told");
+    failed || closed.is_err()
+}
+
+#[test]
+fn a_device_that_panics_is_a_device_that_fails() {
+    in_time(|| {
+        let original = FeatureSet::named("default").make_sized(32 << 20);
+        let mut requests = 0;
+        loop {
+            let image = original.copy();
+            let failed = after(requests, &image);
+            e2fsck::recover(image.path()).assert_clean();
+            if !failed {
+                assert!(requests > 20, "the device panicked at {requests} places");
+                return;
+            }
+            // Every request at first, then with gaps.
+            requests += 1 + requests / 8;
+        }
+    });
+}
+
+/// A clock that panics: it is asked in the middle of changes.
+#[derive(Debug, Default)]
+struct Clockwork(AtomicBool, AtomicU64);
+
+impl Clock for Clockwork {
+    fn now(&self) -> Timestamp {
+        if self.0.load(Ordering::Relaxed) {
+            let left = self
+                .1
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            assert!(left.is_ok(), "planted");
+        }
+        Timestamp { sec: 1_700_000_000, nsec: 0 }
+    }
+}
+
+/// Wherever the engine asks for the time, the panic ends all changes, and the image recovers to a
+/// state from before or after.
+#[test]
+fn a_panic_inside_a_change_makes_nothing_durable() {
+    in_time(|| {
+        let original = FeatureSet::named("default").make_sized(32 << 20);
+        let (mut stopped, mut times) = (0, 0);
+        loop {
+            let image = original.copy();
+            let clock = Arc::new(Clockwork::default());
+            let fs = Fs::open(image.path(), &options().clock(clock.clone())).expect("open");
+            clock.1.store(times, Ordering::Relaxed);
+            clock.0.store(true, Ordering::Relaxed);
+            let done = catch_unwind(AssertUnwindSafe(|| use_it(&fs)));
+            clock.0.store(false, Ordering::Relaxed);
+            let ended = done.is_ok_and(|used| used.is_ok());
+            assert_eq!(
+                fs.sync().is_ok(),
+                ended || !fs.is_read_only(),
+                "a later sync returns, and tells of the end"
+            );
+            let closed = fs.unmount();
+            stopped += u64::from(!ended && closed.is_err());
+            e2fsck::recover(image.path()).assert_clean();
+            if ended {
+                break;
+            }
+            times += 1;
+        }
+        assert!(stopped > 10, "{stopped} of {times} panics were inside of changes");
+    });
+}
+
+/// Listens to what the engine traces on this thread, and panics there: in the middle of the module
+/// that traces.
+#[derive(Debug, Clone)]
+struct Tripwire {
+    left: Arc<AtomicU64>,
+    modules: Arc<Mutex<BTreeSet<&'static str>>>,
+}
+
+impl Tripwire {
+    fn touch(&self, place: &Metadata<'_>) {
+        let left = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left == Ok(1) {
+            let modules = [
+                "file", "alloc", "extent", "ops", "dir", "inode", "volume", "fs", "journal",
+                "xattr", "orphan",
+            ];
+            let path = place.module_path().unwrap_or_default();
+            let module = modules
+                .into_iter()
+                .find(|module| path.split("::").any(|part| part.ends_with(module)));
+            self.modules
+                .lock()
+                .expect("nobody panics while it is locked")
+                .insert(module.unwrap_or("another"));
+            panic!("planted in {path}");
+        }
+    }
+}
+
+impl Subscriber for Tripwire {
+    fn enabled(&self, place: &Metadata<'_>) -> bool {
+        place.target().starts_with("extant")
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.touch(span.metadata());
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        self.touch(event.metadata());
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Uses a file system while the `nth` trace of this thread panics, and its device fails from a
+/// write on if that is asked for. Whether it panicked.
+fn trip(
+    image: &Image,
+    nth: u64,
+    failing: Option<u64>,
+    modules: &Arc<Mutex<BTreeSet<&'static str>>>,
+) -> bool {
+    let what = format!("trace {nth}, writes fail from {failing:?} on");
+    let inner = options().device(image.path()).expect("a device");
+    let device = Arc::new(FaultDevice::new(inner));
+    let fs = Fs::open_device(device.clone(), &options()).expect("open");
+    if let Some(from) = failing {
+        device.inject(Fault::new(Op::Write, from).from_then_on());
+    }
+    let syncing = AtomicBool::new(false);
+    let wire = Tripwire { left: Arc::new(AtomicU64::new(nth)), modules: modules.clone() };
+    let used = tracing::subscriber::with_default(wire, || {
+        catch_unwind(AssertUnwindSafe(|| use_all(&fs, &syncing)))
+    });
+    device.heal();
+    let panicked = used.is_err();
+    // What waits, and what is lost: none of these hangs.
+    let told = [fs.sync().is_err(), fs.sync().is_err(), fs.unmount().is_err()];
+    // A panic in a write comes before the write is accepted, and loses nothing.
+    let loses = panicked && syncing.into_inner() || device.failed() > 0;
+    assert!(!loses || told.contains(&true), "{what}: a loss is told");
+    e2fsck::recover(image.path()).assert_clean();
+    panicked
+}
+
+/// Everything is in memory until it is synced.
+fn use_all(fs: &Fs, syncing: &AtomicBool) -> extant_engine::Result<()> {
+    let root = fs.root()?;
+    for n in 0..4 {
+        let node = fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File)?;
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+        for piece in 0..4 {
+            file.write_at(piece * 100_000, &vec![n as u8; 9000])?;
+        }
+    }
+    syncing.store(true, Ordering::Relaxed);
+    fs.sync()
+}
+
+/// Panics of the engine itself, while pages are being written and wherever else something is
+/// traced, on a device that works and on one that fails.
+#[test]
+fn a_panic_of_the_engine_hangs_nobody() {
+    in_time(|| {
+        let modules = Arc::default();
+        let original = FeatureSet::named("default").make_sized(32 << 20);
+        let mut nth = 1;
+        while trip(&original.copy(), nth, None, &modules) {
+            // Each at first, then with gaps.
+            nth += 1 + nth / 8;
+        }
+        assert!(nth > 10, "{nth} places");
+        for failing in [0, 3] {
+            let mut nth = 1;
+            while trip(&original.copy(), nth, Some(failing), &modules) {
+                nth += 1;
+            }
+        }
+        let modules = modules.lock().expect("nobody panicked while it was locked");
+        assert!(
+            ["alloc", "file", "journal"].iter().all(|module| modules.contains(module)),
+            "{modules:?}"
+        );
+    });
+}

@@ -1,0 +1,191 @@
+//! Who may search which directories: the kernel's answers over the same image.
+
+use extant_engine::{
+    Caller, Error, Follow, Fs, Identity, New, OpenOptions, RenameFlags, SetAttr, XattrMode,
+};
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::run;
+use extant_testkit::{FeatureSet, Image};
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+const ACCESS: &[u8] = b"system.posix_acl_access";
+
+/// A user, a main group, further groups.
+const WHO: [Identity<'static>; 7] = [
+    Identity { uid: 0, gid: 0, groups: &[] },
+    Identity { uid: 1000, gid: 1000, groups: &[] },
+    Identity { uid: 1000, gid: 2000, groups: &[] },
+    Identity { uid: 1001, gid: 1001, groups: &[2000] },
+    Identity { uid: 1001, gid: 3000, groups: &[1001, 7] },
+    Identity { uid: 1002, gid: 1002, groups: &[] },
+    Identity { uid: 1003, gid: 2000, groups: &[3000] },
+];
+
+/// Prints the number of the error of lstat(2) of each path, for each user. Users are separated by
+/// `--`, first comes the directory.
+const SCRIPT: &str = r#"
+chdir(shift @ARGV) or die "chdir: $!";
+my @paths;
+push @paths, shift @ARGV while $ARGV[0] ne "--";
+shift @ARGV;
+for my $who (@ARGV) {
+    my ($uid, $gid, @groups) = split / /, $who;
+    $) = join(" ", $gid, $gid, @groups);
+    $> = $uid;
+    for my $path (@paths) { print "$who: $path: ", lstat($path) ? 0 : $! + 0, "\n"; }
+    $> = 0;
+    $) = "0 0";
+}
+"#;
+
+fn name(who: &Identity<'_>) -> String {
+    let groups: String = who.groups.iter().map(|group| format!(" {group}")).collect();
+    format!("{} {}{groups}", who.uid, who.gid)
+}
+
+fn kernel_says(mount: &Path, paths: &[String]) -> String {
+    let mut args: Vec<OsString> = vec!["-e".into(), SCRIPT.into(), mount.into()];
+    args.extend(paths.iter().map(OsString::from));
+    args.push("--".into());
+    args.extend(WHO.iter().map(|who| OsString::from(name(who))));
+    run("perl", &args).must_succeed().text()
+}
+
+fn errno(result: Result<(), Error>) -> i32 {
+    result.map_or_else(|e| e.errno(), |()| 0)
+}
+
+/// What Extant says, by all its walks.
+fn extant_says(fs: &Fs, paths: &[String]) -> String {
+    let mut said = String::new();
+    for who in &WHO {
+        for path in paths {
+            let absolute = format!("/{path}");
+            let first = errno(fs.stat_as(who, &absolute, Follow::No).map(drop));
+            let again = errno(fs.stat_as(who, &absolute, Follow::No).map(drop));
+            let resolved = errno(fs.resolve_as(who, &absolute, Follow::No).map(drop));
+            assert_eq!((again, resolved), (first, first), "{}: {path}", name(who));
+            if !path.ends_with(['.', '/']) {
+                let found = fs.resolve_parent_as(who, absolute.as_bytes());
+                let found = found.and_then(|(dir, last)| fs.lookup_as(who, &dir, last));
+                assert_eq!(errno(found.map(drop)), first, "{}: {path} by its parent", name(who));
+            }
+            writeln!(said, "{}: {path}: {first}", name(who)).unwrap();
+        }
+    }
+    said
+}
+
+fn make_dir(at: &Path, mode: u32, owner: (u32, u32)) {
+    fs::create_dir(at).unwrap();
+    fs::write(at.join("f"), b"content").unwrap();
+    fs::create_dir(at.join("sub")).unwrap();
+    fs::write(at.join("sub/f"), b"content").unwrap();
+    chown(at, Some(owner.0), Some(owner.1)).unwrap();
+    fs::set_permissions(at, Permissions::from_mode(mode)).unwrap();
+}
+
+fn setfacl(at: &Path, entries: &str) {
+    run("setfacl", &["-m".into(), OsString::from(entries), at.into()]).must_succeed();
+}
+
+/// Directories of all kinds of modes and ACLs, and names below them.
+fn build(mount: &Path) -> Vec<String> {
+    fs::set_permissions(mount, Permissions::from_mode(0o755)).unwrap();
+    let mut dirs = Vec::new();
+    for mode in [0o000, 0o001, 0o010, 0o100, 0o755, 0o707, 0o677, 0o766, 0o710] {
+        for owner in [(0, 0), (1000, 2000), (1001, 1001)] {
+            let dir = format!("m{mode:o}-{}", owner.0);
+            make_dir(&mount.join(&dir), mode, owner);
+            dirs.push(dir);
+        }
+    }
+    let acls = [
+        "u:1000:x",
+        "u:1000:-",
+        "u:1000:rw,g:2000:x",
+        "g:2000:x",
+        "g:2000:x,g:3000:-",
+        "g:3000:rw,g:1001:x",
+        "u:1002:x,m::-",
+        "u:1002:rwx,m::rw",
+        "u:1000:-,g:2000:-,o::x",
+        "u::-,u:1001:x",
+        "g::x,u:1002:r",
+    ];
+    for (n, acl) in acls.iter().enumerate() {
+        for (mode, owner) in [(0o700, (0, 0)), (0o755, (1000, 2000)), (0o711, (1001, 3000))] {
+            let dir = format!("a{n}-{}", owner.0);
+            make_dir(&mount.join(&dir), mode, owner);
+            setfacl(&mount.join(&dir), acl);
+            dirs.push(dir);
+        }
+    }
+    // Attributes, and no ACL among them.
+    let plain = mount.join("attributes");
+    make_dir(&plain, 0o710, (0, 2000));
+    let value = "v".repeat(300);
+    run(
+        "setfattr",
+        &["-n".into(), "user.a".into(), "-v".into(), OsString::from(value), plain.into()],
+    )
+    .must_succeed();
+    dirs.push("attributes".into());
+    symlink("m100-1000/sub", mount.join("into")).unwrap();
+    symlink("m755-0/f", mount.join("file")).unwrap();
+    let below = |dir: &String| {
+        ["", "/f", "/none", "/sub/f", "/f/x", "/.", "/sub/..", "/./f"]
+            .map(|end| format!("{dir}{end}"))
+    };
+    let mut paths: Vec<String> = dirs.iter().flat_map(below).collect();
+    paths.extend(
+        ["into", "into/", "into/f", "into/.", "into/..", "file/", "file/.", "file/x", "m755-0/f/."]
+            .map(String::from),
+    );
+    paths
+}
+
+/// Changes of modes, owners and ACLs are seen by the next walk, though memory knew others.
+fn change(fs: &Fs) {
+    let node = |path: &str| fs.resolve(path, Follow::No).unwrap();
+    let mode = |mode| SetAttr { mode: Some(mode), ..Default::default() };
+    fs.set_attr(&node("/m755-0"), &mode(0o600)).unwrap();
+    fs.set_attr(&node("/m0-1000"), &mode(0o111)).unwrap();
+    fs.set_attr(&node("/m710-0"), &SetAttr { gid: Some(3000), ..Default::default() }).unwrap();
+    fs.set_attr(&node("/a0-1000"), &mode(0o700)).unwrap();
+    fs.remove_xattr(&node("/a1-0"), ACCESS).unwrap();
+    let acl = fs.get_xattr(&node("/a3-1001"), ACCESS).unwrap();
+    fs.set_xattr(&node("/a2-0"), ACCESS, &acl, XattrMode::Any).unwrap();
+    fs.set_xattr(&node("/attributes"), ACCESS, &acl, XattrMode::Any).unwrap();
+    // A directory gets another name, and one that is searched by nobody but its owner takes its
+    // place.
+    let root = fs.root().unwrap();
+    fs.rename(&root, b"a4-0", &root, b"moved", RenameFlags::empty()).unwrap();
+    let who = Caller { uid: 1002, gid: 1002, umask: 0o077 };
+    let taken = fs.create(&who, &root, b"a4-0", 0o777, New::Dir).unwrap();
+    fs.create(&who, &taken, b"f", 0o777, New::File).unwrap();
+}
+
+#[test]
+fn the_kernel_lets_the_same_users_search() {
+    let image: Image = FeatureSet::named("default").make();
+    let mount = Mount::new(image.path(), "acl");
+    let mut paths = build(mount.path());
+    let before = kernel_says(mount.path(), &paths);
+    mount.unmount();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+    assert_eq!(extant_says(&fs, &paths), before);
+    change(&fs);
+    paths.push("moved/f".into());
+    let after = extant_says(&fs, &paths);
+    fs.unmount().unwrap();
+    image.assert_clean();
+    let mount = Mount::new(image.path(), "acl");
+    assert_eq!(after, kernel_says(mount.path(), &paths));
+    assert!(after.lines().any(|line| line.ends_with(": 13")) && after != before);
+    mount.unmount();
+}

@@ -1,0 +1,412 @@
+//! Attribute values in inodes of their own: their owners are freed, damage to a value costs that
+//! value only, and values of the form without reference counts are freed with their owner.
+
+use extant_blocks::{Fault, FaultDevice, Op};
+use extant_engine::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
+use extant_format::inode::InodeFlags;
+use extant_format::superblock::ErrorPolicy;
+use extant_format::types::Timestamp;
+use extant_hostile::atlas::Atlas;
+use extant_testkit::image::Image;
+use extant_testkit::kernel::Mount;
+use extant_testkit::{Memory, e2fsck};
+use std::sync::Arc;
+
+const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+const BIG: &[u8] = b"trusted.big";
+const MIDDLE: &[u8] = b"trusted.middle";
+
+/// Block numbers of two bytes exist in each of these images: their text as a number is that of a
+/// block in use.
+const KINDS: [&[&str]; 4] = [
+    &["-t", "ext4", "-b", "1024", "-O", "ea_inode,orphan_file"],
+    &["-t", "ext4", "-b", "1024", "-O", "ea_inode,^orphan_file"],
+    &["-t", "ext4", "-b", "1024", "-O", "ea_inode,bigalloc,orphan_file", "-C", "16384"],
+    &["-t", "ext4", "-b", "1024", "-O", "ea_inode,^extents,^64bit,orphan_file"],
+];
+
+/// All lengths of targets that lie in the inode, and some that do not.
+fn lengths() -> impl Iterator<Item = usize> {
+    (1..=59).chain([60, 100, 300])
+}
+
+fn target(len: usize) -> Vec<u8> {
+    b"abcdefghijklmnopqrstuvwxyz".iter().copied().cycle().take(len).collect()
+}
+
+fn open(image: &Image) -> Fs {
+    Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).expect("the image opens")
+}
+
+fn write(fs: &Fs, node: &Node, bytes: &[u8]) {
+    let file = fs.open_file(node, OpenFlags { write: true, ..Default::default() }).expect("a file");
+    assert_eq!(file.write_at(0, bytes).expect("write"), bytes.len());
+}
+
+fn content(fs: &Fs, path: &str) -> Vec<u8> {
+    let node = fs.resolve(path, Follow::No).expect(path);
+    let file = fs.open_file(&node, OpenFlags::default()).expect(path);
+    let mut bytes = vec![0; file.len() as usize];
+    assert_eq!(file.read_at(0, &mut bytes).expect(path), bytes.len());
+    bytes
+}
+
+/// Symlinks of all lengths in `/links`, each with a value in an inode of its own, every other one
+/// with an attribute block.
+fn make_links(fs: &Fs, dir: &Node) {
+    for len in lengths() {
+        let link = fs
+            .create(&WHO, dir, format!("{len}").as_bytes(), 0o777, New::Symlink(&target(len)))
+            .expect("symlink");
+        fs.set_xattr(&link, BIG, &vec![len as u8; 8000], XattrMode::Create).expect("a large value");
+        if len % 2 == 0 {
+            fs.set_xattr(&link, MIDDLE, &[len as u8; 500], XattrMode::Create)
+                .expect("a value in the block");
+        }
+    }
+}
+
+/// An image most of whose blocks belong to a file, with symlinks of all lengths; the number of free
+/// blocks without them.
+fn with_links(args: &[&str]) -> (Image, Fs, Vec<u8>, u64) {
+    let image = Image::mke2fs(64 << 20, args);
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let bytes: Vec<u8> = (0..40 << 20).map(|n: usize| (n >> 10) as u8).collect();
+    write(&fs, &fs.create(&WHO, &root, b"other", 0o644, New::File).expect("create"), &bytes);
+    let dir = fs.create(&WHO, &root, b"links", 0o755, New::Dir).expect("mkdir");
+    for len in lengths() {
+        // The directory has its size from now on.
+        fs.create(&WHO, &dir, format!("{len}").as_bytes(), 0o644, New::File).expect("create");
+    }
+    for len in lengths() {
+        fs.unlink(&dir, format!("{len}").as_bytes()).expect("unlink");
+    }
+    fs.sync().expect("sync");
+    let free = fs.usage().free;
+    make_links(&fs, &dir);
+    (image, fs, bytes, free)
+}
+
+#[test]
+fn a_short_symlink_is_freed_without_the_blocks_that_its_target_spells() {
+    for args in KINDS {
+        let (image, fs, bytes, free) = with_links(args);
+        let dir = fs.resolve("/links", Follow::No).expect("links");
+        for len in lengths() {
+            let link = fs.lookup(&dir, format!("{len}").as_bytes()).expect("a link");
+            assert_eq!(fs.read_link(&link).expect("readable"), target(len));
+            drop(link);
+            fs.unlink(&dir, format!("{len}").as_bytes()).expect("unlink");
+        }
+        drop(dir);
+        fs.sync().expect("sync");
+        assert_eq!(fs.usage().free, free, "{args:?}");
+        fs.unmount().expect("unmount");
+        image.assert_clean();
+        let fs = open(&image);
+        assert!(content(&fs, "/other") == bytes);
+        fs.unmount().expect("unmount");
+    }
+}
+
+#[test]
+fn short_symlinks_with_values_in_inodes_are_recovered_as_orphans() {
+    for args in KINDS {
+        let (image, fs, bytes, free) = with_links(args);
+        let dir = fs.resolve("/links", Follow::No).expect("links");
+        let held: Vec<Node> = lengths()
+            .map(|len| {
+                let link = fs.lookup(&dir, format!("{len}").as_bytes()).expect("a link");
+                link.hold(1).expect("hold");
+                fs.unlink(&dir, format!("{len}").as_bytes()).expect("unlink");
+                link
+            })
+            .collect();
+        fs.sync().expect("sync");
+        fs.crash();
+        let count = held.len() as u64;
+        drop((held, dir));
+        let fs = open(&image);
+        assert_eq!(
+            (fs.recovery().orphans.freed, fs.recovery().orphans.invalid),
+            (count, 0),
+            "{args:?}"
+        );
+        fs.sync().expect("sync");
+        assert_eq!(fs.usage().free, free, "{args:?}");
+        assert!(content(&fs, "/other") == bytes);
+        fs.unmount().expect("unmount");
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn the_kernel_reads_and_removes_short_symlinks_with_values_in_inodes() {
+    for args in KINDS {
+        let (image, fs, _, _) = with_links(args);
+        fs.unmount().expect("unmount");
+        // Not judged before the links are gone: without an attribute block e2fsck takes the text of
+        // a target that has a value in an inode for a map, whoever made it.
+        let mount = Mount::new(image.path(), "");
+        for len in lengths() {
+            let path = mount.join(format!("links/{len}"));
+            assert_eq!(
+                std::fs::read_link(&path).expect("readlink").into_os_string().into_encoded_bytes(),
+                target(len)
+            );
+            std::fs::remove_file(&path).expect("remove");
+        }
+        mount.unmount();
+        image.assert_clean();
+    }
+}
+
+/// An image in which `/owner` and `/other` have large values, and the numbers of `owner` and of the
+/// inode of its value.
+fn with_values() -> (Vec<u8>, u32, u32) {
+    let image =
+        Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let make = |name: &str, len: usize| {
+        let node = fs.create(&WHO, &root, name.as_bytes(), 0o644, New::File).expect("create");
+        write(&fs, &node, &vec![7; 9000]);
+        fs.set_xattr(&node, BIG, &vec![1; len], XattrMode::Create).expect("a large value");
+        fs.set_xattr(&node, b"user.small", b"small", XattrMode::Create).expect("a small value");
+        node.ino() as u32
+    };
+    let owner = make("owner", 20_000);
+    make("other", 30_000);
+    drop(root);
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+    let bytes = image.bytes();
+    let atlas = Atlas::of(&bytes);
+    let is_value = |ino: &u32| {
+        let inode = atlas.read_inode(&bytes, *ino);
+        inode.flags.contains(InodeFlags::EA_INODE) && inode.size == 20_000
+    };
+    let value = atlas.inodes.iter().copied().find(is_value).expect("the value's inode");
+    (bytes, owner, value)
+}
+
+/// Ways in which a value's inode can be wrong.
+const DAMAGES: [&str; 6] = ["checksum", "flag", "count", "map", "size", "bitmap"];
+
+fn damage(bytes: &mut [u8], value: u32, how: &str) {
+    let atlas = Atlas::of(bytes);
+    match how {
+        "checksum" => {
+            let at = atlas.slot(value).bytes.start;
+            bytes[at + 0x50] ^= 1;
+        }
+        "flag" => {
+            atlas.change_inode(bytes, value, |inode| inode.flags.remove(InodeFlags::EA_INODE))
+        }
+        "count" => atlas.change_inode(bytes, value, |inode| inode.set_ea_refcount(0)),
+        "map" => atlas.change_inode(bytes, value, |inode| inode.i_block[0] ^= 0xFF),
+        "size" => atlas.change_inode(bytes, value, |inode| inode.size = 1 << 40),
+        _ => {
+            // The value's blocks are free, says the bitmap.
+            let first = atlas.read_inode(bytes, value).i_block;
+            let nr = u64::from(u32::from_le_bytes([first[20], first[21], first[22], first[23]]));
+            let group = ((nr - u64::from(atlas.geo.first_data_block))
+                / u64::from(atlas.geo.blocks_per_group)) as usize;
+            let piece = atlas
+                .of_kind(extant_hostile::atlas::Kind::BlockBitmap)
+                .nth(group)
+                .expect("a bitmap")
+                .clone();
+            let bit = (nr - u64::from(atlas.geo.first_data_block))
+                % u64::from(atlas.geo.blocks_per_group);
+            bytes[piece.bytes.start + bit as usize / 8] &= !(1 << (bit % 8));
+            atlas.seal(bytes, &piece);
+        }
+    }
+}
+
+/// Each change of an owner that gives its value up.
+const CHANGES: [&str; 4] = ["small", "large", "remove", "unlink"];
+
+fn change(fs: &Fs, how: &str) -> extant_engine::Result<()> {
+    let owner = fs.resolve("/owner", Follow::No)?;
+    match how {
+        "small" => fs.set_xattr(&owner, BIG, b"new", XattrMode::Any),
+        "large" => fs.set_xattr(&owner, BIG, &[2; 10_000], XattrMode::Any),
+        "remove" => fs.remove_xattr(&owner, BIG),
+        _ => {
+            drop(owner);
+            fs.unlink(&fs.root()?, b"owner")
+        }
+    }
+}
+
+fn check_change(fs: &Fs, how: &str) {
+    let value = |fs: &Fs| fs.get_xattr(&fs.resolve("/owner", Follow::No).expect("owner"), BIG);
+    match how {
+        "small" => assert_eq!(value(fs).expect("new"), b"new"),
+        "large" => assert_eq!(value(fs).expect("new"), vec![2; 10_000]),
+        "remove" => assert!(value(fs).expect_err("removed").is(Errno::NoData)),
+        _ => assert!(fs.resolve("/owner", Follow::No).expect_err("unlinked").is(Errno::NoEnt)),
+    }
+    let other = fs.resolve("/other", Follow::No).expect("other");
+    assert_eq!(fs.get_xattr(&other, BIG).expect("other"), vec![1; 30_000]);
+    assert!(fs.resolve("/new", Follow::No).is_ok());
+}
+
+/// Repairs an image with e2fsck, which must find it fine then.
+fn repaired(bytes: &[u8]) -> Image {
+    let image = Image::holding(bytes);
+    e2fsck::repair(image.path());
+    e2fsck::check_by_all(image.path(), &[]).assert_clean();
+    image.leave_unjudged(
+        "e2fsck may have given the inode of a value a name, which no file system lets users open",
+    );
+    image
+}
+
+#[test]
+fn a_damaged_value_is_left_behind_by_what_gives_it_up() {
+    let (good, _, value) = with_values();
+    for how in DAMAGES {
+        // A bitmap that contradicts its group's counts keeps the only group from giving space for
+        // another large value.
+        for with in CHANGES.into_iter().filter(|with| (how, *with) != ("bitmap", "large")) {
+            let mut bytes = good.clone();
+            damage(&mut bytes, value, how);
+            let device = Arc::new(Memory::from_bytes(&bytes));
+            device.leave_unjudged("a value is damaged");
+            let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+            change(&fs, with).unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
+            fs.sync().unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
+            assert!(!fs.is_read_only(), "{how}, {with}");
+            fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File)
+                .expect("changes go on");
+            fs.unmount().unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
+            let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");
+            assert_eq!(
+                fs.recovery().orphans,
+                extant_engine::OrphanReport::default(),
+                "{how}, {with}: no half of it is left"
+            );
+            check_change(&fs, with);
+            fs.unmount().expect("unmount");
+            let image = repaired(&device.to_vec());
+            let fs = open(&image);
+            check_change(&fs, with);
+            fs.unmount().expect("unmount");
+        }
+    }
+}
+
+#[test]
+fn damage_of_a_value_obeys_the_error_policy_and_keeps_the_change_whole() {
+    let (good, _, value) = with_values();
+    for with in CHANGES {
+        let mut bytes = good.clone();
+        damage(&mut bytes, value, "count");
+        let device = Arc::new(Memory::from_bytes(&bytes));
+        device.leave_unjudged("a value is damaged");
+        let options = OpenOptions::new().errors(ErrorPolicy::RemountReadOnly);
+        let fs = Fs::open_device(device.clone(), &options).expect("open");
+        fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File).expect("create");
+        fs.sync().expect("sync");
+        let changed = change(&fs, with);
+        assert!(fs.is_read_only(), "{with}: {changed:?}");
+        assert!(fs.unmount().is_err(), "closing tells that changes were stopped");
+        let image = repaired(&device.to_vec());
+        let fs = open(&image);
+        assert!(fs.resolve("/new", Follow::No).is_ok());
+        fs.unmount().expect("unmount");
+    }
+}
+
+/// The inode of the value lies in a block of the table of which nothing else is needed.
+#[test]
+fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
+    let image =
+        Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let owner = fs.create(&WHO, &root, b"owner", 0o644, New::File).expect("create");
+    for n in 0..64 {
+        fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File).expect("create");
+    }
+    fs.set_xattr(&owner, BIG, &[1; 20_000], XattrMode::Create).expect("a large value");
+    drop((root, owner));
+    fs.unmount().expect("unmount");
+    let bytes = image.bytes();
+    let atlas = Atlas::of(&bytes);
+    let is_value = |ino: &u32| atlas.read_inode(&bytes, *ino).flags.contains(InodeFlags::EA_INODE);
+    let value = atlas.inodes.iter().copied().find(is_value).expect("a value");
+    let block = atlas.slot(value).bytes.start as u64 & !4095;
+    for with in CHANGES {
+        let device = Arc::new(FaultDevice::new(Memory::from_bytes(&bytes)));
+        let fs =
+            Fs::open_device(device.clone(), &OpenOptions::new().look_ahead(false)).expect("open");
+        device.inject(Fault::new(Op::Read, 0).from_then_on().within(block..block + 4096));
+        let failed = change(&fs, with);
+        if with == "unlink" {
+            failed.expect("the name goes, the inode stays as an orphan");
+        } else {
+            assert_eq!(failed.expect_err(with).errno(), 5);
+        }
+        assert!(!fs.is_read_only(), "{with}");
+        fs.set_xattr(&fs.root().expect("root"), b"user.new", b"new", XattrMode::Create)
+            .expect("changes go on");
+        device.heal();
+        fs.unmount().expect("unmount");
+        let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");
+        assert_eq!(fs.recovery().orphans.freed, u64::from(with == "unlink"));
+        if with != "unlink" {
+            let owner = fs.resolve("/owner", Follow::No).expect("owner");
+            assert_eq!(fs.get_xattr(&owner, BIG).expect("unchanged"), vec![1; 20_000]);
+        }
+        fs.unmount().expect("unmount");
+        Image::holding(&device.inner().to_vec()).assert_clean();
+    }
+}
+
+/// Gives the value the form that Lustre made: it names its owner and has no count; the owner does
+/// not count its blocks.
+fn make_old(bytes: &mut [u8], owner: u32, value: u32) {
+    let atlas = Atlas::of(bytes);
+    let generation = atlas.read_inode(bytes, owner).generation;
+    atlas.change_inode(bytes, value, |inode| {
+        let time = Timestamp::new(1_500_000_000, 0);
+        (inode.atime, inode.ctime, inode.mtime) = (time, time, Timestamp::new(owner.into(), 0));
+        inode.generation = generation;
+        inode.version = 5;
+    });
+    let sectors = 20_000_u64.div_ceil(4096) * 8;
+    atlas.change_inode(bytes, owner, |inode| inode.blocks -= sectors);
+}
+
+#[test]
+fn a_value_of_the_old_form_is_freed_with_its_owner() {
+    let (mut bytes, owner, value) = with_values();
+    make_old(&mut bytes, owner, value);
+    Image::holding(&bytes).assert_clean();
+    for with in CHANGES {
+        let device = Arc::new(Memory::from_bytes(&bytes));
+        let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+        let node = fs.resolve("/owner", Follow::No).expect("owner");
+        assert_eq!(fs.get_xattr(&node, BIG).expect("readable"), vec![1; 20_000]);
+        drop(node);
+        let (free, inodes) = (fs.usage().free, fs.usage().inodes_free);
+        change(&fs, with).expect(with);
+        fs.sync().expect("sync");
+        // Five blocks of the value; three of the owner, or three of the new value.
+        let gained = match with {
+            "large" => (2, 0),
+            "unlink" => (8, 2),
+            _ => (5, 1),
+        };
+        assert_eq!((fs.usage().free - free, fs.usage().inodes_free - inodes), gained, "{with}");
+        fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File).expect("create");
+        check_change(&fs, with);
+        fs.unmount().expect("unmount");
+        Image::holding(&device.to_vec()).assert_clean();
+    }
+}
