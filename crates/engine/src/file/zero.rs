@@ -38,7 +38,8 @@ fn on_device(st: &Store, inode: &Inode, pblk: u64, within: Range<usize>) -> Resu
     Ok(())
 }
 
-/// Bytes of a written block that a cut leaves behind the end of the file.
+/// Bytes of a written block that a cut leaves behind the end of the file: those up to the old end,
+/// behind which the device has zeroes.
 #[derive(Debug)]
 pub(super) struct CutTail {
     pblk: u64,
@@ -57,7 +58,11 @@ impl CutTail {
         }
         let last = map::block_of(st, size);
         let run = map::lookup(st, inode, last..last.saturating_add(1))?;
-        let within = (size - map::byte(st, last)) as usize..st.block_size();
+        let start = map::byte(st, last);
+        let block_end = start.saturating_add(st.block_size() as u64);
+        // A recovered cut has its new size already.
+        let old = Some(inode.pages.size()).filter(|&old| old > size).unwrap_or(block_end);
+        let within = (size - start) as usize..(old.min(block_end) - start) as usize;
         Ok((run.state == ExtentState::Written).then_some(CutTail { pblk: run.pblk.0, within }))
     }
 
