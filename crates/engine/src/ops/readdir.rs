@@ -6,6 +6,7 @@ use crate::bounds::Steps;
 use crate::dir;
 use crate::error::Result;
 use extant_format::types::{FileType, InodeNr};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// An entry of a directory.
@@ -29,10 +30,12 @@ const BATCH_PLUS: usize = 16;
 
 /// Copies of entries, which are handed out when the directory is no longer locked: a caller may
 /// change it then.
+///
+/// Those of a small directory take no memory from the heap.
 #[derive(Debug, Default)]
 struct Batch {
-    names: Vec<u8>,
-    entries: Vec<Copied>,
+    names: SmallVec<[u8; 1024]>,
+    entries: SmallVec<[Copied; BATCH]>,
 }
 
 #[derive(Debug)]
@@ -46,6 +49,12 @@ struct Copied {
 }
 
 impl Batch {
+    fn clear(&mut self) {
+        self.names.clear();
+        self.entries.clear();
+    }
+
+    #[inline]
     fn push(&mut self, e: &dir::Entry<'_>, node: Option<Node>) {
         let start = self.names.len();
         self.names.extend_from_slice(e.name);
@@ -120,11 +129,12 @@ impl Operations {
         mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
         let (mut bad, mut steps) = (Ok(()), Steps::default());
+        let mut batch = Batch::default();
         loop {
             steps.next()?;
             self.own(dir)?;
             check_dir(&dir.0)?;
-            let mut batch = Batch::default();
+            batch.clear();
             let read = {
                 let _lock = dir.0.read_lock()?;
                 dir::read(self.st(), &dir.0, cookie, &mut |e| {
