@@ -31,6 +31,13 @@ impl<const N: usize> SeqCell<N> {
     /// A copy. None if a writer is at it for long: the writers' lock helps then.
     #[inline]
     pub fn read(&self) -> Option<[u64; N]> {
+        self.read_first()
+    }
+
+    /// A copy of the first `K` words, of which there must be as many.
+    #[inline]
+    pub fn read_first<const K: usize>(&self) -> Option<[u64; K]> {
+        const { assert!(K <= N) };
         for _ in 0..TRIES {
             let before = self.version.load(Ordering::Acquire);
             let words = core::array::from_fn(|n| self.words[n].load(Ordering::Relaxed));

@@ -39,7 +39,7 @@ pub use pointer_places::PointerPlaces;
 pub use table::InodeTable;
 pub use tail::Tail;
 pub use verity::Verity;
-pub use vitals::StatSnapshot;
+pub use vitals::{Ownership, StatSnapshot};
 
 use crate::alloc::NewInode;
 use crate::error::{Errno, Result};
@@ -200,6 +200,12 @@ impl Inode {
     #[inline(always)]
     pub fn vitals(&self) -> StatSnapshot {
         self.published.read().unwrap_or_else(|| StatSnapshot::from(&*self.body()))
+    }
+
+    /// The fields that permissions depend on, without the lock of the body.
+    #[inline(always)]
+    pub fn ownership(&self) -> Ownership {
+        self.published.ownership().unwrap_or_else(|| Ownership::from(&*self.body()))
     }
 
     /// Type and permissions, as [`Inode::vitals`] has them.

@@ -52,6 +52,30 @@ pub struct StatSnapshot {
     pub has_attributes: bool,
 }
 
+/// The fields that permissions depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ownership {
+    /// Type and permissions.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// There may be extended attributes.
+    pub has_attributes: bool,
+}
+
+impl From<&Body> for Ownership {
+    fn from(body: &Body) -> Ownership {
+        Ownership {
+            mode: body.mode,
+            uid: body.uid,
+            gid: body.gid,
+            has_attributes: body.has_attributes(),
+        }
+    }
+}
+
 /// The published copy.
 #[derive(Debug)]
 pub struct Published(SeqCell<WORDS>);
@@ -135,6 +159,19 @@ impl Published {
     #[inline]
     pub fn read(&self) -> Option<StatSnapshot> {
         self.0.read().map(StatSnapshot::of)
+    }
+
+    /// The fields of the last publication that permissions depend on; None as for
+    /// [`Published::read`].
+    #[inline]
+    pub fn ownership(&self) -> Option<Ownership> {
+        let [kind, owner, _, blocks] = self.0.read_first()?;
+        Some(Ownership {
+            mode: of_kind(kind).0,
+            uid: owner as u32,
+            gid: (owner >> 32) as u32,
+            has_attributes: blocks & HAS_ATTRIBUTES != 0,
+        })
     }
 
     /// Mode, links and flags of the last publication.

@@ -48,6 +48,7 @@ pub struct Attr {
 /// Looks at an inode whose size changes all the time.
 const MAX_LOOKS: u32 = 16;
 
+#[inline]
 fn size_of(inode: &Arc<Inode>) -> u64 {
     match inode.ftype {
         FileType::Symlink => file::target_len(inode),
@@ -59,18 +60,19 @@ impl Attr {
     #[inline(always)]
     pub(crate) fn of(inode: &Arc<Inode>) -> Attr {
         // The size is kept apart from the rest: one that is the same afterwards held for all of it.
-        let mut seen = Attr::read(inode);
-        for _ in 0..MAX_LOOKS {
-            if size_of(inode) == seen.size {
-                break;
+        let (mut size, mut looks) = (size_of(inode), 1);
+        loop {
+            let seen = Attr::with_size(inode, size);
+            let after = size_of(inode);
+            if after == size || looks == MAX_LOOKS {
+                return seen;
             }
-            seen = Attr::read(inode);
+            (size, looks) = (after, looks + 1);
         }
-        seen
     }
 
-    fn read(inode: &Arc<Inode>) -> Attr {
-        let size = size_of(inode);
+    #[inline(always)]
+    fn with_size(inode: &Arc<Inode>, size: u64) -> Attr {
         let delayed = file::delayed_sectors(inode);
         let body = inode.vitals();
         Attr {

@@ -9,7 +9,7 @@
 use super::Vfs;
 use super::walk::Place;
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, StatSnapshot};
+use crate::inode::{Inode, Ownership};
 use crate::xattr;
 use extant_format::acl::Acl;
 use extant_sync::epoch::Guard;
@@ -41,7 +41,7 @@ impl Identity<'_> {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    fn by_mode(&self, dir: &StatSnapshot) -> bool {
+    fn by_mode(&self, dir: &Ownership) -> bool {
         let class = match self.uid == dir.uid {
             true => dir.mode >> 6,
             false if self.is_in(dir.gid) => dir.mode >> 3,
@@ -50,11 +50,11 @@ impl Identity<'_> {
         class & SEARCH != 0
     }
 
-    fn by_acl(&self, dir: &StatSnapshot, acl: &Acl) -> bool {
+    fn by_acl(&self, dir: &Ownership, acl: &Acl) -> bool {
         acl.allows(SEARCH, self.uid, dir.uid, dir.gid, |gid| self.is_in(gid))
     }
 
-    fn by(&self, dir: &StatSnapshot, acl: &Option<Acl>) -> bool {
+    fn by(&self, dir: &Ownership, acl: &Option<Acl>) -> bool {
         match acl {
             Some(acl) => self.by_acl(dir, acl),
             None => self.by_mode(dir),
@@ -69,14 +69,15 @@ enum Verdict {
     Attributes,
 }
 
+#[inline]
 fn judge(dir: &Inode, who: &Identity<'_>) -> Verdict {
-    let vitals = dir.vitals();
+    let owned = dir.ownership();
     // As Linux does: what is the owner's is in the mode, too, and a list whose mask forbids
     // everything is not asked.
-    if who.uid == vitals.uid || !vitals.has_attributes || vitals.mode & GROUP == 0 {
-        return Verdict::Known(who.by_mode(&vitals));
+    if who.uid == owned.uid || !owned.has_attributes || owned.mode & GROUP == 0 {
+        return Verdict::Known(who.by_mode(&owned));
     }
-    match dir.dir.get().and_then(|caches| caches.acl.load().get().map(|acl| who.by(&vitals, acl))) {
+    match dir.dir.get().and_then(|caches| caches.acl.load().get().map(|acl| who.by(&owned, acl))) {
         Some(may) => Verdict::Known(may),
         None => Verdict::Attributes,
     }
@@ -116,7 +117,7 @@ impl Vfs {
             Verdict::Known(may) => may,
             Verdict::Attributes => {
                 let acl = xattr::keep_access_acl(&self.st, dir)?;
-                who.by(&dir.vitals(), &acl)
+                who.by(&dir.ownership(), &acl)
             }
         };
         if may { Ok(()) } else { Err(Errno::Acces.into()) }
