@@ -10,10 +10,45 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint tidy portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint tidy portable loom races setup clean
 
 all:
 	$(CARGO) build --release
+
+# The program, its manual pages, completions, helpers of mount(8) and unit of systemd, below PREFIX.
+# The program that `make` has built is installed as it is, so that root needs no cargo.
+PREFIX ?= /usr/local
+PROGRAM ?= $(TARGET)/release/extant
+install uninstall: export PREFIX := $(PREFIX)
+install uninstall: export DESTDIR := $(DESTDIR)
+install uninstall: export HELPERDIR := $(HELPERDIR)
+install uninstall: export UNITDIR := $(UNITDIR)
+install uninstall: export ZSHDIR := $(ZSHDIR)
+install:
+	@[ -x "$(PROGRAM)" ] || $(CARGO) build --release -p extant-cli
+	@scripts/install.sh install "$(PROGRAM)"
+
+uninstall:
+	@scripts/install.sh uninstall
+
+# A Debian package in target/packages.
+deb:
+	$(CARGO) build --release -p extant-cli
+	scripts/deb.sh $(TARGET)/release/extant $(TARGET)/packages
+
+# A program without shared libraries, at STATIC_PROGRAM. Needs a toolchain that rustup manages.
+STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
+STATIC_PROGRAM ?= $(TARGET)/packages/extant-static
+static:
+	rustup target add $(STATIC_TARGET)
+	$(CARGO) build --release -p extant-cli --target $(STATIC_TARGET)
+	install -D $(TARGET)/$(STATIC_TARGET)/release/extant $(STATIC_PROGRAM)
+
+# Builds both and tries them: the package in a new Debian system, the static program alone in an
+# empty root directory. Needs root and the network.
+packages: deb static
+	@scripts/setup.sh packages
+	scripts/packages.sh $(TARGET)/packages
 
 # Tools that tests and the demonstration call: e2fsprogs, FUSE, attributes.
 setup:

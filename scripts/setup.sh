@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the tests and the demonstration call, where it is missing.
+# Installs the tools that tests and the demonstration call and that are missing. With `packages` it
+# installs those that try packages, too.
 set -eu
 
 missing=""
@@ -43,8 +44,19 @@ need postmark postmark
 need bonnie++ bonnie++
 need fsverity fsverity
 need xfs_io xfsprogs
+need groff groff-base
+need systemd-analyze systemd
+need make make
 need cc gcc
 need c++ g++
+
+if [ "${1:-}" = packages ]; then
+    need debootstrap debootstrap
+    need lintian lintian
+    need mandoc mandoc
+    need zsh zsh
+    need fish fish
+fi
 
 if ! command -v cargo >/dev/null 2>&1; then
     echo "setup: cargo is missing: install Rust 1.95 or later with rustup (https://rustup.rs)" >&2

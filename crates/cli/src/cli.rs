@@ -3,7 +3,7 @@
 use crate::commands::*;
 use crate::context::{Context, Global};
 use crate::failure::{Result, report_usage};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -47,6 +47,7 @@ enum Command {
     Recover(recover::Args),
     Stats(stats::Args),
     Lab(lab::Args),
+    Pages(pages::Args),
 }
 
 impl Command {
@@ -74,6 +75,7 @@ impl Command {
             Command::Recover(args) => recover::run(args, context),
             Command::Stats(args) => stats::run(args, context),
             Command::Lab(args) => lab::run(args, context),
+            Command::Pages(args) => pages::run(args, Cli::command(), context),
         }
     }
 }
@@ -109,7 +111,6 @@ fn exit_with_help(error: &clap::Error) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

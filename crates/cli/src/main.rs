@@ -16,6 +16,7 @@ mod interrupt;
 mod json;
 mod log;
 mod mounting;
+mod pages;
 mod recovery;
 mod text;
 mod walk;

@@ -14,6 +14,7 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod mv;
+pub mod pages;
 pub mod put;
 pub mod recover;
 pub mod rm;

@@ -9,6 +9,7 @@ mod editing;
 mod foreign;
 mod helpers;
 mod impostors;
+mod installed;
 mod mounting;
 mod program;
 mod reading;
