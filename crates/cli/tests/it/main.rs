@@ -7,6 +7,7 @@ mod damaged;
 mod documents;
 mod editing;
 mod foreign;
+mod guide;
 mod helpers;
 mod impostors;
 mod installed;

@@ -15,7 +15,7 @@ pub const NOBODY: u32 = 65534;
 
 /// Who may use `/dev/fuse`. Distributions let everybody.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fuse {
+pub enum Fuse {
     Everybody,
     Root,
 }
@@ -29,13 +29,13 @@ pub fn home() -> Scratch {
     scratch
 }
 
-fn belongs_to_user(path: &Path) {
+pub fn belongs_to_user(path: &Path) {
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
 /// Runs a script as the user in his directory; nothing of the system is changed, for mounts and
 /// devices are seen by the script alone.
-fn as_user(home: &Scratch, fuse: Fuse, script: &str) -> Printed {
+pub fn as_user(home: &Scratch, fuse: Fuse, script: &str) -> Printed {
     let mode = if fuse == Fuse::Everybody { "666" } else { "600" };
     need("fusermount3");
     let all = format!(

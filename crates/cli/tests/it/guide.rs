@@ -1,0 +1,264 @@
+//! The recipes of docs/guide.md: the commands of each run on real images.
+//!
+//! A recipe is a section of the page with blocks of shell commands. Its test prepares the files
+//! that the text names, runs all blocks as one script in their directory, and checks the result.
+//! Images that remain there are judged at the end ([`Scratch`]).
+
+use crate::args;
+use crate::program::{EXTANT, done, is_mount};
+use crate::recovery::crashed;
+use crate::unprivileged::{Fuse, as_user, belongs_to_user, home};
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::{Printed, run};
+use extant_testkit::tree::Manifest;
+use extant_testkit::{FeatureSet, Image, Scratch};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The page.
+const GUIDE: &str = include_str!("../../../../docs/guide.md");
+
+/// The commands of each recipe by its title.
+fn recipes() -> BTreeMap<&'static str, String> {
+    let mut recipes: BTreeMap<&str, String> = BTreeMap::new();
+    let (mut title, mut is_shell) = ("", false);
+    for line in GUIDE.lines() {
+        match line.strip_prefix("## ") {
+            _ if line.starts_with("```") => is_shell = line == "```sh",
+            Some(heading) if !is_shell => title = heading,
+            _ if is_shell => {
+                let script = recipes.entry(title).or_default();
+                script.push_str(line);
+                script.push('\n');
+            }
+            _ => {}
+        }
+    }
+    recipes
+}
+
+/// A directory with a recipe's script and files.
+struct Recipe {
+    home: Scratch,
+}
+
+impl Recipe {
+    /// The recipe of this title in a directory that the user of [`as_user`] owns.
+    fn of(title: &str) -> Recipe {
+        let home = home();
+        let script = recipes().remove(title).unwrap_or_else(|| panic!("no recipe `{title}`"));
+        fs::write(home.join("recipe.sh"), script).expect("the script is written");
+        fs::create_dir(home.join("work")).expect("an empty directory");
+        Recipe { home }
+    }
+
+    /// The path of a file of the recipe.
+    fn file(&self, name: &str) -> PathBuf {
+        self.home.join("work").join(name)
+    }
+
+    /// Copies the image there, as a file of the user's.
+    fn has(&self, name: &str, image: &Image) {
+        fs::copy(image.path(), self.file(name)).expect("a copy of the image");
+        image.leave_unjudged("its copy is changed");
+    }
+
+    /// Makes an image of the tree `rootfs`.
+    fn has_disk(&self) {
+        tree(&self.file("rootfs"));
+        done(&args!["mkfs", "-q", self.file("disk.img"), "256M"]);
+        done(&args!["put", self.file("disk.img"), self.file("rootfs"), "/"]);
+    }
+
+    /// Runs the commands as root.
+    fn run(&self) -> Printed {
+        let dir = self.home.path().display();
+        let script =
+            format!("cd {dir}/work; PATH={dir}:$PATH:/usr/sbin:/sbin; exec sh -eux ../recipe.sh");
+        run("sh", &["-euc", &script]).must_succeed()
+    }
+
+    /// Runs the commands as a user without privileges, to whom all files belong.
+    fn run_as_user(&self, fuse: Fuse) -> Printed {
+        let all = format!("find {} -exec chown -h 65534:65534 {{}} +", self.home.path().display());
+        run("sh", &["-c", &all]).must_succeed();
+        belongs_to_user(&self.file(""));
+        let script = "PATH=$PATH:/usr/sbin:/sbin; cd work; exec sh -eux ../recipe.sh";
+        as_user(&self.home, fuse, script).must_succeed()
+    }
+
+    /// The tree of an image as the kernel shows it, without the directory that mkfs makes.
+    fn kernel_tree(&self, name: &str) -> Manifest {
+        let mount = Mount::new(&self.file(name), "ro");
+        let tree = Manifest::walk(mount.path()).without("lost+found").without_root();
+        mount.unmount();
+        tree
+    }
+}
+
+/// A small tree with files of each kind.
+fn tree(root: &Path) {
+    let script = "mkdir -p etc/conf.d srv; echo host >etc/hostname; echo a=1 >etc/app.conf; ln -s ../app.conf etc/conf.d/a.conf; \
+                  ln etc/hostname etc/same; mkfifo srv/fifo; mknod srv/null c 1 3; truncate -s 1M srv/hole; printf x >>srv/hole; \
+                  setfattr -n user.origin -v made etc/app.conf; setfacl -m u:7:r etc/app.conf; chown 7:8 etc/same; chmod 750 srv";
+    fs::create_dir_all(root).expect("a directory");
+    run("sh", &["-euc", &format!("cd {}; {script}", root.display())]).must_succeed();
+}
+
+#[test]
+fn each_recipe_has_a_test() {
+    let tests = include_str!("guide.rs");
+    let recipes = recipes();
+    assert!(recipes.len() >= 9, "{recipes:?}");
+    for title in recipes.keys() {
+        assert!(tests.contains(&format!("Recipe::of(\"{title}\")")), "no test of `{title}`");
+    }
+}
+
+#[test]
+fn an_image_is_made_from_a_directory() {
+    let recipe = Recipe::of("Make an image from a directory");
+    tree(&recipe.file("rootfs"));
+    recipe.run();
+    let source = Manifest::walk(&recipe.file("rootfs")).without_root();
+    source.assert_same(&recipe.kernel_tree("disk.img"));
+    let small = Mount::new(&recipe.file("small.img"), "ro");
+    assert_eq!(fs::read(small.join("etc/hostname")).expect("a file"), b"builder\n");
+    let same = fs::metadata(small.join("etc/same")).expect("a file");
+    assert_eq!((same.uid(), same.gid()), (0, 0));
+    small.unmount();
+}
+
+#[test]
+fn readers_look_inside() {
+    let recipe = Recipe::of("Look inside");
+    recipe.has_disk();
+    let before = fs::read(recipe.file("disk.img")).expect("the image");
+    let printed = recipe.run_as_user(Fuse::Root);
+    for text in ["app.conf", "host\n", "/etc/conf.d/a.conf", "UUID"] {
+        assert!(printed.text().contains(text), "`{text}`: {printed}");
+    }
+    for document in ["stat.json", "info.json"] {
+        let text = fs::read(recipe.file(document)).expect("a document");
+        serde_json::from_slice::<serde_json::Value>(&text).expect("JSON");
+    }
+    assert!(before == fs::read(recipe.file("disk.img")).expect("the image"), "reading wrote");
+}
+
+#[test]
+fn a_torn_disk_is_recovered() {
+    let recipe = Recipe::of("Recover a torn disk");
+    recipe.has("torn.img", &crashed(FeatureSet::named("orphan_file")));
+    let printed = recipe.run_as_user(Fuse::Root);
+    assert!(printed.errors().contains("replayed"), "{printed}");
+    assert!(printed.errors().contains("freed 1 "), "{printed}");
+}
+
+#[test]
+fn files_of_a_dirty_image_are_changed() {
+    let recipe = Recipe::of("Change files on a dirty image");
+    recipe.has("torn.img", &crashed(FeatureSet::named("default")));
+    fs::write(recipe.file("app.conf"), "a=2\n").expect("a file");
+    let printed = recipe.run_as_user(Fuse::Root);
+    assert!(printed.errors().contains("replayed"), "{printed}");
+    let mount = Mount::new(&recipe.file("torn.img"), "ro");
+    let conf = fs::metadata(mount.join("app.conf")).expect("a file");
+    assert_eq!((conf.uid(), conf.mode() & 0o7777), (0, 0o600));
+    assert_eq!(fs::read(mount.join("srv/data/first")).expect("a file"), vec![1; 5000]);
+    assert!(!mount.join("f2").exists() && mount.join("f4").exists());
+    mount.unmount();
+}
+
+#[test]
+fn a_user_mounts_without_root() {
+    let recipe = Recipe::of("Mount without root");
+    recipe.run_as_user(Fuse::Everybody);
+    let mount = Mount::new(&recipe.file("disk.img"), "ro");
+    assert_eq!(fs::read(mount.join("file")).expect("a file"), b"text\n");
+    mount.unmount();
+}
+
+/// The commands run in a namespace of mounts whose system directories take changes that end with
+/// it; the program is installed there.
+#[test]
+fn a_disk_is_mounted_at_boot() {
+    let recipe = Recipe::of("Mount at boot");
+    recipe.has_disk();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let script = format!(
+        "set -eux; mount --make-rprivate /; mkdir {home}/layers
+        for dir in /etc /usr/local $(realpath /sbin); do
+            layer={home}/layers/$(basename $dir); mkdir -p $layer/upper $layer/work
+            mount -t overlay overlay -o lowerdir=$dir,upperdir=$layer/upper,workdir=$layer/work $dir
+        done
+        mount -t tmpfs none /run; mount -t tmpfs none /mnt; mount --bind {home}/work /srv
+        {source}/scripts/install.sh install {EXTANT}
+        SYSTEMD_OFFLINE=1 sh -eux {home}/recipe.sh
+        cat /etc/systemd/system/multi-user.target.wants/extant@disk.service",
+        home = recipe.home.path().display()
+    );
+    let printed = run("unshare", &["--mount", "sh", "-c", &script]).must_succeed();
+    assert!(printed.text().contains("fuse.extant"), "{printed}");
+    assert!(printed.text().contains("ExecStart=/usr/local/bin/extant mount"), "{printed}");
+    assert!(!is_mount(&recipe.file("")) && !Path::new("/mnt/disk").exists());
+}
+
+#[test]
+fn files_are_copied_out_with_attributes() {
+    let recipe = Recipe::of("Copy out with attributes");
+    recipe.has_disk();
+    let printed = recipe.run();
+    let source = Manifest::walk(&recipe.file("rootfs/etc")).without_root();
+    source.assert_same(&Manifest::walk(&recipe.file("saved")).without_root());
+    assert_eq!(fs::read(recipe.file("hostname")).expect("a file"), b"host\n");
+    assert!(printed.text().contains('5'), "{printed}");
+}
+
+#[test]
+fn archives_go_out_and_in() {
+    let recipe = Recipe::of("Tar in and out");
+    recipe.has_disk();
+    recipe.run();
+    let source = Manifest::walk(&recipe.file("rootfs")).without_root();
+    source.assert_same(&recipe.kernel_tree("copy.img"));
+    run("gzip", &["-t".as_ref(), recipe.file("etc.tar.gz").as_os_str()]).must_succeed();
+}
+
+#[test]
+fn a_damaged_image_is_read() {
+    let recipe = Recipe::of("Read a damaged image");
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-O", "^metadata_csum"]);
+    tree(&recipe.file("rootfs"));
+    fs::write(recipe.file("rootfs/etc/up-up-name"), "").expect("a file");
+    done(&args!["put", image.path(), recipe.file("rootfs"), "/"]);
+    image.replace(b"up-up-name", b"../../name");
+    recipe.has("damaged.img", &image);
+    recipe.home.leave_unjudged("work/damaged.img", "a name in it is damaged");
+    let printed = recipe.run();
+    for text in ["the list is incomplete", "some files are missing"] {
+        assert!(printed.text().contains(text), "`{text}`: {printed}");
+    }
+    assert_eq!(fs::read(recipe.file("saved/etc/hostname")).expect("a file"), b"host\n");
+    assert!(image.bytes() == fs::read(recipe.file("damaged.img")).expect("it"), "reading wrote");
+}
+
+#[test]
+fn a_partition_holds_a_file_system() {
+    /// The first and only partition begins after 2048 sectors and has 126,976.
+    const PARTITION: [u8; 16] = [0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0xf0, 1, 0];
+    let recipe = Recipe::of("Use a partition");
+    tree(&recipe.file("rootfs"));
+    let disk = fs::File::create(recipe.file("disk.img")).expect("a disk");
+    disk.set_len(64 << 20).expect("its length");
+    disk.write_all_at(&PARTITION, 446).expect("its partition");
+    disk.write_all_at(&[0x55, 0xaa], 510).expect("its mark");
+    let printed = recipe.run();
+    assert!(printed.text().contains("hostname"), "{printed}");
+    let bytes = fs::read(recipe.file("disk.img")).expect("the disk");
+    assert!(bytes[446..462] == PARTITION && bytes[512..1 << 20].iter().all(|byte| *byte == 0));
+    fs::write(recipe.file("part.img"), &bytes[1 << 20..(1 << 20) + 126_976 * 512]).expect("a part");
+    let source = Manifest::walk(&recipe.file("rootfs")).without_root();
+    source.assert_same(&recipe.kernel_tree("part.img"));
+}
