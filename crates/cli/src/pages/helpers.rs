@@ -48,18 +48,21 @@ fn helper(version: &str) -> Roff {
     roff.text([bold("umount"), roman(" "), italic("directory")]);
     roff.control("SH", ["DESCRIPTION"]);
     roff.text([roman(
-        "mount(8) runs the helper of the type fuse.extant to mount an ext4 file system through FUSE. The image is a \
-         regular file or a block device, with @OFFSET or @pN for a part of it. The helper is silent on success.",
+        "mount(8) runs the helper of the type fuse.extant to mount an ext4 file system through \
+         FUSE. The image is a regular file or a block device, with @OFFSET or @pN for a part of \
+         it. The helper is silent on success.",
     )]);
     roff.control("PP", []);
     roff.text([roman(
-        "A file system that was not unmounted is recovered first, on its disk, also with ro, as the kernel does; \
-         noload prevents that. An image that is in use by a server that is about to end is waited for.",
+        "A file system that was not unmounted is recovered first, on its disk, also with ro, as \
+         the kernel does; noload prevents that. An image that is in use by a server that is about \
+         to end is waited for.",
     )]);
     roff.control("PP", []);
     roff.text([roman(
-        "umount(8) runs umount.fuse.extant for a mount in its table, and umount.fuse for a directory. Both return when \
-         the server has written everything. Mounts of other FUSE servers are unmounted without a wait.",
+        "umount(8) runs umount.fuse.extant for a mount in its table, and umount.fuse for a \
+         directory. Both return when the server has written everything. Mounts of other FUSE \
+         servers are unmounted without a wait.",
     )]);
     roff.control("SH", ["OPTIONS"]);
     options::describe(&mut roff);

@@ -100,9 +100,12 @@ impl Recipe {
 
 /// A small tree with files of each kind.
 fn tree(root: &Path) {
-    let script = "mkdir -p etc/conf.d srv; echo host >etc/hostname; echo a=1 >etc/app.conf; ln -s ../app.conf etc/conf.d/a.conf; \
-                  ln etc/hostname etc/same; mkfifo srv/fifo; mknod srv/null c 1 3; truncate -s 1M srv/hole; printf x >>srv/hole; \
-                  setfattr -n user.origin -v made etc/app.conf; setfacl -m u:7:r etc/app.conf; chown 7:8 etc/same; chmod 750 srv";
+    let script = "mkdir -p etc/conf.d srv
+        echo host >etc/hostname; echo a=1 >etc/app.conf
+        ln -s ../app.conf etc/conf.d/a.conf; ln etc/hostname etc/same
+        mkfifo srv/fifo; mknod srv/null c 1 3; truncate -s 1M srv/hole; printf x >>srv/hole
+        setfattr -n user.origin -v made etc/app.conf; setfacl -m u:7:r etc/app.conf
+        chown 7:8 etc/same; chmod 750 srv";
     fs::create_dir_all(root).expect("a directory");
     run("sh", &["-euc", &format!("cd {}; {script}", root.display())]).must_succeed();
 }

@@ -220,7 +220,8 @@ fn completions_know_every_command() {
     let complete = |words: &[&str]| {
         let script = format!(
             "source {}; COMP_WORDS=({}); COMP_CWORD={}; \
-             _extant extant \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[*]}}\"",
+             _extant extant \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
+             echo \"${{COMPREPLY[*]}}\"",
             bash.display(),
             words.join(" "),
             words.len() - 1
