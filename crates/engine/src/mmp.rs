@@ -9,8 +9,9 @@
 
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, MountedDevice};
+use extant_format::Geometry;
 use extant_format::mmp as disk;
-use extant_format::superblock::{Geometry, Superblock};
+use extant_format::superblock::Superblock;
 use extant_sync::{Condvar, Level, Mutex, OnceLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

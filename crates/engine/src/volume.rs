@@ -6,7 +6,7 @@ use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::RoCompat;
 use extant_format::quota::QuotaKind;
-use extant_format::{superblock::Geometry, types::Timestamp};
+use extant_format::{Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{OnceLock, Sharded, shard_index};

@@ -3,13 +3,6 @@
 //! CRC-32C chains here are raw: no inversion before or after. They start at [`CRC32C_INIT`] and the
 //! running value is what the disk stores.
 
-pub use crate::group_desc::{block_bitmap_checksum, inode_bitmap_checksum};
-pub use crate::seal::{
-    SealFn, seal_dir_block, seal_dir_leaf, seal_extent_block, seal_htree, seal_none,
-    seal_orphan_block, seal_xattr_block,
-};
-pub use crate::superblock::fs_seed;
-
 use crate::types::InodeNr;
 
 /// The start of every CRC-32C chain.

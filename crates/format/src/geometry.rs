@@ -274,6 +274,23 @@ impl Geometry {
     }
 }
 
+/// Here since ranges are checked by the geometry, which is above the superblock.
+impl Superblock {
+    /// Reads and verifies a superblock: magic, checksum, ranges (those of [`Geometry`], except on a
+    /// journal device).
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(bytes: &[u8]) -> Result<Superblock> {
+        let sb = Superblock::parse_unverified(bytes)?;
+        sb.verify_checksum()?;
+        if !sb.incompat().contains(Incompat::JOURNAL_DEV) {
+            Geometry::new(&sb)?;
+        }
+        Ok(sb)
+    }
+}
+
 fn check_features(sb: &Superblock, features: Features) -> Result<()> {
     let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
     let extents = features.incompat.contains(Incompat::EXTENTS);

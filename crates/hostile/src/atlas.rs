@@ -1,9 +1,6 @@
 //! Where the structures of an image are, and how each is sealed again after it was changed.
 
 use crate::records::{self, Record};
-use extant_format::checksum::{
-    SealFn, seal_dir_block, seal_extent_block, seal_none, seal_orphan_block, seal_xattr_block,
-};
 use extant_format::extent::Node;
 use extant_format::features::{Compat, Incompat};
 use extant_format::group_desc::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
@@ -13,6 +10,9 @@ use extant_format::jbd2::{
     Tags,
 };
 use extant_format::mmp::Mmp;
+use extant_format::seal::{
+    SealFn, seal_dir_block, seal_extent_block, seal_none, seal_orphan_block, seal_xattr_block,
+};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::{GroupNr, InodeNr};
 use extant_format::{Geometry, bitmap, indirect};

@@ -5,10 +5,10 @@ use super::blocks::Blocks;
 use super::tree::clear_runs;
 use crate::error::Result;
 use crate::groups::{Groups, Kind};
+use extant_format::Geometry;
 use extant_format::bitmap;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
-use extant_format::superblock::Geometry;
 use extant_format::types::GroupNr;
 use extant_space::Run;
 

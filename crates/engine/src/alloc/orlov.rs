@@ -6,7 +6,7 @@
 //! or near it.
 
 use crate::groups::{Flex, Groups};
-use extant_format::superblock::Geometry;
+use extant_format::Geometry;
 use extant_format::types::GroupNr;
 use extant_space::Index;
 

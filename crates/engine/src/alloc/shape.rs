@@ -3,7 +3,7 @@
 //! A tree covers a flexible group; without flexible groups, or with absurdly large ones, a number
 //! of neighbouring groups.
 
-use extant_format::superblock::Geometry;
+use extant_format::Geometry;
 use extant_format::types::GroupNr;
 use extant_space::Run;
 use std::ops::Range;

@@ -4,14 +4,13 @@
 use crate::error::{Error, Result};
 use crate::extent::raw;
 use extant_blocks::{BlockDevice, SignatureKind, identify};
+use extant_format::Geometry;
 use extant_format::error::Corrupt;
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::group_desc::GroupDesc;
 use extant_format::inode as disk;
 use extant_format::quota::QuotaKind;
-use extant_format::superblock::{
-    Geometry, MAGIC_FIELD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
-};
+use extant_format::superblock::{MAGIC_FIELD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::{GroupNr, InodeNr};
 use extant_journal::{Log, LogExtent, LogPlace};
 use std::sync::Arc;

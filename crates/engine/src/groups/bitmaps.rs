@@ -7,9 +7,9 @@
 use super::{Groups, Kind};
 use crate::error::{Error, Result};
 use extant_blocks::Buffer;
+use extant_format::Geometry;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::{self, GroupDesc, GroupFlags};
-use extant_format::superblock::Geometry;
 use extant_format::types::GroupNr;
 use extant_journal::{Handle, Seal};
 use std::sync::Arc;

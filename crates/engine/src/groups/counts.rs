@@ -1,9 +1,9 @@
 //! Totals of the file system and of its flexible groups, kept beside the descriptors.
 
 use crate::error::Result;
+use extant_format::Geometry;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
-use extant_format::superblock::Geometry;
 use extant_format::types::GroupNr;
 use extant_sync::atomic::{AtomicI64, Ordering::Relaxed};
 use extant_sync::{CachePadded, ShardedCounter};

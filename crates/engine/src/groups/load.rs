@@ -3,9 +3,9 @@
 use crate::bounds::Walk;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
+use extant_format::Geometry;
 use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
-use extant_format::superblock::Geometry;
 use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
 use super::*;
 use crate::volume::{Rng, SystemClock};
 use extant_blocks::{BlockDevice, Cache, SparseDevice};
+use extant_format::Geometry;
 use extant_format::features::{Features, Incompat, RoCompat};
 use extant_format::group_desc::GroupFlags;
-use extant_format::superblock::Geometry;
 use extant_journal::{Config, Journal};
 
 const GROUPS: u32 = 491_520;

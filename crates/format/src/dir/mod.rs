@@ -121,13 +121,3 @@ impl DirFormat {
         }
     }
 }
-
-/// Seals a directory block of whatever kind: a leaf has a tail, root and interior nodes of a hash
-/// tree do not.
-pub fn seal_dir_block(block: &mut [u8], nr: u64, seed: u32) {
-    if has_tail(block) {
-        seal_dir_leaf(block, nr, seed);
-    } else {
-        crate::htree::seal_htree(block, nr, seed);
-    }
-}

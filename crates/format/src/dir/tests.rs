@@ -1,4 +1,5 @@
 use super::*;
+use crate::seal::seal_dir_block;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -13,7 +13,6 @@ pub use raw::{RawFirstError, RawLastError, RawSuperblock, SUPERBLOCK_OFFSET, SUP
 use crate::checksum::{CRC32C_INIT, crc32c_raw, uuid_seed};
 use crate::error::{Corrupt, Result};
 use crate::features::{Compat, Features, Incompat, RoCompat};
-pub use crate::geometry::Geometry;
 use bitflags::bitflags;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -159,20 +158,6 @@ impl Superblock {
         raw.state.set(State::VALID.bits());
         raw.errors.set(ErrorPolicy::Continue.to_raw());
         Superblock { raw }
-    }
-
-    /// Reads and verifies a superblock: magic, checksum, ranges (those of [`Geometry`], except on a
-    /// journal device).
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub fn parse(bytes: &[u8]) -> Result<Superblock> {
-        let sb = Superblock::parse_unverified(bytes)?;
-        sb.verify_checksum()?;
-        if !sb.incompat().contains(Incompat::JOURNAL_DEV) {
-            Geometry::new(&sb)?;
-        }
-        Ok(sb)
     }
 
     /// Reads a superblock and verifies no more than its size and magic.

@@ -12,7 +12,7 @@ use extant_format::jbd2::JournalSuperblock;
 use extant_format::mmp::Mmp;
 use extant_format::types::{FileType, GroupNr, InodeNr};
 use extant_format::xattr::{self, Entry, Value};
-use extant_format::{Superblock, bitmap, inline, orphan};
+use extant_format::{Superblock, bitmap, inline, orphan, seal};
 use std::collections::BTreeMap;
 
 /// What a walk over an image has met, so that a test can say that it tested something.
@@ -222,7 +222,7 @@ fn check_directory(image: &Image, ino: InodeNr, inode: &Inode, map: &Map, seen: 
         let node = indexed && (*lblk == 0 || htree::is_interior(block, &format));
         let mut again = block.clone();
         if image.geo.metadata_csum {
-            dir::seal_dir_block(&mut again, 0, seed);
+            seal::seal_dir_block(&mut again, 0, seed);
             assert_eq!(&again, block);
         }
         if node {

@@ -4,8 +4,8 @@ use super::{block, number};
 use extant_format::Geometry;
 use extant_format::dir::{self, DirFormat};
 use extant_format::htree::{self, HashVersion, Kind, Node, NodeMut, RootInfo};
-use extant_format::inline;
 use extant_format::types::{FileType, InodeNr};
+use extant_format::{inline, seal};
 
 type Name = (usize, u32, Vec<u8>);
 
@@ -86,7 +86,7 @@ pub(super) fn index(geo: &Geometry, bytes: &[u8]) {
         }
         assert_eq!(changed.entries(), before, "what was there comes back");
     }
-    dir::seal_dir_block(&mut own, 1, 1);
+    seal::seal_dir_block(&mut own, 1, 1);
     htree::seal_htree(&mut own, 1, 1);
     let area: [u8; 60] = block(bytes, 60).try_into().expect("sixty bytes");
     let _ = inline::join(&area, bytes, hash.into());

@@ -2,8 +2,9 @@
 
 use crate::target::io_error;
 use extant_engine::{FileType, Follow, Fs, OpenFlags, OpenOptions};
+use extant_format::Geometry;
 use extant_format::group_desc::GroupDesc;
-use extant_format::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::GroupNr;
 use extant_space::free_runs;
 use serde::Serialize;
