@@ -3,7 +3,6 @@
 //! A device is known by its address. The user of a device must keep the device as long as the
 //! claim: then the address is no other device's.
 
-use crate::BlockDevice;
 use extant_sync::{LazyLock, Level, Mutex};
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +19,7 @@ enum Users {
 }
 
 /// The right to use a device, until dropped: beside other readers, or alone. See
-/// [`BlockDevice::claim`].
+/// [`BlockDevice::claim`](crate::BlockDevice::claim).
 #[derive(Debug)]
 #[must_use]
 pub struct Claim {
@@ -28,12 +27,15 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims the device at the address of `device`, under its name.
+    /// Claims the device at an address; `name` gives its name for an error.
     ///
     /// # Errors
     /// `ResourceBusy` if the device has a writer, or any user where `exclusive`.
-    pub fn new<D: BlockDevice + ?Sized>(device: &D, exclusive: bool) -> io::Result<Claim> {
-        let address = std::ptr::from_ref(device).cast::<()>().addr();
+    pub(crate) fn of_address(
+        address: usize,
+        exclusive: bool,
+        name: impl FnOnce() -> String,
+    ) -> io::Result<Claim> {
         let mut claims = CLAIMS.lock();
         let users = match claims.get(&address) {
             None if exclusive => Users::Writer,
@@ -41,7 +43,7 @@ impl Claim {
             Some(Users::Readers(others)) if !exclusive => Users::Readers(others + 1),
             Some(_) => {
                 drop(claims);
-                let name = device.name();
+                let name = name();
                 let text = format!(
                     "{name} is in use: this process has a file system open on it; unmount that first"
                 );

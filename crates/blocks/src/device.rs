@@ -103,6 +103,17 @@ pub trait BlockDevice: Send + Sync + Debug {
     }
 }
 
+impl Claim {
+    /// Claims the device at the address of `device`, under its name.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if the device has a writer, or any user where `exclusive`.
+    pub fn new<D: BlockDevice + ?Sized>(device: &D, exclusive: bool) -> io::Result<Claim> {
+        let address = std::ptr::from_ref(device).cast::<()>().addr();
+        Claim::of_address(address, exclusive, || device.name())
+    }
+}
+
 /// Zeroes a range by writing zeroes.
 pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(
     device: &D,
