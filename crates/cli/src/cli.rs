@@ -1,8 +1,8 @@
 //! The command line as it is written.
 
 use crate::commands::*;
-use crate::context::{Context, Global};
-use crate::failure::{Result, report_usage};
+use crate::context::{Context, Global, report_usage};
+use crate::failure::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
 use std::ffi::OsString;

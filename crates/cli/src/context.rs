@@ -1,13 +1,14 @@
 //! What holds for every command: how much is said, where, and how.
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::json;
 use crate::log::{Log, Sink};
-use crate::text::shown;
+pub use crate::tell::complain;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -69,13 +70,6 @@ pub struct Context {
     printed: Arc<AtomicBool>,
     /// What opening an image for writing brought back, for the JSON document.
     recovery: Arc<OnceLock<Value>>,
-}
-
-/// Says something on standard error: one line, in which names of an image cannot forge others.
-pub fn complain(message: impl Display) {
-    let message = shown(message.to_string().as_bytes());
-    // Nothing is left to do if that cannot be written either.
-    let _ = writeln!(io::stderr().lock(), "extant: {message}");
 }
 
 impl Context {
@@ -201,4 +195,25 @@ impl Context {
         // Who asks for more wants every message.
         Log::new(Sink::Stderr, self.verbose == 0).install(level);
     }
+}
+
+impl Failure {
+    /// Says why on standard error, and as a JSON document where one is due and none was printed.
+    /// Gives the exit code.
+    pub fn report(&self, context: &Context) -> ExitCode {
+        if let Some(message) = self.message() {
+            complain(message);
+        }
+        if context.json && !context.has_document() {
+            // Nothing is left to do if that cannot be written.
+            let _ = context.document(&self.document());
+        }
+        ExitCode::from(self.exit_code())
+    }
+}
+
+/// Prints the error document of arguments that are not understood; clap says the rest.
+pub fn report_usage(message: impl Display) {
+    // Nothing is left to do if that cannot be written.
+    let _ = Context::for_json().document(&Failure::usage(message).document());
 }

@@ -1,6 +1,5 @@
 //! Why a command failed, and the exit code that says so.
 
-use crate::context::Context;
 use crate::json;
 use crate::text::shown;
 use extant_engine::Error;
@@ -9,7 +8,6 @@ use serde_json::{Map, Value, json};
 use std::any::Any;
 use std::fmt::Display;
 use std::io;
-use std::process::ExitCode;
 
 /// Exit code of a command that failed.
 const FAILED: u8 = 1;
@@ -195,19 +193,16 @@ impl Failure {
         object.into()
     }
 
-    /// Says why on standard error, and as a JSON document where one is due and none was printed.
-    /// Gives the exit code.
-    pub fn report(&self, context: &Context) -> ExitCode {
-        if let Some(message) = &self.message {
-            crate::context::complain(message);
-        }
-        if context.json && !context.has_document() {
-            let mut document = self.before.clone();
-            document.insert("error".into(), self.object());
-            // Nothing is left to do if that cannot be written.
-            let _ = context.document(&Value::Object(document));
-        }
-        ExitCode::from(self.exit)
+    /// The JSON document of the failure: what was done before, and the failure.
+    pub fn document(&self) -> Value {
+        let mut document = self.before.clone();
+        document.insert("error".into(), self.object());
+        document.into()
+    }
+
+    /// The exit code of the program.
+    pub fn exit_code(&self) -> u8 {
+        self.exit
     }
 }
 
@@ -247,11 +242,4 @@ impl<T, E: Display + 'static> At<T> for std::result::Result<T, E> {
         let failed = self.at(shown(path));
         failed.map_err(|failure| Failure { path: Some(path.to_vec()), ..failure })
     }
-}
-
-/// Prints the error document of arguments that are not understood; clap says the rest.
-pub fn report_usage(message: impl Display) {
-    let document = json!({ "error": Failure::usage(message).object() });
-    // Nothing is left to do if that cannot be written.
-    let _ = Context::for_json().document(&document);
 }

@@ -6,6 +6,7 @@
 //! - A limited log writes at most [`BURST`] messages in [`WINDOW`]: a damaged or hostile image
 //!   cannot fill a disk with them.
 
+use crate::tell;
 use crate::text::{count, shown};
 use std::fs::File;
 use std::io::{self, Write};
@@ -75,7 +76,7 @@ impl Sink {
             }
             Sink::Parent(next) => {
                 if !READY.load(Ordering::Acquire) && *level <= Level::WARN {
-                    crate::mounting::announce::remark(line);
+                    tell::send(tell::NOTE, line);
                 }
                 next.write(level, line)
             }

@@ -18,6 +18,7 @@ mod log;
 mod mounting;
 mod pages;
 mod recovery;
+mod tell;
 mod text;
 mod walk;
 

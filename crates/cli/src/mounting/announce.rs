@@ -5,14 +5,14 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
+use crate::tell::{NOTE, send};
 use crate::text::shown;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-const NOTE: &str = "note";
 const WAITS: &str = "waits";
 const FAILED: &str = "failed";
 const READY: &str = "ready";
@@ -70,18 +70,6 @@ impl Audience {
             _ => Err(failure),
         }
     }
-}
-
-/// A remark of the engine, for the process that started this one.
-pub fn remark(text: &str) {
-    send(NOTE, text);
-}
-
-fn send(word: &str, text: impl Display) {
-    let text = text.to_string().replace('\n', "; ");
-    let mut out = std::io::stdout().lock();
-    // If the other process is gone, nobody is to be told.
-    let _ = writeln!(out, "{word} {text}").and_then(|()| out.flush());
 }
 
 /// Listens until `image` is mounted or that has failed.
