@@ -5,9 +5,9 @@ pub use crate::handler::{
     Answer, Change, Credentials, Data, Entry, Handler, HowWritten, Invalidation, Listed, Tell,
     Wants,
 };
-pub use crate::protocol::types::{ErrorCode, FileAttr, NodeId};
+pub use crate::types::{ErrorCode, FileAttr, NodeId};
 
-use crate::mount::{self, MountOptions};
+use crate::options::MountOptions;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub fn mount(
     options: &MountOptions,
     read_only: bool,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    let (thread, instead) = mount::start(&Arc::new(handler), dir, options, read_only, None)?;
+    let (thread, instead) = crate::mount::start(&Arc::new(handler), dir, options, read_only, None)?;
     match instead {
         None => Ok(thread),
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),

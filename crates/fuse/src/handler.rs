@@ -5,7 +5,7 @@
 //! it does, a method of its own tells ([`Handler::fsync_waits`], [`Handler::is_written_to`]).
 
 use crate::interrupts::Interrupts;
-use crate::protocol::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
+use crate::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
 use extant_engine::{FileType, New, SetAttr, Timestamp, Usage};
 use std::io;
 use std::sync::Arc;

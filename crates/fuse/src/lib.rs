@@ -16,9 +16,12 @@ mod handler;
 mod interrupts;
 mod kernel_cache;
 mod mount;
+mod options;
 mod protocol;
 mod server;
 mod stats;
 mod transport;
+mod types;
 
-pub use mount::{Claim, MountOptions, Mounted, Transport, Unmounter, mount, mount_claimed};
+pub use mount::{Claim, Mounted, Unmounter, mount, mount_claimed};
+pub use options::{MountOptions, Transport};

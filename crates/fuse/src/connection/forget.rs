@@ -5,7 +5,7 @@ use super::bell::Bell;
 use super::{BUFFER, try_next};
 use crate::handler::Handler;
 use crate::protocol::abi::{BatchForgetIn, ForgetOne, InHeader, OutHeader, op};
-use crate::protocol::types::{ErrorCode, NodeId};
+use crate::types::{ErrorCode, NodeId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::fs::File;

@@ -2,7 +2,7 @@
 
 use crate::handler::{Handler, Wants};
 use crate::protocol::abi::{InHeader, InitIn, InitOut, OutHeader, op};
-use crate::protocol::types::InitFlags;
+use crate::types::InitFlags;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, IntoBytes};

@@ -14,7 +14,7 @@
 //! repeats it after the delays of [`FORGETTING`].
 
 use crate::handler::{Invalidation, Tell};
-use crate::protocol::types::NodeId;
+use crate::types::NodeId;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -21,7 +21,7 @@
 //! the file became append-only. The parts of a large direct write may arrive out of order: a part
 //! that comes early leaves a gap for the others.
 
-use crate::protocol::types::NodeId;
+use crate::types::NodeId;
 use extant_engine::Errno;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

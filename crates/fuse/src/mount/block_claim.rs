@@ -9,7 +9,7 @@
 //! the mount. In between no other program can open it exclusively, mount it, or make a file system
 //! on it.
 
-use super::MountOptions;
+use crate::options::MountOptions;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{

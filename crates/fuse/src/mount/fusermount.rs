@@ -1,7 +1,7 @@
 //! Mounts of users other than root. The set-uid program `fusermount3` mounts, passes the connection
 //! over a socket, and unmounts.
 
-use super::MountOptions;
+use crate::options::MountOptions;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, IoSliceMut};

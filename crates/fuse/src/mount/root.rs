@@ -1,6 +1,6 @@
 //! mount(2) by root, with the type `fuse.SUBTYPE` and a source, which mount(8) shows.
 
-use super::MountOptions;
+use crate::options::MountOptions;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::fs::File;

@@ -2,8 +2,8 @@
 
 use super::abi::{Dirent, EntryOut};
 use super::reply::{self, listed_type, no_entry};
-use super::types::NodeId;
 use crate::handler::{Answer, Entry, Handler, Listed};
+use crate::types::NodeId;
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -79,7 +79,7 @@ fn head(entry: Option<&Entry>, ttl: Duration) -> EntryOut {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::types::{ErrorCode, FileAttr};
+    use crate::types::{ErrorCode, FileAttr};
     use extant_engine::FileType;
 
     #[test]

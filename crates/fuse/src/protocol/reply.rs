@@ -1,8 +1,8 @@
 //! Encodes replies.
 
 use super::abi::{AttrOut, Attributes, EntryOut, OpenOut, StatxOut, Time, statx as mask};
-use super::types::{ErrorCode, FileAttr, OpenReplyFlags, decode_rdev};
 use crate::handler::{Answer, Entry};
+use crate::types::{ErrorCode, FileAttr, OpenReplyFlags, decode_rdev};
 use extant_engine::{FileType, Timestamp};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};

@@ -1,10 +1,10 @@
 //! Decodes requests, calls the handler and encodes the replies.
 
 use super::abi::*;
-use super::types::decode_rdev;
 use super::{listing, reply};
 use crate::handler::{Answer, Change, Credentials, Data, Handler, HowWritten};
-use crate::protocol::types::{ErrorCode, NodeId, WriteFlags};
+use crate::types::decode_rdev;
+use crate::types::{ErrorCode, NodeId, WriteFlags};
 use extant_engine::{FileType, New, SetAttr, TimeSet, Timestamp};
 use rustix::fs::OFlags;
 use zerocopy::FromBytes;

@@ -1,6 +1,6 @@
 //! Conversions between the types of the engine and those of the protocol.
 
-use crate::protocol::types::{ErrorCode, FileAttr, NodeId, encode_rdev};
+use crate::types::{ErrorCode, FileAttr, NodeId, encode_rdev};
 use extant_engine::{Attr, Errno, Error, Timestamp};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -4,7 +4,7 @@
 use super::Server;
 use super::credentials::{Capability, is_capable};
 use crate::handler::Credentials;
-use crate::protocol::types::NodeId;
+use crate::types::NodeId;
 use crate::{control, stats};
 use extant_engine::{Errno, Error, Node, Operations};
 

@@ -22,8 +22,8 @@ use crate::handler::{
 use crate::interrupts::Interrupts;
 use crate::kernel_cache::notices::Notices;
 use crate::kernel_cache::writers::Writers;
-use crate::mount::MountOptions;
-use crate::protocol::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
+use crate::options::MountOptions;
+use crate::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
 use attr::{SET_GROUP, keeps_group};
 use convert::{disk_ino, errno, file_attr, protocol_ino};
 use create::whiteout_owner;

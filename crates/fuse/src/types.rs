@@ -1,5 +1,5 @@
 //! Types of requests and replies as handlers see them. The layouts on the wire are in
-//! [`abi`](super::abi); numbers here are those of `linux/fuse.h`.
+//! [`abi`](crate::protocol::abi); numbers here are those of `linux/fuse.h`.
 
 use bitflags::bitflags;
 use extant_engine::{FileType, Timestamp};

@@ -1,0 +1,107 @@
+//! Options of a mount, for the modules that mount and those that serve.
+
+use crate::transport::ring;
+use extant_engine::AccessTimes;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The way of requests from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Reading `/dev/fuse`: available everywhere.
+    #[default]
+    Device,
+    /// io_uring: fewer system calls and switches of threads. Needs Linux 6.14 and an administrator
+    /// who enables it. Where it is unavailable, `/dev/fuse` serves, and [`Mounted::instead`](crate::Mounted::instead)
+    /// returns the reason.
+    IoUring,
+    /// io_uring where it is available, else `/dev/fuse`.
+    Auto,
+}
+
+impl Transport {
+    /// Returns the reason why the transport is unavailable here; `None` if it is available.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Transport::IoUring => ring::missing(),
+            Transport::Device | Transport::Auto => None,
+        }
+    }
+}
+
+impl FromStr for Transport {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Transport, ()> {
+        match name {
+            "dev" => Ok(Transport::Device),
+            "uring" => Ok(Transport::IoUring),
+            "auto" => Ok(Transport::Auto),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Options of a mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Source in the table of mounts.
+    pub source: String,
+    /// Users other than the mounter may use the mount.
+    pub allow_other: bool,
+    /// Options passed on to the kernel: `nosuid`, `nodev`, `noexec`, `noatime`, …
+    pub kernel: Vec<String>,
+    /// Number of threads that receive requests; 0 means two per CPU.
+    pub threads: usize,
+    /// Time for which the kernel may cache names and attributes. It is long by default, since only
+    /// the server changes the image.
+    pub time_to_live: Duration,
+    /// The kernel caches writes.
+    pub writeback_cache: bool,
+    /// The kernel enforces POSIX ACLs.
+    pub acl: bool,
+    /// Further mounts of the file system may map ids (idmapped mounts, Linux 6.12). Requests other
+    /// than creations then carry no ids, and the server reads those that it needs from `/proc`:
+    /// direct writes cost more.
+    pub id_maps: bool,
+    /// Policy for access times, which opens for reading and reads of directories and symlinks set;
+    /// `None`: they are never set. The kernel reports no reads from its cache.
+    pub access_times: Option<AccessTimes>,
+    /// Reads of directories set access times, too.
+    pub directory_access_times: bool,
+    /// Subtype: the type of the mount shows as `fuse.SUBTYPE`.
+    pub subtype: String,
+    /// Transport of requests.
+    pub transport: Transport,
+    /// Options as the user gave them, for display with the counters.
+    pub shown_options: String,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            source: "extant".into(),
+            allow_other: rustix::process::geteuid().is_root(),
+            kernel: Vec::new(),
+            threads: 0,
+            time_to_live: Duration::from_secs(86_400),
+            writeback_cache: true,
+            acl: true,
+            id_maps: false,
+            access_times: None,
+            directory_access_times: true,
+            subtype: "extant".into(),
+            transport: Transport::default(),
+            shown_options: String::new(),
+        }
+    }
+}
+
+impl MountOptions {
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => 2 * std::thread::available_parallelism().map_or(2, usize::from),
+            n => n,
+        }
+    }
+}
