@@ -7,13 +7,14 @@
 //! directory keeps its blocks, too: some nodes of its index become the level above the others.
 
 use crate::atlas::Atlas;
-use crate::seeds::{WHO, options};
+use crate::seeds::{Seed, WHO, options};
 use extant_blocks::MemDevice;
 use extant_engine::{Falloc, Fs, New, Node, OpenFlags};
 use extant_format::dir::DirFormat;
 use extant_format::extent::{self, Index, Leaf, NodeMut, ROOT_SIZE, capacity, seal_extent_block};
 use extant_format::htree::{self, Kind, RootInfo, seal_htree};
 use extant_format::types::InodeNr;
+use extant_testkit::image::FeatureSet;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -42,6 +43,14 @@ pub struct Layout {
     pub full: bool,
     /// Levels of an index between its root and its leaves: 1, or 2 with the feature `large_dir`.
     pub levels: u8,
+}
+
+impl Seed {
+    /// An image with maps and an index of several levels.
+    pub fn deep(layout: Layout) -> Seed {
+        let image = FeatureSet::named("large_dir").make_sized(12 << 20).bytes();
+        Seed::of(format!("{layout:?}"), layout.plant(&image))
+    }
 }
 
 impl Layout {

@@ -2,7 +2,6 @@
 //! images that others damaged.
 
 use crate::atlas::Atlas;
-use crate::deep::Layout;
 use crate::records::{self, CREATE, Record, UNLINK};
 use extant_blocks::MemDevice;
 use extant_engine::{
@@ -57,12 +56,6 @@ impl Seed {
             }
         }
         Seed::of(format!("{}{}", set.name, if crashed { " crashed" } else { "" }), device.to_vec())
-    }
-
-    /// An image with maps and an index of several levels.
-    pub fn deep(layout: Layout) -> Seed {
-        let image = FeatureSet::named("large_dir").make_sized(12 << 20).bytes();
-        Seed::of(format!("{layout:?}"), layout.plant(&image))
     }
 
     /// A good image that somebody else made.
