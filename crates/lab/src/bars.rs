@@ -2,7 +2,6 @@
 
 use crate::huge::Huge;
 use crate::measure::{Record, Row, Spread};
-use crate::report::spread;
 use crate::side::Side;
 use serde::Serialize;
 
@@ -90,13 +89,13 @@ fn through_fuse(record: &Record, row: &Row, side: Side, null: Side) -> Option<Ve
     let mut reached = false;
     if let Some((times, ratio)) = beside_fuse2fs {
         bar.push(format!("{times:.0} times fuse2fs"));
-        found.push(format!("{} times fuse2fs", spread(ratio)));
+        found.push(format!("{ratio} times fuse2fs"));
         reached |= ratio.median >= times;
     }
     if let Some(ratio) = beside_null {
         let share = if CONTENT.contains(&row.workload) { OF_NULL_CONTENT } else { OF_NULL };
         bar.push(format!("{share:.2} of a null server"));
-        found.push(format!("{} of null", spread(ratio)));
+        found.push(format!("{ratio} of null"));
         reached |= ratio.median >= share;
     }
     if bar.is_empty() {
@@ -119,7 +118,7 @@ fn like_kernel(record: &Record, row: &Row) -> Option<Verdict> {
     Some(Verdict {
         bar: format!("in process, {}, as the kernel's system calls", name(row)),
         reached: ratio.median >= 1.0,
-        found: format!("{} times ext4", spread(ratio)),
+        found: format!("{ratio} times ext4"),
     })
 }
 
@@ -131,7 +130,7 @@ fn many_threads(record: &Record, workload: &'static str) -> Option<Verdict> {
     Some(Verdict {
         bar: format!("in process, {workload}, 16 threads no slower than 2"),
         reached: ratio.median >= 1.0,
-        found: format!("{} times the rate of 2 threads", spread(ratio)),
+        found: format!("{ratio} times the rate of 2 threads"),
     })
 }
 
@@ -139,7 +138,7 @@ fn large_mount(huge: &Huge) -> Vec<Verdict> {
     let time = Verdict {
         bar: format!("mounting 60 TiB within {HUGE_SECONDS} s"),
         reached: huge.seconds.median < HUGE_SECONDS,
-        found: format!("{} s", spread(huge.seconds)),
+        found: format!("{} s", huge.seconds),
     };
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let memory = Verdict {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,6 +205,12 @@ impl Spread {
         let min = values.iter().copied().fold(f64::INFINITY, f64::min);
         let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Spread { median, min, max })
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} [{:.2} to {:.2}]", self.median, self.min, self.max)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::bars::Verdict;
 use crate::bench::Plan;
 use crate::huge::Huge;
-use crate::measure::{Record, Spread, Unit};
+use crate::measure::{Record, Unit};
 use crate::side::Side;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -32,7 +32,7 @@ pub fn text(record: &Record, huge: Option<&Huge>, all: &[Verdict], plan: &Plan) 
 fn large(huge: &Huge) -> String {
     format!(
         "mounting 60 TiB: {} s and {:.0} MB in a process of its own; on the sparse device {:.3} s\n",
-        spread(huge.seconds),
+        huge.seconds,
         huge.process_bytes as f64 / 1e6,
         huge.sparse_seconds,
     )
@@ -72,7 +72,8 @@ fn ratios(record: &Record, ours: Side, theirs: &[Side]) -> String {
     for (row, _) in record.rows() {
         let _ = write!(out, "{:<40} {:>3}", row.workload, row.threads);
         for side in &theirs {
-            let shown = record.ratio(row, ours.name(), side.name()).map_or("-".into(), spread);
+            let shown =
+                record.ratio(row, ours.name(), side.name()).map_or("-".into(), |s| s.to_string());
             let _ = write!(out, "  {shown:<22}");
         }
         out.push('\n');
@@ -124,9 +125,4 @@ pub fn say(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
-}
-
-/// A ratio with its extremes.
-pub fn spread(s: Spread) -> String {
-    format!("{:.2} [{:.2} to {:.2}]", s.median, s.min, s.max)
 }
