@@ -8,7 +8,7 @@
 //! stand-in; the models run by `make loom`. Only this crate is built so.
 //!
 //! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`],
-//! [`SlabPages`]) and where a lock's waiters sleep ([`lockref`]), nowhere else.
+//! [`SlabPages`]) and where the waiters of a [`lockref`] sleep (`parking`), nowhere else.
 #![deny(unsafe_code)]
 
 mod arcs;
@@ -24,6 +24,7 @@ pub mod epoch;
 mod frames;
 mod gate;
 mod hints;
+mod level;
 pub mod levels;
 pub mod life;
 pub mod list_lru;
@@ -35,6 +36,7 @@ mod models;
 #[cfg(not(loom))]
 mod mutex;
 mod padded;
+mod parking;
 #[cfg(not(loom))]
 mod revocable;
 mod rounds;
@@ -63,7 +65,7 @@ pub use counter::ShardedCounter;
 pub use frames::{Frame, SlabPages};
 pub use gate::{Gate, Refused};
 pub use hints::Hints;
-pub use levels::Level;
+pub use level::Level;
 #[cfg(loom)]
 pub use modelled::{
     Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,

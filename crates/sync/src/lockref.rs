@@ -259,8 +259,9 @@ impl Drop for LockrefGuard<'_> {
 /// Waiting for the lock.
 mod park {
     use super::{
-        FREE, HELD, LOCK_MASK, Lockref, LockrefGuard, Ordering, WAITED_FOR, count_of, pack, table,
+        FREE, HELD, LOCK_MASK, Lockref, LockrefGuard, Ordering, WAITED_FOR, count_of, pack,
     };
+    use crate::parking;
 
     /// Looks before sleeping; the lock is held for some instructions only.
     const SPINS: u32 = if cfg!(loom) { 0 } else { 40 };
@@ -298,7 +299,9 @@ mod park {
                 }
             }
             mine = WAITED_FOR;
-            if table::sleep(of, || of.word.load(Ordering::Relaxed) & LOCK_MASK == WAITED_FOR) {
+            if parking::sleep(&of.word, || {
+                of.word.load(Ordering::Relaxed) & LOCK_MASK == WAITED_FOR
+            }) {
                 let count = count_of(of.word.load(Ordering::Acquire));
                 return LockrefGuard { of, count };
             }
@@ -308,7 +311,7 @@ mod park {
     /// Frees a lock that others wait for and wakes one; passes it on if somebody has waited for
     /// long.
     pub(super) fn unlock(of: &Lockref, count: i32) {
-        table::wake_one(of, |woken| {
+        parking::wake_one(&of.word, |woken| {
             // The holder is the only one to change a word that says 2.
             let pass = woken.one && woken.fair;
             let lock = match (pass, woken.more) {
@@ -321,60 +324,6 @@ mod park {
         });
     }
 }
-
-/// Who is woken.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Woken {
-    /// Whether there was one.
-    pub one: bool,
-    /// Whether there are more of them.
-    pub more: bool,
-    /// Whether it is time that those who wait come in before others.
-    pub fair: bool,
-}
-
-/// The process's table of sleeping threads, by the word's address.
-#[cfg(not(loom))]
-#[expect(unsafe_code, reason = "parking by address, as parking_lot does")]
-mod table {
-    use super::{Lockref, Woken};
-    use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN, ParkResult, UnparkToken};
-
-    /// The lock was passed on: it never was free.
-    const PASSED: UnparkToken = UnparkToken(1);
-
-    fn key(of: &Lockref) -> usize {
-        std::ptr::from_ref(&of.word).addr()
-    }
-
-    /// Sleeps if `wanted` says so; true if the lock was passed to this thread.
-    pub(super) fn sleep(of: &Lockref, wanted: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the word is borrowed, so nobody else's word has its address; the closures do not
-        // panic and do not call into parking_lot.
-        let result = unsafe {
-            parking_lot_core::park(key(of), wanted, || (), |_, _| (), DEFAULT_PARK_TOKEN, None)
-        };
-        matches!(result, ParkResult::Unparked(PASSED))
-    }
-
-    /// Wakes one; `passes` says whether it gets the lock with that.
-    pub(super) fn wake_one(of: &Lockref, passes: impl FnOnce(Woken) -> bool) {
-        // SAFETY: as for `sleep`.
-        let _woken = unsafe {
-            parking_lot_core::unpark_one(key(of), |result| {
-                let (one, more) = (result.unparked_threads > 0, result.have_more_threads);
-                if passes(Woken { one, more, fair: result.be_fair }) {
-                    PASSED
-                } else {
-                    DEFAULT_UNPARK_TOKEN
-                }
-            })
-        };
-    }
-}
-
-#[cfg(loom)]
-use crate::modelled::table;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -1,7 +1,7 @@
 //! How long locks are waited for and held.
 
 use super::log::{self, Place, written};
-use crate::levels::Level;
+use crate::level::Level;
 use std::time::{Duration, Instant};
 
 /// A lock that is held, as its log wants it.

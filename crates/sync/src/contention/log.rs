@@ -1,7 +1,7 @@
 //! What each thread did since counting started.
 
 use super::report::Report;
-use crate::levels::{ALL, Level};
+use crate::level::{ALL, Level};
 use core::panic::Location;
 use std::cell::OnceCell;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! What all threads did, put together.
 
 use super::log::{Log, Writes};
-use crate::levels::{ALL, Level};
+use crate::level::{ALL, Level};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

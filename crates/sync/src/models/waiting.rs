@@ -2,7 +2,7 @@
 //! is alone with it.
 
 use crate::lockref::Lockref;
-use crate::modelled::table::be_fair;
+use crate::parking::be_fair;
 use crate::{Arc, thread};
 use loom::cell::UnsafeCell;
 
