@@ -3,10 +3,22 @@
 //! `e2freefrag` looks for runs of free blocks. All come to the same.
 
 use crate::dumpe2fs::Dump;
-use crate::e2fsck::Summary;
 use crate::tool::{arg, run};
 use crate::{debugfs, dumpe2fs};
 use std::path::Path;
+
+/// What `e2fsck` counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Inodes in use.
+    pub used_inodes: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Blocks in use.
+    pub used_blocks: u64,
+    /// Blocks in all.
+    pub blocks: u64,
+}
 
 /// What `e2freefrag` found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

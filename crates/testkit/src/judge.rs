@@ -10,7 +10,7 @@
 //! written to, when it goes.
 
 use crate::dumpe2fs;
-use crate::e2fsck::{self, Verdict};
+use crate::fsck::{self, Verdict};
 use crate::kernel::Mount;
 use crate::tree::Manifest;
 use extant_engine::device::FileOptions;
@@ -62,7 +62,7 @@ fn is_known(sign: &Sign) -> bool {
 /// Judges an image as it is, and changes nothing: one that needs its log replayed is not clean.
 #[track_caller]
 pub fn judge(image: &Path) -> Verdict {
-    judge_after(image, e2fsck::check_by_all(image, &[]))
+    judge_after(image, fsck::check_by_all(image, &[]))
 }
 
 #[track_caller]
@@ -80,7 +80,7 @@ fn judge_after(image: &Path, checked: Verdict) -> Verdict {
 pub fn judge_at_last(image: &Path) -> Verdict {
     // Whoever wrote it: the kernel leaves trees of extents higher than they need to be.
     let judge =
-        |image| judge_after(image, e2fsck::check_by_all(image, &["-E", "no_optimize_extents"]));
+        |image| judge_after(image, fsck::check_by_all(image, &["-E", "no_optimize_extents"]));
     if !needs_recovery(image) {
         return judge(image);
     }
@@ -111,7 +111,7 @@ fn differences(image: &Path, before: Manifest, after: Manifest) -> Vec<String> {
 /// (1.47.0 gives up at many).
 fn recover(image: &Path) -> Verdict {
     if !dumpe2fs::header(image).features().contains("fast_commit") {
-        return e2fsck::recover(image);
+        return fsck::recover_and(image, |image| fsck::check_with(image, &[]));
     }
     let recovered = Fs::open(image, &OpenOptions::new().memory(64 << 20)).and_then(Fs::unmount);
     recovered.map_or_else(

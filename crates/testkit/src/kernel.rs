@@ -1,9 +1,9 @@
 //! The kernel's own ext4 over a loop device: the strongest oracle.
 
-use crate::scratch::Scratch;
 use crate::tool::{arg, need_root, run};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// Has the kernel offer FUSE over io_uring, which is off at first.
 #[track_caller]
@@ -61,7 +61,7 @@ impl Drop for Loop {
 /// An image mounted by the kernel; unmounted and detached when dropped.
 #[derive(Debug)]
 pub struct Mount {
-    directory: Scratch,
+    directory: TempDir,
     point: PathBuf,
     mounted: bool,
     device: Loop,
@@ -83,8 +83,10 @@ impl Mount {
         need_root("mounting with the kernel's ext4");
         let read_only = options.split(',').any(|option| option == "ro");
         let device = Loop::attach(image, read_only);
-        let directory = Scratch::new();
-        let point = directory.dir("mnt");
+        let directory = tempfile::Builder::new().prefix("extant-test-").tempdir();
+        let directory = directory.map_err(|e| format!("no directory to mount on: {e}"))?;
+        let point = directory.path().join("mnt");
+        std::fs::create_dir(&point).map_err(|e| format!("{}: {e}", point.display()))?;
         let mut args: Vec<OsString> = vec!["-t".into(), "ext4".into()];
         if !options.is_empty() {
             args.extend(["-o".into(), options.into()]);

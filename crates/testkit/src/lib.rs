@@ -21,6 +21,7 @@ pub mod debugfs;
 pub mod dumpe2fs;
 pub mod e2fsck;
 pub mod figures;
+mod fsck;
 pub mod image;
 pub mod judge;
 pub mod kernel;
