@@ -17,8 +17,11 @@ use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, spawn
 use extant_engine::device::{image_spec, is_write_protected};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -208,8 +211,7 @@ fn shown_already(plan: &Plan) -> Option<HeldMount> {
 /// copy of the first, which may be shared, but of a copy that is not. That copy has its flags
 /// before it shows at the second place, and has the protection of the first.
 fn show_again(there: &HeldMount, plan: &Plan) -> io::Result<()> {
-    // Private to this user, with a name that nobody can guess.
-    let between = nix::unistd::mkdtemp(&std::env::temp_dir().join("extant-mount-XXXXXX"))?;
+    let between = make_private_dir(&std::env::temp_dir())?;
     let flags = plan.options.mount_flags() | there.mount().protection;
     let shown = rustix::mount::mount_bind(there.path(), &between).and_then(|()| {
         let shown = rustix::mount::mount_change(&between, MountPropagationFlags::PRIVATE)
@@ -219,6 +221,19 @@ fn show_again(there: &HeldMount, plan: &Plan) -> io::Result<()> {
     });
     std::fs::remove_dir(&between)?;
     Ok(shown?)
+}
+
+/// Makes a directory that only this user may enter, with a name that cannot be guessed.
+fn make_private_dir(parent: &Path) -> io::Result<PathBuf> {
+    loop {
+        // The keys of a hasher are secret.
+        let name = RandomState::new().hash_one(std::process::id());
+        let dir = parent.join(format!("extant-mount-{name:016x}"));
+        match DirBuilder::new().mode(0o700).create(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| dir),
+        }
+    }
 }
 
 fn unmount(call: &Call, subtype: &str) -> Result {

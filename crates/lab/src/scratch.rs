@@ -5,9 +5,12 @@
 //! Each undo runs exactly once: whoever takes it out of the register runs it.
 
 use crate::tool;
-use nix::mount::{MntFlags, umount2};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,19 +67,15 @@ fn undo_all() {
     }
 }
 
-/// From here on SIGINT, SIGTERM and SIGHUP take everything back and end the program. Call it before
-/// any thread is started.
+/// From here on SIGINT, SIGTERM and SIGHUP take everything back and end the program.
 pub fn catch_signals() -> io::Result<()> {
-    let mut set = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        set.add(signal);
-    }
-    set.thread_block()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        if let Ok(signal) = set.wait() {
-            eprintln!("\nextant-lab: {signal}, cleaning up");
+        if let Some(signal) = signals.forever().next() {
+            let name = signal_name(signal).unwrap_or("a signal");
+            eprintln!("\nextant-lab: {name}, cleaning up");
             undo_all();
-            std::process::exit(128 + signal as i32);
+            std::process::exit(128 + signal);
         }
     })?;
     Ok(())
@@ -156,7 +155,7 @@ impl MountGuard {
         let gone = dir.to_path_buf();
         // An error says that nothing is mounted there any more.
         let undo = Undo::new(move || {
-            let _ = umount2(&gone, MntFlags::MNT_DETACH);
+            let _ = unmount(&gone, UnmountFlags::DETACH);
         });
         MountGuard { dir: dir.into(), _undo: undo }
     }
@@ -165,9 +164,9 @@ impl MountGuard {
     pub fn unmount(&self) -> io::Result<()> {
         let give_up = Instant::now() + Duration::from_secs(5);
         loop {
-            match umount2(&self.dir, MntFlags::empty()) {
+            match unmount(&self.dir, UnmountFlags::empty()) {
                 Ok(()) => return Ok(()),
-                Err(nix::errno::Errno::EBUSY) if Instant::now() < give_up => {
+                Err(Errno::BUSY) if Instant::now() < give_up => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 Err(e) => {
@@ -192,13 +191,13 @@ pub struct Server {
 impl Server {
     /// Takes over a child.
     pub fn new(child: Child) -> Server {
-        let pid = Pid::from_raw(child.id() as i32);
+        let pid = Pid::from_child(&child);
         let ended = Arc::new(AtomicBool::new(false));
         let gone = ended.clone();
         let undo = Undo::new(move || {
             // Once it was waited for, its number may be another's.
             if !gone.load(Ordering::Acquire) {
-                let _ = kill(pid, Signal::SIGKILL);
+                let _ = kill_process(pid, Signal::KILL);
             }
         });
         Server { child, ended, _undo: undo }

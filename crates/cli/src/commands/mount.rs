@@ -71,7 +71,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let audience = match args.announce {
         true => {
             // It was started as /proc/self/exe: its short name would be `exe`.
-            nix::sys::prctl::set_name(c"extant").at("the name of the process")?;
+            rustix::thread::set_name(c"extant").at("the name of the process")?;
             // Signals of the terminal that it was started from are not meant for it.
             rustix::process::setsid().at("cannot start a session")?;
             // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.

@@ -17,7 +17,7 @@ use crate::tool;
 use clap::Args as ClapArgs;
 use extant_engine::{Fs, OpenOptions};
 use look::State;
-use nix::mount::{MsFlags, mount};
+use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ fn engine(image: &Path, trace: Trace) -> io::Result<()> {
 fn kernel(image: &Path, dir: &Path, trace: Trace) -> io::Result<()> {
     let device = Loop::attach(image)?;
     let guard = MountGuard::new(dir);
-    mount(Some(device.device()), dir, Some("ext4"), MsFlags::empty(), None::<&str>)
+    mount(device.device(), dir, "ext4", MountFlags::empty(), None)
         .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
     let directory = Directory::new(dir)?;
     play(&directory, trace)?;

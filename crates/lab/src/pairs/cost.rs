@@ -1,9 +1,9 @@
 //! What a job costs this process: processor time, and instructions where the machine counts them.
 
 use crate::jobs::Watch;
-use nix::sys::resource::{UsageWho, getrusage};
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -37,12 +37,7 @@ impl Meter {
 
     /// What was used so far.
     pub fn read(&self) -> Cost {
-        let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
-        let seconds = |t: nix::sys::time::TimeVal| {
-            Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000)
-        };
-        let time =
-            usage.map_or(Duration::ZERO, |u| seconds(u.user_time()) + seconds(u.system_time()));
+        let time = clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default();
         let counter =
             self.counter.as_ref().map(|c| c.lock().unwrap_or_else(PoisonError::into_inner));
         Cost { time, instructions: counter.and_then(|mut counter| counter.read().ok()) }

@@ -11,13 +11,13 @@
 mod designs;
 mod race;
 mod sides;
-mod tests;
+mod trials;
 
 use crate::scratch;
 use clap::Args as ClapArgs;
 use sides::{Disk, Mode, Side};
 use std::io;
-use tests::{Outcome, Scale, TESTS};
+use trials::{Outcome, Scale, TESTS};
 
 /// What `extant-lab prealloc` takes.
 #[derive(Debug, ClapArgs)]
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
 /// blocks, or to keep them in memory and then to write them.
 fn print_parts(
     disk: &Disk,
-    test: &tests::Test,
+    test: &trials::Test,
     engine: &Outcome,
     kernel: Option<&Outcome>,
 ) -> io::Result<()> {
@@ -106,7 +106,7 @@ fn print_parts(
     Ok(())
 }
 
-fn print_row(test: &tests::Test, mode: Mode, engine: &Outcome, kernel: Option<&Outcome>) -> bool {
+fn print_row(test: &trials::Test, mode: Mode, engine: &Outcome, kernel: Option<&Outcome>) -> bool {
     let rate = kernel.map_or(f64::NAN, |kernel| kernel.rate);
     let ratio = engine.rate / rate;
     let pieces = |n: Option<u64>| n.map_or_else(|| "-".into(), |n| n.to_string());

@@ -1,13 +1,13 @@
 //! The engine and the kernel over the same kind of image, with delayed and with immediate
 //! allocation.
 
-use super::tests::Outcome;
+use super::trials::Outcome;
 use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::{OpenFile, io_error};
 use crate::tool;
 use extant_engine::{Caller, Falloc, File, Fs, New, OpenFlags, OpenOptions};
-use nix::fcntl::FallocateFlags;
-use nix::mount::{MsFlags, mount};
+use rustix::fs::FallocateFlags;
+use rustix::mount::{MountFlags, mount};
 use std::fs::{self, OpenOptions as Options};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -129,8 +129,7 @@ impl OpenFile for KernelFile {
 
 impl Container for KernelFile {
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        let signed = |n: u64| i64::try_from(n).map_err(io::Error::other);
-        Ok(nix::fcntl::fallocate(&self.0, FallocateFlags::empty(), signed(offset)?, signed(len)?)?)
+        Ok(rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, len)?)
     }
 }
 
@@ -145,7 +144,7 @@ impl Files for Ext4 {
     }
 
     fn sync(&self) -> io::Result<()> {
-        nix::unistd::syncfs(fs::File::open(&self.root)?).map_err(io::Error::from)
+        Ok(rustix::fs::syncfs(fs::File::open(&self.root)?)?)
     }
 }
 
@@ -206,7 +205,7 @@ impl Disk {
         let share = all / threads;
         let start = Instant::now();
         let keep = |i: u64| keep_and_write(&self.file, i * share, share as usize);
-        let kept: Vec<Vec<u8>> = super::tests::in_threads(threads, keep)?;
+        let kept: Vec<Vec<u8>> = super::trials::in_threads(threads, keep)?;
         let seconds = start.elapsed().as_secs_f64();
         drop(kept);
         Ok(seconds * (bytes as f64 / all.max(1) as f64))
@@ -260,8 +259,8 @@ fn mounted<R>(
     fs::create_dir_all(dir)?;
     let device = Loop::attach(image)?;
     let guard = MountGuard::new(dir);
-    let options = (mode == Mode::Immediate).then_some("nodelalloc");
-    mount(Some(device.device()), dir, Some("ext4"), MsFlags::empty(), options)
+    let options = (mode == Mode::Immediate).then_some(c"nodelalloc");
+    mount(device.device(), dir, "ext4", MountFlags::empty(), options)
         .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
     let result = work(dir)?;
     guard.unmount()?;
@@ -273,7 +272,7 @@ fn pieces(root: &Path) -> io::Result<Option<u64>> {
     let mut sum = None;
     for entry in fs::read_dir(root)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(super::tests::FILE) {
+        if entry.file_name().to_string_lossy().starts_with(super::trials::FILE) {
             sum = Some(sum.unwrap_or(0) + pieces_of(&entry.path())?);
         }
     }

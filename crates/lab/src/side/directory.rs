@@ -2,7 +2,7 @@
 
 use crate::scratch::{MountGuard, Scratch};
 use crate::target::{Directory, Target};
-use nix::mount::{MsFlags, mount};
+use rustix::mount::{MountFlags, mount};
 use std::io;
 use std::path::Path;
 
@@ -45,7 +45,7 @@ impl Running {
         let scratch = Scratch::new()?;
         let dir = scratch.dir("mnt")?;
         let guard = MountGuard::new(&dir);
-        mount(Some("extant-lab"), &dir, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+        mount("extant-lab", &dir, "tmpfs", MountFlags::empty(), None)?;
         Ok(Running { mounted: Mounted::new(&dir, guard)?, _scratch: scratch })
     }
 }

@@ -4,7 +4,7 @@ use super::directory::Mounted;
 use super::image::{self, Setup};
 use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::Target;
-use nix::mount::{MsFlags, mount};
+use rustix::mount::{MountFlags, mount};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ impl Running {
 
 fn mount_ext4(device: &Path, dir: &Path) -> io::Result<Mounted> {
     let guard = MountGuard::new(dir);
-    mount(Some(device), dir, Some("ext4"), MsFlags::empty(), None::<&str>)
+    mount(device, dir, "ext4", MountFlags::empty(), None)
         .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
     Mounted::new(dir, guard)
 }
