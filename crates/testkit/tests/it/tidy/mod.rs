@@ -5,6 +5,7 @@
 //! number is raised, and an exception is added, by hand only.
 
 mod cut;
+mod dependencies;
 mod documents;
 mod exports;
 mod functions;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::dependencies::{self, Dependencies};
 use super::exports::Exports;
 use super::functions::{Function, functions};
 use super::modules::Uses;
@@ -51,6 +52,9 @@ pub struct Report {
     pub broken_links: Vec<String>,
     pub missing_tests: Vec<String>,
     pub image_holders: BTreeSet<String>,
+    pub dependencies: Dependencies,
+    /// The page about dependencies.
+    pub dependency_page: String,
 }
 
 impl Report {
@@ -60,6 +64,8 @@ impl Report {
             broken_links: documents::broken_links(&space.files),
             missing_tests: documents::missing_tests(space),
             image_holders: documents::image_holders(&space.files),
+            dependencies: space.dependencies.clone(),
+            dependency_page: space.files.get(dependencies::PAGE).cloned().unwrap_or_default(),
             ..Self::default()
         };
         for (file, parsed) in &space.parsed {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use super::dependencies::Allowed;
 use super::ratchets::{self, Ratchets};
 use super::report::Report;
 
@@ -27,6 +28,8 @@ pub struct Rules {
     pub places: BTreeMap<String, BTreeMap<String, String>>,
     /// Files and folders whose tests hold images that nothing checks, with reasons.
     pub unchecked_images: BTreeMap<String, String>,
+    /// Rules for crates of others.
+    pub dependencies: Allowed,
     #[serde(skip)]
     pub limits: Ratchets,
 }
@@ -49,6 +52,8 @@ impl Rules {
         found.insert("links", report.broken_links.clone());
         found.insert("named_tests", report.missing_tests.clone());
         found.insert("order", self.order_violations(report));
+        let page = &report.dependency_page;
+        found.insert("dependencies", report.dependencies.violations(&self.dependencies, page));
         let holders = report.image_holders.iter().map(|file| (file.clone(), file.clone()));
         found.insert("unchecked_images", excepted(holders, &self.unchecked_images));
         for table in ["unsafe", "byte_order", "device_writes"] {

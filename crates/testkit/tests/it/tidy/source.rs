@@ -11,6 +11,7 @@ use std::path::Path;
 use syn::{Expr, ExprLit, Item, Lit, Meta};
 
 use super::cut::{attributes, cut_tests, is_test_only};
+use super::dependencies::Dependencies;
 
 /// Texts by path, relative to the root of the workspace.
 pub type Files = BTreeMap<String, String>;
@@ -60,6 +61,7 @@ pub struct Workspace {
     pub targets: Vec<Target>,
     /// Declared modules without a file, and files that no module tree reaches.
     pub lost: Vec<String>,
+    pub dependencies: Dependencies,
 }
 
 impl Workspace {
@@ -67,12 +69,11 @@ impl Workspace {
     pub fn read() -> Self {
         let metadata = cargo_metadata::MetadataCommand::new()
             .manifest_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
-            .no_deps()
             .exec()
             .expect("cargo describes the workspace");
         let base = metadata.workspace_root.as_std_path();
         let mut roots = Vec::new();
-        for package in &metadata.packages {
+        for package in metadata.workspace_packages() {
             for target in &package.targets {
                 let kind = match () {
                     () if target.is_lib() => Kind::Library,
@@ -85,7 +86,7 @@ impl Workspace {
         }
         let mut files = Files::new();
         read_texts(base, base, &mut files);
-        Self::new(files, roots)
+        Self { dependencies: Dependencies::of(&metadata), ..Self::new(files, roots) }
     }
 
     pub fn new(files: Files, roots: Vec<Root>) -> Self {
@@ -96,7 +97,9 @@ impl Workspace {
                 (path.clone(), file)
             })
             .collect();
-        let mut space = Self { files, parsed, targets: Vec::new(), lost: Vec::new() };
+        let (targets, lost) = (Vec::new(), Vec::new());
+        let dependencies = Dependencies::default();
+        let mut space = Self { files, parsed, targets, lost, dependencies };
         let mut reached = BTreeSet::new();
         for root in roots {
             let mut modules = Vec::new();
