@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint tidy portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -173,6 +173,11 @@ lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p extant-lab -p extant-sync --features extant-lab/contention --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# Packages of the crates to be published, without building them: `make lint` has built the same files.
+publishable:
+	$(CARGO) package --workspace --exclude extant-lab --exclude extant-testkit --exclude extant-hostile \
+		--no-verify --allow-dirty
 
 # Stores numbers that fell in crates/testkit/tidy.toml, and prints sizes of each crate.
 tidy:

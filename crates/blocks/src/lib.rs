@@ -40,3 +40,8 @@ pub use recording::{Event, RecordingDevice, replay};
 pub use signature::{Signature, SignatureKind, identify};
 pub use sparse::{MAX_SPARSE_LEN, SparseDevice};
 pub use spec::{ImageSpec, Place, parse_image_spec};
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,7 +5,7 @@ pub use extant_engine::*;
 
 /// The examples of the README are tests, too.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 /// The examples of the guide are tests, too.

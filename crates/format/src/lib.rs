@@ -37,3 +37,8 @@ pub use group_desc::{GroupDesc, GroupFlags};
 pub use inode::{Inode, InodeFlags};
 pub use superblock::Superblock;
 pub use types::{BlockNr, FileType, GroupNr, InodeNr, LogicalBlock, Timestamp};
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -25,3 +25,8 @@ mod types;
 
 pub use mount::{Claim, Mounted, Unmounter, mount, mount_claimed};
 pub use options::{MountOptions, Transport};
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -36,3 +36,8 @@ pub use log::{
 };
 pub use stats::Stats;
 pub use tid::Tid;
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -177,3 +177,8 @@ fn report(sb: &Superblock, geo: &Geometry, sizes: &Sizes, written: u64) -> Repor
         written,
     }
 }
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

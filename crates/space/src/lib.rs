@@ -46,3 +46,8 @@ impl Run {
         self.start.saturating_add(self.len)
     }
 }
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

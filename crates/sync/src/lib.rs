@@ -124,3 +124,8 @@ pub use std::sync::LazyLock;
 pub use std::sync::OnceLock;
 #[cfg(not(loom))]
 pub use std::sync::{Arc, Weak};
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -36,3 +36,8 @@ pub use image::{FEATURE_SETS, FeatureSet, Image};
 pub use memory::Memory;
 pub use scratch::Scratch;
 pub use tool::need;
+
+/// The examples of the repository's README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
