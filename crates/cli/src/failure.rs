@@ -193,7 +193,7 @@ impl Failure {
         object.into()
     }
 
-    /// The JSON document of the failure: what was done before, and the failure.
+    /// The JSON document: the work done before, and the failure.
     pub fn document(&self) -> Value {
         let mut document = self.before.clone();
         document.insert("error".into(), self.object());

@@ -25,11 +25,7 @@ pub fn check(image: &Path) -> Verdict {
     }
 }
 
-/// Repairs with `e2fsck -fy` what a crash may leave (journal replay, orphans, global free counts, a
-/// stale `orphan_present`), and checks again by [`check`].
-///
-/// The verdict has every line of the repair that is not one of these allowances, then every
-/// complaint of the check.
+/// Repairs the traces of a crash, as [`fsck::recover_and`] does, and checks again by [`check`].
 pub fn recover(image: &Path) -> Verdict {
     fsck::recover_and(image, check)
 }
