@@ -12,8 +12,8 @@ pub enum Transport {
     #[default]
     Device,
     /// io_uring: fewer system calls and switches of threads. Needs Linux 6.14 and an administrator
-    /// who enables it. Where it is unavailable, `/dev/fuse` serves, and [`Mounted::instead`](crate::Mounted::instead)
-    /// returns the reason.
+    /// who enables it. Where it is unavailable, `/dev/fuse` serves, and
+    /// [`Mounted::instead`](crate::Mounted::instead) returns the reason.
     IoUring,
     /// io_uring where it is available, else `/dev/fuse`.
     Auto,

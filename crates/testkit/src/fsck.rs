@@ -1,5 +1,5 @@
-//! Runs of `e2fsck` and their verdicts. A verdict is read from the text: the exit status alone is no
-//! proof.
+//! Runs of `e2fsck` and their verdicts. A verdict is read from the text: the exit status alone is
+//! no proof.
 
 use crate::counts::{self, Summary};
 use crate::tool::{Printed, arg, run_with_env};
