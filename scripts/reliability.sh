@@ -6,9 +6,11 @@ figures=${1:-docs/figures.tsv}
 page=docs/reliability.md
 
 table() {
-    echo '| campaign | seeds up to | counted | of it since the last failure |'
+    echo '| campaign | last seed | counted | counted since the last failure |'
     echo '| --- | --- | --- | --- |'
     awk -F'\t' '
+        # Some awks print large numbers with an exponent.
+        function digits(n) { return sprintf("%.0f", n) }
         function count(campaign, name, n) {
             if (name !~ /^most /) since[campaign, name] += n
             else if (n > since[campaign, name]) since[campaign, name] = n }
@@ -22,11 +24,11 @@ table() {
         END { for (campaign in last) {
                 told = later = ""; many = split(substr(names[campaign], 2), name, "\t")
                 for (i = 1; i <= many; i++) {
-                    told = told (i > 1 ? ", " : "") name[i] ": " sum[campaign, name[i]]
-                    if ((campaign, name[i]) in since) later = later (later ? ", " : "") name[i] ": " since[campaign, name[i]] }
+                    told = told (i > 1 ? ", " : "") name[i] ": " digits(sum[campaign, name[i]])
+                    if ((campaign, name[i]) in since) later = later (later ? ", " : "") name[i] ": " digits(since[campaign, name[i]]) }
                 if (!failed[campaign]) later = "all"
                 else if (later == "") later = "nothing"
-                print "| " campaign " | " last[campaign] " | " told " | " later " |" } }' "$figures" | sort
+                print "| " campaign " | " digits(last[campaign]) " | " told " | " later " |" } }' "$figures" | sort
 }
 
 awk -v table="$(table)" '

@@ -228,8 +228,8 @@ collect() {
     done >"$results/results.txt"
 }
 
-# What was run, for the page, and which tests of the group were not asked for; nothing, if tests
-# were asked for by their names.
+# Writes the parameters of a run for the page, and the tests of the group that the run left out:
+# none if the caller named tests.
 describe() { # when it began
     local absent=
     [[ " ${tests[*]} " != *" -g "* ]] || absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
@@ -238,14 +238,15 @@ describe() { # when it began
         "code=$code" >"$results/about"
 }
 
-# The page docs/xfstests.md.
+# Prints the page docs/xfstests.md.
 print_page() { # directories of results
     local dir as options mkfs began ended limit code absent
     cat <<'END'
 # xfstests, test by test
 
-The group `generic/quick` (see [testing.md](testing.md)), as `scripts/xfstests.sh --page` prints it from what runs left. Why tests fail that
-the kernel's ext4 passes is told in testing.md.
+Verdicts of the group `generic/quick`, printed by `scripts/xfstests.sh --page` from the results of
+runs. [testing.md](testing.md) describes the runs, and gives the reason for each test that fails
+here and passes on the kernel's ext4.
 END
     for dir in "$@"; do
         options='' mkfs=''
@@ -253,17 +254,17 @@ END
         . "$dir/about"
         printf '\n## As type `%s`%s%s\n\n' "$as" "${mkfs:+, made with \`$mkfs\`}" "${options:+, mounted with \`$options\`}"
         [ "$(wc -l <"$dir/results.txt")" -gt 100 ] || printf 'Some tests. '
-        echo "One pass of the code at \`$code\`, from $began to $ended (UTC), with images on a disk; a test may take $limit seconds."
-        [ -z "$absent" ] || echo "Not asked for: $absent."
+        echo "One pass of commit \`$code\`, from $began to $ended (UTC), with images on a disk; limit of a test: $limit seconds."
+        [ -z "$absent" ] || echo "Left out: $absent."
         echo
         cat "$dir/table.md"
     done
 }
 
-# The same as a table: the tests of each verdict, and those that did not run by the reason that the
-# suite gave.
+# Prints the results as a table: the tests of each verdict; tests that did not run, by the reason
+# that the suite gave.
 tabulate() {
-    echo "| tests | | which |"
+    echo "| number | verdict | tests |"
     echo "| ---: | --- | --- |"
     sed -e "s#/dev/[^ ]*#DEVICE#" -e 's/|/\\|/g' -e 's/  */ /g' "$results/results.txt" | awk '
         { name = $1; sub(/^[a-z]+\//, "", name); what = $2; $1 = ""; $2 = ""; sub(/^ +/, "")
