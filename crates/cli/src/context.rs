@@ -1,4 +1,4 @@
-//! What holds for every command: how much is said, where, and how.
+//! Context of every command: amount, place and form of its output.
 
 use crate::failure::{Failure, Result};
 use crate::json;
@@ -68,7 +68,7 @@ pub struct Context {
     /// A JSON document was printed. Relaxed: the thread that ends the program reads it after all
     /// others have ended.
     printed: Arc<AtomicBool>,
-    /// What opening an image for writing brought back, for the JSON document.
+    /// Result of the recovery at opening for writing, for the JSON document.
     recovery: Arc<OnceLock<Value>>,
 }
 
@@ -136,7 +136,7 @@ impl Context {
         self.printed.load(Ordering::Relaxed)
     }
 
-    /// Has the JSON document tell what opening an image for writing brought back.
+    /// Adds the result of the recovery at opening for writing to the JSON document.
     pub fn note_recovery(&self, recovery: Value) {
         // The first image is the one that the command is about.
         let _ = self.recovery.set(recovery);
@@ -192,7 +192,7 @@ impl Context {
             (_, 0 | 1) => tracing::Level::WARN,
             _ => tracing::Level::DEBUG,
         };
-        // Who asks for more wants every message.
+        // With -v every message is shown.
         Log::new(Sink::Stderr, self.verbose == 0).install(level);
     }
 }

@@ -1,4 +1,4 @@
-//! Why a command failed, and the exit code that says so.
+//! Failures of commands, and their exit codes.
 
 use crate::json;
 use crate::text::shown;
@@ -15,16 +15,16 @@ const FAILED: u8 = 1;
 /// Exit code of wrong usage.
 const USAGE: u8 = 2;
 
-/// A failed command: what standard error says, the exit code, and what programs are told.
+/// A failed command: its message on standard error, its exit code, and the coordinates for JSON.
 #[derive(Debug)]
 pub struct Failure {
     exit: u8,
-    /// Nothing if everything was said already.
+    /// `None` if the message was printed already.
     message: Option<String>,
     cause: Box<Cause>,
-    /// What it happened to: a path in the image or on the host, or the image.
+    /// Object of the failure: a path in the image or on the host, or the image.
     path: Option<Vec<u8>>,
-    /// What was done before, for the JSON document.
+    /// Changes before the failure, for the JSON document.
     before: Map<String, Value>,
 }
 
@@ -114,7 +114,7 @@ impl Failure {
         Failure { exit, message, cause: Box::new(cause), path: None, before: Map::new() }
     }
 
-    /// It failed; `message` says what and where.
+    /// Makes a failure; `message` must name object and cause.
     pub fn new(message: impl Display) -> Failure {
         Failure::with_exit(FAILED, Cause::UNKNOWN, Some(message.to_string()))
     }
@@ -139,7 +139,7 @@ impl Failure {
         Failure::with_exit(FAILED, Cause::UNKNOWN, None)
     }
 
-    /// Adds what was done before, for programs.
+    /// Adds the changes before the failure, for the JSON document.
     pub fn after(mut self, before: Map<String, Value>) -> Failure {
         self.before = before;
         self
@@ -150,7 +150,7 @@ impl Failure {
         self.object().to_string()
     }
 
-    /// What [`Failure::to_wire`] gave. Text that is something else is the message.
+    /// Parses the output of [`Failure::to_wire`]. Any other text becomes the message.
     pub fn from_wire(line: &str) -> Failure {
         let Ok(Value::Object(object)) = serde_json::from_str(line) else {
             return Failure::new(line);
@@ -172,7 +172,7 @@ impl Failure {
         }
     }
 
-    /// What there is left to say.
+    /// Returns the message that was not printed yet.
     pub fn message(&self) -> Option<&str> {
         self.message.as_deref()
     }

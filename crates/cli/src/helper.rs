@@ -1,12 +1,12 @@
-//! The program under other names: what mount(8), umount(8) and mkfs(8) run for a type of file
-//! system.
+//! The program under other names: the helpers that mount(8), umount(8) and mkfs(8) run for a type
+//! of file system.
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
 //!   whose last server is about to finish.
 //! - `umount.TYPE`, `umount.fuse.TYPE`, `umount.fuse`: `DIR [-flnrv]`. Returns when the server has
-//!   written everything. Under the last name, which umount(8) looks for where it is told a
-//!   directory, mounts of other servers are unmounted without a wait.
+//!   written everything. umount(8) looks for the last name if it gets a directory; under it, mounts
+//!   of other servers are unmounted without a wait.
 //! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
 
 use crate::context::{Context, complain};
@@ -59,7 +59,7 @@ fn subtype(name: &str) -> &str {
 }
 
 impl Helper {
-    /// Does what the caller expects of a helper of this name.
+    /// Runs the helper of this name.
     pub fn run(self, args: Vec<OsString>) -> ExitCode {
         match self {
             Helper::Mount(subtype) => exit(Call::parse(&args).map(|call| mount(&call, subtype))),
@@ -204,12 +204,12 @@ fn shown_already(plan: &Plan) -> Option<HeldMount> {
     held.find(HeldMount::answers)
 }
 
-/// Shows a file system that is mounted at a second place, as the kernel does for a device that is
-/// mounted twice.
+/// Shows a mounted file system at a second place, as the kernel does for a device that is mounted
+/// twice.
 ///
-/// What is mounted at one of the two places later does not show at the other: so the second is no
-/// copy of the first, which may be shared, but of a copy that is not. That copy has its flags
-/// before it shows at the second place, and has the protection of the first.
+/// A later mount below one of the two places must not show at the other. The first place may be a
+/// shared mount, so the second one is a copy of an intermediate private copy. The intermediate copy
+/// gets its flags, and the protection of the first place, before it shows at the second place.
 fn show_again(there: &HeldMount, plan: &Plan) -> io::Result<()> {
     let between = make_private_dir(&std::env::temp_dir())?;
     let flags = plan.options.mount_flags() | there.mount().protection;

@@ -22,14 +22,13 @@ pub struct ImageArgs {
     /// Image file or block device, with @OFFSET or @pN for a part of it
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
-    /// Wait until nobody else uses the image
+    /// Wait until no other program uses the image
     #[arg(long)]
     pub wait: bool,
     /// Image file or block device of the journal, where the file system has an external one
     #[arg(long, value_name = "PATH")]
     pub journal: Option<PathBuf>,
-    /// Bound on all caches together, at least 64M [default: what the engine derives from the memory
-    /// of the machine]
+    /// Bound on all caches together, at least 64M [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub memory: Option<u64>,
 }
@@ -88,7 +87,7 @@ impl ReadArgs {
     }
 }
 
-/// What a command has changed so far, for its JSON document.
+/// Changes of a command so far, for its JSON document.
 #[derive(Debug)]
 pub struct Changes {
     document: Map<String, Value>,
@@ -152,8 +151,8 @@ impl ImageArgs {
         Ok(fs)
     }
 
-    /// Opens for writing, has `work` change something, writes everything and closes. Reports what
-    /// was replayed and changed, also if a part of it failed.
+    /// Opens for writing, calls `work`, makes everything durable and closes. Reports replay and
+    /// changes, also if a part of them failed.
     pub fn change(
         &self,
         context: &Context,
@@ -214,7 +213,7 @@ impl ImageArgs {
         fs.unmount().map_err(|e| Failure::of(&e, self.image.as_os_str().as_bytes(), failed(&e)))
     }
 
-    /// What an error of opening means, and what may be done.
+    /// Turns an error of opening into a failure that names object, cause and remedy.
     pub fn refused(&self, error: &Error) -> Failure {
         let name = self.name();
         let text = error.to_string();
@@ -256,7 +255,7 @@ impl ImageArgs {
         })
     }
 
-    /// What can be done with something that is no ext4 file system.
+    /// Returns a remedy for content other than an ext4 file system, or an empty string.
     fn advice(&self, found: &Signature) -> String {
         let name = self.name();
         match found.kind {

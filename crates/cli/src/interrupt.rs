@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Interrupt {
     /// A signal came.
     asked: Arc<AtomicBool>,
-    /// Signals do what they do by default.
+    /// Signals have their default effect.
     default: Arc<AtomicBool>,
     ids: Vec<SigId>,
 }

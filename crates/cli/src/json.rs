@@ -79,7 +79,7 @@ pub fn time(t: Timestamp) -> Value {
     json!({ "sec": t.sec, "nsec": t.nsec })
 }
 
-/// What stat says.
+/// Attributes of an inode.
 pub fn attr(a: &Attr) -> Map<String, Value> {
     let value = json!({
         "inode": a.ino,

@@ -85,7 +85,7 @@ impl Sink {
     }
 }
 
-/// Nobody listens any more.
+/// The parent process no longer reads messages.
 static READY: AtomicBool = AtomicBool::new(false);
 
 /// The process that started this one is told nothing more.
@@ -120,7 +120,7 @@ struct Limiter {
     left_out: u64,
 }
 
-/// What is to be done with a message.
+/// Decision about a message.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// Write it, after a remark that so many were left out.

@@ -1,18 +1,18 @@
-//! What opening an image brought back, as people and programs read it.
+//! Result of the recovery at opening, as text and as JSON.
 
 use crate::text::count;
 use extant_engine::Recovery;
 use extant_engine::journal::{Dropped, Outcome};
 use serde_json::{Map, Value, json};
 
-/// What was replayed, if anything.
+/// Describes the replay; `None` if there was none.
 pub fn replayed(recovery: &Recovery) -> Option<String> {
     let journal = recovery.journal.as_ref().filter(|journal| journal.transactions > 0)?;
     let what = count(journal.transactions.into(), "transaction");
     Some(format!("replayed {what} ({}) of the journal", count(journal.blocks, "block")))
 }
 
-/// What was left of the log's end, and why.
+/// Describes the reason for dropped transactions at the end of the log.
 pub fn dropped(outcome: &Outcome) -> Option<&'static str> {
     outcome.dropped.map(|why| match why {
         Dropped::Torn => "a transaction without a commit record, as a crash leaves it",

@@ -3,8 +3,8 @@
 use extant_engine::{FileType, Timestamp};
 use std::fmt::Write;
 
-/// Bytes of a name or path for a message or a terminal: what could not be read, or would steer a
-/// terminal, is escaped.
+/// Returns a name or path for a message or a terminal. Escapes control characters and invalid
+/// UTF-8.
 pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

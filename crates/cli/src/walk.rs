@@ -55,7 +55,7 @@ pub struct Walk<'a> {
     entered: HashSet<u64>,
     path: Vec<u8>,
     top: Option<Node>,
-    /// A directory that was handed out and is entered next: what is known of it.
+    /// The directory that was returned last and is entered next.
     next: Option<Item>,
     /// Problems of the directory entered last, the last one first.
     problems: Vec<String>,
@@ -77,12 +77,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Path below the top of what the last step gave; empty for the top itself.
+    /// Returns the path of the last step's entry below the top; empty for the top itself.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// The directory that holds what the last step gave; none for the top.
+    /// Returns the directory of the last step's entry; `None` for the top.
     pub fn dir(&self) -> Option<&Node> {
         self.levels.last().map(|level| &level.item.node)
     }

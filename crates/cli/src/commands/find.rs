@@ -69,7 +69,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
 }
 
-/// Hands out what fits, with its path.
+/// Calls `each` for every entry that matches the arguments, with its path. Sets `failed` if a
+/// directory or inode cannot be read.
 fn search(
     args: &Args,
     top: &[u8],

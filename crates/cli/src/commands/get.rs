@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file or a tree out, with all attributes.
 ///
-/// What a directory holds goes into DEST, which is made if it is not there; a DEST that is there
-/// keeps its attributes. A file goes to DEST, or into it under its own name if DEST is a directory.
-/// A file that is there is replaced.
+/// The entries of a directory are copied into DEST, which is made if it is missing; an existing
+/// DEST keeps its attributes. A file is copied to DEST, or into it under its own name if DEST is a
+/// directory. An existing file is replaced.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     image: ReadArgs,
-    /// What to copy
+    /// File or directory to copy
     path: OsString,
     /// Where to; - is standard output, for a file's content
     #[arg(required_unless_present = "tar", conflicts_with = "tar")]

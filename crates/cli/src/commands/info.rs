@@ -1,4 +1,4 @@
-//! `extant info`: what a file system says of itself.
+//! `extant info`: superblock, features, journal and usage of a file system.
 
 use crate::context::Context;
 use crate::failure::Result;
@@ -16,7 +16,7 @@ pub struct Args {
     image: ReadArgs,
 }
 
-/// What is shown.
+/// Values that the command prints.
 struct Info {
     superblock: Superblock,
     /// The journal's superblock, or why it cannot be read.

@@ -15,7 +15,7 @@ const PROGRAM: &str = "extant-lab";
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// What `extant-lab` is told; `--help` names its commands
+    /// Arguments of `extant-lab`; `--help` names its commands
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// What the link leads to
+    /// Target of the link
     target: OsString,
     /// The new name
     path: OsString,

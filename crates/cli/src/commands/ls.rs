@@ -60,8 +60,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
 }
 
-/// What is listed. A symlink is followed, unless it leads nowhere, or its own attributes are asked
-/// for and no slash is behind it.
+/// Returns the node to list. Follows a symlink, unless the link dangles or forms a loop, or unless
+/// its own attributes are wanted (`-l`, `-d`) and `path` does not end with a slash.
 fn named(args: &Args, fs: &Fs, path: &[u8]) -> extant_engine::Result<Node> {
     if args.long || args.directory {
         return fs.resolve(path, unless_slash(path));

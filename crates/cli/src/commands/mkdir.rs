@@ -16,7 +16,7 @@ pub struct Args {
     /// Directories to make
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// Make what is missing above them too; it is no error if they are there
+    /// Make missing parent directories too; existing directories are no error
     #[arg(short, long)]
     parents: bool,
     /// Permissions, octal
@@ -56,7 +56,7 @@ fn make(args: &Args, fs: &Fs, path: &[u8]) -> Result {
     Ok(())
 }
 
-/// Makes a directory and what is missing above it; gives the directory.
+/// Makes a directory and its missing parents, and returns the directory.
 pub fn make_all(fs: &Fs, who: &Caller, path: &[u8], mode: u16) -> Result<Node> {
     let mut made = Vec::new();
     let mut dir = fs.root().at("/")?;

@@ -16,10 +16,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Make a file system; what was there is lost.
+/// Make a file system; existing content is lost.
 ///
-/// The options are those of mke2fs(8). Without others it is what `mke2fs -t ext4` makes, with
-/// orphan_file and metadata_csum_seed.
+/// The options are those of mke2fs(8). Without options the file system is that of `mke2fs -t ext4`,
+/// with orphan_file and metadata_csum_seed.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Image file (made if it is not there) or block device, with @OFFSET or @pN for a part of it
@@ -73,7 +73,7 @@ pub struct Args {
     /// Percent of the blocks that are kept for root
     #[arg(short = 'm', value_name = "PERCENT")]
     reserved: Option<f64>,
-    /// What the kernel does on errors
+    /// Behavior of the kernel on errors
     #[arg(short = 'e', value_name = "WHAT", value_parser = ["continue", "remount-ro", "panic"])]
     errors: Option<String>,
     /// Seed of all that is random; with the same one, and the time in SOURCE_DATE_EPOCH (or 1970),
@@ -86,7 +86,7 @@ pub struct Args {
     /// Discard the whole device first
     #[arg(long)]
     discard: bool,
-    /// Wait until nobody else uses the image
+    /// Wait until no other program uses the image
     #[arg(long)]
     wait: bool,
     /// A SIZE without a unit counts blocks, as mke2fs has it
@@ -245,8 +245,8 @@ impl Args {
         }
     }
 
-    /// What would be overwritten: a file system that begins there, or what the disk holds around an
-    /// offset in it.
+    /// Describes content that would be overwritten: a file system that begins at the place of the
+    /// new one, or, for an offset in a disk, the content of the disk.
     fn found(&self, device: &FileDevice) -> Option<String> {
         if let Some(found) = identify(device) {
             return Some(format!("{} holds {}{}", self.name(), found.name, identity(device)));

@@ -32,7 +32,7 @@ pub struct Args {
     /// Socket of the machine's log
     #[arg(long, hide = true, value_name = "PATH", default_value = SYSLOG)]
     syslog: PathBuf,
-    /// Wait until nobody else uses the image
+    /// Wait until no other program uses the image
     #[arg(long)]
     wait: bool,
     /// How long to wait for an image in use

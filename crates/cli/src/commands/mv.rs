@@ -12,7 +12,7 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// What to move
+    /// File or directory to move
     from: OsString,
     /// The new path, or the directory to move it into
     to: OsString,

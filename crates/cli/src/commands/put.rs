@@ -16,14 +16,15 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file or a tree in, with all attributes, as journaled transactions.
 ///
-/// What a directory holds goes into PATH, which is made if it is not there. A file goes to PATH, or
-/// into it under its own name if PATH is a directory. A file that is there is replaced once its
-/// successor is complete and durable. Everything is durable when the command ends.
+/// The entries of a directory are copied into PATH, which is made if it is missing. A file is
+/// copied to PATH, or into it under its own name if PATH is a directory. An existing file is
+/// replaced once its successor is complete and durable. Everything is durable when the command
+/// ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// What to copy; - is standard input
+    /// File or directory to copy; - is standard input
     #[arg(value_name = "SRC")]
     source: PathBuf,
     /// Where to, in the image

@@ -9,23 +9,23 @@ use extant_engine::{Fs, OpenOptions, Recovery};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Replay the journal and finish what a crash interrupted.
+/// Replay the journal and complete interrupted operations.
 ///
-/// A last transaction that was torn by the crash is the usual case: it is dropped, and the file
-/// system is as it was before it.
+/// Usually the last transaction is torn by the crash: it is dropped, and the file system is in the
+/// state before it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Recover in memory only, and tell what would be done
+    /// Recover in memory only, and print the result
     #[arg(long, short = 'n')]
     dry_run: bool,
 }
 
-/// Memory that a recovery on trial may take for what it would write.
+/// Memory for the writes of a trial recovery, in bytes.
 const TRIAL_BYTES: usize = 1 << 30;
 
-/// Unit of what a recovery on trial keeps.
+/// Unit in which a trial recovery stores writes, in bytes.
 const TRIAL_BLOCK: usize = 4096;
 
 /// Runs the command.

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// What to remove
+    /// Files or directories to remove
     #[arg(required = true)]
     paths: Vec<OsString>,
     /// Directories with all that they hold

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 
-/// Show what an inode says
+/// Show the attributes of an inode
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct Args {
 /// Extents shown of one file.
 const MAX_EXTENTS: usize = 100_000;
 
-/// What is known of one path.
+/// Values that the command prints of one path.
 struct Found<'a> {
     path: &'a [u8],
     node: Node,
@@ -87,7 +87,7 @@ fn extents(fs: &Fs, node: &Node) -> extant_engine::Result<Vec<Extent>> {
     Ok(extents)
 }
 
-/// What an extent is, and where it lies if it has a place.
+/// Returns the state of an extent, and its physical place if it has one.
 fn state(extent: &Extent) -> (&'static str, Option<u64>) {
     let flags = extent.flags;
     match (flags.inline, flags.delayed, flags.unwritten) {

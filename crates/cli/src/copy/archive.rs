@@ -22,7 +22,7 @@ const OCTAL_MAX: u64 = (1 << 33) - 1;
 /// The largest user or group in seven octal digits.
 const OCTAL_ID_MAX: u32 = (1 << 21) - 1;
 
-/// What stands in a header's name where the record of a sparse file has it.
+/// Name in the header of a sparse file, whose record has the real name.
 const SPARSE_NAME: &str = "GNUSparseFile.0/";
 
 /// Records of one entry.
@@ -80,8 +80,8 @@ struct Archive<'a, W: Write> {
 }
 
 impl<W: Write> Archive<'_, W> {
-    /// Adds one entry, of which it gives a directory back. What cannot be read from the image is
-    /// told, and the archive goes on; errors are the archive's.
+    /// Adds one entry; returns it if it is a directory. Reports a failed read of the image and
+    /// continues. Returns only errors of the archive itself.
     fn add(&mut self, member: Member, node: &Node) -> io::Result<Option<Member>> {
         let (attr, path) = (node.attr(), member.path());
         if attr.ftype == FileType::Directory {

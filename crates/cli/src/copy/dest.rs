@@ -1,10 +1,10 @@
-//! Out of an image onto the machine.
+//! Copies out of an image onto the machine.
 //!
 //! # Invariants
-//! Nothing is made outside of the destination, whatever the image says and whatever another user
-//! does to the destination meanwhile: names are single components, each once in a directory;
+//! Nothing is made outside the destination, for any content of the image and any concurrent change
+//! of the destination by another user: names are single components, each once in a directory;
 //! directories are opened as [`super::place`] describes; files are made new, and attributes are set
-//! through the descriptor of what was made. A directory is entered once, so a loop in the image's
+//! through the descriptor of the new file. A directory is entered once, so a loop in the image's
 //! tree ends. Permissions widen last: until it is complete, a file is its owner's only.
 
 use super::acl;
@@ -89,7 +89,7 @@ impl<'a> Copier<'a> {
         })
     }
 
-    /// Copies what the directory `top` holds; its attributes too if `with_top`.
+    /// Copies the entries of the directory `top`; its attributes too if `with_top`.
     pub fn tree(&self, top: Node, with_top: bool, threads: usize) -> io::Result<()> {
         let place = Place::base(&self.base)?;
         self.enter(&top);
@@ -194,7 +194,7 @@ impl<'a> Copier<'a> {
             Err(No::EXIST) => false,
             other => other.map(|()| true)?,
         };
-        // What was there may be something else, a symlink perhaps: this opens directories only.
+        // The existing entry may be a symlink or a file: this call opens directories only.
         let below = Held::Open(File::from(open_dir(dir, name)?));
         if made {
             check_made(&below, dir, rustix::fs::FileType::Directory, below.stat()?.st_rdev)?;
@@ -221,8 +221,8 @@ impl<'a> Copier<'a> {
         false
     }
 
-    /// Makes something that is no directory, new: what has the name is removed first, unless it is
-    /// a directory. Gives nothing for a device that this user may not make, which is counted.
+    /// Makes a new entry that is no directory. Removes an existing entry of the name first, unless
+    /// that is a directory. Returns `None` for a device that this user may not make, and counts it.
     fn other(&self, dir: BorrowedFd<'_>, name: &[u8], node: &Node) -> Result<Option<Identity>> {
         use rustix::fs::FileType as Kind;
         let attr = node.attr();
@@ -402,7 +402,8 @@ impl<'a> Copier<'a> {
         Ok(true)
     }
 
-    /// Deepest first, as a directory may come to forbid what lies below it to this user.
+    /// Sets the attributes of directories, the deepest first: the mode of a directory may deny this
+    /// user access to its descendants.
     fn finish_directories(&self) {
         let mut pending = std::mem::take(&mut *lock(&self.pending));
         pending.sort_by_key(|(place, _)| std::cmp::Reverse(place.depth()));
@@ -437,7 +438,7 @@ fn is_refusal(error: No) -> bool {
     )
 }
 
-/// What is locked here stays whole if a thread panics.
+/// Locks a mutex. A panic under the lock leaves its data consistent.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

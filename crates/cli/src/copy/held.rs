@@ -54,12 +54,12 @@ impl Held {
         }
     }
 
-    /// What fstat(2) says, as the standard library has it.
+    /// Returns the result of fstat(2) in the type of the standard library.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.file().metadata()
     }
 
-    /// What fstat(2) says.
+    /// Returns the result of fstat(2).
     pub fn stat(&self) -> Result<Stat> {
         rustix::fs::fstat(self)
     }

@@ -1,4 +1,4 @@
-//! The course of a copy: what was copied, what went wrong, what was left out.
+//! Progress of a copy: copied entries, errors, and attributes that were left out.
 
 use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
@@ -48,7 +48,7 @@ pub struct Job<'c> {
     admitted: AtomicU64,
 }
 
-/// What kind of thing was copied.
+/// Kind of a copied entry.
 #[derive(Clone, Copy, Debug)]
 pub enum Copied {
     /// A regular file.

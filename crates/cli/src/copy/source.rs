@@ -1,12 +1,11 @@
-//! From the machine into an image.
+//! Copies from the machine into an image.
 //!
 //! Directories are read and files copied by a crew of threads. A directory's own attributes come
-//! last: its default ACL and its set-group-id bit would change what is made in it, and what is made
-//! in it would change its times. Names of files that have several are made when all files are
-//! there.
+//! last: its default ACL and its set-group-id bit would change new entries, and new entries would
+//! change its times. Further names of files are made after all files.
 //!
 //! # Invariants
-//! Nothing outside of the source is read, whatever another user does to it meanwhile: directories
+//! Nothing outside the source is read, for any concurrent change of it by another user: directories
 //! are opened as [`super::place`] describes, symlinks are not followed, and content and attributes
 //! are read through the descriptor of one and the same file.
 
@@ -470,7 +469,7 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// What is locked here stays whole if a thread panics.
+/// Locks a mutex. A panic under the lock leaves its data consistent.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! A mount that was opened for reading is to become writable: it is unmounted and mounted anew, if
-//! nobody uses it.
+//! Makes a mount writable that was opened for reading: unmounts it and mounts it again, if it is
+//! not in use.
 
 use super::{Plan, spawn, table};
 use crate::context::Context;
@@ -54,8 +54,8 @@ fn without_remount(list: &str) -> String {
     list.split(',').filter(|word| *word != "remount").collect::<Vec<_>>().join(",")
 }
 
-/// Waits until the server has let go of the image: then everything is written. If somebody has
-/// mounted the image meanwhile, it has.
+/// Waits until the server has released the image: then everything is written. A new mount of the
+/// image also shows that the server has released it.
 pub fn await_server(source: &Path, subtype: &str) -> Result {
     let spec = image_spec(source);
     if !spec.path.exists() {

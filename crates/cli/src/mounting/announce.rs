@@ -1,7 +1,7 @@
-//! What the process that serves tells the one that started it, through a pipe: remarks, then that
-//! it is mounted, or why not.
+//! Messages of the serving process to its parent, through a pipe: remarks, then success or the
+//! reason of the failure.
 //!
-//! A line each: a word, a space, and text without line breaks.
+//! Each message is a line: a word, a space, and text without line breaks.
 
 use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
@@ -22,7 +22,7 @@ const READY: &str = "ready";
 pub enum Audience {
     /// The process that started it, until it is mounted.
     Parent,
-    /// Whoever reads standard error.
+    /// The reader of standard error.
     Terminal(Context),
 }
 
@@ -44,8 +44,8 @@ impl Audience {
         }
     }
 
-    /// It is mounted. From now on nobody listens: standard input and output lead nowhere, standard
-    /// error to `log` if there is one.
+    /// Announces the mount. Afterwards the parent no longer reads: standard input and output become
+    /// /dev/null, and so does standard error unless there is a `log`.
     pub fn ready(&self, log: Option<&File>) -> std::io::Result<()> {
         if let Audience::Terminal(_) = self {
             return Ok(());

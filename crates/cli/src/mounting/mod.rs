@@ -28,13 +28,13 @@ pub enum Patience {
     /// Seconds.
     #[default]
     Short,
-    /// A minute: nobody stands by.
+    /// A minute: no user waits at a terminal.
     Helper,
     /// An hour.
     Long,
 }
 
-/// What is to be mounted, where and how.
+/// Image, directory and options of a mount.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The image as the table of mounts shall show it: an absolute path.
@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// What came of a change of a mount's options.
+/// Result of a change of a mount's options.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remounted {
@@ -79,13 +79,14 @@ pub enum Remounted {
     OpenedForReading,
 }
 
-/// Changes the options of a mount that is there. The server is not told: what the kernel refuses
-/// does not reach it, and before a mount becomes read-only everything is made durable. An image
-/// that was opened for reading stays so.
+/// Changes the options of an existing mount. The server needs no message: the kernel refuses
+/// forbidden requests itself, and before a mount becomes read-only everything is made durable. An
+/// image that was opened for reading stays so.
 ///
 /// # Errors
-/// `dir` is no mount of this program by the user of this process: else the flags would be taken off
-/// a mount with set-user-id programs of its server; those of mount(2).
+/// Fails if `dir` is not a mount of this program by the user of this process. Otherwise a user
+/// could remove `nosuid` from a mount whose server offers set-user-id programs. Returns the errors
+/// of mount(2) too.
 pub fn remount(plan: &Plan) -> Result<Remounted> {
     let dir = plan.dir.display();
     let held = HeldMount::of(&plan.dir).at_path(plan.dir.as_os_str().as_bytes())?;

@@ -28,12 +28,12 @@ pub struct Options {
     pub log_data: bool,
     /// Freed space is discarded.
     pub discard: bool,
-    /// What was never used of inode tables is zeroed in the background.
+    /// Unused parts of inode tables are zeroed in the background.
     pub zero_tables: bool,
     /// How long a change may stay in memory.
     pub commit: Option<Duration>,
-    /// What follows an error of the file system's own structures, instead of what the superblock
-    /// says.
+    /// Policy after a corruption of the file system's structures, instead of the superblock's
+    /// policy.
     pub errors: Option<ErrorPolicy>,
     /// Bound on all caches together, in bytes.
     pub memory: Option<u64>,
@@ -49,13 +49,13 @@ pub struct Options {
     pub transport: Transport,
     /// Where the external journal is, for a file system that has one.
     pub journal: Option<PathBuf>,
-    /// What free-space trees may take, in bytes.
+    /// Bound on the memory of free-space trees, in bytes.
     pub tree_memory: Option<u64>,
-    /// What a request does to know more free space.
+    /// Work of a request to learn about more free space, 0 to 3.
     pub aggression: Option<u8>,
     /// Block bitmaps are scanned in the background.
     pub prefetch: bool,
-    /// What the kernel keeps for the mount.
+    /// Flags that the kernel keeps for the mount.
     pub flags: MountFlags,
 }
 
@@ -113,7 +113,8 @@ fn within<T: PartialOrd>(number: Option<T>, range: RangeInclusive<T>) -> Option<
     number.filter(|number| range.contains(number))
 }
 
-/// Options that ask for what is done anyway, or that are for others than the file system.
+/// Options without effect: they name default behavior, or are for programs other than the file
+/// system.
 const NOTHING: [&str; 25] = [
     "defaults",
     "auto",
@@ -181,7 +182,8 @@ Accepted without effect, for lists that are written for mount(8) or for the kern
   block_validity, freespace_tree, comment=TEXT, x-*, user_id=, group_id=, max_read=, blksize=, rootmode=";
 
 impl Options {
-    /// The options of several lists, the later ones winning. An error names what is not known.
+    /// Parses the options of several lists; later ones override earlier ones. The error names an
+    /// unknown option.
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
         let mut options = Options::default();
         for word in lists
@@ -285,8 +287,8 @@ impl Options {
             ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
             ("errors", "remount-ro") => self.errors = Some(ErrorPolicy::RemountReadOnly),
             ("errors", "panic") => self.errors = Some(ErrorPolicy::Panic),
-            // What the table of mounts shows of a FUSE mount, and mount(8) repeats when it is
-            // changed.
+            // Options that the table of mounts shows for a FUSE mount; mount(8) passes them at a
+            // remount.
             ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}
             ("data", _) => return Err(wrong("ordered, writeback or journal")),
             ("io", _) => return Err(wrong("buffered or direct")),

@@ -92,8 +92,8 @@ fn mount(
     Ok(mounted)
 }
 
-/// Where the engine's messages go: to the file that was named; else those of a server that nobody
-/// looks at to the machine's log, and until it is mounted to the process that started it, too.
+/// Starts the log of the engine's messages: to the file of `--log`; otherwise, for a server in the
+/// background, to the machine's log, and until it is mounted also to its parent.
 fn start_log(
     plan: &Plan,
     audience: &Audience,
@@ -111,7 +111,7 @@ fn start_log(
         Audience::Parent => Sink::Parent(Box::new(own)),
         Audience::Terminal(_) => own,
     };
-    // Who asks for more wants every message.
+    // With -v every message is shown.
     Log::new(sink, level <= tracing::Level::INFO).install(level);
     Ok(())
 }
@@ -234,8 +234,7 @@ fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Clai
     Ok((fs, claim))
 }
 
-/// mount(8) is refused what the kernel refuses, too: a protected disk whose log cannot be replayed
-/// onto it.
+/// Refuses to mount(8) a write-protected disk whose log needs a replay, as the kernel does.
 fn accepted(plan: &Plan, fs: Fs) -> Result<Fs> {
     let protected = is_write_protected(&image_spec(&plan.image).path);
     if plan.patience == Patience::Helper && fs.recovery().in_memory && protected {

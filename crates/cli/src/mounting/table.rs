@@ -31,13 +31,13 @@ const PROTECTION: [(&[u8], MountFlags); 2] =
 pub struct Mount {
     /// Number of the mount in this namespace.
     id: u64,
-    /// Where.
+    /// Mount point.
     pub dir: PathBuf,
     /// `nosuid` and `nodev`, as far as the mount has them.
     pub protection: MountFlags,
     /// Type, as `fuse.extant`.
     fstype: Vec<u8>,
-    /// What.
+    /// Source of the mount: the image.
     pub source: PathBuf,
     /// It shows the file system's root, not a directory of it.
     pub whole: bool,

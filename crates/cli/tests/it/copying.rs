@@ -14,7 +14,7 @@ fn tree(scratch: &Scratch, seed: u64, shape: &Shape) -> std::path::PathBuf {
     top
 }
 
-/// What a tree has, less what is the file system's own.
+/// Returns the manifest of a tree without entries of the file system itself.
 fn manifest(top: &std::path::Path) -> Manifest {
     Manifest::walk(top).without("lost+found").without_root()
 }
@@ -237,7 +237,7 @@ fn a_full_image_is_an_error_and_stays_whole() {
     let image = Image::mke2fs(8 << 20, &["-t", "ext4", "-J", "size=1", "-b", "1024"]);
     refused(&args!["put", image.path(), &top, "/"], 1, "no space left");
     image.assert_clean();
-    // What is there is there whole.
+    // Each existing file is complete.
     let found = json(&args!["find", image.path(), "/", "--type", "f"]);
     let found = found.as_array().unwrap();
     assert!(!found.is_empty() && found.len() < 8);
@@ -273,7 +273,7 @@ fn what_is_no_file_is_not_replaced() {
     assert!(std::fs::symlink_metadata(scratch.join("link")).unwrap().is_symlink());
 }
 
-/// Hard links take the place of what is there, and all names lead to one file afterwards.
+/// Hard links replace existing files, and all names lead to one file afterwards.
 #[test]
 fn hard_links_replace_files() {
     let (scratch, image) = (Scratch::new(), FeatureSet::named("default").make());

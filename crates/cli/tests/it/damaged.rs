@@ -110,7 +110,7 @@ fn a_rival_in_the_destination_cannot_redirect_attributes() {
     let victim = scratch.file("victim", 0);
     set_mode(&victim, 0o600);
     let out = scratch.dir("out");
-    // What the rival can do who owns the destination: put a symlink in the place of each new name.
+    // Possible attack of the owner of the destination: replace each new name by a symlink.
     let rival = |hits: &AtomicU64| {
         for number in 0..200 {
             let path = out.join(format!("f{number}"));

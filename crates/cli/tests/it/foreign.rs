@@ -58,7 +58,7 @@ fn mkfs_overwrites_foreign_images_only_if_told() {
     }
 }
 
-/// An offset may be a slip: what lies around it is overwritten only if told, too.
+/// An offset may be mistaken: content around it is overwritten only with -F, too.
 #[test]
 fn mkfs_overwrites_no_part_of_something_larger() {
     let image = FeatureSet::named("default").make_sized(16 << 20);

@@ -58,7 +58,7 @@ fn mount_and_unmount_as_mount8_calls_them() {
         }
         std::fs::write(dir.join(format!("f{round}")), vec![1; 1 << 20]).unwrap();
         names.call("umount.fuse.extant", &args![&dir]).must_succeed();
-        // The server is gone by now: nobody else is asked to wait.
+        // The server has ended by now: the check waits for no process.
         image.assert_clean();
     }
 }
@@ -110,8 +110,7 @@ fn the_wait_of_a_mount_ends() {
     }
 }
 
-/// What umount(8) runs when it is told a directory: then it has not looked for more of the type
-/// than `fuse`.
+/// umount(8) runs this helper if it gets a directory: then it has read only `fuse` of the type.
 #[test]
 fn an_unmount_by_directory_waits_for_the_server() {
     let names = Names::new();
@@ -301,7 +300,7 @@ fn what_was_opened_for_reading_becomes_writable_if_nobody_uses_it() {
     image.assert_clean();
 }
 
-/// What cannot be had for writing is there for reading, as before.
+/// An image that cannot be opened for writing stays mounted for reading.
 #[test]
 fn a_mount_that_cannot_become_writable_stays() {
     let names = Names::new();

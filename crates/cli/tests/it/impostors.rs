@@ -32,8 +32,8 @@ const FAKE: &str = "user extant mkfs -E root_owner=65534:65534 disk.img 64M; use
     grep -q $PWD/disk.img.*user_id=65534 /proc/self/mountinfo
     extant mkfs disk.img 128M; extant mkdir disk.img /genuine";
 
-/// The same, into which root cannot look: so its mount is not shown, and what else it may be
-/// believed for is tested.
+/// Makes a fake that root cannot inspect: so its mount is not shown at a second place, and the test
+/// reaches the other uses of the table.
 fn closed_fake() -> String {
     FAKE.replace("-o allow_other ", "")
 }

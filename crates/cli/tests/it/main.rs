@@ -1,5 +1,5 @@
-//! The program from outside: what it prints, how it ends, and what e2fsck and the kernel say of
-//! what it did.
+//! The program from outside: its output, its exit codes, and the verdicts of e2fsck and the kernel
+//! about its images.
 
 mod bounds;
 mod copying;

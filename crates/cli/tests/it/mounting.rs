@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-/// Unmounts what is left of a mount of a test that failed.
+/// Unmounts the remaining mount of a failed test.
 struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
@@ -244,7 +244,7 @@ fn a_read_only_mount_changes_nothing() {
     }
 }
 
-/// The option goes before what the superblock says, which is `continue`.
+/// The option overrides the superblock, which has `continue`.
 #[test]
 fn an_error_ends_changes_if_the_mount_is_told_so() {
     for (options, ends) in
@@ -309,8 +309,8 @@ fn errors_of_the_server_reach_the_caller() {
     assert!(!is_mount(&dir));
 }
 
-/// What a small file system has accepted it has room for: only the write that finds none fails, and
-/// neither fsync nor what is read later.
+/// A small file system has space for each accepted write: only the write without space fails; fsync
+/// and later reads succeed.
 #[test]
 fn a_small_disk_says_itself_that_it_is_full() {
     let image = FeatureSet::named("default").make_sized(96 << 20);

@@ -13,7 +13,7 @@ use std::path::Path;
 /// A user and a group without any privilege.
 pub const NOBODY: u32 = 65534;
 
-/// Who may use `/dev/fuse`. Distributions let everybody.
+/// Permissions of `/dev/fuse`. In distributions every user may open it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fuse {
     Everybody,
