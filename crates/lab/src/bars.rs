@@ -1,11 +1,11 @@
-//! The project's bars: what has to be how fast beside whom.
+//! The project's bars: the required rate of each workload beside another side.
 
 use crate::huge::Huge;
 use crate::measure::{Record, Row, Spread};
 use crate::side::Side;
 use serde::Serialize;
 
-/// Whether a bar is reached, and by what figures.
+/// Verdict about a bar, with its figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     /// The bar.
@@ -44,7 +44,7 @@ const CONTENT: [&str; 4] = [
     "append 4 KiB and fsync",
 ];
 
-/// What has to be as fast in process as through the kernel's system calls.
+/// Workloads whose rate in process must equal that through the kernel's system calls.
 const LIKE_KERNEL: [&str; 3] = ["create empty files", "delete empty files", "stat files, warm"];
 
 /// Seconds that opening a file system of 60 TiB may take.

@@ -6,7 +6,7 @@ use crate::side::Side;
 use crate::workload::{SCENARIOS, Scale, Scenario, Stage};
 use std::io;
 
-/// What to run.
+/// Plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How often.

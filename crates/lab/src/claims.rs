@@ -1,5 +1,4 @@
-//! `extant-lab space-claims`: what the postings of free-space trees say of them besides their
-//! table.
+//! `extant-lab space-claims`: the claims in the postings of free-space trees besides their table.
 //!
 //! - A disk of 100 GB that is nearly new needs about 10 KB of trees, and less than buddies do.
 //! - Writing in parallel to a new disk is as fast as with buddies.
@@ -22,7 +21,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What `extant-lab space-claims` takes.
+/// Arguments of `extant-lab space-claims`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Less of everything.
@@ -39,7 +38,7 @@ pub struct Args {
     no_kernel: bool,
 }
 
-/// A claim and what was found.
+/// A claim and its result.
 #[derive(Debug, Serialize)]
 struct Claim {
     what: &'static str,
@@ -74,7 +73,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     Ok(!args.strict || claims.iter().all(|claim| claim.standing == Standing::Reached))
 }
 
-/// The disk of the first claim, and what the postings say that it needs.
+/// Disk of the first claim in bytes, and the memory that the postings name for it.
 const NEW_DISK: u64 = 100_000_000_000;
 const LITTLE: u64 = 10_000;
 /// Files on it, and bytes of each.
@@ -185,7 +184,7 @@ fn parallel(quick: bool) -> io::Result<Claim> {
     })
 }
 
-/// What counts as equally fast.
+/// Least ratio that counts as equal.
 const EQUAL: f64 = 0.95;
 
 /// Bytes per second of threads that each write a new file; the files are gone then.

@@ -38,10 +38,10 @@ enum Command {
     Inodes(inodes::Args),
     /// Compares ways to keep orphan records, under the whole engine. Needs mke2fs.
     Orphan(orphan::Args),
-    /// Compares ways to find what a sync has to wait for, and tells what a sync of the engine
-    /// costs.
+    /// Compares ways to find the writes for which a sync must wait, and measures the cost of a sync
+    /// of the engine.
     Sync(sync::Args),
-    /// Counts what operations of the engine do to memory that threads share.
+    /// Counts locks and writes of the engine's operations to memory that threads share.
     Contention(contention::Args),
     /// Writes to a fragmented file system of 60 TiB, beside the allocator of the postings of 2020.
     Space60t(space60t::Args),
@@ -68,7 +68,7 @@ enum Command {
         /// Where to mount.
         dir: PathBuf,
     },
-    /// Opens an image and tells what that took, as JSON.
+    /// Opens an image and prints time and memory as JSON.
     #[command(hide = true)]
     Open {
         /// The image.
@@ -129,7 +129,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever read what is printed has seen enough.
+        // The reader of standard output has closed it.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("extant-lab: {e}");

@@ -1,8 +1,8 @@
 //! Opening a file system of 60 TiB: how long, and how much memory.
 //!
-//! It is made by our mkfs on the sparse device; what the device holds is then copied into a sparse
-//! file on tmpfs, which a process of its own opens, so that the memory seen is that of opening and
-//! nothing else's.
+//! This project's mkfs makes it on the sparse device. The written parts of the device are then
+//! copied into a sparse file on tmpfs, which a process of its own opens: so the measured memory is
+//! that of opening alone.
 
 use crate::measure::Spread;
 use crate::scratch::Scratch;
@@ -25,7 +25,7 @@ const BYTES: u64 = 60 << 40;
 /// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
 
-/// What opening took.
+/// Time and memory of opening.
 #[derive(Clone, Debug, Serialize)]
 pub struct Huge {
     /// Seconds until it was open, in a process of its own.
@@ -36,7 +36,7 @@ pub struct Huge {
     pub sparse_seconds: f64,
 }
 
-/// What a process that opened an image says.
+/// Result of a process that opened an image.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Opened {
     /// Seconds.
@@ -84,7 +84,7 @@ fn copy(device: &SparseDevice, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Its memory is not told: it would come from what making left behind.
+/// Does not return the memory: it would include memory of the creation.
 fn open_here(device: SparseDevice) -> io::Result<f64> {
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     let start = Instant::now();
@@ -106,7 +106,7 @@ fn open_apart(image: &Path) -> io::Result<Opened> {
     Ok(serde_json::from_slice(&out.stdout)?)
 }
 
-/// Opens an image in this process, closes it, and tells what that took.
+/// Opens an image in this process, closes it, and returns time and memory.
 pub fn open(image: &Path) -> io::Result<Opened> {
     let start = Instant::now();
     let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;

@@ -1,4 +1,4 @@
-//! Timing, and what was measured.
+//! Timing and measured values.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Limit {
     }
 }
 
-/// What threads did.
+/// Operations of threads and their time.
 #[derive(Clone, Debug)]
 pub struct Done {
     /// Operations of each thread.
@@ -121,7 +121,7 @@ fn until_limit(limit: Limit, op: impl Fn(u64) -> io::Result<()>) -> io::Result<u
 /// A line of the table: a workload with a number of threads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// Name of the workload.
     pub workload: &'static str,
     /// By how many threads.
     pub threads: usize,

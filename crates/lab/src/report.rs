@@ -1,4 +1,4 @@
-//! What is printed.
+//! Text and JSON form of the results.
 
 use crate::bars::Verdict;
 use crate::bench::Plan;

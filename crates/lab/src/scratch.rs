@@ -1,8 +1,8 @@
-//! What a run leaves on the machine, taken back when it goes out of scope, and also when a signal
-//! ends the program.
+//! Changes of a run to the machine, undone when their guards go out of scope, and also when a
+//! signal ends the program.
 //!
 //! # Invariants
-//! Each undo runs exactly once: whoever takes it out of the register runs it.
+//! Each undo runs exactly once: the thread that takes it out of the register runs it.
 
 use crate::tool;
 use rustix::io::Errno;
@@ -150,7 +150,7 @@ pub struct MountGuard {
 }
 
 impl MountGuard {
-    /// Guards what is, or will be, mounted on `dir`.
+    /// Guards a present or future mount on `dir`.
     pub fn new(dir: &Path) -> MountGuard {
         let gone = dir.to_path_buf();
         // An error says that nothing is mounted there any more.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What unmounts the current mount when the parent dies.
+/// Unmounts the current mount when the parent dies.
 type Current = Arc<Mutex<Option<Unmounter>>>;
 
 /// Serves `image`, or names in memory without one, on `dir`; again for each line of input; until

@@ -33,7 +33,7 @@ fn missing(tool: &str) -> io::Error {
     )
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end, and returns its output.
 pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> io::Result<String> {
     let out =
         Command::new(need(tool)?).args(args).env("LC_ALL", "C").stdin(Stdio::null()).output()?;

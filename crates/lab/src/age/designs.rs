@@ -21,7 +21,7 @@ fn disk(scale: Scale) -> Map {
     Map::empty(Shape { group_len: GROUP, groups, flex_bits: FLEX_BITS }, METADATA)
 }
 
-/// What each design makes of it.
+/// Runs the trace on each design and returns the resulting fragmentation.
 pub fn rows(scale: Scale, seed: u64) -> Vec<(&'static str, State)> {
     let map = disk(scale);
     let mut designs: Vec<(&'static str, Box<dyn Policy + '_>)> = vec![
@@ -95,7 +95,7 @@ fn age(policy: &mut dyn Policy, trace: Trace, map: &Map) -> State {
     state
 }
 
-/// Free runs within groups: what lies between those in use.
+/// Returns the free runs within groups, the gaps between runs in use.
 fn free_between(mut used: Vec<Taken>, map: &Map, state: &mut State) {
     used.sort_unstable_by_key(|run| run.start);
     let mut used = used.into_iter().peekable();

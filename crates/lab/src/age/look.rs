@@ -1,4 +1,4 @@
-//! What a file system looks like after a long time: pieces of files, runs of free space.
+//! Measures of fragmentation: pieces of files, runs of free space.
 
 use crate::target::io_error;
 use extant_engine::{FileType, Follow, Fs, OpenFlags, OpenOptions};
@@ -61,14 +61,14 @@ impl State {
     }
 }
 
-/// Bytes that are free in an image that nobody has open.
+/// Returns the free bytes of an image; no process may have it open.
 pub fn free(image: &Path) -> io::Result<u64> {
     let mut state = State::default();
     free_space(image, &mut state)?;
     Ok(state.free * super::trace::BLOCK)
 }
 
-/// Looks at an image that nobody has open.
+/// Measures an image; no process may have it open.
 pub fn look(image: &Path) -> io::Result<State> {
     let mut state = State::default();
     free_space(image, &mut state)?;

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use trace::{CHUNK, DIRS, Event, Scale, Trace};
 
-/// What `extant-lab age` takes.
+/// Arguments of `extant-lab age`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// A smaller file system and less use.
@@ -50,7 +50,7 @@ pub struct Args {
     strict: bool,
 }
 
-/// Percent of what is free at first that is used after filling.
+/// Used share of the initially free space after filling, in percent.
 const FILL: u64 = 90;
 /// Worse by less than this is the same.
 const SAME: f64 = 0.97;
@@ -136,7 +136,7 @@ impl Image {
 const ENGINE: &str = "Extant";
 const KERNEL: &str = "Linux's ext4";
 
-/// Lets a side use an image for a long time, and looks at what has become of it.
+/// Runs the trace on a side, and measures the image afterwards.
 fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<Row> {
     eprintln!("{name}: {} MiB, used {} times over, trace {seed}", bytes >> 20, scale.churn);
     let image = Image::make(bytes)?;
@@ -146,7 +146,7 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
         _ => kernel(image.path(), &image.scratch.dir("mnt")?, trace)?,
     }
     let seconds = Some(start.elapsed().as_secs_f64());
-    // What is broken cannot be compared.
+    // A corrupt image must not be compared.
     tool::run("e2fsck", &["-fn".as_ref(), image.path().as_os_str()])?;
     Ok(Row { name, seed, seconds, state: look::look(image.path())? })
 }

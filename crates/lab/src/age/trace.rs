@@ -1,9 +1,9 @@
-//! What is done to a file system for a long time: the same for all sides.
+//! The trace of a long use of a file system, the same for all sides.
 //!
 //! Sizes of files are lognormal with the parameters that Agrawal, Arpaci-Dusseau and Arpaci-Dusseau
 //! give for the bodies of a five-year study of file systems (Impressions, FAST 2009: μ = 9.48, σ =
-//! 2.46 of the natural logarithm of bytes), cut off at a part of the disk. A file that has come
-//! into being is rarely changed: one event in ten lets one grow, one in twenty writes it anew.
+//! 2.46 of the natural logarithm of bytes), cut off at a part of the disk. Existing files rarely
+//! change: one event in ten grows a file, one in twenty rewrites it.
 
 use std::collections::VecDeque;
 
@@ -84,7 +84,7 @@ pub struct Trace {
     written: u64,
     filled: bool,
     unsynced: u64,
-    /// Files that are being written, and what is left of them.
+    /// Files that are being written, with their remaining bytes.
     open: VecDeque<(u32, u64)>,
     ready: VecDeque<Event>,
 }

@@ -9,8 +9,7 @@
 //! | free | it has so much free space | all groups | all groups |
 //! | any | anything is free | all groups | all groups |
 //!
-//! A search that goes through all groups reads the bitmaps that nobody has read; lists have only
-//! groups that were read.
+//! A search through all groups reads the unread bitmaps; lists contain only groups that were read.
 
 use super::map::Group;
 use super::order::{ORDERS, buddy_in};
@@ -74,7 +73,7 @@ pub struct Buddy<'a> {
     streams: Vec<u32>,
 }
 
-/// What a search has found.
+/// Result of a search.
 #[derive(Debug)]
 struct Search<'w> {
     want: &'w Want<'w>,
@@ -247,7 +246,7 @@ impl<'a> Buddy<'a> {
         lists[index].range(within).next().copied()
     }
 
-    /// For less and less, as long as that is what was asked for.
+    /// Searches for decreasing lengths while the request allows it.
     fn shrunk(&mut self, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
         let whole = search.want.len.ilog2();
         for order in (whole.saturating_sub(SHRINK)..=whole).rev() {

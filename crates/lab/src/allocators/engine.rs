@@ -1,8 +1,8 @@
-//! The engine's rules on the engine's structures, without what makes them safe: locks, claims,
-//! frees that wait for a commit.
+//! The engine's rules on the engine's structures, without their protection: locks, claims, frees
+//! that wait for a commit.
 //!
-//! The engine itself is beside it in the tables; this form is what can be put under the same
-//! counters as the older designs.
+//! The tables also show the engine itself; this form runs under the same counters as the older
+//! designs.
 
 use super::{Cost, Map, Policy, Reading, Space, Taken, Want};
 use extant_space::{FreeTree, Meta, Run, Summaries, Summary};
@@ -112,8 +112,8 @@ impl<'a> Engine<'a> {
         busy
     }
 
-    /// At the goal, if a good part is there; what grows by much and finds its place taken goes
-    /// where it has room.
+    /// Allocates at the goal if a good part of the length is free there. A file that grows by much
+    /// and finds its place taken moves to a longer free run.
     fn at_goal(&mut self, want: &Want<'_>) -> Option<Taken> {
         let (g, bit) = self.space.map.shape.place(want.goal);
         if g >= self.space.map.shape.groups {
@@ -165,7 +165,7 @@ impl<'a> Engine<'a> {
         self.consult(want, near, want.least)
     }
 
-    /// So few trees that requests look at what they need.
+    /// Whether there are so few trees that requests load the trees that they need.
     fn few(&self) -> bool {
         self.space.map.shape.trees() <= 8
     }
@@ -213,7 +213,8 @@ impl<'a> Engine<'a> {
         self.take(g, Run { start: run.start, len: run.len.min(want.len) })
     }
 
-    /// What a group offers for a length: exactly if it is in memory, else its longest run.
+    /// Returns the length that a group offers for `len`: exact if the group is in memory, else its
+    /// longest run.
     fn best_len(&self, g: u32, len: u32) -> u32 {
         if !self.loaded.contains(&g) {
             return self.summaries.longest(g).unwrap_or(0);

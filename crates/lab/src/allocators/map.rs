@@ -123,7 +123,7 @@ impl Map {
         Map::new(shape, [free(0), free(metadata)], of_group)
     }
 
-    /// The number of a group's pattern; what is known of a group is known of its pattern.
+    /// Returns the number of a group's pattern. All groups of a pattern have the same free runs.
     pub fn pattern(&self, g: u32) -> u32 {
         self.of_group.get(g as usize).copied().unwrap_or(0)
     }

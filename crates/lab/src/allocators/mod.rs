@@ -1,12 +1,11 @@
-//! Designs of block allocators beside each other: those that were used or proposed before the
-//! engine's, and the engine's rules, behind one small trait. No file system, no memory of
-//! gigabytes: a design plays on a [`Map`] of free runs, and what it would read, keep and look at is
-//! counted.
+//! Designs of block allocators: former and proposed ones, and the engine's rules, behind the trait
+//! [`Policy`]. They need neither a file system nor gigabytes of memory: a design runs on a [`Map`]
+//! of free runs, and the lab counts the bitmaps that it would read, keep and look at.
 //!
-//! # What the copies keep
-//! The rules by which groups and runs are chosen, when bitmaps are read, and what is kept of them.
-//! Locks are not taken: groups that others work on are named in the wish, and a design says whether
-//! it waits for them or passes them over.
+//! # Rules of the copies
+//! The copies keep the rules for the choice of groups and runs, for reading bitmaps, and for
+//! keeping them. They take no locks: the request names the groups in use by other threads, and a
+//! design reports whether it waits for them or passes them over.
 
 mod buddy;
 mod engine;
@@ -44,19 +43,19 @@ impl Taken {
 /// A wish for blocks in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Want<'a> {
-    /// Behind what the file has, or where its first block should be.
+    /// The block behind the file's last one, or the place for its first block.
     pub goal: u64,
     /// Blocks that would be best, and those that were asked for: not more.
     pub len: u32,
     /// See `len`.
     pub least: u32,
-    /// Who asks: a number of the file, from which some designs choose a place.
+    /// Number of the requesting file, from which some designs choose a place.
     pub file: u32,
     /// Groups that others work on just now.
     pub busy: Option<&'a HashSet<u32>>,
 }
 
-/// What a design has done so far.
+/// Work of a design so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Groups or trees that were looked at, and free runs of them.
@@ -71,7 +70,7 @@ pub struct Cost {
     pub blocked: u64,
     /// See `blocked`.
     pub passed: u64,
-    /// Bytes of what is kept in memory now, and groups or trees that ever were there.
+    /// Bytes in memory now, and groups or trees that ever were in memory.
     pub bytes: u64,
     /// See `bytes`.
     pub cached: u64,
@@ -85,7 +84,7 @@ pub trait Policy {
     fn allocate(&mut self, want: &Want<'_>) -> Option<Taken>;
     /// Gives blocks back.
     fn free(&mut self, taken: Taken);
-    /// What was done so far.
+    /// Returns the work so far.
     fn cost(&self) -> Cost;
     /// Gets to know all groups, as the design does in the background after a mount.
     fn prefetch(&mut self);

@@ -1,15 +1,15 @@
 //! The free-space-tree allocator as it was posted in 2020.
 //!
-//! Kept of what is known to be wrong with it, always, because it is its policy: trees are loaded
-//! within requests and as a whole; a tree's scan is linear; nothing is preallocated; one tree
-//! leaves memory for each one that is used, however far usage is beyond the limit; a goal is met
-//! only by a run that begins there, and files begin nowhere, so goals are left out; a tree whose
-//! longest run lies in its first group, where data do not go, is advised again and again. Kept if
-//! asked for ([`Defects`]): loaded trees are missing in the order of all trees until they change,
-//! and the first to change empties it; a tree that is loaded again may be on no list, and then
-//! never leaves. Of the list of trees that were never loaded the first is taken to be the lowest:
-//! only so a request of level 2 loads some 200 new trees, as the published counts say. Mended
-//! always: places have 64 bits, and so has the limit; lists change under their locks.
+//! Known defects that are its policy are always kept: trees are loaded within requests and as a
+//! whole; a tree's scan is linear; nothing is preallocated; one tree leaves memory for each one
+//! that is used, however far usage is beyond the limit; a goal is met only by a run that begins
+//! there, and files begin nowhere, so goals are left out; a tree whose longest run lies in its
+//! first group, where data do not go, is advised again and again. Kept if asked for ([`Defects`]):
+//! loaded trees are missing in the order of all trees until they change, and the first to change
+//! empties it; a tree that is loaded again may be on no list, and then never leaves. Of the list of
+//! trees that were never loaded the first is taken to be the lowest: only so a request of level 2
+//! loads some 200 new trees, as the published counts say. Mended always: places have 64 bits, and
+//! so has the limit; lists change under their locks.
 
 use super::{Cost, Map, Policy, Reading, Space, Taken, Want};
 use extant_space::{Lru, Run};
@@ -21,7 +21,7 @@ const NODE: u64 = 56;
 /// Runs that a request measures.
 const MAX_TO_SCAN: u32 = 200;
 
-/// What is wrong with the posting and does not have to be.
+/// Avoidable defects of the posting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defects {
     /// A loaded tree is not in the order until its longest run changes, and the first to change
@@ -38,7 +38,7 @@ struct Best {
     run: Run,
 }
 
-/// What a request has done so far.
+/// Work of a request so far.
 #[derive(Debug, Default)]
 struct Request {
     goal: u32,

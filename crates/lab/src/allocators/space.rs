@@ -1,4 +1,4 @@
-//! Free space as a design changes it, and what reading it costs.
+//! Free space under the changes of a design, and the cost of reading it.
 
 use super::map::{Group, Map};
 use super::{Cost, Taken};
@@ -37,7 +37,7 @@ pub struct Space<'a> {
 }
 
 impl<'a> Space<'a> {
-    /// What a map says. On a `slow` disk reading takes time.
+    /// Makes the free space of `map`. On a `slow` disk reading takes virtual time.
     pub fn new(map: &'a Map, reading: Reading, slow: bool) -> Space<'a> {
         let words = map.shape.groups.div_ceil(64) as usize;
         Space {

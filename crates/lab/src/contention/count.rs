@@ -1,4 +1,4 @@
-//! Counting, and judging what was counted.
+//! Counting, and verdicts about the counts.
 
 use super::Args;
 use crate::jobs::{Kind, Size, Watch};
@@ -30,7 +30,7 @@ const CHANGES: [&str; 7] = [
     "stress-orphan-pieces",
 ];
 
-/// What a workload did.
+/// Counts of a workload.
 pub struct Counted {
     /// The workload.
     pub kind: &'static Kind,
@@ -38,7 +38,7 @@ pub struct Counted {
     pub threads: usize,
     /// Operations and time.
     pub done: Done,
-    /// What was counted.
+    /// The report of the counting types.
     pub report: Report,
 }
 
@@ -59,7 +59,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// What was counted.
+    /// Returns the report of the counting types.
     pub fn into_report(self) -> Report {
         self.report.into_inner().unwrap_or_default()
     }
@@ -113,7 +113,7 @@ impl Counted {
         self.report.lines.iter().filter(common).collect()
     }
 
-    /// What is asked of this workload.
+    /// Returns the verdicts about this workload.
     pub fn verdicts(&self) -> Vec<Verdict> {
         let (locks, shared) =
             (self.each(self.report.locks()), self.each(self.report.shared_writes()));

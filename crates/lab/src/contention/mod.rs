@@ -1,9 +1,9 @@
-//! What each operation does to memory that threads share: locks taken, writes to lines that several
-//! threads write.
+//! Effects of each operation on memory that threads share: locks taken, writes to cache lines that
+//! several threads write.
 //!
-//! The figures come from the counting types of `extant_sync`, which the feature `contention` puts
-//! in place of the usual ones. They say how often and where, not how fast: the counting program is
-//! much slower.
+//! The figures come from the counting types of `extant_sync`, which the feature `contention`
+//! substitutes for the usual ones. They show how often and where, not how fast: the counting
+//! program is much slower.
 
 #[cfg(feature = "contention")]
 mod count;
@@ -30,7 +30,7 @@ pub struct Args {
     /// Lines of memory and places in the source to print.
     #[arg(long, default_value_t = 20)]
     pub lines: usize,
-    /// End with 1 if a workload shares what it must not share.
+    /// End with 1 if a workload writes forbidden shared lines.
     #[arg(long)]
     pub strict: bool,
 }

@@ -1,4 +1,4 @@
-//! What is printed of what was counted.
+//! Text form of the counts.
 
 use super::count::Counted;
 use extant_sync::Level;

@@ -27,8 +27,8 @@ pub fn stat_path<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io
     Ok(Job::new(Limit::time(size.window), move |_, _| target.stat(PATH).map(drop)))
 }
 
-/// The same on behalf of a user, who has to be allowed to search each directory. The kernel judges
-/// that of root, too.
+/// The same for a user that needs permission to search each directory. The kernel checks that for
+/// root, too.
 pub fn stat_path_as<'a>(
     target: &'a dyn Target,
     _threads: usize,

@@ -1,5 +1,5 @@
-//! Workloads of one operation that threads repeat, for comparisons in pairs and for counting what
-//! an operation shares.
+//! Workloads of one operation that threads repeat, for comparisons in pairs and for counting the
+//! shared memory of an operation.
 //!
 //! A job is prepared, run by threads that start together, and cleared away; only the run is
 //! measured. Any number of jobs follow each other on one file system, and each leaves behind at
@@ -32,7 +32,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// What bars are judged by.
+    /// The size for bars.
     pub const FULL: Size =
         Size { files: 8_000, cuts: 1_000, rounds: 1_000, window: Duration::from_millis(60) };
 
@@ -40,7 +40,7 @@ impl Size {
     pub const QUICK: Size =
         Size { files: 2_000, cuts: 300, rounds: 300, window: Duration::from_millis(20) };
 
-    /// What a test takes.
+    /// The size for tests.
     pub const TINY: Size =
         Size { files: 160, cuts: 20, rounds: 10, window: Duration::from_millis(2) };
 }

@@ -1,4 +1,4 @@
-//! Names that are made up before a clock runs, and what is on the file system for all jobs.
+//! Names that are prepared before a clock runs, and files that all jobs use.
 
 use crate::target::Target;
 use std::io;

@@ -15,8 +15,8 @@ pub fn by_byte<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::R
     cut(target, ("bytes", threads), size.cuts, 1)
 }
 
-/// As [`by_byte`], a block at a time: each cut frees one. Who is sure to do that in one transaction
-/// needs no record.
+/// As [`by_byte`], a block at a time: each cut frees one. A file system that frees it within one
+/// transaction needs no record.
 pub fn by_block<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     cut(target, ("blocks", threads), size.cuts, BLOCK)
 }

@@ -109,8 +109,8 @@ fn all_at_once(target: &dyn Target, calls: usize, watch: &dyn Watch) -> io::Resu
     })
 }
 
-/// Makes files in a directory, and deletes each some while later, until it is over or one fails,
-/// which ends it for all. It counts what it `made`.
+/// Makes files in a directory, and deletes each some time later, until `over` or until a call
+/// fails; a failure sets `over` for all threads. Counts the files in `made`.
 pub fn keep_creating(
     target: &dyn Target,
     dir: &str,

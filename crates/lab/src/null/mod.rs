@@ -1,8 +1,8 @@
-//! A FUSE server that does nothing: names and attributes in memory, writes thrown away, zeroes
-//! read.
+//! A FUSE server without content: it keeps names and attributes in memory, discards writes and
+//! reads zeroes.
 //!
-//! It is mounted as Extant is (the same flags, times to live and threads), so its rates are what
-//! FUSE itself leaves.
+//! It is mounted as Extant is (the same flags, times to live and threads), so its rates are the
+//! limits of FUSE itself.
 
 mod tree;
 
@@ -19,7 +19,7 @@ use tree::{Node, Tree, now};
 /// As long as the server of Extant lets the kernel keep things.
 const TIME_TO_LIVE: Duration = Duration::from_secs(86_400);
 
-/// What reads hand out.
+/// Content of each read.
 static ZEROES: [u8; 4 << 20] = [0; 4 << 20];
 
 /// The server. Clones share their tree, which thus outlives a mount.

@@ -31,7 +31,7 @@ pub fn now() -> Timestamp {
     Timestamp::new(since.as_secs() as i64, since.subsec_nanos())
 }
 
-/// What a directory holds.
+/// Content of a directory.
 #[derive(Debug, Default)]
 struct Children {
     by_name: HashMap<Arc<[u8]>, (u64, Arc<Node>)>,
@@ -101,7 +101,7 @@ impl Node {
         *self.locked()
     }
 
-    /// Changes them; what they are then.
+    /// Changes the attributes, and returns them.
     pub fn change(&self, change: impl FnOnce(&mut FileAttr)) -> FileAttr {
         let mut attr = self.locked();
         change(&mut attr);
@@ -168,7 +168,7 @@ impl Tree {
         Ok(node)
     }
 
-    /// Removes a name and what it led to; a directory must be empty.
+    /// Removes a name and its inode; a directory must be empty.
     pub fn remove(&self, parent: u64, name: &[u8]) -> Result<(), ErrorCode> {
         let parent = self.node(parent)?;
         let mut children = write(&parent.children);

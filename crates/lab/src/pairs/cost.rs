@@ -1,4 +1,4 @@
-//! What a job costs this process: processor time, and instructions where the machine counts them.
+//! Cost of a job for this process: processor time, and instructions where the machine counts them.
 
 use crate::jobs::Watch;
 use perf_event::events::Hardware;
@@ -17,8 +17,8 @@ pub struct Meter {
 /// A reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
-    /// Processor time, the kernel's on behalf of this process included. What the kernel does on
-    /// threads of its own is not.
+    /// Processor time, including the kernel's in system calls of this process, excluding the
+    /// kernel's own threads.
     pub time: Duration,
     /// Instructions, the kernel's likewise included.
     pub instructions: Option<u64>,
@@ -35,7 +35,7 @@ impl Meter {
         self.counter.is_some()
     }
 
-    /// What was used so far.
+    /// Returns the cost so far.
     pub fn read(&self) -> Cost {
         let time = clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default();
         let counter =
@@ -57,7 +57,7 @@ fn counter() -> io::Result<Counter> {
     Ok(counter)
 }
 
-/// Takes what a job costs.
+/// Measures the cost of a job.
 pub struct Metered<'a> {
     meter: &'a Meter,
     cost: Mutex<Cost>,
@@ -69,7 +69,7 @@ impl<'a> Metered<'a> {
         Metered { meter, cost: Mutex::default() }
     }
 
-    /// What it cost.
+    /// Returns the measured cost.
     pub fn cost(&self) -> Cost {
         *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
     }

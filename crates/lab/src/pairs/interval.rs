@@ -1,4 +1,4 @@
-//! What many ratios say together.
+//! Mean and interval of many ratios.
 
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ use super::{Row, THREADS};
 use crate::measure::median;
 use serde::Serialize;
 
-/// What has to be kept with the most threads, of the best.
+/// Required rate with the most threads, relative to the best number of threads.
 const OF_BEST: f64 = 0.95;
 
 /// A bar and how it stands.

@@ -30,8 +30,8 @@ const SIDES: [Side; 2] = [Side::Engine, Side::Ext4];
 /// Threads that create files while others call sync.
 const CREATORS: usize = 2;
 
-/// Rows of callers of sync at once: name, what each does, and how many times the kernel's rate it
-/// has to be.
+/// Rows of simultaneous callers of sync: name, callers, and the required multiple of the kernel's
+/// rate.
 const SYNCS: [(&str, Crowd, f64); 2] = [
     ("100 syncs, clean inodes", Crowd { calls: 200, creators: 0 }, 10.0),
     ("100 syncs, files being made", Crowd { calls: 10, creators: CREATORS }, 20.0),
@@ -94,7 +94,7 @@ impl Plan<'_> {
     }
 }
 
-/// What one side did in a row, a value for each pair.
+/// Values of one side in a row, one for each pair.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Values {
     /// Operations per second.

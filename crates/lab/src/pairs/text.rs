@@ -1,4 +1,4 @@
-//! What is printed.
+//! Text form of the results.
 
 use super::interval::{Interval, Standing};
 use super::{Row, Verdict};

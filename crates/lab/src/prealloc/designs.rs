@@ -1,7 +1,7 @@
-//! The tree of preallocations, and the lists before it, behind one small trait.
+//! The tree of preallocations and the former lists, behind the trait [`Design`].
 //!
 //! A list is searched twice for each allocation, once for space and once to trim a window, and each
-//! preallocation on the way is locked. The capped list puts what was used at its front and is cut
+//! preallocation on the way is locked. The capped list moves used entries to its front and is cut
 //! to 512 entries from its tail once it has a quarter more than that.
 
 use extant_space::prealloc::{Found, Piece, Tree};
@@ -16,7 +16,7 @@ const CAP: usize = 512;
 pub trait Design {
     /// Takes up to `len` units for the file's units from `logical` on.
     fn take(&mut self, logical: u32, len: u32) -> Option<Piece>;
-    /// What of a window around `logical` has no preallocation.
+    /// Returns the part of a window around `logical` without a preallocation.
     fn trim(&mut self, logical: u32, window: Range<u64>) -> Range<u64>;
     /// Adds a preallocation.
     fn insert(&mut self, piece: Piece);
@@ -91,7 +91,7 @@ pub struct AsList {
     count: usize,
     cap: Option<usize>,
     visited: u64,
-    /// Pieces that were cut from the capped list, so that what is inserted is still checked.
+    /// Pieces that were cut from the capped list, so that insertions are still checked.
     used: BTreeMap<u32, u32>,
 }
 

@@ -19,7 +19,7 @@ use sides::{Disk, Mode, Side};
 use std::io;
 use trials::{Outcome, Scale, TESTS};
 
-/// What `extant-lab prealloc` takes.
+/// Arguments of `extant-lab prealloc`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Less work of each kind, for a quick look.
@@ -80,8 +80,8 @@ pub fn run(args: &Args) -> io::Result<bool> {
     Ok(reached)
 }
 
-/// Where the time went, and what would be possible if there was nothing to do but to write the
-/// blocks, or to keep them in memory and then to write them.
+/// Prints the parts of the time, and two bounds: the time to write the blocks alone, and the time
+/// to keep them in memory and then to write them.
 fn print_parts(
     disk: &Disk,
     test: &trials::Test,

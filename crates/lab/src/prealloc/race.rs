@@ -56,7 +56,7 @@ fn write(design: &mut dyn Design, writes: u32) {
             limit: BLOCKS.into(),
         };
         let window = design.trim(logical, ask.window());
-        // A block that was written before is inside of what was used up or cut off.
+        // A block that was written before lies in a used or removed piece.
         let len = window.end.saturating_sub(window.start) as u32;
         if !window.contains(&logical.into()) {
             continue;

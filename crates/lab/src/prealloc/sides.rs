@@ -20,7 +20,7 @@ const IMAGE_BYTES: u64 = 4 << 30;
 /// More than either side caches in any test.
 const CACHE_BYTES: u64 = 3 << 30;
 
-/// Who serves the file system.
+/// Implementation that serves the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The engine in process.
@@ -197,8 +197,9 @@ impl Disk {
         Ok(start.elapsed().as_secs_f64() * (bytes as f64 / bytes.clamp(1, IMAGE_BYTES) as f64))
     }
 
-    /// Seconds that `threads` take to copy so many bytes into memory that the system has to give,
-    /// and then to write them from there: what nobody can go without who keeps them until a sync.
+    /// Returns the seconds that `threads` take to copy so many bytes into memory that the system
+    /// has to provide, and then to write them from there: the lower bound for a file system that
+    /// keeps writes until a sync.
     pub fn copied(&self, bytes: u64, threads: u64) -> io::Result<f64> {
         touch_memory()?;
         let all = bytes.min(CACHE_BYTES);
@@ -228,8 +229,8 @@ fn write_plainly(file: &fs::File, bytes: u64) -> io::Result<()> {
     (0..bytes.div_ceil(1 << 20)).try_for_each(|i| file.write_all_at(&part, i << 20))
 }
 
-/// Has the system hold free memory for what caches will need. A virtual machine gives its host what
-/// has been free for some seconds, and gets it back page by page, which takes several times as long
+/// Makes the system hold free memory for later caches. A virtual machine returns memory to its host
+/// that was free for some seconds, and gets it back page by page, which takes several times as long
 /// as writing the page.
 fn touch_memory() -> io::Result<()> {
     let scratch = Scratch::new()?;

@@ -6,7 +6,7 @@ use extant_engine::PreallocStats;
 use std::io;
 use std::time::Instant;
 
-/// What the names of files begin with whose pieces are counted.
+/// Prefix of the names of files whose pieces are counted.
 pub const FILE: &str = "pieces";
 
 /// How much is done.
@@ -39,13 +39,13 @@ impl Scale {
     };
 }
 
-/// What a test measured.
+/// Result of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// MB/s or files/s.
     pub rate: f64,
-    /// What was done, in the unit of the rate without its second, and the bytes of data that the
-    /// device got for it at least.
+    /// Work in the unit of the rate, without its second, and the least bytes of data that the
+    /// device got for it.
     pub done: f64,
     pub device_bytes: u64,
     /// The part of the time that passed before the sync at the end.
@@ -122,7 +122,7 @@ pub const TESTS: [Test; 6] = [
 
 const WRITE: u64 = 1024;
 
-/// What an appender writes and a container is given at a time, and how often each container is
+/// Bytes of an append and of a preallocation, and the number of times that each container is
 /// emptied.
 const APPENDED: u64 = 4096;
 const ALLOCATED: u64 = 64 << 10;

@@ -15,12 +15,12 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Opens what was mounted on `dir` under `guard`.
+    /// Opens the mount on `dir`, which `guard` unmounts.
     pub fn new(dir: &Path, guard: MountGuard) -> io::Result<Mounted> {
         Ok(Mounted { target: Directory::new(dir)?, guard })
     }
 
-    /// What workloads drive.
+    /// Returns the target of workloads.
     pub fn target(&self) -> &dyn Target {
         &self.target
     }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Bytes of an image; it is sparse.
 pub const IMAGE_BYTES: u64 = 6 << 30;
 
-/// What `mke2fs` is told, everywhere. Tables and journal are zeroed at once, so that nobody does it
-/// in the background.
+/// Arguments of `mke2fs` for all sides. Tables and journal are zeroed at once, so that no side
+/// zeroes them in the background.
 const MKE2FS: [&str; 10] = [
     "-q",
     "-F",
@@ -33,12 +33,12 @@ pub enum Medium {
     Memory,
 }
 
-/// What differs from the usual file system.
+/// Differences from the usual file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup {
     /// Inodes, if not as many as mke2fs thinks right.
     pub inodes: Option<u64>,
-    /// What the engine may keep in memory, in bytes, if not the usual share of the machine's.
+    /// Memory of the engine in bytes, if not the usual share of the machine's.
     pub memory: Option<u64>,
 }
 

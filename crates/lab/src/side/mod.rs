@@ -30,7 +30,7 @@ pub const SIDES: [Side; 9] = [
     Side::Tmpfs,
 ];
 
-/// Who serves a file system.
+/// Implementation that serves a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     /// The engine in process, over a file on tmpfs.
@@ -102,7 +102,7 @@ fn served(which: served::Server, transport: Transport) -> io::Result<Box<dyn Run
 
 /// A served file system. Dropped, it is gone with everything in it.
 pub trait Running {
-    /// What workloads drive.
+    /// Returns the target of workloads.
     fn target(&self) -> &dyn Target;
 
     /// Unmounts and mounts again: nothing is cached afterwards.

@@ -8,7 +8,7 @@ use std::time::Instant;
 /// Blocks of a request, as writeback makes them.
 const REQUEST: u32 = 2048;
 
-/// Who plays: its name, whether it knows all groups beforehand, and what makes it.
+/// A design: its name, whether it knows all groups beforehand, and its constructor.
 type Player<'a> = (&'static str, bool, Box<dyn FnOnce() -> Box<dyn Policy + 'a> + 'a>);
 
 fn buddies<'a>(map: &'a crate::allocators::Map) -> Vec<Player<'a>> {

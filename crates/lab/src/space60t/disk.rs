@@ -1,8 +1,9 @@
-//! A disk of 60 TiB whose bitmaps are made up when they are read.
+//! A disk of 60 TiB whose bitmaps are generated when they are read.
 //!
-//! The file system is made by our mkfs on the sparse device. Then its descriptors are told that
-//! every group is used and free in one of a number of patterns; what a bitmap block reads as is its
-//! group's pattern, with the group's own metadata in use, until somebody writes the block.
+//! This project's mkfs makes the file system on the sparse device. Then each group gets one of a
+//! number of patterns of used and free blocks, and its descriptor the counts of the pattern. A
+//! bitmap block reads as its group's pattern, with the group's own metadata in use, until a thread
+//! writes the block.
 
 use crate::allocators::{Map, Shape};
 use extant_blocks::{BlockDevice, SparseDevice};
@@ -51,7 +52,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// 389 million runs of 8.9 blocks, at most 16 in 99% of the groups and at most 511 in the rest.
+    /// 382 million runs of 9.1 blocks on the disk of 60 TiB, at most 16 in 99% of the groups and at
+    /// most 511 in the rest.
     pub const HARSH: Profile =
         Profile { name: "harsh", runs: 2..=16, rare_runs: 2..=511, used: 3.65 };
     /// 250 runs a group, as the postings' memory says, and all of 32 blocks: 10 MB are 80 requests
@@ -177,7 +179,8 @@ impl Disk {
         Ok(())
     }
 
-    /// What decides which clusters of a group hold metadata; groups in use are like no other.
+    /// Returns a key of the metadata's place within a group. A group with allocated blocks has a
+    /// key of its own.
     fn metadata_key(&self, g: GroupNr, desc: &GroupDesc) -> (u32, [Option<u64>; 3], Option<u32>) {
         let first = self.geo.first_block_of_group(g).0;
         let inside = |block: u64| {
@@ -246,7 +249,7 @@ impl Disk {
         Map::new(shape, self.bits.iter().map(runs), self.of_group.clone())
     }
 
-    /// Forgets who has looked at what, and is slow or fast from now on.
+    /// Forgets the reads so far, and is slow or fast from now on.
     pub fn restart(&self, slow: bool) {
         self.looked.iter().for_each(|looked| looked.store(false, Relaxed));
         self.slow.store(slow, Relaxed);
@@ -274,7 +277,7 @@ impl Disk {
     }
 }
 
-/// Compares many bytes at a time: what the disk does is not what is measured.
+/// Compares many bytes at a time: the work of the disk is not part of the measurement.
 fn is_zero(data: &[u8]) -> bool {
     data.chunks(ZEROES.len()).all(|part| part == &ZEROES[..part.len()])
 }

@@ -21,8 +21,8 @@ struct How {
     limit: u64,
 }
 
-/// At once after the mount, when all groups are known, and on a slow disk with nobody reading in
-/// the background.
+/// At once after the mount, when all groups are known, and on a slow disk without a scan in the
+/// background.
 const ROWS: [How; 5] = [
     How { name: "Extant, at once", slow: false, wait: false, limit: 0 },
     How { name: "Extant, all known", slow: false, wait: true, limit: 0 },

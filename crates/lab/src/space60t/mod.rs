@@ -1,11 +1,9 @@
-//! Writing to a fragmented file system of 60 TiB: how soon after the mount, how fast, into how many
-//! pieces.
+//! Writes to a fragmented file system of 60 TiB: delay after the mount, speed, number of pieces.
 //!
 //! The disk is that of the free-space-tree postings of 2020: 491,520 groups, 30,720 flexible
-//! groups. Its bitmaps are made up as they are read (`disk`). The engine mounts it and writes
-//! twice; the older designs are played on the same free runs. Times are those of the processor,
-//! plus what a slow disk takes for bitmaps that are read for the first time: virtual time, on the
-//! account of the thread that reads.
+//! groups. Its bitmaps are generated as they are read (`disk`). The engine mounts it and writes
+//! twice; the older designs run on the same free runs. Times are processor time plus the virtual
+//! time of a slow disk for the first read of a bitmap, charged to the reading thread.
 
 mod designs;
 mod disk;
@@ -19,7 +17,7 @@ use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 
-/// What to measure.
+/// Arguments of `extant-lab space60t`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// One JSON document in place of a table.
@@ -31,7 +29,7 @@ pub struct Args {
     /// Only one profile: harsh or posted.
     #[arg(long)]
     profile: Option<String>,
-    /// A twentieth of the disk and a tenth of what is written.
+    /// A twentieth of the disk and a tenth of the written bytes.
     #[arg(long)]
     quick: bool,
 }
@@ -45,7 +43,7 @@ pub struct Write {
     pub waited: f64,
     /// Physically discontiguous pieces of the file.
     pub pieces: u64,
-    /// Bytes of what is kept of groups in memory: trees, or bitmaps with their buddies.
+    /// Bytes of groups in memory: trees, or bitmaps with their buddies.
     pub tree_bytes: u64,
     /// The index over all groups.
     pub index_bytes: u64,
@@ -64,7 +62,7 @@ pub struct Write {
 pub struct Row {
     /// The disk's profile.
     pub profile: &'static str,
-    /// Who allocates.
+    /// Name of the allocator.
     pub name: String,
     /// A design that only allocates, not a whole file system.
     pub plays: bool,
@@ -79,7 +77,7 @@ pub struct Row {
 /// Bytes of the two writes.
 type Sizes = [u64; 2];
 
-/// What is written to the whole disk, and to the small one.
+/// Bytes that are written to the whole disk, and to the small one.
 const SIZES: Sizes = [10 << 20, 100 << 20];
 const QUICK_SIZES: Sizes = [1 << 20, 10 << 20];
 

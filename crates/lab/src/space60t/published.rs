@@ -1,4 +1,4 @@
-//! What others measured.
+//! Published results.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Published {
     /// Seconds.
     pub seconds: f64,
-    /// Bytes of memory for what is known of free space.
+    /// Bytes of memory for free space.
     pub bytes: Option<f64>,
     /// Trees in memory, or bitmaps.
     pub cached: Option<u64>,
@@ -57,7 +57,7 @@ pub const KERNEL: [Line; 3] = [
     ),
 ];
 
-/// What others measured of a design on a profile.
+/// Returns the published results of a design on a profile.
 pub fn of(profile: &str, name: &str) -> Option<[Published; 2]> {
     let lines: &[Line] = if profile == "posted" { &POSTINGS } else { &KERNEL };
     lines.iter().find(|(line, _)| *line == name).map(|(_, writes)| *writes)

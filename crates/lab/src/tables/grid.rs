@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// A table: rows are workloads, columns designs, each cell has a value of each run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Grid {
-    /// What is measured.
+    /// The measured quantity.
     pub title: &'static str,
     /// Unit of the values.
     pub unit: &'static str,
@@ -21,7 +21,7 @@ pub struct Grid {
     pub chosen: usize,
     /// Whether the columns are compared.
     pub compared: bool,
-    /// A column and what the chosen design has to gain over it.
+    /// A column, and the required gain of the chosen design over it.
     pub bar: Option<(usize, f64)>,
     /// Name and values, column by column.
     pub rows: Vec<(String, Vec<Vec<f64>>)>,
@@ -57,7 +57,7 @@ impl Grid {
         Grid { compared: false, ..self }
     }
 
-    /// With a bar: what the chosen design has to gain over another.
+    /// Adds a bar: the required gain of the chosen design over another.
     pub fn with_bar(self, over: usize, gain: f64) -> Grid {
         Grid { bar: Some((over, gain)), ..self }
     }

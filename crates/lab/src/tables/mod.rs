@@ -1,7 +1,6 @@
-//! Tables of designs: what was used before beside what the engine uses, on the same workload.
+//! Tables of designs: former ones beside the engine's, on the same workload.
 //!
-//! The older designs exist here only, each behind the same small trait as the one that the engine
-//! has.
+//! The older designs exist here only. Within a table all designs implement one trait.
 
 pub mod dref;
 mod grid;

@@ -11,7 +11,7 @@ use std::path::Path;
 /// Bytes for one system call that lists names.
 const LIST_BYTES: usize = 32 << 10;
 
-/// Permissions of what workloads make.
+/// Permissions of new files and directories.
 const DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 

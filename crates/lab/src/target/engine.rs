@@ -7,7 +7,7 @@ use extant_engine::{
 };
 use std::io;
 
-/// Permissions of what workloads make.
+/// Permissions of new files and directories.
 const DIR_MODE: u16 = 0o755;
 const FILE_MODE: u16 = 0o644;
 

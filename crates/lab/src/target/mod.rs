@@ -1,4 +1,4 @@
-//! What a workload may do to a file system, whoever serves it.
+//! Operations of workloads on a file system of any side.
 //!
 //! Paths are bytes without a leading slash, seen from the root of the file system.
 
@@ -10,7 +10,7 @@ pub use engine::{Engine, io_error};
 
 use std::io;
 
-/// What an entry of a directory is, as far as workloads care.
+/// Kind of a directory entry, as far as workloads need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -24,7 +24,7 @@ pub enum Kind {
 pub struct Name {
     /// The name.
     pub name: Vec<u8>,
-    /// What it leads to.
+    /// Kind of its inode.
     pub kind: Kind,
 }
 
@@ -89,8 +89,8 @@ pub trait Target: Send + Sync {
     /// lstat(2); the size in bytes.
     fn stat(&self, path: &[u8]) -> io::Result<u64>;
 
-    /// The same on behalf of an ordinary user, where whoever calls could search every directory
-    /// unasked.
+    /// The same for an ordinary user, on sides where the caller could otherwise search every
+    /// directory without a check.
     fn stat_as_user(&self, path: &[u8]) -> io::Result<u64> {
         self.stat(path)
     }

@@ -1,5 +1,5 @@
-//! A tree as an archive would hold it: directories before what is in them, sizes spread as in
-//! `/usr`.
+//! A tree in the order of an archive: directories before their entries, with the distribution of
+//! sizes in `/usr`.
 
 use super::{Random, filler};
 
@@ -12,7 +12,7 @@ const FILES_IN_DIRECTORY: usize = 9;
 /// Regular files for each symlink.
 const FILES_PER_LINK: usize = 12;
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A directory.
@@ -28,7 +28,7 @@ pub enum What {
 pub struct Entry {
     /// Its path.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub what: What,
     /// Modification time, in seconds since 1970.
     pub mtime: i64,

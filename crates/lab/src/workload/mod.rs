@@ -29,7 +29,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// What bars are judged by.
+    /// The scale for bars.
     pub const FULL: Scale = Scale {
         files: 60_000,
         cap: Duration::from_secs(2),
@@ -86,7 +86,7 @@ impl<'a> Stage<'a> {
 pub struct Scenario {
     /// Its name, for `--only`.
     pub name: &'static str,
-    /// What it does.
+    /// The work of the row.
     pub run: fn(&mut Stage<'_>) -> io::Result<()>,
 }
 

@@ -114,7 +114,7 @@ fn allocators_on_a_large_fragmented_disk_have_the_shapes_that_were_published() {
             && waited("buddy, read ahead") < waited("buddy")
     );
     assert!(waited("Extant, at once, slow disk") < waited("frsp, level 0"));
-    // Who knows the whole disk finds the long runs.
+    // A design that knows the whole disk finds the long runs.
     let pieces = |name: &str| row(rows, "harsh", name)["writes"][1]["pieces"].as_u64().unwrap();
     assert!(
         pieces("Extant, all known") * 2 < pieces("lists of 2023"),

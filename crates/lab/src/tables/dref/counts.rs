@@ -1,4 +1,4 @@
-//! What a get and a put do to memory that threads share.
+//! Writes and locks of a get and a put on memory that threads share.
 
 use super::{CHOSEN, DESIGNS, THREADS, measure, uses};
 use crate::contention::Counter;

@@ -14,7 +14,7 @@ pub trait Dref: Send + Sync {
     /// One less; the last one's owner would tear the object down.
     fn put(&self);
 
-    /// References, nobody changing them.
+    /// Returns the number of references; no other thread may change it.
     fn count(&self) -> i32;
 
     /// Does something with the lock held.
@@ -50,9 +50,9 @@ impl Dref for Locked {
 }
 
 /// Count and lock are two words, as proposed in 2013: without the lock a count goes up only from
-/// above 1 and down only from above 2, so that a holder who tests it for 1 or 2 is not deceived;
-/// two attempts, then the lock. Under the lock the count still changes by atomic operations, since
-/// others change it without.
+/// above 1 and down only from above 2, so that a holder's test for 1 or 2 stays true; two attempts,
+/// then the lock. Under the lock the count still changes by atomic operations, since other threads
+/// change it without the lock.
 pub struct CasSplit {
     count: AtomicI32,
     lock: Mutex<()>,
@@ -69,8 +69,8 @@ impl CasSplit {
             if seen <= above {
                 return false;
             }
-            // AcqRel: a reference that goes releases what its owner did, and the one after it sees
-            // that.
+            // AcqRel: a dropped reference releases its owner's writes, and the next one to be
+            // dropped acquires them.
             if self
                 .count
                 .compare_exchange(seen, seen + delta, Ordering::AcqRel, Ordering::Relaxed)
@@ -148,8 +148,8 @@ impl Dref for Lockref {
     }
 }
 
-/// A counter without a lock: only where nobody tests it and then acts. The lock is beside it and
-/// stops nobody.
+/// A counter without a lock: only for counts that no thread tests before it acts. The lock beside
+/// it does not exclude changes.
 pub struct Atomic {
     count: AtomicI32,
     lock: Mutex<()>,
@@ -168,7 +168,7 @@ impl Dref for Atomic {
 
     #[inline]
     fn put(&self) {
-        // Release: what the owner did happens before the object is torn down.
+        // Release: the owner's writes happen before the object is destroyed.
         self.count.fetch_sub(1, Ordering::Release);
     }
 

@@ -1,4 +1,4 @@
-//! References to objects that many share: what a get and a put cost.
+//! Cost of a get and a put of references to objects that many threads share.
 
 #[cfg(feature = "contention")]
 mod counts;
@@ -53,14 +53,14 @@ pub fn run(args: &Args) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Who uses which objects.
+/// Assignment of objects to threads.
 #[derive(Clone, Copy)]
 enum Use {
     /// All threads the same few.
     Shared,
     /// Each thread its own.
     Own,
-    /// All the same few, of which somebody takes the lock so many times a second.
+    /// All threads use the same few, and another thread takes their locks so many times a second.
     Held(u64),
     /// As users of AIM7's `short`: a working directory's four parents, two files that all open, one
     /// of each user's own.

@@ -134,7 +134,7 @@ fn designs() -> [Box<dyn ByNumber>; 3] {
     ]
 }
 
-/// What threads do.
+/// Workload of the threads.
 #[derive(Clone, Copy)]
 enum Work {
     /// Each looks up a range of its own.
@@ -143,8 +143,8 @@ enum Work {
     Same,
     /// Each inserts and removes in a range of its own; one operation is an inode's life.
     Churn,
-    /// As find(1) over ten times what fits: look, insert what is missing, remove the one that came
-    /// longest before.
+    /// As find(1) over ten times the inodes that fit: look up, insert a missing inode, remove the
+    /// oldest one.
     Find,
 }
 
@@ -230,7 +230,7 @@ fn find(table: &dyn ByNumber, base: u32, each: u32, n: u32) -> io::Result<()> {
     }
 }
 
-/// Inodes that nobody looks up by number: they enter the table all the same, or never.
+/// Inodes without lookups by number: they enter the table nevertheless, or never.
 pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
     let title = "inodes that nobody looks up by number";
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);

@@ -141,7 +141,7 @@ impl AllInodes for Sharded {
             let mut seen = 0;
             while budget > 0 {
                 let mut part = budget.min(STRIDE);
-                // What was looked at becomes the newest, so that the next stride goes on behind it.
+                // Examined inodes become the newest, so that the next stride continues behind them.
                 list.walk(shard, &mut part, |_, _| {
                     seen += 1;
                     Answer::Rotate

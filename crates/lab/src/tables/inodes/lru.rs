@@ -1,5 +1,5 @@
-//! The list of inodes that nobody uses: an item that is on it already is added again with each last
-//! reference that goes.
+//! The list of unused inodes: an item on the list is added again each time its last reference is
+//! dropped.
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};

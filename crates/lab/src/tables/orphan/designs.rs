@@ -29,7 +29,8 @@ pub fn design(column: usize) -> Option<OrphanDesign> {
     }
 }
 
-/// No records: a crash loses space and leaves inodes without names. To measure what records cost.
+/// No records: a crash loses space and leaves inodes without names. Serves to measure the cost of
+/// records.
 #[derive(Debug)]
 struct Off;
 
@@ -85,7 +86,7 @@ impl LockedFile {
         Some(block)
     }
 
-    /// Fills the first empty slot: what was spoken for is there.
+    /// Fills the first empty slot: a reserved slot exists.
     fn fill(
         &self,
         h: &mut Handle<'_>,

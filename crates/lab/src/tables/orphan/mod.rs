@@ -31,10 +31,10 @@ const WORKLOADS: [(&str, &[usize]); 6] = [
     ("creat-clo-held", &CLIENTS),
 ];
 
-/// How long the engine may take to free what was closed last.
+/// Bound on the time in which the engine frees the last closed files.
 const REAPED: Duration = Duration::from_secs(30);
 
-/// What the engine's design has to reach of none at all.
+/// Required rate of the engine's design, relative to no records.
 const OF_OFF: f64 = 0.97;
 
 /// Arguments of `extant-lab orphan`.
@@ -93,7 +93,7 @@ fn open(device: Arc<SparseDevice>, column: usize) -> io::Result<Engine> {
     Fs::open_device(device, &options).map(Engine::new).map_err(io_error)
 }
 
-/// What one measurement of a cell gives.
+/// Result of one measurement of a cell.
 struct Cell {
     rate: f64,
     added: f64,
@@ -116,7 +116,7 @@ fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result
     })
 }
 
-/// Closes the engines; what was added was removed.
+/// Closes the engines; checks that all records were removed.
 fn finish(engines: Vec<Engine>) -> io::Result<()> {
     for (engine, name) in engines.into_iter().zip(NAMES) {
         engine.fs().sync().map_err(io_error)?;

@@ -29,7 +29,7 @@ impl Inode {
         self.listed.store(false, Ordering::SeqCst);
     }
 
-    /// Waits for what is being written now, if anything is.
+    /// Waits for the writes in progress.
     fn wait(&self) {
         let seen = self.writes();
         while seen % 2 == 1 && self.writes() == seen {
@@ -61,7 +61,7 @@ pub trait Written: Sync {
     /// Waits for everything that was being written at the call.
     fn sync(&self);
 
-    /// What a thread that comes by periodically does.
+    /// Runs the periodic trimming pass.
     fn trim(&self) {}
 
     /// How many are remembered.
@@ -107,12 +107,13 @@ impl Lazy {
         Lazy { list: Mutex::new(Level::Lru, Vec::new()), trims }
     }
 
-    /// Takes out what is not being written; what is stays.
+    /// Removes the inodes that are not being written, and returns the others.
     fn prune(&self) -> Vec<Arc<Inode>> {
         let mut list = self.list.lock();
         list.retain(|inode| {
-            // The flag goes first, then the count is looked at again; who starts counts first and
-            // then looks at the flag. All of that is SeqCst, so one of the two sees the other.
+            // This thread clears the flag first and then reads the count again; a writer that
+            // starts counts first and then reads the flag. All of these accesses are SeqCst, so one
+            // of the two sees the other.
             let stays = inode.is_written();
             inode.listed.store(stays, Ordering::SeqCst);
             stays || inode.is_written() && !inode.listed.swap(true, Ordering::SeqCst)

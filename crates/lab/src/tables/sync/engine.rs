@@ -1,4 +1,4 @@
-//! What a sync of the engine costs while many inodes are in memory.
+//! Cost of a sync of the engine while many inodes are in memory.
 
 use crate::jobs::{self, Crowd, SYNCERS, Watch};
 use crate::pairs::{Meter, Metered};
@@ -60,7 +60,7 @@ fn times(common: &Common, engine: &Engine) -> io::Result<Grid> {
     Ok(grid)
 }
 
-/// What others notice: creators, and one who looks at a file that has nothing to do with it.
+/// Effect of syncs on other threads: creators, and a stat of an unrelated file.
 fn others(common: &Common, engine: &Engine) -> io::Result<Grid> {
     let columns = ["none syncing", "100 syncing"];
     let mut grid = Grid::new("what others notice of syncs", "see rows", &columns, 1).plain();

@@ -1,4 +1,4 @@
-//! Finding what a sync has to wait for.
+//! Ways to find the writes for which a sync must wait.
 
 use super::designs::{Eager, Inode, Lazy, Serial, WalkAll, Written};
 use crate::measure::{Limit, run_threads};
@@ -39,7 +39,7 @@ fn design(column: usize, inodes: &[Arc<Inode>]) -> Box<dyn Written> {
     }
 }
 
-/// Time of the syncs, and what writers do while syncs never end.
+/// Time of the syncs, and rate of writers during endless syncs.
 pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
     let sizes: &[usize] =
         if common.quick { &[1000, 10_000] } else { &[10_000, 100_000, 1_000_000] };
@@ -77,8 +77,8 @@ pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
     Ok(vec![times, rates, kept])
 }
 
-/// Runs `work` while threads write inodes of their own, and one trims. `latest` of each writer:
-/// what it writes, odd while it does.
+/// Runs `work` while threads write inodes of their own, and one thread trims. `latest` has the
+/// sequence of each writer, odd during a write.
 fn writing<R: Send>(
     design: &dyn Written,
     inodes: &[Arc<Inode>],
@@ -122,7 +122,7 @@ fn pause(time: Duration) {
     }
 }
 
-/// All syncers once; each must outlast what was being written when it came.
+/// Runs all syncers once; each must return after the writes that were in progress at its start.
 fn crowd(design: &dyn Written, inodes: &[Arc<Inode>], writers: usize) -> io::Result<Duration> {
     writing(design, inodes, writers, |latest, _| {
         let once = Limit { ops: 1, time: Duration::MAX };
@@ -155,7 +155,7 @@ fn while_syncing(design: &dyn Written, inodes: &[Arc<Inode>], window: Duration) 
     })
 }
 
-/// What a design remembers of inodes that were all written, and of which none is any more.
+/// Returns the number of inodes that a design keeps after all writes have ended.
 fn remembered(column: usize, inodes: &[Arc<Inode>]) -> usize {
     let fresh: Vec<Arc<Inode>> = (0..inodes.len().min(10_000)).map(|_| Arc::default()).collect();
     let design = design(column, &fresh);

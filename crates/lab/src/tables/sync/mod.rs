@@ -1,5 +1,5 @@
-//! Sync: how what it has to wait for is found, what a sync of the engine costs, and what keeping
-//! writes together saves.
+//! Sync: ways to find the writes for which it must wait, the cost of a sync of the engine, and the
+//! gain of collecting writes.
 
 mod counting;
 mod designs;
@@ -71,7 +71,7 @@ mod tests {
         whole(&engine::grids(&common, 500).expect("no error"));
         let plugs = plug::grids(&common).expect("no error");
         whole(&plugs);
-        // New files of one block lie beside each other, so that what is kept together is merged.
+        // New files of one block are adjacent, so that collected writes are merged.
         let (_, requests) = &plugs[0].rows[0];
         assert!(requests[0][0] >= 10.0 * requests[1][0], "{requests:?}");
     }

@@ -17,7 +17,7 @@ const BLOCK: usize = 4096;
 const FILES: usize = 4000;
 const IN_DIRECTORY: usize = 500;
 
-/// What a request to write takes at least; the operating system's timers add to it.
+/// Least time of a write request; the operating system's timers add to it.
 const REQUEST: Duration = Duration::from_micros(20);
 
 /// Nothing is written but by a sync.
