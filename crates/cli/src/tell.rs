@@ -19,6 +19,6 @@ pub fn complain(message: impl Display) {
 pub fn send(word: &str, text: impl Display) {
     let text = text.to_string().replace('\n', "; ");
     let mut out = io::stdout().lock();
-    // If the other process is gone, nobody is to be told.
+    // If the parent is gone, the message has no reader.
     let _ = writeln!(out, "{word} {text}").and_then(|()| out.flush());
 }

@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! A directory is opened from the base down by single names, and no symlink is followed. Device and
-//! inode number are compared with those of the first time: another user who can rename entries of
-//! the tree can make a copy fail, but cannot lead it to a different directory.
+//! inode number are compared with those of the first time: another user with permission to rename
+//! entries of the tree can make a copy fail, but cannot lead it to a different directory.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno as No;
