@@ -45,7 +45,7 @@ pub struct Global {
     color: Color,
 }
 
-/// As `threads=` of a mount.
+/// Returns a parser of 1 to 1024, as for `threads=` of a mount.
 fn thread_number() -> impl clap::builder::TypedValueParser<Value = u16> {
     clap::value_parser!(u16).range(1..=1024)
 }
@@ -73,7 +73,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context that the options ask for.
+    /// Makes the context that the options ask for.
     pub fn new(global: &Global) -> Context {
         let terminal = io::stdout().is_terminal();
         let color = match global.color {
@@ -93,7 +93,7 @@ impl Context {
         }
     }
 
-    /// The context of a helper: silent unless something fails.
+    /// Makes the context of a helper: silent unless something fails.
     pub fn helper(verbose: bool) -> Context {
         Context {
             json: false,
@@ -107,31 +107,31 @@ impl Context {
         }
     }
 
-    /// The context of arguments that are not a command, for a JSON document.
+    /// Makes the context of arguments that are not a command, for a JSON document.
     pub fn for_json() -> Context {
         Context { json: true, ..Context::helper(false) }
     }
 
-    /// How many threads to work with.
+    /// Returns the number of threads to use.
     pub fn thread_count(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from))
     }
 
-    /// Tells a result or a remark, unless only errors are wanted.
+    /// Prints a result or a remark, unless only errors are wanted.
     pub fn note(&self, message: impl Display) {
         if !self.quiet {
             complain(message);
         }
     }
 
-    /// Tells something that only `--verbose` wants to know.
+    /// Prints a detail for `--verbose`.
     pub fn detail(&self, message: impl Display) {
         if self.verbose > 0 && !self.quiet {
             complain(message);
         }
     }
 
-    /// Whether the JSON document was printed.
+    /// Returns whether the JSON document was printed.
     pub fn has_document(&self) -> bool {
         self.printed.load(Ordering::Relaxed)
     }
@@ -161,12 +161,12 @@ impl Context {
         Ok(out.flush()?)
     }
 
-    /// Whether progress is shown: on a terminal only.
+    /// Returns whether progress is shown: on a terminal only.
     pub fn shows_progress(&self) -> bool {
         !self.quiet && io::stderr().is_terminal()
     }
 
-    /// A progress bar over `total` bytes (0: not known).
+    /// Returns a progress bar over `total` bytes (0: not known).
     pub fn progress(&self, total: u64) -> ProgressBar {
         if !self.shows_progress() {
             return ProgressBar::hidden();
@@ -185,7 +185,7 @@ impl Context {
         bar
     }
 
-    /// Has the engine's own messages go to standard error.
+    /// Sends the engine's own messages to standard error.
     pub fn log_to_stderr(&self) {
         let level = match (self.quiet, self.verbose) {
             (true, _) => tracing::Level::ERROR,

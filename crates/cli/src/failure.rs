@@ -85,7 +85,7 @@ fn code(error: &Error) -> &'static str {
     }
 }
 
-/// Where on the device or in the file system an error lies.
+/// Returns the coordinates of an error on the device or in the file system.
 fn place(error: &Error) -> Option<Value> {
     match error {
         Error::Io(error) => device_place(error),
@@ -119,7 +119,7 @@ impl Failure {
         Failure::with_exit(FAILED, Cause::UNKNOWN, Some(message.to_string()))
     }
 
-    /// As [`Failure::new`], for an error of the engine that happened to `path`.
+    /// Makes a failure from an error of the engine about `path`.
     pub fn of(error: &Error, path: impl AsRef<[u8]>, message: impl Display) -> Failure {
         Failure {
             cause: Box::new(Cause::of(error)),
@@ -128,13 +128,13 @@ impl Failure {
         }
     }
 
-    /// It was called wrongly.
+    /// Makes a failure of wrong usage.
     pub fn usage(message: impl Display) -> Failure {
         let cause = Cause { code: "usage", ..Cause::UNKNOWN };
         Failure::with_exit(USAGE, cause, Some(message.to_string()))
     }
 
-    /// It failed, and each reason was told when it came up.
+    /// Makes a failure whose reasons were all printed before.
     pub fn told() -> Failure {
         Failure::with_exit(FAILED, Cause::UNKNOWN, None)
     }
@@ -145,7 +145,7 @@ impl Failure {
         self
     }
 
-    /// The failure as one line, for the process that started this one.
+    /// Returns the failure as one line, for the process that started this one.
     pub fn to_wire(&self) -> String {
         self.object().to_string()
     }
@@ -177,7 +177,7 @@ impl Failure {
         self.message.as_deref()
     }
 
-    /// The failure as programs read it.
+    /// Returns the failure as a JSON object.
     pub fn object(&self) -> Value {
         let message = self.message.as_deref().unwrap_or("standard error has each reason");
         let mut object = Map::new();
@@ -193,14 +193,14 @@ impl Failure {
         object.into()
     }
 
-    /// The JSON document: the work done before, and the failure.
+    /// Returns the JSON document: the work done before, and the failure.
     pub fn document(&self) -> Value {
         let mut document = self.before.clone();
         document.insert("error".into(), self.object());
         document.into()
     }
 
-    /// The exit code of the program.
+    /// Returns the exit code of the program.
     pub fn exit_code(&self) -> u8 {
         self.exit
     }
@@ -221,10 +221,10 @@ impl From<io::Error> for Failure {
 
 /// Says where an error happened.
 pub trait At<T> {
-    /// The error with the place before it.
+    /// Puts `place` before the message of an error.
     fn at(self, place: impl Display) -> Result<T>;
 
-    /// The same for a path.
+    /// Puts a path before the message of an error.
     fn at_path(self, path: impl AsRef<[u8]>) -> Result<T>;
 }
 

@@ -42,7 +42,7 @@ pub enum Helper {
     Mkfs,
 }
 
-/// The helper that the program was called as, if it was.
+/// Returns the helper named by the program's own name, if any.
 pub fn named(program: Option<&OsString>) -> Option<Helper> {
     let name = Path::new(program?).file_name()?.to_str()?;
     let (what, of) = name.split_once('.')?;
@@ -190,13 +190,14 @@ fn mount(call: &Call, subtype: String) -> Result {
     Ok(())
 }
 
-/// Whether the last word on it is `ro`.
+/// Returns whether the last of the options `ro` and `rw` is `ro`.
 fn asks_read_only(lists: &[String]) -> bool {
     let mut words = lists.iter().flat_map(|list| list.split(',')).rev();
     words.find(|word| matches!(*word, "ro" | "rw")) == Some("ro")
 }
 
-/// A mount of the whole image with a live server. [`table`] tells why its source can be believed.
+/// Returns a mount of the whole image with a live server. [`table`] argues why its source can be
+/// trusted.
 fn shown_already(plan: &Plan) -> Option<HeldMount> {
     let there = table::served(&plan.image, &plan.subtype).into_iter().filter(|mount| mount.whole);
     let mut held = there
@@ -252,7 +253,8 @@ fn unmount(call: &Call, subtype: &str) -> Result {
     }
 }
 
-/// The newest mount at a place, if it is ours; else our newest mount of an image.
+/// Returns the newest mount at a place, if this user made it by this program; else the newest such
+/// mount of an image.
 fn mount_at(place: &Path, subtype: &str) -> Option<table::Mount> {
     let dir = place.canonicalize().unwrap_or_else(|_| place.into());
     let is_ours = |mount: &table::Mount| mount.is_ours(subtype);

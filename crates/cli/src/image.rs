@@ -40,7 +40,7 @@ pub const MAX_MEMORY: u64 = 16 << 40;
 /// Values of a bound on all caches together.
 pub const MEMORY: &str = "64M to 16T";
 
-/// A bound on all caches together.
+/// Parses a bound on all caches together, in bytes.
 pub fn parse_memory(text: &str) -> Option<u64> {
     let bytes = extant_engine::mkfs::parse_size(text).ok()?;
     (MIN_MEMORY..=MAX_MEMORY).contains(&bytes).then_some(bytes)
@@ -102,14 +102,14 @@ impl Changes {
         Changes { document, changed: Vec::new(), errors: Vec::new() }
     }
 
-    /// A path was changed.
+    /// Adds a changed path.
     pub fn path(&mut self, path: &[u8]) {
         let mut object = Map::new();
         json::put_bytes(&mut object, "path", path);
         self.changed.push(object.into());
     }
 
-    /// Something failed, and the command goes on.
+    /// Reports a failure after which the command continues.
     pub fn failed(&mut self, failure: &Failure) {
         if let Some(message) = failure.message() {
             complain(message);
@@ -117,7 +117,7 @@ impl Changes {
         self.errors.push(failure.object());
     }
 
-    /// Whether something failed.
+    /// Returns whether a part of the command failed.
     pub fn has_failed(&self) -> bool {
         !self.errors.is_empty()
     }
@@ -132,7 +132,7 @@ impl Changes {
 }
 
 impl ImageArgs {
-    /// The image's name for messages.
+    /// Returns the image's name for messages.
     pub fn name(&self) -> String {
         shown(self.image.as_os_str().as_bytes())
     }
@@ -190,7 +190,7 @@ impl ImageArgs {
         }
     }
 
-    /// Options that name the external journal, if there is one.
+    /// Returns options that name the external journal, if there is one.
     pub fn with_journal(&self, options: OpenOptions) -> OpenOptions {
         match &self.journal {
             Some(path) => options.journal_image(image_spec(path)),
@@ -198,7 +198,7 @@ impl ImageArgs {
         }
     }
 
-    /// Options with the bound on memory, if there is one.
+    /// Returns options with the bound on memory, if there is one.
     pub fn with_memory(&self, options: OpenOptions) -> OpenOptions {
         match self.memory {
             Some(bytes) => options.memory(bytes),
@@ -246,7 +246,7 @@ impl ImageArgs {
         Failure::of(error, self.image.as_os_str().as_bytes(), message)
     }
 
-    /// Whether the image can be opened for reading if its journal is left alone.
+    /// Returns whether the image can be opened for reading if its journal is left alone.
     fn is_readable_without_log(&self) -> bool {
         let opened =
             Fs::open_image(&image_spec(&self.image), &OpenOptions::new().no_recovery(true));
@@ -278,7 +278,7 @@ impl ImageArgs {
     }
 }
 
-/// Whether this user may use the reserved blocks, as on a mount of the kernel.
+/// Returns whether this user may use the reserved blocks, as on a mount of the kernel.
 fn may_use_reserve(fs: &Fs) -> bool {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let groups = rustix::process::getgroups().unwrap_or_default();
@@ -287,12 +287,12 @@ fn may_use_reserve(fs: &Fs) -> bool {
     uid.is_root() || fs.reserve_is_for(uid.as_raw(), is_member)
 }
 
-/// A path inside an image: bytes.
+/// Returns a path inside an image: bytes.
 pub fn inside(path: &OsStr) -> &[u8] {
     path.as_bytes()
 }
 
-/// A symlink at the end of a path is not followed, but for a slash behind it.
+/// Returns whether to follow a symlink at the end of a path: only with a slash at the end.
 pub fn unless_slash(path: &[u8]) -> Follow {
     match ends_with_slash(path) {
         true => Follow::Yes,
@@ -300,12 +300,12 @@ pub fn unless_slash(path: &[u8]) -> Follow {
     }
 }
 
-/// Whether a path demands a directory, by a slash behind it.
+/// Returns whether a path demands a directory, by a slash behind it.
 pub fn ends_with_slash(path: &[u8]) -> bool {
     path.ends_with(b"/")
 }
 
-/// The path below `dir` with `name` behind it; `dir` itself if that is empty.
+/// Returns the path below `dir` with `name` behind it; `dir` itself if that is empty.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = dir.to_vec();
     if !name.is_empty() && !path.is_empty() && !path.ends_with(b"/") {
@@ -315,7 +315,7 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// The root, for commands whose path may be left out.
+/// Returns the root, for commands whose path may be left out.
 pub fn root_path() -> OsString {
     "/".into()
 }

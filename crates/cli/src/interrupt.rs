@@ -33,7 +33,7 @@ impl Interrupt {
         Ok(Interrupt { asked, default, ids })
     }
 
-    /// The flag that a signal sets.
+    /// Returns the flag that a signal sets.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.asked.clone()
     }

@@ -11,7 +11,7 @@ pub struct Array<W: Write> {
 }
 
 impl<W: Write> Array<W> {
-    /// An array to be written to `out`. [`Context::array`] makes one that is the document.
+    /// Makes an array to be written to `out`. [`Context::array`] makes one that is the document.
     ///
     /// [`Context::array`]: crate::context::Context::array
     pub fn new(out: W) -> Array<W> {
@@ -42,7 +42,7 @@ pub fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     }
 }
 
-/// The bytes that [`put_bytes`] put into an object.
+/// Returns the bytes that [`put_bytes`] put into an object.
 pub fn bytes(object: &Map<String, Value>, key: &str) -> Option<Vec<u8>> {
     let text = object.get(key)?.as_str()?;
     let digits = object.get(&format!("{key}_hex")).and_then(Value::as_str);
@@ -69,12 +69,12 @@ pub fn without_controls(json: &str) -> String {
     })
 }
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A time: whole seconds since 1970 and nanoseconds.
+/// Formats a time: whole seconds since 1970 and nanoseconds.
 pub fn time(t: Timestamp) -> Value {
     json!({ "sec": t.sec, "nsec": t.nsec })
 }

@@ -46,7 +46,7 @@ pub enum Sink {
 }
 
 impl Sink {
-    /// The machine's log if it takes messages at `path`.
+    /// Returns the machine's log if it takes messages at `path`.
     pub fn syslog(path: &Path) -> Sink {
         let socket = UnixDatagram::unbound().and_then(|socket| {
             socket.connect(path)?;
@@ -88,7 +88,7 @@ impl Sink {
 /// The parent process no longer reads messages.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// The process that started this one is told nothing more.
+/// Ends the messages to the parent process.
 pub fn leave_parent() {
     READY.store(true, Ordering::Release);
 }
@@ -102,7 +102,7 @@ fn word(level: &Level) -> &'static str {
     }
 }
 
-/// The severity that syslog(3) has for a level.
+/// Returns the severity that syslog(3) has for a level.
 fn severity(level: &Level) -> u8 {
     match *level {
         Level::ERROR => 3,
@@ -153,7 +153,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log; with every message, or a limited number of them.
+    /// Makes a log; with every message, or a limited number of them.
     pub fn new(sink: Sink, limited: bool) -> Log {
         let limiter = Limiter { begin: Instant::now(), written: 0, left_out: 0 };
         Log { sink, limiter: limited.then(|| Mutex::new(limiter)) }

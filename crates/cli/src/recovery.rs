@@ -22,7 +22,7 @@ pub fn dropped(outcome: &Outcome) -> Option<&'static str> {
     })
 }
 
-/// All of it for programs.
+/// Returns the recovery for the JSON document.
 pub fn document(recovery: &Recovery) -> Map<String, Value> {
     let journal = recovery.journal.as_ref().map(|journal| {
         json!({
@@ -51,7 +51,7 @@ pub fn document(recovery: &Recovery) -> Map<String, Value> {
     document
 }
 
-/// All of it for people: a line each, none if nothing had to be done.
+/// Returns the recovery as lines of text; none if there was nothing to do.
 pub fn lines(recovery: &Recovery) -> Vec<String> {
     let mut lines = recovery.journal.as_ref().map(journal_lines).unwrap_or_default();
     if recovery.log_emptied {

@@ -21,7 +21,7 @@ pub fn shown(bytes: &[u8]) -> String {
     text
 }
 
-/// A number of bytes with a binary unit, as `1.5 GiB`.
+/// Formats a number of bytes with a binary unit, as `1.5 GiB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -41,7 +41,7 @@ pub fn count(number: u64, thing: &str) -> String {
     }
 }
 
-/// The letter that `ls -l` has for a type.
+/// Returns the letter that `ls -l` has for a type.
 pub fn type_letter(ftype: FileType) -> char {
     match ftype {
         FileType::Directory => 'd',
@@ -55,7 +55,7 @@ pub fn type_letter(ftype: FileType) -> char {
     }
 }
 
-/// The name of a type.
+/// Returns the name of a type.
 pub fn type_name(ftype: FileType) -> &'static str {
     match ftype {
         FileType::Directory => "directory",
@@ -101,7 +101,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year_of_era + 400 * era + i64::from(month <= 2), month, day)
 }
 
-/// Seconds since 1970 as `2026-11-21 05:30:00`, in UTC.
+/// Formats seconds since 1970 as `2026-11-21 05:30:00`, in UTC.
 pub fn seconds(sec: i64) -> String {
     let (year, month, day) = date(sec.div_euclid(86_400));
     let second = sec.rem_euclid(86_400);
@@ -113,7 +113,7 @@ pub fn seconds(sec: i64) -> String {
     )
 }
 
-/// A time with its nanoseconds, in UTC.
+/// Formats a time with its nanoseconds, in UTC.
 pub fn time(t: Timestamp) -> String {
     format!("{}.{:09} UTC", seconds(t.sec), t.nsec)
 }
@@ -151,7 +151,7 @@ const FLAGS: [(char, u32); 17] = [
     ('P', 0x2000_0000),
 ];
 
-/// The flags of an inode as lsattr(1) shows them.
+/// Returns the flags of an inode as lsattr(1) shows them.
 pub fn flags(flags: u32) -> String {
     FLAGS.iter().filter(|(_, bit)| flags & bit != 0).map(|(letter, _)| letter).collect()
 }

@@ -63,7 +63,7 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk from `top` on, at most `max_depth` levels down.
+    /// Makes a walk from `top` on, at most `max_depth` levels down.
     pub fn new(fs: &'a Fs, top: Node, max_depth: Option<usize>) -> Walk<'a> {
         Walk {
             fs,
@@ -87,7 +87,7 @@ impl<'a> Walk<'a> {
         self.levels.last().map(|level| &level.item.node)
     }
 
-    /// The next step, if there is one.
+    /// Returns the next step, if there is one.
     pub fn step(&mut self) -> Option<Step> {
         if let Some(node) = self.top.take() {
             return Some(self.found(Item { name: Vec::new(), depth: 0, last: true, node }));

@@ -53,7 +53,7 @@ const HUGE_SECONDS: f64 = 0.5;
 /// Bytes that it may take.
 const HUGE_BYTES: u64 = 200_000_000;
 
-/// All bars for which there are figures.
+/// Returns all bars for which there are figures.
 pub fn judge(record: &Record, huge: Option<&Huge>) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for (ours, null) in [(Side::ExtantFuse, Side::Null), (Side::ExtantRings, Side::NullRings)] {

@@ -26,12 +26,12 @@ impl Plan {
         self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
     }
 
-    /// The scenarios that are wanted.
+    /// Returns the scenarios that are wanted.
     pub fn scenarios(&self) -> impl Iterator<Item = &'static Scenario> {
         SCENARIOS.iter().filter(|s| self.wants(s.name))
     }
 
-    /// Whether the mount of a very large file system is wanted.
+    /// Returns whether the mount of a very large file system is wanted.
     pub fn wants_huge(&self) -> bool {
         self.wants("huge")
     }

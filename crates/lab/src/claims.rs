@@ -187,7 +187,7 @@ fn parallel(quick: bool) -> io::Result<Claim> {
 /// Least ratio that counts as equal.
 const EQUAL: f64 = 0.95;
 
-/// Bytes per second of threads that each write a new file; the files are gone then.
+/// Returns the bytes per second of threads that each write a new file, and removes the files.
 fn writers(side: &dyn Running, writes: u64) -> io::Result<f64> {
     let data = vec![7; WRITE];
     let target = side.target();

@@ -172,7 +172,7 @@ fn plan(args: &BenchArgs) -> io::Result<Plan> {
     Ok(plan)
 }
 
-/// The usual sides; through io_uring, too, where the kernel has that on.
+/// Returns the usual sides; through io_uring, too, where the kernel has that on.
 fn usual() -> Vec<Side> {
     let rings = match Transport::IoUring.missing() {
         None => vec![Side::ExtantRings, Side::NullRings],

@@ -116,7 +116,7 @@ pub fn open(image: &Path) -> io::Result<Opened> {
     Ok(Opened { seconds, process_bytes })
 }
 
-/// A line of `/proc/self/status`, in bytes.
+/// Returns a line of `/proc/self/status`, in bytes.
 fn memory(line: &str) -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(':'));

@@ -163,18 +163,18 @@ impl Record {
         self.rows[at].1.sides.entry(side.to_owned()).or_default().push(value);
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub fn rows(&self) -> &[(Row, Values)] {
         &self.rows
     }
 
-    /// The values of a side in a row.
+    /// Returns the values of a side in a row.
     pub fn values(&self, row: &Row, side: &str) -> Option<&[f64]> {
         let (_, values) = self.rows.iter().find(|(r, _)| r == row)?;
         values.sides.get(side).map(Vec::as_slice)
     }
 
-    /// The median of a side in a row.
+    /// Returns the median of a side in a row.
     pub fn median(&self, row: &Row, side: &str) -> Option<f64> {
         self.values(row, side).and_then(median)
     }
@@ -214,7 +214,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// The median; None of nothing.
+/// Returns the median; None of nothing.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

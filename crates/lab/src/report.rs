@@ -38,7 +38,7 @@ fn large(huge: &Huge) -> String {
     )
 }
 
-/// The table of medians.
+/// Returns the table of medians.
 fn medians(record: &Record, sides: &[Side]) -> String {
     let mut out = format!("{:<36} {:>3} {:<6}", "median rates", "thr", "unit");
     for side in sides {
@@ -56,7 +56,8 @@ fn medians(record: &Record, sides: &[Side]) -> String {
     out
 }
 
-/// The table of ratios of each of `ours` to each of `theirs`, with least and greatest of the runs.
+/// Returns the table of ratios of each of `ours` to each of `theirs`, with least and greatest of
+/// the runs.
 fn ratios(record: &Record, ours: Side, theirs: &[Side]) -> String {
     let measured =
         |side: &Side| record.rows().iter().any(|(_, v)| v.sides.contains_key(side.name()));
@@ -81,7 +82,7 @@ fn ratios(record: &Record, ours: Side, theirs: &[Side]) -> String {
     out
 }
 
-/// The bars, one line each.
+/// Returns the bars, one line each.
 fn verdicts(verdicts: &[Verdict]) -> String {
     let mut out = String::new();
     for v in verdicts {
@@ -107,7 +108,7 @@ fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// A rate in three digits or so.
+/// Returns a rate in three digits or so.
 pub fn figure(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),

@@ -67,7 +67,7 @@ fn undo_all() {
     }
 }
 
-/// From here on SIGINT, SIGTERM and SIGHUP take everything back and end the program.
+/// Makes SIGINT, SIGTERM and SIGHUP undo all changes and end the program.
 pub fn catch_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -89,7 +89,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A directory below `/dev/shm`.
+    /// Makes a directory below `/dev/shm`.
     pub fn new() -> io::Result<Scratch> {
         let path = tempfile::Builder::new().prefix("extant-lab-").tempdir_in("/dev/shm")?.keep();
         let gone = path.clone();
@@ -101,12 +101,12 @@ impl Scratch {
         Ok(Scratch { path, _undo: undo })
     }
 
-    /// A path in it.
+    /// Returns a path in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A directory in it.
+    /// Makes a directory in it.
     pub fn dir(&self, name: &str) -> io::Result<PathBuf> {
         let dir = self.join(name);
         std::fs::create_dir(&dir)?;
@@ -136,7 +136,7 @@ impl Loop {
         Ok(Loop { device, _undo: undo })
     }
 
-    /// The block device.
+    /// Returns the block device.
     pub fn device(&self) -> &Path {
         &self.device
     }
@@ -203,7 +203,7 @@ impl Server {
         Server { child, ended, _undo: undo }
     }
 
-    /// Its standard input and output, and its end.
+    /// Returns its standard input and output, and its end.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }

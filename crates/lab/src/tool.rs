@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 /// Directories of administrators' tools that are often missing from `PATH`.
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// The path of a program.
+/// Returns the path of a program.
 ///
 /// # Errors
 /// If it is not installed; the message names the Debian package that has it.

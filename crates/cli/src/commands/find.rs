@@ -113,8 +113,8 @@ fn fits(args: &Args, item: &Item) -> bool {
         && args.name.as_ref().is_none_or(|pattern| matches(pattern.as_bytes(), &item.name))
 }
 
-/// Whether a name matches a pattern. Takes time in proportion to the product of their lengths at
-/// most.
+/// Returns whether a name matches a pattern. Takes time in proportion to the product of their
+/// lengths at most.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     // The last star, and how much of the name it stands for so far.

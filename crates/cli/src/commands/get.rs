@@ -76,7 +76,7 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
     job.finish()
 }
 
-/// The content of a file, as `cat` writes it; symlinks are not followed, as by all of `get`.
+/// Writes the content of a file to standard output, as `cat` does, but does not follow symlinks.
 fn to_stdout(context: &Context, fs: &Fs, node: &Node, path: &[u8]) -> Result {
     match node.file_type() {
         _ if context.json => Err(Failure::usage(
@@ -121,7 +121,7 @@ fn archive(context: &Context, fs: &Fs, node: Node, path: &[u8], tar: &Path) -> R
     job.finish()
 }
 
-/// The last component of a path, less slashes at its end.
+/// Returns the last component of a path, less slashes at its end.
 fn last_name(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').find(|part| !part.is_empty()).unwrap_or_default()
 }

@@ -36,7 +36,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     })
 }
 
-/// Where it has to be.
+/// Returns the expected path of `extant-lab`: the directory of this program.
 fn beside() -> Result<PathBuf> {
     Ok(std::env::current_exe().at("the place of this program")?.with_file_name(PROGRAM))
 }

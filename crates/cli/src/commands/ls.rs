@@ -74,7 +74,7 @@ fn named(args: &Args, fs: &Fs, path: &[u8]) -> extant_engine::Result<Node> {
     }
 }
 
-/// The entries, and whether some could not be read, which was told then.
+/// Returns the entries, and whether some could not be read; reports each of these.
 fn list(fs: &Fs, dir: &Node, path: &[u8], all: bool) -> (Vec<Entry>, bool) {
     let Listing { entries, problems } = walk::list(fs, dir);
     let mut failed = !problems.is_empty();

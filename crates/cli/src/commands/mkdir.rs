@@ -27,7 +27,7 @@ pub struct Args {
     owner: Owner,
 }
 
-/// Permission bits from octal digits.
+/// Parses permission bits from octal digits.
 pub fn parse_mode(text: &str) -> Result<u16, String> {
     match u16::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),

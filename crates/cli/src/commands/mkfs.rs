@@ -202,7 +202,7 @@ impl Args {
             .ok_or_else(|| Failure::usage(format_args!("size out of range: {text}")))
     }
 
-    /// The device to make it on: a file is made if it is not there.
+    /// Opens the device of the new file system; makes a missing file.
     fn device(&self, options: &Options) -> Result<FileDevice> {
         let spec = image_spec(&self.image);
         if !spec.path.exists() && options.size.is_none() {
@@ -264,8 +264,8 @@ impl Args {
         mkfs::make(device, options).map_err(|e| self.failed(e))
     }
 
-    /// After a failure: removes the file `new`, which this process made; gives another one its
-    /// length back.
+    /// Undoes a failed creation: removes the file `new`, which this process made, or restores the
+    /// length of an existing file.
     fn restore(&self, device: &FileDevice, new: Option<&File>, was_there: bool, len: u64) {
         let restored = match new {
             Some(new) => remove_own(&image_spec(&self.image).path, new),
@@ -313,8 +313,8 @@ fn remove_own(path: &Path, own: &File) -> io::Result<()> {
     }
 }
 
-/// Label, UUID and last place of an ext4 file system that is there, as far as its superblock can be
-/// read.
+/// Returns label, UUID and last mount point of an existing ext4 file system, as far as its
+/// superblock can be read.
 fn identity(device: &FileDevice) -> String {
     let (offset, len) = SUPERBLOCK;
     let mut bytes = vec![0; len];
@@ -342,7 +342,7 @@ fn confirmed(question: &str) -> Result<bool> {
     Ok(answer.trim_start().starts_with(['y', 'Y']))
 }
 
-/// Options with the user and the group of this process for `root_owner` without a value.
+/// Returns options with the user and the group of this process for `root_owner` without a value.
 fn with_own_ids(list: &str) -> String {
     let ids = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let words = list.split([',', ' ']).map(|word| match word {
@@ -364,7 +364,7 @@ fn number_or(text: &Option<String>, default: u64) -> Result<u64> {
     Ok(number("-b", text)?.unwrap_or(default))
 }
 
-/// The time of making: SOURCE_DATE_EPOCH, or 1970 for a reproducible image, or now.
+/// Returns the time of making: SOURCE_DATE_EPOCH, or 1970 for a reproducible image, or now.
 fn time(reproducible: bool) -> Result<Option<Timestamp>> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
         return Ok(reproducible.then_some(Timestamp { sec: 0, nsec: 0 }));

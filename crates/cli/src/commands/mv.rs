@@ -44,8 +44,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
     })
 }
 
-/// Directory and name that something called `name` gets by a move to `to`. A slash behind a name
-/// that is not there is for directories.
+/// Returns directory and name that an entry `name` gets by a move to `to`. A slash at the end of a
+/// missing path is allowed for directories only.
 fn target<'p>(
     fs: &Fs,
     to: &'p [u8],

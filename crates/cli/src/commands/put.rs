@@ -74,7 +74,7 @@ fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
     job.finish()
 }
 
-/// The directory that a tree goes into: made if only it is missing.
+/// Returns the target directory of a tree; makes it if its parent exists.
 fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
     let who = owner.map_or_else(Caller::default, Owner::caller);
     let dir = match fs.resolve(path, Follow::Yes) {
@@ -90,7 +90,7 @@ fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
     }
 }
 
-/// Directory and name for a file.
+/// Returns directory and name for a file.
 fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8])> {
     match fs.resolve(path, Follow::Yes) {
         Ok(node) if node.file_type() == FileType::Directory => {
@@ -105,7 +105,7 @@ fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8
     }
 }
 
-/// A file that is replaced leaves its owner and permissions to the new one.
+/// Copies standard input. The new file inherits owner and permissions of the file that it replaces.
 fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
     let path = inside(&args.path);
     let job = Job::new(context, 0);

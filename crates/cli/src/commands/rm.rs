@@ -84,8 +84,8 @@ fn needs_recursion(path: &[u8]) -> Failure {
     ))
 }
 
-/// A slash behind something that is no directory: it is not there then. As rm(1), neither a symlink
-/// nor the directory that it leads to is removed.
+/// Checks a path with a slash at its end: without a directory there, the path counts as missing. As
+/// with rm(1), neither a symlink nor the directory to which it leads is removed.
 fn behind_slash(args: &Args, fs: &Fs, path: &[u8]) -> Result {
     match fs.resolve(path, Follow::Yes) {
         Ok(_) if !args.recursive => Err(needs_recursion(path)),

@@ -46,7 +46,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     })
 }
 
-/// The bytes of a value as it is written.
+/// Parses a value of the command line into bytes.
 fn value(text: &[u8]) -> Result<Vec<u8>> {
     let Some(digits) = text.strip_prefix(b"0x") else { return Ok(text.to_vec()) };
     let wrong = || {

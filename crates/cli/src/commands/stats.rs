@@ -81,7 +81,7 @@ fn refused(args: &Args, error: &std::io::Error) -> Failure {
     }
 }
 
-/// One line for each number, `room.counter value`.
+/// Prints one line for each number, `module.counter value`.
 fn print(out: &mut impl Write, prefix: &str, value: &Value) -> std::io::Result<()> {
     match value {
         Value::Object(map) => map.iter().try_for_each(|(key, value)| {

@@ -59,7 +59,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
 }
 
-/// The next item that is shown. Problems before it are told.
+/// Returns the next shown item. Reports errors before it.
 fn next(args: &Args, top: &[u8], walk: &mut Walk<'_>, failed: &mut bool) -> Option<Item> {
     loop {
         match walk.step()? {

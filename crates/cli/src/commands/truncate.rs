@@ -19,7 +19,7 @@ pub struct Args {
     paths: Vec<OsString>,
 }
 
-/// A number of bytes.
+/// Parses a number of bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     extant_engine::mkfs::parse_size(text).map_err(|e| e.to_string())
 }

@@ -16,7 +16,7 @@ pub fn mode_without(mode: u32, acl: Option<&[u8]>) -> u32 {
     mode & (!GROUP | group << 3)
 }
 
-/// The permissions of the owning group's entry.
+/// Returns the permissions of the owning group's entry.
 fn group_entry(acl: &[u8]) -> Option<u32> {
     const VERSION: &[u8] = &[2, 0, 0, 0];
     const GROUP_OBJ: u8 = 4;

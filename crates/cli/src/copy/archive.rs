@@ -206,7 +206,7 @@ impl<W: Write> Archive<'_, W> {
     }
 }
 
-/// A text in its field, and in a record where it has no room there.
+/// Writes a text into its field, or into a record if the field is too short.
 fn put_text(field: &mut [u8; SHORT], text: &[u8], key: &str, records: &mut Records) {
     let fits = text.len().min(SHORT);
     field[..fits].copy_from_slice(&text[..fits]);
@@ -215,7 +215,7 @@ fn put_text(field: &mut [u8; SHORT], text: &[u8], key: &str, records: &mut Recor
     }
 }
 
-/// Size, owner, time and device number, those in records that their fields cannot hold.
+/// Writes size, owner, time and device number; uses records for values that exceed their fields.
 fn put_numbers(
     header: &mut Header,
     attr: &Attr,
@@ -247,7 +247,8 @@ fn put_numbers(
     Ok(())
 }
 
-/// Seconds with a fraction. Nanoseconds count forward from the whole second, before 1970 too.
+/// Formats seconds with a fraction. Nanoseconds count forward from the whole second, before 1970
+/// too.
 fn decimal_time(sec: i64, nsec: u32) -> String {
     match (sec, nsec) {
         (sec, 0) => sec.to_string(),
@@ -258,7 +259,7 @@ fn decimal_time(sec: i64, nsec: u32) -> String {
     }
 }
 
-/// Extended attributes as records, ACLs also as the text that tar programs restore.
+/// Returns extended attributes as records, ACLs also as the text that tar programs restore.
 fn xattrs(fs: &Fs, node: &Node) -> extant_engine::Result<Records> {
     let mut records = Vec::new();
     for name in fs.list_xattrs(node)? {
@@ -282,7 +283,7 @@ fn xattrs(fs: &Fs, node: &Node) -> extant_engine::Result<Records> {
     Ok(records)
 }
 
-/// An ACL, given as the value of its attribute, as text with numeric ids:
+/// Formats an ACL, given as the value of its attribute, as text with numeric ids:
 /// `user::rw-,user:7:r--,group::r--,mask::r--,other::---`.
 fn acl_text(value: &[u8]) -> Option<String> {
     const VERSION: [u8; 4] = 2u32.to_le_bytes();
@@ -306,7 +307,7 @@ fn acl_text(value: &[u8]) -> Option<String> {
     Some(parts.join(","))
 }
 
-/// The ranges of a file that have data.
+/// Returns the ranges of a file that have data.
 fn parts(file: &ImageFile) -> extant_engine::Result<Vec<(u64, u64)>> {
     let end = file.len();
     let mut parts = Vec::new();
@@ -318,9 +319,9 @@ fn parts(file: &ImageFile) -> extant_engine::Result<Vec<(u64, u64)>> {
     Ok(parts)
 }
 
-/// The map that stands before the data of a sparse file: the number of its ranges and each one's
-/// offset and length, a line each, filled up to whole records of the archive. It ends with an empty
-/// range at the end of the file.
+/// Returns the map that stands before the data of a sparse file: the number of its ranges and each
+/// one's offset and length, a line each, filled up to whole records of the archive. It ends with an
+/// empty range at the end of the file.
 fn sparse_map(parts: &[(u64, u64)], end: u64) -> Vec<u8> {
     const RECORD: usize = 512;
     let closing = parts.last().is_none_or(|(_, stop)| *stop < end).then_some((end, end));

@@ -73,7 +73,7 @@ impl<T: Send> Crew<T> {
 }
 
 impl<T> Crew<T> {
-    /// A poisoned state is whole: nothing panics while it is locked.
+    /// Locks the state. A poisoned state is consistent: no code panics under the lock.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -75,7 +75,7 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// A copy into the directory `base`, which is there.
+    /// Makes a copier into the existing directory `base`.
     pub fn new(fs: &'a Fs, job: &'a Job<'a>, base: &Path) -> io::Result<Copier<'a>> {
         let base = rustix::fs::open(base, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Copier {
@@ -113,7 +113,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Whether a directory is entered for the first time.
+    /// Returns whether a directory is entered for the first time.
     fn enter(&self, dir: &Node) -> bool {
         lock(&self.entered).insert(dir.ino())
     }
@@ -205,7 +205,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Whether this is the first name met of an inode; the others are made when all files are there.
+    /// Returns whether this is the first name of an inode; further names are made after all files.
     fn is_first(&self, place: &Arc<Place>, entry: &DirEntry) -> bool {
         let mut first = lock(&self.first);
         if let std::collections::hash_map::Entry::Vacant(vacant) = first.entry(entry.ino) {
@@ -317,7 +317,7 @@ impl<'a> Copier<'a> {
         owned.and(mode).and(xattrs).and(times)
     }
 
-    /// False if the owner is left out.
+    /// Sets the owner; returns false if it is left out.
     fn owner(&self, to: &Held, attr: &Attr) -> Result<bool> {
         match to.set_owner(Uid::from_raw(attr.uid), Gid::from_raw(attr.gid)) {
             Ok(()) => Ok(true),
@@ -422,8 +422,8 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Whether the destination does not take an attribute, or not from this user. In a user namespace,
-/// owners without a mapping are invalid, in ACLs too.
+/// Returns whether the destination does not support an attribute, or does not permit it to this
+/// user. In a user namespace, owners without a mapping are invalid, in ACLs too.
 fn is_refusal(error: No) -> bool {
     matches!(
         error,
@@ -443,7 +443,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Permissions; without set-user-id and set-group-id where the owner could not be set.
+/// Returns permissions; without set-user-id and set-group-id if the owner could not be set.
 fn mode(bits: u32, owned: bool) -> Mode {
     Mode::from_raw_mode(bits & if owned { 0o7777 } else { 0o1777 })
 }
@@ -475,7 +475,7 @@ pub fn copy_content(from: &ImageFile, to: &File, job: &Job<'_>) -> Result {
     Ok(to.set_len(end)?)
 }
 
-/// The next range of data of a file in an image, from `at` on.
+/// Returns the next range of data of a file in an image, from `at` on.
 pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant_engine::Result<Option<(u64, u64)>> {
     if at >= end {
         return Ok(None);

@@ -41,13 +41,13 @@ impl Held {
             .map(|fd| Held::Known(File::from(fd)))
     }
 
-    /// A path that leads to this file and to no other. System calls that take no such descriptor
-    /// are given this path.
+    /// Returns a path that leads to this file and to no other. It serves system calls that do not
+    /// accept such a descriptor.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.as_fd().as_raw_fd()))
     }
 
-    /// The file, which may be open for nothing.
+    /// Returns the file, which may be open for nothing.
     pub fn file(&self) -> &File {
         match self {
             Held::Open(file) | Held::Known(file) => file,
@@ -105,7 +105,7 @@ impl Held {
         }
     }
 
-    /// All extended attributes that can be read.
+    /// Returns all extended attributes that can be read.
     pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut names = vec![0; 4096];
         let used = match self.list_xattrs(&mut names) {
@@ -178,8 +178,8 @@ pub fn check_made(
     Ok(())
 }
 
-/// The owner that a new file in `dir` gets, from a file made for this purpose: its descriptor
-/// cannot lead to another user's file.
+/// Returns the owner that a new file in `dir` gets, from a file made for this purpose: its
+/// descriptor cannot lead to another user's file.
 fn owner_of_new(dir: BorrowedFd<'_>) -> io::Result<u32> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let name = format!(".extant-get.{}.{}", std::process::id(), dir.as_raw_fd());

@@ -60,7 +60,7 @@ pub enum Copied {
 }
 
 impl<'c> Job<'c> {
-    /// A copy of about `total` bytes (0: not known).
+    /// Makes the job of a copy of about `total` bytes (0: not known).
     pub fn new(context: &'c Context, total: u64) -> Job<'c> {
         Job {
             context,
@@ -79,8 +79,9 @@ impl<'c> Job<'c> {
         }
     }
 
-    /// A copy out of an image: of no more data than its device has, since each block belongs to one
-    /// inode. Where blocks may be shared (`shared_blocks`), [`MAX_SHARING`] times as much.
+    /// Makes the job of a copy out of an image: of no more data than its device has, since each
+    /// block belongs to one inode. Where blocks may be shared (`shared_blocks`), [`MAX_SHARING`]
+    /// times as much.
     pub fn out_of(fs: &Fs, context: &'c Context) -> Job<'c> {
         let sb = fs.superblock();
         let bytes = sb.blocks_count().saturating_mul(sb.block_size().into());
@@ -105,7 +106,7 @@ impl<'c> Job<'c> {
         }
     }
 
-    /// One more is done.
+    /// Counts a copied entry.
     pub fn done(&self, what: Copied, path: impl FnOnce() -> Vec<u8>) {
         let counter = match what {
             Copied::File => &self.files,
@@ -120,13 +121,13 @@ impl<'c> Job<'c> {
         }
     }
 
-    /// Bytes of content went over.
+    /// Counts copied bytes of content.
     pub fn bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bar.inc(bytes);
     }
 
-    /// One thing failed; the others go on.
+    /// Reports the failure of one entry; the copy continues.
     pub fn problem(&self, path: &[u8], error: impl Display) {
         match self.errors.fetch_add(1, Ordering::Relaxed) {
             n if n < TOLD => {
@@ -137,7 +138,7 @@ impl<'c> Job<'c> {
         }
     }
 
-    /// As [`Job::problem`], for a result.
+    /// Reports an error as [`Job::problem`] does, and returns the value of a success.
     pub fn check<T, E: Display>(
         &self,
         path: impl FnOnce() -> Vec<u8>,
@@ -146,7 +147,7 @@ impl<'c> Job<'c> {
         result.map_err(|error| self.problem(&path(), error)).ok()
     }
 
-    /// Something was left out.
+    /// Counts an attribute or entry that was left out.
     pub fn left(&self, what: Left) {
         let counter = match what {
             Left::Owner => &self.owners_left,

@@ -12,13 +12,13 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// As the maker of something.
+    /// Returns the owner as the creator of new inodes.
     pub fn caller(self) -> Caller {
         Caller { uid: self.uid, gid: self.gid, umask: 0 }
     }
 }
 
-/// `UID:GID`.
+/// Parses `UID:GID`.
 pub fn parse_owner(text: &str) -> Result<Owner, String> {
     let numbers =
         text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));

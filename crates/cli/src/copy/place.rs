@@ -31,7 +31,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of an open file.
+    /// Returns the identity of an open file.
     pub fn of(fd: impl AsFd) -> io::Result<Identity> {
         let stat = rustix::fs::fstat(fd)?;
         Ok(Identity { dev: stat.st_dev, ino: stat.st_ino })
@@ -48,12 +48,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The base, open as `fd`.
+    /// Returns the base, open as `fd`.
     pub fn base(fd: impl AsFd) -> io::Result<Arc<Place>> {
         Ok(Arc::new(Place { above: None, name: Vec::new(), depth: 0, identity: Identity::of(fd)? }))
     }
 
-    /// The directory `name` below this one, open as `fd`.
+    /// Returns the directory `name` below this one, open as `fd`.
     pub fn below(self: &Arc<Place>, name: &[u8], fd: impl AsFd) -> io::Result<Arc<Place>> {
         let identity = Identity::of(fd)?;
         Ok(Arc::new(Place {
@@ -69,7 +69,7 @@ impl Place {
         self.depth
     }
 
-    /// The names from the base down to this directory.
+    /// Returns the names from the base down to this directory.
     fn names(&self) -> Vec<&[u8]> {
         let mut names = Vec::with_capacity(self.depth);
         let mut at = self;
@@ -81,12 +81,12 @@ impl Place {
         names
     }
 
-    /// The path below the base.
+    /// Returns the path below the base.
     pub fn path(&self) -> Vec<u8> {
         self.names().join(&b'/')
     }
 
-    /// The path below the base of an entry of this directory.
+    /// Returns the path below the base of an entry of this directory.
     pub fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let mut names = self.names();
         names.push(name);
@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-/// The error for something that another program has replaced since it was met.
+/// Returns the error for an entry that another program has replaced meanwhile.
 pub fn replaced() -> io::Error {
     io::Error::other(
         "another program replaced it during the copy; copy again when no other program changes the tree",
@@ -143,7 +143,7 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<O
     }
 }
 
-/// As [`open_beneath`], with a system call for each name.
+/// Opens as [`open_beneath`] does, with a system call for each name.
 fn open_by_names(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let mut at: Option<OwnedFd> = None;
     let mut names = path.split(|b| *b == b'/').peekable();
@@ -165,7 +165,7 @@ mod tests {
         rustix::fs::open(scratch.path(), OFlags::RDONLY | DIRECTORY, Mode::empty()).expect("opens")
     }
 
-    /// A chain of directories that are there.
+    /// Makes a chain of existing directories.
     fn chain(base: &OwnedFd, names: &[&[u8]]) -> Arc<Place> {
         let mut place = Place::base(base).expect("a base");
         for name in names {

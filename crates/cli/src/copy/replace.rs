@@ -48,7 +48,7 @@ pub struct Placer<'a> {
 }
 
 impl<'a> Placer<'a> {
-    /// A placer for one thread.
+    /// Makes a placer for one thread.
     pub fn new(fs: &'a Fs, job: &'a Job<'a>) -> Placer<'a> {
         Placer { fs, job, waiting: Vec::new(), waiting_bytes: 0 }
     }

@@ -99,8 +99,8 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// A copy from the directory `base` into `fs`, whose image file is `image`; everything belongs
-    /// to `owner`, if given.
+    /// Makes a copier from the directory `base` into `fs`, whose image file is `image`; everything
+    /// belongs to `owner`, if given.
     pub fn new(
         fs: &'a Fs,
         job: &'a Job<'a>,
@@ -150,7 +150,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// A path below the base for messages.
+    /// Returns a path below the base for messages.
     fn shown(&self, path: &[u8]) -> Vec<u8> {
         join(self.base_path.as_os_str().as_bytes(), path)
     }
@@ -320,8 +320,8 @@ impl<'a> Copier<'a> {
         placer.place(&wanted, &self.shown(&entry.place.path_of(entry.name)), fill)
     }
 
-    /// Whether this is the first name met of a file with several; the others are made when all
-    /// files are there.
+    /// Returns whether this is the first name of a file with several; further names are made after
+    /// all files.
     fn is_first(&self, entry: &Entry<'_>, meta: &Metadata) -> bool {
         let of = (meta.dev(), meta.ino());
         let mut first = lock(&self.first);
@@ -478,7 +478,7 @@ fn nanoseconds(nsec: i64) -> u32 {
     u32::try_from(nsec).unwrap_or(0)
 }
 
-/// The type of an entry, where reading the directory does not give it.
+/// Returns the type of an entry, where reading the directory does not give it.
 fn kind_of(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fs::FileType> {
     let stat = rustix::fs::statat(dir, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode))
@@ -533,7 +533,8 @@ pub fn write_all(to: &ImageFile, mut at: u64, mut data: &[u8]) -> Result {
     Ok(())
 }
 
-/// The next range of data from `at` on; all the rest where holes cannot be told.
+/// Returns the next range of data from `at` on; all the rest if the file system does not report
+/// holes.
 fn next_data(file: &File, at: u64, end: u64) -> io::Result<Option<(u64, u64)>> {
     use rustix::io::Errno as No;
     if at >= end {
@@ -550,8 +551,8 @@ fn next_data(file: &File, at: u64, end: u64) -> io::Result<Option<(u64, u64)>> {
     Ok((start >= at && stop > start && start < end).then_some((start, stop.min(end))))
 }
 
-/// The bytes of all regular files below a directory, for the progress bar. As the copy itself, it
-/// follows no symlink; unreadable parts count as nothing.
+/// Returns the bytes of all regular files below a directory, for the progress bar. As the copy
+/// itself, it follows no symlink; unreadable parts count as nothing.
 pub fn total_bytes(source: &Path) -> u64 {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(source, flags, Mode::empty()).map_err(io::Error::from);

@@ -110,7 +110,7 @@ pub fn remount(plan: &Plan) -> Result<Remounted> {
     Ok(Remounted::Done)
 }
 
-/// The directory to mount on, without symlinks on the way.
+/// Returns the directory to mount on, without symlinks on the way.
 pub fn directory(dir: &Path) -> Result<PathBuf> {
     let name = shown(dir.as_os_str().as_bytes());
     let found = dir.canonicalize().and_then(|path| Ok((std::fs::metadata(&path)?, path)));

@@ -247,7 +247,7 @@ impl Options {
         false
     }
 
-    /// An option with a value; false if it is none of them.
+    /// Applies an option with a value; returns false for an unknown name.
     fn apply_value(&mut self, word: &str, name: &str, value: &str) -> Result<bool, String> {
         let wrong = |allowed: &str| {
             format!("mount option {word}: the value of {name} must be {allowed}, not `{value}`")
@@ -332,7 +332,7 @@ impl Options {
         (self.flags - MountFlags::SYNCHRONOUS - MountFlags::DIRSYNC) | read_only
     }
 
-    /// Whether there are flags that have no name at mounting.
+    /// Returns whether there are flags that have no name at mounting.
     pub fn needs_more_flags(&self) -> bool {
         self.flags.intersects(MountFlags::NODIRATIME | MountFlags::STRICTATIME)
     }

@@ -212,7 +212,7 @@ fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> 
     recovered.unmount()
 }
 
-/// Whether a file system was not unmounted: it has changes to replay, or files to free.
+/// Returns whether a file system was not unmounted: it has changes to replay, or files to free.
 fn was_in_use(sb: &Superblock) -> bool {
     sb.last_orphan().0 != 0
         || sb

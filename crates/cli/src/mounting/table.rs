@@ -46,8 +46,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Whether the user of this process made the mount by this program, perhaps as a helper for
-    /// `subtype`. The fields of any other mount must not be believed.
+    /// Returns whether the user of this process made the mount by this program, perhaps as a helper
+    /// for `subtype`. The fields of any other mount must not be believed.
     pub fn is_ours(&self, subtype: &str) -> bool {
         self.user == Some(geteuid().as_raw()) && is_own_type(&self.fstype, subtype)
     }
@@ -82,17 +82,17 @@ impl HeldMount {
         Ok(HeldMount { root, mount })
     }
 
-    /// Its line of the table.
+    /// Returns its line of the table.
     pub fn mount(&self) -> &Mount {
         &self.mount
     }
 
-    /// A path that leads to the root of this mount and to nothing else.
+    /// Returns a path that leads to the root of this mount and to nothing else.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
     }
 
-    /// Whether its server still answers.
+    /// Returns whether its server still answers.
     pub fn answers(&self) -> bool {
         self.root.metadata().is_ok()
     }
@@ -105,13 +105,13 @@ fn mount_id(file: &File) -> io::Result<u64> {
     id.ok_or_else(|| io::Error::other("/proc/self/fdinfo tells no number of the mount"))
 }
 
-/// All mounts of this process's namespace, oldest first; none if the table cannot be read.
+/// Returns all mounts of this process's namespace, oldest first; none if the table cannot be read.
 pub fn mounts() -> Vec<Mount> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     table.split(|b| *b == b'\n').filter_map(parse).collect()
 }
 
-/// The mounts of `source` that are ours.
+/// Returns the mounts of `source` by this user and this program.
 pub fn served(source: &Path, subtype: &str) -> Vec<Mount> {
     mounts().into_iter().filter(|mount| mount.source == source && mount.is_ours(subtype)).collect()
 }
@@ -135,7 +135,7 @@ fn protection(options: &[u8]) -> MountFlags {
     PROTECTION.iter().filter(|(name, _)| has(name)).map(|(_, flag)| *flag).collect()
 }
 
-/// The value of `user_id=`, if it stands there once: a security module, too, writes options.
+/// Returns the value of `user_id=`, if it occurs once: a security module writes options, too.
 fn user(options: &[u8]) -> Option<u32> {
     let mut values =
         options.split(|b| *b == b',').filter_map(|option| option.strip_prefix(b"user_id="));

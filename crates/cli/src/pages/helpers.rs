@@ -11,7 +11,7 @@ const NAME: &str = "mount.fuse.extant";
 const OTHERS: [&str; 4] =
     ["mount.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuse"];
 
-/// The page, and a reference for each other name.
+/// Returns the page, and a reference for each other name.
 pub fn pages(version: &str) -> Vec<Page> {
     let mut pages =
         vec![Page { path: path(NAME), content: helper(version).to_roff().into_bytes() }];

@@ -92,7 +92,7 @@ fn program_page(command: &Command, others: &[String]) -> Page {
     page(command.clone(), &roff)
 }
 
-/// The page of a command, with further sections at its end.
+/// Returns the page of a command, with further sections at its end.
 fn page(command: Command, more: &Roff) -> Page {
     let source = format!("{PROGRAM} {}", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command.version(None::<&str>)).date(DATE).source(source).manual(MANUAL);
@@ -104,8 +104,8 @@ fn page(command: Command, more: &Roff) -> Page {
     Page { path: PathBuf::from("man/man1").join(man.get_filename()), content }
 }
 
-/// The text in ASCII, with escapes of roff for other characters: formatters assume another encoding
-/// than UTF-8 unless they are told.
+/// Returns the text in ASCII, with escapes of roff for other characters: formatters assume another
+/// encoding than UTF-8 unless they are told.
 fn ascii(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {

@@ -14,7 +14,7 @@ const GROUP: u32 = 32_768;
 const FLEX_BITS: u32 = 4;
 const METADATA: u32 = 8_192;
 
-/// A disk with so much room.
+/// Makes a disk with so much space.
 fn disk(scale: Scale) -> Map {
     let blocks = scale.room / BLOCK;
     let groups = blocks.div_ceil(GROUP.into()).max(4) as u32;

@@ -34,12 +34,12 @@ pub struct State {
 pub const LONG: u32 = 512;
 
 impl State {
-    /// Mean number of pieces of a file.
+    /// Returns the mean number of pieces of a file.
     pub fn pieces_per_file(&self) -> f64 {
         self.pieces as f64 / self.files.max(1) as f64
     }
 
-    /// Mean length of a free run, in blocks.
+    /// Returns the mean length of a free run, in blocks.
     pub fn mean_run(&self) -> f64 {
         self.free as f64 / self.runs.max(1) as f64
     }

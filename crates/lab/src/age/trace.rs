@@ -94,7 +94,7 @@ fn blocks(bytes: u64) -> u64 {
 }
 
 impl Trace {
-    /// The events that a seed leads to.
+    /// Makes the events of a seed.
     pub fn new(scale: Scale, seed: u64) -> Trace {
         Trace {
             scale,

@@ -56,7 +56,7 @@ impl<'a> Engine<'a> {
         g >> self.space.map.shape.flex_bits
     }
 
-    /// A group's summary; that of a pattern is made once.
+    /// Returns a group's summary; that of a pattern is made once.
     fn summary(&mut self, g: u32) -> Summary {
         let pattern = self.space.map.pattern(g) as usize;
         if self.patterns.len() <= pattern {
@@ -105,7 +105,7 @@ impl<'a> Engine<'a> {
         taken
     }
 
-    /// Whether a group's tree is one that others work on.
+    /// Returns whether other threads work on a group's tree.
     fn is_busy(&mut self, t: u32, want: &Want<'_>) -> bool {
         let busy = want.busy.is_some_and(|busy| busy.iter().any(|g| self.tree_of(*g) == t));
         self.space.cost.passed += u64::from(busy);
@@ -165,7 +165,7 @@ impl<'a> Engine<'a> {
         self.consult(want, near, want.least)
     }
 
-    /// Whether there are so few trees that requests load the trees that they need.
+    /// Returns whether there are so few trees that requests load the trees that they need.
     fn few(&self) -> bool {
         self.space.map.shape.trees() <= 8
     }
@@ -250,7 +250,7 @@ fn apart(runs: &FreeTree, len: u32) -> Option<Run> {
     Some(Run { start: long.start + long.len / 2, len })
 }
 
-/// The first run of the whole length behind a unit, then before it.
+/// Returns the first run of the whole length behind a unit, then before it.
 fn nearest(runs: &FreeTree, bit: u32, len: u32) -> Option<Run> {
     let fits = |run: &Run| run.len >= len;
     let behind = runs.within(bit..u32::MAX).take(NEAR_RUNS).find(fits);

@@ -15,13 +15,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The group of a block, and the block in it.
+    /// Returns the group of a block, and the block in it.
     pub fn place(&self, block: u64) -> (u32, u32) {
         let len = u64::from(self.group_len);
         ((block / len) as u32, (block % len) as u32)
     }
 
-    /// The number of a group's block.
+    /// Returns the number of a group's block.
     pub fn block(&self, g: u32, bit: u32) -> u64 {
         u64::from(g) * u64::from(self.group_len) + u64::from(bit)
     }
@@ -31,13 +31,13 @@ impl Shape {
         self.groups.div_ceil(1 << self.flex_bits)
     }
 
-    /// The groups of a flexible group.
+    /// Returns the groups of a flexible group.
     pub fn groups_of(&self, tree: u32) -> std::ops::Range<u32> {
         let first = tree << self.flex_bits;
         first..(first + (1 << self.flex_bits)).min(self.groups)
     }
 
-    /// Whether a group has the metadata of its flexible group.
+    /// Returns whether a group has the metadata of its flexible group.
     pub fn is_first(&self, g: u32) -> bool {
         self.flex_bits > 0 && g & ((1 << self.flex_bits) - 1) == 0
     }
@@ -51,7 +51,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group with these runs, disjoint, maximal and in order.
+    /// Makes a group with these runs, disjoint, maximal and in order.
     pub fn new(group_len: u32, runs: &[Run]) -> Group {
         let mut free = FreeTree::new(group_len);
         free.load(runs);
@@ -116,7 +116,7 @@ impl Map {
         Map { shape, patterns, of_group }
     }
 
-    /// A disk on which nothing but the first blocks of flexible groups is used.
+    /// Makes a disk on which nothing but the first blocks of flexible groups is used.
     pub fn empty(shape: Shape, metadata: u32) -> Map {
         let free = |used: u32| vec![Run { start: used, len: shape.group_len - used }];
         let of_group = (0..shape.groups).map(|g| u32::from(shape.is_first(g))).collect();
@@ -128,7 +128,7 @@ impl Map {
         self.of_group.get(g as usize).copied().unwrap_or(0)
     }
 
-    /// A group's free runs in order, as they are before anything is taken.
+    /// Returns a group's free runs in order, as they are before anything is taken.
     pub fn runs(&self, g: u32) -> impl Iterator<Item = Run> {
         self.group(g).runs.within(0..self.shape.group_len)
     }

@@ -34,7 +34,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The block behind the last.
+    /// Returns the block behind the last.
     pub fn end(self) -> u64 {
         self.start + u64::from(self.len)
     }

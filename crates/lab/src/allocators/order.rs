@@ -42,7 +42,7 @@ impl Orders {
         buddies(run, |_, order| self.buddies[order as usize] -= 1);
     }
 
-    /// The order of the largest buddy; `None` if nothing is free.
+    /// Returns the order of the largest buddy; `None` if nothing is free.
     pub fn largest(&self) -> Option<u32> {
         self.buddies.iter().rposition(|count| *count > 0).map(|order| order as u32)
     }
@@ -53,7 +53,7 @@ impl Orders {
     }
 }
 
-/// The first buddy of at least an order in a run.
+/// Returns the first buddy of at least an order in a run.
 pub fn buddy_in(run: Run, least: u32) -> Option<u32> {
     let mut found = None;
     buddies(run, |at, order| {

@@ -72,8 +72,8 @@ pub struct Posted<'a> {
     lru: Lru,
 }
 
-/// Whether a length is better than the best so far (0: none), for a goal; and whether it is exactly
-/// right.
+/// Returns whether a length is better than the best so far (0: none), for a goal; and whether it is
+/// exactly right.
 fn better(len: u32, goal: u32, best: u32, criterion: u8) -> (bool, bool) {
     match len {
         _ if len == goal => (true, true),
@@ -191,7 +191,7 @@ impl<'a> Posted<'a> {
         self.space.cost.runs += looks;
     }
 
-    /// The optimiser: which tree to look at next.
+    /// Returns the tree that the optimizer examines next.
     fn consult(&mut self, request: &mut Request) -> Option<u32> {
         if request.greedy || request.unadvised || request.decided {
             return None;

@@ -50,12 +50,12 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// A group as it is now.
+    /// Returns a group as it is now.
     pub fn group(&self, g: u32) -> &Group {
         self.own.get(&g).unwrap_or_else(|| self.map.group(g))
     }
 
-    /// Whether the group's bitmap was read.
+    /// Returns whether the group's bitmap was read.
     pub fn is_read(&self, g: u32) -> bool {
         self.read.get(g as usize / 64).is_some_and(|word| word & 1 << (g % 64) != 0)
     }

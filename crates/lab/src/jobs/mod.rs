@@ -56,7 +56,7 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// A job that leaves nothing to clear away.
+    /// Makes a job that leaves nothing to clear away.
     fn new(limit: Limit, op: impl Fn(usize, u64) -> io::Result<()> + Sync + 'a) -> Job<'a> {
         Job { limit, op: Box::new(op), after: Box::new(|| Ok(())) }
     }
@@ -124,7 +124,7 @@ impl Kind {
         job.run(threads, most, watch)
     }
 
-    /// The kind of a word.
+    /// Returns the kind of a word.
     pub fn named(word: &str) -> Option<&'static Kind> {
         KINDS.iter().find(|kind| kind.word == word)
     }

@@ -31,7 +31,7 @@ pub struct NullServer {
 }
 
 impl NullServer {
-    /// An empty tree, to be mounted with these options.
+    /// Makes an empty tree, to be mounted with these options.
     pub fn new(options: &MountOptions) -> NullServer {
         NullServer {
             tree: Arc::new(Tree::new()),

@@ -64,7 +64,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of its own.
+    /// Makes a node of its own.
     pub fn new(
         number: u64,
         kind: FileType,
@@ -96,7 +96,7 @@ impl Node {
         self.attr.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its attributes.
+    /// Returns its attributes.
     pub fn attr(&self) -> FileAttr {
         *self.locked()
     }
@@ -122,7 +122,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// An empty root.
+    /// Makes an empty root.
     pub fn new() -> Tree {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
         let tree = Tree { shards, last: AtomicU64::new(ROOT) };
@@ -138,17 +138,17 @@ impl Tree {
         write(self.shard(node.number)).insert(node.number, node);
     }
 
-    /// A number that was never used.
+    /// Returns a number that was never used.
     pub fn new_number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The node of a number.
+    /// Returns the node of a number.
     pub fn node(&self, number: u64) -> Result<Arc<Node>, ErrorCode> {
         read(self.shard(number)).get(&number).cloned().ok_or(ErrorCode::ESTALE)
     }
 
-    /// The child of a name.
+    /// Returns the child of a name.
     pub fn child(&self, parent: u64, name: &[u8]) -> Result<Arc<Node>, ErrorCode> {
         let parent = self.node(parent)?;
         let children = read(&parent.children);

@@ -30,7 +30,7 @@ impl Meter {
         Meter { counter: counter().ok().map(Mutex::new) }
     }
 
-    /// Whether instructions are counted.
+    /// Returns whether instructions are counted.
     pub fn counts_instructions(&self) -> bool {
         self.counter.is_some()
     }

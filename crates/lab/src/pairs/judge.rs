@@ -19,7 +19,7 @@ pub struct Verdict {
     pub found: Interval,
 }
 
-/// All bars for which there are figures.
+/// Returns all bars for which there are figures.
 pub fn judge(rows: &[Row]) -> Vec<Verdict> {
     let beside_kernel = rows.iter().filter_map(|row| {
         let (bar, found) = (row.bar?, row.ratio()?);

@@ -174,7 +174,7 @@ fn start(setup: &Setup) -> io::Result<Vec<Box<dyn Running>>> {
     SIDES.iter().map(|side| side.start_with(setup)).collect()
 }
 
-/// The sides in the order of this turn.
+/// Returns the sides in the order of this turn.
 fn order(turn: usize) -> [usize; 2] {
     if turn.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }

@@ -96,7 +96,7 @@ pub struct AsList {
 }
 
 impl AsList {
-    /// An empty list, capped or not.
+    /// Makes an empty list, capped or not.
     pub fn new(capped: bool) -> AsList {
         let cap = capped.then_some(CAP);
         AsList {

@@ -157,7 +157,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A disk that holds nothing.
+    /// Makes a disk that holds nothing.
     pub fn new() -> io::Result<Disk> {
         let scratch = Scratch::new()?;
         let image = scratch.join("image");
@@ -190,7 +190,7 @@ impl Disk {
         Ok(outcome)
     }
 
-    /// Seconds that so many bytes take if they are written one after the other.
+    /// Returns the seconds that so many bytes take if they are written one after the other.
     pub fn plainly(&self, bytes: u64) -> io::Result<f64> {
         let start = Instant::now();
         write_plainly(&self.file, bytes.min(IMAGE_BYTES))?;
@@ -268,7 +268,7 @@ fn mounted<R>(
     Ok(result)
 }
 
-/// Physically discontiguous pieces of the files, as `filefrag` counts them.
+/// Returns the number of physically discontiguous pieces of the files, as `filefrag` counts them.
 fn pieces(root: &Path) -> io::Result<Option<u64>> {
     let mut sum = None;
     for entry in fs::read_dir(root)? {

@@ -130,7 +130,7 @@ const ROUNDS: u64 = 4;
 
 const THREADS: u64 = 64;
 
-/// A permutation of `0..count`, which is a power of two.
+/// Returns a permutation of `0..count`, which is a power of two.
 fn scattered(i: u64, count: u64) -> u64 {
     let mixed = i.wrapping_mul(0x9E37_79B1) ^ 0x5bd1_e995;
     let mixed = (mixed ^ ((mixed & (count - 1)) >> (count.ilog2() / 2))).wrapping_mul(0x85EB_CA6B);

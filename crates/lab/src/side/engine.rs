@@ -36,7 +36,7 @@ impl Running {
     }
 }
 
-/// A fresh image in memory.
+/// Makes a fresh image in memory.
 pub fn make_device(setup: &Setup) -> io::Result<SparseDevice> {
     let scratch = Scratch::new()?;
     copy(&image::make_with(&scratch, setup)?)

@@ -43,7 +43,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Room for so many files, with all their inodes in memory.
+    /// Makes a setup with space for so many files, and memory for all their inodes.
     pub fn for_inodes(files: u64) -> Setup {
         // An eighth of the engine's memory is for inodes, and one takes up to a kilobyte.
         Setup {
@@ -53,12 +53,12 @@ impl Setup {
     }
 }
 
-/// A fresh image in `scratch`.
+/// Makes a fresh image in `scratch`.
 pub fn make(scratch: &Scratch) -> io::Result<PathBuf> {
     make_with(scratch, &Setup::default())
 }
 
-/// A fresh image of another shape.
+/// Makes a fresh image of another shape.
 pub fn make_with(scratch: &Scratch, setup: &Setup) -> io::Result<PathBuf> {
     let path = scratch.join("image");
     std::fs::File::create(&path)?.set_len(IMAGE_BYTES)?;

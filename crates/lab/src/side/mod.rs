@@ -54,7 +54,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Its name in tables and options.
+    /// Returns its name in tables and options.
     pub fn name(self) -> &'static str {
         match self {
             Side::Engine => "engine",
@@ -69,7 +69,7 @@ impl Side {
         }
     }
 
-    /// The side of a name.
+    /// Returns the side of a name.
     pub fn named(name: &str) -> Option<Side> {
         SIDES.into_iter().find(|side| side.name() == name)
     }

@@ -46,7 +46,7 @@ fn trees<'a>(map: &'a crate::allocators::Map) -> Vec<Player<'a>> {
     ]
 }
 
-/// A row for each design.
+/// Returns a row for each design.
 pub fn rows(profile: &'static str, disk: &Disk, sizes: Sizes) -> Vec<Row> {
     let map = disk.map();
     let players = buddies(&map).into_iter().chain(trees(&map));

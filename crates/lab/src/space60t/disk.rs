@@ -34,7 +34,7 @@ thread_local! {
     static WAITED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Seconds that this thread has waited for slow disks.
+/// Returns the seconds that this thread has waited for slow disks.
 pub fn waited() -> f64 {
     WAITED.get() as f64 / 1e9
 }
@@ -118,7 +118,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A file system of so many bytes.
+    /// Makes a file system of so many bytes.
     pub fn new(profile: &Profile, bytes: u64) -> io::Result<Disk> {
         let inner = SparseDevice::new(bytes);
         let options =
@@ -224,17 +224,17 @@ impl Disk {
         self.of_group.iter().filter_map(|index| self.bits.get(*index as usize))
     }
 
-    /// Free runs of all groups.
+    /// Returns the number of free runs of all groups.
     pub fn runs(&self) -> u64 {
         self.all().map(|bits| bits.runs).sum()
     }
 
-    /// Mean length of a free run, in blocks.
+    /// Returns the mean length of a free run, in blocks.
     pub fn mean_run(&self) -> f64 {
         self.all().map(|bits| f64::from(bits.free)).sum::<f64>() / self.runs() as f64
     }
 
-    /// Free runs as they were made, for designs that play on them.
+    /// Returns the free runs as they were generated, for designs that run on them.
     pub fn map(&self) -> Map {
         let shape = Shape {
             group_len: self.geo.clusters_per_group,
@@ -265,7 +265,7 @@ impl Disk {
         }
     }
 
-    /// The made-up content of a block.
+    /// Returns the generated content of a block.
     fn made_up(&self, block: u64) -> Option<&[u8]> {
         let g = *self.blocks.get(&block)?;
         if self.written.read().contains(&block) {

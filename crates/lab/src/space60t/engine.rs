@@ -39,7 +39,7 @@ pub fn rows(profile: &Profile, disk: &Arc<Disk>, sizes: Sizes) -> io::Result<Vec
 /// Times that each row is measured.
 const RUNS: usize = 3;
 
-/// The run whose second write took the median time.
+/// Returns the run whose second write took the median time.
 fn median(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Result<Row> {
     let mut rows =
         (0..RUNS).map(|_| row(profile, disk, how, sizes)).collect::<io::Result<Vec<_>>>()?;

@@ -117,8 +117,8 @@ pub fn run(args: &Args) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Seconds of both writes on a slow fragmented disk: of the engine with the least memory, and of
-/// buddies that read ahead and that do not.
+/// Returns the seconds of both writes on a slow fragmented disk: of the engine with the least
+/// memory, and of buddies that read ahead and that do not.
 pub(crate) fn limited(quick: bool) -> io::Result<[f64; 3]> {
     let (bytes, sizes) = if quick { (QUICK_BYTES, QUICK_SIZES) } else { (BYTES, SIZES) };
     let disk = Arc::new(Disk::new(&Profile::POSTED, bytes)?);

@@ -28,7 +28,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// An empty table of values of which more is better.
+    /// Makes an empty table of values of which more is better.
     pub fn new(
         title: &'static str,
         unit: &'static str,
@@ -71,7 +71,7 @@ impl Grid {
         self.rows[at].1[column].push(value);
     }
 
-    /// The chosen design's gain over another in a row, run by run: above 1 it is better.
+    /// Returns the chosen design's gain over another in a row, run by run: above 1 it is better.
     pub fn gain(&self, row: usize, column: usize) -> Option<Interval> {
         let (_, cells) = self.rows.get(row)?;
         match self.less {

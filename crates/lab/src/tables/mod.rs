@@ -63,7 +63,7 @@ pub fn turn(run: usize, columns: usize) -> Vec<usize> {
     if run.is_multiple_of(2) { forward.collect() } else { forward.rev().collect() }
 }
 
-/// An invariant of a design that does not hold.
+/// Returns the error for a violated invariant of a design.
 pub fn broken(design: &str, what: &str) -> io::Error {
     io::Error::other(format!("{design}: {what}"))
 }

@@ -26,7 +26,7 @@ impl Engine {
         Engine { fs }
     }
 
-    /// The file system itself.
+    /// Returns the file system itself.
     pub fn fs(&self) -> &Fs {
         &self.fs
     }
@@ -91,7 +91,7 @@ impl Engine {
     }
 }
 
-/// An engine's error as the system calls would tell it.
+/// Converts an engine's error into that of the corresponding system call.
 pub fn io_error(e: Error) -> io::Error {
     match e {
         Error::Posix(_) => io::Error::from_raw_os_error(e.errno()),

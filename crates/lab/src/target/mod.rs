@@ -107,7 +107,7 @@ pub trait Target: Send + Sync {
     /// Renames, replacing.
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()>;
 
-    /// All names of a directory but the dots.
+    /// Returns all names of a directory but the dots.
     fn list(&self, path: &[u8]) -> io::Result<Vec<Name>>;
 
     /// Everything done so far is on the device.

@@ -44,7 +44,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// A tree with `files` regular files below `top`, the same each time.
+    /// Makes a tree with `files` regular files below `top`, the same each time.
     pub fn new(top: &str, files: usize) -> Archive {
         let mut random = Random(files as u64);
         let mut archive = Archive { entries: Vec::new(), data: filler(MAX_SIZE as usize * 2) };

@@ -29,7 +29,7 @@ impl Names {
         names
     }
 
-    /// The n-th file of a thread, from the start again behind the last of `made`.
+    /// Returns the n-th file of a thread, from the start again behind the last of `made`.
     fn of(&self, thread: usize, n: u64, made: &[u64]) -> &[u8] {
         &self.files[thread][(n % made[thread].max(1)) as usize]
     }

@@ -57,7 +57,7 @@ pub struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// A stage on a file system that was just made.
+    /// Makes a stage on a file system that was just made.
     pub fn new(
         running: &'a mut dyn Running,
         side: Side,
@@ -113,13 +113,13 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 }
 
-/// Bytes that are not zeroes.
+/// Returns bytes that are not zeroes.
 fn filler(len: usize) -> Vec<u8> {
     let mut random = Random(len as u64);
     let mut bytes = Vec::with_capacity(len + 8);

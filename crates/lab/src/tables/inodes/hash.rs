@@ -34,7 +34,8 @@ impl Inode {
 
 /// A table by number.
 trait ByNumber: Sync {
-    /// The number that the inode of a number says it has, by a reference that is given back.
+    /// Gets the inode of a number, reads its own number, and drops the reference. Returns that
+    /// number.
     fn look(&self, ino: u32) -> Option<u32>;
     fn insert(&self, ino: u32);
     fn remove(&self, ino: u32) -> bool;

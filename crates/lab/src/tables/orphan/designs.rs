@@ -17,7 +17,7 @@ pub const CHOSEN: usize = 2;
 /// None at all.
 pub const OFF: usize = 3;
 
-/// The design of a column; None is the engine's own.
+/// Returns the design of a column; None is the engine's own.
 pub fn design(column: usize) -> Option<OrphanDesign> {
     match column {
         0 => Some(OrphanDesign { slots: Arc::new(|_| Ok(None)), list_parts: Some(1) }),
@@ -78,7 +78,7 @@ fn locked(place: Option<OrphanBlocks>) -> Result<Option<Box<dyn OrphanSlots>>> {
 }
 
 impl LockedFile {
-    /// The first block with an empty slot, which is spoken for from here on.
+    /// Reserves a slot in the first block with an empty one, and returns the block.
     fn reserve(&self) -> Option<usize> {
         let mut free = self.free.lock();
         let block = free.iter().position(|free| *free > 0)?;

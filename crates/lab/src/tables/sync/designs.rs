@@ -102,7 +102,7 @@ pub struct Lazy {
 }
 
 impl Lazy {
-    /// An empty list, trimmed or not.
+    /// Makes an empty list, trimmed or not.
     pub fn new(trims: bool) -> Self {
         Lazy { list: Mutex::new(Level::Lru, Vec::new()), trims }
     }
@@ -155,7 +155,7 @@ impl Written for Lazy {
 pub struct Eager(ShardedList<()>);
 
 impl Eager {
-    /// An empty list.
+    /// Makes an empty list.
     pub fn new() -> Self {
         Eager(ShardedList::new(Level::Lru))
     }

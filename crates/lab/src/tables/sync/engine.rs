@@ -17,7 +17,7 @@ const CREATORS: usize = 2;
 /// An unrelated file that is looked at.
 const LOOKED_AT: &[u8] = b"looked-at";
 
-/// All tables.
+/// Returns all tables.
 pub fn grids(common: &Common, inodes: usize) -> io::Result<Vec<Grid>> {
     let setup = Setup::for_inodes(inodes as u64);
     let device = Arc::new(make_device(&setup)?);
@@ -120,7 +120,8 @@ fn under_load(
     })
 }
 
-/// The time in microseconds that 99% of the looks do not exceed; one look every 50 microseconds.
+/// Returns the 99th percentile of the time of a stat, in microseconds; one stat every 50
+/// microseconds.
 fn look(engine: &Engine, window: Duration) -> io::Result<f64> {
     let start = Instant::now();
     let mut times = Vec::new();
@@ -135,7 +136,7 @@ fn look(engine: &Engine, window: Duration) -> io::Result<f64> {
     Ok(times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e6))
 }
 
-/// The process's memory for each inode in memory, everything else counted in.
+/// Returns the process's memory for each inode in memory, everything else counted in.
 fn memory(engine: &Engine) -> Grid {
     let mut grid = Grid::new("memory", "bytes", &["this process"], 0).plain();
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
