@@ -1,9 +1,9 @@
-//! POSIX access control lists: their form on the disk (version 1), that of the attribute which
-//! system calls carry (version 2), and how they go together with modes.
+//! POSIX access control lists: the on-disk form (version 1), the form that system calls carry as an
+//! attribute (version 2), and the correspondence between lists and mode bits.
 //!
 //! # Invariants
-//! An [`Acl`] that was parsed is valid: each of owner, group and others exactly once, entries in
-//! order, no named user or group twice, a mask if there is a named entry.
+//! A parsed [`Acl`] is valid: owner, owning group and others occur exactly once each, entries are
+//! sorted, no named user or group occurs twice, and a list with a named entry has a mask.
 
 use crate::bytes::{le16, le32, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
@@ -13,13 +13,13 @@ const VERSION_XATTR: u32 = 2;
 const HEADER: usize = 4;
 const SHORT_ENTRY: usize = 4;
 const LONG_ENTRY: usize = 8;
-/// What version 2 writes where an entry has no id.
+/// The id in version 2 entries of tags without an id.
 const NO_ID: u32 = 0xFFFF_FFFF;
 
 /// Permission bits: read 4, write 2, execute 1.
 const PERM_MASK: u16 = 7;
 
-/// Whom an entry is for; in the order that entries have.
+/// The subject of an entry. The order of variants is the order of entries in a list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tag {
     /// The owner.
@@ -30,7 +30,7 @@ pub enum Tag {
     GroupObj,
     /// A group.
     Group(u32),
-    /// The most that users, groups and the owning group may have.
+    /// The upper bound of the permissions of named users, named groups and the owning group.
     Mask,
     /// All others.
     Other,
@@ -68,7 +68,7 @@ impl Tag {
 /// An entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AclEntry {
-    /// Whom it is for.
+    /// The subject.
     pub tag: Tag,
     /// Permissions: read 4, write 2, execute 1.
     pub perm: u16,
@@ -106,10 +106,10 @@ fn header(version: u32) -> Vec<u8> {
 }
 
 impl Acl {
-    /// A list of these entries, which are sorted.
+    /// Makes a list of these entries and sorts them.
     ///
     /// # Errors
-    /// Entries that do not make a valid list.
+    /// [`Corrupt`] if the entries do not make a valid list.
     pub fn new(mut entries: Vec<AclEntry>) -> Result<Acl> {
         entries.sort_by_key(|entry| entry.tag);
         let acl = Acl { entries };
@@ -117,7 +117,7 @@ impl Acl {
         Ok(acl)
     }
 
-    /// The list that says the same as a mode.
+    /// Returns the list that grants the same permissions as a mode.
     pub fn from_mode(mode: u16) -> Acl {
         let entry = |tag, shift: u32| AclEntry { tag, perm: mode >> shift & PERM_MASK };
         Acl { entries: vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 3), entry(Tag::Other, 0)] }
@@ -144,10 +144,10 @@ impl Acl {
         Ok(())
     }
 
-    /// Reads the form of the disk.
+    /// Parses the on-disk form (version 1).
     ///
     /// # Errors
-    /// Bytes that are no valid list.
+    /// [`Corrupt`] if the bytes are not a valid list.
     pub fn from_disk(bytes: &[u8]) -> Result<Acl> {
         let mut rest = body(bytes, VERSION_DISK)?;
         let mut entries = Vec::new();
@@ -162,7 +162,7 @@ impl Acl {
         Acl::new(entries)
     }
 
-    /// The form of the disk.
+    /// Returns the on-disk form (version 1).
     pub fn to_disk(&self) -> Vec<u8> {
         let mut bytes = header(VERSION_DISK);
         for entry in &self.entries {
@@ -176,11 +176,11 @@ impl Acl {
         bytes
     }
 
-    /// Reads the form of the attribute. An empty list is `None`: it stands for removing the
-    /// attribute.
+    /// Parses the attribute's form (version 2). An empty list gives `None` and stands for the
+    /// removal of the attribute.
     ///
     /// # Errors
-    /// Bytes that are no valid list.
+    /// [`Corrupt`] if the bytes are not a valid list.
     pub fn from_xattr(bytes: &[u8]) -> Result<Option<Acl>> {
         let rest = body(bytes, VERSION_XATTR)?;
         if rest.len() % LONG_ENTRY != 0 {
@@ -194,7 +194,7 @@ impl Acl {
         Acl::new(entries).map(Some)
     }
 
-    /// The form of the attribute.
+    /// Returns the attribute's form (version 2).
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut bytes = header(VERSION_XATTR);
         for entry in &self.entries {
@@ -208,7 +208,7 @@ impl Acl {
         bytes
     }
 
-    /// The entries, in order.
+    /// Returns the entries, in order.
     pub fn entries(&self) -> &[AclEntry] {
         &self.entries
     }
@@ -217,19 +217,19 @@ impl Acl {
         self.entries.iter().find(|entry| entry.tag == tag).map(|entry| entry.perm)
     }
 
-    /// The entry that the group bits of the mode stand for: the mask if there is one.
+    /// Returns the tag of the entry that corresponds to the group bits of the mode: the mask if
+    /// there is one, otherwise the owning group.
     fn group_class(&self) -> Tag {
         if self.perm_of(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj }
     }
 
-    /// The nine permission bits of the mode that goes with the list.
+    /// Returns the nine permission bits of the mode that corresponds to the list.
     pub fn mode_bits(&self) -> u16 {
         let perm = |tag| self.perm_of(tag).unwrap_or(0);
         perm(Tag::UserObj) << 6 | perm(self.group_class()) << 3 | perm(Tag::Other)
     }
 
-    /// Whether the mode alone says everything that the list says, so that the list need not be
-    /// stored.
+    /// Returns whether the mode bits express the whole list, so that the list need not be stored.
     pub fn is_mode(&self) -> bool {
         self.entries.len() == 3
     }
@@ -244,7 +244,7 @@ impl Acl {
     }
 
     /// Replaces the permissions of owner, mask (or owning group) and others by those of a mode, as
-    /// chmod does.
+    /// `chmod` does.
     pub fn chmod(&mut self, mode: u16) {
         self.for_classes(|entry, shift| entry.perm = mode >> shift & PERM_MASK);
     }
@@ -258,8 +258,9 @@ impl Acl {
         }
     }
 
-    /// What a new file gets from its directory's default list: its mode, and its access list unless
-    /// the mode says it all. The wanted `mode` takes no umask where there is a default list.
+    /// Returns the mode of a new file below a directory with this default list, and the file's
+    /// access list unless the mode expresses it. The caller must not apply the umask to the
+    /// requested `mode` if there is a default list.
     pub fn inherit(&self, mode: u16) -> (u16, Option<Acl>) {
         let mut access = self.clone();
         access.for_classes(|entry, shift| entry.perm &= mode >> shift & PERM_MASK);
@@ -267,8 +268,9 @@ impl Acl {
         (mode, (!access.is_mode()).then_some(access))
     }
 
-    /// Whether the list allows `want` (read 4, write 2, execute 1) to a user who is the owner or
-    /// not, and to whom `in_group` answers for groups; `owning_group` is the file's.
+    /// Returns whether the list grants `want` (read 4, write 2, execute 1) to user `uid`. `owner`
+    /// and `owning_group` are those of the file; `in_group` must tell whether the user belongs to a
+    /// group.
     pub fn allows(
         &self,
         want: u16,

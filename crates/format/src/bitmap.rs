@@ -1,8 +1,9 @@
 //! Bits of allocation bitmaps, a 64-bit word at a time.
 //!
 //! # Invariants
-//! Bit n is bit n % 8 of byte n / 8. Every function is total: what lies past the end of the bytes
-//! is neither zero nor one: searches end there, counts do not count it, changes leave it.
+//! Bit n is bit n % 8 of byte n / 8. Every function is total. Bits past the end of the bytes are
+//! neither zero nor one: searches stop at the end, counts exclude these bits, and changes do not
+//! affect them.
 
 use crate::bytes::part;
 use std::ops::Range;
@@ -18,7 +19,7 @@ fn clip(bits: &[u8], range: Range<usize>) -> Range<usize> {
     range.start.min(end)..end
 }
 
-/// The word that holds bits `index * 64` on; bits past the end are zero.
+/// Returns the 64-bit word whose first bit is `index * 64`; bits past the end are zero.
 #[inline]
 pub fn word(bits: &[u8], index: usize) -> u64 {
     let tail = bits.get(index * 8..).unwrap_or(&[]);
@@ -28,8 +29,7 @@ pub fn word(bits: &[u8], index: usize) -> u64 {
     }
 }
 
-/// Sets those bits of the word that holds bits `index * 64` on that `mask` has, as `value` has
-/// them.
+/// Copies the bits of `value` that are set in `mask` to the word whose first bit is `index * 64`.
 pub fn put_word(bits: &mut [u8], index: usize, value: u64, mask: u64) {
     let new = (word(bits, index) & !mask) | (value & mask);
     let start = index.saturating_mul(8).min(bits.len());
@@ -38,13 +38,13 @@ pub fn put_word(bits: &mut [u8], index: usize, value: u64, mask: u64) {
     }
 }
 
-/// Whether bit `n` is set; `false` past the end.
+/// Returns whether bit `n` is set; `false` past the end.
 #[inline]
 pub fn test(bits: &[u8], n: usize) -> bool {
     bits.get(n / 8).is_some_and(|byte| byte & (1 << (n % 8)) != 0)
 }
 
-/// Sets bit `n`, and tells whether it was set before.
+/// Sets bit `n` and returns whether it was set before.
 #[inline]
 pub fn set(bits: &mut [u8], n: usize) -> bool {
     let was = test(bits, n);
@@ -54,7 +54,7 @@ pub fn set(bits: &mut [u8], n: usize) -> bool {
     was
 }
 
-/// Clears bit `n`, and tells whether it was set before.
+/// Clears bit `n` and returns whether it was set before.
 #[inline]
 pub fn clear(bits: &mut [u8], n: usize) -> bool {
     let was = test(bits, n);
@@ -73,7 +73,7 @@ fn find(bits: &[u8], range: Range<usize>, flip: u64) -> Option<usize> {
     let mut value = (word(bits, index) ^ flip) & (u64::MAX << (range.start % WORD_BITS));
     if value == 0 {
         index += 1;
-        // Whole words that hold nothing; the last one may be cut short by the end of the bytes.
+        // Skip whole words without a match. The last word may be shorter, at the end of the bytes.
         let words = bits.get(index * 8..).unwrap_or(&[]).as_chunks::<8>().0;
         index += words.iter().take_while(|bytes| u64::from_le_bytes(**bytes) == flip).count();
         value = word(bits, index) ^ flip;
@@ -82,24 +82,24 @@ fn find(bits: &[u8], range: Range<usize>, flip: u64) -> Option<usize> {
     (found < range.end).then_some(found)
 }
 
-/// The first clear bit at or after `from` and before `end`.
+/// Returns the first clear bit at or after `from` and before `end`.
 pub fn find_next_zero(bits: &[u8], from: usize, end: usize) -> Option<usize> {
     find(bits, from..end, u64::MAX)
 }
 
-/// The first set bit at or after `from` and before `end`.
+/// Returns the first set bit at or after `from` and before `end`.
 pub fn find_next_one(bits: &[u8], from: usize, end: usize) -> Option<usize> {
     find(bits, from..end, 0)
 }
 
-/// The first run of clear bits at or after `from` and before `end`.
+/// Returns the first run of clear bits at or after `from` and before `end`.
 pub fn next_zero_run(bits: &[u8], from: usize, end: usize) -> Option<Range<usize>> {
     let start = find_next_zero(bits, from, end)?;
     let stop = find_next_one(bits, start, end).unwrap_or_else(|| end.min(bits_in(bits)));
     Some(start..stop)
 }
 
-/// Number of set bits in the range.
+/// Returns the number of set bits in the range.
 pub fn count_ones(bits: &[u8], range: Range<usize>) -> usize {
     let range = clip(bits, range);
     if range.is_empty() {
@@ -117,18 +117,18 @@ pub fn count_ones(bits: &[u8], range: Range<usize>) -> usize {
     (inner + ends) as usize
 }
 
-/// Number of clear bits in the range.
+/// Returns the number of clear bits in the range.
 pub fn count_zeros(bits: &[u8], range: Range<usize>) -> usize {
     let clipped = clip(bits, range);
     clipped.len() - count_ones(bits, clipped)
 }
 
-/// Whether every bit of the range exists and is set.
+/// Returns whether every bit of the range exists and is set.
 pub fn all_ones(bits: &[u8], range: Range<usize>) -> bool {
     range.end <= bits_in(bits) && find_next_zero(bits, range.start, range.end).is_none()
 }
 
-/// Whether every bit of the range exists and is clear.
+/// Returns whether every bit of the range exists and is clear.
 pub fn all_zeros(bits: &[u8], range: Range<usize>) -> bool {
     range.end <= bits_in(bits) && find_next_one(bits, range.start, range.end).is_none()
 }

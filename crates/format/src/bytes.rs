@@ -29,7 +29,7 @@ number_access!(be16, put_be16, u16, from_be_bytes, to_be_bytes);
 number_access!(be32, put_be32, u32, from_be_bytes, to_be_bytes);
 number_access!(be64, put_be64, u64, from_be_bytes, to_be_bytes);
 
-/// Copies what fits of `source` to `offset`.
+/// Copies `source` to `offset`; bytes that do not fit are dropped.
 pub(crate) fn put_bytes(bytes: &mut [u8], offset: usize, source: &[u8]) {
     if let Some(target) = bytes.get_mut(offset..) {
         let len = target.len().min(source.len());
@@ -37,13 +37,13 @@ pub(crate) fn put_bytes(bytes: &mut [u8], offset: usize, source: &[u8]) {
     }
 }
 
-/// The part `start..end`, cut down to what exists.
+/// Returns the part `start..end`, clipped to the existing bytes.
 pub(crate) fn part(bytes: &[u8], start: usize, end: usize) -> &[u8] {
     let end = end.min(bytes.len());
     bytes.get(start..end).unwrap_or(&[])
 }
 
-/// The mutable part `start..end`, cut down to what exists.
+/// Returns the mutable part `start..end`, clipped to the existing bytes.
 pub(crate) fn part_mut(bytes: &mut [u8], start: usize, end: usize) -> &mut [u8] {
     let end = end.min(bytes.len());
     bytes.get_mut(start..end).unwrap_or(&mut [])

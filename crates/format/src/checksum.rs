@@ -1,7 +1,7 @@
 //! Checksum primitives and seeds.
 //!
-//! CRC-32C chains here are raw: no inversion before or after. They start at [`CRC32C_INIT`] and the
-//! running value is what the disk stores.
+//! CRC-32C chains here are raw: no inversion before or after. They start at [`CRC32C_INIT`], and
+//! the disk stores the running value.
 
 use crate::types::InodeNr;
 
@@ -45,13 +45,14 @@ pub fn uuid_seed(uuid: &[u8; 16]) -> u32 {
     crc32c_raw(CRC32C_INIT, uuid)
 }
 
-/// The seed of everything that belongs to an inode: the inode, its extent and directory blocks.
+/// Returns the seed of everything that belongs to an inode: the inode, its extent and directory
+/// blocks.
 pub fn inode_seed(fs_seed: u32, ino: InodeNr, generation: u32) -> u32 {
     let numbers = u64::from(generation) << 32 | u64::from(ino.0);
     crc32c_raw(fs_seed, &numbers.to_le_bytes())
 }
 
-/// The seed of the blocks whose checksum covers their own place.
+/// Returns the seed of the blocks whose checksum covers their own place.
 pub fn block_seed(seed: u32, block: u64) -> u32 {
     crc32c_raw(seed, &block.to_le_bytes())
 }

@@ -1,12 +1,12 @@
-//! What is said about a structure that is not what it has to be.
+//! The error type for corrupt on-disk structures.
 
 use crate::types::{BlockNr, GroupNr, InodeNr};
 use std::fmt;
 
-/// A corrupt structure: what it is, where it is, what was found and what was expected.
+/// A corrupt structure: its name and location, the found and the expected value.
 ///
-/// The coordinates are optional and are added by whoever knows them, while the error travels
-/// upward.
+/// The coordinates (block, inode, group) are optional. Callers that know them add them while the
+/// error propagates.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Corrupt(Box<Details>);
 
@@ -22,85 +22,85 @@ struct Details {
 }
 
 impl Corrupt {
-    /// A corruption of the named structure ("extent header").
+    /// Makes an error about the named structure, such as "extent header".
     #[cold]
     pub fn new(what: &'static str) -> Corrupt {
         Corrupt(Box::new(Details { what, ..Details::default() }))
     }
 
-    /// Names the field that is wrong.
+    /// Adds the name of the wrong field.
     #[must_use]
     pub fn field(mut self, field: &'static str) -> Corrupt {
         self.0.field = Some(field);
         self
     }
 
-    /// Tells the value that was found.
+    /// Adds the found value.
     #[must_use]
     pub fn found(mut self, value: impl Into<u64>) -> Corrupt {
         self.0.found = Some(value.into());
         self
     }
 
-    /// Tells the value (or the bound) that was expected.
+    /// Adds the expected value or bound.
     #[must_use]
     pub fn expected(mut self, value: impl Into<u64>) -> Corrupt {
         self.0.expected = Some(value.into());
         self
     }
 
-    /// Tells the block that holds the structure.
+    /// Adds the block that holds the structure.
     #[must_use]
     pub fn at_block(mut self, block: impl Into<BlockNr>) -> Corrupt {
         self.0.block = Some(block.into());
         self
     }
 
-    /// Tells the inode that the structure belongs to.
+    /// Adds the inode that the structure belongs to.
     #[must_use]
     pub fn at_inode(mut self, inode: impl Into<InodeNr>) -> Corrupt {
         self.0.inode = Some(inode.into());
         self
     }
 
-    /// Tells the block group that the structure belongs to.
+    /// Adds the block group that the structure belongs to.
     #[must_use]
     pub fn at_group(mut self, group: impl Into<GroupNr>) -> Corrupt {
         self.0.group = Some(group.into());
         self
     }
 
-    /// The structure's name.
+    /// Returns the structure's name.
     pub fn what(&self) -> &'static str {
         self.0.what
     }
 
-    /// The field's name.
+    /// Returns the field's name.
     pub fn field_name(&self) -> Option<&'static str> {
         self.0.field
     }
 
-    /// The value that was found.
+    /// Returns the value that was found.
     pub fn found_value(&self) -> Option<u64> {
         self.0.found
     }
 
-    /// The value that was expected.
+    /// Returns the value that was expected.
     pub fn expected_value(&self) -> Option<u64> {
         self.0.expected
     }
 
-    /// The inode, where known.
+    /// Returns the inode, where known.
     pub fn inode(&self) -> Option<InodeNr> {
         self.0.inode
     }
 
-    /// The block, where known.
+    /// Returns the block, where known.
     pub fn block(&self) -> Option<BlockNr> {
         self.0.block
     }
 
-    /// The group, where known.
+    /// Returns the group, where known.
     pub fn group(&self) -> Option<GroupNr> {
         self.0.group
     }
@@ -140,7 +140,8 @@ impl fmt::Debug for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// Large numbers are mostly checksums and magics, which are read best in hexadecimal.
+/// A number as error messages print it: values from 0x1000 in hexadecimal, since most are checksums
+/// and magic numbers.
 struct Number(u64);
 
 impl fmt::Display for Number {
@@ -149,7 +150,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// The short form of a result in this crate.
+/// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Corrupt>;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Feature bits of the superblock, with the names that the ext4 tools use for them.
 //!
 //! # Invariants
-//! Bits that have no name here are kept, never dropped: use
+//! Unnamed bits are preserved, never dropped: use
 //! [`from_bits_retain`](bitflags::Flags::from_bits_retain), and `insert` and `remove` rather than
 //! the complement operator.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// Features that a program may ignore when it does not know them.
+    /// Features that a program may ignore if unknown.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
     pub struct Compat: u32 {
         /// Preallocation of directory blocks.
@@ -35,7 +35,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Features that forbid any use to a program that does not know them.
+    /// Features that forbid any mount by a program that does not know them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
     pub struct Incompat: u32 {
         /// Compression (never supported).
@@ -74,12 +74,12 @@ bitflags! {
 }
 
 bitflags! {
-    /// Features that forbid writing to a program that does not know them.
+    /// Features that forbid writing by a program that does not know them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
     pub struct RoCompat: u32 {
         /// Superblock copies only in groups 0, 1 and powers of 3, 5 and 7.
         const SPARSE_SUPER = 0x1;
-        /// Some file has 2 GiB or more.
+        /// At least one file has 2 GiB or more.
         const LARGE_FILE = 0x2;
         /// Trees in directories (never used).
         const BTREE_DIR = 0x4;
@@ -166,7 +166,7 @@ const RO_COMPAT_NAMES: [(u32, &str); 17] = [
     (0x10000, "orphan_present"),
 ];
 
-/// Other spellings that the tools accept.
+/// Alternative spellings that the ext4 tools accept.
 const ALIASES: [(&str, &str); 6] = [
     ("extents", "extent"),
     ("largedir", "large_dir"),
@@ -197,12 +197,12 @@ fn bit_of(table: &[(u32, &str)], letter: char, name: &str) -> Option<u32> {
 macro_rules! named_set {
     ($set:ty, $table:ident, $letter:literal) => {
         impl $set {
-            /// The names of all set bits, in the order of the bits.
+            /// Returns the names of all set bits, in the order of the bits.
             pub fn names(self) -> Vec<String> {
                 bit_names(self.bits(), &$table, $letter)
             }
 
-            /// The bits that this crate has no name for.
+            /// Returns the bits without a name in this crate.
             pub fn unknown(self) -> u32 {
                 self.bits() & !<$set>::all().bits()
             }
@@ -237,7 +237,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// The feature of this name, as the ext4 tools spell it.
+    /// Returns the feature of this name, as the ext4 tools spell it.
     pub fn from_name(name: &str) -> Option<Feature> {
         let name =
             ALIASES.iter().find(|(other, _)| *other == name).map_or(name, |(_, known)| known);
@@ -253,7 +253,7 @@ impl Feature {
 }
 
 impl Features {
-    /// The names of all features: compatible, incompatible, read-only compatible.
+    /// Returns the names of all features: compatible, incompatible, read-only compatible.
     pub fn names(&self) -> Vec<String> {
         let mut names = self.compat.names();
         names.extend(self.incompat.names());
@@ -270,7 +270,7 @@ impl Features {
         }
     }
 
-    /// Whether the feature is set.
+    /// Returns whether the feature is set.
     pub fn has(&self, feature: Feature) -> bool {
         match feature {
             Feature::Compat(bits) => self.compat.contains(bits),
@@ -279,7 +279,8 @@ impl Features {
         }
     }
 
-    /// Whether group descriptors carry checksums, and with them the flags of lazy initialisation.
+    /// Returns whether group descriptors carry checksums, and with them the flags of lazy
+    /// initialisation.
     pub fn has_group_checksums(&self) -> bool {
         self.ro_compat.intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
     }

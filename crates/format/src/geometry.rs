@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! A [`Geometry`] exists only if the numbers agree with each other: no divisor is zero, block and
-//! inode numbers fit their types, the group count follows from the block count, and group 0 has
-//! room for its descriptors.
+//! inode numbers fit their types, the group count follows from the block count, and the descriptors
+//! fit group 0.
 
 use crate::checksum::inode_seed;
 use crate::error::{Corrupt, Result};
@@ -17,7 +17,7 @@ mod tests;
 
 pub use layout::{BaseMeta, SuperGroups};
 
-/// The flag of an encoding that says that names have to be text.
+/// Flag of an encoding: names must be valid text in the encoding.
 const STRICT_NAMES: u16 = 1;
 
 /// The immutable facts of a file system; cheap to copy.
@@ -69,14 +69,14 @@ pub struct Geometry {
     pub csum_seed: u32,
     /// Seed of the hashes of names.
     pub hash_seed: [u32; 4],
-    /// The hash of directories that have no index yet, as the superblock has it.
+    /// The superblock's hash version, for directories that get an index.
     pub hash_version: u8,
-    /// Hashes take the bytes of names as unsigned; they are signed where the superblock says
-    /// neither.
+    /// Hashes treat the bytes of names as unsigned. Without a flag in the superblock the bytes are
+    /// signed.
     pub hash_unsigned: bool,
     /// Encoding of names, for `casefold`.
     pub encoding: u16,
-    /// Names that are no text of that encoding are refused in case-folded directories.
+    /// Case-folded directories refuse names that are not valid text in that encoding.
     pub strict_names: bool,
     /// All metadata has CRC-32C checksums.
     pub metadata_csum: bool,
@@ -101,7 +101,7 @@ impl Geometry {
     /// Derives and validates the facts.
     ///
     /// # Errors
-    /// The field that cannot be.
+    /// [`Corrupt`] with the invalid field.
     pub fn new(sb: &Superblock) -> Result<Geometry> {
         let features = sb.features();
         check_features(sb, features)?;
@@ -213,62 +213,63 @@ impl Geometry {
         Ok(())
     }
 
-    /// Blocks of a cluster.
+    /// Returns the number of blocks of a cluster.
     pub const fn cluster_ratio(&self) -> u32 {
         1 << self.cluster_bits
     }
 
-    /// Groups of a flexible group; 1 without `flex_bg`.
+    /// Returns the number of groups of a flexible group; 1 without `flex_bg`.
     pub const fn flex_size(&self) -> u32 {
         1 << self.flex_bits
     }
 
-    /// Whether blocks are allocated in clusters.
+    /// Returns whether blocks are allocated in clusters.
     pub const fn has_bigalloc(&self) -> bool {
         self.features.ro_compat.contains(RoCompat::BIGALLOC)
     }
 
-    /// Whether descriptor blocks may lie in their meta group.
+    /// Returns whether descriptor blocks may lie in their meta group.
     pub const fn has_meta_bg(&self) -> bool {
         self.features.incompat.contains(Incompat::META_BG)
     }
 
-    /// Whether the compatible feature is set.
+    /// Returns whether the compatible feature is set.
     pub const fn compat(&self, feature: Compat) -> bool {
         self.features.compat.contains(feature)
     }
 
-    /// Whether the incompatible feature is set.
+    /// Returns whether the incompatible feature is set.
     pub const fn incompat(&self, feature: Incompat) -> bool {
         self.features.incompat.contains(feature)
     }
 
-    /// Whether the read-only compatible feature is set.
+    /// Returns whether the read-only compatible feature is set.
     pub const fn ro_compat(&self, feature: RoCompat) -> bool {
         self.features.ro_compat.contains(feature)
     }
 
-    /// Whether group descriptors have checksums, so that the flags of lazy initialisation hold.
+    /// Returns whether group descriptors have checksums, so that the flags of lazy initialisation
+    /// hold.
     pub const fn has_group_checksums(&self) -> bool {
         self.metadata_csum || self.gdt_csum
     }
 
-    /// Whether directory entries carry file types.
+    /// Returns whether directory entries carry file types.
     pub const fn has_filetype(&self) -> bool {
         self.features.incompat.contains(Incompat::FILETYPE)
     }
 
-    /// Whether directories may have more links than are counted.
+    /// Returns whether directories may have more links than are counted.
     pub const fn has_dir_nlink(&self) -> bool {
         self.features.ro_compat.contains(RoCompat::DIR_NLINK)
     }
 
-    /// The seed of an inode's checksums.
+    /// Returns the seed of an inode's checksums.
     pub fn inode_seed(&self, ino: InodeNr, generation: u32) -> u32 {
         inode_seed(self.csum_seed, ino, generation)
     }
 
-    /// 512-byte sectors of a block, the unit of an inode's block count.
+    /// Returns the number of 512-byte sectors of a block, the unit of an inode's block count.
     pub const fn sectors_per_block(&self) -> u32 {
         self.block_size >> 9
     }
@@ -280,7 +281,7 @@ impl Superblock {
     /// journal device).
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`Corrupt`] with the invalid field.
     pub fn parse(bytes: &[u8]) -> Result<Superblock> {
         let sb = Superblock::parse_unverified(bytes)?;
         sb.verify_checksum()?;
@@ -330,7 +331,8 @@ fn desc_size(sb: &Superblock, features: Features) -> Result<u16> {
     Ok(size)
 }
 
-/// A flexible group of more groups than a 32-bit number counts is the same as none.
+/// Returns the logarithm of the flex group's size. A size beyond 32 bits is treated as no flex
+/// groups.
 fn flex_bits(sb: &Superblock, features: Features) -> u32 {
     match u32::from(sb.log_groups_per_flex()) {
         bits @ 1..=31 if features.incompat.contains(Incompat::FLEX_BG) => bits,

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! Free blocks are counted in clusters. Descriptors of 32 bytes have no high halves and hold 16
-//! bits of a bitmap's checksum. Encoding keeps the bytes that nobody here knows.
+//! bits of a bitmap's checksum. Encoding preserves the bytes without a named field.
 
 use crate::bitmap;
 use crate::checksum::{crc16, crc32c_le32, crc32c_raw, crc32c_with_hole};
@@ -70,11 +70,11 @@ const STRUCTURE: &str = "group descriptor";
 /// A group descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupDesc {
-    /// Where the block bitmap is.
+    /// Block of the block bitmap.
     pub block_bitmap: u64,
-    /// Where the inode bitmap is.
+    /// Block of the inode bitmap.
     pub inode_bitmap: u64,
-    /// Where the inode table starts.
+    /// First block of the inode table.
     pub inode_table: u64,
     /// Free clusters.
     pub free_clusters: u32,
@@ -110,7 +110,7 @@ fn split16(value: u32, lo: &mut U16, hi: &mut U16) {
     hi.set((value >> 16) as u16);
 }
 
-/// The raw descriptor; high halves that it does not have are zero.
+/// Returns the raw descriptor; high halves that it does not have are zero.
 fn read_raw(bytes: &[u8], geo: &Geometry) -> RawGroupDesc {
     let size = if geo.desc_size as usize >= LONG_SIZE { LONG_SIZE } else { SHORT_SIZE };
     let mut raw = RawGroupDesc::new_zeroed();
@@ -119,10 +119,10 @@ fn read_raw(bytes: &[u8], geo: &Geometry) -> RawGroupDesc {
 }
 
 impl GroupDesc {
-    /// Reads a descriptor and verifies its size, checksum and the places that it names.
+    /// Reads a descriptor and verifies its size, checksum and block numbers.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`Corrupt`] with the invalid field.
     pub fn decode(bytes: &[u8], geo: &Geometry, group: GroupNr) -> Result<GroupDesc> {
         GroupDesc::verify_checksum(bytes, geo, group)?;
         let desc = GroupDesc::decode_unverified(bytes, geo);
@@ -130,7 +130,7 @@ impl GroupDesc {
         Ok(desc)
     }
 
-    /// Reads a descriptor as it is.
+    /// Reads a descriptor without verification.
     pub fn decode_unverified(bytes: &[u8], geo: &Geometry) -> GroupDesc {
         let raw = read_raw(bytes, geo);
         GroupDesc {
@@ -150,7 +150,7 @@ impl GroupDesc {
     /// Verifies that bitmaps and table lie in the file system and that counts are possible.
     ///
     /// # Errors
-    /// The field that cannot be.
+    /// [`Corrupt`] with the invalid field.
     pub fn check(&self, geo: &Geometry) -> Result<()> {
         let fail = |field, found: u64| Err(Corrupt::new(STRUCTURE).field(field).found(found));
         if !geo.data_range_valid(BlockNr(self.block_bitmap), 1) {
@@ -174,7 +174,7 @@ impl GroupDesc {
         Ok(())
     }
 
-    /// Writes the descriptor with its checksum; bytes that have no field here stay.
+    /// Writes the descriptor with its checksum; bytes without a named field stay unchanged.
     pub fn encode(&self, bytes: &mut [u8], geo: &Geometry, group: GroupNr) {
         let mut raw = read_raw(bytes, geo);
         split32(self.block_bitmap, &mut raw.block_bitmap_lo, &mut raw.block_bitmap_hi);
@@ -223,7 +223,7 @@ impl GroupDesc {
         }
     }
 
-    /// Whether the flag is set and flags hold in this file system.
+    /// Returns whether the flag is set and flags hold in this file system.
     pub fn has_flag(&self, geo: &Geometry, flag: GroupFlags) -> bool {
         geo.has_group_checksums() && self.flags.contains(flag)
     }
@@ -254,14 +254,16 @@ impl GroupDesc {
         )
     }
 
-    /// Takes the checksum of the group's block bitmap, where there is one.
+    /// Stores the checksum of the group's block bitmap in the descriptor, if bitmaps have
+    /// checksums.
     pub fn seal_block_bitmap(&mut self, bits: &[u8], geo: &Geometry) {
         if let Some(checksum) = block_bitmap_checksum(bits, geo) {
             self.block_bitmap_csum = checksum;
         }
     }
 
-    /// Takes the checksum of the group's inode bitmap, where there is one.
+    /// Stores the checksum of the group's inode bitmap in the descriptor, if bitmaps have
+    /// checksums.
     pub fn seal_inode_bitmap(&mut self, bits: &[u8], geo: &Geometry) {
         if let Some(checksum) = inode_bitmap_checksum(bits, geo) {
             self.inode_bitmap_csum = checksum;
@@ -279,7 +281,7 @@ fn compare_bitmap(what: &'static str, found: u32, expected: Option<u32>, block: 
     }
 }
 
-/// The checksum that a descriptor should have, if descriptors have any.
+/// Returns the checksum that a descriptor should have, if descriptors have any.
 fn checksum(bytes: &[u8], geo: &Geometry, group: GroupNr) -> Option<u16> {
     let bytes = crate::bytes::part(bytes, 0, geo.desc_size.into());
     if geo.metadata_csum {
@@ -307,21 +309,21 @@ fn bitmap_checksum(bits: &[u8], count: u32, geo: &Geometry) -> Option<u32> {
     Some(full & mask)
 }
 
-/// The checksum of a block bitmap as a descriptor of this file system holds it, if bitmaps have
-/// any.
+/// Returns the checksum of a block bitmap as a descriptor of this file system holds it, if bitmaps
+/// have any.
 pub fn block_bitmap_checksum(bits: &[u8], geo: &Geometry) -> Option<u32> {
     bitmap_checksum(bits, geo.clusters_per_group, geo)
 }
 
-/// The checksum of an inode bitmap as a descriptor of this file system holds it, if bitmaps have
-/// any.
+/// Returns the checksum of an inode bitmap as a descriptor of this file system holds it, if bitmaps
+/// have any.
 pub fn inode_bitmap_checksum(bits: &[u8], geo: &Geometry) -> Option<u32> {
     bitmap_checksum(bits, geo.inodes_per_group, geo)
 }
 
-/// Makes the block bitmap of a group in which nothing but metadata is in use, as
-/// [`GroupFlags::BLOCK_UNINIT`] stands for it: the group's base metadata, its own bitmaps and table
-/// where they lie in the group, and the padding at the end.
+/// Builds the block bitmap that [`GroupFlags::BLOCK_UNINIT`] stands for: only metadata is in use.
+/// Set bits are the group's base metadata, its own bitmaps and table if they lie in the group, and
+/// the padding at the end.
 pub fn init_block_bitmap(bits: &mut [u8], geo: &Geometry, group: GroupNr, desc: &GroupDesc) {
     bits.fill(0);
     mark_blocks(
@@ -338,7 +340,8 @@ pub fn init_block_bitmap(bits: &mut [u8], geo: &Geometry, group: GroupNr, desc: 
     bitmap::set_range(bits, geo.clusters_in_group(group) as usize..end);
 }
 
-/// Marks the clusters of those of the blocks that lie in the group.
+/// Sets the bits of the clusters of `count` blocks from `start` on; blocks outside the group are
+/// ignored.
 pub fn mark_blocks(bits: &mut [u8], geo: &Geometry, group: GroupNr, start: u64, count: u64) {
     let first = geo.first_block_of_group(group).0;
     let end = first + u64::from(geo.blocks_in_group(group));
@@ -349,7 +352,7 @@ pub fn mark_blocks(bits: &mut [u8], geo: &Geometry, group: GroupNr, start: u64, 
     }
 }
 
-/// Makes the inode bitmap of a group without inodes: clear, with padding set.
+/// Builds the inode bitmap of a group without inodes: clear, with the padding set.
 pub fn init_inode_bitmap(bits: &mut [u8], geo: &Geometry) {
     bits.fill(0);
     let end = bits.len().saturating_mul(8);

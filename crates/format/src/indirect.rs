@@ -4,11 +4,11 @@ use crate::bytes::{le32, put_le32};
 
 /// Direct pointers in the inode.
 pub const DIRECT: usize = 12;
-/// The pointer in the inode that leads to blocks through one level.
+/// Index of the single indirect pointer in the inode.
 pub const IND: usize = 12;
-/// The pointer in the inode that leads to blocks through two levels.
+/// Index of the double indirect pointer in the inode.
 pub const DIND: usize = 13;
-/// The pointer in the inode that leads to blocks through three levels.
+/// Index of the triple indirect pointer in the inode.
 pub const TIND: usize = 14;
 
 const POINTER_SIZE: usize = 4;
@@ -18,24 +18,24 @@ pub fn pointer(bytes: &[u8], n: usize) -> u32 {
     n.checked_mul(POINTER_SIZE).map_or(0, |offset| le32(bytes, offset))
 }
 
-/// Stores pointer `n`; nothing happens past the end.
+/// Stores pointer `n`; writes past the end are ignored.
 pub fn put_pointer(bytes: &mut [u8], n: usize, block: u32) {
     if let Some(offset) = n.checked_mul(POINTER_SIZE) {
         put_le32(bytes, offset, block);
     }
 }
 
-/// All pointers of a block.
+/// Returns all pointers of a block.
 pub fn pointers(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> + '_ {
     bytes.chunks_exact(POINTER_SIZE).map(|chunk| le32(chunk, 0))
 }
 
-/// Pointers of a block.
+/// Returns the number of pointers of a block.
 pub const fn pointers_per_block(block_size: u32) -> u32 {
     block_size / POINTER_SIZE as u32
 }
 
-/// The way to a logical block.
+/// The path through the pointer blocks to a logical block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
     offsets: [u32; 4],
@@ -43,7 +43,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// The way to a logical block; `None` past the last one that a map reaches.
+    /// Returns the path to a logical block; `None` past the last block that a map can address.
     pub fn new(lblk: u32, block_size: u32) -> Option<Path> {
         let per_block = u64::from(pointers_per_block(block_size).max(1));
         let mut rest = u64::from(lblk);
@@ -76,13 +76,13 @@ impl Path {
         &self.offsets[..self.len]
     }
 
-    /// Pointer blocks on the way: 0 to 3.
+    /// Returns the number of pointer blocks on the path: 0 to 3.
     pub const fn levels(&self) -> usize {
         self.len - 1
     }
 }
 
-/// Number of logical blocks that a map reaches.
+/// Returns the number of logical blocks that a map can address.
 pub fn max_blocks(block_size: u32) -> u64 {
     let n = u64::from(pointers_per_block(block_size));
     (DIRECT as u64 + n + n * n + n * n * n).min(1 << 32)

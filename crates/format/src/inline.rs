@@ -34,8 +34,8 @@ pub fn dir_area_mut(i_block: &mut [u8; I_BLOCK_SIZE]) -> &mut [u8] {
     &mut i_block[PARENT_SIZE..]
 }
 
-/// All `size` bytes of an inline file; bytes that neither part has are zero. `size` is cut to what
-/// the parts hold.
+/// Joins the two parts of an inline file of `size` bytes; missing bytes are zero. `size` is limited
+/// to the capacity of both parts.
 pub fn join(i_block: &[u8; I_BLOCK_SIZE], rest: &[u8], size: u64) -> Vec<u8> {
     let mut data = i_block.to_vec();
     data.extend_from_slice(rest);
@@ -43,7 +43,8 @@ pub fn join(i_block: &[u8; I_BLOCK_SIZE], rest: &[u8], size: u64) -> Vec<u8> {
     data
 }
 
-/// The two parts of an inline file's data: `i_block`, padded with zeros, and the attribute's value.
+/// Returns the two parts of an inline file's data: `i_block`, padded with zeros, and the
+/// attribute's value.
 pub fn split(data: &[u8]) -> ([u8; I_BLOCK_SIZE], &[u8]) {
     let mut i_block = [0; I_BLOCK_SIZE];
     let (first, rest) = data.split_at(data.len().min(I_BLOCK_SIZE));

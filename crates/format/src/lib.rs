@@ -1,9 +1,9 @@
 //! On-disk structures of ext4 and jbd2: types, checksums, hashes, total parsing.
 //!
-//! Everything that knows a byte offset, a byte order or a bit of an on-disk field is in this crate.
-//! Raw types mirror the disk; validated types are made from them at the border. Parsing is total:
-//! any bytes give a value or a [`Corrupt`], never a panic, an endless loop or an allocation whose
-//! size only the bytes name.
+//! All code with byte offsets, byte orders or bits of on-disk fields is in this crate. Raw types
+//! mirror the disk; parsers make validated types from them. Parsing is total: any bytes give a
+//! value or a [`Corrupt`], never a panic, an endless loop, or an allocation whose size depends on a
+//! field alone.
 #![forbid(unsafe_code)]
 
 pub mod acl;

@@ -8,13 +8,13 @@ use crate::error::{Corrupt, Result};
 
 /// The magic number of the block.
 pub const MMP_MAGIC: u32 = 0x004D_4D50;
-/// Sequence of a file system that nobody uses.
+/// Sequence of a file system that is not in use.
 pub const MMP_SEQ_CLEAN: u32 = 0xFF4D_4D50;
 /// Sequence of a file system that is being checked.
 pub const MMP_SEQ_FSCK: u32 = 0xE24D_4D50;
 /// The highest sequence of a file system in use.
 pub const MMP_SEQ_MAX: u32 = 0xE24D_4D4F;
-/// Seconds between updates where nothing else is said.
+/// Default interval between updates, in seconds.
 pub const MMP_UPDATE_INTERVAL: u16 = 5;
 /// The shortest check interval in seconds.
 pub const MMP_MIN_CHECK_INTERVAL: u16 = 5;
@@ -31,18 +31,18 @@ const BDEV_NAME: usize = 0x50;
 const CHECK_INTERVAL: usize = 0x70;
 const CHECKSUM: usize = 0x3FC;
 
-/// What the block says.
+/// Contents of the block.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mmp {
     /// Changes at each update; see the constants.
     pub seq: u32,
-    /// When it was last updated, in seconds since 1970.
+    /// Time of the last update, in seconds since 1970.
     pub time: u64,
     /// The host that updated it, at most 64 bytes.
     pub node_name: String,
     /// The device there, at most 32 bytes.
     pub bdev_name: String,
-    /// Seconds after which a missing update means that the user is gone.
+    /// Seconds without an update after which the other node counts as gone.
     pub check_interval: u16,
 }
 

@@ -13,13 +13,13 @@ pub const ORPHAN_MAGIC: u32 = 0x0B10_CA04;
 const TAIL_SIZE: usize = 8;
 const SLOT_SIZE: usize = 4;
 
-/// Slots of a block of this many bytes: 1022 at 4 KiB.
+/// Returns the number of slots of a block of this many bytes: 1022 at 4 KiB.
 pub const fn slots(block_size: usize) -> usize {
     block_size.saturating_sub(TAIL_SIZE) / SLOT_SIZE
 }
 
-/// Blocks that the orphan file of a new file system gets: 32 in small file systems, 512 at most;
-/// `cluster_ratio` is the number of blocks of a cluster.
+/// Returns the size of a new file system's orphan file in blocks: 32 in small file systems, 512 at
+/// most. `cluster_ratio` is the number of blocks per cluster.
 pub fn default_blocks(blocks_count: u64, cluster_ratio: u32) -> u64 {
     let blocks = (blocks_count / 4096).clamp(32, 512);
     blocks.next_multiple_of(u64::from(cluster_ratio.max(1)))
@@ -29,25 +29,25 @@ fn tail(block: &[u8]) -> usize {
     block.len().saturating_sub(TAIL_SIZE)
 }
 
-/// The inode in a slot, 0 if there is none or the slot is past the end.
+/// Returns the inode in a slot, 0 if there is none or the slot is past the end.
 pub fn get(block: &[u8], slot: usize) -> u32 {
     if slot < slots(block.len()) { le32(block, slot * SLOT_SIZE) } else { 0 }
 }
 
-/// Stores an inode, or 0, in a slot; nothing happens past the end.
+/// Stores an inode, or 0, in a slot; writes past the end are ignored.
 pub fn put(block: &mut [u8], slot: usize, ino: u32) {
     if slot < slots(block.len()) {
         put_le32(block, slot * SLOT_SIZE, ino);
     }
 }
 
-/// Number of empty slots.
+/// Returns the number of empty slots.
 pub fn count_zero(block: &[u8]) -> usize {
     let (slots, _) = block[..tail(block)].as_chunks::<SLOT_SIZE>();
     slots.iter().filter(|slot| **slot == [0; SLOT_SIZE]).count()
 }
 
-/// The slots that hold an inode, with its number.
+/// Returns the slots that hold an inode, with its number.
 pub fn used(block: &[u8]) -> impl Iterator<Item = (usize, u32)> + '_ {
     (0..slots(block.len())).map(|slot| (slot, get(block, slot))).filter(|(_, ino)| *ino != 0)
 }
@@ -66,7 +66,7 @@ fn compute(block: &[u8], nr: u64, seed: u32) -> u32 {
 /// inode.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`Corrupt`] with the wrong field.
 pub fn verify(block: &[u8], nr: u64, seed: u32, metadata_csum: bool) -> Result<()> {
     let error = || Corrupt::new("orphan file block").at_block(nr);
     let magic = le32(block, tail(block));

@@ -3,11 +3,11 @@
 //!
 //! The unit is a quota block of 1 KiB, whatever the file system's blocks are. Quota block 0 is the
 //! header, 1 the tree's root; a tree block has 256 pointers, a data block a header and 14 records.
-//! Data blocks with a free record form a list, blocks that nothing uses another.
+//! Data blocks with a free record form one list, unused blocks another.
 //!
 //! # Invariants
-//! - Every function is total. What is wrong is left to those who follow pointers: they check that
-//!   numbers are within the file.
+//! - Every function is total. Callers that follow pointers must check that block numbers are within
+//!   the file ([`QuotaHeader::has`]).
 //! - A record of 72 zero bytes is free. One that is in use and would be zero (that of id 0 without
 //!   usage and limits) has the inode time 1, which means 0.
 
@@ -38,7 +38,7 @@ pub const LIMIT_UNIT: u64 = 1024;
 const DATA_HEADER: usize = 16;
 const VERSION: u32 = 1;
 
-/// Whose usage a file counts.
+/// Kind of owner whose usage a quota file counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaKind {
     /// Users'.
@@ -58,7 +58,7 @@ impl QuotaKind {
         self as usize
     }
 
-    /// The file's magic number.
+    /// Returns the file's magic number.
     pub const fn magic(self) -> u32 {
         match self {
             QuotaKind::User => 0xd9c0_1f11,
@@ -67,7 +67,7 @@ impl QuotaKind {
         }
     }
 
-    /// What a message calls the file.
+    /// Returns the name of the file in messages.
     pub const fn file_name(self) -> &'static str {
         match self {
             QuotaKind::User => "user quota file",
@@ -82,23 +82,23 @@ impl QuotaKind {
 pub struct QuotaHeader {
     /// Seconds for which a soft limit of blocks may be exceeded.
     pub block_grace: u32,
-    /// The same of inodes.
+    /// The same for inodes.
     pub inode_grace: u32,
     /// Flags; kept.
     pub flags: u32,
     /// Quota blocks in use or on a list.
     pub blocks: u32,
-    /// First of the blocks that nothing uses; 0 for none.
+    /// First unused block; 0 for none.
     pub free_block: u32,
     /// First of the data blocks with a free record; 0 for none.
     pub free_record: u32,
 }
 
 impl QuotaHeader {
-    /// Reads the header and checks what it says against the `capacity` of the file in quota blocks.
+    /// Reads the header and checks its numbers against the `capacity` of the file in quota blocks.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`Corrupt`] with the invalid field.
     pub fn decode(block: &[u8], kind: QuotaKind, capacity: u64) -> Result<QuotaHeader> {
         let bad = |field| Corrupt::new(kind.file_name()).field(field);
         let (magic, version) = (le32(block, 0), le32(block, 4));
@@ -144,13 +144,13 @@ impl QuotaHeader {
         words.iter().enumerate().for_each(|(n, word)| put_le32(block, 4 * n, *word));
     }
 
-    /// Whether a quota block may be a tree or data block.
+    /// Returns whether a quota block may be a tree or data block.
     pub fn has(&self, block: u32) -> bool {
         block > ROOT && block < self.blocks
     }
 }
 
-/// Which pointer of a tree block of `level` (the root's is 0) leads to `id`.
+/// Returns the slot of the pointer to `id` in a tree block of `level` (0 for the root).
 pub const fn slot_of(id: u32, level: usize) -> usize {
     let shift = 8 * (LEVELS - 1).saturating_sub(level);
     (id >> shift & 0xFF) as usize
@@ -166,7 +166,7 @@ pub fn put_pointer(block: &mut [u8], slot: usize, to: u32) {
     put_le32(block, 4 * slot, to);
 }
 
-/// What a data block begins with.
+/// Header of a data block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataHeader {
     /// The next block of its list; 0 for none.
@@ -205,13 +205,13 @@ pub struct QuotaLimits {
 }
 
 impl QuotaLimits {
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_none(&self) -> bool {
         *self == QuotaLimits::default()
     }
 }
 
-/// What a file says of an owner.
+/// Limits and usage of one owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaRecord {
     /// User, group or project.
@@ -222,13 +222,13 @@ pub struct QuotaRecord {
     pub space: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// When the grace time for space ends, in seconds since 1970; 0 while the soft limit is kept.
+    /// End of the grace time for space, in seconds since 1970; 0 below the soft limit.
     pub block_time: u64,
-    /// The same of inodes.
+    /// The same for inodes.
     pub inode_time: u64,
 }
 
-/// Where a record of a data block lies.
+/// Returns the offset of a record in a data block.
 pub const fn record_at(slot: usize) -> usize {
     DATA_HEADER + slot * RECORD
 }
@@ -279,7 +279,7 @@ impl QuotaRecord {
     }
 }
 
-/// The records of a data block with their slots.
+/// Returns the records of a data block with their slots.
 pub fn records(block: &[u8]) -> impl Iterator<Item = (usize, QuotaRecord)> + '_ {
     (0..RECORDS).filter_map(|slot| {
         let at = record_at(slot);
@@ -287,12 +287,12 @@ pub fn records(block: &[u8]) -> impl Iterator<Item = (usize, QuotaRecord)> + '_ 
     })
 }
 
-/// The slot of an owner's record.
+/// Returns the slot of an owner's record.
 pub fn find(block: &[u8], id: u32) -> Option<(usize, QuotaRecord)> {
     records(block).find(|(_, record)| record.id == id)
 }
 
-/// The first free slot.
+/// Returns the first free slot.
 pub fn free_slot(block: &[u8]) -> Option<usize> {
     (0..RECORDS).find(|slot| {
         QuotaRecord::decode(part(block, record_at(*slot), record_at(*slot) + RECORD)).is_none()

@@ -1,4 +1,5 @@
-//! Sealing functions of one shape, for those who write blocks without knowing what they hold.
+//! Sealing functions with one signature, so that a writer of blocks, such as the journal, need not
+//! know their types.
 
 pub use crate::dir::seal_dir_leaf;
 pub use crate::extent::seal_extent_block;

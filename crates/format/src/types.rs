@@ -1,4 +1,4 @@
-//! Numbers that must not be mistaken for each other, file types and time stamps.
+//! Distinct types for block, group and inode numbers; file types; time stamps.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ macro_rules! number_type {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The plain number.
+            /// Returns the plain number.
             pub const fn get(self) -> $inner {
                 self.0
             }
 
-            /// The number as an index into memory.
+            /// Returns the number as an index into memory.
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
@@ -102,7 +102,7 @@ pub const MODE_STICKY: u16 = 0x0200;
 /// The type of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum FileType {
-    /// Not known; what a directory without the `filetype` feature says.
+    /// Unknown; the type in directories without the `filetype` feature.
     #[default]
     Unknown,
     /// Regular file.
@@ -136,7 +136,7 @@ impl FileType {
         }
     }
 
-    /// The type byte of a directory entry.
+    /// Returns the type byte of a directory entry.
     pub const fn to_dir_byte(self) -> u8 {
         match self {
             FileType::Unknown => 0,
@@ -164,7 +164,7 @@ impl FileType {
         }
     }
 
-    /// The type bits of a mode; 0 for [`FileType::Unknown`].
+    /// Returns the type bits of a mode; 0 for [`FileType::Unknown`].
     pub const fn to_mode(self) -> u16 {
         match self {
             FileType::Unknown => 0,
@@ -178,7 +178,7 @@ impl FileType {
         }
     }
 
-    /// Whether it is a character or block device.
+    /// Returns whether it is a character or block device.
     pub const fn is_device(self) -> bool {
         matches!(self, FileType::CharDevice | FileType::BlockDevice)
     }

@@ -20,10 +20,10 @@ pub const DESCRIPTOR_SIZE: usize = 256;
 /// Longest descriptor with its signature, in bytes.
 pub const MAX_DESCRIPTOR: u32 = 16_384;
 
-/// Bytes behind the descriptor that tell its length.
+/// Size of the descriptor's length field, in bytes.
 pub const LENGTH_SIZE: usize = 4;
 
-/// Most levels of a tree.
+/// Maximum number of levels of a tree.
 pub const MAX_LEVELS: usize = 8;
 
 /// Smallest block of a tree: 1 KiB.
@@ -42,7 +42,7 @@ const ROOT_AT: usize = 16;
 const SALT_AT: usize = 80;
 const RESERVED_AT: usize = 112;
 
-/// How blocks are hashed.
+/// Hash algorithm of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// SHA-256.
@@ -60,7 +60,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a hash.
+    /// Returns the number of bytes of a hash.
     pub fn digest_len(self) -> usize {
         match self {
             Algorithm::Sha256 => 32,
@@ -68,36 +68,36 @@ impl Algorithm {
         }
     }
 
-    /// Bytes that the algorithm takes in at a time; a salt is filled up with zeroes to a multiple
-    /// of it.
+    /// Returns the number of bytes that the algorithm takes in at a time; a salt is filled up with
+    /// zeroes to a multiple of it.
     pub fn input_len(self) -> usize {
         2 * self.digest_len()
     }
 }
 
-/// What a file's content is verified by.
+/// Parameters and root hash for the verification of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// How blocks are hashed.
+    /// Hash algorithm of the blocks.
     pub algorithm: Algorithm,
     /// Logarithm of the size of the tree's blocks, and of the data blocks that it hashes.
     pub block_bits: u32,
-    /// What each hash begins with, filled up with zeroes; empty for none.
+    /// Salt, padded with zeroes, that precedes the input of each hash; empty for none.
     pub salt: Vec<u8>,
     /// Bytes of the file.
     pub data_size: u64,
     /// Hash of the tree's root block, or of the only data block; zeroes for an empty file.
     pub root: Vec<u8>,
-    /// What the measure of the file is the hash of: the descriptor without its signature.
+    /// The descriptor without its signature: the input of the file's measurement hash.
     pub measured: Vec<u8>,
 }
 
 impl Descriptor {
-    /// Reads a descriptor of a file of `size` bytes in a file system whose blocks have
-    /// `1 << max_block_bits` bytes. A signature is passed over.
+    /// Reads a descriptor of a file of `size` bytes in a file system whose blocks have `1 <<
+    /// max_block_bits` bytes. A signature is ignored.
     ///
     /// # Errors
-    /// The field that is wrong.
+    /// [`Corrupt`] with the wrong field.
     pub fn parse(bytes: &[u8], size: u64, max_block_bits: u32) -> Result<Descriptor> {
         let wrong = |field, found: u64| Corrupt::new(STRUCTURE).field(field).found(found);
         if bytes.len() < DESCRIPTOR_SIZE {
@@ -143,7 +143,7 @@ impl Descriptor {
         })
     }
 
-    /// Bytes of the tree's blocks.
+    /// Returns the number of bytes of the tree's blocks.
     pub fn block_size(&self) -> usize {
         1 << self.block_bits
     }
@@ -152,7 +152,7 @@ impl Descriptor {
 /// The descriptor's length, from the last four bytes of the last mapped block.
 ///
 /// # Errors
-/// A length that no descriptor has.
+/// [`Corrupt`] for an impossible length.
 pub fn descriptor_len(word: [u8; LENGTH_SIZE]) -> Result<u32> {
     let len = u32::from_le_bytes(word);
     match (DESCRIPTOR_SIZE as u32..=MAX_DESCRIPTOR).contains(&len) {
@@ -161,7 +161,7 @@ pub fn descriptor_len(word: [u8; LENGTH_SIZE]) -> Result<u32> {
     }
 }
 
-/// Where the blocks of a hash tree are, counted in blocks from its beginning.
+/// Locations of the blocks of a hash tree, counted in blocks from the tree's beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// First block of each level, from the one that hashes data up to the root.
@@ -173,10 +173,10 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree of a descriptor.
+    /// Returns the tree of a descriptor.
     ///
     /// # Errors
-    /// A file so large that its tree has too many levels.
+    /// [`Corrupt`] for a file so large that its tree has more than [`MAX_LEVELS`] levels.
     pub fn of(desc: &Descriptor) -> Result<Tree> {
         let size = desc.block_size() as u64;
         let arity = size / desc.algorithm.digest_len() as u64;
@@ -201,23 +201,24 @@ impl Tree {
         Ok(Tree { starts, blocks, arity })
     }
 
-    /// Number of levels; none where the file has one block at most.
+    /// Returns the number of levels; none where the file has one block at most.
     pub fn levels(&self) -> usize {
         self.starts.len()
     }
 
-    /// Blocks of all levels.
+    /// Returns the number of blocks of all levels.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// The block of `level` (0 hashes data) that has the hash of block `below` of the level under
-    /// it, and which of its hashes that is.
+    /// Returns the block that holds the hash of block `below` of the level under it, and the index
+    /// of that hash in the block.
     pub fn parent(&self, below: u64) -> (u64, usize) {
         (below / self.arity, (below % self.arity) as usize)
     }
 
-    /// Where block `index` of `level` is; None if there is no such level.
+    /// Returns the position of block `index` of `level` in the tree (level 0 hashes data); `None`
+    /// if there is no such level.
     pub fn place(&self, level: usize, index: u64) -> Option<u64> {
         self.starts.get(level).map(|start| start.saturating_add(index))
     }

@@ -1,4 +1,4 @@
-//! Changing entries.
+//! Insertion, removal and replacement of directory entries.
 
 use super::read::{entries, find_room};
 use super::{DirFormat, HEADER_SIZE, NAME_MAX, entry_len};
@@ -6,7 +6,7 @@ use crate::bytes::{part_mut, put_bytes, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
 use crate::types::{FileType, InodeNr};
 
-/// Makes one unused record of the whole area.
+/// Initializes the area with one unused record.
 pub fn init_area(area: &mut [u8], format: &DirFormat) {
     area.fill(0);
     let len = area.len();
@@ -54,11 +54,11 @@ pub fn put_entry(
     put_bytes(area, offset.saturating_add(HEADER_SIZE), name);
 }
 
-/// Adds an entry in the first record that has room, and gives its offset; `None` if no record has.
-/// Whether the name is there already is not looked at.
+/// Inserts an entry into the first record with enough free bytes and returns the entry's offset, or
+/// `None` if no record has enough. The caller must check that the name is absent.
 ///
 /// # Errors
-/// A bad record before the place.
+/// [`Corrupt`] for a bad record before the insertion point.
 pub fn insert(
     area: &mut [u8],
     format: &DirFormat,
@@ -78,11 +78,13 @@ pub fn insert(
     Ok(Some(offset + needed))
 }
 
-/// Removes the entry at `offset`: its record joins the one before it, or becomes unused. What it
-/// said is zeroed. `before` is where the record before it begins, if that is known.
+/// Removes the entry at `offset`: merges its record into the previous one, or marks it unused if it
+/// is the first. Inode, type and name are zeroed. `before` is a hint: the offset of the previous
+/// record, if known.
 ///
 /// # Errors
-/// A bad record before it, or no record at the offset.
+/// [`Corrupt`] for a bad record before the entry, or if no record begins at
+/// `offset`.
 pub fn remove(
     area: &mut [u8],
     format: &DirFormat,
@@ -94,8 +96,7 @@ pub fn remove(
     let none = || Corrupt::new("directory entry").field("offset").found(offset as u64);
     let entry =
         records.next().transpose()?.filter(|entry| entry.offset == offset).ok_or_else(none)?;
-    // What lies behind the name belongs to nobody: entries that were there were zeroed when they
-    // went.
+    // Bytes of the record past the name are unused: removals zeroed the entries that were there.
     let (rec_len, end) = (entry.rec_len, offset + entry.needed().max(HEADER_SIZE));
     part_mut(area, offset, end).fill(0);
     match before {
@@ -105,8 +106,8 @@ pub fn remove(
     Ok(())
 }
 
-/// Makes the area hold exactly these entries, without gaps; the last record takes the rest. `false`
-/// if they have no room, and then the area is empty.
+/// Fills the area with exactly these entries, without gaps; the last record takes the rest. Returns
+/// `false` if they do not fit, and then leaves the area empty.
 #[must_use]
 pub fn fill<'n>(
     area: &mut [u8],

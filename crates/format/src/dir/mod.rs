@@ -24,19 +24,19 @@ use crate::features::Incompat;
 use crate::geometry::Geometry;
 use crate::types::{FileType, InodeNr};
 
-/// Bytes of a name at most.
+/// Maximum length of a name in bytes.
 pub const NAME_MAX: usize = 255;
 
 const HEADER_SIZE: usize = 8;
 /// The shortest record: a header and one character, padded.
 const MIN_REC_LEN: usize = 12;
 
-/// Bytes of a record for a name: header and name, padded to four.
+/// Returns the number of bytes of a record for a name: header and name, padded to four.
 pub const fn entry_len(name_len: usize) -> usize {
     (HEADER_SIZE + name_len).next_multiple_of(4)
 }
 
-/// How this file system writes directory blocks.
+/// Format of the directory blocks of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirFormat {
     /// Bytes of a block.
@@ -50,7 +50,7 @@ pub struct DirFormat {
 }
 
 impl DirFormat {
-    /// The format that follows from the file system's features.
+    /// Returns the format that follows from the file system's features.
     pub fn new(geo: &Geometry) -> DirFormat {
         DirFormat {
             block_size: geo.block_size,
@@ -60,20 +60,20 @@ impl DirFormat {
         }
     }
 
-    /// Bytes of a block that entries may take.
+    /// Returns the number of bytes of a block that entries may take.
     #[inline]
     pub const fn usable(&self) -> usize {
         let tail = if self.metadata_csum { DIR_TAIL_SIZE } else { 0 };
         (self.block_size as usize).saturating_sub(tail)
     }
 
-    /// The part of a block that holds entries.
+    /// Returns the part of a block that holds entries.
     #[inline]
     pub fn area<'a>(&self, block: &'a [u8]) -> &'a [u8] {
         crate::bytes::part(block, 0, self.usable())
     }
 
-    /// The part of a block that holds entries, to be changed.
+    /// Returns the part of a block that holds entries, to be changed.
     #[inline]
     pub fn area_mut<'a>(&self, block: &'a mut [u8]) -> &'a mut [u8] {
         crate::bytes::part_mut(block, 0, self.usable())

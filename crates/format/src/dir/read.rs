@@ -1,4 +1,4 @@
-//! Reading entries.
+//! Iteration over directory records, and searches for names and for free bytes.
 
 use super::{DirFormat, HEADER_SIZE, MIN_REC_LEN, entry_len};
 use crate::bytes::{le16, le32};
@@ -21,31 +21,31 @@ pub struct DirEntry<'a> {
 }
 
 impl DirEntry<'_> {
-    /// Whether the record names a file.
+    /// Returns whether the record names a file.
     pub const fn is_used(&self) -> bool {
         self.ino.0 != 0
     }
 
-    /// Bytes of the record that its own name needs; 0 for an unused record.
+    /// Returns the number of bytes of the record that its own name needs; 0 for an unused record.
     pub const fn needed(&self) -> usize {
         if self.is_used() { entry_len(self.name.len()) } else { 0 }
     }
 
-    /// Bytes of the record that another entry could take.
+    /// Returns the number of bytes of the record that another entry could take.
     pub const fn gap(&self) -> usize {
         self.rec_len.saturating_sub(self.needed())
     }
 
-    /// The major and minor hash behind the name, as directories keep them whose names are encrypted
-    /// and fold case; zeros where the record has no room for them. `area` is the one that the
-    /// record was read from.
+    /// Returns the major and minor hash stored after the name, as in directories that are both
+    /// encrypted and case-folded; zeros if the record is too short. `area` must be the area that
+    /// the record was read from.
     pub fn kept_hash(&self, area: &[u8]) -> [u8; 8] {
         let at = self.offset.saturating_add(self.needed());
         let record = area.get(at..self.offset.saturating_add(self.rec_len));
         record.and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
     }
 
-    /// Whether the name is `.` or `..`.
+    /// Returns whether the name is `.` or `..`.
     pub fn is_dot_or_dot_dot(&self) -> bool {
         self.name == b"." || self.name == b".."
     }
@@ -59,7 +59,7 @@ pub struct Entries<'a> {
     format: DirFormat,
 }
 
-/// The records of an area, unused ones included.
+/// Returns the records of an area, unused ones included.
 pub fn entries<'a>(area: &'a [u8], format: &DirFormat) -> Entries<'a> {
     Entries { area, next: 0, format: *format }
 }
@@ -69,17 +69,18 @@ fn bad(field: &'static str, found: usize, expected: usize) -> Corrupt {
     Corrupt::new("directory entry").field(field).found(found as u64).expected(expected as u64)
 }
 
-/// What the header of a record says that is as nearly all are: used, good, and its length not one
-/// of those that only large blocks have.
+/// The header of a plain record: used, valid, and with a length that does not use the encoding of
+/// 64 KiB blocks. Nearly all records are plain.
 struct Plain {
     rec_len: usize,
-    /// Of its name.
+    /// Bytes of the name.
     len: usize,
-    /// Bytes of its end that another entry could take.
+    /// Bytes at the record's end that another entry could take.
     gap: usize,
 }
 
-/// The record at `at` and what lies behind, if it is plain.
+/// Returns the header of the record at `at` and the bytes after that header, if the record is
+/// plain.
 #[inline(always)]
 fn plain_at(area: &[u8], at: usize) -> Option<(&[u8], Plain)> {
     let rest = area.get(at..)?;
@@ -95,8 +96,8 @@ fn plain_at(area: &[u8], at: usize) -> Option<(&[u8], Plain)> {
 }
 
 impl<'a> Entries<'a> {
-    /// Passes good records that surely have another name; most of a search is spent here. `false`
-    /// at the area's end. What it stops at may be bad.
+    /// Skips valid records whose name certainly differs. This is the hot loop of a search. Returns
+    /// `false` at the end of the area. The record where the loop stops may be bad.
     fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
         let (area, wanted) = (self.area, met.wanted);
         let (mut at, mut before, mut room) = (self.next, met.before, met.room);
@@ -115,8 +116,8 @@ impl<'a> Entries<'a> {
         stopped
     }
 
-    /// The header of the next record, where a record stands there that can be right: its length,
-    /// its name's, whether it is used.
+    /// Returns the record length, the name length and whether the record is used, for the next
+    /// record if its header is plausible.
     #[inline]
     fn peek(&self) -> Option<(usize, usize, bool)> {
         let rest = self.area.get(self.next..)?;
@@ -130,7 +131,8 @@ impl<'a> Entries<'a> {
         good.then_some((rec_len, len, used))
     }
 
-    /// Passes good records whose ends have no room for `wanted` bytes. What it stops at may be bad.
+    /// Skips valid records with fewer than `wanted` free bytes at their end. The record where the
+    /// loop stops may be bad.
     fn skip_full(&mut self, wanted: usize) {
         while let Some((_, plain)) = plain_at(self.area, self.next)
             && plain.gap < wanted
@@ -139,8 +141,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Passes good records before `offset`, and gives the last one's place and length; `from` is
-    /// where the last one is thought to begin. What it stops at may be bad.
+    /// Skips valid records before `offset` and returns offset and length of the last one. `from` is
+    /// a hint: the presumed offset of that last record. The record where the loop stops may be bad.
     pub(super) fn skip_to(&mut self, offset: usize, from: Option<usize>) -> Option<(usize, usize)> {
         if let Some(from) = from {
             let last = Entries { next: from, ..self.clone() };
@@ -202,12 +204,13 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// A name that is looked for: its length and its last four bytes, by which names differ soonest
-/// where programs number them.
+/// The name of a search: its length and its last four bytes. Names with a number at the end, as
+/// programs generate them, differ in these bytes first.
 struct Sought {
     len: usize,
     tail: u32,
-    /// The bytes of `tail` that are the name's, if it is shorter.
+    /// Mask of the bytes of `tail` that belong to the name; partial for names shorter than four
+    /// bytes.
     mask: u32,
 }
 
@@ -220,7 +223,8 @@ impl Sought {
         Sought { len: name.len(), tail: u32::from_le_bytes(tail), mask }
     }
 
-    /// Whether the name of the record that `rest` begins with, which is as long, may be this one.
+    /// Returns whether the record at the start of `rest`, whose name has the same length, may have
+    /// this name.
     #[inline]
     fn may_end(&self, rest: &[u8]) -> bool {
         let end = rest.get(HEADER_SIZE + self.len - 4..).and_then(|end| end.first_chunk::<4>());
@@ -228,7 +232,7 @@ impl Sought {
     }
 }
 
-/// What a search passes on its way.
+/// Results gathered from the records that a search skips.
 struct Met {
     wanted: usize,
     before: Option<usize>,
@@ -245,22 +249,21 @@ impl Met {
     }
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Search<'a> {
-    /// The entry of the name.
+    /// The entry with the name, if present.
     pub found: Option<DirEntry<'a>>,
-    /// Where the record before it begins.
+    /// Offset of the record before the entry.
     pub before: Option<usize>,
-    /// Where the first record begins, of those that were passed, whose end has the room that was
-    /// wanted.
+    /// Offset of the first skipped record with the wanted number of free bytes at its end.
     pub room: Option<usize>,
 }
 
-/// Looks for a name, and on the way for a record whose end has room for `wanted` bytes.
+/// Searches for a name, and on the way for a record with `wanted` free bytes at its end.
 ///
 /// # Errors
-/// A bad record before the entry.
+/// [`Corrupt`] for a bad record before the entry.
 pub fn search<'a>(
     area: &'a [u8],
     format: &DirFormat,
@@ -283,18 +286,18 @@ pub fn search<'a>(
     Ok(Search { found, before: met.before, room: met.room })
 }
 
-/// The entry of this name, if the area has it.
+/// Returns the entry with this name, if the area has one.
 ///
 /// # Errors
-/// A bad record before the entry.
+/// [`Corrupt`] for a bad record before the entry.
 pub fn find<'a>(area: &'a [u8], format: &DirFormat, name: &[u8]) -> Result<Option<DirEntry<'a>>> {
     Ok(search(area, format, name, usize::MAX)?.found)
 }
 
-/// The record at `offset`, if its end has room for `wanted` bytes.
+/// Returns the record at `offset`, if it has `wanted` free bytes at its end.
 ///
 /// # Errors
-/// A bad record there.
+/// [`Corrupt`] for a bad record at `offset`.
 pub fn room_at<'a>(
     area: &'a [u8],
     format: &DirFormat,
@@ -305,10 +308,10 @@ pub fn room_at<'a>(
     Ok(record.filter(|record| record.gap() >= wanted))
 }
 
-/// The first record whose end has room for `wanted` bytes, if any has.
+/// Returns the first record with `wanted` free bytes at its end, if any.
 ///
 /// # Errors
-/// A bad record before it.
+/// [`Corrupt`] for a bad record before it.
 pub fn find_room<'a>(
     area: &'a [u8],
     format: &DirFormat,
@@ -325,11 +328,11 @@ pub fn find_room<'a>(
     }
 }
 
-/// The entry `..` of a directory's first block; it is the second record, in linear directories and
-/// hash trees.
+/// Returns the entry `..` of a directory's first block: the second record, in linear directories
+/// and hash trees.
 ///
 /// # Errors
-/// A bad record, or others than `.` and `..` at the start.
+/// [`Corrupt`] for a bad record, or if the first two entries are not `.` and `..`.
 pub fn dot_dot<'a>(block: &'a [u8], format: &DirFormat) -> Result<DirEntry<'a>> {
     let mut records = entries(block, format);
     let (first, second) = (records.next().transpose()?, records.next().transpose()?);
@@ -339,10 +342,10 @@ pub fn dot_dot<'a>(block: &'a [u8], format: &DirFormat) -> Result<DirEntry<'a>> 
     }
 }
 
-/// The longest record that could still be inserted, in bytes.
+/// Returns the length of the longest record that could still be inserted, in bytes.
 ///
 /// # Errors
-/// A bad record.
+/// [`Corrupt`] for a bad record.
 pub fn largest_gap(area: &[u8], format: &DirFormat) -> Result<usize> {
     entries(area, format).try_fold(0, |most, entry| Ok(most.max(entry?.gap())))
 }

@@ -18,7 +18,7 @@ pub fn init_tail(block: &mut [u8]) {
     put_le32(block, start + MARK.len(), 0);
 }
 
-/// Whether the block ends with a tail.
+/// Returns whether the block ends with a tail.
 pub fn has_tail(block: &[u8]) -> bool {
     let start = block.len().saturating_sub(DIR_TAIL_SIZE);
     part(block, start, start + MARK.len()) == MARK

@@ -108,7 +108,7 @@ fn name_of(n: u8) -> Vec<u8> {
     vec![b'a' + n % 26; 1 + usize::from(n) / 5]
 }
 
-/// What `search` is to find, record by record.
+/// Reference implementation of `search`: one record at a time.
 fn slowly<'a>(
     area: &'a [u8],
     format: &DirFormat,

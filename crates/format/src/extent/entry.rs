@@ -1,4 +1,4 @@
-//! The entries of nodes.
+//! The entries of extent nodes: extents in leaves, index entries above.
 
 use crate::bytes::{le16, le32, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
@@ -11,7 +11,7 @@ pub const MAX_WRITTEN_LEN: u16 = 32768;
 /// Blocks of an unwritten extent at most.
 pub const MAX_UNWRITTEN_LEN: u16 = 32767;
 
-/// Lengths above this stand for unwritten extents.
+/// Encoded lengths above this value denote unwritten extents.
 const UNWRITTEN_BASE: u16 = 32768;
 
 /// An extent: consecutive logical blocks at consecutive physical blocks.
@@ -49,37 +49,38 @@ impl Leaf {
         put_le32(bytes, 8, self.pblk as u32);
     }
 
-    /// The logical block after the last one; as 64 bits, since it may be past the last number.
+    /// Returns the logical block after the last one; 64 bits, since it may exceed the range of
+    /// `u32`.
     pub const fn end(&self) -> u64 {
         self.lblk as u64 + self.len as u64
     }
 
-    /// The physical block after the last one.
+    /// Returns the physical block after the last one.
     pub const fn physical_end(&self) -> u64 {
         self.pblk + self.len as u64
     }
 
-    /// The last logical block.
+    /// Returns the last logical block.
     pub const fn last(&self) -> u32 {
         self.lblk.saturating_add(self.len as u32).saturating_sub(1)
     }
 
-    /// Whether the logical block is one of the extent's.
+    /// Returns whether the logical block is one of the extent's.
     pub const fn contains(&self, lblk: u32) -> bool {
         lblk >= self.lblk && (lblk as u64) < self.end()
     }
 
-    /// The physical block of a logical block of the extent.
+    /// Returns the physical block of a logical block of the extent.
     pub fn map(&self, lblk: u32) -> Option<u64> {
         self.contains(lblk).then(|| self.pblk + u64::from(lblk - self.lblk))
     }
 
-    /// The most blocks that an extent of this kind has.
+    /// Returns the maximum length in blocks of an extent of this kind.
     pub const fn max_len(unwritten: bool) -> u16 {
         if unwritten { MAX_UNWRITTEN_LEN } else { MAX_WRITTEN_LEN }
     }
 
-    /// Whether `next` continues this extent and both together still are one extent.
+    /// Returns whether `next` continues this extent and both together fit one extent.
     pub fn can_join(&self, next: &Leaf) -> bool {
         self.end() == u64::from(next.lblk)
             && self.physical_end() == next.pblk
@@ -87,10 +88,10 @@ impl Leaf {
             && u32::from(self.len) + u32::from(next.len) <= u32::from(Leaf::max_len(self.unwritten))
     }
 
-    /// Verifies that the blocks are the file system's.
+    /// Verifies that the blocks lie in the file system.
     ///
     /// # Errors
-    /// The physical block, if they are not.
+    /// [`Corrupt`] with the physical block if they do not.
     pub fn check_physical(&self, geo: &Geometry) -> Result<()> {
         if geo.data_range_valid(BlockNr(self.pblk), self.len.into()) {
             return Ok(());
@@ -141,7 +142,7 @@ impl Index {
     /// Verifies that the node below lies in the file system.
     ///
     /// # Errors
-    /// The block, if it does not.
+    /// [`Corrupt`] with the block if it does not.
     pub fn check_physical(&self, geo: &Geometry) -> Result<()> {
         if geo.data_range_valid(BlockNr(self.child), 1) {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Extent trees: nodes in the inode's `i_block` area and in blocks.
 //!
 //! # Invariants
-//! A [`Node`] that was parsed has a header that fits its bytes and entries in ascending order
-//! without overlap. Physical places are checked by whoever knows the file system: see
+//! A parsed [`Node`] has a header that fits its bytes and entries in ascending order without
+//! overlap. Callers that have the geometry must check physical blocks: see
 //! [`Leaf::check_physical`].
 
 mod entry;
@@ -21,7 +21,7 @@ use crate::checksum::crc32c_raw;
 /// The magic number of a node.
 pub const EXTENT_MAGIC: u16 = 0xF30A;
 
-/// Height of a tree at most: index levels above the leaves.
+/// Maximum height of a tree: index levels above the leaves.
 pub const MAX_DEPTH: u16 = 5;
 
 /// The highest logical block that a file may have.
@@ -34,19 +34,20 @@ const HEADER_SIZE: usize = 12;
 const ENTRY_SIZE: usize = 12;
 const TAIL_SIZE: usize = 4;
 
-/// Entries that a node of this many bytes holds: 4 in the root, 340 in a block of 4 KiB.
+/// Returns the number of entries that a node of this many bytes holds: 4 in the root, 340 in a
+/// block of 4 KiB.
 pub const fn capacity(bytes: usize) -> u16 {
     let entries = bytes.saturating_sub(HEADER_SIZE) / ENTRY_SIZE;
     if entries > u16::MAX as usize { u16::MAX } else { entries as u16 }
 }
 
-/// Where the checksum of an extent block is: behind the last entry that it has room for.
+/// Returns the offset of an extent block's checksum: after the last entry slot.
 fn tail_offset(block: &[u8]) -> Option<usize> {
     let offset = HEADER_SIZE + ENTRY_SIZE * usize::from(le16(block, 4));
     (offset + TAIL_SIZE <= block.len()).then_some(offset)
 }
 
-/// Whether the checksum of an extent block is right; `seed` is the inode's.
+/// Returns whether the checksum of an extent block is right; `seed` is the inode's.
 pub fn verify_extent_block(block: &[u8], seed: u32) -> bool {
     tail_offset(block).is_some_and(|tail| le32(block, tail) == crc32c_raw(seed, &block[..tail]))
 }

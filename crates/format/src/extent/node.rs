@@ -1,4 +1,4 @@
-//! Reading nodes.
+//! Read-only views of extent nodes.
 
 use super::{ENTRY_SIZE, EXTENT_MAGIC, HEADER_SIZE, Index, Leaf, MAX_DEPTH, capacity};
 use crate::bytes::{le16, le32, part, put_le16, put_le32};
@@ -10,7 +10,7 @@ use crate::geometry::Geometry;
 pub struct Header {
     /// Entries in use.
     pub entries: u16,
-    /// Entries that there is room for.
+    /// Capacity of the node in entries.
     pub max: u16,
     /// Levels below; 0 in a leaf.
     pub depth: u16,
@@ -22,7 +22,7 @@ impl Header {
     /// Reads a header and verifies it against the size of the node.
     ///
     /// # Errors
-    /// The field that cannot be.
+    /// [`Corrupt`] with the invalid field.
     pub fn parse(bytes: &[u8]) -> Result<Header> {
         let fail = |field, found: u16, expected: u16| {
             Err(Corrupt::new("extent header").field(field).found(found).expected(expected))
@@ -63,7 +63,7 @@ impl Header {
     }
 }
 
-/// A node, to be read.
+/// A read-only view of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     header: Header,
@@ -71,11 +71,11 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Reads and verifies a node: header, depth, order and lengths of entries. `depth` is what the
-    /// level above asks for; `None` for the root.
+    /// Reads and verifies a node: header, depth, order and lengths of entries. `depth` is the depth
+    /// that the parent requires; `None` for the root.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`Corrupt`] with the invalid field.
     pub fn parse(bytes: &'a [u8], depth: Option<u16>) -> Result<Node<'a>> {
         let node = Node::open(bytes)?;
         match depth {
@@ -87,10 +87,11 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Reads a node and verifies no more than its header: for bytes that were verified before.
+    /// Reads a node and verifies its header only. The bytes must have been verified by
+    /// [`Self::parse`] before.
     ///
     /// # Errors
-    /// What is wrong with the header.
+    /// [`Corrupt`] with the invalid field of the header.
     pub fn open(bytes: &'a [u8]) -> Result<Node<'a>> {
         let header = Header::parse(bytes)?;
         let end = HEADER_SIZE + ENTRY_SIZE * usize::from(header.entries);
@@ -134,10 +135,10 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Verifies that all blocks that the entries name are the file system's.
+    /// Verifies that all physical blocks of the entries lie in the file system.
     ///
     /// # Errors
-    /// The first entry whose are not.
+    /// [`Corrupt`] for the first entry with a block outside.
     pub fn check_physical(&self, geo: &Geometry) -> Result<()> {
         if self.is_leaf() {
             self.leaves().try_for_each(|leaf| leaf.check_physical(geo))
@@ -146,32 +147,32 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The header.
+    /// Returns the header.
     pub const fn header(&self) -> Header {
         self.header
     }
 
-    /// Levels below; 0 in a leaf.
+    /// Returns the number of levels below; 0 in a leaf.
     pub const fn depth(&self) -> u16 {
         self.header.depth
     }
 
-    /// Whether the entries are extents.
+    /// Returns whether the entries are extents.
     pub const fn is_leaf(&self) -> bool {
         self.header.depth == 0
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use.
     pub const fn len(&self) -> usize {
         self.header.entries as usize
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there is no entry.
     pub const fn is_empty(&self) -> bool {
         self.header.entries == 0
     }
 
-    /// Whether there is no room for another entry.
+    /// Returns whether the node has no free entry slot.
     pub const fn is_full(&self) -> bool {
         self.header.entries >= self.header.max
     }
@@ -181,34 +182,34 @@ impl<'a> Node<'a> {
         self.entries.get(start..start.checked_add(ENTRY_SIZE)?)
     }
 
-    /// Extent `n` of a leaf.
+    /// Returns extent `n` of a leaf.
     pub fn leaf(&self, n: usize) -> Option<Leaf> {
         self.entry(n).filter(|_| self.is_leaf()).map(Leaf::decode)
     }
 
-    /// Entry `n` of an index node.
+    /// Returns entry `n` of an index node.
     pub fn index(&self, n: usize) -> Option<Index> {
         self.entry(n).filter(|_| !self.is_leaf()).map(Index::decode)
     }
 
-    /// The first logical block of entry `n`.
+    /// Returns the first logical block of entry `n`.
     pub fn key(&self, n: usize) -> Option<u32> {
         self.entry(n).map(|entry| le32(entry, 0))
     }
 
-    /// The extents of a leaf; nothing for an index node.
+    /// Returns the extents of a leaf; empty for an index node.
     pub fn leaves(&self) -> impl DoubleEndedIterator<Item = Leaf> + ExactSizeIterator + use<'a> {
         let bytes = if self.is_leaf() { self.entries } else { &[] };
         bytes.chunks_exact(ENTRY_SIZE).map(Leaf::decode)
     }
 
-    /// The entries of an index node; nothing for a leaf.
+    /// Returns the entries of an index node; empty for a leaf.
     pub fn indexes(&self) -> impl DoubleEndedIterator<Item = Index> + ExactSizeIterator + use<'a> {
         let bytes = if self.is_leaf() { &[] } else { self.entries };
         bytes.chunks_exact(ENTRY_SIZE).map(Index::decode)
     }
 
-    /// How many entries begin at or before the logical block.
+    /// Returns the number of entries that begin at or before the logical block.
     fn upper_bound(&self, lblk: u32) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -222,7 +223,8 @@ impl<'a> Node<'a> {
         low
     }
 
-    /// The last entry that begins at or before the logical block; `None` if all begin later.
+    /// Returns the position of the last entry that begins at or before the logical block; `None` if
+    /// all begin later.
     pub fn search(&self, lblk: u32) -> Option<usize> {
         self.upper_bound(lblk).checked_sub(1)
     }

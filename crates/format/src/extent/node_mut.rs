@@ -1,11 +1,12 @@
-//! Changing nodes. The caller keeps the order of entries and seals the block.
+//! Mutable views of extent nodes. The caller must keep entries in order and must seal the block
+//! afterwards.
 
 use super::{ENTRY_SIZE, HEADER_SIZE, Header, Index, Leaf, Node, capacity};
 use crate::bytes::{part_mut, put_le16};
 use crate::error::Result;
 use std::ops::Range;
 
-/// A node, to be changed.
+/// A mutable view of a node.
 #[derive(Debug)]
 pub struct NodeMut<'a> {
     bytes: &'a mut [u8],
@@ -13,7 +14,7 @@ pub struct NodeMut<'a> {
 }
 
 impl<'a> NodeMut<'a> {
-    /// Makes an empty node of this depth: the root in 60 bytes, or a block. The bytes are zeroed.
+    /// Initializes an empty node of this depth: the root in 60 bytes, or a block. Zeroes the bytes.
     pub fn init(bytes: &'a mut [u8], depth: u16) -> NodeMut<'a> {
         bytes.fill(0);
         let header = Header { entries: 0, max: capacity(bytes.len()), depth, generation: 0 };
@@ -21,49 +22,49 @@ impl<'a> NodeMut<'a> {
         NodeMut { bytes, header }
     }
 
-    /// Takes a node that exists; verifies its header.
+    /// Opens an existing node and verifies its header.
     ///
     /// # Errors
-    /// What is wrong with the header.
+    /// [`Corrupt`](crate::Corrupt) with the invalid field of the header.
     pub fn open(bytes: &'a mut [u8]) -> Result<NodeMut<'a>> {
         let header = Header::parse(bytes)?;
         Ok(NodeMut { bytes, header })
     }
 
-    /// The node, to be read.
+    /// Returns a read-only view of the node.
     pub fn as_node(&self) -> Node<'_> {
         let end = HEADER_SIZE + ENTRY_SIZE * usize::from(self.header.entries);
         Node::from_parts(self.header, crate::bytes::part(self.bytes, HEADER_SIZE, end))
     }
 
-    /// The header.
+    /// Returns the header.
     pub const fn header(&self) -> Header {
         self.header
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use.
     pub const fn len(&self) -> usize {
         self.header.entries as usize
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there is no entry.
     pub const fn is_empty(&self) -> bool {
         self.header.entries == 0
     }
 
-    /// Entries that may still be added.
+    /// Returns the number of free entry slots.
     pub const fn room(&self) -> usize {
         (self.header.max - self.header.entries) as usize
     }
 
-    /// Sets how many levels are below.
+    /// Sets the number of levels below the node.
     pub fn set_depth(&mut self, depth: u16) {
         self.header.depth = depth;
         self.header.encode(self.bytes);
     }
 
-    /// Sets how many entries are in use; what they hold is the caller's matter. More than there is
-    /// room for is cut.
+    /// Sets the number of entries in use, limited to the node's capacity. The caller must fill the
+    /// entries.
     pub fn set_entries(&mut self, entries: u16) {
         self.header.entries = entries.min(self.header.max);
         put_le16(self.bytes, 2, self.header.entries);
@@ -74,7 +75,8 @@ impl<'a> NodeMut<'a> {
         part_mut(self.bytes, place(range.start), place(range.end))
     }
 
-    /// Makes room for one entry at `pos`; `None` if the node is full or `pos` is past the end.
+    /// Shifts entries to free the slot at `pos` and returns its bytes; `None` if the node is full
+    /// or `pos` is past the end.
     fn open_slot(&mut self, pos: usize) -> Option<&mut [u8]> {
         let len = self.len();
         if pos > len || self.room() == 0 {
@@ -86,13 +88,13 @@ impl<'a> NodeMut<'a> {
         Some(self.slots(pos..pos + 1))
     }
 
-    /// Inserts an extent before entry `pos`; `false` if there is no room.
+    /// Inserts an extent before entry `pos`; returns `false` if the node is full.
     #[must_use]
     pub fn insert_leaf(&mut self, pos: usize, leaf: &Leaf) -> bool {
         self.open_slot(pos).map(|slot| leaf.encode(slot)).is_some()
     }
 
-    /// Inserts an index entry before entry `pos`; `false` if there is no room.
+    /// Inserts an index entry before entry `pos`; returns `false` if the node is full.
     #[must_use]
     pub fn insert_index(&mut self, pos: usize, index: &Index) -> bool {
         self.open_slot(pos).map(|slot| index.encode(slot)).is_some()
@@ -128,8 +130,8 @@ impl<'a> NodeMut<'a> {
         self.set_entries((len - count) as u16);
     }
 
-    /// Replaces all entries by these extents; `false` if there are too many, and then nothing
-    /// changes.
+    /// Replaces all entries by these extents; returns `false` if they do not fit, and then
+    /// leaves the node unchanged.
     #[must_use]
     pub fn set_leaves(&mut self, leaves: &[Leaf]) -> bool {
         let fits = self.resize(leaves.len());
@@ -141,8 +143,8 @@ impl<'a> NodeMut<'a> {
         fits
     }
 
-    /// Replaces all entries by these index entries; `false` if there are too many, and then nothing
-    /// changes.
+    /// Replaces all entries by these index entries; returns `false` if they do not fit, and then
+    /// leaves the node unchanged.
     #[must_use]
     pub fn set_indexes(&mut self, indexes: &[Index]) -> bool {
         let fits = self.resize(indexes.len());
@@ -164,8 +166,8 @@ impl<'a> NodeMut<'a> {
         fits
     }
 
-    /// Copies all entries, of whatever kind, from another node of the same depth or the one below;
-    /// `false` if there are too many.
+    /// Copies all entries (extents or index entries) from another node of the same depth or the
+    /// depth below; returns `false` if they do not fit.
     #[must_use]
     pub fn copy_entries(&mut self, from: &Node<'_>) -> bool {
         let fits = self.resize(from.len());

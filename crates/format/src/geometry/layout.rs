@@ -1,4 +1,4 @@
-//! Where groups, descriptors and inodes lie.
+//! Locations of groups, descriptors and inodes.
 
 use super::Geometry;
 use crate::error::{Corrupt, Result};
@@ -18,7 +18,7 @@ pub struct BaseMeta {
 }
 
 impl BaseMeta {
-    /// Number of blocks from the group's first block to the end of the last of these.
+    /// Returns the number of blocks from the group's first block to the end of the last of these.
     pub(super) fn blocks(&self, first: u64) -> u64 {
         let end = self.superblock.map_or(first, |block| block.0 + 1);
         let end = if self.descriptors.is_empty() { end } else { self.descriptors.end };
@@ -51,7 +51,7 @@ fn is_power_of(base: u32, mut number: u32) -> bool {
     number == 1
 }
 
-/// The smallest power of `base` above `number`.
+/// Returns the smallest power of `base` above `number`.
 fn power_above(base: u32, number: u32) -> Option<u32> {
     let mut power = 1u32;
     while power <= number {
@@ -67,7 +67,7 @@ impl Geometry {
         self.block_size / self.inode_size as u32
     }
 
-    /// Blocks of a group's inode table.
+    /// Returns the number of blocks of a group's inode table.
     pub const fn inode_table_blocks(&self) -> u32 {
         self.inodes_per_group.div_ceil(self.inodes_per_block())
     }
@@ -77,13 +77,13 @@ impl Geometry {
         self.block_size / self.desc_size as u32
     }
 
-    /// Whether the block is one of the file system's.
+    /// Returns whether the block lies in the file system.
     pub const fn block_in_range(&self, block: BlockNr) -> bool {
         block.0 < self.blocks_count
     }
 
-    /// Whether `count` blocks from `block` on are the file system's and at or above its first data
-    /// block.
+    /// Returns whether `count` blocks from `block` on lie in the file system, at or above its first
+    /// data block.
     pub fn data_range_valid(&self, block: BlockNr, count: u64) -> bool {
         let first = u64::from(self.first_data_block);
         count > 0
@@ -92,12 +92,12 @@ impl Geometry {
             && block.0.checked_add(count).is_some_and(|end| end <= self.blocks_count)
     }
 
-    /// Whether the number is that of an inode of this file system.
+    /// Returns whether the inode number is in range.
     pub const fn inode_in_range(&self, ino: InodeNr) -> bool {
         ino.0 >= 1 && ino.0 <= self.inodes_count
     }
 
-    /// The group of a block; `None` below the first data block or past the end.
+    /// Returns the group of a block; `None` below the first data block or past the end.
     pub fn group_of_block(&self, block: BlockNr) -> Option<GroupNr> {
         if !self.block_in_range(block) {
             return None;
@@ -106,48 +106,48 @@ impl Geometry {
         Some(GroupNr((offset / u64::from(self.blocks_per_group)) as u32))
     }
 
-    /// The group of a block and the cluster's bit in the group's bitmap.
+    /// Returns the group of a block and the cluster's bit in the group's bitmap.
     pub fn group_and_bit(&self, block: BlockNr) -> Option<(GroupNr, u32)> {
         let group = self.group_of_block(block)?;
         let offset = block.0 - self.first_block_of_group(group).0;
         Some((group, (offset >> self.cluster_bits) as u32))
     }
 
-    /// The first block of the cluster that a group's bitmap bit stands for.
+    /// Returns the first block of the cluster that a group's bitmap bit stands for.
     pub const fn block_of_bit(&self, group: GroupNr, bit: u32) -> BlockNr {
         BlockNr(self.first_block_of_group(group).0 + ((bit as u64) << self.cluster_bits))
     }
 
-    /// The first block of a group.
+    /// Returns the first block of a group.
     pub const fn first_block_of_group(&self, group: GroupNr) -> BlockNr {
         BlockNr(self.first_data_block as u64 + group.0 as u64 * self.blocks_per_group as u64)
     }
 
-    /// Blocks of a group: fewer in the last one, none past it.
+    /// Returns the number of blocks of a group: fewer in the last one, none past it.
     pub fn blocks_in_group(&self, group: GroupNr) -> u32 {
         let left = self.blocks_count.saturating_sub(self.first_block_of_group(group).0);
         left.min(u64::from(self.blocks_per_group)) as u32
     }
 
-    /// Clusters of a group: fewer in the last one.
+    /// Returns the number of clusters of a group: fewer in the last one.
     pub fn clusters_in_group(&self, group: GroupNr) -> u32 {
         self.blocks_in_group(group).div_ceil(self.cluster_ratio())
     }
 
-    /// Whether the group is one of the file system's.
+    /// Returns whether the group exists in the file system.
     pub const fn group_in_range(&self, group: GroupNr) -> bool {
         group.0 < self.groups_count
     }
 
-    /// The flexible group of a group.
+    /// Returns the flexible group of a group.
     pub const fn flex_group_of(&self, group: GroupNr) -> u32 {
         group.0 >> self.flex_bits
     }
 
-    /// The group of an inode and its index there.
+    /// Returns the group of an inode and its index there.
     ///
     /// # Errors
-    /// A number that no inode has.
+    /// [`Corrupt`] if the number is out of range.
     #[inline]
     pub fn inode_location(&self, ino: InodeNr) -> Result<(GroupNr, u32)> {
         if !self.inode_in_range(ino) {
@@ -158,25 +158,25 @@ impl Geometry {
         Ok((GroupNr(number / self.inodes_per_group), number % self.inodes_per_group))
     }
 
-    /// The inode of this index in a group.
+    /// Returns the inode of this index in a group.
     #[inline]
     pub const fn inode_at(&self, group: GroupNr, index: u32) -> InodeNr {
         InodeNr(group.0.wrapping_mul(self.inodes_per_group).wrapping_add(index).wrapping_add(1))
     }
 
-    /// The place of an inode slot within its group's table, in bytes.
+    /// Returns the place of an inode slot within its group's table, in bytes.
     pub const fn inode_table_offset(&self, index: u32) -> u64 {
         index as u64 * self.inode_size as u64
     }
 
-    /// The block of the table, counted from the table's start, and the byte in it, of an inode
-    /// slot.
+    /// Returns the block of the table, counted from the table's start, and the byte in it, of an
+    /// inode slot.
     pub const fn inode_slot(&self, index: u32) -> (u32, usize) {
         let offset = self.inode_table_offset(index);
         ((offset >> self.block_bits) as u32, (offset & (self.block_size as u64 - 1)) as usize)
     }
 
-    /// Whether the group starts with a copy of the superblock.
+    /// Returns whether the group starts with a copy of the superblock.
     pub fn has_super(&self, group: GroupNr) -> bool {
         let group = group.0;
         if group == 0 {
@@ -191,7 +191,7 @@ impl Geometry {
         group % 2 == 1 && [3, 5, 7].into_iter().any(|base| is_power_of(base, group))
     }
 
-    /// The groups that carry superblock copies, group 0 first.
+    /// Returns the groups that carry superblock copies, group 0 first.
     pub fn super_groups(&self) -> SuperGroups {
         SuperGroups { geometry: *self, next: Some(0) }
     }
@@ -206,7 +206,7 @@ impl Geometry {
         [3, 5, 7].into_iter().filter_map(|base| power_above(base, group)).min()
     }
 
-    /// Where the superblock copy of a group is, if it has one.
+    /// Returns the block of a group's superblock copy, if it has one.
     pub fn super_block_of(&self, group: GroupNr) -> Option<BlockNr> {
         self.has_super(group).then(|| self.super_copy_block(group))
     }
@@ -218,7 +218,7 @@ impl Geometry {
         if group.0 == 0 && self.block_size == 1024 { BlockNr(1) } else { first }
     }
 
-    /// Whether the group's descriptors are laid out without `meta_bg`.
+    /// Returns whether the group's descriptors are laid out without `meta_bg`.
     fn has_old_descriptors(&self, group: GroupNr) -> bool {
         !self.has_meta_bg() || group.0 / self.descs_per_block() < self.first_meta_bg
     }
@@ -235,8 +235,8 @@ impl Geometry {
         place <= 1 || place == per_block - 1
     }
 
-    /// The metadata at a group's start. Ranges of blocks are not cut at the end of a short last
-    /// group.
+    /// Returns the metadata at a group's start. Ranges of blocks are not cut at the end of a short
+    /// last group.
     pub fn base_meta(&self, group: GroupNr) -> BaseMeta {
         let superblock = self.super_block_of(group);
         let first = self.first_block_of_group(group).0;
@@ -253,20 +253,20 @@ impl Geometry {
         BaseMeta { superblock, descriptors: after..end, reserved: end..end + reserved }
     }
 
-    /// Blocks at a group's start that its superblock copy, descriptors and reserved descriptor
-    /// blocks take.
+    /// Returns the number of blocks at a group's start that its superblock copy, descriptors and
+    /// reserved descriptor blocks take.
     pub fn base_meta_blocks(&self, group: GroupNr) -> u32 {
         let blocks = self.base_meta(group).blocks(self.first_block_of_group(group).0);
         blocks.min(u64::from(self.blocks_in_group(group))) as u32
     }
 
-    /// At least what [`Self::base_meta_blocks`] is for any group.
+    /// Returns an upper bound of [`Self::base_meta_blocks`] over all groups.
     pub const fn most_base_meta_blocks(&self) -> u64 {
         // The primary superblock may be in the group's second block.
         2 + self.desc_blocks as u64 + self.reserved_gdt_blocks as u64
     }
 
-    /// Where descriptor block `index` (0 to `desc_blocks` - 1) is.
+    /// Returns the location of descriptor block `index` (0 to `desc_blocks` - 1).
     pub fn gdt_block(&self, index: u32) -> BlockNr {
         if !self.has_meta_bg() || index < self.first_meta_bg {
             return BlockNr(self.super_copy_block(GroupNr(0)).0 + 1 + u64::from(index));
@@ -275,7 +275,7 @@ impl Geometry {
         BlockNr(self.base_meta(group).descriptors.start)
     }
 
-    /// Where the copies of descriptor block `index` are.
+    /// Returns the locations of the copies of descriptor block `index`.
     pub fn gdt_backups(&self, index: u32) -> impl Iterator<Item = BlockNr> + use<> {
         let geometry = *self;
         let old = !self.has_meta_bg() || index < self.first_meta_bg;
@@ -295,13 +295,13 @@ impl Geometry {
             .map(move |group| BlockNr(geometry.base_meta(group).descriptors.start + within))
     }
 
-    /// The descriptor block of a group and the byte of its descriptor there.
+    /// Returns the descriptor block of a group and the byte of its descriptor there.
     pub const fn desc_location(&self, group: GroupNr) -> (u32, usize) {
         let per_block = self.descs_per_block();
         (group.0 / per_block, (group.0 % per_block) as usize * self.desc_size as usize)
     }
 
-    /// How many descriptors lie in descriptor block `index`.
+    /// Returns the number of descriptors in descriptor block `index`.
     pub const fn descs_in_block(&self, index: u32) -> u32 {
         let per_block = self.descs_per_block();
         let left = self.groups_count.saturating_sub(index.saturating_mul(per_block));

@@ -5,7 +5,7 @@ use crate::error::{Corrupt, Result};
 /// The hash that a directory uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HashVersion {
-    /// The first one.
+    /// The original ext3 hash.
     Legacy,
     /// A shortened MD4.
     #[default]
@@ -18,8 +18,8 @@ impl HashVersion {
     /// From the number on the disk.
     ///
     /// # Errors
-    /// A number that is none of 0, 1 and 2. SipHash, number 6, belongs to encrypted directories and
-    /// is not supported.
+    /// [`Corrupt`] for numbers other than 0, 1 and 2. SipHash, number 6, belongs to encrypted
+    /// directories and is not supported.
     pub fn from_raw(number: u8) -> Result<HashVersion> {
         match number {
             0 => Ok(HashVersion::Legacy),
@@ -29,7 +29,7 @@ impl HashVersion {
         }
     }
 
-    /// The number on the disk.
+    /// Returns the number on the disk.
     pub const fn to_raw(self) -> u8 {
         match self {
             HashVersion::Legacy => 0,
@@ -39,12 +39,12 @@ impl HashVersion {
     }
 }
 
-/// What marks the end of a directory in positions; no name has this hash.
+/// Hash value that marks the end of a directory in stream positions; no name has this hash.
 const END_HASH: u32 = 0xFFFF_FFFE;
 
-/// Hash and minor hash of a name. `unsigned` says whether its bytes count as 0 to 255 or as -128 to
-/// 127; a seed of zeros stands for the default one. Bit 0 of the hash is clear, and it is never the
-/// mark of the end.
+/// Returns hash and minor hash of a name. `unsigned` selects bytes of 0 to 255 instead of -128 to
+/// 127; a seed of zeros selects the default seed. Bit 0 of the hash is clear, and the hash never
+/// equals the end mark.
 pub fn dirhash(version: HashVersion, unsigned: bool, seed: &[u32; 4], name: &[u8]) -> (u32, u32) {
     let (hash, minor) = match version {
         HashVersion::Legacy => (legacy(name, unsigned), 0),
@@ -55,7 +55,8 @@ pub fn dirhash(version: HashVersion, unsigned: bool, seed: &[u32; 4], name: &[u8
     (if hash == END_HASH { END_HASH - 2 } else { hash }, minor)
 }
 
-/// Major and minor hash, one behind the other, as names of encrypted directories show them.
+/// Returns the bytes of major and minor hash, concatenated as in no-key names of encrypted
+/// directories.
 pub fn hash_bytes((major, minor): (u32, u32)) -> [u8; 8] {
     (u64::from(minor) << 32 | u64::from(major)).to_le_bytes()
 }
@@ -83,8 +84,8 @@ fn legacy(name: &[u8], unsigned: bool) -> u32 {
     current << 1
 }
 
-/// Packs up to `N` words of the name, the first byte of each in its high bits; what is missing is
-/// filled with the length of what is left of the name.
+/// Packs up to `N` words of the name, the first byte of each in its high bits; words without input
+/// are padded with the length of the remaining name.
 fn pack<const N: usize>(rest: &[u8], unsigned: bool) -> [u32; N] {
     let padding = (rest.len() as u32 & 0xFF).wrapping_mul(0x0101_0101);
     let mut words = [padding; N];

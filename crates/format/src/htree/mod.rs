@@ -1,12 +1,12 @@
 //! Hash trees of directories: root and interior nodes.
 //!
-//! An entry leads to the block of the directory that holds names from its hash on. Entry 0 has no
-//! hash of its own: it leads to all that come before entry 1. Bit 0 of an entry's hash says that
-//! the names of this hash begin in the block before.
+//! An entry points to the directory block with the names from its hash on. Entry 0 has no hash of
+//! its own: it covers all names before entry 1. Bit 0 of an entry's hash marks a collision that
+//! continues from the previous block: names with this hash begin there.
 //!
 //! # Invariants
-//! A node that was opened has the limit that follows from the block size and a count within it.
-//! Block numbers are checked by whoever knows the directory's size.
+//! An opened node has the limit that follows from the block size, and a count within it. Callers
+//! that know the directory's size must check block numbers.
 
 mod hash;
 mod node;
@@ -21,18 +21,18 @@ use crate::checksum::{crc32c_le32, crc32c_raw, crc32c_zeros};
 use crate::dir::DirFormat;
 use crate::error::{Corrupt, Result};
 
-/// Where entries start in the root.
+/// Offset of the entries in the root.
 const ROOT_ENTRIES: usize = 0x20;
-/// Where entries start in an interior node.
+/// Offset of the entries in an interior node.
 const INTERIOR_ENTRIES: usize = 8;
 const ENTRY_SIZE: usize = 8;
 const TAIL_SIZE: usize = 8;
-/// Bytes of an entry's block number that count.
+/// Mask of the significant bits of an entry's block number.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
 const STRUCTURE: &str = "directory index";
 
-/// Which node a block is.
+/// Kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The directory's block 0.
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Entries that a node holds, entry 0 included.
+    /// Returns the number of entries that a node holds, entry 0 included.
     pub const fn limit(self, format: &DirFormat) -> u16 {
         let tail = if format.metadata_csum { TAIL_SIZE } else { 0 };
         let room = (format.block_size as usize).saturating_sub(self.entries() + tail);
@@ -57,25 +57,25 @@ impl Kind {
     }
 }
 
-/// The number that `indirect_levels` has at most: 1, or 2 with `largedir`.
+/// Returns the maximum of `indirect_levels`: 1, or 2 with `largedir`.
 pub const fn max_levels(format: &DirFormat) -> u8 {
     if format.largedir { 2 } else { 1 }
 }
 
-/// Whether a block looks like an interior node: one unused record of the whole block. A leaf never
-/// does where blocks have checksums.
+/// Returns whether a block looks like an interior node: one unused record of the whole block. A
+/// leaf never does where blocks have checksums.
 pub fn is_interior(block: &[u8], format: &DirFormat) -> bool {
     let whole = format.encode_rec_len(block.len());
     let raw = le16(block, 4);
     le32(block, 0) == 0 && le16(block, 6) == 0 && (raw == whole || block.len() == 65536 && raw == 0)
 }
 
-/// Which node a block is, told by its first record. Only for blocks that are known to be nodes.
+/// Returns the kind of a node by its first record. The block must be a node.
 fn kind_of(block: &[u8]) -> Kind {
     if le32(block, 0) == 0 { Kind::Interior } else { Kind::Root }
 }
 
-/// Where count, limit and tail of a node are; `None` if they do not fit the block.
+/// Offsets of count, limit and tail of a node.
 struct Span {
     covered: usize,
     tail: usize,
@@ -97,7 +97,7 @@ fn compute(block: &[u8], span: &Span, seed: u32) -> u32 {
 /// Verifies the checksum of a root or interior node; `seed` is the inode's.
 ///
 /// # Errors
-/// A mismatch, or no room for a checksum.
+/// [`Corrupt`] for a mismatch, or if the limit leaves no space for a checksum.
 pub fn verify_htree(block: &[u8], seed: u32) -> Result<()> {
     let error = Corrupt::new(STRUCTURE);
     let Some(span) = span(block) else { return Err(error.field("limit")) };

@@ -1,4 +1,4 @@
-//! Views of nodes.
+//! Read-only and mutable views of hash-tree nodes.
 
 use super::{BLOCK_MASK, ENTRY_SIZE, HashVersion, Kind, STRUCTURE, is_interior, max_levels};
 use crate::bytes::{le16, le32, part, part_mut, put_bytes, put_le16, put_le32};
@@ -13,7 +13,7 @@ const INFO_LEVELS: usize = 0x1E;
 const INFO_FLAGS: usize = 0x1F;
 const INFO_SIZE: u8 = 8;
 
-/// What the root says about the tree.
+/// Properties of a tree, as stored in its root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RootInfo {
     /// The hash of names.
@@ -23,10 +23,10 @@ pub struct RootInfo {
 }
 
 impl RootInfo {
-    /// Reads and verifies what the root says.
+    /// Reads and verifies the properties in the root.
     ///
     /// # Errors
-    /// A field that cannot be.
+    /// [`Corrupt`] with the invalid field.
     pub fn parse(block: &[u8], format: &DirFormat) -> Result<RootInfo> {
         let fail = |field, found: u32| Err(Corrupt::new(STRUCTURE).field(field).found(found));
         dot_dot(block, format)?;
@@ -69,7 +69,7 @@ fn decode(entry: &[u8], n: usize) -> (u32, u32) {
     (if n == 0 { 0 } else { le32(entry, 0) }, le32(entry, 4) & BLOCK_MASK)
 }
 
-/// A root or interior node, to be read.
+/// A read-only view of a root or interior node.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     entries: &'a [u8],
@@ -80,14 +80,14 @@ impl<'a> Node<'a> {
     /// Opens a node; verifies limit and count. For a root, see [`RootInfo::parse`] too.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`Corrupt`] with the invalid field.
     pub fn open(block: &'a [u8], kind: Kind, format: &DirFormat) -> Result<Node<'a>> {
         let count = usize::from(parse_counts(block, kind, format)?);
         let entries = part(block, kind.entries(), kind.entries() + ENTRY_SIZE * count);
         Ok(Node { entries, limit: kind.limit(format) })
     }
 
-    /// Entries in use, entry 0 included; never 0.
+    /// Returns the number of entries in use, entry 0 included; never 0.
     pub const fn len(&self) -> usize {
         self.entries.len() / ENTRY_SIZE
     }
@@ -97,7 +97,7 @@ impl<'a> Node<'a> {
         false
     }
 
-    /// Whether there is no room for another entry.
+    /// Returns whether the node has no free entry slot.
     pub const fn is_full(&self) -> bool {
         self.len() >= self.limit as usize
     }
@@ -114,7 +114,8 @@ impl<'a> Node<'a> {
         self.entries.chunks_exact(ENTRY_SIZE).enumerate().map(|(n, entry)| decode(entry, n))
     }
 
-    /// The entry to follow for a hash: the last one whose hash is not above it.
+    /// Returns the position of the entry to follow for a hash: the last one whose hash is not above
+    /// it.
     pub fn find(&self, hash: u32) -> usize {
         let (mut low, mut high) = (1, self.len());
         while low < high {
@@ -131,7 +132,7 @@ impl<'a> Node<'a> {
     /// Verifies that hashes do not descend.
     ///
     /// # Errors
-    /// The first hash that does.
+    /// [`Corrupt`] with the first hash that does.
     pub fn check_order(&self) -> Result<()> {
         let mut before = 0;
         for (hash, _) in self.entries() {
@@ -144,8 +145,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A root or interior node, to be changed. The caller keeps the order of hashes and seals the
-/// block.
+/// A mutable view of a root or interior node. The caller must keep hashes in order and must seal
+/// the block afterwards.
 #[derive(Debug)]
 pub struct NodeMut<'a> {
     block: &'a mut [u8],
@@ -157,13 +158,13 @@ impl<'a> NodeMut<'a> {
     /// Opens a node; verifies limit and count.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`Corrupt`] with the invalid field.
     pub fn open(block: &'a mut [u8], kind: Kind, format: &DirFormat) -> Result<NodeMut<'a>> {
         parse_counts(block, kind, format)?;
         Ok(NodeMut { block, kind, format: *format })
     }
 
-    /// Makes a root in a directory's block 0, with one entry that leads to block `first`.
+    /// Initializes a root in a directory's block 0, with one entry that points to block `first`.
     pub fn init_root(
         block: &'a mut [u8],
         format: &DirFormat,
@@ -181,7 +182,7 @@ impl<'a> NodeMut<'a> {
         NodeMut::finish_init(block, Kind::Root, format, first)
     }
 
-    /// Makes an interior node with one entry that leads to block `first`.
+    /// Initializes an interior node with one entry that points to block `first`.
     pub fn init_interior(block: &'a mut [u8], format: &DirFormat, first: u32) -> NodeMut<'a> {
         block.fill(0);
         let len = block.len();
@@ -197,7 +198,7 @@ impl<'a> NodeMut<'a> {
         node
     }
 
-    /// Entries in use, entry 0 included.
+    /// Returns the number of entries in use, entry 0 included.
     pub fn len(&self) -> usize {
         usize::from(le16(self.block, self.kind.entries() + 2))
     }
@@ -207,12 +208,12 @@ impl<'a> NodeMut<'a> {
         false
     }
 
-    /// Whether there is no room for another entry.
+    /// Returns whether the node has no free entry slot.
     pub fn is_full(&self) -> bool {
         self.len() >= usize::from(self.kind.limit(&self.format))
     }
 
-    /// All entries: hash and block.
+    /// Returns all entries: hash and block.
     pub fn entries(&self) -> Vec<(u32, u32)> {
         let first = self.kind.entries();
         let bytes = part(self.block, first, first + ENTRY_SIZE * self.len());
@@ -230,7 +231,7 @@ impl<'a> NodeMut<'a> {
 
     fn write(&mut self, n: usize, hash: u32, block: u32) {
         let entry = self.slots(n, n + 1);
-        // The place of entry 0's hash holds limit and count.
+        // Limit and count take the place of entry 0's hash.
         if n > 0 {
             put_le32(entry, 0, hash);
         }
@@ -246,7 +247,7 @@ impl<'a> NodeMut<'a> {
         exists
     }
 
-    /// Sets the hash of entry `n`, which is not entry 0; `false` if there is no such entry.
+    /// Sets the hash of entry `n`, which must not be 0; returns `false` if there is no such entry.
     pub fn set_hash(&mut self, n: usize, hash: u32) -> bool {
         let exists = n > 0 && n < self.len();
         if exists {
@@ -255,7 +256,8 @@ impl<'a> NodeMut<'a> {
         exists
     }
 
-    /// Inserts an entry before entry `n`, which is 1 or more; `false` if there is no room.
+    /// Inserts an entry before entry `n`, which must be 1 or more; returns `false` if the node is
+    /// full.
     #[must_use]
     pub fn insert(&mut self, n: usize, hash: u32, block: u32) -> bool {
         let len = self.len();
@@ -269,7 +271,7 @@ impl<'a> NodeMut<'a> {
         true
     }
 
-    /// Removes entry `n`, which is 1 or more; `false` if there is no such entry.
+    /// Removes entry `n`, which must be 1 or more; returns `false` if there is no such entry.
     pub fn remove(&mut self, n: usize) -> bool {
         let len = self.len();
         if n == 0 || n >= len {
@@ -297,7 +299,7 @@ impl<'a> NodeMut<'a> {
         true
     }
 
-    /// Sets the number of levels that a root tells.
+    /// Sets the number of interior levels in a root.
     pub fn set_levels(&mut self, levels: u8) {
         if self.kind == Kind::Root {
             put_bytes(self.block, INFO_LEVELS, &[levels]);

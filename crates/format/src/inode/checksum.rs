@@ -13,14 +13,14 @@ const CHECKSUM_LO_OFFSET: usize = 0x7C;
 const EXTRA_ISIZE_OFFSET: usize = 0x80;
 const CHECKSUM_HI_OFFSET: usize = 0x82;
 
-/// Whether the slot has the high half of the checksum.
+/// Returns whether the slot has the high half of the checksum.
 fn has_high(slot: &[u8]) -> bool {
     slot.len() > GOOD_OLD_SIZE
         && GOOD_OLD_SIZE + usize::from(le16(slot, EXTRA_ISIZE_OFFSET)) >= field_end::CHECKSUM_HI
 }
 
-/// The bytes around the two halves are gathered, since a checksum of few bytes costs as much as one
-/// of a hundred.
+/// Computes the checksum. The bytes around the two halves are gathered into one buffer first, since
+/// a CRC call over a few bytes costs as much as one over a hundred.
 fn compute(slot: &[u8], geo: &Geometry, ino: InodeNr) -> u32 {
     let seed = inode_seed(geo.csum_seed, ino, le32(slot, GENERATION_OFFSET));
     let seed = crc32c_raw(seed, part(slot, 0, CHECKSUM_LO_OFFSET));

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! A field beyond the first 128 bytes is read and written only if the slot's extra size covers it.
-//! Encoding keeps the attribute area and every byte that has no field here, and seals the checksum.
+//! Encoding preserves the attribute area and every byte without a named field, and seals the
+//! checksum.
 
 mod checksum;
 mod raw;
@@ -104,7 +105,7 @@ pub struct Inode {
     pub links: u16,
     /// 512-byte sectors that the file takes, its metadata included.
     pub blocks: u64,
-    /// Flags. [`InodeFlags::HUGE_FILE`] is a matter of encoding and never set here.
+    /// Flags. [`InodeFlags::HUGE_FILE`] belongs to the encoding and is never set here.
     pub flags: InodeFlags,
     /// Last access.
     pub atime: Timestamp,
@@ -112,7 +113,7 @@ pub struct Inode {
     pub ctime: Timestamp,
     /// Last change of the data.
     pub mtime: Timestamp,
-    /// Creation; `None` where the slot has no room for it.
+    /// Creation time; `None` if the slot is too short for it.
     pub crtime: Option<Timestamp>,
     /// Deletion in seconds since 1970, or the next inode of the orphan list.
     pub dtime: u32,
@@ -156,8 +157,8 @@ impl Default for Inode {
 }
 
 impl Inode {
-    /// A new inode of this mode: all times now, as exact as the slot can hold, and the extra size
-    /// that new inodes of the file system get.
+    /// Makes a new inode of this mode: all times `now`, at the slot's precision, and the extra size
+    /// of the file system's new inodes.
     pub fn new(geo: &Geometry, mode: u16, now: Timestamp) -> Inode {
         let mut inode = Inode { mode, extra_isize: new_extra_isize(geo), ..Inode::default() };
         let now = inode.storable_time(now);
@@ -169,16 +170,16 @@ impl Inode {
     /// Reads a slot and verifies its checksum and extra size.
     ///
     /// # Errors
-    /// What is wrong with it. A slot that was never used has no valid checksum.
+    /// [`Corrupt`] with the invalid field. A never used slot has no valid checksum.
     pub fn decode(slot: &[u8], geo: &Geometry, ino: InodeNr) -> Result<Inode> {
         verify_inode(slot, geo, ino)?;
         Inode::decode_unverified(slot, geo, ino)
     }
 
-    /// Reads a slot and verifies no more than that it can be read.
+    /// Reads a slot and verifies its length and extra size only.
     ///
     /// # Errors
-    /// Too few bytes, an extra size that the slot has no room for.
+    /// [`Corrupt`] for too few bytes, or an extra size beyond the slot.
     pub fn decode_unverified(slot: &[u8], geo: &Geometry, ino: InodeNr) -> Result<Inode> {
         let slot = sized_slot(slot, geo, ino)?;
         let raw = RawInode::read(slot);
@@ -211,11 +212,12 @@ impl Inode {
         Ok(inode)
     }
 
-    /// Reads a slot from a record of a fast commit, which may end behind the fields. Gives what
-    /// follows the fields where the record has all of the slot. The checksum is not that of a slot.
+    /// Reads an inode from a fast-commit record, which may end after the fields. Returns the inode
+    /// and, if the record has the whole slot, the bytes after the fields. The record's checksum
+    /// field is not that of a slot and is not verified.
     ///
     /// # Errors
-    /// As [`decode_unverified`](Self::decode_unverified), and a record that is longer than a slot.
+    /// As [`decode_unverified`](Self::decode_unverified), and for a record longer than a slot.
     pub fn decode_record<'a>(
         record: &'a [u8],
         geo: &Geometry,
@@ -233,18 +235,20 @@ impl Inode {
         Ok((inode, tail))
     }
 
-    /// Writes the inode into its slot with its checksum; attribute area and unknown bytes stay.
+    /// Writes the inode into its slot with its checksum; attribute area and unknown bytes stay
+    /// unchanged.
     ///
     /// # Errors
-    /// A slot that is too small, an extra size or a block count that this file system cannot hold.
+    /// [`Corrupt`] for a slot that is too small, or an extra size or block count
+    /// that this file system cannot hold.
     pub fn encode(&self, slot: &mut [u8], geo: &Geometry, ino: InodeNr) -> Result<()> {
         self.write_fields(slot, geo, ino)?;
         seal_inode(slot, geo, ino);
         Ok(())
     }
 
-    /// Writes the inode and what follows its fields ([`tail`]) into its slot, with the checksum of
-    /// both.
+    /// Writes the inode and the bytes after its fields ([`tail`]) into its slot, with the checksum
+    /// of both.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -300,30 +304,30 @@ impl Inode {
         }
     }
 
-    /// Whether the slot has the field that ends at this byte.
+    /// Returns whether the slot has the field that ends at this byte.
     fn has_field(&self, end: usize) -> bool {
         GOOD_OLD_SIZE + usize::from(self.extra_isize) >= end
     }
 
-    /// Whether the slot can hold a project number.
+    /// Returns whether the slot can hold a project number.
     pub fn has_projid(&self) -> bool {
         self.has_field(field_end::PROJID)
     }
 
-    /// Whether the slot can hold a creation time.
+    /// Returns whether the slot can hold a creation time.
     pub fn has_crtime(&self) -> bool {
         self.has_field(field_end::CRTIME)
     }
 
-    /// The bytes of the slot that extended attributes may take: all behind the fields, and none in
-    /// an inode without extra size.
+    /// Returns the bytes of the slot that extended attributes may take: all behind the fields, and
+    /// none in an inode without extra size.
     pub fn xattr_area(&self, geo: &Geometry) -> std::ops::Range<usize> {
         let end = usize::from(geo.inode_size);
         let start = GOOD_OLD_SIZE + usize::from(self.extra_isize);
         if self.extra_isize > 0 { start.min(end)..end } else { end..end }
     }
 
-    /// The type of the file.
+    /// Returns the type of the file.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode)
     }
@@ -333,48 +337,50 @@ impl Inode {
         self.mode & MODE_PERM_MASK
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type() == FileType::Directory
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     pub fn is_regular(&self) -> bool {
         self.file_type() == FileType::Regular
     }
 
-    /// Whether it is a symbolic link.
+    /// Returns whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.file_type() == FileType::Symlink
     }
 
-    /// The seed of the checksums of the file's blocks.
+    /// Returns the seed of the checksums of the file's blocks.
     pub fn seed(&self, geo: &Geometry, ino: InodeNr) -> u32 {
         geo.inode_seed(ino, self.generation)
     }
 }
 
-/// Bytes in front of the encrypted target of a symlink, which say how long it is.
+/// Size of the length prefix of a symlink's encrypted target, in bytes.
 pub const TARGET_HEAD: usize = 2;
 
-/// The encrypted target in the content of a symlink; `None` if that is shorter than it says.
+/// Returns the encrypted target in the content of a symlink; `None` if the content is shorter than
+/// the length prefix requires.
 pub fn encrypted_target(content: &[u8]) -> Option<&[u8]> {
     let (len, rest) = content.split_first_chunk::<TARGET_HEAD>()?;
     rest.get(..u16::from_le_bytes(*len).into())
 }
 
-/// What follows the fields of an inode in its slot: the area of extended attributes.
+/// Returns the bytes after an inode's fields in its slot: the area of extended attributes.
 pub fn tail<'a>(slot: &'a [u8], geo: &Geometry, inode: &Inode) -> &'a [u8] {
     let area = inode.xattr_area(geo);
     crate::bytes::part(slot, area.start, area.end)
 }
 
-/// Bytes of [`tail`].
+/// Returns the length of [`tail`] in bytes.
 pub fn tail_len(geo: &Geometry, inode: &Inode) -> usize {
     inode.xattr_area(geo).len()
 }
 
-/// The extra size of new inodes: what the superblock wants, or all fields that there are.
+/// Returns the extra size of new inodes: the superblock's `want_extra_isize`, or the size of all
+/// known fields.
 fn new_extra_isize(geo: &Geometry) -> u16 {
     let room = geo.inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInode>() - GOOD_OLD_SIZE) as u16;
@@ -416,7 +422,8 @@ fn decode_blocks(raw: &RawInode, flags: InodeFlags, geo: &Geometry) -> u64 {
     count * u64::from(unit)
 }
 
-/// Stores the block count in the smallest form and gives the flags that go with it.
+/// Stores the block count in the smallest encoding and returns the inode's flags with those of the
+/// encoding.
 fn encode_blocks(raw: &mut RawInode, inode: &Inode, geo: &Geometry) -> Result<InodeFlags> {
     const LIMIT: u64 = 1 << 48;
     let flags = inode.flags - InodeFlags::HUGE_FILE;

@@ -63,7 +63,7 @@ pub struct RawInode {
 const _: () = assert!(size_of::<RawInode>() == GOOD_OLD_SIZE + 32);
 
 impl RawInode {
-    /// Reads what the slot has; the rest is zero.
+    /// Reads the fields that the slot contains; the others are zero.
     pub fn read(slot: &[u8]) -> RawInode {
         let mut raw = RawInode::new_zeroed();
         crate::bytes::put_bytes(raw.as_mut_bytes(), 0, slot);

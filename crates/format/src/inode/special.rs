@@ -1,5 +1,5 @@
-//! What the `i_block` area and the time fields mean in special inodes: devices, short symbolic
-//! links, attribute values.
+//! The `i_block` area and the time fields of special inodes: devices, short symbolic links,
+//! attribute values.
 
 use super::{I_BLOCK_SIZE, Inode, InodeFlags};
 use crate::bytes::{le32, put_bytes, put_le32};
@@ -7,16 +7,16 @@ use crate::features::Incompat;
 use crate::geometry::Geometry;
 use crate::types::Timestamp;
 
-/// Links of an inode at most; a directory beyond it (with `dir_nlink`) stores 1.
+/// Maximum link count of an inode; a directory beyond it (with `dir_nlink`) stores 1.
 pub const LINK_MAX: u16 = 65_000;
 
-/// Bytes of a symbolic link that is stored in the inode at most.
+/// Maximum length in bytes of a symbolic link's target in the inode.
 pub const FAST_SYMLINK_MAX: usize = I_BLOCK_SIZE - 1;
 
 /// Bits of a device's major number in an inode, and of its minor number.
 const RDEV_BITS: (u32, u32) = (12, 20);
 
-/// Whether an inode has room for a device's major and minor number.
+/// Returns whether a device's major and minor number fit an inode.
 pub fn can_store_rdev((major, minor): (u32, u32)) -> bool {
     major >> RDEV_BITS.0 == 0 && minor >> RDEV_BITS.1 == 0
 }
@@ -47,12 +47,12 @@ impl Inode {
         }
     }
 
-    /// Whether the `i_block` area of this inode is the target of a symbolic link, and no map of
-    /// blocks.
+    /// Returns whether the `i_block` area of this inode holds the target of a symbolic link instead
+    /// of a block map.
     ///
-    /// The block count tells them apart: that of a short target counts the attribute block at most.
-    /// With `ea_inode` it also counts the blocks of values in other inodes, so that the size and
-    /// the flags decide. A size of 0 is that of a target whose blocks are being freed.
+    /// Without `ea_inode` the block count decides: an inode with a short target has the attribute
+    /// block at most. With `ea_inode` the count includes the blocks of values in other inodes, so
+    /// size and flags decide. Size 0 means a target whose blocks are being freed.
     pub fn is_fast_symlink(&self, geo: &Geometry) -> bool {
         if !self.is_symlink() || self.flags.contains(InodeFlags::INLINE_DATA) {
             return false;
@@ -69,7 +69,8 @@ impl Inode {
         self.blocks <= xattr_sectors
     }
 
-    /// The target of a symbolic link that is stored in the inode, and `None` for all others.
+    /// Returns the target of a symbolic link that is stored in the inode, and `None` for all
+    /// others.
     pub fn fast_symlink(&self, geo: &Geometry) -> Option<&[u8]> {
         if self.flags.contains(InodeFlags::EXTENTS) || !self.is_fast_symlink(geo) {
             return None;
@@ -91,18 +92,18 @@ impl Inode {
         true
     }
 
-    /// How many attributes use this inode's data as their value.
+    /// Returns the number of attributes with this inode's data as their value.
     pub fn ea_refcount(&self) -> u64 {
         u64::from(self.ctime.sec as u32) << 32 | u64::from(self.version as u32)
     }
 
-    /// Sets how many attributes use this inode's data as their value.
+    /// Sets the number of attributes with this inode's data as their value.
     pub fn set_ea_refcount(&mut self, count: u64) {
         self.ctime = raw_time((count >> 32) as u32);
         self.version = self.version >> 32 << 32 | u64::from(count as u32);
     }
 
-    /// The checksum of the attribute value that is this inode's data.
+    /// Returns the checksum of the attribute value that is this inode's data.
     pub fn ea_hash(&self) -> u32 {
         self.atime.sec as u32
     }
@@ -112,13 +113,13 @@ impl Inode {
         self.atime = raw_time(hash);
     }
 
-    /// The inode that owns an attribute value of the old form, without reference count.
+    /// Returns the inode that owns an attribute value of the old form, without reference count.
     pub fn ea_parent(&self) -> u32 {
         self.mtime.sec as u32
     }
 }
 
-/// The time stamp whose base word is `word`.
+/// Returns the time stamp whose base word is `word`.
 fn raw_time(word: u32) -> Timestamp {
     Timestamp::new(i64::from(word as i32), 0)
 }

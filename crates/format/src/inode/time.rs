@@ -79,14 +79,14 @@ impl Inode {
         }
     }
 
-    /// The time as this inode's slot can hold it: what a later read gives back. The earliest and
-    /// the latest second have no parts: they stand for all that lies beyond.
+    /// Returns the time rounded and clamped to this inode's slot, as a later read returns it. Times
+    /// out of range become the earliest or the latest second, with zero nanoseconds.
     pub fn storable_time(&self, time: Timestamp) -> Timestamp {
         self.storable(time, field_end::ATIME_EXTRA)
     }
 
-    /// The same of a creation time: the slot may have room for less of it than of the others, or
-    /// for none.
+    /// Returns a creation time as this inode's slot can hold it. The slot may hold less of it than
+    /// of the other times, or none (`None`).
     pub fn storable_crtime(&self, time: Timestamp) -> Option<Timestamp> {
         self.has_crtime().then(|| self.storable(time, field_end::CRTIME_EXTRA))
     }

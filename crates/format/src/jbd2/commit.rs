@@ -26,11 +26,11 @@ pub struct CommitBlock {
 /// The version 1 checksum in a commit block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommitChecksum {
-    /// The block says that it has none.
+    /// The block declares no checksum.
     Absent,
     /// CRC-32 over the transaction's descriptor and data blocks.
     Crc32(u32),
-    /// An algorithm that nobody knows.
+    /// An unknown algorithm.
     Unknown,
 }
 
@@ -44,14 +44,14 @@ impl CommitBlock {
         Some(CommitBlock { sequence: header.sequence, time })
     }
 
-    /// Whether the CRC-32C in a commit block is right; always where blocks have none.
+    /// Returns whether the CRC-32C in a commit block is right; `true` if blocks have none.
     pub fn verify(block: &[u8], format: &JournalFormat) -> bool {
         !format.has_crc32c()
             || be32(block, CHECKSUM_OFFSET)
                 == crc32c_with_hole(format.seed, block, CHECKSUM_OFFSET, 4)
     }
 
-    /// The version 1 checksum in a commit block.
+    /// Returns the version 1 checksum in a commit block.
     pub fn v1_checksum(block: &[u8]) -> CommitChecksum {
         let kind = block.get(CHECKSUM_TYPE_OFFSET).copied().unwrap_or(0);
         let size = block.get(CHECKSUM_TYPE_OFFSET + 1).copied().unwrap_or(0);

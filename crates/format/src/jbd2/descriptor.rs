@@ -1,4 +1,4 @@
-//! Descriptor blocks: which blocks of the file system the following log blocks are.
+//! Descriptor blocks: tags with the home locations of the log blocks that follow.
 
 use super::{BlockHeader, BlockType, ChecksumMode, HEADER_SIZE, JournalFormat, TAG_UUID_SIZE};
 use crate::bytes::{be16, be32, put_be16, put_be32, put_bytes};
@@ -64,7 +64,7 @@ fn encode_tag(bytes: &mut [u8], tag: &Tag, format: &JournalFormat) {
 
 /// The tags of a descriptor block, in the order of the log blocks that follow it.
 ///
-/// Ends at the tag marked last, or where the block has no room for another.
+/// Ends at the tag marked last, or if no further tag fits the block.
 #[derive(Clone, Debug)]
 pub struct Tags<'a> {
     rest: Option<&'a [u8]>,
@@ -118,12 +118,12 @@ impl<'a> DescriptorBuilder<'a> {
         DescriptorBuilder { block, format: *format, next: HEADER_SIZE, last: None }
     }
 
-    /// Whether no further tag has room.
+    /// Returns whether no further tag fits.
     pub fn is_full(&self) -> bool {
         self.end_after_next() > self.block.len().saturating_sub(self.format.tail_size())
     }
 
-    /// Whether it has no tag yet.
+    /// Returns whether it has no tag yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_none()
     }
@@ -133,7 +133,8 @@ impl<'a> DescriptorBuilder<'a> {
         self.next + self.format.tag_size() + uuid
     }
 
-    /// Adds a tag; `false` if it has no room. The flags for UUIDs and the end are set here.
+    /// Adds a tag and sets its flags for UUIDs and the end; returns `false` if the tag does not
+    /// fit.
     #[must_use]
     pub fn push(&mut self, tag: Tag) -> bool {
         if self.is_full() {

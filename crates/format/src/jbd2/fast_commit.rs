@@ -35,7 +35,8 @@ pub struct FastCommitTail {
 }
 
 impl FastCommitTail {
-    /// Whether the records up to this tail may be replayed after the full commit before `tid`.
+    /// Returns whether the records up to this tail may be replayed after the full commit before
+    /// `tid`.
     pub const fn valid_for(&self, tid: u32) -> bool {
         self.tid == tid && self.checksum == self.computed
     }
@@ -56,13 +57,13 @@ pub enum FastCommitTag<'a> {
     Unlink(InodeNr, InodeNr, &'a [u8]),
     /// The inode's slot, as far as it is used.
     Inode(InodeNr, &'a [u8]),
-    /// Nothing: fills a block.
+    /// Padding to the end of a block.
     Pad,
     /// The end of a fast commit.
     Tail(FastCommitTail),
     /// The beginning of the area: features and transaction.
     Head(u32, u32),
-    /// A record that nobody here knows, by its number.
+    /// A record of an unknown type, with the type's number.
     Unknown(u16),
 }
 
@@ -83,12 +84,12 @@ impl<'a> FastCommitTags<'a> {
         FastCommitTags { block, next: 0, checksum }
     }
 
-    /// The running checksum so far.
+    /// Returns the running checksum so far.
     pub const fn checksum(&self) -> u32 {
         self.checksum
     }
 
-    /// Whether the block was read to its end: no record begins in what is left.
+    /// Returns whether the block was read to its end: no record fits the remaining bytes.
     pub const fn is_at_end(&self) -> bool {
         self.next + TLV_HEADER > self.block.len()
     }
@@ -139,7 +140,7 @@ const TAIL: u16 = 8;
 impl<'a> Iterator for FastCommitTags<'a> {
     type Item = FastCommitTag<'a>;
 
-    /// The next record; `None` at the block's end and at bytes that are no record.
+    /// Returns the next record; `None` at the block's end and at bytes that are no record.
     fn next(&mut self) -> Option<FastCommitTag<'a>> {
         let start = self.next;
         let header = self.block.get(start..start.checked_add(TLV_HEADER)?)?;

@@ -1,7 +1,8 @@
 //! The journal's structures. All numbers are big-endian, except in fast commits.
 //!
-//! [`JournalFormat`] says how this journal writes its blocks: which checksums, how wide block
-//! numbers are. It is made from the [`JournalSuperblock`], and everything else here takes it.
+//! [`JournalFormat`] describes the blocks of one journal: the kind of checksums, the width of block
+//! numbers. It is made from the [`JournalSuperblock`]; all other parsers and builders of this
+//! module take it.
 
 mod commit;
 mod descriptor;
@@ -27,7 +28,7 @@ pub const JBD2_MAGIC: u32 = 0xC03B_3998;
 /// Bytes of a block header.
 pub const HEADER_SIZE: usize = 12;
 
-/// What a journal block is.
+/// Type of a journal block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockType {
     /// A list of the blocks that follow it.
@@ -57,7 +58,7 @@ impl BlockType {
         }
     }
 
-    /// The header's number.
+    /// Returns the header's number.
     pub const fn to_raw(self) -> u32 {
         match self {
             BlockType::Descriptor => 1,
@@ -73,7 +74,7 @@ impl BlockType {
 /// The header of every journal block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHeader {
-    /// What the block is.
+    /// The type of the block.
     pub block_type: BlockType,
     /// The transaction that it belongs to.
     pub sequence: u32,
@@ -99,7 +100,7 @@ impl BlockHeader {
     }
 }
 
-/// Which checksums a journal has.
+/// Kind of a journal's checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ChecksumMode {
     /// None.
@@ -113,12 +114,12 @@ pub enum ChecksumMode {
     V3,
 }
 
-/// How a journal writes its blocks.
+/// Format of a journal's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JournalFormat {
     /// Bytes of a block.
     pub block_size: u32,
-    /// Which checksums it has.
+    /// Kind of its checksums.
     pub checksums: ChecksumMode,
     /// Whether block numbers have 64 bits.
     pub bit64: bool,
@@ -143,17 +144,17 @@ impl JournalFormat {
         JournalFormat { block_size, checksums, bit64, uuid, seed }
     }
 
-    /// Whether blocks have CRC-32C checksums (version 2 or 3).
+    /// Returns whether blocks have CRC-32C checksums (version 2 or 3).
     pub const fn has_crc32c(&self) -> bool {
         matches!(self.checksums, ChecksumMode::V2 | ChecksumMode::V3)
     }
 
-    /// Bytes of the checksum at the end of descriptor and revoke blocks.
+    /// Returns the number of bytes of the checksum at the end of descriptor and revoke blocks.
     pub const fn tail_size(&self) -> usize {
         if self.has_crc32c() { 4 } else { 0 }
     }
 
-    /// Bytes of a tag, without the UUID.
+    /// Returns the number of bytes of a tag, without the UUID.
     pub const fn tag_size(&self) -> usize {
         match (self.checksums, self.bit64) {
             (ChecksumMode::V3, _) => 16,
@@ -164,25 +165,25 @@ impl JournalFormat {
         }
     }
 
-    /// How many tags a descriptor block holds.
+    /// Returns the capacity of a descriptor block in tags.
     pub const fn tags_per_block(&self) -> usize {
         let used = HEADER_SIZE + TAG_UUID_SIZE + self.tail_size();
         (self.block_size as usize).saturating_sub(used) / self.tag_size()
     }
 
-    /// Bytes of a revoke record.
+    /// Returns the number of bytes of a revoke record.
     pub const fn revoke_record_size(&self) -> usize {
         if self.bit64 { 8 } else { 4 }
     }
 
-    /// How many records a revoke block holds.
+    /// Returns the capacity of a revoke block in records.
     pub const fn revokes_per_block(&self) -> usize {
         let used = revoke::REVOKE_HEADER_SIZE + self.tail_size();
         (self.block_size as usize).saturating_sub(used) / self.revoke_record_size()
     }
 
-    /// The checksum that a tag carries for a block's bytes as they are in the log (after escaping);
-    /// 0 if tags have none.
+    /// Returns the checksum that a tag carries for a block's bytes as they are in the log (after
+    /// escaping); 0 if tags have none.
     pub fn tag_checksum(&self, sequence: u32, logged: &[u8]) -> u32 {
         let full = || crc32c_raw(crc32c_raw(self.seed, &sequence.to_be_bytes()), logged);
         match self.checksums {
@@ -192,7 +193,7 @@ impl JournalFormat {
         }
     }
 
-    /// Whether a logged block's bytes (after escaping) are those that its tag was made for.
+    /// Returns whether a logged block's bytes (after escaping) are those that its tag was made for.
     pub fn tag_matches(&self, tag: &Tag, sequence: u32, logged: &[u8]) -> bool {
         tag.checksum == self.tag_checksum(sequence, logged)
     }
@@ -201,8 +202,8 @@ impl JournalFormat {
         block.len().saturating_sub(4)
     }
 
-    /// Whether the checksum at the end of a descriptor or revoke block is right; always where there
-    /// is none.
+    /// Returns whether the checksum at the end of a descriptor or revoke block is right; always
+    /// where there is none.
     pub fn verify_tail(&self, block: &[u8]) -> bool {
         let tail = self.tail_offset(block);
         !self.has_crc32c() || be32(block, tail) == crc32c_with_hole(self.seed, block, tail, 4)
@@ -218,12 +219,13 @@ impl JournalFormat {
     }
 }
 
-/// Whether a block must be escaped before it goes into the log: it begins like a journal block.
+/// Returns whether a block must be escaped before it goes into the log: it begins like a journal
+/// block.
 pub fn needs_escape(block: &[u8]) -> bool {
     block.len() >= 4 && be32(block, 0) == JBD2_MAGIC
 }
 
-/// Escapes a copy of a block if it needs that, and tells whether it did; the tag then needs
+/// Escapes a copy of a block if needed, and returns whether it did; the tag must then have
 /// [`TagFlags::ESCAPE`].
 pub fn escape(block: &mut [u8]) -> bool {
     let needed = needs_escape(block);
@@ -233,17 +235,17 @@ pub fn escape(block: &mut [u8]) -> bool {
     needed
 }
 
-/// Restores the beginning of a block whose tag says that it was escaped.
+/// Restores the beginning of a block whose tag has [`TagFlags::ESCAPE`].
 pub fn unescape(block: &mut [u8]) {
     put_be32(block, 0, JBD2_MAGIC);
 }
 
-/// Whether transaction `a` is `b` or later; numbers wrap around.
+/// Returns whether transaction `a` is `b` or later; numbers wrap around.
 pub const fn tid_geq(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
 }
 
-/// Whether transaction `a` is later than `b`; numbers wrap around.
+/// Returns whether transaction `a` is later than `b`; numbers wrap around.
 pub const fn tid_gt(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }

@@ -1,4 +1,4 @@
-//! Revoke blocks: which blocks of earlier transactions must not be replayed.
+//! Revoke blocks: lists of blocks whose copies in earlier transactions must not be replayed.
 
 use super::{BlockHeader, BlockType, JournalFormat};
 use crate::bytes::{be32, be64, put_be32, put_be64};
@@ -21,7 +21,7 @@ impl<'a> RevokeRecords<'a> {
     /// Reads the records of a block that is known to be a revoke block.
     ///
     /// # Errors
-    /// A count that the block has no room for.
+    /// [`Corrupt`] for a count beyond the block.
     pub fn parse(block: &'a [u8], format: &JournalFormat) -> Result<RevokeRecords<'a>> {
         let count = be32(block, COUNT_OFFSET);
         let end = block.len().saturating_sub(format.tail_size());
@@ -63,7 +63,7 @@ impl<'a> RevokeBuilder<'a> {
         RevokeBuilder { block, format: *format, next: REVOKE_HEADER_SIZE }
     }
 
-    /// Adds a block; `false` if it has no room.
+    /// Adds a block; returns `false` if its record does not fit.
     #[must_use]
     pub fn push(&mut self, block: BlockNr) -> bool {
         let end = self.next + self.format.revoke_record_size();

@@ -1,8 +1,8 @@
 //! The journal's superblock.
 //!
 //! # Invariants
-//! All 1024 bytes are kept. A parsed superblock has a block size that blocks can have, and `first`
-//! and `start` within it.
+//! All 1024 bytes are kept. A parsed superblock has a valid block size, and `first` and `start`
+//! within the journal.
 
 use super::{BlockType, ChecksumMode, JBD2_MAGIC, JournalFormat};
 use crate::checksum::{CRC32C_INIT, crc32c_with_hole};
@@ -14,18 +14,18 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 /// Bytes of the journal's superblock.
 pub const JOURNAL_SUPERBLOCK_SIZE: usize = 1024;
 
-/// Blocks of the fast-commit area where the superblock does not say.
+/// Blocks of the fast-commit area if the superblock's field is 0.
 pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 
-/// Blocks that a journal has at least, the fast-commit area not counted.
+/// Minimum size of a journal in blocks, without the fast-commit area.
 pub const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
 const STRUCTURE: &str = "journal superblock";
 const CHECKSUM_OFFSET: usize = 0xFC;
 const CHECKSUM_TYPE_CRC32C: u8 = 4;
 
-/// The block of an external journal device that holds the journal's superblock, behind the ext4
-/// one.
+/// Returns the block of an external journal device that holds the journal's superblock, behind the
+/// ext4 one.
 pub const fn external_journal_block(block_size: u32) -> u64 {
     if block_size == 1024 { 2 } else { 1 }
 }
@@ -59,7 +59,7 @@ bitflags! {
 }
 
 impl JournalIncompat {
-    /// The names of the set bits as the ext4 tools print them.
+    /// Returns the names of the set bits as the ext4 tools print them.
     pub fn names(self) -> Vec<String> {
         const NAMES: [&str; 6] = [
             "journal_incompat_revoke",
@@ -153,7 +153,7 @@ impl JournalSuperblock {
     /// Reads and verifies a superblock: magic, version, checksum, ranges.
     ///
     /// # Errors
-    /// What is wrong with it. Features that are not known are no error here: see
+    /// [`Corrupt`] with the invalid field. Unknown features are no error here: see
     /// [`unknown_incompat`](Self::unknown_incompat).
     pub fn parse(bytes: &[u8]) -> Result<JournalSuperblock> {
         let sb = JournalSuperblock::parse_unverified(bytes)?;
@@ -162,7 +162,7 @@ impl JournalSuperblock {
         Ok(sb)
     }
 
-    /// Reads a superblock and verifies no more than its size, magic and version.
+    /// Reads a superblock and verifies its size, magic and version only.
     ///
     /// # Errors
     /// Too few bytes, a wrong magic, a block that is no superblock.
@@ -234,7 +234,7 @@ impl JournalSuperblock {
         Ok(())
     }
 
-    /// The bytes with a new checksum, which this superblock takes too.
+    /// Returns the bytes with a new checksum, which this superblock takes too.
     pub fn seal(&mut self) -> [u8; JOURNAL_SUPERBLOCK_SIZE] {
         if self.has_checksum() {
             self.raw.checksum_type = CHECKSUM_TYPE_CRC32C;
@@ -244,22 +244,22 @@ impl JournalSuperblock {
         crate::bytes::array(self.raw.as_bytes(), 0)
     }
 
-    /// The bytes with a new checksum.
+    /// Returns the bytes with a new checksum.
     pub fn encode(&self) -> [u8; JOURNAL_SUPERBLOCK_SIZE] {
         self.clone().seal()
     }
 
-    /// The fields as they lie on the disk.
+    /// Returns the fields as they lie on the disk.
     pub fn raw(&self) -> &RawJournalSuperblock {
         &self.raw
     }
 
-    /// The fields as they lie on the disk, to change one that has no setter.
+    /// Returns the fields as they lie on the disk, to change one that has no setter.
     pub fn raw_mut(&mut self) -> &mut RawJournalSuperblock {
         &mut self.raw
     }
 
-    /// Whether it is a superblock of version 2, which alone has features.
+    /// Returns whether it is a superblock of version 2, which alone has features.
     pub fn is_v2(&self) -> bool {
         self.raw.block_type.get() == BlockType::SuperblockV2.to_raw()
     }
@@ -276,7 +276,7 @@ impl JournalSuperblock {
         JournalIncompat::from_bits_retain(bits)
     }
 
-    /// Incompatible features that nobody here knows; a journal that has any must be refused.
+    /// Returns the unknown incompatible features. The caller must refuse a journal that has any.
     pub fn unknown_incompat(&self) -> u32 {
         self.incompat().bits() & !JournalIncompat::all().bits()
     }
@@ -300,17 +300,17 @@ impl JournalSuperblock {
         first, set_first;
         /// The first transaction that is expected in the log.
         sequence, set_sequence;
-        /// The block where the log starts; 0 if there is nothing to replay.
+        /// The block where the log starts; 0 if the log is empty.
         start, set_start;
         /// Number of file systems that use the journal.
         nr_users, set_nr_users;
         /// Blocks of the fast-commit area, 0 for the default.
         num_fc_blks, set_num_fc_blks;
-        /// Where a clean log goes on.
+        /// The block where the next transaction of a clean log begins.
         head, set_head;
     }
 
-    /// The error that the journal was aborted with; 0 for none.
+    /// Returns the error that the journal was aborted with; 0 for none.
     pub fn errno(&self) -> i32 {
         self.raw.errno.get() as i32
     }
@@ -336,7 +336,8 @@ impl JournalSuperblock {
         &self.raw.users[..count]
     }
 
-    /// Blocks of the fast-commit area; 0 if there is none or the journal is too small for it.
+    /// Returns the number of blocks of the fast-commit area; 0 if there is none or the journal is
+    /// too small for it.
     pub fn fast_commit_blocks(&self) -> u32 {
         if !self.incompat().contains(JournalIncompat::FAST_COMMIT) {
             return 0;
@@ -351,19 +352,20 @@ impl JournalSuperblock {
         }
     }
 
-    /// The block after the last one of the ordinary log, where it wraps to [`first`](Self::first).
+    /// Returns the block after the last one of the ordinary log, where it wraps to
+    /// [`first`](Self::first).
     pub fn log_end(&self) -> u32 {
         self.max_len() - self.fast_commit_blocks()
     }
 
-    /// The blocks of the fast-commit area, if there is one. The block at [`log_end`](Self::log_end)
-    /// stays unused.
+    /// Returns the blocks of the fast-commit area, if there is one. The block at
+    /// [`log_end`](Self::log_end) stays unused.
     pub fn fast_commit_area(&self) -> Option<std::ops::Range<u32>> {
         let blocks = self.fast_commit_blocks();
         (blocks > 1).then(|| self.log_end() + 1..self.max_len())
     }
 
-    /// How this journal writes its blocks.
+    /// Returns the format of this journal's blocks.
     pub fn format(&self) -> JournalFormat {
         let checksums = if self.incompat().contains(JournalIncompat::CSUM_V3) {
             ChecksumMode::V3

@@ -33,7 +33,7 @@ pub struct JournalBackup {
     pub size: u64,
 }
 
-/// The value of `jnl_backup_type` that says that the backup is meaningful.
+/// The value of `jnl_backup_type` that marks the backup as valid.
 const BACKUP_OF_BLOCKS: u8 = 1;
 
 macro_rules! numbers {
@@ -218,7 +218,7 @@ macro_rules! texts {
 texts! {
     /// Label of the volume, at most 16 bytes.
     volume_name, set_volume_name;
-    /// Where it was last mounted, at most 64 bytes.
+    /// Directory of the last mount, at most 64 bytes.
     last_mounted, set_last_mounted;
     /// Mount options to apply, at most 64 bytes.
     mount_opts, set_mount_opts;
@@ -259,7 +259,7 @@ fn join_time(lo: u32, hi: u8) -> u64 {
     u64::from(hi) << 32 | u64::from(lo)
 }
 
-/// The two parts of a 40-bit time; later times stay at the end of the range.
+/// Returns the two parts of a 40-bit time; later times stay at the end of the range.
 fn split_time(seconds: u64) -> (u32, u8) {
     let seconds = seconds.min((1 << 40) - 1);
     (seconds as u32, (seconds >> 32) as u8)
@@ -271,12 +271,12 @@ impl Superblock {
         hi << 32 | u64::from(lo.get())
     }
 
-    /// The high half to store, and none if this file system has no high halves.
+    /// Returns the high half to store, and none if this file system has no high halves.
     fn high_half(&self, value: u64) -> Option<u32> {
         self.incompat().contains(Incompat::BIT64).then_some((value >> 32) as u32)
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub fn blocks_count(&self) -> u64 {
         self.join_count(self.raw.blocks_count_lo, self.raw.blocks_count_hi)
     }
@@ -289,7 +289,7 @@ impl Superblock {
         }
     }
 
-    /// Blocks reserved for the super-user.
+    /// Returns the number of blocks reserved for the super-user.
     pub fn r_blocks_count(&self) -> u64 {
         self.join_count(self.raw.r_blocks_count_lo, self.raw.r_blocks_count_hi)
     }
@@ -325,12 +325,12 @@ impl Superblock {
         self.raw.first_ino.set(value);
     }
 
-    /// Where the MMP block is.
+    /// Returns the location of the MMP block.
     pub fn mmp_block(&self) -> BlockNr {
         BlockNr(self.raw.mmp_block.get())
     }
 
-    /// Sets where the MMP block is.
+    /// Sets the location of the MMP block.
     pub fn set_mmp_block(&mut self, block: BlockNr) {
         self.raw.mmp_block.set(block.0);
     }
@@ -345,12 +345,12 @@ impl Superblock {
         self.raw.state.set(state.bits());
     }
 
-    /// What to do on errors.
+    /// Returns the reaction to errors.
     pub fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy::from_raw(self.raw.errors.get())
     }
 
-    /// Sets what to do on errors.
+    /// Sets the reaction to errors.
     pub fn set_error_policy(&mut self, policy: ErrorPolicy) {
         self.raw.errors.set(policy.to_raw());
     }
@@ -375,7 +375,7 @@ impl Superblock {
         self.raw.default_mount_opts.set(opts.bits());
     }
 
-    /// The seed of directory hashes, as the four words that the hash uses.
+    /// Returns the seed of directory hashes, as the four words that the hash uses.
     pub fn hash_seed(&self) -> [u32; 4] {
         self.raw.hash_seed.map(U32::get)
     }
@@ -392,7 +392,7 @@ impl Superblock {
         }
     }
 
-    /// The groups of superblock copies with `sparse_super2`, 0 for none.
+    /// Returns the groups of superblock copies with `sparse_super2`, 0 for none.
     pub fn backup_bgs(&self) -> [u32; 2] {
         self.raw.backup_bgs.map(U32::get)
     }
@@ -402,7 +402,7 @@ impl Superblock {
         self.raw.backup_bgs = groups.map(U32::new);
     }
 
-    /// The backup of the journal inode's block map, if there is one.
+    /// Returns the backup of the journal inode's block map, if there is one.
     pub fn journal_backup(&self) -> Option<JournalBackup> {
         if self.raw.jnl_backup_type != BACKUP_OF_BLOCKS {
             return None;
@@ -429,7 +429,7 @@ impl Superblock {
         self.raw.jnl_backup_type = if backup.is_some() { BACKUP_OF_BLOCKS } else { 0 };
     }
 
-    /// The record of the first error, if any.
+    /// Returns the record of the first error, if any.
     pub fn first_error(&self) -> Option<ErrorRecord> {
         let raw = &self.raw.first_error;
         let record = ErrorRecord {
@@ -456,7 +456,7 @@ impl Superblock {
         self.raw.first_error_errcode = record.errcode;
     }
 
-    /// The record of the last error, if any.
+    /// Returns the record of the last error, if any.
     pub fn last_error(&self) -> Option<ErrorRecord> {
         let raw = &self.raw.last_error;
         let record = ErrorRecord {
@@ -483,7 +483,8 @@ impl Superblock {
         self.raw.last_error_errcode = record.errcode;
     }
 
-    /// Notes an error: state, count, the last record, and the first one if there is none yet.
+    /// Records an error: sets the state, counts it, and stores the last record, and the first one
+    /// if there is none yet.
     pub fn record_error(&mut self, record: &ErrorRecord) {
         self.set_state(self.state() | State::ERROR);
         self.set_error_count(self.error_count().saturating_add(1));
@@ -493,7 +494,7 @@ impl Superblock {
         self.set_last_error(record);
     }
 
-    /// Forgets all errors, as a check does.
+    /// Clears all error records, as a check does.
     pub fn clear_errors(&mut self) {
         self.set_error_count(0);
         self.set_first_error(&ErrorRecord::default());
@@ -501,7 +502,7 @@ impl Superblock {
         self.set_state(self.state() - State::ERROR);
     }
 
-    /// Whether directory hashes use unsigned characters, or `None` if neither flag says so.
+    /// Returns whether directory hashes use unsigned characters, or `None` if neither flag is set.
     pub fn unsigned_hash(&self) -> Option<bool> {
         let flags = self.flags();
         if flags.contains(SuperFlags::UNSIGNED_HASH) {

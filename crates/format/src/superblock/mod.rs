@@ -1,8 +1,8 @@
 //! The superblock: typed access to every field.
 //!
 //! # Invariants
-//! All 1024 bytes are kept, so fields that nobody here knows survive. The high halves of 64-bit
-//! counts are read and written only with the `64bit` feature.
+//! All 1024 bytes are kept, so unknown fields survive. The high halves of 64-bit counts are read
+//! and written only with the `64bit` feature.
 
 mod fields;
 mod raw;
@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// The magic number of the superblock.
 pub const SUPERBLOCK_MAGIC: u16 = 0xEF53;
 
-/// How an error names the magic number, which is wrong where there is no superblock.
+/// Field name in the error about a wrong magic number: the sign of a device without ext4.
 pub const MAGIC_FIELD: &str = "magic";
 
 /// The only checksum algorithm: CRC-32C.
@@ -86,7 +86,7 @@ bitflags! {
 }
 
 impl DefaultMountOpts {
-    /// The names of the set bits as the ext4 tools print them.
+    /// Returns the names of the set bits as the ext4 tools print them.
     pub fn names(self) -> Vec<&'static str> {
         const NAMES: [(DefaultMountOpts, &str); 9] = [
             (DefaultMountOpts::DEBUG, "debug"),
@@ -110,20 +110,20 @@ impl DefaultMountOpts {
     }
 }
 
-/// What is done when an error is met.
+/// Reaction of the file system to an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ErrorPolicy {
-    /// Go on.
+    /// Continue.
     #[default]
     Continue,
-    /// Allow only reading from then on.
+    /// Become read-only.
     RemountReadOnly,
-    /// Stop.
+    /// Stop the system.
     Panic,
 }
 
 impl ErrorPolicy {
-    /// From the field's value; values that mean nothing are the default.
+    /// Decodes the field's value; unknown values give the default.
     pub const fn from_raw(value: u16) -> ErrorPolicy {
         match value {
             2 => ErrorPolicy::RemountReadOnly,
@@ -132,7 +132,7 @@ impl ErrorPolicy {
         }
     }
 
-    /// The field's value.
+    /// Returns the field's value.
     pub const fn to_raw(self) -> u16 {
         match self {
             ErrorPolicy::Continue => 1,
@@ -149,8 +149,8 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// An all-zero superblock with magic, revision 1 and state clean: where making a file system
-    /// starts.
+    /// Makes the superblock from which mkfs starts: zero except for magic, revision 1 and state
+    /// clean.
     pub fn empty() -> Superblock {
         let mut raw = Box::new(RawSuperblock::new_zeroed());
         raw.magic.set(SUPERBLOCK_MAGIC);
@@ -160,7 +160,7 @@ impl Superblock {
         Superblock { raw }
     }
 
-    /// Reads a superblock and verifies no more than its size and magic.
+    /// Reads a superblock and verifies its size and magic only.
     ///
     /// # Errors
     /// Too few bytes, or a wrong magic.
@@ -175,22 +175,22 @@ impl Superblock {
         Ok(Superblock { raw: Box::new(raw) })
     }
 
-    /// The fields as they lie on the disk.
+    /// Returns the fields as they lie on the disk.
     pub fn raw(&self) -> &RawSuperblock {
         &self.raw
     }
 
-    /// The fields as they lie on the disk, to change one that has no setter.
+    /// Returns the fields as they lie on the disk, to change one that has no setter.
     pub fn raw_mut(&mut self) -> &mut RawSuperblock {
         &mut self.raw
     }
 
-    /// The bytes as they are, without a new checksum.
+    /// Returns the bytes as they are, without a new checksum.
     pub fn as_bytes(&self) -> &[u8] {
         self.raw.as_bytes()
     }
 
-    /// The bytes with a new checksum, which this superblock takes too.
+    /// Returns the bytes with a new checksum, which this superblock takes too.
     pub fn seal(&mut self) -> [u8; SUPERBLOCK_SIZE] {
         if self.has_checksum() {
             let checksum = self.computed_checksum();
@@ -199,12 +199,12 @@ impl Superblock {
         crate::bytes::array(self.as_bytes(), 0)
     }
 
-    /// The bytes with a new checksum.
+    /// Returns the bytes with a new checksum.
     pub fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
         self.clone().seal()
     }
 
-    /// The bytes of the copy that lies in `group`.
+    /// Returns the bytes of the copy that lies in `group`.
     pub fn encode_backup(&self, group: u32) -> [u8; SUPERBLOCK_SIZE] {
         let mut copy = self.clone();
         // The field has 16 bits; copies in groups above keep the low ones, as the ext4 tools do.
@@ -212,7 +212,7 @@ impl Superblock {
         copy.seal()
     }
 
-    /// Whether the superblock carries a checksum.
+    /// Returns whether the superblock carries a checksum.
     pub fn has_checksum(&self) -> bool {
         self.ro_compat().contains(RoCompat::METADATA_CSUM)
     }
@@ -255,7 +255,7 @@ impl Superblock {
         RoCompat::from_bits_retain(self.raw.feature_ro_compat.get())
     }
 
-    /// All features.
+    /// Returns all features.
     pub fn features(&self) -> Features {
         Features { compat: self.compat(), incompat: self.incompat(), ro_compat: self.ro_compat() }
     }
@@ -267,7 +267,7 @@ impl Superblock {
         self.raw.feature_ro_compat.set(features.ro_compat.bits());
     }
 
-    /// The seed of the file system's checksums.
+    /// Returns the seed of the file system's checksums.
     pub fn fs_seed(&self) -> u32 {
         if self.incompat().contains(Incompat::CSUM_SEED) {
             self.raw.checksum_seed.get()
@@ -284,12 +284,12 @@ impl Superblock {
         }
     }
 
-    /// Bytes of an inode slot.
+    /// Returns the number of bytes of an inode slot.
     pub fn inode_size(&self) -> u16 {
         if self.rev_level() == 0 { 128 } else { self.raw.inode_size.get() }
     }
 
-    /// The first inode number that is not reserved.
+    /// Returns the first inode number that is not reserved.
     pub fn first_ino(&self) -> u32 {
         if self.rev_level() == 0 { 11 } else { self.raw.first_ino.get() }
     }
@@ -306,7 +306,7 @@ impl std::fmt::Debug for Superblock {
     }
 }
 
-/// The seed of a file system's checksums.
+/// Returns the seed of a file system's checksums.
 pub fn fs_seed(sb: &Superblock) -> u32 {
     sb.fs_seed()
 }

@@ -19,7 +19,7 @@ const STRUCTURE: &str = "attribute block";
 /// The header of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHeader {
-    /// How many inodes use the block.
+    /// Number of inodes that use the block.
     pub refcount: u32,
     /// Hash of all entries; 0 if the block is not to be shared.
     pub hash: u32,
@@ -43,22 +43,22 @@ fn decode_header(block: &[u8]) -> Result<BlockHeader> {
     Ok(header)
 }
 
-/// Reads a block of attributes. The checksum is not looked at; see [`verify_xattr_block`].
+/// Reads a block of attributes without verifying its checksum; see [`verify_xattr_block`].
 ///
 /// # Errors
-/// A header or an entry that cannot be.
+/// [`Corrupt`] for an invalid header or entry.
 pub fn decode_block(block: &[u8]) -> Result<(BlockHeader, Vec<Entry>)> {
     let header = decode_header(block)?;
     Ok((header, decode(block, HEADER, 0)?))
 }
 
-/// Bytes that these attributes take in a block.
+/// Returns the number of bytes that these attributes take in a block.
 pub fn block_space(entries: &[Entry]) -> usize {
     HEADER + space(entries)
 }
 
-/// Writes a block of attributes, sorted, with their hashes but without checksum. `false` if they
-/// have no room, and then nothing changes.
+/// Writes a block of attributes, sorted, with their hashes but without checksum. Returns `false` if
+/// they do not fit, and then leaves the block unchanged.
 #[must_use]
 pub fn encode_block(entries: &[Entry], refcount: u32, block: &mut [u8]) -> bool {
     let names_fit = entries.iter().all(|entry| entry.name.len() <= XATTR_NAME_MAX);
@@ -76,12 +76,12 @@ pub fn encode_block(entries: &[Entry], refcount: u32, block: &mut [u8]) -> bool 
     true
 }
 
-/// How many inodes use a block.
+/// Returns the number of inodes that use a block.
 pub fn refcount(block: &[u8]) -> u32 {
     le32(block, REFCOUNT)
 }
 
-/// Sets how many inodes use a block.
+/// Sets the number of inodes that use a block.
 pub fn set_refcount(block: &mut [u8], count: u32) {
     put_le32(block, REFCOUNT, count);
 }

@@ -19,28 +19,28 @@ fn fold_value(hash: u32, value: &[u8]) -> u32 {
     value.chunks(4).fold(hash, |hash, chunk| fold_word(hash, le32(&array::<4>(chunk, 0), 0)))
 }
 
-/// The hash of an entry whose value lies in its block.
+/// Returns the hash of an entry whose value lies in its block.
 pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     fold_value(fold_name(name, u32::from), value)
 }
 
-/// The same with the bytes of the name as signed numbers, as older programs computed it; to be
-/// accepted when verifying.
+/// Returns the same hash over signed bytes of the name, as older programs computed it. Verification
+/// must accept both.
 pub fn entry_hash_signed(name: &[u8], value: &[u8]) -> u32 {
     fold_value(fold_name(name, |byte| i32::from(byte as i8) as u32), value)
 }
 
-/// The hash of an entry whose value lies in an inode; `crc` is the value's.
+/// Returns the hash of an entry whose value lies in an inode; `crc` is the value's.
 pub fn inode_entry_hash(name: &[u8], crc: u32) -> u32 {
     fold_word(fold_name(name, u32::from), crc)
 }
 
-/// The checksum of a value that lies in an inode; `seed` is the file system's.
+/// Returns the checksum of a value that lies in an inode; `seed` is the file system's.
 pub fn value_crc(seed: u32, value: &[u8]) -> u32 {
     crc32c_raw(seed, value)
 }
 
-/// The hash that an entry of a block should have.
+/// Returns the hash that an entry of a block should have.
 pub(super) fn hash_in_block(entry: &Entry) -> u32 {
     match &entry.value {
         Value::Inline(value) => entry_hash(&entry.name, value),
@@ -48,8 +48,8 @@ pub(super) fn hash_in_block(entry: &Entry) -> u32 {
     }
 }
 
-/// The hash of a block from those of its entries; 0, for a block that is not to be shared, if one
-/// of them is 0.
+/// Returns the hash of a block from the hashes of its entries; 0 if one of them is 0, which marks
+/// the block as not shareable.
 pub fn block_hash(hashes: impl IntoIterator<Item = u32>) -> u32 {
     let mut all = 0;
     for hash in hashes {

@@ -8,7 +8,8 @@ use crate::error::Result;
 
 const HEADER: usize = 4;
 
-/// Reads the attributes of an inode from what follows its fields; none if the area was never used.
+/// Reads the attributes of an inode from the bytes after its fields; none if the area was never
+/// used.
 ///
 /// # Errors
 /// An entry that does not lie in the area.
@@ -19,13 +20,13 @@ pub fn decode_inode_area(area: &[u8]) -> Result<Vec<Entry>> {
     decode(area, HEADER, HEADER)
 }
 
-/// Bytes that these attributes take in an inode's area.
+/// Returns the number of bytes that these attributes take in an inode's area.
 pub fn inode_area_space(entries: &[Entry]) -> usize {
     HEADER + space(entries)
 }
 
-/// Writes the attributes over the whole area; without attributes it is zeroed. `false` if they have
-/// no room, and then nothing changes.
+/// Writes the attributes over the whole area; without attributes the area is zeroed. Returns
+/// `false` if they do not fit, and then leaves the area unchanged.
 #[must_use]
 pub fn encode_inode_area(entries: &[Entry], area: &mut [u8]) -> bool {
     if entries.is_empty() {

@@ -1,6 +1,7 @@
 //! Extended attributes: in the inode's slot behind its fields, and in a block of their own.
 //!
-//! A region is read as a whole into a list of [`Entry`], changed there, and written as a whole.
+//! Callers read a whole region into a list of [`Entry`], change the list, and write the whole
+//! region.
 //!
 //! # Invariants
 //! Reading is total, and the values that it copies have together no more bytes than the region. A
@@ -25,7 +26,7 @@ pub use name::{NameIndex, full_name, split_name};
 /// The magic number of both kinds of regions.
 pub const XATTR_MAGIC: u32 = 0xEA02_0000;
 
-/// Attributes share a block at most this often.
+/// Maximum number of inodes that share a block of attributes.
 pub const REFCOUNT_MAX: u32 = 1024;
 
 /// Bytes of a name at most, its prefix not counted.
@@ -52,7 +53,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Bytes of the value.
+    /// Returns the number of bytes of the value.
     pub fn len(&self) -> usize {
         match self {
             Value::Inline(bytes) => bytes.len(),
@@ -60,12 +61,12 @@ impl Value {
         }
     }
 
-    /// Whether the value has no bytes.
+    /// Returns whether the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that the value takes in the region.
+    /// Returns the number of bytes that the value takes in the region.
     fn room(&self) -> usize {
         match self {
             Value::Inline(bytes) => padded(bytes.len()),
@@ -100,17 +101,17 @@ impl Entry {
         Entry { index, name: name.to_vec(), value: Value::EaInode { ino, size }, hash }
     }
 
-    /// Whether it is the attribute of this name.
+    /// Returns whether it is the attribute of this name.
     pub fn is(&self, index: u8, name: &[u8]) -> bool {
         self.index == index && self.name == name
     }
 
-    /// Bytes that the attribute takes in a region.
+    /// Returns the number of bytes that the attribute takes in a region.
     pub fn space(&self) -> usize {
         padded(ENTRY_HEADER + self.name.len()) + self.value.room()
     }
 
-    /// What a block's entries are sorted by.
+    /// Returns the sort key of entries in a block.
     fn key(&self) -> (u8, usize, &[u8]) {
         (self.index, self.name.len(), &self.name)
     }

@@ -43,7 +43,7 @@ const PREFIXES: [(u8, &[u8]); 5] = [
     (NameIndex::HURD, b"gnu."),
 ];
 
-/// Prefix number and rest of a full name; `None` if no prefix has a number or nothing follows it.
+/// Prefix number and rest of a full name; `None` for an unknown prefix or an empty rest.
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     if let Some((index, _)) = WHOLE.iter().find(|(_, name)| *name == full) {
         return Some((*index, &[]));
@@ -53,9 +53,9 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// The full name of an attribute; `None` if the number stands for no prefix, or if nobody can ask
-/// for the attribute by that name: an image may hold a prefix without a rest, a rest after a whole
-/// name, or a whole name under another prefix's number.
+/// Returns the full name of an attribute; `None` for an unknown prefix number, or if no lookup by
+/// that name can find the attribute. Such an image holds a prefix without a rest, a rest after a
+/// whole name, or a whole name under another prefix's number.
 pub fn full_name(index: u8, name: &[u8]) -> Option<Vec<u8>> {
     let (_, prefix) = WHOLE.iter().chain(&PREFIXES).find(|(number, _)| *number == index)?;
     let full = [*prefix, name].concat();

@@ -1,4 +1,4 @@
-//! What both kinds of regions have in common: entries from the start, values from the end.
+//! The layout that both kinds of regions share: entries from the start, values from the end.
 
 use super::{ENTRY_HEADER, Entry, TERMINATOR, Value, padded};
 use crate::bytes::{le16, le32, part, put_bytes, put_le16, put_le32};
@@ -31,7 +31,8 @@ impl<'a> Headers<'a> {
         if le32(rest, 0) == 0 {
             return Ok(None);
         }
-        // Written back without its offset, such an entry would be the end of the list.
+        // Written back without its value offset, an entry with empty name and index 0 would
+        // terminate the list.
         if rest[NAME_LEN] == 0 && rest[NAME_INDEX] == 0 {
             return Err(bad("name", 0, 1));
         }
@@ -58,7 +59,7 @@ pub(super) fn decode(region: &[u8], first: usize, base: usize) -> Result<Vec<Ent
     Ok(entries)
 }
 
-/// Where the list of entries ends, behind its terminator.
+/// Returns the offset after the terminator of the list of entries.
 fn list_end(region: &[u8], first: usize) -> Result<usize> {
     let mut headers = Headers { region, next: first };
     while headers.step()?.is_some() {}
@@ -91,13 +92,13 @@ fn decode_value(region: &[u8], header: &[u8], list_end: usize, base: usize) -> R
     Ok(Value::Inline(part(region, start, end).to_vec()))
 }
 
-/// Bytes that entries and the list's end take.
+/// Returns the number of bytes that entries and the list's end take.
 pub(super) fn space<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> usize {
     entries.into_iter().map(Entry::space).sum::<usize>() + TERMINATOR
 }
 
-/// Writes entries, each with its hash, into a region that is zeroed from `first` on and has room
-/// for them.
+/// Writes entries, each with its hash, into a region. The region must be zeroed from `first` on and
+/// large enough.
 pub(super) fn encode<'e>(
     region: &mut [u8],
     first: usize,

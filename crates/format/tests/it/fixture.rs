@@ -27,7 +27,7 @@ pub fn tool(name: &str, args: &[&str], allowed: &[i32]) -> String {
     text
 }
 
-/// Runs debugfs commands on an image and gives what they print.
+/// Runs debugfs commands on an image and returns their output.
 pub fn debugfs(image: &Path, commands: &str) -> String {
     let mut script = tempfile::NamedTempFile::new().expect("a temporary file");
     script.write_all(commands.as_bytes()).expect("a script");
@@ -86,8 +86,8 @@ pub fn make(options: &[&str]) -> Fixture {
     Fixture { _dir: dir, path }
 }
 
-/// Commands that add what a tree of files does not bring: attributes of all sizes (the largest only
-/// where it fits), devices.
+/// Returns commands that add objects missing from the tree of files: attributes of all sizes (the
+/// largest only if it fits), devices.
 fn decorate(dir: &Path) -> String {
     let large = dir.join("value");
     fs::write(&large, vec![b'v'; 700]).expect("a value");

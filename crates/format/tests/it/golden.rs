@@ -15,7 +15,8 @@ use extant_format::xattr::{self, Entry, Value};
 use extant_format::{Superblock, bitmap, inline, orphan, seal};
 use std::collections::BTreeMap;
 
-/// What a walk over an image has met, so that a test can say that it tested something.
+/// Counts of the structures that a walk over an image met, so that a test can assert its own
+/// coverage.
 #[derive(Default, Debug)]
 struct Seen {
     inodes: usize,

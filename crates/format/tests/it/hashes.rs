@@ -25,7 +25,7 @@ fn empty_image(dir: &Path) -> String {
     path
 }
 
-/// What debugfs says: hash and minor hash of every name.
+/// Returns hash and minor hash of every name, as debugfs computes them.
 fn expected(image: &str, dir: &Path, version: &str, seed: Option<&str>) -> Vec<(u32, u32)> {
     let seed = seed.map_or(String::new(), |seed| format!("-s {seed}"));
     let lines: String =

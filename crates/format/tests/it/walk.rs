@@ -7,7 +7,7 @@ use extant_format::inode::{Inode, InodeFlags};
 use extant_format::types::InodeNr;
 use std::collections::BTreeMap;
 
-/// What was seen of a file's map.
+/// A file's map, gathered by a walk.
 #[derive(Default)]
 pub struct Map {
     /// Physical blocks by logical ones.
