@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 /// serving.
 ///
 /// # Errors
-/// Those of mount(2); `Unsupported` if the transport of the options is unavailable.
+/// Errors of mount(2); `Unsupported` if the transport of the options is unavailable.
 pub fn mount(
     handler: impl Handler,
     dir: &Path,

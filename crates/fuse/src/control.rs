@@ -1,9 +1,9 @@
 //! Counters of a live mount, read through an ioctl on its root directory.
 //!
-//! The kernel lets a FUSE server answer an ioctl of a size that its number tells, 16 KiB at most.
-//! So a document comes in pages: the caller names a page and gets the document's length, the number
-//! of the copy that the page is of, and the page. Page 0 makes a new copy; a caller that meets
-//! another copy begins again.
+//! The size of an ioctl's argument is encoded in its number, and a FUSE server can return 16 KiB at
+//! most. So a document is transferred in pages. The caller passes the index of a page and gets the
+//! document's length, the number of a snapshot, and the page of that snapshot. A request for page 0
+//! makes a new snapshot. A caller that gets a page of another snapshot starts again.
 
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
@@ -11,37 +11,37 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes that one call carries.
+/// Size of the argument of one call in bytes.
 const CALL: usize = 8192;
 
-/// Bytes before the page: the document's length and the number of the copy.
+/// Bytes before the page: the document's length and the number of the snapshot.
 const HEAD: usize = 8;
 
 /// Bytes of a page.
 const PAGE: usize = CALL - HEAD;
 
-/// Pages that a caller reads at most.
+/// Maximum number of pages that a caller reads.
 const MAX_PAGES: u32 = 4096;
 
-/// Times that a caller begins again.
+/// Maximum number of attempts of a caller.
 const ATTEMPTS: u32 = 16;
 
-/// The ioctl: reads and writes, this size, group and number.
+/// The ioctl that reads a page of the counters.
 pub(crate) const STATS: Opcode = opcode::read_write::<[u8; CALL]>(GROUP, 1);
 const GROUP: u8 = b'E';
 
-/// The ioctl that sets a tunable: a value, and behind it a name that ends with zeroes. The value
-/// that holds then comes back.
+/// The ioctl that sets a tunable: a value, followed by a name padded with zeroes. It returns the
+/// value in effect.
 pub(crate) const SET: Opcode = opcode::read_write::<[u8; SETTING]>(GROUP, 2);
 
-/// The name by which is asked whether a mount can be read-only (1) or written to (0).
+/// Name of the tunable that switches a mount between read-only (1) and writable (0).
 pub const READ_ONLY: &str = "read_only";
 
 /// Bytes of a setting, and of the value before its name.
 const SETTING: usize = 64;
 const VALUE: usize = 8;
 
-/// Name and value of a setting; None if it is none.
+/// Decodes name and value of a setting; `None` if the bytes are no setting.
 pub(crate) fn setting(input: &[u8]) -> Option<(&str, u64)> {
     let value = u64::from_ne_bytes(input.get(..VALUE)?.try_into().ok()?);
     let name = input.get(VALUE..SETTING)?;
@@ -49,39 +49,39 @@ pub(crate) fn setting(input: &[u8]) -> Option<(&str, u64)> {
     Some((std::str::from_utf8(&name[..end]).ok()?, value))
 }
 
-/// A setting as the ioctl carries it; None if the name is too long.
+/// Encodes a setting for the ioctl; `None` if the name is too long.
 pub(crate) fn encode_setting(name: &str, value: u64) -> Option<[u8; SETTING]> {
     let mut bytes = [0; SETTING];
     bytes[..VALUE].copy_from_slice(&value.to_ne_bytes());
-    // A zero is left behind the name.
+    // At least one zero follows the name.
     bytes[VALUE..SETTING - 1].get_mut(..name.len())?.copy_from_slice(name.as_bytes());
     Some(bytes)
 }
 
-/// Sets a tunable of the mount at `dir` and gives the value that holds then.
+/// Sets a tunable of the mount at `dir` and returns the value in effect.
 ///
 /// # Errors
-/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who
-/// mounted it; ENOENT if there is no such tunable; EINVAL if it cannot have the value.
+/// `ENOTTY` if `dir` is no mount of Extant; `EACCES` for users other than root and the mounter;
+/// `ENOENT` if the tunable does not exist; `EINVAL` if it cannot have the value.
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
 pub fn set(dir: &Path, name: &str, value: u64) -> io::Result<u64> {
     let mut bytes =
         encode_setting(name, value).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     let root = File::open(dir)?;
-    // SAFETY: the number of the ioctl tells the kernel that it reads and writes SETTING bytes, and
-    // `bytes` has as many; a file system that does not know the number touches nothing.
+    // SAFETY: the number of the ioctl encodes that it reads and writes SETTING bytes, and `bytes`
+    // has as many; a file system that does not know the number accesses no memory.
     unsafe { ioctl(&root, Updater::<SET, [u8; SETTING]>::new(&mut bytes)) }?;
     setting(&bytes)
         .map(|(_, value)| value)
         .ok_or_else(|| io::Error::other("the answer is no setting"))
 }
 
-/// The server's side: the copy that pages are of.
+/// State of the server: the current snapshot and its number.
 #[derive(Debug, Default)]
 pub(crate) struct Pages(Mutex<(u32, Arc<[u8]>)>);
 
 impl Pages {
-    /// Answers a call. None if there is no such page.
+    /// Answers a call; `None` if the page does not exist.
     pub(crate) fn page(&self, input: &[u8], document: impl FnOnce() -> Vec<u8>) -> Option<Vec<u8>> {
         let page = word(input, 0)? as usize;
         let (copy, text) = match page {
@@ -108,11 +108,10 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Counters of the mount at `dir`, as JSON.
+/// Returns the counters of the mount at `dir` as JSON.
 ///
 /// # Errors
-/// ENOTTY if nothing of Extant is mounted there; EACCES for users other than root and the one who
-/// mounted it.
+/// `ENOTTY` if `dir` is no mount of Extant; `EACCES` for users other than root and the mounter.
 pub fn stats(dir: &Path) -> io::Result<Vec<u8>> {
     let root = File::open(dir)?;
     for _ in 0..ATTEMPTS {
@@ -123,7 +122,7 @@ pub fn stats(dir: &Path) -> io::Result<Vec<u8>> {
     Err(io::Error::other("others read the counters all the time"))
 }
 
-/// Reads all pages; None if they are not all of one copy.
+/// Reads all pages; `None` if they belong to different snapshots.
 fn read(root: &File) -> io::Result<Option<Vec<u8>>> {
     let mut document = Vec::new();
     let mut first = None;
@@ -146,8 +145,8 @@ fn read(root: &File) -> io::Result<Option<Vec<u8>>> {
 fn ask(root: &File, page: u32) -> io::Result<[u8; CALL]> {
     let mut bytes = [0; CALL];
     bytes[..4].copy_from_slice(&page.to_ne_bytes());
-    // SAFETY: the number of the ioctl tells the kernel that it reads and writes CALL bytes, and
-    // `bytes` has as many; a file system that does not know the number touches nothing.
+    // SAFETY: the number of the ioctl encodes that it reads and writes CALL bytes, and `bytes` has
+    // as many; a file system that does not know the number accesses no memory.
     unsafe { ioctl(root, Updater::<STATS, [u8; CALL]>::new(&mut bytes)) }?;
     Ok(bytes)
 }

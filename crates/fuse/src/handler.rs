@@ -1,8 +1,9 @@
 //! The interface between transports and a file system: requests and results without the bytes of
 //! the protocol.
 //!
-//! Transports call from many threads at once. A call may wait. Where a transport must know whether
-//! it does, a method of its own tells ([`Handler::fsync_waits`], [`Handler::is_written_to`]).
+//! Transports call from many threads at once. A call may wait. If a transport must know beforehand
+//! whether a call waits, a separate method returns that ([`Handler::fsync_waits`],
+//! [`Handler::is_written_to`]).
 
 use crate::interrupts::Interrupts;
 use crate::types::{ErrorCode, FileAttr, NodeId, WriteFlags};

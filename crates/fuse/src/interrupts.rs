@@ -83,7 +83,7 @@ impl Cell {
     }
 }
 
-/// A thread's place among those of a connection.
+/// Registration of a thread's cell with a connection. A drop removes the cell.
 struct Enlisted {
     of: Arc<Interrupts>,
     cell: Arc<Cell>,
@@ -100,7 +100,7 @@ thread_local! {
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while one of them is locked.
+    // A poisoned lock is valid: no code panics while it holds these locks.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -122,14 +122,15 @@ impl Interrupts {
         }
     }
 
-    /// When work must end that is interrupted now.
+    /// Returns the time, in milliseconds of the clock, at which work that is interrupted now must
+    /// end.
     fn deadline(&self) -> u64 {
         self.clock
             .now()
             .saturating_add(u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Serves request `unique` by `work`, which may be interrupted.
+    /// Runs `work`, which serves request `unique` and may be interrupted.
     pub fn serve<R>(self: &Arc<Self>, unique: u64, work: impl FnOnce() -> R) -> R {
         let cell = self.cell();
         cell.interrupted.store(0, Ordering::Relaxed);
@@ -142,7 +143,7 @@ impl Interrupts {
         result
     }
 
-    /// The cell of this thread.
+    /// Returns the cell of this thread; registers one if it has none for this connection.
     fn cell(self: &Arc<Self>) -> Arc<Cell> {
         HERE.with_borrow_mut(|here| match here {
             Some(here) if Arc::ptr_eq(&here.of, self) => here.cell.clone(),
@@ -158,7 +159,7 @@ impl Interrupts {
         })
     }
 
-    /// The kernel wants request `unique` to end.
+    /// Interrupts request `unique`.
     pub fn interrupt(&self, unique: u64) {
         {
             let mut early = lock(&self.early);
@@ -184,14 +185,14 @@ impl Interrupts {
         taken
     }
 
-    /// Interrupts what is served now, at once.
+    /// Interrupts all requests that are served now, without delay.
     pub fn interrupt_all(&self) {
         for cell in &*lock(&self.threads) {
             cell.interrupt(cell.serves.load(Ordering::SeqCst), 0);
         }
     }
 
-    /// Interrupts what is served, now and later: the mount has ended.
+    /// Interrupts all requests, current and later ones: the mount has ended.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -201,7 +202,7 @@ impl Interrupts {
 mod tests {
     use super::*;
 
-    /// Whether the engine would end a long operation of this thread.
+    /// Returns whether the engine would end a long operation of this thread.
     fn is_interrupted() -> bool {
         HERE.with_borrow(|here| {
             let is_over = |here: &Enlisted| {

@@ -11,8 +11,8 @@ pub enum Transport {
     /// Reading `/dev/fuse`: available everywhere.
     #[default]
     Device,
-    /// io_uring: fewer system calls and switches of threads. Needs Linux 6.14 and an administrator
-    /// who enables it. Where it is unavailable, `/dev/fuse` serves, and
+    /// io_uring: fewer system calls and switches of threads. Needs Linux 6.14 and must be enabled
+    /// by an administrator. If it is unavailable, `/dev/fuse` serves, and
     /// [`Mounted::instead`](crate::Mounted::instead) returns the reason.
     IoUring,
     /// io_uring where it is available, else `/dev/fuse`.
@@ -49,7 +49,7 @@ pub struct MountOptions {
     pub source: String,
     /// Users other than the mounter may use the mount.
     pub allow_other: bool,
-    /// Options passed on to the kernel: `nosuid`, `nodev`, `noexec`, `noatime`, …
+    /// Options passed to the kernel: `nosuid`, `nodev`, `noexec`, `noatime`, …
     pub kernel: Vec<String>,
     /// Number of threads that receive requests; 0 means two per CPU.
     pub threads: usize,

@@ -4,7 +4,7 @@ use extant_engine::format::ErrorRecord;
 use extant_engine::{FsStats, Operations};
 use serde_json::{Value, json};
 
-/// State, options and all counters, room by room.
+/// Returns state, options and all counters, grouped by module.
 pub fn document(fs: &Operations, options: &str) -> Vec<u8> {
     let stats = FsStats::of(fs);
     let fragmentation = fs.fragmentation();

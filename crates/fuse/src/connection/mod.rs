@@ -35,7 +35,7 @@ pub fn try_next(mut fuse: &File, buf: &mut [u8]) -> io::Result<Option<usize>> {
             Ok(len) => return Ok(Some(len)),
             Err(e) => match Errno::from_io_error(&e) {
                 Some(Errno::NOENT | Errno::INTR) => {}
-                // The second, if it ended while a request was on its way here.
+                // CONNABORTED if the mount ended while a request was being read.
                 Some(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 _ => return Err(e),
             },

@@ -23,14 +23,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long notices are gathered: most are needed no more then, and many small files cost one
-/// switch of threads.
+/// Time for which the thread gathers notices. Most become unnecessary within it, and the notices of
+/// many small files cost one switch of threads.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// The least time between two notices of one open file.
+/// Shortest time between two notices of one open file.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// When the kernel is asked to forget an inode, from when it was closed.
+/// Delays, from the close, of the notices that ask the kernel to forget an inode.
 const FORGETTING: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_micros(50),
@@ -39,32 +39,32 @@ const FORGETTING: [Duration; 4] = [
 ];
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while these are locked.
+    // A poisoned lock is valid: no code panics while it holds these locks.
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What wakes the thread.
+/// Sleep state of the thread, which determines the events that wake it. The order is the depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 enum Rest {
-    /// It works.
+    /// Not asleep.
     #[default]
     None,
-    /// It gathers notices: what cannot wait for them.
+    /// Asleep while notices gather: only urgent events wake the thread.
     Gathering,
-    /// Anything.
+    /// Asleep without work: any event wakes the thread.
     Idle,
 }
 
-/// An inode that the kernel is to forget.
+/// An inode that the kernel must forget.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
     since: Instant,
-    /// How often the kernel was asked.
+    /// Number of notices sent.
     asked: usize,
 }
 
 impl Leaving {
-    /// When the kernel is asked again, unless it was asked often enough.
+    /// Returns the time of the next notice; `None` after the last one.
     fn due(self) -> Option<Instant> {
         FORGETTING.get(self.asked).map(|after| self.since + *after)
     }
@@ -72,18 +72,18 @@ impl Leaving {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Inodes that the kernel is to be told of, and whether only because of their blocks.
+    /// Inodes with a pending notice; the value is true if only the number of blocks changed.
     waiting: HashMap<u64, bool>,
-    /// When it was told of those that it was told of lately.
+    /// Times of recent notices by inode.
     told: HashMap<u64, Instant>,
-    /// Inodes that the kernel is to forget, once nobody uses them.
+    /// Inodes that the kernel must forget as soon as they are unused.
     leaving: HashMap<u64, Leaving>,
-    /// Inodes whose pages the kernel is to drop.
+    /// Inodes whose pages the kernel must drop.
     outdated: HashSet<u64>,
-    /// What the thread tells of just now.
+    /// Inode of the notice that the thread sends at the moment.
     telling: Option<u64>,
     rest: Rest,
-    /// How many wait for what the thread tells of.
+    /// Number of threads that wait in [`Notices::settle`] for that notice.
     settling: usize,
     stop: bool,
 }
@@ -93,14 +93,15 @@ impl Queue {
         self.told.get(&ino).is_none_or(|at| now.saturating_duration_since(*at) >= INTERVAL)
     }
 
-    /// Takes out an inode that may be told of now.
+    /// Removes and returns an inode whose notice is due.
     fn take_due(&mut self, now: Instant) -> Option<u64> {
         let ino = self.waiting.keys().copied().find(|ino| self.is_due(*ino, now))?;
         self.take(ino, now);
         Some(ino)
     }
 
-    /// Takes out this one; false if it does not wait, or may not be told of yet.
+    /// Removes the pending notice of an inode; false if it has none, or if the notice is not due
+    /// yet.
     fn take(&mut self, ino: u64, now: Instant) -> bool {
         let takes = self.is_due(ino, now) && self.waiting.remove(&ino).is_some();
         if takes {
@@ -109,7 +110,7 @@ impl Queue {
         takes
     }
 
-    /// Counts that the kernel is asked to forget those that are due; which these are.
+    /// Returns the inodes for which a notice to forget is due, and counts that notice as sent.
     fn take_leaving(&mut self, now: Instant) -> Vec<u64> {
         let mut due = Vec::new();
         self.leaving.retain(|ino, leaving| {
@@ -122,12 +123,12 @@ impl Queue {
         due
     }
 
-    /// When the kernel is asked next to forget something.
+    /// Returns the time of the next notice to forget an inode.
     fn next_leaving(&self) -> Option<Instant> {
         self.leaving.values().filter_map(|leaving| leaving.due()).min()
     }
 
-    /// Forgets what was told long ago.
+    /// Removes the times of notices older than [`INTERVAL`].
     fn tidy(&mut self, now: Instant) {
         self.told.retain(|_, at| now.saturating_duration_since(*at) < INTERVAL);
     }
@@ -158,18 +159,18 @@ impl Notices {
         Ok(notices)
     }
 
-    /// From now on notices arrive.
+    /// Sets the function that sends notices. Earlier notices are dropped.
     pub fn connect(&self, tell: Tell) {
-        // There is one connection, so it is set once.
+        // A mount has one connection, so this is the only call.
         let _ = self.tell.set(tell);
     }
 
-    /// The inode's attributes changed.
+    /// Queues a notice: attributes of the inode changed.
     pub fn attributes(&self, ino: NodeId) {
         self.add(ino, false);
     }
 
-    /// Of the inode's attributes only its blocks changed.
+    /// Queues a notice: only the number of blocks of the inode changed.
     pub fn blocks(&self, ino: NodeId) {
         self.add(ino, true);
     }
@@ -185,7 +186,8 @@ impl Notices {
         }
     }
 
-    /// The kernel hears of the inode's blocks in another way.
+    /// Drops the pending notice of an inode if it is for the number of blocks only: a reply carries
+    /// that number.
     pub fn blocks_told(&self, ino: NodeId) {
         let mut queue = lock(&self.queue);
         if queue.waiting.get(&ino.0) == Some(&true) {
@@ -193,7 +195,8 @@ impl Notices {
         }
     }
 
-    /// The file is closed: nothing more will come soon, so the kernel is told at once.
+    /// Makes the pending notice of a closed file due at once, since no further changes are
+    /// expected.
     pub fn closed(&self, ino: NodeId) {
         let mut queue = lock(&self.queue);
         if queue.told.remove(&ino.0).is_some() && queue.waiting.contains_key(&ino.0) {
@@ -201,20 +204,20 @@ impl Notices {
         }
     }
 
-    /// The kernel is to forget the inode as soon as nobody uses it: what it keeps of it is not so,
-    /// and it would ask nobody.
+    /// Makes the kernel forget an inode as soon as it is unused. Its cached times are wrong, and
+    /// the kernel would never request them again.
     pub fn forget(&self, ino: NodeId) {
         let mut queue = lock(&self.queue);
         queue.leaving.insert(ino.0, Leaving { since: Instant::now(), asked: 0 });
         self.wake(&mut queue, Rest::Gathering);
     }
 
-    /// The kernel has forgotten the inode.
+    /// Stops the notices to forget an inode: the kernel has sent FORGET.
     pub fn forgotten(&self, ino: NodeId) {
         lock(&self.queue).leaving.remove(&ino.0);
     }
 
-    /// As [`Notices::write_back`], soon.
+    /// As [`Notices::write_back`], later on the thread of this object.
     pub fn write_back_later(&self, ino: NodeId) {
         let mut queue = lock(&self.queue);
         if queue.outdated.insert(ino.0) {
@@ -222,7 +225,7 @@ impl Notices {
         }
     }
 
-    /// Wakes the thread if it rests like this, or deeper.
+    /// Wakes the thread if its sleep is `from` or deeper.
     fn wake(&self, queue: &mut Queue, from: Rest) {
         if queue.rest >= from {
             queue.rest = Rest::None;
@@ -230,7 +233,8 @@ impl Notices {
         }
     }
 
-    /// What was queued of an open file is told when this returns, unless it was told of lately.
+    /// Sends the pending notice of an open file before it returns, unless a notice was sent less
+    /// than [`INTERVAL`] ago. Waits if the thread sends the notice at the moment.
     pub fn settle(&self, ino: NodeId) {
         let mut queue = lock(&self.queue);
         if queue.take(ino.0, Instant::now()) {
@@ -244,7 +248,8 @@ impl Notices {
         queue.settling -= 1;
     }
 
-    /// The attributes of an open file changed, and who asks for them from now on hears it.
+    /// Sends a notice at once: attributes of an open file changed. Callers that request them after
+    /// this returns get the new ones.
     pub fn attributes_now(&self, ino: NodeId) {
         let mut queue = lock(&self.queue);
         queue.waiting.remove(&ino.0);
@@ -253,19 +258,20 @@ impl Notices {
         self.tell(ino);
     }
 
-    /// Has the kernel write what it keeps of an open file, and forget it. Its writes are requests:
-    /// for threads that do not receive only.
+    /// Makes the kernel write its cached pages of an open file and drop them. These writes are
+    /// requests, so the caller must not be a thread that receives requests.
     pub fn write_back(&self, ino: NodeId) {
         self.write_back_range(ino, 0, None);
     }
 
-    /// As [`Notices::write_back`], of the pages from byte `start` on, up to `end`.
+    /// As [`Notices::write_back`], limited to the pages of bytes `start` to `end` (`None`: to the
+    /// end of the file).
     pub fn write_back_range(&self, ino: NodeId, start: u64, end: Option<u64>) {
-        // In the protocol a length of 0 means all that follows.
+        // In the protocol a length of 0 means the rest of the file.
         let len = end.map_or(0, |end| end.saturating_sub(start).max(1));
         let in_range = i64::try_from(start).ok().zip(i64::try_from(len).ok());
         if let (Some(tell), Some((start, len))) = (self.tell.get(), in_range) {
-            // The kernel does not know the inode: then it keeps nothing of it.
+            // An error means that the kernel does not know the inode, and thus has no pages of it.
             let _ = tell(Invalidation::Pages(ino, start, len));
         }
     }
@@ -282,7 +288,7 @@ impl Notices {
 
     fn serve(&self) {
         let mut queue = lock(&self.queue);
-        // From when on what was gathered is told.
+        // Time from which on gathered notices are sent.
         let mut gathered = Instant::now();
         while !queue.stop {
             let now = Instant::now();
@@ -318,17 +324,17 @@ impl Notices {
         lock(&self.queue)
     }
 
-    /// Has the kernel drop what is not so.
+    /// Makes the kernel drop outdated pages and forget inodes with wrong times.
     fn drop_kept(&self, outdated: HashSet<u64>, leaving: Vec<u64>) {
         outdated.into_iter().for_each(|ino| self.write_back(NodeId(ino)));
         for ino in leaving {
-            // Older kernels do not know the notice.
+            // Kernels before 6.18 refuse the notice.
             let _ = self.tell.get().map(|tell| tell(Invalidation::Inode(NodeId(ino))));
         }
     }
 
-    /// Waits for an inode that may be told of, and a little longer for others; or until something
-    /// cannot wait.
+    /// Sleeps until a notice is due or an event wakes the thread. After a notice arrives, the next
+    /// call gathers others for [`GATHER`]; urgent events end that, too.
     fn rest<'a>(
         &'a self,
         mut queue: MutexGuard<'a, Queue>,
@@ -357,8 +363,8 @@ impl Notices {
     }
 
     fn tell(&self, ino: NodeId) {
-        // Behind a negative offset there are attributes only. An inode that the kernel has
-        // forgotten needs no notice.
+        // A negative offset means attributes without pages. An error means that the kernel has
+        // forgotten the inode, which then needs no notice.
         if let Some(tell) = self.tell.get() {
             let _ = tell(Invalidation::Pages(ino, -1, 0));
         }
@@ -374,9 +380,9 @@ mod tests {
         let (mut queue, start) = (Queue::default(), Instant::now());
         queue.waiting.extend([(5, true), (6, false)]);
         assert!(queue.take(5, start));
-        assert!(!queue.take(5, start), "it waits no more");
+        assert!(!queue.take(5, start), "the notice was removed");
         queue.waiting.insert(5, true);
-        assert!(!queue.take(5, start + INTERVAL / 2), "it was told of just now");
+        assert!(!queue.take(5, start + INTERVAL / 2), "a notice was just sent");
         assert_eq!(queue.take_due(start + INTERVAL / 2), Some(6));
         assert_eq!(queue.take_due(start + INTERVAL / 2), None);
         assert_eq!(queue.take_due(start + INTERVAL), Some(5));
@@ -391,9 +397,9 @@ mod tests {
         for after in FORGETTING {
             assert_eq!(queue.next_leaving(), Some(start + after));
             assert_eq!(queue.take_leaving(start + after), [5]);
-            assert_eq!(queue.take_leaving(start + after), [0; 0], "asked just now");
+            assert_eq!(queue.take_leaving(start + after), [0; 0], "a notice was just sent");
         }
-        assert!(queue.leaving.is_empty(), "somebody else uses it");
+        assert!(queue.leaving.is_empty(), "after the last notice the thread stops asking");
     }
 
     #[test]
@@ -433,7 +439,7 @@ mod tests {
         notices.attributes(ino);
         notices.blocks(ino);
         notices.blocks_told(ino);
-        assert!(waits(), "it was not for the blocks alone");
+        assert!(waits(), "the notice was not for the number of blocks alone");
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Default for Writers {
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while these are locked.
+    // A poisoned lock is valid: no code panics while it holds these locks.
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -104,7 +104,7 @@ impl Written {
         }
     }
 
-    /// No gap is in `range` any more.
+    /// Removes `range` from all gaps.
     fn close_gaps(&mut self, range: &Range<u64>) {
         let parts = |gap: Range<u64>| {
             [gap.start..gap.end.min(range.start), gap.start.max(range.end)..gap.end]
@@ -122,7 +122,7 @@ impl Writers {
         lock(&self.shards[ino.0 as usize % SHARDS])
     }
 
-    /// Opened for writing.
+    /// Counts a descriptor that was opened for writing.
     pub fn open(&self, ino: NodeId, to_append: bool) {
         let mut shard = self.shard(ino);
         let written = shard.entry(ino.0).or_insert_with(Written::new);
@@ -130,7 +130,8 @@ impl Writers {
         written.plain += u64::from(!to_append);
     }
 
-    /// Closed by one who could write, and had opened it like this. True if that was the last.
+    /// Counts the close of a descriptor for writing, with the `to_append` of its open. Returns
+    /// whether it was the last one.
     pub fn close(&self, ino: NodeId, to_append: bool) -> bool {
         let mut shard = self.shard(ino);
         let Some(written) = shard.get_mut(&ino.0) else { return true };
@@ -138,19 +139,20 @@ impl Writers {
         written.plain = written.plain.saturating_sub(u64::from(!to_append));
         let last = written.opens == 0;
         if last && shard.remove(&ino.0).is_some_and(|written| written.no_pages) {
-            // Relaxed, here and below: the count only saves a look, under whose lock it is changed.
+            // Relaxed, here and below: the count only saves a lookup in the shard. It is changed
+            // under the lock of that lookup.
             self.without_pages.fetch_sub(1, Ordering::Relaxed);
         }
         last
     }
 
-    /// Whether the kernel may keep content that is not written yet.
+    /// Returns whether the kernel may cache unwritten data of the file.
     pub fn any(&self, ino: NodeId) -> bool {
         self.shard(ino).contains_key(&ino.0)
     }
 
-    /// Something was written past the kernel's pages: whether it may have some. From now on it has
-    /// none, until it reads into them.
+    /// Notes a write that bypassed the page cache. Returns whether the kernel may have pages of the
+    /// file. Later calls return false until the next [`Writers::read_into_pages`].
     pub fn outdates_pages(&self, ino: NodeId) -> bool {
         let mut shard = self.shard(ino);
         let Some(written) = shard.get_mut(&ino.0) else { return true };
@@ -159,8 +161,8 @@ impl Writers {
         had
     }
 
-    /// The kernel reads into its pages. What it reads now it puts there before they can be dropped:
-    /// they are locked until then.
+    /// Notes a read into the page cache. The kernel keeps these pages locked until the data is in
+    /// them, so it cannot drop them earlier.
     pub fn read_into_pages(&self, ino: NodeId) {
         if self.without_pages.load(Ordering::Relaxed) == 0 {
             return;
@@ -172,25 +174,27 @@ impl Writers {
         }
     }
 
-    /// What the kernel keeps of this inode's times is not so, and it asks nobody for them.
+    /// Notes that the kernel's cached times of an inode are wrong. The kernel never requests them
+    /// again.
     pub fn wrong(&self, ino: NodeId) {
         lock(&self.wrong).insert(ino.0);
-        // Relaxed: who closes the file does so after what was wrong was answered.
+        // Relaxed: the last close of the file is a request after the reply to the one that made the
+        // times wrong.
         self.any_wrong.store(true, Ordering::Relaxed);
     }
 
-    /// Whether something that the kernel keeps of this inode is not so.
+    /// Returns whether the kernel's cached times of this inode are wrong.
     pub fn is_wrong(&self, ino: NodeId) -> bool {
         self.any_wrong.load(Ordering::Relaxed) && lock(&self.wrong).contains(&ino.0)
     }
 
-    /// The kernel has forgotten the inode; whether something of it was wrong.
+    /// Notes that the kernel has forgotten an inode. Returns whether its cached times were wrong.
     pub fn forgotten(&self, ino: NodeId) -> bool {
         self.any_wrong.load(Ordering::Relaxed) && lock(&self.wrong).remove(&ino.0)
     }
 
-    /// Whether the kernel has to be told that the file now has so many blocks; it counts as told
-    /// then.
+    /// Returns whether the kernel needs a notice that the file now has `blocks` blocks of 512
+    /// bytes. From then on the kernel's copy counts as current.
     pub fn blocks_changed(&self, ino: NodeId, blocks: u64) -> bool {
         match self.shard(ino).get_mut(&ino.0) {
             Some(written) => written.told.replace(blocks) != Some(blocks),
@@ -198,8 +202,9 @@ impl Writers {
         }
     }
 
-    /// Somebody changes attributes, and the kernel takes what the reply says: so many blocks as
-    /// `blocks` finds now. `then` runs before anybody else says that they changed.
+    /// Notes that a reply gives the kernel the number of blocks that `blocks` returns. Both
+    /// functions run under the lock of the shard, so `then` runs before another thread reports a
+    /// change.
     pub fn tell_blocks(&self, ino: NodeId, blocks: impl FnOnce() -> u64, then: impl FnOnce()) {
         if let Some(written) = self.shard(ino).get_mut(&ino.0) {
             written.told = Some(blocks());
@@ -207,17 +212,17 @@ impl Writers {
         }
     }
 
-    /// Whether a modification time is from before the file was opened for writing: then it is
-    /// somebody's wish, and none that the kernel kept of a write. To times that it kept it does not
-    /// look at the reply.
+    /// Returns whether a modification time is older than the first open for writing. Such a time
+    /// was set by a caller, not by the kernel for a cached write. The kernel ignores the reply to a
+    /// request that carries its cached times.
     pub fn predates(&self, ino: NodeId, mtime: SystemTime) -> bool {
         self.shard(ino)
             .get(&ino.0)
             .is_some_and(|written| written.since.duration_since(mtime).is_ok_and(|by| by > CLOCKS))
     }
 
-    /// What the kernel had accepted could not be written, while `free` blocks were free. False if
-    /// the file is open for writing no more.
+    /// Records a failure to write data that the kernel had accepted, while `free` blocks were free.
+    /// Returns false if the file is no longer open for writing.
     pub fn refuse(&self, ino: NodeId, why: Errno, free: u64) -> bool {
         let mut shard = self.shard(ino);
         let Some(written) = shard.get_mut(&ino.0) else { return false };
@@ -225,8 +230,8 @@ impl Writers {
         true
     }
 
-    /// Why the kernel may accept no more writes to this file. It may again once more is `free` than
-    /// when they failed.
+    /// Returns the error of new writes to this file. The error is cleared as soon as more blocks
+    /// are `free` than at the time of the failure.
     pub fn refused(&self, ino: NodeId, free: impl FnOnce() -> u64) -> Option<Errno> {
         let mut shard = self.shard(ino);
         let written = shard.get_mut(&ino.0)?;
@@ -234,14 +239,15 @@ impl Writers {
         written.refused.map(|refused| refused.why)
     }
 
-    /// The file is append-only from now on, with this size; or no more.
+    /// Records the size at which the file became append-only; `None` if it no longer is.
     pub fn set_floor(&self, ino: NodeId, size: Option<u64>) {
         if let Some(written) = self.shard(ino).get_mut(&ino.0) {
             written.floor = size;
         }
     }
 
-    /// How much of an append-only file of this size pages must leave as it is.
+    /// Returns the number of bytes of an append-only file, from its start, that writes of pages
+    /// must not change. `size` is the file's size.
     pub fn floor(&self, ino: NodeId, size: u64) -> u64 {
         match self.shard(ino).get(&ino.0) {
             Some(written) if written.plain > 0 => 0,
@@ -250,19 +256,19 @@ impl Writers {
         }
     }
 
-    /// One write at a time to an append-only file is judged and done.
+    /// Locks an append-only file from the check of a write until the end of that write.
     pub fn judge(&self, ino: NodeId) -> MutexGuard<'_, ()> {
         lock(&self.judging[ino.0 as usize % SHARDS])
     }
 
-    /// Whether `range` is behind a file of this size, or in a gap.
+    /// Returns whether `range` lies at or past the end of a file of this size, or in a gap.
     pub fn is_free(&self, ino: NodeId, range: &Range<u64>, size: u64) -> bool {
         let within = |gap: &Range<u64>| gap.start <= range.start && range.end <= gap.end;
         range.start >= size
             || self.shard(ino).get(&ino.0).is_some_and(|written| written.gaps.iter().any(within))
     }
 
-    /// `range` of an append-only file was written, which had this size before.
+    /// Notes a write of `range` to an append-only file that had this size before.
     pub fn filled(&self, ino: NodeId, range: Range<u64>, size: u64) {
         let mut shard = self.shard(ino);
         let Some(written) = shard.get_mut(&ino.0) else { return };
@@ -272,7 +278,7 @@ impl Writers {
         }
     }
 
-    /// The kernel got new attributes in another way.
+    /// Forgets the number of blocks in the kernel's copy: the next change needs a notice.
     pub fn blocks_unknown(&self, ino: NodeId) {
         if let Some(written) = self.shard(ino).get_mut(&ino.0) {
             written.told = None;
@@ -294,17 +300,17 @@ mod tests {
         writers.blocks_unknown(ino);
         assert!(writers.blocks_changed(ino, 16));
         writers.tell_blocks(ino, || 24, || ());
-        assert!(!writers.blocks_changed(ino, 24), "the kernel heard of it otherwise");
+        assert!(!writers.blocks_changed(ino, 24), "a reply carried the number");
         writers.close(ino, false);
-        assert!(writers.blocks_changed(ino, 16), "nothing is known of a closed file");
+        assert!(writers.blocks_changed(ino, 16), "no state is kept for a closed file");
     }
 
     #[test]
-    fn an_old_time_is_nobodys_but_a_callers() {
+    fn times_from_before_the_open_are_set_by_callers() {
         let (writers, ino, now) = (Writers::default(), NodeId(12), SystemTime::now());
         assert!(
             !writers.predates(ino, SystemTime::UNIX_EPOCH),
-            "nothing is known of a closed file"
+            "no state is kept for a closed file"
         );
         writers.open(ino, false);
         assert!(writers.predates(ino, SystemTime::UNIX_EPOCH));
@@ -313,15 +319,15 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_refused_until_there_is_more_room() {
+    fn writes_are_refused_until_more_blocks_are_free() {
         let (writers, ino) = (Writers::default(), NodeId(12));
-        assert!(!writers.refuse(ino, Errno::NoSpc, 3), "nobody can write");
+        assert!(!writers.refuse(ino, Errno::NoSpc, 3), "no descriptor can write");
         writers.open(ino, false);
         assert_eq!(writers.refused(ino, || 0), None);
         assert!(writers.refuse(ino, Errno::NoSpc, 3));
         assert_eq!(writers.refused(ino, || 3), Some(Errno::NoSpc));
         assert_eq!(writers.refused(ino, || 4), None);
-        assert_eq!(writers.refused(ino, || 0), None, "it was refused for the failure before");
+        assert_eq!(writers.refused(ino, || 0), None, "the failure was cleared");
     }
 
     #[test]
@@ -352,9 +358,9 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_descriptors_that_append_leave_the_floor() {
+    fn pages_of_appending_descriptors_do_not_change_bytes_below_the_floor() {
         let (writers, ino) = (Writers::default(), NodeId(12));
-        assert_eq!(writers.floor(ino, 50), 50, "nothing has pages");
+        assert_eq!(writers.floor(ino, 50), 50, "no descriptor has pages");
         writers.open(ino, true);
         writers.set_floor(ino, Some(40));
         assert_eq!(writers.floor(ino, 50), 40);

@@ -82,7 +82,7 @@ impl Claim {
         {
             fsconfig_set_flag(fs, flag)?;
         }
-        // Exclusively: else the kernel would mount the server that serves the device already a
+        // Exclusively: otherwise the kernel would mount a server that serves the device already a
         // second time.
         fsconfig_create_exclusive(fs)?;
         Ok(Claim { file_system, connection })

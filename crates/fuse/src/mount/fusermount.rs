@@ -25,7 +25,7 @@ pub fn mount(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<
         &[OsStr::new("-o"), OsStr::new(&words), OsStr::new("--"), dir.as_os_str()],
         Stdio::from(OwnedFd::from(its)),
     )?;
-    // The program has ended: its message has arrived, and nothing else will.
+    // The program has ended: its message has arrived, and no other follows.
     own.set_nonblocking(true)?;
     receive(&own)
 }

@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Share of the machine's dirty pages that this mount may have, in percent. The kernel's default
-/// for FUSE is 1, which halves the rate of writing.
+/// Share of the machine's limit of dirty pages for this mount, in percent. The kernel's default for
+/// FUSE is 1, which halves the rate of writing.
 const DIRTY_SHARE: &str = "50";
 
 /// Read-ahead in KiB.

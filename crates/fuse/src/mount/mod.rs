@@ -42,7 +42,7 @@ pub struct Mounted {
 /// when the mount ends, however it ends.
 ///
 /// # Errors
-/// Those of mount(2) or fusermount3(1); the file system is closed then.
+/// Errors of mount(2) or fusermount3(1); the file system is then closed.
 pub fn mount(fs: Fs, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     mount_claimed(fs, dir, options, None)
 }
@@ -155,7 +155,7 @@ impl Mounted {
     /// Waits until the mount has ended and everything is written.
     ///
     /// # Errors
-    /// Those of serving, or of writing the last changes.
+    /// Errors of serving, or of writing the last changes.
     pub fn wait(self) -> io::Result<()> {
         let served = match self.thread.join() {
             Ok(served) => served,

@@ -67,53 +67,53 @@ structures! {
     ForgetOne = 16 { node: u64, lookups: u64 }
     /// Header of a batch of [`ForgetOne`].
     BatchForgetIn = 8 { count: u32, dummy: u32 }
-    /// Whose attributes.
+    /// GETATTR.
     GetAttrIn = 16 { flags: u32, dummy: u32, fh: u64 }
-    /// Changes of attributes; `valid` says which.
+    /// SETATTR; `valid` selects the attributes to change.
     SetAttrIn = 88 {
         valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64,
         atime: i64, mtime: i64, ctime: i64, atime_nsec: u32, mtime_nsec: u32, ctime_nsec: u32,
         mode: u32, unused: u32, uid: u32, gid: u32, unused2: u32,
     }
-    /// A special file.
+    /// MKNOD.
     MknodIn = 16 { mode: u32, rdev: u32, umask: u32, padding: u32 }
-    /// A directory.
+    /// MKDIR.
     MkdirIn = 8 { mode: u32, umask: u32 }
-    /// Where a name goes.
+    /// RENAME: the target directory.
     RenameIn = 8 { new_dir: u64 }
-    /// Where a name goes, and how.
+    /// RENAME2: the target directory, and the flags of renameat2(2).
     Rename2In = 16 { new_dir: u64, flags: u32, padding: u32 }
-    /// What gets another name.
+    /// LINK: the inode that gets another name.
     LinkIn = 8 { node: u64 }
-    /// Opening.
+    /// OPEN and OPENDIR.
     OpenIn = 8 { flags: i32, open_flags: u32 }
-    /// A new file.
+    /// CREATE.
     CreateIn = 16 { flags: i32, mode: u32, umask: u32, open_flags: u32 }
-    /// Closing.
+    /// RELEASE.
     ReleaseIn = 24 { fh: u64, flags: i32, release_flags: u32, lock_owner: u64 }
-    /// Reading, and listing.
+    /// READ, READDIR and READDIRPLUS.
     ReadIn = 40 { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: i32, padding: u32 }
-    /// Writing.
+    /// WRITE.
     WriteIn = 40 { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: i32, padding: u32 }
-    /// Making durable.
+    /// FSYNC and FSYNCDIR.
     FsyncIn = 16 { fh: u64, flags: u32, padding: u32 }
-    /// An attribute's new value; the form without FUSE_SETXATTR_EXT.
+    /// SETXATTR, in the form without FUSE_SETXATTR_EXT.
     SetXattrIn = 8 { size: u32, flags: i32 }
-    /// Room for a value or for names.
+    /// GETXATTR and LISTXATTR: size of the buffer for the value or the names.
     GetXattrIn = 8 { size: u32, padding: u32 }
-    /// An ioctl.
+    /// IOCTL.
     IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
-    /// Space for a file.
+    /// FALLOCATE.
     FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: i32, padding: u32 }
-    /// Looking for data or holes.
+    /// LSEEK: a search for data or holes.
     LseekIn = 24 { fh: u64, offset: i64, whence: i32, padding: u32 }
-    /// Copying.
+    /// COPY_FILE_RANGE.
     CopyIn = 56 { fh_in: u64, offset_in: u64, node_out: u64, fh_out: u64, offset_out: u64, len: u64, flags: u64 }
-    /// Where a block of a file lies.
+    /// BMAP: the location of a file's block.
     BmapIn = 16 { block: u64, block_size: u32, padding: u32 }
-    /// Making everything durable.
+    /// SYNCFS.
     SyncfsIn = 8 { padding: u64 }
-    /// Whose attributes, birth time among them.
+    /// STATX: attributes with the birth time.
     StatxIn = 24 { getattr_flags: u32, reserved: u32, fh: u64, flags: u32, mask: u32 }
 }
 
@@ -162,33 +162,33 @@ structures! {
         atime_nsec: u32, mtime_nsec: u32, ctime_nsec: u32,
         mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
     }
-    /// A name's inode.
+    /// Inode of a name.
     EntryOut = 128 {
         node: u64, generation: u64, entry_valid: u64, attr_valid: u64,
         entry_valid_nsec: u32, attr_valid_nsec: u32, attr: Attributes,
     }
-    /// Attributes, and how long they hold.
+    /// Attributes, with the time for which the kernel may cache them.
     AttrOut = 104 { valid: u64, valid_nsec: u32, dummy: u32, attr: Attributes }
     /// An open file.
     OpenOut = 16 { fh: u64, flags: u32, backing: i32 }
-    /// How much was written.
+    /// Number of bytes written.
     WriteOut = 8 { size: u32, padding: u32 }
-    /// Room of the file system.
+    /// Size and free space of the file system.
     StatfsOut = 80 {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64,
         bsize: u32, namelen: u32, frsize: u32, padding: u32, spare: [u32; 6],
     }
-    /// How much room a value needs.
+    /// Size of a value or of names, in bytes.
     GetXattrOut = 8 { size: u32, padding: u32 }
-    /// An ioctl's result.
+    /// Result of an ioctl.
     IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
-    /// Where something was found.
+    /// Offset of the found data or hole.
     LseekOut = 8 { offset: u64 }
-    /// Where a block lies; 0: nowhere.
+    /// Block of the device; 0 for a hole.
     BmapOut = 8 { block: u64 }
     /// A time.
     Time = 16 { sec: i64, nsec: u32, reserved: i32 }
-    /// Attributes; `mask` says which.
+    /// Attributes; `mask` lists the valid ones.
     StatxOut = 288 {
         valid: u64, valid_nsec: u32, dummy: u32, spare: [u64; 2],
         mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,

@@ -1,4 +1,4 @@
-//! Attributes, and the privileges that changes of a file take away.
+//! Changes of attributes, and the set-id bits and capabilities that such changes remove.
 
 use super::convert::system_time;
 use super::credentials::is_member;
@@ -14,8 +14,8 @@ const SET_USER: u16 = 0o4000;
 /// Execution by the group in a mode.
 const GROUP_EXECUTES: u16 = 0o010;
 
-/// Whether a change of the file's owner by the caller would take a bit of its mode away, which only
-/// the owner may do.
+/// Returns whether a chown would remove set-id bits although the caller is not the owner. Only the
+/// owner may remove them.
 fn takes_set_id(credentials: Credentials, node: &Node) -> bool {
     let attr = node.attr();
     let is_kept = || attr.mode & GROUP_EXECUTES == 0 && is_member(credentials, attr.gid);
@@ -24,14 +24,15 @@ fn takes_set_id(credentials: Credentials, node: &Node) -> bool {
     is_lost && node.file_type() != FileType::Directory && !is_owner()
 }
 
-/// Whether set-group-id of this group survives a change by the caller.
+/// Returns whether the set-group-id bit of a file of this group survives a change by the caller.
 pub(super) fn keeps_group(credentials: Credentials, gid: u32) -> bool {
     is_member(credentials, gid) || is_capable(credentials, Capability::FileSetId)
 }
 
 impl Server {
-    /// The kernel holds what it is told for true, and accepts writes: for an immutable file it has
-    /// to ask before the next one.
+    /// Converts attributes for a reply. The kernel trusts its copy and accepts cached writes, so an
+    /// immutable file needs a notice: the kernel must then request attributes before the next
+    /// write.
     pub(super) fn file_attr(&self, a: &Attr) -> FileAttr {
         if self.writeback && a.flags & ioctl::IMMUTABLE != 0 {
             let ino = protocol_ino(a.ino);
@@ -54,9 +55,9 @@ impl Server {
         let others =
             set.mode.is_some() || set.size.is_some() || set.uid.is_some() || set.gid.is_some();
         set.kept = !others && Self::is_kept(&node, change);
-        // A chown that changes neither owner nor group names nothing, and the kernel has not asked
-        // whether the caller may. Such a request comes before a write by others, too, without a
-        // change time: the write itself takes the bits away.
+        // A chown that changes neither owner nor group carries no attribute, and the kernel has not
+        // checked the caller's permission. The kernel sends the same request, without a change
+        // time, before a write by another user: the write itself then removes the bits.
         let names_nothing = !times && !others;
         let is_forbidden = names_nothing && takes_set_id(credentials, &node);
         if is_forbidden && set.ctime.is_some() {
@@ -66,7 +67,7 @@ impl Server {
         if owner || set.size.is_some() && change.strip {
             self.drop_privileges(credentials, &node)?;
         }
-        // The mode changes with the write, which does not tell the kernel.
+        // The write changes the mode, but its reply does not carry the new mode.
         let ttl = if is_forbidden { Duration::ZERO } else { self.ttl };
         let by_caller =
             !set.kept || matches!(set.mtime, Some(TimeSet::At(t)) if self.predates(ino, t));
@@ -78,7 +79,8 @@ impl Server {
         self.writers.blocks_unknown(ino);
         let mut attr = self.ops.set_attr(&node, &set)?;
         self.note_cut(ino, &set, &attr);
-        // Read again under the lock: whoever changes the blocks afterwards finds other ones told.
+        // Read again under the lock of the shard: a thread that changes the number of blocks
+        // afterwards finds a different number noted, and sends a notice.
         let blocks = || {
             attr = node.attr();
             attr.blocks
@@ -87,28 +89,28 @@ impl Server {
         Ok((self.file_attr(&attr), ttl))
     }
 
-    /// Whether these are times that the kernel kept of changes made before. They come with the
-    /// change time, in the name of a file that is open for writing. If none is, only a change time
-    /// was kept: of a link or a rename.
+    /// Returns whether a request carries times that the kernel cached for earlier changes. Such a
+    /// request has a change time and names a file that is open for writing. Without an open file
+    /// the kernel has cached a change time only, of a link or a rename.
     pub(super) fn is_kept(node: &Node, Change { set, open, .. }: Change) -> bool {
         let both = set.atime.is_none() && set.ctime.is_some();
         both && matches!(set.mtime, Some(TimeSet::At(t)) if open || t == node.attr().mtime)
     }
 
-    /// Whether a time is older than what the kernel may have kept of writes.
+    /// Returns whether a time is older than any that the kernel may have cached for writes.
     pub(super) fn predates(&self, ino: NodeId, t: Timestamp) -> bool {
         self.writers.predates(ino, system_time(t))
     }
 
-    /// A time that the inode cannot hold the kernel believes to be there.
+    /// Notes that the inode cannot hold a time as requested: the kernel caches the requested time.
     pub(super) fn note_cut(&self, ino: NodeId, set: &SetAttr, attr: &Attr) {
         if matches!(set.mtime, Some(TimeSet::At(asked)) if asked != attr.mtime) {
             self.kept_wrong(ino);
         }
     }
 
-    /// With the writeback cache the kernel believes its own times of the inode, which are wrong
-    /// now.
+    /// Makes the kernel forget its times of the inode, which are wrong. With the writeback cache it
+    /// trusts its own copy.
     pub(super) fn kept_wrong(&self, ino: NodeId) {
         if self.writeback {
             self.writers.wrong(ino);
@@ -124,14 +126,15 @@ impl Server {
         self.ops.drop_privileges(node, |gid| keeps_group(credentials, gid))
     }
 
-    /// An ioctl changed attributes of an open file.
+    /// Updates the kernel's cache after an ioctl changed attributes of an open file.
     pub(super) fn flags_changed(&self, ino: NodeId, node: &Node) {
         self.writers.set_floor(ino, self.ops.only_grows(node).then(|| node.attr().size));
         self.notices.attributes_now(ino);
         self.kept_wrong(ino);
     }
 
-    /// Notes an access; true if the kernel's times are old now, which it is told soon.
+    /// Sets the access time by the policy of the mount. Returns whether it changed; a notice to the
+    /// kernel is then queued.
     pub(super) fn note_access(&self, ino: NodeId, node: &Node) -> bool {
         let Some(which) = self.access_times else { return false };
         match self.ops.accessed(node, which) {
@@ -142,8 +145,8 @@ impl Server {
                 noted
             }
             Err(e) => {
-                // Reading goes on.
-                tracing::debug!("an access time was not noted: {e}");
+                // The read succeeds nevertheless.
+                tracing::debug!("failed to set an access time: {e}");
                 false
             }
         }

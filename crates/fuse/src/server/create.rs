@@ -6,8 +6,8 @@ use super::*;
 /// The mode bits of a program that runs with the rights of its group.
 const GROUP_PROGRAM: u32 = 0o2010;
 
-/// The owner of a whiteout. On a mount that allows mapped ids a rename does not carry the ids of
-/// its sender.
+/// Returns the owner of a whiteout. On a mount that allows mapped ids a rename does not carry the
+/// ids of its sender, which are then read from `/proc`.
 pub(super) fn whiteout_owner(credentials: Credentials) -> Caller {
     let credentials = told_or_looked_up(credentials);
     match credentials.uid {
@@ -16,9 +16,10 @@ pub(super) fn whiteout_owner(credentials: Credentials) -> Caller {
     }
 }
 
-/// The engine's caller for a new file in `dir`. In a set-group-id directory the file has the
-/// directory's group, whatever the caller's is. So that stands for the caller's own where the
-/// caller may make programs of it: as a member by another group, or by a capability.
+/// Returns the engine's caller for a new file in `dir`. In a set-group-id directory the file gets
+/// the directory's group. A caller that may create set-group-id programs of that group, as a member
+/// by a supplementary group or by a capability, gets that group as its own; otherwise the engine
+/// would remove the bit.
 fn caller(credentials: Credentials, dir: &Node, mode: u32, umask: u32) -> Caller {
     let dir = dir.attr();
     let asked = mode & GROUP_PROGRAM == GROUP_PROGRAM && dir.mode & SET_GROUP != 0;
@@ -37,13 +38,13 @@ impl Server {
         flags: i32,
     ) -> Result<Entry, Error> {
         let dir = self.node(dir)?;
-        // The engine's own hold is the kernel's lookup.
+        // The hold that the engine returns counts as the kernel's lookup.
         let node = self.ops.create_nameless(
             &caller(credentials, &dir, mode, umask),
             &dir,
             (mode & 0o7777) as u16,
         )?;
-        // The kernel knows it by its number alone.
+        // The kernel names the file by its number only, so the inode cache must contain it.
         self.ops.make_findable(&node)?;
         let made = self.entry_of(&node);
         if writes(flags) {

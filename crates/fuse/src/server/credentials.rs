@@ -29,13 +29,13 @@ use std::os::fd::OwnedFd;
 /// A privilege of a thread, by its bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Changes that are the owner's.
+    /// CAP_FOWNER: changes that are otherwise reserved to the owner.
     FileOwner = 3,
-    /// Set-user-id and set-group-id survive changes.
+    /// CAP_FSETID: set-id bits survive changes.
     FileSetId = 4,
-    /// Administration: shutdown, trimming, labels, tunables, the names of trusted attributes.
+    /// CAP_SYS_ADMIN: shutdown, trimming, labels, tunables, the names of trusted attributes.
     SysAdmin = 21,
-    /// Limits do not bind, and content may go through the log.
+    /// CAP_SYS_RESOURCE: quota limits do not apply, and content may be journaled.
     SysResource = 24,
 }
 
@@ -54,12 +54,13 @@ struct Shown {
     groups: Vec<u32>,
     /// Effective capabilities in the thread's user namespace, a bit each.
     capabilities: u64,
-    /// A thread of the kernel's own, which acts for others.
+    /// A kernel thread, which acts on behalf of other threads.
     of_kernel: bool,
 }
 
 impl Shown {
-    /// Reads those of a thread, and the thread's directory. None if it is not seen.
+    /// Reads the credentials of a thread and opens its directory; `None` if `/proc` does not show
+    /// the thread.
     fn of(thread: u32) -> Option<(Shown, OwnedFd)> {
         if thread == 0 || !numbers_are_own() {
             return None;
@@ -69,26 +70,27 @@ impl Shown {
         Some((parse(&read(&dir, "status")?)?, dir))
     }
 
-    /// Those of a request's sender. None if they are not seen, or the kernel acts with others.
+    /// Reads the credentials of a request's sender; `None` if `/proc` does not show them, or if the
+    /// kernel acts with other credentials.
     fn of_sender(credentials: Credentials) -> Option<Shown> {
         let (shown, _) = Shown::of(credentials.pid)?;
         Some(shown).filter(|shown| (shown.uid, shown.gid) == (credentials.uid, credentials.gid))
     }
 }
 
-/// Whether `/proc` has the numbers of this process's PID namespace, which are those in requests.
+/// Returns whether `/proc` uses the numbers of this process's PID namespace, as requests do.
 fn numbers_are_own() -> bool {
     let own = std::process::id().to_string();
     std::fs::read_link("/proc/self").is_ok_and(|shown| shown.as_os_str() == own.as_str())
 }
 
-/// Whether the thread of a directory in `/proc` is in the user namespace of this process.
+/// Returns whether the thread of a directory in `/proc` is in the user namespace of this process.
 fn shares_user_namespace(dir: &OwnedFd) -> bool {
     let theirs = read(dir, "uid_map");
     theirs.is_some() && theirs == std::fs::read_to_string("/proc/self/uid_map").ok()
 }
 
-/// The text of a file in a thread's directory.
+/// Reads the text of a file in a thread's directory.
 fn read(dir: &OwnedFd, name: &str) -> Option<String> {
     let mut text = String::new();
     let file = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -103,7 +105,7 @@ fn parse(status: &str) -> Option<Shown> {
         gid: id("Gid:")?,
         groups: numbers(status, "Groups:")?,
         capabilities: u64::from_str_radix(line(status, "CapEff:")?.trim(), 16).ok()?,
-        // Kernels before 6.8 do not tell.
+        // Kernels before 6.8 have no such line.
         of_kernel: numbers(status, "Kthread:").is_some_and(|told| told == [1]),
     })
 }
@@ -116,14 +118,14 @@ fn numbers(status: &str, name: &str) -> Option<Vec<u32>> {
     line(status, name)?.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
 }
 
-/// Whether the sender belongs to a group.
+/// Returns whether the sender belongs to a group.
 pub fn is_member(credentials: Credentials, gid: u32) -> bool {
     credentials.gid == gid
         || Shown::of_sender(credentials).is_some_and(|shown| shown.groups.contains(&gid))
 }
 
-/// Whether the sender has a capability. If the kernel acts with other credentials than those of the
-/// thread, root has all.
+/// Returns whether the sender has a capability. If the kernel acts with other credentials than the
+/// thread's, root has all capabilities and other users none.
 pub fn is_capable(credentials: Credentials, capability: Capability) -> bool {
     let Some((shown, dir)) = Shown::of(credentials.pid) else { return false };
     match (shown.uid, shown.gid) == (credentials.uid, credentials.gid) {
@@ -138,8 +140,9 @@ impl Shown {
     }
 }
 
-/// The sender of a request. Where the request does not carry ids, those of its thread; none for the
-/// kernel's own threads, which act for others, and for a thread that is not seen.
+/// Returns the credentials of a request. If the request carries no ids, these are the ids of its
+/// thread; they stay unknown for kernel threads, which act on behalf of others, and for threads
+/// that `/proc` does not show.
 pub fn told_or_looked_up(credentials: Credentials) -> Credentials {
     if credentials.uid != UNTOLD {
         return credentials;
@@ -209,7 +212,7 @@ mod tests {
         );
     }
 
-    /// As nfsd and overlayfs act: for a client, for a mounter.
+    /// nfsd acts for a client, overlayfs for the mounter.
     #[test]
     fn capabilities_of_the_thread_do_not_count_for_other_credentials() {
         let other = |uid, gid| Credentials { uid, gid, pid: own().pid };

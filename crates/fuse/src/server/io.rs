@@ -1,24 +1,25 @@
-//! Writes, space and searches for holes.
+//! Writes, allocation of space, and searches for holes.
 
 use super::credentials::is_member;
 use super::*;
 
-/// As lseek(2) has them.
+/// Values of `whence` of lseek(2).
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// Searches for holes begin with so many holes one by one.
+/// Number of holes that a search writes back one by one, before it writes back the rest of the
+/// file.
 const HOLES: usize = 8;
 
-/// The owner of a file, as far as its ids tell.
+/// Returns the file's owner as credentials without a thread.
 fn owner(node: &Node) -> Credentials {
     let attr = node.attr();
     Credentials { uid: attr.uid, gid: attr.gid, pid: 0 }
 }
 
 impl Server {
-    /// What the kernel keeps unwritten makes data of a hole. So it is to write what lies in the
-    /// holes that a search meets, and drops no pages of data, which cannot change the answer.
+    /// Makes the kernel write its cached data in the holes that a search meets, since such data
+    /// turns a hole into data. Pages of data stay cached: they cannot change the result.
     pub(super) fn write_holes(&self, ino: NodeId, offset: i64, whence: i32) -> Result<(), Error> {
         let node = self.node(ino)?;
         let found = |from, data| match self.ops.seek(&node, from, data) {
@@ -27,7 +28,7 @@ impl Server {
         };
         let mut at = u64::try_from(offset).map_err(|_| Errno::Nxio)?;
         for _ in 0..HOLES {
-            // Behind the end everything is a hole.
+            // Past the end of the file everything is a hole.
             let hole = found(at, false)?.unwrap_or(at);
             if whence == SEEK_DATA && hole > at {
                 return Ok(());
@@ -42,8 +43,8 @@ impl Server {
         Ok(())
     }
 
-    /// Writes, as far as the flags of the file allow. What the kernel kept from before these were
-    /// set is written.
+    /// Writes, if the flags of the file allow it. Data that the kernel cached before the flags were
+    /// set is written, too.
     pub(super) fn write_to(
         &self,
         credentials: Credentials,
@@ -65,8 +66,8 @@ impl Server {
         Ok(len)
     }
 
-    /// EPERM for a write that changes what an append-only file of this size has, unless its
-    /// descriptor is of the time before.
+    /// Returns `EPERM` for a write that changes existing bytes of an append-only file of this size,
+    /// unless its descriptor is older than the flag.
     pub(super) fn check_append(
         &self,
         ino: NodeId,
@@ -82,7 +83,8 @@ impl Server {
                 let before =
                     self.writers.floor(ino, size).saturating_sub(offset).min(data.len() as u64)
                         as usize;
-                // An append changes the last page, and the kernel writes all of that.
+                // An append changes the last page, and the kernel writes the whole page: its old
+                // bytes must be unchanged.
                 self.has(node, offset, &data[..before])?
             }
             HowWritten { opened_to_append: true, appends, .. } => {
@@ -93,7 +95,7 @@ impl Server {
         if allowed { Ok(()) } else { Err(Errno::Perm.into()) }
     }
 
-    /// Whether a file has these bytes there.
+    /// Returns whether a file has these bytes at `offset`.
     pub(super) fn has(&self, node: &Node, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
         let mut found = vec![0; bytes.len()];
         Ok(self.ops.read_direct(node, offset, &mut found)? == bytes.len() && found == bytes)
@@ -113,19 +115,19 @@ impl Server {
         if strip {
             self.drop_privileges(credentials, node)?;
         }
-        // Who wrote what the kernel's cache held is not known, so limits hold for it.
+        // The writer of cached data is unknown, so quota limits apply.
         let bound = from_cache || credentials.uid != 0;
         let write = |offset, data| match bound {
-            // The cache keeps the times, and tells of them when it has set them.
+            // The kernel caches the times and sends them in a later request.
             true if from_cache => self.ops.write_kept(node, offset, data, strip),
             true => self.ops.write_direct(node, offset, data, strip),
             false => self.ops.without_limits(|| self.ops.write_direct(node, offset, data, strip)),
         };
-        // For the same reason it is the file's owner by whom the use of reserved blocks is judged.
+        // For the same reason the file's owner decides about the use of reserved blocks.
         let writer = if from_cache { owner(node) } else { credentials };
         let mut len = self.with_reserve_for(writer, || write(offset, data))?;
-        // The kernel's cache does not look at how much was written: what is left goes in as well,
-        // or it is an error.
+        // The kernel ignores short counts for writes from its cache, so the rest must be written as
+        // well, or the result is an error.
         while from_cache && len < data.len() {
             match self.with_reserve_for(writer, || write(offset + len as u64, &data[len..]))? {
                 0 => return Err(Errno::Io.into()),
@@ -138,9 +140,9 @@ impl Server {
         Ok(len)
     }
 
-    /// Runs `f`, which may use the reserved blocks if the superblock lets the caller. By a
-    /// capability he may too, which costs a look at `/proc`: so only what lacks space is tried
-    /// again with it.
+    /// Runs `f` with the right to use reserved blocks, if the superblock grants it to the caller's
+    /// ids. Supplementary groups and capabilities grant it, too, but cost reads of `/proc`: they
+    /// are checked only after `ENOSPC`, and `f` then runs again.
     pub(super) fn with_reserve_for<T>(
         &self,
         credentials: Credentials,
@@ -164,8 +166,8 @@ impl Server {
             || is_capable(credentials, Capability::SysResource)
     }
 
-    /// What the kernel had accepted could not be written: it has to accept no more, for lack of
-    /// space; or to drop what is not allowed.
+    /// Handles a failure to write data that the kernel had accepted. After `ENOSPC` the kernel must
+    /// accept no more writes; after `EPERM` it must drop its pages.
     pub(super) fn stop_writers(&self, ino: NodeId, why: &Error) {
         if why.is(Errno::Perm) {
             self.notices.write_back_later(ino);

@@ -1,4 +1,4 @@
-//! The ioctls that a FUSE server is handed: flags as chattr(1) has them, trimming, labels,
+//! The ioctls that the kernel passes to a FUSE server: flags of chattr(1), trimming, labels,
 //! shutdown.
 
 use super::Server;
@@ -19,15 +19,15 @@ const SET_XATTR: u32 = 0x401c_5820;
 /// FS_IOC_GETVERSION.
 const GET_VERSION: u32 = 0x8008_7601;
 
-/// FS_IOC_MEASURE_VERITY: the algorithm and the room for the measure, 16 bits each; behind them the
-/// measure.
+/// FS_IOC_MEASURE_VERITY: the algorithm and the size of the buffer for the measure, 16 bits each,
+/// followed by the measure.
 const MEASURE_VERITY: u32 = 0xc004_6686;
 
 /// FITRIM.
 const TRIM: u32 = 0xc018_5879;
 
-/// FS_IOC_SHUTDOWN. How it is to stop does not arrive: the number says that the kernel writes to
-/// the caller, so it passes nothing on.
+/// FS_IOC_SHUTDOWN. The mode of the shutdown does not arrive: by the ioctl's number the kernel
+/// writes to the caller only, so it does not pass the argument.
 const SHUTDOWN: u32 = 0x8004_587d;
 
 /// FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
@@ -87,8 +87,7 @@ impl Server {
         }
     }
 
-    /// A page of the counters, on the root directory, for administrators and for the user who
-    /// mounted it.
+    /// Returns a page of the counters. Root directory only, for administrators and the mounter.
     fn stats_page(
         &self,
         credentials: Credentials,
@@ -101,7 +100,7 @@ impl Server {
             .ok_or(Errno::Inval.into())
     }
 
-    /// Sets a tunable, on the root directory, for administrators and for the user who mounted it.
+    /// Sets a tunable. Root directory only, for administrators and the mounter.
     fn set_tunable(
         &self,
         credentials: Credentials,
@@ -111,7 +110,7 @@ impl Server {
         self.may_control(credentials, ino)?;
         let (name, value) = control::setting(input).ok_or(Errno::Inval)?;
         let holds = match name {
-            // What was opened for reading stays so.
+            // An image that was opened for reading only cannot become writable.
             control::READ_ONLY if self.read_only && value == 0 => return Err(Errno::RoFs.into()),
             control::READ_ONLY => value,
             _ => self.ops.set_tunable(name, value)?,
@@ -169,7 +168,8 @@ fn answer(
     }
 }
 
-/// Sets flags. The kernel has checked permissions, except for the one flag that it does not know.
+/// Sets flags. The kernel has checked permissions, except for the flag that it does not know:
+/// journaled content.
 fn set_flags(
     fs: &Operations,
     credentials: Credentials,
@@ -203,8 +203,8 @@ pub fn forbids_writes(cmd: u32, input: &[u8]) -> bool {
     flags & (IMMUTABLE | APPEND_ONLY) != 0
 }
 
-/// `struct fstrim_range`: start, length, shortest run, all in bytes; the length comes back as what
-/// was trimmed.
+/// Trims the range of a `struct fstrim_range`: start, length, shortest run, all in bytes. Returns
+/// the structure with the number of trimmed bytes as its length.
 fn trim(fs: &Operations, input: &[u8]) -> Result<Vec<u8>, Error> {
     let (start, len, min) = (long(input, 0)?, long(input, 8)?, long(input, 16)?);
     let trimmed = fs.trim_bytes(start, len, min)?;

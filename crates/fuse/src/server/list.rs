@@ -44,7 +44,7 @@ impl Server {
         })
     }
 
-    /// The kernel reads a directory from its beginning.
+    /// A listing starts at offset 0, so only that request counts as an access.
     pub(super) fn note_listing(&self, ino: NodeId, dir: &Node, offset: u64) {
         if offset == 0 && self.directory_access_times {
             self.note_access(ino, dir);

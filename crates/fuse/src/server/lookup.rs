@@ -7,8 +7,8 @@ impl Server {
     /// Finds the inode of a name; `None` if the name does not exist. Counts one lookup.
     pub(super) fn find(&self, parent: NodeId, name: &[u8]) -> Result<Option<Entry>, Error> {
         let dir = self.node(parent)?;
-        // By the dots the kernel asks for what a handle names, which may be no directory, and
-        // for what that is in.
+        // For file handles the kernel looks up `.`, the inode of the handle, which need not be a
+        // directory, and `..`, its parent.
         let found = match name {
             b"." => Ok(dir),
             b".." => self.ops.parent(&dir),
@@ -25,12 +25,12 @@ impl Server {
         self.ops.node(disk_ino(ino))
     }
 
-    /// What a reply tells of an inode.
+    /// Returns the entry of an inode for a reply, without counting a lookup.
     pub(super) fn entry_of(&self, node: &Node) -> Entry {
         Entry { attr: self.file_attr(&node.attr()), generation: u64::from(node.generation()) }
     }
 
-    /// An entry for a reply: counts a lookup.
+    /// Returns the entry of an inode for a reply, and counts a lookup.
     pub(super) fn entry(&self, node: &Node) -> Result<Entry, Error> {
         node.hold(1).map_err(|_| Errno::NoEnt)?;
         Ok(self.entry_of(node))

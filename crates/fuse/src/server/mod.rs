@@ -83,8 +83,8 @@ impl Server {
             ops: fs.operations().clone(),
             block_size: fs.superblock().block_size(),
             writeback: options.writeback_cache && !read_only,
-            // The kernel knows of one spelling of a name; what it remembers of that is not to
-            // outlive another's removal.
+            // The kernel caches one spelling of a name. Without caching, no entry outlives the
+            // removal of the name by another spelling.
             ttl: if fs.folds_names() { Duration::ZERO } else { options.time_to_live },
             fs: Mutex::new(Some(fs)),
             writers: Writers::default(),
@@ -160,7 +160,7 @@ impl Handler for Server {
         }
         let forgotten = self.guarded(|| self.ops.forget(disk_ino(ino), lookups));
         if forgotten.is_err() {
-            // Of an entry whose inode could not be had, or one that was lost.
+            // FORGET of an entry whose inode could not be loaded, or of a lost inode.
             tracing::warn!(ino = ino.0, "the kernel forgot an inode that is not known");
         }
     }
@@ -168,7 +168,7 @@ impl Handler for Server {
     fn attr(&self, ino: NodeId, open: bool) -> Answer<FileAttr> {
         self.guarded(|| {
             let attr = self.node(ino)?.attr();
-            // Of an open file the kernel asks before it accepts a write.
+            // The kernel requests attributes of an open file before it accepts a write.
             if open && self.writeback {
                 self.check_room(ino)?;
                 if attr.flags & ioctl::IMMUTABLE != 0 {
@@ -285,9 +285,10 @@ impl Handler for Server {
                 self.writers.open(ino, flags & APPEND != 0);
                 self.ops.open_hint(&node);
             }
-            // Whoever opens to read and write need not read.
+            // An open to read and write is no access yet.
             if !writes(flags) && flags & NO_ACCESS_TIME == 0 && self.note_access(ino, &node) {
-                // The file is open, so that this waits for nobody.
+                // The file is open, so the kernel cannot evict its inode, and the notice does not
+                // wait.
                 self.notices.settle(ino);
             }
             Ok(())
@@ -348,7 +349,7 @@ impl Handler for Server {
 
     fn place(&self, ino: NodeId, block: u64, block_size: u32) -> Answer<u64> {
         self.guarded(|| {
-            // Kernels before 6.17 take a file's blocks for those of the mount.
+            // Kernels before 6.17 use the block size of the mount for BMAP.
             if block_size == 0 || block_size != self.block_size {
                 return Ok(0);
             }
@@ -457,7 +458,7 @@ impl Handler for Server {
 
     fn write_back_holes(&self, ino: NodeId, offset: i64, whence: i32) {
         if self.write_holes(ino, offset, whence).is_err() {
-            // The search will tell why.
+            // The search itself will return the error.
             self.notices.write_back(ino);
         }
     }
@@ -488,7 +489,7 @@ impl Handler for Server {
                 true => WriteFlags::empty(),
                 false => WriteFlags::KILL_SET_IDS,
             };
-            // The kernel copies to no descriptor that has O_APPEND.
+            // The kernel refuses copies to descriptors that have O_APPEND now.
             let how = HowWritten { flags, opened_to_append, appends: false };
             let source = self.node(from.0)?;
             let mut data = vec![0; len.min(COPY) as usize];

@@ -2,15 +2,15 @@
 
 use super::*;
 
-/// The attribute that an access ACL is kept in.
+/// Name of the attribute with the access ACL.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 /// The namespace of attributes that only administrators see.
 const TRUSTED: &[u8] = b"trusted.";
 
 impl Server {
-    /// An ACL stands for a mode: set by somebody outside the file's group, it takes set-group-id
-    /// away.
+    /// Sets an attribute. An access ACL changes the mode: if the caller is outside the file's
+    /// group, it removes the set-group-id bit, as chmod(2) does.
     pub(super) fn set_attribute(
         &self,
         credentials: Credentials,
@@ -29,8 +29,8 @@ impl Server {
         Ok(())
     }
 
-    /// Names of attributes, each with a zero behind. The kernel shows those of administrators to no
-    /// others.
+    /// Returns the names of attributes, each followed by a zero byte. Trusted attributes are listed
+    /// for administrators only.
     pub(super) fn listed_attributes(
         &self,
         credentials: Credentials,

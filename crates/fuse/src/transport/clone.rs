@@ -17,8 +17,8 @@ const CLONE: Opcode = opcode::read::<u32>(229, 0);
 pub fn another(fuse: &File) -> io::Result<File> {
     let device = File::options().read(true).write(true).open(DEVICE)?;
     let number = fuse.as_raw_fd() as u32;
-    // SAFETY: the ioctl reads a descriptor's number, of four bytes, from the address, and nothing
-    // else.
+    // SAFETY: the ioctl reads the number of a descriptor, four bytes, from the address, and
+    // accesses no other memory.
     unsafe { ioctl(&device, Setter::<CLONE, u32>::new(number)) }?;
     Ok(device)
 }

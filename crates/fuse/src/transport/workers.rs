@@ -67,7 +67,7 @@ impl Pool {
 
 fn serve(queue: &Mutex<Receiver<Job>>) {
     loop {
-        // A poisoned queue is whole: nothing panics while it is locked.
+        // A poisoned queue is valid: no code panics while it holds the lock.
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match next {
             Ok(job) => job(),

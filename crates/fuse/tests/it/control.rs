@@ -1,4 +1,4 @@
-//! What administrators ask of a mount: labels, trimming, shutdown, access times.
+//! Administration of a mount: labels, trimming, shutdown, access times.
 
 use crate::oracle::{Notes, same_as_kernel};
 use crate::served::Served;
@@ -13,10 +13,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Bytes of a label as the ioctls have it.
+/// Length of a label in the ioctls, in bytes.
 const LABEL: usize = 256;
 
-/// Inode flags that say how content is stored.
+/// Inode flags of the storage of content.
 const EXTENTS_AND_INLINE: u32 = 0x0008_0000 | 0x1000_0000;
 
 /// `FS_XFLAG_NOATIME`.
@@ -30,7 +30,7 @@ struct Range {
     min: u64,
 }
 
-/// `struct fsxattr`: flags, and numbers of which only that of the project is looked at.
+/// `struct fsxattr`: flags and numbers. The tests use the project id only.
 #[repr(C)]
 #[derive(Default)]
 struct Extended {
@@ -54,7 +54,7 @@ mod call {
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
 pub fn label(dir: &File) -> io::Result<Vec<u8>> {
     let mut bytes = [0; LABEL];
-    // SAFETY: the number tells the kernel that it writes LABEL bytes.
+    // SAFETY: by the ioctl's number the kernel writes LABEL bytes.
     unsafe { call::label(dir.as_raw_fd(), &raw mut bytes) }?;
     Ok(bytes.split(|b| *b == 0).next().unwrap_or_default().to_vec())
 }
@@ -63,7 +63,7 @@ pub fn label(dir: &File) -> io::Result<Vec<u8>> {
 pub fn set_label(dir: &File, label: &[u8]) -> io::Result<i32> {
     let mut bytes = [0; LABEL];
     bytes[..label.len()].copy_from_slice(label);
-    // SAFETY: the number tells the kernel that it reads LABEL bytes.
+    // SAFETY: by the ioctl's number the kernel reads LABEL bytes.
     Ok(unsafe { call::set_label(dir.as_raw_fd(), &raw const bytes) }?)
 }
 
@@ -76,9 +76,9 @@ fn trim(dir: &File, mut range: Range) -> io::Result<bool> {
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
 pub fn shut_down(dir: &Path) -> io::Result<i32> {
-    // With the log flushed.
+    // Mode: flush the log first.
     let mut how = 1;
-    // SAFETY: the kernel reads and writes no more than this number.
+    // SAFETY: the kernel reads and writes this number only.
     Ok(unsafe { call::shut_down(File::open(dir)?.as_raw_fd(), &raw mut how) }?)
 }
 
@@ -125,7 +125,7 @@ pub fn trimming_knows_its_limits() {
             (0, whole, (128 << 20) + 4096),
         ] {
             let done = trim(&root, Range { start, len, min });
-            // How much it was depends on what was trimmed before.
+            // The number of trimmed bytes depends on earlier trims.
             notes.call(format!("trim {start} {len} {min}"), done.map(|_| ()));
         }
     });
@@ -160,8 +160,8 @@ fn set_atime(path: &Path, time: SystemTime) {
         .expect("utimens");
 }
 
-/// Access times of a file after two reads, as the mount has them: whether the first and the second
-/// changed it.
+/// Returns whether the first and the second read of a file changed its access time on a mount with
+/// this policy.
 fn changes(which: Option<AccessTimes>) -> [bool; 2] {
     let mut served = Served::unmounted(crate::served::make("default"));
     served.options.access_times = which;
@@ -202,7 +202,8 @@ fn ctime(path: &Path) -> (i64, i64) {
     fs::metadata(path).map(|m| (m.ctime(), m.ctime_nsec())).expect("stat")
 }
 
-/// Mounts with access times, or the kernel would not be told of one just before.
+/// Mounts with access times, so that a notice of an access time may come right before the one under
+/// test.
 fn mount_noting_accesses(writeback_cache: bool) -> Served {
     let mut served = Served::unmounted(crate::served::make("default"));
     served.options.access_times = Some(AccessTimes::Always);
@@ -211,8 +212,8 @@ fn mount_noting_accesses(writeback_cache: bool) -> Served {
     served
 }
 
-/// However lately the kernel was told of something else. With the writeback cache it keeps the
-/// times of files itself: then of directories.
+/// The notice is sent even if another one was sent just before. With the writeback cache the kernel
+/// keeps the times of files itself, so the test then uses directories.
 #[test]
 pub fn a_change_of_flags_shows_at_once() {
     for writeback_cache in [false, true] {
@@ -235,8 +236,8 @@ pub fn a_change_of_flags_shows_at_once() {
     }
 }
 
-/// The kernel is to forget the inode as soon as it is closed, before another program can ask: which
-/// may be too late where processors are busy, but not each time.
+/// The kernel must forget the inode as soon as it is closed, before another program requests
+/// attributes. On a busy machine that may be too late, but not each time.
 #[test]
 pub fn a_change_of_flags_shows_to_the_next_program() {
     let mut served = mount_noting_accesses(true);
@@ -253,8 +254,7 @@ pub fn a_change_of_flags_shows_to_the_next_program() {
     served.unmount();
 }
 
-/// Each flag by the other pair of ioctls, which has other bits for them; what is set by the one
-/// shows by the other.
+/// Flags set by one pair of ioctls show in the other pair, which has other bits for them.
 #[test]
 pub fn flags_have_two_names() {
     same_as_kernel("default", |dir, notes| {
@@ -265,7 +265,7 @@ pub fn flags_have_two_names() {
                 let open = File::open(path).expect("open");
                 notes.call(format!("set {bit} of a {kind}"), set_extended(&open, 1 << bit));
                 notes.call(format!("get {bit} of a {kind}"), extended(&open));
-                // Which of them a new inode has by itself depends on its content.
+                // These flags of a new inode depend on its content.
                 let flags = rustix::fs::ioctl_getflags(&open).expect("flags");
                 notes.value(
                     format!("flags by {bit} of a {kind}"),

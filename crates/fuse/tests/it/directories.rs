@@ -1,5 +1,5 @@
-//! Directories: what readdir says while names come and go, and what is left of a directory that is
-//! gone.
+//! Directories: listings while names are added and removed, and removed directories that are still
+//! open.
 
 use crate::oracle::same_as_kernel;
 use crate::served::Served;
@@ -103,7 +103,8 @@ pub fn names_that_stay_are_read_exactly_once() {
         let mut seen = BTreeMap::new();
         for (i, entry) in fs::read_dir(&top).expect("readdir").enumerate() {
             *seen.entry(entry.expect("entry").file_name()).or_insert(0) += 1;
-            // Goes away behind, new names come everywhere; blocks split under the reader.
+            // Remove names that the reader has passed, and add names everywhere: blocks split
+            // during the listing.
             if i % 2 == 0 && i < names.len() / 2 {
                 fs::remove_file(top.join(&names[i])).expect("unlink");
             }

@@ -1,4 +1,4 @@
-//! Mounts of block devices, which the kernel holds for the mount.
+//! Mounts of block devices that the kernel claims for the mount.
 
 use crate::served::{make, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// An image that is mounted as a disk.
 struct Disk {
-    // Dropped in this order.
+    // Fields are dropped in this order.
     mounted: Option<(Mounted, Watchdog)>,
     device: Loop,
     image: Image,
@@ -42,8 +42,9 @@ impl Disk {
     }
 
     fn mount(&mut self) {
-        let claim =
-            claim(self.device.device()).expect("nobody has it").expect("the kernel can hold it");
+        let claim = claim(self.device.device())
+            .expect("the device is free")
+            .expect("the kernel can hold it");
         let fs = Fs::open(self.device.device(), &OpenOptions::new().claimed(true))
             .expect("the image opens");
         let source = self.device.device().to_string_lossy().into_owned();
@@ -80,7 +81,7 @@ pub fn an_unmount_returns_when_everything_is_written() {
     disk.unmount();
 }
 
-/// A mount shows the device's number, and nobody else may have the device.
+/// A mount shows the device's number, and no other program can open the device exclusively.
 #[test]
 pub fn the_kernel_holds_the_device() {
     let mut disk = Disk::new();
@@ -101,9 +102,9 @@ pub fn the_kernel_holds_the_device() {
     );
     assert_ne!(mounted.code, 0, "{mounted}");
     disk.unmount();
-    // Dropped without a mount, a claim lets go.
-    drop(claim(&device).expect("nobody has it").expect("the kernel can hold it"));
-    Fs::open(&device, &OpenOptions::new()).expect("nobody has it").unmount().expect("unmount");
+    // A claim that is dropped without a mount releases the device.
+    drop(claim(&device).expect("the device is free").expect("the kernel can hold it"));
+    Fs::open(&device, &OpenOptions::new()).expect("the device is free").unmount().expect("unmount");
     assert!(claim(disk.image.path()).expect("a file").is_none());
 }
 
@@ -111,7 +112,7 @@ fn swap(program: &str, file: &Path) -> Printed {
     run(program, &[file])
 }
 
-/// Swaps to a file and back off it.
+/// Enables swapping to a file and disables it again.
 fn swap_to(file: &Path) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("chmod");
     swap("mkswap", file).must_succeed();
@@ -123,7 +124,7 @@ fn swap_to(file: &Path) {
     assert_eq!(busy.map_err(|e| e.raw_os_error()), Err(Some(nix::libc::ETXTBSY)));
 }
 
-/// The kernel asks where the blocks of a swap file lie, and uses them itself.
+/// The kernel requests the locations of a swap file's blocks, and then accesses them itself.
 #[test]
 pub fn files_can_be_swap_files() {
     const BYTES: usize = 4 << 20;
@@ -148,7 +149,7 @@ mod call {
     nix::ioctl_readwrite_bad!(place, 1, u32);
 }
 
-/// FIBMAP: where a block of a file lies; 0 if it lies nowhere.
+/// FIBMAP: returns the device block of a file's block; 0 for a hole.
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
 fn place(file: &File, block: u32) -> u32 {
     let mut place = block;
@@ -157,7 +158,7 @@ fn place(file: &File, block: u32) -> u32 {
     place
 }
 
-/// Those of the file `f`, of which there are three, as debugfs names them.
+/// Returns the three blocks of the file `f`, as debugfs prints them.
 fn blocks_of(image: &Image) -> Vec<u32> {
     let printed =
         run("debugfs", &[OsStr::new("-R"), OsStr::new("blocks /f"), image.path().as_os_str()]);
@@ -168,7 +169,7 @@ fn blocks_of(image: &Image) -> Vec<u32> {
     blocks
 }
 
-/// Who asks has what was written put in its place first, which is in the kernel's pages only.
+/// FIBMAP allocates data that is so far in the kernel's pages only, before it returns a location.
 #[test]
 pub fn blocks_have_their_places_when_they_are_asked_for() {
     let mut disk = Disk::new();
@@ -181,7 +182,7 @@ pub fn blocks_have_their_places_when_they_are_asked_for() {
     assert_eq!(asked, [0, blocks[0], blocks[1], blocks[2], 0]);
 }
 
-/// Where blocks lie, as FIBMAP says, is where debugfs says that they lie, which is in one piece.
+/// FIBMAP returns the same blocks as debugfs; they are contiguous.
 #[test]
 pub fn blocks_lie_where_debugfs_says() {
     let mut disk = Disk::new();
@@ -198,11 +199,10 @@ pub fn blocks_lie_where_debugfs_says() {
     assert_eq!(words.take(6).collect::<Vec<u32>>(), [0, 5, 7, blocks[0], blocks[2], 3], "{shown}");
 }
 
-/// Content that goes through the log has no place that others may use: an older copy may go home
-/// later.
+/// FIBMAP returns 0 for journaled content: an older copy may be written home later.
 #[test]
 pub fn logged_content_lies_nowhere() {
-    // chattr(1) through a mount needs CAP_SYS_RESOURCE, which not every root has.
+    // The library sets the flag: chattr(1) on a mount needs CAP_SYS_RESOURCE, which root may lack.
     let image = make("default");
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     let (root, flag) = (fs.root().expect("root"), IFlags::JOURNALING.bits());
@@ -227,8 +227,8 @@ fn release() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// syncfs(2) makes everything durable: a copy of the disk has what was written before. Kernels
-/// before 6.18 do not pass it to servers.
+/// syncfs(2) makes everything durable: a copy of the disk contains earlier writes. Kernels before
+/// 6.18 do not pass it to servers.
 #[test]
 pub fn a_sync_of_the_mount_reaches_the_device() {
     let mut disk = Disk::new();

@@ -34,8 +34,8 @@ fn handle_of(path: &Path) -> io::Result<Handle> {
     let mut handle = Handle { len: MOST as libc::c_uint, kind: 0, bytes: [0; MOST] };
     let mut mount = 0;
     let place = (&raw mut handle).cast();
-    // SAFETY: the path ends with NUL; `handle` is laid out as the kernel's structure and says how
-    // many bytes follow it.
+    // SAFETY: the path ends with NUL; `handle` is laid out as the kernel's structure and contains
+    // the number of bytes that follow it.
     checked(unsafe {
         libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), place, &raw mut mount, 0)
     })?;
@@ -46,7 +46,7 @@ fn handle_of(path: &Path) -> io::Result<Handle> {
 fn open_by_handle(dir: &Path, handle: &mut Handle) -> io::Result<File> {
     let dir = File::open(dir)?;
     let place = (&raw mut *handle).cast();
-    // SAFETY: `handle` was filled by the kernel. What is opened is owned by nobody else.
+    // SAFETY: the kernel has filled `handle`. The new descriptor has no other owner.
     unsafe {
         let fd = checked(libc::open_by_handle_at(dir.as_raw_fd(), place, libc::O_RDONLY))?;
         Ok(File::from_raw_fd(fd))

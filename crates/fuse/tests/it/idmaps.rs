@@ -1,5 +1,5 @@
-//! Mounts that allow ids to be mapped: the kernel's ext4 shows the same through a mapped mount, and
-//! everything that hangs on who asks is as on other mounts, though the kernel no longer tells it.
+//! Mounts that allow mapped ids. A mapped mount shows the same ids as the kernel's ext4.
+//! Permissions depend on the caller as on other mounts, although requests no longer carry ids.
 
 use crate::oracle::{Notes, as_user, same_as_kernel};
 use crate::rings::again;
@@ -24,7 +24,7 @@ again! { crate::served::allowing_id_maps:
     ranges { writers_of_a_full_disk_are_stopped }
 }
 
-/// What the mapped mount shows of the first ids.
+/// First id that the mapped mount shows.
 const SHOWN: u32 = 10_000;
 const COUNT: u32 = 3000;
 
@@ -53,12 +53,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // It sleeps, and nobody waits for it.
+        // The process sleeps; an error means that it has ended.
         let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }
 
-/// A directory at a second place, where ids are mapped.
+/// A second mount of a directory, with mapped ids.
 struct Mapped(PathBuf);
 
 impl Drop for Mapped {
@@ -67,7 +67,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Shows a directory at another one with mapped ids.
+/// Mounts a directory at `at` with mapped ids.
 #[expect(unsafe_code, reason = "a system call that no crate in use offers")]
 fn show_mapped(dir: &Path, at: &Path) -> io::Result<Mapped> {
     let mapping = Mapping::new();
@@ -80,7 +80,8 @@ fn show_mapped(dir: &Path, at: &Path) -> io::Result<Mapped> {
         propagation: 0,
         userns_fd: ids.as_raw_fd() as u64,
     };
-    // SAFETY: the path is a C string, and the kernel reads so many bytes of `how`.
+    // SAFETY: the path is a C string, and the kernel reads as many bytes of `how` as the last
+    // argument states.
     let failed = unsafe {
         let (fd, none, size) = (tree.as_raw_fd(), c"".as_ptr(), size_of_val(&how));
         libc::syscall(libc::SYS_mount_setattr, fd, none, libc::AT_EMPTY_PATH, &raw const how, size)
@@ -96,8 +97,8 @@ fn owner(path: &Path) -> io::Result<(u32, u32, String)> {
     fs::symlink_metadata(path).map(|m| (m.uid(), m.gid(), format!("{:o}", m.mode())))
 }
 
-/// Everything that names ids or hangs on them, by the user whose files the first user's on the disk
-/// are, by somebody else, and by root.
+/// Runs all operations that carry ids or depend on them. Callers are the owner through the mapped
+/// mount, another user, and root.
 fn everything_of(who: &str, plain: &Path, mapped: &Path, notes: &mut Notes) {
     let names = ["file", "dir", "fifo", "link"].map(|kind| format!("{who} {kind}"));
     let [file, dir, fifo, link] = names.each_ref().map(|name| mapped.join(name));
@@ -140,7 +141,8 @@ fn ids_are_mapped_as_by_the_kernel() {
     allowing_id_maps(|| same_as_kernel("default", mapped_ids));
 }
 
-/// Without the option the kernel refuses, and tells of each request whose it is.
+/// Without the option the kernel refuses mapped mounts, and each request carries the ids of its
+/// sender.
 #[test]
 fn ids_are_mapped_only_where_that_is_allowed() {
     let mut served = crate::served::Served::new("default");

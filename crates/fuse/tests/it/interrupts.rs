@@ -1,4 +1,4 @@
-//! Requests that take long end when their client is killed, and when the mount ends.
+//! Long requests end when their client is killed, and when the mount ends.
 
 use crate::served::{over_rings, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
@@ -57,8 +57,8 @@ impl BlockDevice for Slow {
     }
 }
 
-/// Reads that a scan of the whole directory takes, at least: it has more blocks, in no order on the
-/// disk.
+/// Minimum number of reads of a scan of the whole directory, which has more blocks, scattered on
+/// the disk.
 const ALL: u64 = 10_000;
 
 /// A mount with a directory without an index, whose scan takes minutes.
@@ -89,7 +89,8 @@ impl Scene {
         let fs = Fs::open(image.path(), &OpenOptions::new()).expect("the image opens");
         large_directory(&fs);
         fs.unmount().expect("unmount");
-        // With an index while it is made; without one it has to be scanned.
+        // The directory has an index while it is filled. Afterwards tune2fs removes the feature, so
+        // that lookups scan the blocks.
         let path = || OsString::from(image.path());
         run("tune2fs", &["-O".into(), "^dir_index".into(), path()]).must_succeed();
         image.leave_unjudged(
@@ -108,7 +109,8 @@ impl Scene {
         Scene { _image: image, disk, dir, mounted, watchdog }
     }
 
-    /// A program that has begun to look for a name in the large directory.
+    /// Starts a program that looks up a name in the large directory, and waits until the lookup has
+    /// begun.
     fn searcher(&self) -> Child {
         self.disk.is_slow.store(true, Ordering::Relaxed);
         let child = Command::new("stat")
@@ -117,7 +119,7 @@ impl Scene {
             .stderr(Stdio::piped())
             .spawn()
             .expect("stat");
-        // More than the way to the directory takes.
+        // More reads than the path to the directory needs.
         while self.reads() < 10 {
             std::thread::yield_now();
         }
@@ -128,7 +130,8 @@ impl Scene {
         self.disk.reads.load(Ordering::Relaxed)
     }
 
-    /// The mount has ended, or ends now.
+    /// Checks that the search was interrupted, unmounts if `unmount` is set, and waits for the end
+    /// of the mount.
     fn end(self, unmount: bool) {
         assert!(self.reads() < ALL / 10, "{} reads", self.reads());
         self.disk.is_slow.store(false, Ordering::Relaxed);
@@ -145,7 +148,7 @@ fn kill_ends_it() {
     let scene = Scene::new();
     let mut child = scene.searcher();
     child.kill().expect("kill");
-    // The client waits for its answer even so: it ends when the server has given up the search.
+    // A killed client still waits for the reply: it ends when the server has ended the search.
     assert!(!child.wait().expect("wait").success());
     scene.end(true);
 }

@@ -1,6 +1,6 @@
-//! Everything at random, by several workers at once. Each has a directory of its own, where what it
-//! is told depends on nobody else: it is what the kernel's ext4 tells. And all have one in common,
-//! where only the image's state can be wrong.
+//! Random operations by several threads. In a thread's own directory all results must equal those
+//! of the kernel's ext4, since they depend on that thread only. In the common directory results
+//! vary, and only the image is checked.
 
 use crate::oracle::{Notes, same_after_remount};
 use extant_testkit::rng::Rng;
@@ -14,23 +14,23 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Operations of all workers together.
+/// Number of operations of all threads together.
 const OPERATIONS: u64 = 6000;
 
-/// Bytes of a file at most.
+/// Largest file in bytes.
 const LARGEST: u64 = 200_000;
 
 struct Worker<'a> {
     dir: PathBuf,
     common: &'a Path,
     rng: Rng,
-    /// Files that were open when their names went, or are still there.
+    /// Open files, with or without names.
     held: Vec<File>,
     notes: Notes,
 }
 
 impl Worker<'_> {
-    /// One of a few names, so that they meet.
+    /// Returns one of a few names, so that operations collide.
     fn name(&mut self) -> PathBuf {
         let dir = *self.rng.pick(&["", "d0", "d1", "d0/e"]);
         self.dir.join(dir).join(format!("n{}", self.rng.below(7)))
@@ -108,7 +108,7 @@ impl Worker<'_> {
         Ok(renameat_with(CWD, from, CWD, to, how)?)
     }
 
-    /// Something in the directory that all share: how that goes nobody knows.
+    /// Runs an operation in the common directory and ignores its result.
     fn meddle(&mut self) {
         let mut name = || self.common.join(format!("c{}", self.rng.below(12)));
         let (one, other) = (name(), name());
@@ -186,7 +186,7 @@ fn listing(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names.into_iter().filter_map(|path| path.file_name().map(PathBuf::from)).collect())
 }
 
-/// Notes all that is below a directory.
+/// Notes the tree below a directory.
 fn walk(dir: &Path, notes: &mut Notes) {
     let names = listing(dir).expect("a directory");
     notes.value("names", &names);
@@ -233,7 +233,7 @@ fn work(dir: &Path, workers: u64) -> Vec<Notes> {
 fn mixed(workers: u64) {
     let walked = |dir: &Path, notes: &mut Notes| {
         (0..workers).for_each(|n| walk(&own(dir, n), notes));
-        // Of this one everything can be read, whatever it is.
+        // All of the common directory must be readable; its content is arbitrary.
         walk(&dir.join("common"), &mut Notes::default());
     };
     let scenario = |dir: &Path, notes: &mut Notes| {

@@ -145,7 +145,7 @@ pub fn free_space_is_given_back_to_the_device() {
     let image = served.image().to_path_buf();
     let full = fs::metadata(&image).expect("stat").blocks();
     fs::remove_file(&path).expect("unlink");
-    // That nobody uses the file any more the kernel tells in its own time.
+    // The kernel sends the release of the last user at an unspecified later time.
     let taken = std::iter::repeat_with(|| {
         std::thread::sleep(Duration::from_millis(20));
         fs::write(served.path("other"), b"x").expect("write");
@@ -158,7 +158,7 @@ pub fn free_space_is_given_back_to_the_device() {
     served.unmount();
 }
 
-/// What the last user sends may be on its way to the server when the mount ends.
+/// Requests of the last user may still be in flight when the mount ends.
 #[test]
 pub fn a_detached_mount_ends_well_with_its_last_user() {
     let mut served = Served::new("default");

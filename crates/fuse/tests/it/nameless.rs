@@ -1,4 +1,4 @@
-//! Files without a name, and when inodes were made.
+//! Files without a name, and birth times.
 
 use crate::served::Served;
 use crate::watchdog::await_that;
@@ -62,12 +62,12 @@ pub fn files_that_get_no_name_go() {
         file.rewind().and_then(|()| file.read_to_end(&mut back)).expect("read");
         assert!(back == vec![number; 30_000]);
     }
-    // The kernel tells of closed files when it gets to it.
+    // The kernel sends the releases of closed files later.
     await_that("the files are gone", || inodes_free(served.dir()) == before);
     served.unmount();
 }
 
-/// What debugfs shows of a file: seconds since 1970.
+/// Returns the birth time of a file in seconds since 1970, as debugfs prints it.
 fn birth_on_disk(image: &Path, name: &str) -> i64 {
     let request = format!("stat {name}");
     let printed =

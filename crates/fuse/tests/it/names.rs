@@ -314,9 +314,9 @@ pub fn links() {
     });
 }
 
-/// In a directory that folds case the kernel takes two spellings for one file and renames nothing;
-/// by way of another name the spelling changes. What the kernel remembers of one spelling does not
-/// outlive another's removal.
+/// In a case-folded directory a rename between two spellings of one file changes nothing; a rename
+/// by way of a third name changes the spelling. A cached entry of one spelling does not outlive the
+/// removal by another.
 #[test]
 fn another_spelling_of_a_name_is_the_same_name() {
     const CASEFOLD: u32 = 0x4000_0000;

@@ -1,5 +1,5 @@
-//! The kernel's ext4 as the oracle: a scenario runs on the mount and on the kernel's of an image
-//! made alike, notes what the system calls say, and both notes have to be equal.
+//! The kernel's ext4 as the oracle: a scenario runs on the mount and on a kernel mount of an equal
+//! image, and notes the results of its system calls. Both lists of notes must be equal.
 
 use crate::served::{Served, make};
 use extant_testkit::{kernel, tool};
@@ -7,14 +7,14 @@ use std::fmt::Debug;
 use std::io;
 use std::path::Path;
 
-/// What a scenario saw.
+/// The results that a scenario noted.
 #[derive(Debug, Default)]
 pub struct Notes {
     lines: Vec<String>,
 }
 
 impl Notes {
-    /// Adds what another saw.
+    /// Appends the notes of another one.
     pub fn append(&mut self, other: Notes) {
         self.lines.extend(other.lines);
     }
@@ -24,7 +24,7 @@ impl Notes {
         self.lines.push(format!("{}: {value:?}", what.as_ref()));
     }
 
-    /// Notes how a system call went: its value or the error's name.
+    /// Notes the result of a system call: its value or the name of the error.
     pub fn call<T: Debug, E: Into<io::Error>>(
         &mut self,
         what: impl AsRef<str>,
@@ -36,7 +36,7 @@ impl Notes {
         }
     }
 
-    /// Notes what a program prints, its errors too, with the mount's directory cut out.
+    /// Notes the output and errors of a program, without the path of the mount.
     pub fn program(&mut self, dir: &Path, program: &str, args: &[&str]) {
         let output = std::process::Command::new(tool::need(program))
             .args(args)
@@ -78,12 +78,12 @@ fn name(e: &io::Error) -> String {
         .map_or_else(|| format!("{e:?}"), |code| format!("{:?}", nix::errno::Errno::from_raw(code)))
 }
 
-/// Runs the scenario on both; their notes have to be equal, and the images clean.
+/// Runs the scenario on both file systems. The notes must be equal and the images clean.
 pub fn same_as_kernel(set: &str, scenario: impl Fn(&Path, &mut Notes)) {
     same_after_remount(set, scenario, |_, _| {});
 }
 
-/// As [`same_as_kernel`]; then both are mounted anew for another look.
+/// As [`same_as_kernel`]; then both are remounted, and `look` runs on them.
 pub fn same_after_remount(
     set: &str,
     scenario: impl Fn(&Path, &mut Notes),
@@ -134,8 +134,7 @@ fn same_on(
     }
 }
 
-/// Runs something as another user: one that has no capabilities as to files, and no group but
-/// `gid`.
+/// Runs `work` as another user, without capabilities for files and without groups other than `gid`.
 pub fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
     let body = || {
         // Both hold for this thread only.

@@ -1,5 +1,5 @@
-//! A panic of the engine under a mount: its request is answered, nothing half-done becomes durable,
-//! reading goes on.
+//! A panic of the engine under a mount: the request gets a reply, no unfinished change becomes
+//! durable, and reads continue.
 
 use crate::served::{make, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
@@ -12,8 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A clock that panics while it is told to: the engine asks it in the middle of changes, and before
-/// them.
+/// A clock that panics while the flag is set. The engine reads it before and during changes.
 #[derive(Debug, Default)]
 struct Brittle(AtomicBool);
 

@@ -1,4 +1,5 @@
-//! Modes, owners, ACLs and flags: what is inherited, what is tied to what, what is taken away.
+//! Modes, owners, ACLs and flags: their inheritance, their dependencies, and their removal by other
+//! changes.
 
 use crate::oracle::{Notes, as_user, same_as_kernel};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
@@ -12,8 +13,8 @@ use std::path::Path;
 pub const USER: u32 = 1000;
 const GROUP: u32 = 2000;
 
-/// Flags that say how the inode is stored (extents, htree, inline data): they are handed back as
-/// they were.
+/// Flags of the inode's storage (extents, htree, inline data), which callers must set as they read
+/// them.
 const KEPT: u32 = 0x0008_0000 | 0x1000 | 0x1000_0000;
 
 pub fn mode(path: &Path) -> io::Result<String> {
@@ -41,7 +42,7 @@ fn mkdir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().mode(mode).create(path)
 }
 
-/// A file of the user's that is set-user-id and set-group-id.
+/// Creates a file of the user with these set-id bits.
 pub fn privileged(path: &Path, bits: u32) -> File {
     let file = create(path, 0o666).expect("create");
     file.write_all_at(&[1; 10_000], 0).expect("write");
@@ -159,8 +160,7 @@ pub fn set_group_id_directories_hand_their_group_down() {
     });
 }
 
-/// Makes files that are programs of their group, and others, in a directory of that group that
-/// hands it down.
+/// Creates files, with and without the set-group-id bit, in a set-group-id directory.
 const MAKE_PROGRAMS: &str = r#"
 use Fcntl;
 umask 0;
@@ -169,9 +169,9 @@ foreach my $mode (02755, 02745, 06711, 02010, 0755) {
 }
 "#;
 
-/// As the kernel's ext4 does it, whether a request comes from a FUSE kernel or a program calls the
-/// library: for root, for members by their main group, for strangers, and for members by another
-/// group, whom only requests can name.
+/// The results of the mount and of the library equal those of the kernel's ext4: for root, for
+/// members by the primary group, for strangers, and for members by a supplementary group. The
+/// latter exist for the mount only.
 #[test]
 pub fn strangers_make_no_programs_of_a_directorys_group() {
     const PERSONS: [(u32, u32, &str); 4] =
@@ -206,7 +206,7 @@ pub fn strangers_make_no_programs_of_a_directorys_group() {
         .create(&who(0, GROUP), &fs.root().expect("root"), b"top", 0o2777, extant_engine::New::Dir)
         .expect("mkdir");
     for (nth, (uid, gid, others)) in PERSONS.into_iter().enumerate() {
-        // The one group that a caller of the library names is the one that decides.
+        // A caller of the library passes one group, which decides.
         let gid = if others == "2000" { GROUP } else { gid };
         for bits in [0o2755, 0o2745, 0o6711, 0o2010, 0o755] {
             let name = format!("p{nth}.{bits:o}");

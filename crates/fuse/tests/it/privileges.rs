@@ -1,4 +1,4 @@
-//! Privileges go by the capabilities of the thread that asks, in the user namespace of the mount,
+//! Privileges depend on the capabilities of the calling thread in the user namespace of the mount,
 //! as with the kernel's ext4.
 
 use crate::oracle::{Notes, as_user, same_as_kernel};
@@ -10,8 +10,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-/// Programs that start another one as root and as a user, each with and without a capability; and
-/// as root of another user namespace.
+/// Returns programs that start another one as root and as a user, each with and without a
+/// capability, and as root of another user namespace.
 fn persons(capability: &str) -> Vec<Vec<String>> {
     let user = "setpriv --reuid 1000 --regid 1000 --clear-groups";
     [
@@ -26,7 +26,8 @@ fn persons(capability: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// Notes how a program ends for each of them; `before` prepares, `after` looks.
+/// Notes the exit of a program for each of these callers; `before` prepares, `after` notes the
+/// result.
 fn by_all(
     dir: &Path,
     notes: &mut Notes,
@@ -49,7 +50,7 @@ pub fn administration_goes_by_capability() {
     same_as_kernel("default", |dir, notes| {
         let root = File::open(dir).expect("open");
         by_all(dir, notes, "sys_admin", &["fstrim", "."], || (), |_| ());
-        // The thread keeps the capability, which is none of files.
+        // The thread keeps CAP_SYS_ADMIN, since setfsuid(2) drops capabilities for files only.
         let set = as_user(USER, USER, || crate::control::set_label(&root, b"by a user"));
         notes.call("a user with the capability sets the label", set);
         notes.call("label", crate::control::label(&root));
@@ -125,7 +126,7 @@ pub fn set_id_bits_go_by_capability() {
                     set_mode(&path, bits).expect("chmod");
                 };
                 by_all(dir, notes, "fsetid", change, before, |notes| {
-                    // This program asks for the mode alone, which the kernel may have kept.
+                    // stat(1) requests the mode only, which the kernel may have cached.
                     notes.program(dir, "stat", &["-c", "%a", "f"]);
                     notes.call("mode", mode(&path));
                 });
@@ -154,8 +155,8 @@ pub fn trusted_names_are_listed_by_capability() {
     });
 }
 
-/// Sets access and modification time in all ways that the system call has, each when the clock
-/// shows another time than the file.
+/// Sets access and modification time in all ways of the system call, each at a time that differs
+/// from the file's times.
 fn touch_all(notes: &mut Notes, label: &str, path: &Path) {
     let age = || {
         fs::metadata(path).and_then(|m| m.modified()).expect("stat").elapsed().unwrap_or_default()
@@ -204,7 +205,7 @@ pub fn times_of_immutable_and_append_only_files() {
     });
 }
 
-/// The kernel copies a file up with the credentials of the mounter, in the name of a thread without
+/// overlayfs copies a file up with the credentials of the mounter, on behalf of a thread without
 /// privileges.
 #[test]
 fn a_file_is_copied_up_with_trusted_attributes() {
@@ -244,8 +245,8 @@ fn a_file_is_copied_up_with_trusted_attributes() {
     served.unmount();
 }
 
-/// A program that is started closes files, and the kernel sends what it kept of them in the name of
-/// a thread of which `/proc` shows little meanwhile.
+/// execve(2) closes files, and the kernel sends their cached changes on behalf of a thread that
+/// `/proc` shows only in part meanwhile.
 #[test]
 pub fn a_program_closes_changed_files_while_it_starts() {
     let mut served = crate::served::Served::new("default");
@@ -256,7 +257,7 @@ pub fn a_program_closes_changed_files_while_it_starts() {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "exec 9>>\"$1\"; echo more >&9; exec true", "sh"]).arg(&path);
         std::os::unix::fs::FileExt::write_all_at(&file, &[round; 5000], 0).expect("write");
-        // The child has a copy of the descriptor until it is another program.
+        // The child has a copy of the descriptor until it runs execve(2).
         let mut child = command.spawn().expect("a program");
         drop(file);
         assert!(child.wait().expect("it ends").success(), "round {round}");
@@ -264,8 +265,7 @@ pub fn a_program_closes_changed_files_while_it_starts() {
     served.unmount();
 }
 
-/// The kernel keeps times of changes that were made before the file was sealed: they arrive all the
-/// same.
+/// Cached times of changes from before the file became immutable arrive nevertheless.
 #[test]
 pub fn kept_times_of_a_sealed_file_arrive() {
     same_as_kernel("default", |dir, notes| {
@@ -285,7 +285,7 @@ pub fn kept_times_of_a_sealed_file_arrive() {
     });
 }
 
-/// A chown that names neither owner nor group takes set-id bits away, so only the owner may.
+/// A chown that changes neither owner nor group removes set-id bits, so only the owner may call it.
 #[test]
 pub fn a_chown_that_names_nothing_is_the_owners() {
     same_as_kernel("default", |dir, notes| {

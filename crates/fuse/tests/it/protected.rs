@@ -28,7 +28,8 @@ fn reading() -> OpenOptions {
     File::options().read(true).clone()
 }
 
-/// Takes O_APPEND away for a write at the start; an error by the fsync at the latest.
+/// Removes O_APPEND from the descriptor and writes at the start. Returns an error of the write or
+/// of the fsync.
 fn overwrite(file: &File) -> io::Result<()> {
     fcntl_setfl(file, OFlags::empty())?;
     let written = file.write_all_at(b"HACK", 0).and_then(|()| file.sync_all());
@@ -36,7 +37,7 @@ fn overwrite(file: &File) -> io::Result<()> {
     written
 }
 
-/// A program that maps the file to write; its commands arrive later.
+/// Starts a program that maps the file for writing and reads commands.
 fn mapping(path: &Path, options: &[&str]) -> Child {
     Command::new(tool::need("xfs_io"))
         .args(options)
@@ -48,13 +49,13 @@ fn mapping(path: &Path, options: &[&str]) -> Child {
         .expect("xfs_io runs")
 }
 
-/// Gives a command and waits until the program has carried out all before it.
+/// Sends a command and waits until the program has executed all earlier ones.
 fn tell(program: &mut Child, command: &str) {
     let input = program.stdin.as_mut().expect("a pipe");
     writeln!(input, "{command}").expect("the program takes commands");
 }
 
-/// The kernel tells of errors of writing back once; later calls succeed.
+/// Consumes errors of writeback: the kernel reports them once per open file.
 fn told_of_errors(dir: &Path, file: &File) {
     let _ = file.sync_all();
     let _ = nix::unistd::syncfs(File::open(dir).expect("open"));
@@ -258,7 +259,7 @@ pub fn immutable_files_are_not_written_through_older_descriptors() {
             let mut seen = vec![0; 20_000];
             notes.call("read to the end", io::Read::read(&mut both, &mut seen));
             notes.call("length", fs::metadata(&path).map(|m| m.len()));
-            // The kernel may not yet ask again since it was told the attributes.
+            // The kernel's copy of the attributes may still be valid for a moment.
             await_that("writes are refused", || write.write_all_at(b"HACK", 0).is_err());
             told_of_errors(dir, &write);
             told_of_errors(dir, &append);

@@ -1,5 +1,5 @@
-//! Quotas through a mount: whose limits bind, how the errors arrive, and that e2fsck counts as the
-//! files say.
+//! Quotas on a mount: the applied limits, the errors, and the agreement of the quota files with
+//! e2fsck.
 
 use crate::served::Served;
 use extant_engine::{Caller, Follow, Fs, New, OpenOptions, QuotaKind, QuotaLimits};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const USER: u32 = 1000;
 
-/// An image in which the user has a directory, 4 MiB and 20 inodes.
+/// Makes an image in which the user has a directory and limits of 4 MiB and 20 inodes.
 fn limited() -> Image {
     let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-O", "quota,project"]);
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
@@ -43,8 +43,8 @@ fn limits_bind_users_and_e2fsck_counts_the_same() {
     is_refused(&by_user(&home, "rm -f b c; fallocate -l 3M d"));
     by_user(&home, "rm -f d a; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none")
         .must_succeed();
-    // Root writes for the user, beyond the limit or not: only what the user does is bound, and what
-    // is given away is charged.
+    // Root writes to the user's files beyond the limit: limits apply to the user's own calls only,
+    // while all usage is charged to the owner.
     is_refused(&by_user(&home, "for i in $(seq 1 30); do touch f$i; done"));
     by_user(&home, "rm -f f* b").must_succeed();
     std::fs::write(home.join("roots"), vec![1; 2 << 20]).expect("write");
@@ -53,10 +53,9 @@ fn limits_bind_users_and_e2fsck_counts_the_same() {
     chown(home.join("roots"), Some(0), Some(0)).expect("chown");
     by_user(&home, "rm -f b; dd if=/dev/zero of=b bs=1M count=3 conv=fsync status=none")
         .must_succeed();
-    // The kernel tells the next syncfs(2), too, what it could not write; and that is none of the
-    // unmount's.
+    // The next syncfs(2) also reports the failed writeback. Consume that error before the unmount.
     is_refused(&run("sync", &["-f".as_ref(), home.as_os_str()]));
-    // e2fsck compares the quota files with what it has counted.
+    // e2fsck compares the quota files with its own counts.
     served.unmount();
     let fs = Fs::open(served.image(), &OpenOptions::new().read_only(true)).expect("open");
     let usage = fs.quota(QuotaKind::User, USER).expect("a record");
@@ -70,7 +69,7 @@ fn errno(done: std::io::Result<()>) -> Option<i32> {
     done.err().and_then(|e| e.raw_os_error())
 }
 
-/// The project that `lsattr` shows.
+/// Returns the project that `lsattr` prints.
 fn project(path: &Path) -> u32 {
     let shown = run("lsattr", &["-pd".as_ref(), path.as_os_str()]).must_succeed().text();
     shown
@@ -80,7 +79,7 @@ fn project(path: &Path) -> u32 {
         .unwrap_or_else(|| panic!("{shown}"))
 }
 
-/// As chattr(1) sets them and lsattr(1) shows them: handed down, kept apart, and counted.
+/// Projects of chattr(1) and lsattr(1) are inherited, restrict renames and links, and are charged.
 #[test]
 fn projects_are_set_and_shown() {
     let mut served = Served::of(limited());

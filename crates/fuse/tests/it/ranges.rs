@@ -41,8 +41,7 @@ pub fn allocation_and_holes() {
             let content = fs::read(&path).expect("read");
             notes.value("zeros", content.iter().filter(|b| **b == 0).count());
         }
-        // What the kernel leaves of zeroed edges in memory and allocates later differs: content and
-        // size only.
+        // Delayed allocation of zeroed edges differs, so only content and size are compared.
         for (mode, offset, len) in [
             (zero, 0, 4096),
             (zero, 100, 20_000),
@@ -58,7 +57,8 @@ pub fn allocation_and_holes() {
     });
 }
 
-/// What FUSE's kernel side refuses, it refuses with the error that tells programs to do without.
+/// The kernel's FUSE refuses to collapse and insert ranges with `EOPNOTSUPP`, so that programs fall
+/// back.
 #[test]
 pub fn what_cannot_arrive_is_not_supported() {
     let mut served = Served::new("default");
@@ -109,7 +109,7 @@ pub fn data_not_yet_written_are_found() {
     served.unmount();
 }
 
-/// Bytes of a file that the kernel has in memory.
+/// Returns the number of bytes of a file in the kernel's page cache.
 fn cached(path: &Path) -> u64 {
     let args =
         ["--bytes", "--noheadings", "--output", "RES", path.to_str().expect("a name of text")];
@@ -121,8 +121,8 @@ fn cached(path: &Path) -> u64 {
         .expect("a number")
 }
 
-/// Somebody who may only read a file searches it while another has it open for writing: what the
-/// kernel has of it stays in memory.
+/// A search by a reader, while another descriptor is open for writing, leaves the kernel's pages in
+/// memory.
 #[test]
 pub fn a_search_leaves_the_pages_of_others() {
     const DATA: u64 = 4 << 20;
@@ -134,7 +134,7 @@ pub fn a_search_leaves_the_pages_of_others() {
     }
     writer.sync_all().expect("fsync");
     writer.set_permissions(fs::Permissions::from_mode(0o644)).expect("chmod");
-    assert!(cached(&path) >= 2 * DATA, "what was written is in memory");
+    assert!(cached(&path) >= 2 * DATA, "the written data is in memory");
     as_user(1000, 1000, || {
         let reader = File::open(&path).expect("open");
         for from in [0, 5000, DATA - 1, DATA, 2 * DATA, 4 * DATA, 5 * DATA - 1] {
@@ -152,7 +152,7 @@ pub fn a_search_leaves_the_pages_of_others() {
     served.unmount();
 }
 
-/// Data and holes are told apart whatever part of the data the kernel has not written yet.
+/// Searches distinguish data and holes, whatever part of the data is still unwritten.
 #[test]
 pub fn searches_meet_data_not_yet_written() {
     for set in ["default", "1k", "ext2"] {
@@ -184,14 +184,14 @@ pub fn searches_meet_data_not_yet_written() {
             for n in 0..18 {
                 f.write_at(&[4; 65536], n * 131_072 + 65_536).expect("write");
             }
-            notes.call("hole behind what is not written", seek(&f, SeekFrom::Hole(0)));
+            notes.call("hole after unwritten data", seek(&f, SeekFrom::Hole(0)));
             look(notes, "filled");
             f.write_at(&[5; 65536], 2_900_000 / 65536 * 65536).expect("write");
             look(notes, "behind");
             f.write_at(&[6; 65536], 4 << 20).expect("write");
             look(notes, "longer");
-            notes.call("data in what is longer", seek(&f, SeekFrom::Data((4 << 20) + 4096)));
-            notes.call("hole in what is longer", seek(&f, SeekFrom::Hole(4 << 20)));
+            notes.call("data in a longer file", seek(&f, SeekFrom::Data((4 << 20) + 4096)));
+            notes.call("hole in a longer file", seek(&f, SeekFrom::Hole(4 << 20)));
         });
     }
 }
@@ -215,7 +215,7 @@ pub fn limits_of_sizes() {
                     f.set_len(0).expect("truncate");
                 }
             }
-            // Tells of the lost bytes once more.
+            // Consume the second report of the lost bytes.
             let _ = nix::unistd::syncfs(&f);
         });
     }
@@ -263,8 +263,8 @@ pub fn ranges_are_copied() {
 pub fn usage_is_what_the_kernel_says() {
     for set in ["default", "orphan_file", "1k", "bigalloc", "ext2", "no_journal"] {
         same_as_kernel(set, |dir, notes| {
-            // Where files are mapped by pointers, too, a margin is kept here for what maps them;
-            // the kernel keeps one for extents only.
+            // The engine reserves blocks for maps of pointers, too; the kernel only for maps of
+            // extents.
             let available = |s: &rustix::fs::StatVfs| if set == "ext2" { 0 } else { s.f_bavail };
             let usage = || {
                 let s = rustix::fs::statvfs(dir)?;
@@ -289,7 +289,7 @@ pub fn usage_is_what_the_kernel_says() {
     }
 }
 
-/// The blocks of a closed file show soon, whether or not somebody set its times.
+/// The number of blocks of a closed file shows soon, also if a caller set its times.
 #[test]
 pub fn blocks_of_closed_files_show() {
     let mut served = Served::new("default");
@@ -311,7 +311,7 @@ pub fn blocks_of_closed_files_show() {
         f.write_all_at(&[7; 5000], 0).expect("write");
         if let Some(time) = time {
             f.set_modified(time).expect("futimens");
-            // The kernel heard of them by the reply to the change of an old time.
+            // The reply to the change of an old time carried the number.
             assert!(time != long_ago || f.metadata().expect("stat").blocks() == 16, "{name}");
         }
         if again {
@@ -324,7 +324,8 @@ pub fn blocks_of_closed_files_show() {
     served.unmount();
 }
 
-/// Writes until an error comes, which is not the one of a kernel that accepts everything.
+/// Writes up to `most` bytes. Returns the end of the accepted writes, and the first error. `None`
+/// means that the kernel accepted all writes.
 fn write_until_refused(f: &File, from: u64, most: u64) -> (u64, Option<i32>) {
     let piece = vec![7; 1 << 20];
     let mut at = from;
@@ -333,8 +334,8 @@ fn write_until_refused(f: &File, from: u64, most: u64) -> (u64, Option<i32>) {
             return (at, e.raw_os_error());
         }
         at += piece.len() as u64;
-        // What the kernel could not write it tells here, once; that writes fail is what is asked
-        // for.
+        // Consume the kernel's report of failed writeback; the test is about the error of new
+        // writes.
         let _ = f.sync_data();
     }
     (at, None)
@@ -350,7 +351,7 @@ pub fn writers_of_a_full_disk_are_stopped() {
     let f = file(&served.path("second"));
     let (at, errno) = write_until_refused(&f, 0, 20 * BYTES);
     assert_eq!(errno, Some(nix::libc::ENOSPC), "{at} bytes were accepted");
-    // Reading goes on, and so does writing when there is room again.
+    // Reads continue, and writes succeed as soon as space is free again.
     assert_eq!(
         f.metadata().expect("fstat").len(),
         fs::metadata(served.path("second")).expect("stat").len()
@@ -358,10 +359,10 @@ pub fn writers_of_a_full_disk_are_stopped() {
     let mut piece = [0; 4096];
     assert_eq!(f.read_at(&mut piece, 0).expect("read"), 4096);
     fs::remove_file(&first).expect("unlink");
-    f.write_all_at(&[9; 4096], 0).expect("there is room again");
+    f.write_all_at(&[9; 4096], 0).expect("space is free again");
     f.sync_all().expect("fsync");
     drop(f);
-    // Of the losses the whole file system tells once, too.
+    // The file system also reports the loss once: consume that error.
     let _ = nix::unistd::syncfs(File::open(served.dir()).expect("open"));
     served.unmount();
 }

@@ -1,5 +1,6 @@
-//! Real input: the machine's own files go in by tar, four writers at once, and come out of Extant
-//! and of the kernel as they went in. Then images that the kernel and Extant change in turn.
+//! Real input: tar copies the machine's own files into a mount, by four writers at once, and both
+//! Extant and the kernel return them unchanged. Further tests let the kernel and Extant change an
+//! image in turn.
 
 use crate::served::Served;
 use extant_testkit::image::FeatureSet;
@@ -20,7 +21,7 @@ use std::process::{Command, Stdio};
 
 const WRITERS: usize = 4;
 
-/// How much goes in.
+/// Amount of input.
 struct Load {
     files: usize,
     bytes: u64,
@@ -28,13 +29,13 @@ struct Load {
     image: u64,
 }
 
-/// What a run of all tests does.
+/// The load of a run of all tests.
 const SHORT: Load = Load { files: 30_000, bytes: 160 << 20, largest: 1 << 20, image: 1 << 30 };
 
-/// What `make real` does.
+/// The load of `make real`.
 const FULL: Load = Load { files: 150_000, bytes: 3 << 30, largest: 256 << 20, image: 8 << 30 };
 
-/// Paths below `/`, in order, until the load is full.
+/// Returns paths below `/`, in order, up to the limits of the load.
 fn pick(load: &Load) -> Vec<PathBuf> {
     let (mut found, mut bytes) = (Vec::new(), 0);
     let mut todo = vec![PathBuf::from("/usr/share"), PathBuf::from("/usr/lib")];
@@ -90,10 +91,11 @@ fn part(n: usize) -> String {
     format!("part{n}")
 }
 
-/// Copies the machine's files into one directory for each writer, with what such files lack.
+/// Copies the machine's files into one directory per writer, and adds attributes that such files
+/// lack.
 fn stage(load: &Load) -> Scratch {
     let stage = Scratch::new();
-    stage.leave_unjudged("", "what the machine has is not the test's");
+    stage.leave_unjudged("", "the machine's files are not the test's");
     let files = pick(load);
     for (n, chunk) in files.chunks(files.len().div_ceil(WRITERS)).enumerate() {
         let dir = stage.dir(&part(n));
@@ -120,7 +122,7 @@ fn stage(load: &Load) -> Scratch {
     stage
 }
 
-/// Gives some of the files attributes, owners, times and further names.
+/// Adds attributes, owners, times and further names to some of the files.
 fn decorate(dir: &Path, seed: u64) {
     let rng = &mut Rng::new(seed);
     let files: Vec<PathBuf> = Manifest::walk(dir)
@@ -155,7 +157,7 @@ fn decorate(dir: &Path, seed: u64) {
     }
 }
 
-/// All parts go into the mounted directory at once.
+/// Unpacks all parts into the mounted directory at once.
 fn untar(stage: &Path, to: &Path) {
     std::thread::scope(|scope| {
         for n in 0..WRITERS {
@@ -168,7 +170,7 @@ fn untar(stage: &Path, to: &Path) {
     });
 }
 
-/// All but sockets, which tar does not take.
+/// Returns the manifest of all parts, without sockets, which tar skips.
 fn parts(root: &Path) -> Manifest {
     let mut all = Manifest::walk(root).without("lost+found").without_root();
     all.nodes.retain(|_, node| node.kind != Kind::Socket);
@@ -201,7 +203,7 @@ fn real_everything_goes_in_and_comes_out() {
     real_tree_goes_in_and_comes_out(&FULL);
 }
 
-/// Changes a tree at random, in every way that system calls offer, and gives what it is afterwards.
+/// Changes a tree by random system calls of all kinds, and returns its manifest afterwards.
 fn edit(root: &Path, seed: u64, count: usize) -> Manifest {
     let rng = &mut Rng::new(seed);
     let before = Manifest::walk(root).without("lost+found");
@@ -266,7 +268,7 @@ fn overwrite(file: &Path, rng: &mut Rng) -> std::io::Result<()> {
 fn attributes(file: &Path, rng: &mut Rng) -> std::io::Result<()> {
     let value = vec![b'x'; rng.below(600) as usize];
     match rustix::fs::lsetxattr(file, "user.edited", &value, XattrFlags::empty()) {
-        // Small blocks hold little.
+        // Attributes of this size may not fit small blocks.
         Err(rustix::io::Errno::NOSPC) => {}
         other => other?,
     }
@@ -280,8 +282,8 @@ fn assert_clean(image: &Path) {
     e2fsck::check_with(image, &["-E", "no_optimize_extents"]).assert_clean();
 }
 
-/// The kernel fills an image, then Extant and the kernel change it in turn, three times; each finds
-/// what the other left.
+/// The kernel fills an image, then Extant and the kernel change it in turn, three times. Each must
+/// find the tree that the other left.
 fn to_and_fro(set: &str) {
     let image = FeatureSet::named(set).make_sized(256 << 20);
     let mount = kernel::Mount::new(image.path(), "");
@@ -332,8 +334,8 @@ turns! {
     ea_inode_to_and_fro = "ea_inode";
 }
 
-/// Those of the feature sets that the kernel mounts and that are not turned above; inodes of 128
-/// bytes have no nanoseconds to compare.
+/// All other feature sets that the kernel can mount; inodes of 128 bytes are left out, since they
+/// have no nanoseconds to compare.
 #[test]
 #[ignore = "takes minutes: make real"]
 fn real_every_set_to_and_fro() {

@@ -1,5 +1,5 @@
-//! System calls that are refused to the server: io_uring, or to unmount by force. Answers of a
-//! server that the kernel refuses.
+//! System calls that the server may not use: io_uring, or forced unmounts. Replies of a server that
+//! the kernel refuses.
 
 use crate::served::make;
 use crate::watchdog::{Watchdog, unmount_unused};
@@ -16,26 +16,26 @@ use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// Refuses a system call to this thread, and to all that it starts, with EPERM.
+/// Makes a system call fail with EPERM for this thread and all threads that it starts.
 #[expect(unsafe_code, reason = "a system call that no crate in use offers")]
 fn refuse(call: libc::c_long) {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut steps = [
-        // The number of the call is the first field of what the filter sees.
+        // The number of the call is the first field of the filter's input.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, which is as long as it says.
+    // SAFETY: the kernel copies the program, whose length is in `len`.
     let failed = unsafe {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
     };
     assert_eq!(failed, 0, "{}", io::Error::last_os_error());
 }
 
-/// Runs something on a thread to which a system call is refused.
+/// Runs `work` on a thread for which a system call fails.
 fn without<T: Send>(call: libc::c_long, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -74,8 +74,8 @@ fn a_mount_without_io_uring_is_served_through_the_device() {
     }
 }
 
-/// A root directory in which everything is found. A listing has one entry, which the kernel refuses
-/// for its size.
+/// A root directory in which every lookup succeeds. A listing has one entry, which the kernel
+/// refuses for its size.
 struct Odd {
     /// Receives each inode that is forgotten, with its lookups. If this is `None`, forgetting
     /// panics.
@@ -255,7 +255,7 @@ fn an_entry_that_the_kernel_refuses_is_forgotten_through_each_transport() {
     }
 }
 
-/// A mount that a user may not end by force, as for users other than root, ends with its first
+/// If forced unmounts are forbidden, as for users other than root, a mount ends with its first
 /// thread.
 #[test]
 fn a_thread_of_rings_that_dies_ends_the_mount() {
@@ -267,14 +267,14 @@ fn a_thread_of_rings_that_dies_ends_the_mount() {
         bare::mount(Odd { forgotten: None }, &dir, &options, false).expect("mount")
     });
     let watchdog = Watchdog::over(&dir);
-    // A handler that panics is answered.
+    // A request whose handler panics gets a reply.
     let failed = fs::read(dir.join("file")).expect_err("it cannot be read");
     assert_eq!(failed.raw_os_error(), Some(libc::EIO), "{failed}");
-    // The removal has the kernel forget the inode.
+    // The removal makes the kernel forget the inode.
     let _ = fs::remove_file(dir.join("file"));
     let ended = serving.join().expect("the threads are joined");
     assert!(ended.is_err(), "a thread died");
-    let failed = fs::metadata(dir.join("other")).expect_err("nobody serves");
+    let failed = fs::metadata(dir.join("other")).expect_err("no thread serves");
     assert!(
         matches!(
             failed.raw_os_error(),

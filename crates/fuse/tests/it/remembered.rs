@@ -1,4 +1,4 @@
-//! Inodes that the kernel remembers do not stay in the server's memory for that.
+//! Inodes in the kernel's cache need not stay in the server's memory.
 
 use extant_engine::{Fs, FsStats, OpenOptions};
 use extant_fuse::{MountOptions, mount};
@@ -10,13 +10,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// More than the least bound on memory has room for.
+/// More files than fit the smallest limit on memory.
 const FILES: u64 = 20_000;
 
 /// Files in a directory.
 const WIDE: u64 = 500;
 
-/// Files that somebody has a path of, without having opened them.
+/// Files with an `O_PATH` descriptor.
 const HELD: u64 = 400;
 
 #[test]
@@ -25,7 +25,7 @@ fn what_the_kernel_remembers_is_bounded_in_memory() {
     let dir = image.scratch().dir("mnt");
     let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).expect("the image opens");
     let ops = fs.operations().clone();
-    // The kernel remembers inodes, but asks for all it wants to know.
+    // The kernel keeps inodes, but requests their attributes each time.
     let options = MountOptions { time_to_live: Duration::ZERO, ..MountOptions::default() };
     let mounted = mount(fs, &dir, &options).expect("mount");
     let path = |i: u64| -> PathBuf { dir.join(format!("d{}/f{i}", i / WIDE)) };
@@ -40,7 +40,7 @@ fn what_the_kernel_remembers_is_bounded_in_memory() {
     open.write_all_at(b"still here", 0).expect("write");
     open.sync_all().expect("fsync");
     fs::remove_file(path(3)).expect("unlink");
-    // These it cannot forget, however short of memory it is.
+    // The kernel cannot forget these, even under memory pressure.
     let named = |i| File::options().read(true).custom_flags(O_PATH).open(path(i)).expect("a path");
     let held: Vec<File> = (4..4 + HELD).map(named).collect();
     for (i, ino) in (4..FILES).zip(&numbers[4..]) {

@@ -1,5 +1,5 @@
-//! Resources of a connection that are bounded: more callers than there are of each. A cycle of
-//! waits would end by the watchdog.
+//! Bounded resources of a connection, each used by more callers than it allows. The watchdog ends a
+//! cycle of waits.
 
 use crate::served::Served;
 use rustix::fs::{IFlags, OFlags, ioctl_getflags, ioctl_setflags};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// More than the kernel has requests under way in the background.
+/// More than the kernel's limit of background requests.
 const WRITERS: usize = 150;
 
 const ROUNDS: u64 = 3;
@@ -39,14 +39,14 @@ fn change_pages(cached: &File, byte: u8) -> io::Result<()> {
     (1..=CHANGED).try_for_each(|page| cached.write_all_at(&[byte], (2 * page) * PAGE + 1))
 }
 
-/// Writes past the cache of a file that has changed pages in it: before the answer, the server has
-/// the kernel write those.
+/// Writes directly to a file with changed pages in the cache: before the reply, the server makes
+/// the kernel write these pages.
 fn write_beside_pages(path: &Path, together: &Barrier) -> io::Result<()> {
     let (cached, direct) = (opened(path, OFlags::empty())?, opened(path, OFlags::DIRECT)?);
     let mut failed = cached.set_len(BYTES);
     for round in 1..=ROUNDS {
         let changed = change_pages(&cached, round as u8);
-        // A writer that failed goes on meeting the others.
+        // A writer that failed must still reach the barrier.
         together.wait();
         failed = failed
             .and(changed)
@@ -61,7 +61,7 @@ fn write_beside_pages(path: &Path, together: &Barrier) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs callers at once, each with a file of its own; all of them must succeed.
+/// Runs callers at once, each on its own file; all of them must succeed.
 fn at_once(
     served: &Served,
     callers: usize,
@@ -109,7 +109,7 @@ fn cause_notices(path: &Path, together: &Barrier) -> io::Result<()> {
     };
     let mut done = Ok(());
     for nr in 0..ROUNDS {
-        // A caller that failed goes on meeting the others.
+        // A caller that failed must still reach the barrier.
         together.wait();
         done = done.and_then(|()| round(nr));
     }
@@ -176,7 +176,7 @@ fn change_many_pages(path: &Path, together: &Barrier) -> io::Result<()> {
     let data: Vec<u8> = (0..4 * DIRTY_BYTES).map(|at| (at / PAGE) as u8 ^ at as u8).collect();
     together.wait();
     let written = cached.write_all_at(&data, 0);
-    // A writer that failed goes on meeting the others.
+    // A writer that failed must still reach the barrier.
     together.wait();
     written.and_then(|()| change_pages(&cached, 7))?;
     // The changed pages must be written before the answer.

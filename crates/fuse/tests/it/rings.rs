@@ -1,5 +1,4 @@
-//! Through io_uring everything is as through `/dev/fuse`: all tests but the long ones again, and
-//! what is told of rings alone.
+//! Repeats all tests but the long ones with requests through io_uring, and adds tests of rings.
 
 use crate::served::{Served, over_rings};
 use crate::watchdog::await_that;
@@ -10,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Barrier;
 
-/// Tests of other modules, run by a function that has their mounts made otherwise.
+/// Defines tests that run tests of other modules with other mounts.
 macro_rules! again {
     ($how:path: $($module:ident { $($test:ident),* $(,)? })*) => {
         $(mod $module {
@@ -40,9 +39,9 @@ again! { crate::served::over_rings:
     times { times_that_the_kernel_kept_wrong_are_asked_for, times_are_kept_as_they_were_set, changes_move_times }
 }
 
-/// One of many callers: looks for data that is not written yet, syncs, and reads. All callers meet
-/// before they seek: for each seek the kernel writes first, so that it needs a slot while the seeks
-/// keep theirs. Whoever failed goes on meeting the others.
+/// One of many callers: searches for unwritten data, syncs, and reads. All callers meet at a
+/// barrier before they seek: each seek makes the kernel write first, which needs a slot while the
+/// seeks hold theirs. A caller that failed must still reach the barrier.
 fn call(path: &Path, caller: usize, together: &Barrier) -> io::Result<()> {
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
     let round = |round: u64| {
@@ -75,7 +74,7 @@ fn at_once(served: &Served, callers: usize) {
     assert!(failed.is_empty(), "{} callers failed: {:?}", failed.len(), failed.first());
 }
 
-/// More callers than there are slots and threads.
+/// More callers than slots and threads.
 fn many_callers() {
     let mut served = Served::new("default");
     at_once(&served, 150);
@@ -87,8 +86,8 @@ fn more_callers_than_slots() {
     over_rings(many_callers);
 }
 
-/// Fewer than one processor has slots, wherever they run: none of them has the kernel take
-/// everything for data from then on.
+/// Fewer callers than one processor has slots, wherever they run: no seek is refused, so the kernel
+/// keeps sending them.
 fn usual_callers() {
     let mut served = Served::new("default");
     at_once(&served, 60);
@@ -104,8 +103,7 @@ fn many_searches_leave_holes_known() {
     over_rings(usual_callers);
 }
 
-/// What is forgotten comes another way than requests: without it no removed file would ever be
-/// freed.
+/// FORGET does not come through rings; without it no removed file would ever be freed.
 fn files_go() {
     const FILES: u64 = 500;
     let mut served = Served::new("default");

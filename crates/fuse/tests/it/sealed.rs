@@ -1,5 +1,5 @@
-//! Encrypted files through a mount: the kernel, which has no key either, lists the same names and
-//! refuses the same.
+//! Encrypted files on a mount: a kernel without the key lists the same names and refuses the same
+//! calls.
 
 use crate::served::Served;
 use extant_testkit::image::Image;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::{DirEntryExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// A directory of encrypted files, made by the kernel with a key that it has for tests.
+/// Makes an image with a directory of encrypted files, by the kernel and its test key.
 fn sealed() -> Image {
     let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-O", "encrypt,orphan_file"]);
     let mount = Mount::new(image.path(), "rw,test_dummy_encryption=v2");
@@ -43,7 +43,7 @@ fn targets(top: &Path) -> BTreeSet<(u64, PathBuf)> {
 /// Names with the numbers of their inodes.
 type Names = BTreeSet<(u64, OsString)>;
 
-/// What each call said: nothing, or the number of an error.
+/// Result of each call: the number of the error, if any.
 type Answers = Vec<(&'static str, Option<i32>)>;
 
 fn names(dir: &Path) -> Names {
@@ -51,7 +51,7 @@ fn names(dir: &Path) -> Names {
     entries.map(|entry| (entry.ino(), entry.file_name())).collect()
 }
 
-/// What is asked of a directory without its key: the names, and what each call says.
+/// Lists a directory without its key, and returns the names and the result of each call.
 fn asked(top: &Path) -> (Names, Answers) {
     let dir = top.join("dir");
     let all = names(&dir);

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 const BYTES: u64 = 512 << 20;
 
 thread_local! {
-    /// How the mounts of this thread's test are served.
+    /// Transport of the mounts of this thread's test.
     static TRANSPORT: Cell<Transport> = Cell::new(everywhere());
-    /// Whether they allow ids to be mapped.
+    /// Whether these mounts allow mapped ids.
     static ID_MAPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The transport of all tests: `EXTANT_TRANSPORT=uring` has them all go through rings
-/// (`make rings`).
+/// Returns the default transport of all tests: `EXTANT_TRANSPORT=uring` selects rings (`make
+/// rings`).
 fn everywhere() -> Transport {
     let name = std::env::var("EXTANT_TRANSPORT").unwrap_or("dev".into());
     let transport = name.parse().expect("EXTANT_TRANSPORT is dev, uring or auto");
@@ -28,14 +28,14 @@ fn everywhere() -> Transport {
     transport
 }
 
-/// Runs a test with mounts that allow ids to be mapped.
+/// Runs a test with mounts that allow mapped ids.
 pub fn allowing_id_maps(test: impl FnOnce()) {
     ID_MAPS.set(true);
     test();
     ID_MAPS.set(false);
 }
 
-/// How this thread's test is served.
+/// Returns the transport of this thread's test.
 pub fn transport() -> Transport {
     TRANSPORT.get()
 }
@@ -52,7 +52,7 @@ pub struct Served {
     image: Image,
     dir: PathBuf,
     mounted: Option<(Mounted, Watchdog)>,
-    /// How it is mounted the next time.
+    /// Options of the next mount.
     pub options: MountOptions,
 }
 
@@ -69,7 +69,7 @@ impl Served {
         served
     }
 
-    /// An image to be mounted later.
+    /// Prepares an image without mounting it.
     pub fn unmounted(image: Image) -> Served {
         let dir = image.scratch().dir("mnt");
         Served { image, dir, mounted: None, options: MountOptions::default() }
@@ -86,7 +86,7 @@ impl Served {
         self.mounted = Some((mounted, Watchdog::over(&self.dir)));
     }
 
-    /// Unmounts; e2fsck has to find nothing.
+    /// Unmounts; e2fsck must find no problem.
     pub fn unmount(&mut self) {
         self.let_go();
         self.image.assert_clean();
@@ -102,7 +102,7 @@ impl Served {
         ended.expect("everything is written");
     }
 
-    /// Detaches it while it is in use, and has its last user let go.
+    /// Detaches the mount while it is in use, then ends its last use.
     pub fn end_with(&mut self, last: impl FnOnce()) {
         let (mounted, watchdog) = self.mounted.take().expect("mounted");
         nix::mount::umount2(&self.dir, nix::mount::MntFlags::MNT_DETACH).expect("detach");
@@ -130,7 +130,7 @@ impl Served {
     }
 }
 
-/// An image of the size that all mounts of these tests have.
+/// Makes an image of the size that all mounts of these tests have.
 pub fn make(set: &str) -> Image {
     FeatureSet::named(set).make_sized(BYTES)
 }

@@ -1,4 +1,4 @@
-//! Times: what sets them, what each can hold.
+//! Times: the operations that set them, and the range of each.
 
 use crate::oracle::{Notes, same_after_remount, same_as_kernel};
 use crate::served::Served;
@@ -16,7 +16,7 @@ fn times(path: &Path) -> io::Result<[(i64, i64); 3]> {
     Ok([(m.atime(), m.atime_nsec()), (m.mtime(), m.mtime_nsec()), (m.ctime(), m.ctime_nsec())])
 }
 
-/// Seconds within and at the edges of what an inode can hold, and beyond.
+/// Seconds within, at the edges of, and beyond the range of an inode.
 const SECONDS: [i64; 14] = [
     0,
     1,
@@ -44,8 +44,8 @@ fn each_time(mut f: impl FnMut(&str, Timespec)) {
     }
 }
 
-/// After a remount: the kernel shows an mtime as it was set, until it forgets the inode, with
-/// FUSE's writeback cache.
+/// Compared after a remount: with FUSE's writeback cache the kernel shows an mtime as requested
+/// until it forgets the inode.
 #[test]
 pub fn times_are_kept_as_they_were_set() {
     for set in ["default", "inode_128"] {
@@ -113,8 +113,8 @@ pub fn changes_move_times() {
         moved(notes, "write of nothing", &all, || open.write_at(b"", 0));
         moved(notes, "truncate", &all, || open.set_len(10));
         moved(notes, "truncate to the same", &all, || open.set_len(10));
-        // truncate(2) by path to the same size moves them on ext4; on FUSE the kernel keeps the
-        // times and does not.
+        // truncate(2) by path to the same size changes times on ext4, but not on FUSE, where the
+        // kernel keeps the times.
         moved(notes, "open to truncate", &all, || {
             File::options().write(true).truncate(true).open(&f).map(drop)
         });
@@ -168,8 +168,8 @@ pub fn changes_move_times() {
     });
 }
 
-/// The kernel keeps times itself; what becomes of them here it is made to ask for (Linux 6.18), as
-/// it forgets an inode soon after it was closed.
+/// The kernel caches times. If the inode cannot hold them, the server makes the kernel forget the
+/// inode soon after its close (Linux 6.18), so that the kernel requests the stored times.
 #[test]
 pub fn times_that_the_kernel_kept_wrong_are_asked_for() {
     const LAST: i64 = 15_032_385_535;
@@ -185,7 +185,7 @@ pub fn times_that_the_kernel_kept_wrong_are_asked_for() {
     rustix::fs::futimens(&file, &Timestamps { last_access: at, last_modification: at })
         .expect("futimens");
     drop(file);
-    await_that("times are cut to what the inode can hold", || {
+    await_that("times are cut to the range of the inode", || {
         times(&late).expect("stat")[1].0 == LAST
     });
     assert_eq!(fs::read(&flagged).expect("read"), b"x");

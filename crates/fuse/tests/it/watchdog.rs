@@ -1,8 +1,7 @@
-//! Waiting that a busy machine may prolong, but not for ever.
+//! Bounded waits that tolerate a busy machine.
 //!
-//! A watchdog ends a mount that is stuck, so that the test fails instead of waiting for ever:
-//! requests that nobody answers would keep every program waiting that touches the mount, or syncs
-//! the machine.
+//! A watchdog ends a stuck mount, so that the test fails instead of waiting forever. Requests
+//! without replies would block every program that accesses the mount or calls sync(2).
 
 use nix::mount::{MntFlags, umount2};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,13 +11,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-/// Far more than any test keeps a mount, on a machine that is busy with much else.
+/// Far longer than the mount of any test on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Far more than the kernel takes for what it does in its own time.
+/// Far longer than the kernel's asynchronous work takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until `is_so` returns true.
 #[track_caller]
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -39,8 +38,8 @@ pub fn unmount_unused(mut unmount: impl FnMut() -> io::Result<()>) {
     });
 }
 
-/// Waits until a change gets a later time than `time`, in seconds and nanoseconds: the clock that
-/// file systems ask goes by ticks, which a busy machine delays.
+/// Waits until a change gets a later time than `time`, in seconds and nanoseconds: file systems
+/// read a clock that advances by ticks, which a busy machine delays.
 #[track_caller]
 pub fn await_tick_after(time: (i64, i64)) {
     await_that("the clock ticks", || {
@@ -56,7 +55,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Begins to watch what is mounted on `dir`.
+    /// Starts a watchdog over the mount on `dir`.
     pub fn over(dir: &Path) -> Watchdog {
         let (calm, called) = channel();
         let dir = dir.to_path_buf();
@@ -70,7 +69,7 @@ impl Watchdog {
         Watchdog { calm, thread }
     }
 
-    /// The mount has ended. Panics if that was the watchdog's doing.
+    /// Stops the watchdog after the end of the mount. Panics if the watchdog ended it.
     pub fn rest(self) {
         drop(self.calm);
         let late = self.thread.join().expect("the watchdog lives");
@@ -78,7 +77,7 @@ impl Watchdog {
     }
 }
 
-/// Fails all requests that wait, and all that come.
+/// Fails all pending and later requests.
 fn abort(dir: PathBuf) {
     eprintln!("{} is stuck: its connection is aborted", dir.display());
     if let Err(e) = umount2(&dir, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH) {

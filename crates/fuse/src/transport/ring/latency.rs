@@ -78,7 +78,7 @@ thread_local! {
 }
 
 impl Waits {
-    /// What came since the last look; nothing where the kernel does not tell.
+    /// Returns the waits since the last call; zero if the kernel has no statistics.
     fn newer(&mut self) -> Duration {
         let mut text = [0; 64];
         let len = self.told.as_ref().and_then(|told| told.read_at(&mut text, 0).ok());

@@ -116,8 +116,8 @@ fn serve(
         held: HeldWrites::new(),
     });
     let ends: Vec<_> = rings.places.iter().map(Place::end).collect();
-    // The connection ends when its last descriptor is closed: for users who cannot unmount it by
-    // force.
+    // The connection ends when its last descriptor is closed: for users without the right to
+    // unmount by force.
     let end_all = || {
         ends.iter().for_each(|end| end());
         forgets.end();

@@ -1,4 +1,4 @@
-//! Memory that is lent to the kernel, and the entries that lend it: the unsafe code of the
+//! Memory that is lent to the kernel, and the ring entries that lend it: the unsafe code of the
 //! transport.
 //!
 //! # Invariants
@@ -23,16 +23,16 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// Segments that a registration names: headers, payload.
+/// Number of memory segments of a registration: headers, payload.
 const SEGMENTS: usize = 2;
 
-/// Where `struct io_uring_sqe` has its field `len`.
+/// Offset of the field `len` in `struct io_uring_sqe`.
 const SQE_LEN: usize = 24;
 
-/// What no slot has as its number.
+/// User data of the entry for the bell; no slot has this number.
 const WAKE: u64 = u64::MAX;
 
-/// What the kernel tells of an entry.
+/// The kernel's description of the request in a slot: `struct fuse_uring_ent_in_out`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct EntryInOut {
@@ -55,7 +55,7 @@ struct Headers {
 
 const _: () = assert!(size_of::<Headers>() == 320);
 
-/// A command's own part of an entry.
+/// The command-specific part of an entry.
 #[derive(Debug, IntoBytes, Immutable)]
 #[repr(C)]
 struct Command {
@@ -66,7 +66,7 @@ struct Command {
     rest: [u8; 56],
 }
 
-/// Memory that a registration names: `struct iovec`.
+/// A memory segment of a registration: `struct iovec`.
 #[derive(Debug)]
 #[repr(C)]
 struct Segment {
@@ -74,22 +74,22 @@ struct Segment {
     bytes: usize,
 }
 
-/// A place for one request and its reply.
+/// Memory for one request and its reply.
 #[derive(Debug)]
 pub struct Slot {
     number: usize,
     queue: u16,
-    /// Pointers, since the kernel writes here while the slot is lent: a `Box` promises that nobody
-    /// else does.
+    /// Pointers, since the kernel writes here while the slot is lent: a `Box` would assert
+    /// exclusive access.
     headers: NonNull<Headers>,
     payload: NonNull<[u8]>,
-    /// Where both are. A registration points here, and the kernel reads it whenever it takes that
-    /// entry.
+    /// The addresses of both. The registration entry points here, and the kernel reads it whenever
+    /// it takes that entry.
     segments: Box<[Segment; SEGMENTS]>,
 }
 
-// SAFETY: the memory is the slot's own, wherever the slot is; what the segments point to is the
-// same memory.
+// SAFETY: the slot owns the memory, independent of the thread; the segments point to the same
+// memory.
 unsafe impl Send for Slot {}
 
 impl Slot {
@@ -104,25 +104,25 @@ impl Slot {
     }
 
     fn parts(&mut self) -> (&mut Headers, &mut [u8]) {
-        // SAFETY: both came from boxes that are freed when this is dropped. Who has the slot has
-        // them alone: it is not lent.
+        // SAFETY: both came from boxes that are freed when the slot is dropped. The owner of the
+        // slot has exclusive access to them: the slot is not lent.
         unsafe { (self.headers.as_mut(), self.payload.as_mut()) }
     }
 
-    /// Whose requests it takes.
+    /// Returns the queue (processor) whose requests the slot takes.
     pub fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// A request's header, its structure, its payload's place, and how much of that is the
-    /// request's.
+    /// Returns the header of the request, its structure, the payload buffer, and the number of
+    /// bytes of that buffer that belong to the request; `None` if the header is incomplete.
     pub fn request(&mut self) -> Option<(InHeader, &[u8], &mut [u8], usize)> {
         let (headers, payload) = self.parts();
         let (head, _) = InHeader::read_from_prefix(&headers.in_out).ok()?;
         Some((head, &headers.arg, payload, headers.entry.payload_len as usize))
     }
 
-    /// Answers the request with so many bytes of the payload, or with a negative error.
+    /// Stores the reply to the request: `len` bytes of the payload, or a negative error.
     pub fn answer(&mut self, unique: u64, error: i32, len: usize) {
         let head = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique };
         let (headers, _) = self.parts();
@@ -133,8 +133,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // SAFETY: they came from boxes, and nobody has them: a slot that is lent is not dropped
-        // before it came back.
+        // SAFETY: both came from boxes, and no reference to them exists: a lent slot is not dropped
+        // before the kernel has returned it.
         unsafe {
             drop(Box::from_raw(self.headers.as_ptr()));
             drop(Box::from_raw(self.payload.as_ptr()));
@@ -142,28 +142,28 @@ impl Drop for Slot {
     }
 }
 
-/// What has happened.
+/// An event of the ring.
 #[derive(Debug)]
 pub enum Event {
-    /// A request is there.
+    /// A request has arrived in the slot.
     Request(Slot),
-    /// An entry is served no more, for this error.
+    /// A slot has ended, with this error.
     Gone(i32),
-    /// Somebody rang.
+    /// The bell was rung.
     Wake,
 }
 
-/// A ring, and the slots that the kernel has.
+/// A ring, and the slots that are lent to the kernel.
 pub struct Ring {
-    /// Freed by nobody while the kernel has any of the slots.
+    /// Not freed while the kernel has any of the slots.
     lent: ManuallyDrop<Vec<Option<Slot>>>,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     fuse: RawFd,
 }
 
 impl Ring {
-    /// A ring with room for so many slots, which [`Ring::enable`] starts. The connection `fuse` has
-    /// to live longer.
+    /// Builds a disabled ring for this number of slots; [`Ring::enable`] starts it. The connection
+    /// `fuse` must outlive the ring.
     pub fn new(fuse: BorrowedFd<'_>, slots: usize) -> io::Result<Ring> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         builder.setup_single_issuer().setup_coop_taskrun().setup_r_disabled();
@@ -173,25 +173,25 @@ impl Ring {
         Ok(Ring { lent, ring, fuse: fuse.as_raw_fd() })
     }
 
-    /// Starts the ring. From now on it is this thread's.
+    /// Starts the ring. From then on only this thread may use it.
     pub fn enable(&self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what an entry points to is a slot's memory, which from now on nobody touches
-        // before the entry is complete: the slot is in `lent`; or it points to nothing.
+        // SAFETY: the entry points to the memory of a slot or to none. The slot is in `lent`, so no
+        // code accesses its memory before the entry completes.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.map_err(io::Error::other)
     }
 
-    /// Registers a new slot of a queue with so many bytes of payload.
+    /// Registers a new slot of a queue with `payload` bytes of payload.
     pub fn lend(&mut self, number: usize, queue: u16, payload: usize) -> io::Result<()> {
         let slot = Slot::new(number, queue, payload);
         let mut entry =
             self.command(REGISTER, queue, 0, number as u64, Some(slot.segments.as_ptr() as u64));
-        // SAFETY: the entry is 128 bytes that begin with a `struct io_uring_sqe`, of which the
-        // crate sets all fields but this one, which is a plain number.
+        // SAFETY: the entry has 128 bytes and begins with a `struct io_uring_sqe`. The crate sets
+        // all of its fields except this one, which is a plain number.
         unsafe {
             (&raw mut entry)
                 .cast::<u8>()
@@ -223,7 +223,8 @@ impl Ring {
             .user_data(data)
     }
 
-    /// Sends a slot's answer, with the next [`Ring::wait`], and takes its next request.
+    /// Queues a slot's reply, which the next [`Ring::wait`] sends, and lends the slot for its next
+    /// request.
     pub fn give_back(&mut self, mut slot: Slot) -> io::Result<()> {
         let commit_id = slot.parts().0.entry.commit_id;
         let entry = self.command(COMMIT_AND_FETCH, slot.queue, commit_id, slot.number as u64, None);
@@ -234,7 +235,7 @@ impl Ring {
         self.push(&entry)
     }
 
-    /// Asks for one event when `bell` can be read.
+    /// Requests one event for the time when `bell` becomes readable.
     pub fn listen(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(bell.as_raw_fd()), PollFlags::IN.bits().into())
             .build()
@@ -242,7 +243,7 @@ impl Ring {
         self.push(&entry.into())
     }
 
-    /// Hands over what is to be sent and waits for an event, or for so long.
+    /// Submits queued entries and waits for an event, or for `limit`.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let waited = match limit {
             None => self.ring.submit_and_wait(1),
@@ -257,7 +258,7 @@ impl Ring {
         }
     }
 
-    /// Moves what has happened to `events`.
+    /// Moves completed entries to `events`.
     pub fn taken(&mut self, events: &mut Vec<Event>) {
         let lent = &mut self.lent;
         events.extend(self.ring.completion().filter_map(|done| {
@@ -273,7 +274,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.lent.iter().all(Option::is_none) {
-            // SAFETY: the list is used no more, and dropped once.
+            // SAFETY: the list is not used afterwards, and this is the only drop.
             unsafe { ManuallyDrop::drop(&mut self.lent) };
         }
     }
