@@ -1,16 +1,16 @@
-//! Why a file system cannot be made.
+//! Errors of mkfs.
 
 use std::{fmt, io};
 
-/// Why a file system cannot be made.
+/// Errors of mkfs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option, or options together, that make no file system; the text says which and why.
+    /// An invalid option or combination of options; the text names it and the reason.
     Invalid(String),
-    /// The device has too little room; the text says for what.
+    /// The device is too small; the text names the part that does not fit.
     TooSmall(String),
-    /// A feature that exists but that is not made here.
+    /// A feature that exists but that this crate does not support.
     Unsupported(String),
     /// The device failed.
     Io(io::Error),
@@ -56,8 +56,8 @@ impl From<io::Error> for Error {
 }
 
 impl From<extant_format::Corrupt> for Error {
-    /// The border checks of `format` are the last word on a layout: what they refuse, the options
-    /// asked for.
+    /// Converts a refusal by `extant-format`, whose checks decide about a layout. A layout that
+    /// they refuse follows from invalid options.
     fn from(c: extant_format::Corrupt) -> Self {
         Error::Invalid(format!("the options give no valid file system: {c}"))
     }

@@ -1,4 +1,4 @@
-//! Which features the file system gets: the preset's, what was asked for, and what that implies.
+//! Choice of features: those of the preset, the requested ones, and those that they imply.
 
 use super::error::{Error, Result};
 use super::options::{Options, Preset};
@@ -25,11 +25,11 @@ const NEEDS: [(Feature, Feature); 5] = [
     (BIT64, EXTENTS),
 ];
 
-/// Features that exclude each other; the first gives way if neither was asked for, or only the
+/// Features that exclude each other; the first is dropped if neither was requested, or only the
 /// second.
 const EXCLUDE: [(Feature, Feature); 2] = [(RESIZE_INODE, META_BG), (GDT_CSUM, METADATA_CSUM)];
 
-/// Compatible features that can be made.
+/// Supported compatible features.
 const COMPAT: Compat = Compat::DIR_PREALLOC
     .union(Compat::HAS_JOURNAL)
     .union(Compat::EXT_ATTR)
@@ -40,7 +40,7 @@ const COMPAT: Compat = Compat::DIR_PREALLOC
     .union(Compat::STABLE_INODES)
     .union(Compat::ORPHAN_FILE);
 
-/// Incompatible features that can be made.
+/// Supported incompatible features.
 const INCOMPAT: Incompat = Incompat::FILETYPE
     .union(Incompat::META_BG)
     .union(Incompat::EXTENTS)
@@ -53,7 +53,7 @@ const INCOMPAT: Incompat = Incompat::FILETYPE
     .union(Incompat::INLINE_DATA)
     .union(Incompat::CASEFOLD);
 
-/// Read-only compatible features that can be made.
+/// Supported read-only compatible features.
 const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::LARGE_FILE)
     .union(RoCompat::HUGE_FILE)
@@ -87,7 +87,7 @@ fn preset(preset: Preset) -> Features {
     features
 }
 
-/// The features for these options, without what depends on the device's size.
+/// Returns the features for these options, without those that depend on the device's size.
 pub(super) fn choose(options: &Options) -> Result<Features> {
     let mut features =
         if options.no_default_features { Features::default() } else { preset(options.preset) };
@@ -100,7 +100,7 @@ pub(super) fn choose(options: &Options) -> Result<Features> {
     Ok(features)
 }
 
-/// Refuses what cannot be made, and the bits that are states, not choices.
+/// Refuses unsupported features, and bits that are states, not choices.
 fn check_supported(features: Features) -> Result<()> {
     let left = Features {
         compat: features.compat.difference(COMPAT),
@@ -113,7 +113,7 @@ fn check_supported(features: Features) -> Result<()> {
     }
 }
 
-/// Of two features that exclude each other, keeps the one that was asked for.
+/// Keeps the requested one of two features that exclude each other.
 fn exclude(options: &Options, features: &mut Features) -> Result<()> {
     for (weak, strong) in EXCLUDE {
         if !features.has(weak) || !features.has(strong) {
@@ -127,8 +127,8 @@ fn exclude(options: &Options, features: &mut Features) -> Result<()> {
                     name(strong)
                 ));
             }
-            // Checksums of all metadata imply those of descriptors, so asking for the weaker kind
-            // changes nothing.
+            // Checksums of all metadata imply those of descriptors, so a request for the weaker
+            // kind changes nothing.
             (Some(true), _) if weak == RESIZE_INODE => features.set(strong, false),
             _ => features.set(weak, false),
         }
@@ -136,8 +136,7 @@ fn exclude(options: &Options, features: &mut Features) -> Result<()> {
     Ok(())
 }
 
-/// A feature without the one that it needs is dropped if it was a default, refused if it was asked
-/// for.
+/// Drops a default feature, or refuses a requested one, if a feature that it needs is missing.
 fn depend(options: &Options, features: &mut Features) -> Result<()> {
     for (feature, needed) in NEEDS {
         if !features.has(feature) || features.has(needed) {

@@ -1,5 +1,4 @@
-//! The inodes of a new file system: root, `lost+found`, journal, orphan file, the inode for
-//! growing.
+//! The inodes of a new file system: root, `lost+found`, journal, orphan file, the resize inode.
 
 use super::directory;
 use super::error::{Error, Result};
@@ -18,13 +17,13 @@ use extant_format::{
 };
 use std::ops::Range;
 
-/// Bytes of what inodes count as a block.
+/// Unit of the block count of inodes, in bytes.
 const SECTOR: u64 = 512;
 
-/// What `lost+found` has at least, so that a checker can use it without allocating.
+/// Minimum size of `lost+found` in bytes, so that e2fsck can add names without allocating blocks.
 const LOST_FOUND_SIZE: u64 = 16 << 10;
 
-/// Blocks of `lost+found` at most: those that the inode maps directly.
+/// Maximum number of blocks of `lost+found`: those that the inode maps directly.
 const LOST_FOUND_BLOCKS: u64 = 12;
 
 /// The files of a new file system.
@@ -34,23 +33,23 @@ pub(super) struct Files {
     pub inodes: Vec<(InodeNr, Inode)>,
     /// Blocks to write.
     pub blocks: Vec<(u64, Vec<u8>)>,
-    /// Blocks that have to be zero before the others are written.
+    /// Blocks that must be zero before the others are written.
     pub zeroes: Vec<Range<u64>>,
 }
 
 impl Files {
-    /// The last inode that is in use.
+    /// Returns the last inode in use.
     pub(super) fn last_inode(&self) -> InodeNr {
         self.inodes.last().map_or(InodeNr::NONE, |(ino, _)| *ino)
     }
 
-    /// The directories.
+    /// Returns the directories.
     pub(super) fn directories(&self) -> impl Iterator<Item = InodeNr> + '_ {
         self.inodes.iter().filter(|(_, inode)| inode.is_dir()).map(|(ino, _)| *ino)
     }
 }
 
-/// Makes the files.
+/// Builder of the files.
 pub(super) struct Builder<'a> {
     geo: &'a Geometry,
     options: &'a Options,
@@ -61,7 +60,7 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Makes all inodes and takes their blocks; sets what the superblock says of them.
+    /// Makes all inodes, allocates their blocks, and sets their fields in the superblock.
     pub(super) fn make(
         geo: &'a Geometry,
         options: &'a Options,
@@ -142,7 +141,7 @@ impl<'a> Builder<'a> {
         let mut inode = self.inode(FileType::Directory, 0o700);
         inode.links = 2;
         let seed = inode.seed(self.geo, ino);
-        // Two blocks at least, since empty blocks are what it is for.
+        // At least two blocks: the purpose of the directory is empty blocks.
         let count = (LOST_FOUND_SIZE / u64::from(self.geo.block_size)).clamp(2, LOST_FOUND_BLOCKS);
         let mut blocks =
             vec![directory::block(self.geo, seed, &[(ino, b"."), (InodeNr::ROOT, b"..")])];
@@ -157,7 +156,7 @@ impl<'a> Builder<'a> {
         self.mapped(ino, inode, &pieces)
     }
 
-    /// The orphan file: its blocks hold no orphans, but a magic number and a checksum each.
+    /// Makes the orphan file: its blocks hold no orphans, but a magic number and a checksum each.
     fn orphan_file(&mut self, ino: InodeNr, sb: &mut Superblock) -> Result<()> {
         let inode = self.inode(FileType::Regular, 0o600);
         let seed = inode.seed(self.geo, ino);
@@ -200,7 +199,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Whether there is a quota file of a kind.
+    /// Returns whether the file system has a quota file of this kind.
     fn counts(&self, kind: QuotaKind) -> bool {
         let wanted = match &self.options.quota_kinds {
             Some(kinds) => kinds.contains(&kind),
@@ -209,12 +208,12 @@ impl<'a> Builder<'a> {
         self.geo.ro_compat(RoCompat::QUOTA) && wanted
     }
 
-    /// The quota files: what the directories made so far take.
+    /// Makes the quota files, with the usage of the directories made so far.
     fn quotas(&mut self, sb: &mut Superblock) -> Result<()> {
         let charged = |ino: InodeNr| ino == InodeNr::ROOT || ino.0 == self.geo.first_ino;
         let files: Vec<(InodeNr, Inode)> =
             self.files.inodes.iter().filter(|(ino, _)| charged(*ino)).cloned().collect();
-        // The first number that is free: root, `lost+found` and the orphan file are there.
+        // The first free number: root, `lost+found` and the orphan file exist already.
         let next =
             InodeNr(self.geo.first_ino + 1 + u32::from(self.geo.compat(Compat::ORPHAN_FILE)));
         let places = [InodeNr::USER_QUOTA, InodeNr::GROUP_QUOTA, next];
@@ -255,8 +254,8 @@ impl<'a> Builder<'a> {
         self.mapped(ino, inode, &pieces)
     }
 
-    /// The inode for growing owns the reserved descriptor blocks: each lists its counterparts in
-    /// the groups with copies.
+    /// Makes the resize inode, which owns the reserved descriptor blocks. Each block lists its
+    /// counterparts in the groups with copies.
     fn resize(&mut self) -> Result<()> {
         let geo = self.geo;
         let per_block = pointers_per_block(geo.block_size);
@@ -334,7 +333,7 @@ impl<'a> Builder<'a> {
         self.geo.first_data_block.into()
     }
 
-    /// The highest block that a file may have, and the one after it.
+    /// Returns the end of the blocks that a file can map.
     fn end(&self) -> u64 {
         match self.geo.incompat(Incompat::EXTENTS) {
             true => self.geo.blocks_count,
@@ -342,8 +341,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Takes `len` blocks: in one run behind `near`, in one run anywhere, or in pieces. Clusters
-    /// are taken whole.
+    /// Allocates `len` blocks: in one run after `near`, in one run anywhere, or in pieces. Clusters
+    /// are allocated whole.
     fn allocate(&mut self, len: u64, near: u64) -> Result<Vec<Range<u64>>> {
         let (align, start, end) = (self.align(), self.start(), self.end());
         let run = self
@@ -364,7 +363,7 @@ impl<'a> Builder<'a> {
         Ok(pieces)
     }
 
-    /// The first block of the emptiest group near the middle.
+    /// Returns the first block of the emptiest group near the middle.
     fn middle(&self) -> u64 {
         let geo = self.geo;
         let half = (geo.blocks_count - self.start()) / 2;

@@ -9,7 +9,7 @@ use super::tables::Tables;
 use extant_format::{Geometry, GroupDesc, GroupFlags, GroupNr, InodeNr, bitmap};
 use std::ops::Range;
 
-/// What is known of all groups once everything is allocated.
+/// State of all groups after all allocations.
 pub(super) struct Groups<'a> {
     geo: &'a Geometry,
     tables: &'a Tables,
@@ -40,7 +40,7 @@ impl<'a> Groups<'a> {
         first..first + u64::from(self.geo.blocks_in_group(GroupNr(group)))
     }
 
-    /// Inodes of a group that are in use: those from the first on.
+    /// Returns the number of inodes in use of a group; they are its first ones.
     fn used_inodes(&self, group: u32) -> u32 {
         let per_group = u64::from(self.geo.inodes_per_group);
         u64::from(self.last_inode.0).saturating_sub(u64::from(group) * per_group).min(per_group)
@@ -66,8 +66,9 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// A group whose inodes are all free needs no inode bitmap, one with nothing but its own
-    /// metadata no block bitmap; except the first, and the last, whose end may be short.
+    /// Returns the flags of a group. A group without inodes needs no inode bitmap, a group with
+    /// only its own metadata no block bitmap. Exceptions are the first group, and the last one,
+    /// which may be short.
     fn flags(&self, group: u32) -> GroupFlags {
         let mut flags = GroupFlags::empty();
         if !self.geo.has_group_checksums() {
@@ -93,7 +94,7 @@ impl<'a> Groups<'a> {
             == u64::from(self.geo.base_meta_blocks(GroupNr(group))) + own
     }
 
-    /// Writes the bitmaps that have to be there and notes their checksums.
+    /// Writes the necessary bitmaps and stores their checksums in the descriptors.
     pub(super) fn write_bitmaps(&mut self, out: &mut Output<'_>) -> Result<()> {
         let mut bits = vec![0; self.geo.block_size as usize];
         let mut descriptors = std::mem::take(&mut self.descriptors);
@@ -104,7 +105,7 @@ impl<'a> Groups<'a> {
                 out.blocks(desc.block_bitmap, &bits)?;
             }
         }
-        // In a pass of their own, since bitmaps of one kind are neighbours.
+        // In a separate pass, since bitmaps of one kind are adjacent on the device.
         for (group, desc) in (0u32..).zip(&mut descriptors) {
             if !desc.flags.contains(GroupFlags::INODE_UNINIT) {
                 self.inode_bitmap(group, &mut bits);
@@ -133,14 +134,14 @@ impl<'a> Groups<'a> {
         bitmap::set_range(bits, self.geo.inodes_per_group as usize..usize::MAX);
     }
 
-    /// Without checksums of descriptors nothing tells which inodes were never written, so that
-    /// tables have to be zero.
+    /// Returns whether inode tables must be zeroed. Without checksums of descriptors there is no
+    /// record of never written inodes, so tables must be zero.
     fn must_zero(&self, options: &Options) -> bool {
         options.zeroing == Zeroing::Full || !self.geo.has_group_checksums()
     }
 
-    /// Notes which tables are zero, or will be. To be called before anything is written, since
-    /// devices tell what is zero with the grain of their own pages.
+    /// Notes the tables that are zero, or will be. The caller must not have written anything yet,
+    /// since devices report zero ranges at the granularity of their own pages.
     pub(super) fn note_zero_tables(
         &mut self,
         options: &Options,
@@ -154,7 +155,7 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// Zeroes inode tables if they have to be zero.
+    /// Zeroes inode tables if they must be zero.
     pub(super) fn zero_tables(&self, options: &Options, out: &mut Output<'_>) -> Result<()> {
         if !self.must_zero(options) {
             return Ok(());
@@ -219,7 +220,7 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// The descriptor blocks, one after the other.
+    /// Returns the descriptor blocks, one after the other.
     fn encode(&self) -> Vec<u8> {
         let geo = self.geo;
         let mut table = vec![0; geo.desc_blocks as usize * geo.block_size as usize];

@@ -1,16 +1,16 @@
 //! Makes file systems, laid out as `mke2fs` 1.47 lays them out.
 //!
-//! The default features are those of `mke2fs -t ext4`, and `orphan_file` and `metadata_csum_seed`,
-//! which that program has but does not turn on: [`Options::apply_features`] with
-//! `^orphan_file,^metadata_csum_seed` turns them off.
+//! The default features are those of `mke2fs -t ext4`, plus `orphan_file` and `metadata_csum_seed`,
+//! which `mke2fs` supports but does not enable by default: [`Options::apply_features`] with
+//! `^orphan_file,^metadata_csum_seed` disables them.
 //!
-//! Everything is decided in memory, as runs of blocks, before anything is written, and only what is
-//! not zero is written. So a file system of 60 TiB takes little more time than its descriptors and
+//! The layout is complete in memory, as runs of blocks, before the first write, and only nonzero
+//! blocks are written. So a file system of 60 TiB takes little more time than its descriptors and
 //! the bitmaps that have to exist.
 //!
 //! # Invariants
-//! The primary superblock is overwritten with zeroes first and written last, after a flush: a
-//! device on which making stopped half-way carries no file system.
+//! The primary superblock is overwritten with zeroes first and written last, after a flush: after
+//! an interrupted run the device has no file system.
 #![forbid(unsafe_code)]
 
 mod directory;
@@ -40,14 +40,15 @@ use space::Taken;
 use superblock::Identity;
 use tables::Tables;
 
-/// What was made.
+/// Description of the new file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Features of the file system.
     pub features: Features,
     /// Bytes of a block.
     pub block_size: u32,
-    /// Blocks of the file system; those at the device's end that make no group are left out.
+    /// Blocks of the file system; blocks at the device's end that are too few for a group are left
+    /// out.
     pub blocks: u64,
     /// Blocks that are free.
     pub free_blocks: u64,
@@ -61,7 +62,7 @@ pub struct Report {
     pub journal_blocks: u32,
     /// UUID.
     pub uuid: [u8; 16],
-    /// Bytes that were written, without what was zeroed.
+    /// Bytes that were written, without zeroed ranges.
     pub written: u64,
 }
 
@@ -71,11 +72,11 @@ const BOOT_BYTES: u64 = 1024;
 /// Bytes at the device's end where signatures of other formats may be.
 const END_BYTES: u64 = 64 << 10;
 
-/// Makes a file system on the device; what was there is lost.
+/// Makes a file system on the device; its previous content is lost.
 ///
 /// # Errors
-/// Options that make no file system, too small a device, an error of the device; EBUSY if this
-/// process has a file system open on it.
+/// [`Error`] for invalid options, a device that is too small, or an error of the device; `EBUSY` if
+/// this process has a file system open on it.
 pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let _claim = device.claim(true)?;
     let features = features::choose(options)?;
@@ -92,7 +93,7 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let mut out = Output::new(device, geo.block_size, options.zeroing);
     if options.discard {
         match device.discard(0, geo.blocks_count.saturating_mul(geo.block_size.into())) {
-            // A favour, which not all devices know.
+            // The discard is optional, and not all devices support it.
             Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {}
             done => done?,
         }
@@ -108,7 +109,7 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     Ok(report(&sb, &geo, &sizes, out.written()))
 }
 
-/// What the file system itself takes and no file can have.
+/// Sets the overhead: the clusters of metadata, which no file can use.
 fn set_overhead(sb: &mut Superblock, geo: &Geometry, sizes: &Sizes, taken: &Taken) {
     let metadata = taken.clusters(geo.first_data_block.into()..geo.blocks_count, geo.cluster_bits);
     let journal = u64::from(sizes.journal_blocks + sizes.fast_commit_blocks)
@@ -117,7 +118,7 @@ fn set_overhead(sb: &mut Superblock, geo: &Geometry, sizes: &Sizes, taken: &Take
     sb.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
 }
 
-/// Removes the signatures of what was there.
+/// Removes the signatures of previous formats.
 fn wipe(
     device: &dyn BlockDevice,
     options: &Options,
@@ -125,7 +126,7 @@ fn wipe(
     out: &mut Output<'_>,
 ) -> Result<()> {
     out.zero_bytes(0..u64::from(geo.block_size).max(2 * BOOT_BYTES))?;
-    // Only of a device that is all the file system's: what lies behind a smaller one is not ours.
+    // Only if the file system covers the device: bytes after a smaller one do not belong to it.
     if options.size.is_none() {
         out.zero_bytes(device.len().saturating_sub(END_BYTES)..device.len())?;
     }
@@ -150,7 +151,7 @@ fn finish(
     sb.set_free_inodes_count(u32::try_from(free_inodes).unwrap_or(u32::MAX));
     sb.set_kbytes_written(out.written() / 1024);
     if options.write_backups {
-        // A copy is used only after an accident: it never says that the file system is clean.
+        // Copies are used after damage only, so they are never marked as clean.
         let mut copy = sb.clone();
         copy.set_state(State::empty());
         for group in geo.super_groups().skip(1) {

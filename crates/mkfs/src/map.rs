@@ -6,7 +6,7 @@ use extant_format::indirect::{DIRECT, TIND, pointers_per_block, put_pointer};
 use extant_format::{Geometry, Incompat};
 use std::ops::Range;
 
-/// A file's map: what goes into its inode, and its blocks.
+/// A file's map: the `i_block` area of its inode, and its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Map {
     pub i_block: [u8; ROOT_SIZE],
@@ -14,7 +14,7 @@ pub(super) struct Map {
     pub nodes: Vec<(u64, Vec<u8>)>,
 }
 
-/// Gives the block of a new node.
+/// Allocates the block of a new node.
 pub(super) type NewNode<'a> = dyn FnMut() -> Result<u64> + 'a;
 
 /// Maps the blocks of `pieces`, in order, from logical block 0 on; `seed` is the inode's.
@@ -122,8 +122,8 @@ fn indirect(geo: &Geometry, pieces: &[Range<u64>], new_node: &mut NewNode<'_>) -
 }
 
 impl Map {
-    /// Takes the next data block (no levels), or makes an indirect block of so many levels over the
-    /// next ones. The depth of recursion is at most three.
+    /// Returns the next data block (no levels), or builds an indirect block with this number of
+    /// levels over the next data blocks. The recursion depth is at most three.
     fn pointers(
         &mut self,
         geo: &Geometry,

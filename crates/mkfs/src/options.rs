@@ -1,33 +1,33 @@
-//! What to make. Everything that is not set has the value that `mke2fs` 1.47 would choose, for the
-//! device's size where that matters.
+//! Options of mkfs. Unset options get the value that `mke2fs` 1.47 chooses, for the device's size
+//! where that matters.
 
 use super::error::{Error, Result};
 use extant_format::quota::QuotaKind;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::{Feature, Features, Timestamp};
 
-/// The kind of file system that the default features come from, as `mke2fs -t`.
+/// Kind of file system that determines the default features, as `mke2fs -t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Preset {
     /// No journal, block maps.
     Ext2,
     /// A journal, block maps.
     Ext3,
-    /// What `mke2fs -t ext4` makes, with `orphan_file` and `metadata_csum_seed`.
+    /// Features of `mke2fs -t ext4`, plus `orphan_file` and `metadata_csum_seed`.
     #[default]
     Ext4,
 }
 
-/// Whether parts of the device that have to read as zeroes are written.
+/// Policy for parts of the device that must read as zeroes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Zeroing {
-    /// What the device does not know to be zero is zeroed where a reader would look; inode tables
-    /// are left to the kernel's background initialisation if descriptors have checksums.
+    /// Zero the parts that readers depend on, unless the device reports them as zero. Inode tables
+    /// are left to the kernel's background initialization if descriptors have checksums.
     #[default]
     Lazy,
-    /// Inode tables are zeroed too.
+    /// Zero inode tables, too.
     Full,
-    /// The device reads as zeroes everywhere: nothing is zeroed.
+    /// Zero nothing: the whole device reads as zeroes.
     Known,
 }
 
@@ -40,11 +40,11 @@ pub enum Length {
     Blocks(u64),
 }
 
-/// What to make. `Options::default()` makes what `mke2fs -t ext4` makes, with `orphan_file` and
+/// Options of a new file system. The default equals `mke2fs -t ext4`, plus `orphan_file` and
 /// `metadata_csum_seed`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Where the default features come from.
+    /// Source of the default features.
     pub preset: Preset,
     /// Size of the file system in bytes; the device's length if unset.
     pub size: Option<u64>,
@@ -64,8 +64,8 @@ pub struct Options {
     pub uuid: Option<[u8; 16]>,
     /// Seed of directory hashes, the bytes of a UUID; random if unset.
     pub hash_seed: Option<[u8; 16]>,
-    /// Seed of UUID and hash seed where they are unset, and with it of the whole image: equal
-    /// seeds, options and times give equal bytes.
+    /// Seed of the UUID and the hash seed, if these are unset. Equal seeds, options and times give
+    /// images with equal bytes.
     pub seed: Option<u64>,
     /// Features set or cleared, in order.
     pub features: Vec<(Feature, bool)>,
@@ -81,7 +81,7 @@ pub struct Options {
     pub flex_bg_size: Option<u32>,
     /// Size of the orphan file; by the file system's size if unset.
     pub orphan_file_size: Option<Length>,
-    /// What to do on errors.
+    /// Reaction to errors.
     pub errors: ErrorPolicy,
     /// RAID stride in blocks.
     pub stride: u16,
@@ -97,7 +97,7 @@ pub struct Options {
     /// The quota files that `quota` makes; those of users and groups if unset, and that of projects
     /// with `project`.
     pub quota_kinds: Option<Vec<QuotaKind>>,
-    /// Whether names that are no UTF-8 are refused in directories that fold case.
+    /// Whether case-folded directories refuse names that are not valid UTF-8.
     pub strict_names: bool,
     /// Owner of the root directory.
     pub root_owner: (u32, u32),
@@ -109,8 +109,8 @@ pub struct Options {
     pub zeroing: Zeroing,
     /// Whether the whole device is discarded first.
     pub discard: bool,
-    /// Whether copies of superblock and descriptors are written to the groups that have them. Only
-    /// simulations of very large devices do without.
+    /// Whether copies of superblock and descriptors are written. Only simulations of very large
+    /// devices disable this.
     pub write_backups: bool,
 }
 
@@ -154,16 +154,16 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options of this preset, everything else at its default.
+    /// Makes options of this preset, with defaults for everything else.
     pub fn preset(preset: Preset) -> Self {
         Self { preset, ..Self::default() }
     }
 
-    /// Applies a list as `mke2fs -O` takes it: names, `^name` to clear, `none` to start from
-    /// nothing.
+    /// Applies a list in the form of `mke2fs -O`: names, `^name` to clear a feature, `none` to
+    /// start without features.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that is not known.
+    /// [`Error::Invalid`] for an unknown name.
     pub fn apply_features(&mut self, list: &str) -> Result<()> {
         for word in words(list) {
             if word == "none" {
@@ -179,14 +179,14 @@ impl Options {
         Ok(())
     }
 
-    /// Applies a list as `mke2fs -E` takes it: `stride=`, `stripe_width=`, `resize=`,
+    /// Applies a list in the form of `mke2fs -E`: `stride=`, `stripe_width=`, `resize=`,
     /// `num_backup_sb=`, `mmp_update_interval=`, `root_owner=`, `quotatype=`, `encoding=`,
     /// `encoding_flags=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
     /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init` and
-    /// `packed_meta_blocks` change nothing.
+    /// `packed_meta_blocks` are accepted without effect.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is not known or has no valid value.
+    /// [`Error::Invalid`] for an unknown option or an invalid value.
     pub fn apply_extended(&mut self, list: &str) -> Result<()> {
         words(list).try_for_each(|word| {
             let (name, value) = split(word);
@@ -221,11 +221,11 @@ impl Options {
         Ok(())
     }
 
-    /// Applies a list as `mke2fs -J` takes it: `size=` and `fast_commit_size=`, in MiB and KiB
+    /// Applies a list in the form of `mke2fs -J`: `size=` and `fast_commit_size=`, in MiB and KiB
     /// without a unit.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is not known; [`Error::Unsupported`] for an external journal.
+    /// [`Error::Invalid`] for an unknown option; [`Error::Unsupported`] for an external journal.
     pub fn apply_journal(&mut self, list: &str) -> Result<()> {
         for word in words(list) {
             let (name, value) = split(word);
@@ -239,7 +239,7 @@ impl Options {
         Ok(())
     }
 
-    /// What is asked of a feature: set, cleared, or nothing.
+    /// Returns the request for a feature: set, cleared, or none.
     pub(super) fn asked(&self, feature: Feature) -> Option<bool> {
         let only = |on| {
             let mut set = Features::default();
@@ -284,7 +284,7 @@ fn owner(value: &str) -> Result<(u32, u32)> {
     Ok((number("root_owner", uid)?, number("root_owner", gid)?))
 }
 
-/// A number without a unit counts blocks, as `mke2fs` has it.
+/// Parses a length. A number without a unit counts blocks, as in `mke2fs`.
 fn length(value: &str) -> Result<Length> {
     let number = parse_size(value)?;
     Ok(if is_plain(value) { Length::Blocks(number) } else { Length::Bytes(number) })
@@ -304,7 +304,8 @@ fn size_in(value: &str, shift: u32) -> Result<u64> {
         .ok_or_else(|| Error::Invalid(format!("size out of range: `{value}`")))
 }
 
-/// A size in bytes: a number with `k`, `m`, `g`, `t`, `p` (powers of 1024) or nothing behind it.
+/// Parses a size in bytes: a number, optionally followed by `k`, `m`, `g`, `t` or `p` (powers of
+/// 1024).
 ///
 /// # Errors
 /// [`Error::Invalid`] for anything else.
@@ -325,7 +326,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
     number.checked_mul(1 << shift).ok_or_else(fail)
 }
 
-/// A UUID from its usual text form, with or without dashes.
+/// Parses a UUID in its usual text form, with or without dashes.
 ///
 /// # Errors
 /// [`Error::Invalid`] for anything else.

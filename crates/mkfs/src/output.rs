@@ -1,12 +1,12 @@
-//! Writing to the device: blocks, zeroes where something else may be, and nothing that is zero
-//! already.
+//! Writes to the device: blocks, and zeroes over unknown content. Ranges that read as zero already
+//! are not written.
 
 use super::error::Result;
 use super::options::Zeroing;
 use extant_blocks::BlockDevice;
 use std::ops::Range;
 
-/// Neighbouring writes are joined up to this many bytes.
+/// Maximum length of joined adjacent writes, in bytes.
 const JOIN: usize = 1 << 20;
 
 /// The device, with one pending run of bytes.
@@ -17,7 +17,7 @@ pub(super) struct Output<'a> {
     written: u64,
     pending: Vec<u8>,
     pending_at: u64,
-    /// The last answer about data: nothing but zeroes from the first number to the second.
+    /// Last range of bytes that the device reported as zero.
     known_zero: Range<u64>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub(super) fn written(&self) -> u64 {
         self.written + self.pending.len() as u64
     }
@@ -74,7 +74,7 @@ impl<'a> Output<'a> {
         self.zero_bytes(blocks.start * self.block_size..blocks.end * self.block_size)
     }
 
-    /// Makes bytes read as zeroes; what is not known to be zero is written.
+    /// Makes bytes read as zeroes; writes the parts that are not known to be zero.
     pub(super) fn zero_bytes(&mut self, bytes: Range<u64>) -> Result<()> {
         self.send()?;
         if self.zeroing == Zeroing::Known {
@@ -98,7 +98,7 @@ impl<'a> Output<'a> {
         Ok(data.map(|data| data.start.max(at)..data.end))
     }
 
-    /// Whether blocks are known to read as zeroes. Cheap for ascending places.
+    /// Returns whether blocks are known to read as zeroes. Cheap for ascending calls.
     pub(super) fn is_zero(&mut self, blocks: Range<u64>) -> Result<bool> {
         let (start, end) = (blocks.start * self.block_size, blocks.end * self.block_size);
         if self.zeroing == Zeroing::Known {

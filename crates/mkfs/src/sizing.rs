@@ -4,7 +4,7 @@ use super::error::{Error, Result};
 use super::options::{Length, Options};
 use extant_format::{Compat, Feature, Features, Incompat, RoCompat, orphan};
 
-/// The numbers that the superblock is made from.
+/// The sizes from which the superblock is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub features: Features,
@@ -31,14 +31,13 @@ pub(super) struct Sizes {
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
-/// Descriptors count free blocks and inodes of a group in 16 bits, so that a group never has more
-/// of either.
+/// Maximum number of clusters, and of inodes, of a group: descriptors count free ones in 16 bits.
 const MAX_PER_GROUP: u32 = 65528;
 
-/// Blocks that a last group must have behind its own metadata; a smaller one is left out.
+/// Minimum number of blocks of a last group after its own metadata; a smaller one is left out.
 const MIN_LAST_GROUP: u64 = 50;
 
-/// Default bytes per inode and block size for a device of this size.
+/// Returns the default bytes per inode and block size for a device of this size.
 fn by_size(bytes: u64) -> (u64, u32) {
     match bytes {
         _ if bytes < 3 * MIB => (8192, 1024),
@@ -50,7 +49,7 @@ fn by_size(bytes: u64) -> (u64, u32) {
 }
 
 impl Sizes {
-    /// The numbers for a device of `device_len` bytes.
+    /// Computes the sizes for a device of `device_len` bytes.
     pub(super) fn new(options: &Options, features: Features, device_len: u64) -> Result<Sizes> {
         let bytes = options.size.unwrap_or(device_len);
         if bytes > device_len {
@@ -86,7 +85,7 @@ impl Sizes {
         Ok(sizes)
     }
 
-    /// Blocks of a full group.
+    /// Returns the number of blocks of a full group.
     pub(super) fn blocks_per_group(&self) -> u64 {
         u64::from(self.clusters_per_group) * u64::from(self.cluster_ratio)
     }
@@ -95,7 +94,7 @@ impl Sizes {
         self.block_size / u32::from(self.inode_size)
     }
 
-    /// Bytes of a group descriptor.
+    /// Returns the number of bytes of a group descriptor.
     pub(super) fn desc_size(&self) -> u16 {
         if self.features.incompat.contains(Incompat::BIT64) { 64 } else { 32 }
     }
@@ -118,8 +117,8 @@ impl Sizes {
         if !sparse && !self.features.compat.contains(Compat::SPARSE_SUPER2) {
             self.without_resize_inode(options, "superblock copies in all groups")?;
         }
-        // There, descriptors follow the first superblock at another distance from the group's start
-        // than the copies, and the inode for growing would list wrong blocks.
+        // With these options, descriptors follow the first superblock at another distance from the
+        // group's start than the copies, and the resize inode would list wrong blocks.
         if self.block_size == 1024 && bigalloc(self.features) {
             self.without_resize_inode(options, "clusters and blocks of 1 KiB")?;
         }
@@ -129,11 +128,11 @@ impl Sizes {
         if !self.features.incompat.contains(Incompat::BIT64) {
             return Error::invalid("more than 2^32 blocks need the feature 64bit");
         }
-        // The inode for growing maps blocks with 32-bit numbers.
+        // The resize inode maps blocks with 32-bit numbers.
         self.without_resize_inode(options, "more than 2^32 blocks")
     }
 
-    /// The inode for growing is left out if it was a default, refused if it was asked for.
+    /// Drops the resize inode if it was a default, and refuses it if it was requested.
     fn without_resize_inode(&mut self, options: &Options, why: &str) -> Result<()> {
         if options.asked(Feature::Compat(Compat::RESIZE_INODE)) == Some(true) {
             return Error::invalid(format!("resize_inode cannot be had with {why}"));
@@ -142,8 +141,8 @@ impl Sizes {
         Ok(())
     }
 
-    /// Groups and inodes. A last group with too little behind its metadata is left out, and then
-    /// all is counted again.
+    /// Computes groups and inodes. A last group with too few blocks after its metadata is left out,
+    /// and then everything is computed again.
     fn divide(&mut self, options: &Options, bytes: u64) -> Result<()> {
         loop {
             let data = self.blocks.saturating_sub(self.first_data_block.into());
@@ -164,7 +163,7 @@ impl Sizes {
         }
     }
 
-    /// The most that a group's own metadata may take.
+    /// Returns an upper bound of the blocks of a group's own metadata.
     fn group_overhead(&self) -> u64 {
         let table = u64::from(self.inodes_per_group.div_ceil(self.inodes_per_block()));
         let descriptors = match self.features.incompat.contains(Incompat::META_BG) {
@@ -177,10 +176,11 @@ impl Sizes {
         2 + table + 1 + descriptors
     }
 
-    /// Inodes of a group: whole blocks of the table, a multiple of 8 for the bitmap.
+    /// Returns the number of inodes of a group: whole blocks of the table, and a multiple of 8 for
+    /// the bitmap.
     fn inodes(&self, options: &Options, bytes: u64) -> Result<u32> {
         let per_block = u64::from(self.inodes_per_block());
-        // Both are powers of two, so that the larger is a multiple of the other.
+        // Both are powers of two, so the larger one is a multiple of the other.
         let unit = per_block.max(8);
         let groups = u64::from(self.groups.max(1));
         let down = |count: u64| count - count % unit;
@@ -212,7 +212,7 @@ impl Sizes {
         }
     }
 
-    /// Descriptor blocks that growing to the limit would need beyond those that are there.
+    /// Returns the number of additional descriptor blocks for growth up to the limit.
     fn reserved_descriptors(&self, options: &Options) -> Result<u16> {
         if !self.features.compat.contains(Compat::RESIZE_INODE) {
             return Ok(0);
@@ -242,7 +242,7 @@ impl Sizes {
             None => default_journal(self.blocks),
         };
         if blocks == 0 {
-            // As with mke2fs, a tiny file system silently has none.
+            // As with mke2fs, a tiny file system gets no journal, without an error.
             self.features
                 .compat
                 .remove(Compat::HAS_JOURNAL | Compat::FAST_COMMIT | Compat::ORPHAN_FILE);
@@ -303,7 +303,8 @@ impl Sizes {
 /// The reserved inodes, `lost+found`, the orphan file and a few for use.
 const FEWEST_INODES: u64 = 16;
 
-/// The journal's default size for a file system of so many blocks; 0 if it is too small for one.
+/// Returns the journal's default size for a file system of `blocks` blocks; 0 if it is too small
+/// for a journal.
 fn default_journal(blocks: u64) -> u32 {
     const STEPS: [(u64, u32); 8] = [
         (2048, 0),

@@ -1,4 +1,4 @@
-//! Which blocks are taken, as runs: a new file system has few of them however large it is.
+//! Allocated blocks as runs: a new file system has few runs, whatever its size.
 //!
 //! # Invariants
 //! Runs are disjoint, not empty, and never touch: neighbours are merged.
@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The blocks that are taken.
+/// The allocated blocks.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Taken {
     /// First block to the block after the last one.
@@ -14,7 +14,7 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Takes a range that is wholly free.
+    /// Allocates a range. The whole range must be free.
     pub(super) fn take(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -37,7 +37,7 @@ impl Taken {
         self.within(range.clone()).next()
     }
 
-    /// The parts of the runs that lie in `range`, ascending.
+    /// Returns the parts of the runs that lie in `range`, ascending.
     pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first =
             self.runs.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
@@ -48,13 +48,13 @@ impl Taken {
             .filter(|part| !part.is_empty())
     }
 
-    /// Number of blocks taken in `range`.
+    /// Returns the number of blocks taken in `range`.
     pub(super) fn count(&self, range: Range<u64>) -> u64 {
         self.within(range).map(|part| part.end - part.start).sum()
     }
 
-    /// Number of clusters of 2^`bits` blocks, counted from the start of `range`, that have a block
-    /// that is taken.
+    /// Returns the number of clusters of 2^`bits` blocks, counted from the start of `range`, with
+    /// at least one allocated block.
     pub(super) fn clusters(&self, range: Range<u64>, bits: u32) -> u64 {
         let start = range.start;
         let mut next = 0;
@@ -67,8 +67,8 @@ impl Taken {
         count
     }
 
-    /// The first free range of `len` blocks in `bounds`, its start a multiple of `align` behind
-    /// `base`. For `align` > 1 no aligned piece that the range touches has a taken block.
+    /// Returns the first free range of `len` blocks in `bounds`, its start a multiple of `align`
+    /// behind `base`. For `align` > 1 no aligned piece that the range touches has a taken block.
     pub(super) fn find(&self, bounds: Range<u64>, len: u64, align: Align) -> Option<u64> {
         let mut at = align.up(bounds.start);
         loop {
@@ -106,7 +106,7 @@ impl Taken {
     }
 }
 
-/// Where allocations may start: multiples of `step` counted from `base`.
+/// Alignment of allocations: multiples of `step` counted from `base`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Align {
     /// The first aligned block.

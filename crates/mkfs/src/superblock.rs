@@ -1,4 +1,4 @@
-//! The superblock of a new file system, as far as it does not depend on what is allocated.
+//! The superblock of a new file system, without fields that depend on allocation.
 
 use super::error::{Error, Result};
 use super::options::Options;
@@ -9,7 +9,7 @@ use extant_format::{Compat, Features, Incompat, InodeNr, RoCompat, Superblock, T
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What tells this file system from others.
+/// Identity of a file system: UUID and hash seed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity {
     pub uuid: [u8; 16],
@@ -20,7 +20,7 @@ pub(super) struct Identity {
 impl Identity {
     pub(super) fn new(options: &Options) -> Identity {
         let mut words = Words::new(options.seed);
-        // Both are drawn always, so that giving one does not change the other.
+        // Both are always drawn, so that a given value of one does not change the other.
         let (uuid, hash_seed) = (words.uuid(), words.uuid());
         Identity {
             uuid: options.uuid.unwrap_or(uuid),
@@ -76,14 +76,14 @@ fn mix(mut z: u64) -> u64 {
 /// Hash version of new directories: half MD4.
 const HALF_MD4: u8 = 1;
 
-/// The one encoding of names that there is.
+/// The only encoding of names.
 const UTF8_12_1: u16 = 1;
 
 /// Mount counts are not checked.
 const NO_MAX_MOUNTS: u16 = u16::MAX;
 
-/// The superblock without what depends on allocation: free counts, overhead, numbers of special
-/// inodes.
+/// Builds the superblock without fields that depend on allocation: free counts, overhead, numbers
+/// of special inodes.
 pub(super) fn build(options: &Options, sizes: &Sizes, identity: &Identity) -> Result<Superblock> {
     if options.label.len() > 16 {
         return Error::invalid("the label is longer than 16 bytes");
@@ -140,7 +140,7 @@ fn layout(sb: &mut Superblock, options: &Options, sizes: &Sizes) {
     }
 }
 
-/// The groups of the superblock copies with `sparse_super2`: the second and the last.
+/// Returns the groups of the superblock copies with `sparse_super2`: the second and the last.
 fn backup_groups(wanted: u8, groups: u32) -> [u32; 2] {
     let first = u32::from(wanted >= 1 && groups > 1);
     let last = if wanted >= 2 && groups > 2 { groups - 1 } else { 0 };

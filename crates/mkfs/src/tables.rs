@@ -1,8 +1,8 @@
-//! Where superblock copies, descriptors, bitmaps and inode tables go.
+//! Placement of superblock copies, descriptors, bitmaps and inode tables.
 //!
-//! The bitmaps and tables of a flexible group lie together, first all block bitmaps, then all inode
-//! bitmaps, then the tables, from the start of its first group. What does not fit there goes on
-//! behind, around superblock copies.
+//! The bitmaps and tables of a flex group lie together from the start of its first group: first all
+//! block bitmaps, then all inode bitmaps, then the tables. The rest continues in later groups,
+//! around superblock copies.
 
 use super::error::{Error, Result};
 use super::space::{Align, Taken};
@@ -18,7 +18,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Takes the blocks of all groups' metadata.
+    /// Allocates the blocks of all groups' metadata.
     pub(super) fn place(geo: &Geometry, taken: &mut Taken) -> Result<Tables> {
         for group in 0..geo.groups_count {
             let first = geo.first_block_of_group(GroupNr(group)).0;
@@ -52,7 +52,7 @@ impl Tables {
         place(taken, &mut self.inode_tables, start..end, count, table)
     }
 
-    /// The blocks of a group's own bitmaps and table.
+    /// Returns the blocks of a group's own bitmaps and table.
     pub(super) fn of(&self, geo: &Geometry, group: u32) -> [Range<u64>; 3] {
         let at = |starts: &[u64]| starts.get(group as usize).copied().unwrap_or(0);
         let (blocks, inodes, table) =
@@ -61,7 +61,7 @@ impl Tables {
     }
 }
 
-/// Places `count` pieces of `len` blocks in `bounds`, each where it fits next.
+/// Places `count` pieces of `len` blocks in `bounds`, each at the next free range.
 fn place(
     taken: &mut Taken,
     starts: &mut Vec<u64>,
