@@ -1,6 +1,6 @@
-//! Writes inputs for fuzzing to begin with into a folder: structures of good images for `parsers`,
-//! and of damaged ones of others, if `EXTANT_IMAGES` names a folder with some; random choices for
-//! the other targets. With `E2FSPROGS_FAKE_TIME` they are the same each time.
+//! Writes seed inputs for fuzzing into a folder. `parsers` gets structures of valid images, and of
+//! damaged images from the folder in `EXTANT_IMAGES`; the other targets get random choices. With
+//! `E2FSPROGS_FAKE_TIME` the files are reproducible.
 
 use extant_format::mmp::MMP_MAGIC;
 use extant_hostile::image::FAST_COMMITS;
@@ -26,8 +26,7 @@ fn main() {
     for set in SETS {
         let set = FeatureSet::named(set);
         let seed = Seed::make(set, set.journal && set.name != "mmp");
-        // A block of multiple mount protection names the file that the image was made in, so it is
-        // another each time.
+        // The MMP block contains the path of the image, which differs in each run.
         let same = of_image(&seed)
             .into_iter()
             .filter(|input| input.get(2..6) != Some(&MMP_MAGIC.to_le_bytes()[..]));
@@ -39,7 +38,7 @@ fn main() {
         write(&parsers, &format!("fast commits {n}"), &input);
     }
     for (nr, (path, image)) in of_others().into_iter().enumerate() {
-        // Some are damaged so much that nothing is found in them.
+        // The atlas panics on images that are damaged too much.
         let Ok(seed) = std::panic::catch_unwind(|| Seed::of(path, image)) else { continue };
         for (n, input) in of_image(&seed).into_iter().enumerate() {
             write(&parsers, &format!("others {nr} {n}"), &input);

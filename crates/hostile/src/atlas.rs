@@ -1,4 +1,4 @@
-//! Where the structures of an image are, and how each is sealed again after it was changed.
+//! Locations of the structures of an image, and their checksums after a change.
 
 use crate::records::{self, Record};
 use extant_format::extent::Node;
@@ -19,7 +19,7 @@ use extant_format::{Geometry, bitmap, indirect};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a piece of the image is.
+/// Kind of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// The primary superblock.
@@ -54,11 +54,11 @@ pub enum Kind {
     JournalRevoke,
     /// A commit record.
     JournalCommit,
-    /// The area of fast commits, as far as it is used: its first block stands for all.
+    /// The area of fast commits, up to its last record; the piece is the first block of the area.
     FastCommits,
 }
 
-/// How a piece gets its checksum.
+/// Way to compute the checksum of a structure.
 #[derive(Clone, Debug)]
 enum Seal {
     Superblock,
@@ -79,9 +79,9 @@ enum Seal {
 /// A structure in the image.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Where it is in the image.
+    /// Its bytes in the image.
     pub bytes: Range<usize>,
     seal: Seal,
 }
@@ -94,7 +94,7 @@ pub struct Atlas {
     pub pieces: Vec<Piece>,
     /// Inodes in use.
     pub inodes: Vec<u32>,
-    /// Blocks that hold something.
+    /// Blocks in use.
     pub blocks: Vec<u64>,
     journal: Option<JournalFormat>,
     /// The journal's blocks, in its own order.
@@ -104,7 +104,7 @@ pub struct Atlas {
 }
 
 impl Atlas {
-    /// Finds everything in a good image.
+    /// Finds all structures of a valid image.
     pub fn of(image: &[u8]) -> Atlas {
         let sb = superblock(image);
         let geo = Geometry::new(&sb).expect("a good image");
@@ -132,18 +132,18 @@ impl Atlas {
         atlas
     }
 
-    /// The pieces of a kind.
+    /// Returns the pieces of a kind.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().filter(move |piece| piece.kind == kind)
     }
 
-    /// The slot of an inode.
+    /// Returns the slot of an inode.
     pub fn slot(&self, ino: u32) -> &Piece {
         let is = |piece: &&Piece| matches!(piece.seal, Seal::Inode(own) if own.0 == ino);
         self.pieces.iter().find(is).expect("an inode in use")
     }
 
-    /// The pieces that make an inode's tree: slot excluded.
+    /// Returns the pieces that make an inode's tree: slot excluded.
     pub fn blocks_of(&self, ino: u32, generation: u32) -> Vec<&Piece> {
         let own = self.geo.inode_seed(InodeNr(ino), generation);
         self.pieces
@@ -335,7 +335,7 @@ impl Atlas {
         }
     }
 
-    /// Gives a changed piece a good checksum again, where it has one.
+    /// Recomputes the checksum of a changed structure, if it has one.
     pub fn seal(&self, image: &mut [u8], piece: &Piece) {
         let bytes = piece.bytes.clone();
         match &piece.seal {
@@ -386,7 +386,7 @@ impl Atlas {
         }
     }
 
-    /// Changes the records of fast commits and writes them anew, with tails that are right.
+    /// Changes the records of fast commits and rewrites them with valid tails.
     pub fn change_records(&self, image: &mut [u8], change: impl FnOnce(&mut Vec<Record>)) {
         let mut found = records::read(self.area.iter().map(|at| &image[at.clone()]));
         let tid = found
@@ -446,7 +446,7 @@ impl Atlas {
     }
 }
 
-/// The superblock of an image, unverified.
+/// Returns the superblock of an image, unverified.
 pub fn superblock(image: &[u8]) -> Superblock {
     let at = SUPERBLOCK_OFFSET as usize;
     Superblock::parse_unverified(&image[at..at + SUPERBLOCK_SIZE]).expect("a superblock")

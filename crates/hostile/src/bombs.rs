@@ -1,8 +1,8 @@
-//! Images in which few blocks stand for many: pointers, extents, leaves, values and descriptors
-//! that are shared.
+//! Images whose size on disk is small compared to their apparent content: pointers, extents,
+//! leaves, values and descriptors share blocks.
 //!
-//! All of these have valid checksums. The blocks that a map needs are taken from the end of the
-//! image, used or not.
+//! All of these have valid checksums. The blocks of such maps are at the end of the image, in use
+//! or not.
 
 use crate::atlas::{Atlas, Kind};
 use extant_format::dir::DirFormat;
@@ -17,16 +17,16 @@ use extant_format::xattr::{
 use extant_testkit::rng::Rng;
 use std::ops::Range;
 
-/// Blocks at the end of an image that bombs write to.
+/// Number of blocks at the end of an image that bombs overwrite.
 const SPARE: u64 = 8;
 
-/// The first of the blocks that bombs write to.
+/// Returns the first block that bombs overwrite.
 pub fn spare(atlas: &Atlas) -> u64 {
     atlas.geo.blocks_count - SPARE
 }
 
-/// Has an inode map so many blocks by pointers: one pointer block at each level, which leads to the
-/// next one with all its pointers. Those of the last level lead to `data` in turn; 0 is a hole.
+/// Makes an inode map `blocks` blocks by one pointer block per level. All pointers of a block point
+/// to the block of the next level; those of the last level point to `data` in turn. 0 is a hole.
 pub fn share_pointers(image: &mut [u8], atlas: &Atlas, ino: u32, data: &[u32], blocks: u64) {
     let first = spare(atlas) as u32;
     let per_block = pointers_per_block(atlas.geo.block_size) as usize;
@@ -45,8 +45,8 @@ pub fn share_pointers(image: &mut [u8], atlas: &Atlas, ino: u32, data: &[u32], b
     });
 }
 
-/// Has an inode map the run of `len` blocks from `pblk` on again and again, by as many extents as a
-/// block holds. Gives how many.
+/// Makes an inode map the run of `len` blocks from `pblk` on repeatedly, by as many extents as fit
+/// a block. Returns the number of extents.
 pub fn share_extents(image: &mut [u8], atlas: &Atlas, ino: u32, pblk: u64, len: u16) -> u32 {
     let inode = atlas.read_inode(image, ino);
     let (nr, seed) = (spare(atlas), inode.seed(&atlas.geo, InodeNr(ino)));
@@ -72,7 +72,7 @@ pub fn share_extents(image: &mut [u8], atlas: &Atlas, ino: u32, pblk: u64, len: 
 
 /// Rewrites the hash tree of an indexed directory, whose first blocks are `blocks` on the device,
 /// in this order: the root, a node for each level, a leaf. All entries of the root and of a node
-/// lead to the next one of them. `key` gives their hashes.
+/// lead to the next one of them. `key` returns their hashes.
 pub fn share_leaves(
     image: &mut [u8],
     atlas: &Atlas,
@@ -109,12 +109,12 @@ pub fn share_leaves(
     atlas.change_inode(image, ino, |inode| inode.size = size);
 }
 
-/// Fills the attribute block of an inode with names of one value, which lies in an inode.
+/// Fills the attribute block of an inode with names of one value, which is in another inode.
 pub fn share_values(image: &mut [u8], atlas: &Atlas, ino: u32, value: u32, size: u32, crc: u32) {
     share_some_values(image, atlas, ino, value, size, crc, || true);
 }
 
-/// As [`share_values`], as long as `more` says so.
+/// As [`share_values`], while `more` returns true.
 pub fn share_some_values(
     image: &mut [u8],
     atlas: &Atlas,
@@ -142,7 +142,7 @@ pub fn share_some_values(
     }
 }
 
-/// Gives all groups the bitmaps and the inode table of the first one.
+/// Makes all group descriptors name the bitmaps and the inode table of the first group.
 pub fn share_descriptors(image: &mut [u8], atlas: &Atlas) {
     let mut places = None;
     atlas.change_group(image, 0, |desc| {
@@ -156,7 +156,7 @@ pub fn share_descriptors(image: &mut [u8], atlas: &Atlas) {
     }
 }
 
-/// Shares something among many, as a mutation. Gives what.
+/// Mutation: shares a random kind of structure. Returns a description.
 pub fn share(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     let ino = *rng.pick(&atlas.inodes);
     let data = |rng: &mut Rng| *rng.pick(&atlas.blocks);
@@ -189,7 +189,8 @@ pub fn share(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     }
 }
 
-/// Has all places of a structure that hold a block number, by their looks, say the same.
+/// Copies a word of a structure, presumably a block number, over all words at the same stride after
+/// it.
 fn share_pieces(image: &mut [u8], atlas: &Atlas, kind: Kind, rng: &mut Rng) -> String {
     let pieces: Vec<_> = atlas.of_kind(kind).cloned().collect();
     let Some(piece) = pieces.get(rng.below(pieces.len().max(1) as u64) as usize) else {

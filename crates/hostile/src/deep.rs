@@ -1,10 +1,10 @@
-//! Good images with maps and indexes of several levels: operations would need tens of thousands of
+//! Valid images with maps and indexes of several levels: operations would need tens of thousands of
 //! extents and names for them, but a node with few entries is as valid as a full one.
 //!
-//! The nodes of a file are its own blocks behind its end and those of its old nodes, so bitmaps,
-//! counts and quotas stay as they are. Example: a file with 64 extents, one node and 32 blocks
-//! behind its end gets a map of three levels: 22 leaves with 3 extents, 8 nodes and 3 nodes. A
-//! directory keeps its blocks, too: some nodes of its index become the level above the others.
+//! The nodes of a file are its own blocks past its end and those of its old nodes, so bitmaps,
+//! counts and quotas stay unchanged. Example: a file with 64 extents, one node and 32 blocks past
+//! its end gets a map of three levels: 22 leaves with 3 extents, 8 nodes and 3 nodes. A directory
+//! keeps its blocks, too: some nodes of its index become the level above the others.
 
 use crate::atlas::Atlas;
 use crate::seeds::{Seed, WHO, options};
@@ -27,13 +27,13 @@ pub const FILES: u64 = 8;
 /// Extents of a file whose nodes have few entries.
 const EXTENTS: usize = 64;
 
-/// Entries of a root that has few.
+/// Entries of a root with few entries.
 const ROOT_ENTRIES: usize = 3;
 
-/// Names of the directory: in blocks of 1 KiB its index needs four nodes for them.
+/// Number of names of the directory: with blocks of 1 KiB its index needs four nodes.
 const NAMES: u32 = 800;
 
-/// How deep the maps and the index of an image are.
+/// Depth of the maps and of the index of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Layout {
     /// Levels of a map below its root, 1 at least.
@@ -59,14 +59,14 @@ impl Layout {
         Layout { depth, full: false, levels: 1 }
     }
 
-    /// A layout in which an extent more splits all nodes above it.
+    /// Returns a layout in which one more extent splits all nodes above it.
     pub const fn full(depth: u16) -> Layout {
         Layout { depth, full: true, levels: 1 }
     }
 
     /// Adds [`FILES`] files and a directory to an image with blocks of 1 KiB, in a new directory
-    /// [`DIR`]. In each file an unwritten extent of one cluster and a hole of one cluster take
-    /// turns. Returns the image.
+    /// [`DIR`]. In each file unwritten extents and holes of one cluster alternate. Returns the
+    /// image.
     pub fn plant(&self, image: &[u8]) -> Vec<u8> {
         let device = Arc::new(MemDevice::from_bytes(image));
         let fs = Fs::open_device(device.clone(), &options()).expect("a good image opens");
@@ -113,7 +113,7 @@ impl Layout {
         if self.full { root + usize::from(self.depth) * (room - 1) } else { EXTENTS }
     }
 
-    /// How many of `items` each node of a level has.
+    /// Returns the number of `items` of each node of a level.
     fn groups(&self, items: usize, room: usize) -> Vec<usize> {
         let few = |few: &usize| few.pow(self.depth.into()) * ROOT_ENTRIES >= EXTENTS;
         let (first, others) =
@@ -126,7 +126,7 @@ impl Layout {
         sizes
     }
 
-    /// Makes a map of this depth of a file's extents; old nodes and what lies behind its end become
+    /// Makes a map of this depth of a file's extents; old nodes and the blocks past the end become
     /// nodes.
     fn raise_map(&self, image: &mut [u8], atlas: &Atlas, ino: u32) {
         let (geo, inode) = (&atlas.geo, atlas.read_inode(image, ino));
@@ -176,7 +176,7 @@ impl Layout {
         });
     }
 
-    /// Gives the index of a directory its levels. The first node above leaves is full then.
+    /// Adds levels to the index of a directory. The first node above the leaves is then full.
     fn raise_index(&self, image: &mut [u8], atlas: &Atlas, ino: u32) {
         let (inode, format) = (atlas.read_inode(image, ino), DirFormat::new(&atlas.geo));
         let map = map_of(image, atlas, &inode.i_block);

@@ -1,4 +1,4 @@
-//! Everything that a program could do to an image, with a watch on what must not happen.
+//! Runs all operations of a program on an image, and detects panics, hangs and writes of readers.
 
 use crate::seeds::{WHO, options};
 use extant_blocks::{FaultDevice, MemDevice, Op};
@@ -10,29 +10,29 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// Inodes that a walk visits, entries that it takes from a directory.
+/// Maximum number of inodes that a walk visits, and of entries that it reads from a directory.
 const MOST: usize = 2000;
 
 /// Entries after which a listing counts as endless.
 const ENDLESS: usize = 200_000;
 
-/// Requests of one reader, who looks at so many inodes and reads a little of each.
+/// Maximum number of device reads of one walk, which visits [`MOST`] inodes and reads a part of
+/// each.
 const MAX_READS: u64 = 300_000;
 
-/// After so long a mutant counts as hanging, however busy the machine is.
+/// Time after which an image counts as hanging, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What may be done with an image: writing waits for seconds where there is multiple mount
-/// protection.
+/// Kind of use of an image. Writing waits for seconds on images with multiple mount protection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// It is read.
+    /// Read only.
     Read,
-    /// It is read, changed, and read again.
+    /// Read, change, and read again.
     Write,
 }
 
-/// Messages of panics in threads of the engine, which nobody else would see.
+/// Messages of panics in threads of the engine, which no caller would see otherwise.
 fn panics() -> &'static Mutex<Vec<String>> {
     static PANICS: OnceLock<Mutex<Vec<String>>> = OnceLock::new();
     PANICS.get_or_init(|| {
@@ -51,13 +51,13 @@ fn panics() -> &'static Mutex<Vec<String>> {
     })
 }
 
-/// What threads of the engine said when they panicked, since this was asked the last time.
+/// Returns the messages of panics in threads of the engine since the last call.
 pub fn panics_since() -> Vec<String> {
     std::mem::take(&mut *panics().lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// Uses an image in every way. An error is a message about a panic, a hang or a change where there
-/// must be none.
+/// Runs all operations on an image. An error is a message about a panic, a hang, or a change of a
+/// read-only image.
 pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
     panics();
     let (done, finished) = channel();
@@ -83,8 +83,7 @@ pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
     }
 }
 
-/// Reads an image, changes it, and reads what became of it. An error is a message about what must
-/// not be.
+/// Reads an image, changes it, and reads it again. An error is a message about a forbidden effect.
 pub fn use_up(base: &Arc<MemDevice>, rng: &mut Rng, depth: Depth) -> Result<(), String> {
     read_only(base)?;
     if depth == Depth::Write {
@@ -115,7 +114,7 @@ fn read_only(base: &Arc<MemDevice>) -> Result<(), String> {
     }
 }
 
-/// Visits everything that can be reached and reads it. Gives some of the nodes.
+/// Visits all reachable nodes and reads them. Returns some of them.
 fn walk(fs: &Fs) -> Vec<Node> {
     let mut seen = BTreeSet::new();
     let mut todo: Vec<Node> = fs.root().into_iter().collect();
@@ -175,7 +174,7 @@ fn read(fs: &Fs, node: &Node) {
     assert!(extents < ENDLESS, "a map without end");
 }
 
-/// Changes everything, as far as the image allows.
+/// Runs all kinds of changes, as far as the image allows.
 fn read_write(base: &Arc<MemDevice>, rng: &mut Rng) {
     let Ok(fs) = Fs::open_device(base.clone(), &options()) else { return };
     let nodes = walk(&fs);

@@ -1,4 +1,5 @@
-//! Whole images: a good one of a few, damaged as the input says, and then used in every way.
+//! Fuzz target for whole images: damages one of a few valid images as the input determines, and
+//! runs all operations on it.
 
 use crate::bombs::share;
 use crate::deep::Layout;
@@ -10,8 +11,9 @@ use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The images by their feature sets, and whether they are as after a power cut. What an input means
-/// depends on their order and their number: what comes later takes numbers as [`FAST_COMMITS`] did.
+/// The images by feature set, and whether a power cut left a log to replay. The meaning of inputs
+/// depends on order and number of the entries, so later images must take first bytes of their own,
+/// as [`FAST_COMMITS`] did.
 const BASES: [(&str, bool); 16] = [
     ("orphan_file", true),
     ("1k", true),
@@ -31,27 +33,26 @@ const BASES: [(&str, bool); 16] = [
     ("sparse_super2", false),
 ];
 
-/// First bytes from here on mean the image with fast commits, which came later than the others.
+/// First bytes from this value on select the image with fast commits, which was added later.
 pub const FAST_COMMITS: u8 = 224;
 
-/// First bytes that mean the image with maps and an index of several levels. None of the inputs
-/// that were kept before begins so.
+/// First bytes that select the image with maps and an index of several levels. No older kept input
+/// begins with them.
 const DEEP: std::ops::Range<u8> = 208..FAST_COMMITS;
 
-/// Second bytes that mean that few blocks stand for many, too. None of the inputs that were kept
-/// before begins so.
+/// Second bytes that also apply a bomb. No older kept input has them.
 const SHARED: std::ops::Range<u8> = 192..255;
 
-/// Places that are damaged at most.
+/// Maximum number of damaged places.
 const MOST: usize = 16;
 
-/// An image, and a device to try its damaged copies on.
+/// An image, and a device for its damaged copies.
 struct Base {
     seed: Seed,
     damaged: Mutex<(Vec<u8>, Arc<MemDevice>)>,
 }
 
-/// The image that the first byte of an input means.
+/// Returns the image that the first byte of an input selects.
 fn base(which: u8) -> &'static Base {
     static MADE: [OnceLock<Base>; BASES.len() + 2] = [const { OnceLock::new() }; BASES.len() + 2];
     let nr = match which {
@@ -72,10 +73,11 @@ fn base(which: u8) -> &'static Base {
     })
 }
 
-/// The first byte says which image; of the next, a quarter how it is used; the rest, the damage.
+/// Runs an input. The first byte selects the image, a quarter of the second the kind of use; the
+/// rest determines the damage.
 ///
 /// # Panics
-/// If a damaged image did harm.
+/// If a damaged image causes a panic, a hang, or a forbidden write.
 pub fn run(input: &[u8]) {
     let [which, how, damage @ ..] = input else { return };
     let base = base(*which);

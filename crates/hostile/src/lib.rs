@@ -1,13 +1,12 @@
-//! Inputs made to do harm, and a watch that sees whether they do: no panic, no hang, no write of a
-//! reader.
+//! Malicious inputs, and checks of their effects: no panic, no hang, no write of a reader.
 //!
-//! - [`seeds`] makes good images of every feature set, [`atlas`] finds the structures in them and
+//! - [`seeds`] makes valid images of every feature set, [`atlas`] finds the structures in them and
 //!   seals them again after a change;
 //! - [`mutate`](mod@mutate) damages structures by their fields, [`records`] those of fast commits;
 //! - [`deep`] gives images maps and indexes of several levels;
-//! - [`drive`] does with an image whatever a program could do;
-//! - [`parsers`], [`log`] and [`image`] take bytes that somebody else made, such as a fuzzer that
-//!   watches which code they reach. Each panics if its input did harm: those are the [`TARGETS`].
+//! - [`drive`] runs all operations of a program on an image;
+//! - [`parsers`], [`log`] and [`image`] take bytes from outside, such as from a coverage-guided
+//!   fuzzer, and panic if the input has a forbidden effect: these are the [`TARGETS`].
 //!
 //! Like the testkit, this panics with a message instead of returning errors.
 #![forbid(unsafe_code)]
@@ -23,7 +22,7 @@ pub mod parsers;
 pub mod records;
 pub mod seeds;
 
-/// What takes bytes, and panics if they did harm: its name and itself.
+/// Name and function of a fuzz target, which panics if its input has a forbidden effect.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of fuzzing.

@@ -1,5 +1,5 @@
-//! Logs that no journal wrote: blocks of all kinds with sequences, tags and checksums that are
-//! right as often as the input wants, so that what lies behind them is reached.
+//! Synthetic logs: blocks of all kinds. The input determines the share of valid sequences, tags and
+//! checksums, so that recovery reaches later blocks.
 
 use crate::records::{self, CREATE, Record};
 use extant_blocks::{BlockDevice, Cache, MemDevice};
@@ -23,8 +23,8 @@ const BLOCKS: u64 = 200;
 /// Blocks before the log that a log may write to.
 const HOME: u64 = 60;
 
-/// The log lies in two pieces. One with an area of fast commits has a third, since such logs are
-/// never short.
+/// The log has two extents. One with an area of fast commits has a third, since such logs are never
+/// short.
 const EXTENTS: [LogExtent; 3] = [
     LogExtent { logical: 0, physical: 160, len: 30 },
     LogExtent { logical: 30, physical: 100, len: 34 },
@@ -68,7 +68,7 @@ struct Maker<'a> {
     /// Blocks of the area of fast commits, and the records to lie there.
     area: Range<u32>,
     records: Vec<Record>,
-    /// How far the sequence that fast commits name is from the right one.
+    /// Difference between the sequence of the fast commits and the valid one.
     off: u32,
 }
 
@@ -78,7 +78,7 @@ impl Maker<'_> {
         self.at = if self.at + 1 >= self.end { self.first } else { self.at + 1 };
     }
 
-    /// The transaction's sequence, or one nearby.
+    /// Returns the transaction's sequence, or one nearby.
     fn some_sequence(&mut self) -> u32 {
         match self.rng.below(16) {
             0 => self.sequence.wrapping_add(1),
@@ -96,7 +96,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Leaves out a checksum now and then.
+    /// Decides whether to seal a block: sometimes a checksum is left out.
     fn seals(&mut self) -> bool {
         self.rng.below(16) != 0
     }
@@ -163,7 +163,7 @@ impl Maker<'_> {
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// A block of a log's kind whose fields make no sense.
+    /// Writes a log block with random fields.
     fn nonsense(&mut self) {
         let kinds =
             [BlockType::Descriptor, BlockType::Commit, BlockType::Revoke, BlockType::Other(9)];
@@ -183,8 +183,8 @@ impl Maker<'_> {
         self.put(&block);
     }
 
-    /// One more record of fast commits. What it means is the file system's affair; here it has a
-    /// kind, a length and bytes.
+    /// Adds a record of fast commits with a kind, a length and bytes. Only the file system
+    /// interprets its content.
     fn fast_record(&mut self) {
         if self.records.is_empty() {
             self.off = [1, u32::MAX].get(self.rng.below(16) as usize).copied().unwrap_or(0);
@@ -205,7 +205,7 @@ impl Maker<'_> {
         self.records.push(record);
     }
 
-    /// Writes the records behind a head, mostly for the transaction that comes next.
+    /// Writes the records after a head, mostly for the next transaction.
     fn fast_commits(&mut self) {
         if self.records.is_empty() {
             return;
@@ -223,7 +223,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Changes a few bytes of a block, and mends its checksum afterwards, mostly.
+    /// Changes a few bytes of a block, and mostly recomputes its checksum afterwards.
     fn spoil(&mut self, block: &mut [u8]) {
         if self.rng.below(8) != 0 {
             return;
@@ -298,7 +298,7 @@ fn make(input: &[u8]) -> MemDevice {
         if maker.rng.left() == 0 {
             break;
         }
-        // The last ones are records only where there is an area for them.
+        // The last choices are records, if the log has an area for fast commits.
         let choice = maker.rng.below(256);
         match choice % 16 {
             _ if choice >= 192 && !maker.area.is_empty() => maker.fast_record(),
@@ -324,7 +324,7 @@ fn homes(bytes: &[u8]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// Goes on with a log that was recovered: what is committed then is there after another recovery.
+/// Commits to a recovered log, and checks that another recovery replays the commits.
 fn go_on(device: &Arc<dyn BlockDevice>, log: Log) {
     let cache = Cache::new(Arc::clone(device), BLOCK, 1 << 20);
     let mut config = Config::new(Arc::clone(&cache), Some(log));
@@ -345,8 +345,7 @@ fn go_on(device: &Arc<dyn BlockDevice>, log: Log) {
     }
     journal.crash();
     let again = open(device).expect("a log that a journal wrote");
-    // What the input left behind the log's end may be made to look as if it came next, damaged or
-    // not.
+    // Blocks of the input after the log's end may look like the next transaction, damaged or not.
     let Ok((_, outcome)) = recovery::recover(again, &**device, BLOCKS) else { return };
     if outcome.transactions > 3 {
         return;
@@ -365,8 +364,8 @@ fn fast_records(replay: &Replay) -> String {
     replay.fast_commits().iter().map(|record| format!("{record:?}\n")).collect()
 }
 
-/// Fast commits outlast the way home of the full ones, after which a power cut may come; then a
-/// full commit takes their place.
+/// Checks that fast commits survive the checkpoint of full ones, also after a power cut, until a
+/// full commit replaces them.
 fn commit_fast(device: &Arc<dyn BlockDevice>, replay: Replay) {
     let before = fast_records(&replay);
     if replay.apply_full(&**device).is_err() {
@@ -381,7 +380,8 @@ fn commit_fast(device: &Arc<dyn BlockDevice>, replay: Replay) {
     );
     let blocks: [(u64, Arc<[u8]>); 2] = [5, 6].map(|nr| (nr, vec![nr as u8; BLOCK].into()));
     let Ok(log) = again.append(&blocks, Timestamp::new(1, 0)) else { return };
-    // What the input left behind the log's end may come next, and be damaged.
+    // Blocks of the input after the log's end may look like the next transaction, and may be
+    // damaged.
     let Ok(replay) = recovery::scan(&log, BLOCKS) else { return };
     assert!(
         replay.outcome().transactions > 0 && replay.fast_commits().is_empty(),
@@ -396,11 +396,11 @@ fn commit_fast(device: &Arc<dyn BlockDevice>, replay: Replay) {
     go_on(device, log);
 }
 
-/// Makes a log of the input and recovers it: for readers, and for writers, who come to the same,
-/// and once only.
+/// Builds a log from the input and recovers it, read-only and on the device. Both must give the
+/// same home blocks, and a second recovery must have nothing to do.
 ///
 /// # Panics
-/// If the log did harm.
+/// If recovery panics, or its results contradict each other.
 pub fn run(input: &[u8]) {
     let made = make(input);
     let before = bytes(&made);

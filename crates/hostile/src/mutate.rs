@@ -1,13 +1,13 @@
-//! Damage that knows what it damages: fields of structures get values that break things, and the
-//! checksum is mended.
+//! Structure-aware damage: sets fields of structures to malicious values and recomputes the
+//! checksum.
 
 use crate::atlas::{Atlas, Kind, Piece};
 use crate::bombs;
 use crate::records::Record;
 use extant_testkit::rng::Rng;
 
-/// Damages an image in some places, or has few of its blocks stand for many. Gives what was
-/// changed, for messages.
+/// Damages an image in some places, or makes a bomb of it. Returns descriptions of the changes, for
+/// messages.
 pub fn mutate(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> Vec<String> {
     let rounds = *rng.pick(&[1, 1, 1, 2, 3, 8]);
     let shared = rng.one_in(8).then(|| bombs::share(image, atlas, rng));
@@ -38,13 +38,12 @@ pub fn mutate_once(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     )
 }
 
-/// Changes records of fast commits: their fields, which there are, and their order. The tails are
-/// right afterwards.
+/// Changes records of fast commits: their fields, number and order. The tails are valid afterwards.
 fn records(image: &mut [u8], atlas: &Atlas, rng: &mut Rng) -> String {
     let mut what = Vec::new();
     atlas.change_records(image, |records| {
         for _ in 0..rng.between(1, 6) {
-            // The head stays what it is.
+            // The head stays unchanged.
             let Some(count) = (records.len() as u64).checked_sub(1).filter(|count| *count > 0)
             else {
                 return;
@@ -78,7 +77,7 @@ fn record_field(bytes: &mut [u8], atlas: &Atlas, rng: &mut Rng) {
     bytes[at..at + width].copy_from_slice(&new.to_le_bytes()[..width]);
 }
 
-/// A kind first, so that the few superblocks are damaged as often as the many inodes.
+/// Picks a kind first, so that the few superblocks are damaged as often as the many inodes.
 fn pick<'a>(atlas: &'a Atlas, rng: &mut Rng) -> &'a Piece {
     if rng.one_in(3) {
         return rng.pick(&atlas.pieces);
@@ -91,7 +90,7 @@ fn pick<'a>(atlas: &'a Atlas, rng: &mut Rng) -> &'a Piece {
     of_kind[rng.below(of_kind.len() as u64) as usize]
 }
 
-/// Where the fields of a piece are: most at its start, some in all of it.
+/// Picks the offset of a field: mostly near the start of the structure.
 fn place(piece: &Piece, width: usize, rng: &mut Rng) -> usize {
     let len = piece.bytes.len();
     let reach = match rng.below(4) {
@@ -126,8 +125,7 @@ fn field(image: &mut [u8], atlas: &Atlas, piece: &Piece, rng: &mut Rng) -> Strin
     format!("{width} bytes at {} from {old:#x} to {new:#x}", at - piece.bytes.start)
 }
 
-/// A value that may break something: a limit, a neighbour of the old one, or the number of
-/// something else.
+/// Picks a malicious value: a limit, a neighbor of the old value, or the number of another object.
 fn value(atlas: &Atlas, old: u64, rng: &mut Rng) -> u64 {
     match rng.below(12) {
         0 => 0,
@@ -144,7 +142,7 @@ fn value(atlas: &Atlas, old: u64, rng: &mut Rng) -> u64 {
     }
 }
 
-/// Puts part of another structure of the kind in its place.
+/// Copies a part of another structure of the same kind over it.
 fn splice(image: &mut [u8], atlas: &Atlas, piece: &Piece, rng: &mut Rng) -> String {
     let others: Vec<&Piece> =
         atlas.of_kind(piece.kind).filter(|other| other.bytes.len() == piece.bytes.len()).collect();
@@ -165,7 +163,7 @@ fn noise(image: &mut [u8], piece: &Piece, rng: &mut Rng) -> String {
     format!("{count} random bytes")
 }
 
-/// Moves the bytes behind a place by a few, as a lost or doubled entry does.
+/// Moves the bytes after an offset by a few, as a lost or duplicated entry would.
 fn shift(image: &mut [u8], piece: &Piece, rng: &mut Rng) -> String {
     let by = *rng.pick(&[4, 8, 12, 16]);
     let at = place(piece, 4, rng);

@@ -1,4 +1,4 @@
-//! Fast commits made by hand: records as they lie in the area, and the area with its tails.
+//! Synthetic fast commits: records as stored in the area, and the area with its tails.
 
 use extant_format::checksum::crc32c_raw;
 use extant_format::extent::Leaf;
@@ -8,25 +8,25 @@ use std::ops::Range;
 const HEADER: usize = 4;
 /// Blocks of a file are mapped.
 pub const ADD_RANGE: u16 = 1;
-/// Blocks of a file are mapped no more.
+/// Blocks of a file are unmapped.
 pub const DEL_RANGE: u16 = 2;
 /// A name of a new inode.
 pub const CREATE: u16 = 3;
-/// A name that went.
+/// A removed name.
 pub const UNLINK: u16 = 5;
 /// An inode's slot.
 pub const INODE: u16 = 6;
-/// Nothing, to the end of the block.
+/// Padding to the end of the block.
 pub const PAD: u16 = 7;
 /// The end of a commit, with its checksum.
 pub const TAIL: u16 = 8;
 /// The beginning of the area.
 pub const HEAD: u16 = 9;
 
-/// A record: what it is, and its bytes.
+/// A record: its kind and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What it is, such as [`CREATE`].
+    /// Its kind, such as [`CREATE`].
     pub kind: u16,
     /// Its bytes, without kind and length.
     pub value: Vec<u8>,
@@ -37,12 +37,12 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 impl Record {
-    /// The beginning of an area whose commits follow on the transaction before `tid`.
+    /// Makes the head of an area whose commits follow the transaction before `tid`.
     pub fn head(tid: u32) -> Record {
         Record { kind: HEAD, value: words(&[0, tid]) }
     }
 
-    /// Blocks of an inode, mapped.
+    /// Makes a record of mapped blocks of an inode.
     pub fn add_range(ino: u32, leaf: Leaf) -> Record {
         let mut value = words(&[ino, leaf.lblk]);
         value.extend(leaf.len.to_le_bytes());
@@ -51,33 +51,32 @@ impl Record {
         Record { kind: ADD_RANGE, value }
     }
 
-    /// Logical blocks of an inode, mapped no more.
+    /// Makes a record of unmapped logical blocks of an inode.
     pub fn del_range(ino: u32, range: Range<u32>) -> Record {
         Record { kind: DEL_RANGE, value: words(&[ino, range.start, range.end - range.start]) }
     }
 
-    /// A name; `kind` is one of create, link, unlink.
+    /// Makes a record of a name; `kind` is one of create, link, unlink.
     pub fn name(kind: u16, parent: u32, ino: u32, name: &str) -> Record {
         let mut value = words(&[parent, ino]);
         value.extend(name.as_bytes());
         Record { kind, value }
     }
 
-    /// An inode as its slot is.
+    /// Makes a record of an inode's slot.
     pub fn inode(ino: u32, slot: &[u8]) -> Record {
         let mut value = words(&[ino]);
         value.extend(slot);
         Record { kind: INODE, value }
     }
 
-    /// The place of a commit's end; its value is made when the area is.
+    /// Makes the tail of a commit; [`write`] computes its value.
     pub fn tail() -> Record {
         Record { kind: TAIL, value: Vec::new() }
     }
 }
 
-/// The records of an area's blocks, in order, as far as they make sense: pads left out, tails
-/// empty.
+/// Returns the valid records of an area's blocks, in order, without padding and with empty tails.
 pub fn read<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<Record> {
     let mut found: Vec<Record> = Vec::new();
     for block in blocks {
@@ -101,8 +100,8 @@ pub fn read<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<Record> {
     found
 }
 
-/// Writes records into blocks of an area: none crosses a block, and tails are right for `tid`. What
-/// finds no place is left out.
+/// Writes records into blocks of an area: no record crosses a block, and tails are valid for `tid`.
+/// Records that do not fit are left out.
 pub fn write<'a>(records: &[Record], tid: u32, blocks: impl Iterator<Item = &'a mut [u8]>) {
     let mut records = records.iter().peekable();
     let mut sum = 0;
@@ -124,7 +123,7 @@ pub fn write<'a>(records: &[Record], tid: u32, blocks: impl Iterator<Item = &'a 
             block[at..at + bytes.len()].copy_from_slice(&bytes);
             at += bytes.len();
         }
-        // What does not fit at all would stop the rest.
+        // A record larger than a block would stop all later ones.
         let _too_long = records.next_if(|record| at == 0 && room(record) > block.len());
         if records.peek().is_some() && at + HEADER <= block.len() {
             let pad = bytes(PAD, &vec![0; block.len() - at - HEADER]);
@@ -142,7 +141,7 @@ fn bytes(kind: u16, value: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &(value.len() as u16).to_le_bytes(), value].concat()
 }
 
-/// Turns fast commits on in the journal at these bytes of an image.
+/// Enables fast commits in the journal at these bytes of an image.
 pub fn enable(image: &mut [u8], journal: Range<usize>) {
     const INCOMPAT: usize = 0x28;
     const FAST_COMMIT: u8 = 0x20;

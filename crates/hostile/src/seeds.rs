@@ -1,5 +1,5 @@
-//! Images to damage: every feature set, filled with a tree, left clean or as after a power cut; and
-//! images that others damaged.
+//! Images to damage: all feature sets, filled with a tree, clean or as after a power cut; and
+//! damaged images from outside.
 
 use crate::atlas::Atlas;
 use crate::records::{self, CREATE, Record, UNLINK};
@@ -16,20 +16,20 @@ use extant_testkit::tool::run;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-/// Who does everything.
+/// Credentials of all operations.
 pub const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
-/// A good image.
+/// A valid image.
 pub struct Seed {
-    /// How it was made.
+    /// Description of its origin.
     pub name: String,
     /// The image.
     pub bytes: Vec<u8>,
-    /// Where everything is in it.
+    /// Locations of its structures.
     pub atlas: Atlas,
 }
 
-/// Bytes of an image of a feature set: as small as `mke2fs` makes it.
+/// Returns the size in bytes of an image of a feature set, close to the minimum of `mke2fs`.
 fn bytes_of(set: &FeatureSet) -> u64 {
     match set.name {
         "64k" | "bigalloc" | "fast_commit" => 48 << 20,
@@ -38,11 +38,11 @@ fn bytes_of(set: &FeatureSet) -> u64 {
 }
 
 impl Seed {
-    /// A filled image of a feature set. `crashed`: with a log to replay and orphans.
+    /// Makes a filled image of a feature set; if `crashed`, with a log to replay and orphans.
     pub fn make(set: &FeatureSet, crashed: bool) -> Seed {
         let image = set.make_sized(bytes_of(set)).bytes();
         let device = Arc::new(MemDevice::from_bytes(&image));
-        // A claim of multiple mount protection takes seconds.
+        // Opening an image with multiple mount protection for writing takes seconds.
         let fs = Fs::open_device(device.clone(), &options().read_only(set.name == "mmp"))
             .expect("a good image opens");
         if !fs.is_read_only() {
@@ -58,7 +58,7 @@ impl Seed {
         Seed::of(format!("{}{}", set.name, if crashed { " crashed" } else { "" }), device.to_vec())
     }
 
-    /// A good image that somebody else made.
+    /// Wraps a valid image that was made elsewhere.
     pub fn of(name: String, bytes: Vec<u8>) -> Seed {
         let atlas = Atlas::of(&bytes);
         Seed { name, bytes, atlas }
@@ -78,7 +78,7 @@ const FAST_COMMITS: &[&str] = &[
 ];
 
 /// An image with full commits to replay, orphans, and two fast commits that follow: a file loses
-/// its name, another gets one, and blocks change hands.
+/// its name, another gets one, and blocks move from one file to another.
 pub fn with_fast_commits() -> Seed {
     let image = Image::mke2fs(12 << 20, FAST_COMMITS).bytes();
     let device = Arc::new(MemDevice::from_bytes(&image));
@@ -112,13 +112,13 @@ pub fn with_fast_commits() -> Seed {
     Seed::of("fast commits".into(), bytes)
 }
 
-/// What records of fast commits name.
+/// Objects that records of fast commits name.
 struct Named {
     dir: u32,
     large: u32,
     small: u32,
     linked: u32,
-    /// An inode that nobody has.
+    /// A free inode.
     unused: u32,
     /// The first extent of the large file.
     leaf: Leaf,
@@ -166,8 +166,8 @@ impl Named {
     }
 }
 
-/// Damaged images that others keep, from the folder that `EXTANT_IMAGES` names, if it does: paths
-/// and contents. Some lie there as they are, some compressed.
+/// Returns paths and contents of damaged images from the folder in `EXTANT_IMAGES`, if set. Images
+/// may be compressed.
 pub fn of_others() -> Vec<(String, Vec<u8>)> {
     let Some(folder) = std::env::var_os("EXTANT_IMAGES") else { return Vec::new() };
     let search: [OsString; 5] =
@@ -180,7 +180,7 @@ pub fn of_others() -> Vec<(String, Vec<u8>)> {
     found.lines().map(|path| (path.to_owned(), image(path))).collect()
 }
 
-/// Time stands still, so that an image is made the same each time.
+/// A clock that stands still, so that images are reproducible.
 #[derive(Debug)]
 struct Still;
 
@@ -190,12 +190,12 @@ impl Clock for Still {
     }
 }
 
-/// As little memory and as few surprises as possible.
+/// Returns options with little memory and deterministic behavior.
 pub fn options() -> OpenOptions {
     OpenOptions::new().memory(64 << 20).seed(1).clock(Arc::new(Still))
 }
 
-/// Makes one of everything. Gives open files without names.
+/// Makes one object of each kind. Returns open files without names.
 fn fill(fs: &Fs) -> Vec<File> {
     let root = fs.root().expect("root");
     let dir = fs.create(&WHO, &root, b"dir", 0o755, New::Dir).expect("mkdir");
@@ -218,7 +218,7 @@ fn fill(fs: &Fs) -> Vec<File> {
     orphans(fs, &root)
 }
 
-/// A directory of so many names that it has an index, of two levels where blocks are small.
+/// Fills a directory until it has an index, of two levels if blocks are small.
 fn links(fs: &Fs, root: &Node, dir: &Node) {
     let many = fs.create(&WHO, root, b"many", 0o755, New::Dir).expect("mkdir");
     let file = write(fs, dir, b"linked", &[(0, 10)]);
@@ -228,7 +228,7 @@ fn links(fs: &Fs, root: &Node, dir: &Node) {
     }
 }
 
-/// A file of so many extents that its tree has blocks.
+/// Makes a file with enough extents for a tree with blocks.
 fn fragmented(fs: &Fs, root: &Node) {
     let block = u64::from(fs.superblock().block_size());
     let pieces: Vec<_> = (0..120).map(|n| (n * 2 * block, 100)).collect();

@@ -1,4 +1,4 @@
-//! What belongs to a file: inode, extents, pointers, attributes, ACLs, hash trees.
+//! Parsers of structures of files: inode, extents, pointers, attributes, ACLs, hash trees.
 
 use super::{block, number};
 use extant_format::Geometry;
@@ -67,7 +67,7 @@ pub(super) fn extents(geo: &Geometry, bytes: &[u8]) {
     }
 }
 
-/// Entries go in and out of a node, and what was there comes back.
+/// Inserts entries into a node and removes them, and checks that the old entries are unchanged.
 fn change(bytes: &[u8], node: &Node<'_>, lblk: u32) {
     let mut copy = bytes.to_vec();
     let at = lblk as usize % (node.len() + 1);

@@ -1,4 +1,4 @@
-//! What a log consists of.
+//! Parsers of the log's blocks.
 
 use super::number;
 use extant_format::Geometry;

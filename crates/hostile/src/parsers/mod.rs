@@ -1,7 +1,8 @@
-//! Every parser of on-disk structures: the first byte says which, the second for what kind of file
-//! system, the rest is parsed.
+//! Fuzz target for all parsers of on-disk structures. The first byte of an input selects the
+//! parser, the second the kind of file system, and the rest is parsed.
 //!
-//! Whatever can be asked of what was parsed is asked, and what is written back is read as the same.
+//! Each parser's run calls all accessors of the parsed structure, and checks that encoding and
+//! parsing it again gives the same.
 
 mod files;
 mod journal;
@@ -16,10 +17,10 @@ use extant_format::{Compat, Geometry, Superblock};
 
 type Parser = fn(&Geometry, &[u8]);
 
-/// How many parsers there are.
+/// Number of parsers.
 pub const COUNT: usize = 18;
 
-/// What an input means depends on their order.
+/// The meaning of inputs depends on the order.
 const PARSERS: [Parser; COUNT] = [
     whole::superblock,
     whole::descriptor,
@@ -41,7 +42,7 @@ const PARSERS: [Parser; COUNT] = [
     journal::blocks,
 ];
 
-/// The superblock of a file system of which bits say what kind it is.
+/// Returns the superblock of a kind of file system, selected by bits.
 pub fn kind(bits: u8) -> Superblock {
     let mut sb = Superblock::empty();
     let block_log = [0, 2, 6, 1][usize::from(bits & 3)];
@@ -71,7 +72,7 @@ pub fn kind(bits: u8) -> Superblock {
     sb
 }
 
-/// The bytes as a block of `size`: cut, or with zeroes behind them.
+/// Returns the bytes as a block of `size` bytes: cut, or padded with zeroes.
 fn block(bytes: &[u8], size: usize) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(size, 0);
@@ -86,24 +87,24 @@ fn number(bytes: &[u8]) -> u64 {
 /// Parses bytes.
 ///
 /// # Panics
-/// If they did harm, or a parser contradicts itself.
+/// If a parser panics or contradicts itself.
 pub fn run(input: &[u8]) {
     let [which, of, bytes @ ..] = input else { return };
     let geo = Geometry::new(&kind(*of)).expect("a geometry that can be");
     PARSERS[usize::from(*which) % PARSERS.len()](&geo, bytes);
 }
 
-/// Asks a superblock for everything that it can answer; the bytes are structures of its file
-/// system, and numbers to ask with.
+/// Calls all accessors of a superblock and its geometry. The bytes are structures of the file
+/// system and arguments of the calls.
 ///
 /// # Panics
-/// If it did harm, or contradicts itself.
+/// If an accessor panics, or results contradict each other.
 pub fn ask_superblock(sb: Superblock, bytes: &[u8]) {
     whole::answers(sb, bytes);
 }
 
-/// Inputs made of an image's structures: some of each kind. What a damaged image has beyond its end
-/// is left out.
+/// Returns inputs made of an image's structures: some of each kind. Structures beyond the end of a
+/// damaged image are left out.
 pub fn of_image(seed: &Seed) -> Vec<Vec<u8>> {
     const SOME: usize = 4;
     let parser = |wanted: Parser| {

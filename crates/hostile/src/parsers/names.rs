@@ -1,4 +1,4 @@
-//! What belongs to directories: records, hash trees, hashes of names.
+//! Parsers of structures of directories: records, hash trees, hashes of names.
 
 use super::{block, number};
 use extant_format::Geometry;
@@ -9,7 +9,7 @@ use extant_format::{inline, seal};
 
 type Name = (usize, u32, Vec<u8>);
 
-/// The used records, as far as they are good.
+/// Returns the used records; `None` after a bad one.
 fn names(area: &[u8], format: &DirFormat) -> Option<Vec<Name>> {
     let mut found = Vec::new();
     for entry in dir::entries(area, format) {

@@ -1,4 +1,5 @@
-//! What belongs to the whole file system: superblock, descriptors, bitmaps, MMP, orphans, quotas.
+//! Parsers of structures of the whole file system: superblock, descriptors, bitmaps, MMP, orphans,
+//! quotas.
 
 use super::{block, number};
 use extant_format::group_desc::{GroupDesc, init_block_bitmap, init_inode_bitmap, mark_blocks};
@@ -9,7 +10,7 @@ use extant_format::superblock::SUPERBLOCK_SIZE;
 use extant_format::types::{BlockNr, GroupNr, InodeNr, Timestamp};
 use extant_format::{Geometry, Superblock, bitmap, orphan};
 
-/// Numbers to ask with, from what lies behind a structure.
+/// Calls accessors of a geometry with these numbers.
 fn ask(geo: &Geometry, block: u64, group: u32, ino: u32) {
     let (block, group, ino) = (BlockNr(block), GroupNr(group % geo.groups_count), InodeNr(ino));
     let _ = geo.group_and_bit(block);
@@ -39,8 +40,8 @@ fn ask(geo: &Geometry, block: u64, group: u32, ino: u32) {
     );
 }
 
-/// The bytes are laid over a good superblock by exclusive or, so that a fuzzer changes fields
-/// without having to find the others.
+/// Combines the bytes with a valid superblock by exclusive or, so that a fuzzer changes single
+/// fields.
 pub(super) fn superblock(geo: &Geometry, bytes: &[u8]) {
     let mut good = super::kind(geo.block_size.trailing_zeros() as u8 - 10);
     let _ = Superblock::parse(&block(bytes, SUPERBLOCK_SIZE));
@@ -50,8 +51,8 @@ pub(super) fn superblock(geo: &Geometry, bytes: &[u8]) {
     answers(sb, bytes.get(SUPERBLOCK_SIZE..).unwrap_or(&[]));
 }
 
-/// Asks a superblock, its geometry, and a descriptor and an inode of that geometry; `rest` gives
-/// the numbers to ask with and their bytes.
+/// Calls accessors of a superblock, its geometry, and a descriptor and an inode of that geometry;
+/// `rest` has the arguments and the bytes.
 pub(super) fn answers(mut sb: Superblock, rest: &[u8]) {
     let sealed = sb.seal();
     let _ = Superblock::parse(&sealed);
@@ -67,7 +68,7 @@ pub(super) fn answers(mut sb: Superblock, rest: &[u8]) {
     }
 }
 
-/// An inode that was made for a geometry fits into its slot.
+/// Checks that a new inode of a geometry fits its slot.
 fn new_inode(geo: &Geometry, ino: InodeNr) {
     let inode = Inode::new(geo, 0o100_644, Timestamp::new(1, 1));
     let mut slot = vec![0; geo.inode_size.into()];
@@ -96,7 +97,7 @@ pub(super) fn descriptor(geo: &Geometry, bytes: &[u8]) {
     assert!(GroupDesc::verify_checksum(&again, geo, group).is_ok(), "a descriptor is sealed");
 }
 
-/// Searches in bits, against what looking at each gives.
+/// Compares searches in bits with a search bit by bit.
 pub(super) fn bits(_: &Geometry, bytes: &[u8]) {
     let [from, end, bits @ ..] = bytes else { return };
     let bits = &bits[..bits.len().min(40)];
@@ -132,7 +133,7 @@ pub(super) fn mmp(_: &Geometry, bytes: &[u8]) {
         let mut again = bytes.to_vec();
         mmp.encode(&mut again, Some(1));
         let again = Mmp::parse(&again, Some(1)).expect("a block that was written");
-        // Names are text, and what is no text is shown as such.
+        // Names are text, and invalid text is replaced, so only the numbers are compared.
         let numbers = |mmp: &Mmp| (mmp.seq, mmp.time, mmp.check_interval);
         assert_eq!(numbers(&again), numbers(&mmp), "an MMP block comes back");
     }

@@ -1,4 +1,4 @@
-//! Images in which few blocks stand for many cost an error, and neither time nor memory.
+//! Bombs, images whose blocks are shared massively, cost an error, and neither time nor memory.
 
 use extant_blocks::MemDevice;
 use extant_engine::{
@@ -24,7 +24,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Blocks that a map of pointers reaches with blocks of 4 KiB.
+/// Number of blocks that a map of pointers can address with blocks of 4 KiB.
 const ALL: u64 = 12 + 1024 + 1024 * 1024 + 1024 * 1024 * 1024;
 
 fn seed(set: &str) -> Seed {
@@ -43,7 +43,7 @@ fn ino(seed: &Seed, path: &str) -> u32 {
     node(&open(&seed.bytes), path).ino() as u32
 }
 
-/// The blocks of a directory, in its order.
+/// Returns the blocks of a directory in logical order.
 fn blocks(seed: &Seed, ino: u32) -> Vec<u64> {
     let generation = seed.atlas.read_inode(&seed.bytes, ino).generation;
     let pieces = seed.atlas.blocks_of(ino, generation);
@@ -57,7 +57,7 @@ fn assert_corrupt<T: std::fmt::Debug>(result: Result<T, Error>, text: &str) {
     assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains(text), "{error}");
 }
 
-/// All that looks at the whole of a directory, or changes it.
+/// Asserts that all operations that scan or change a directory fail.
 #[track_caller]
 fn assert_no_scan_ends_well(fs: &Fs, path: &str, text: &str) {
     let (root, dir) = (fs.root().expect("root"), node(fs, path));
@@ -81,7 +81,7 @@ fn a_directory_of_shared_pointers_is_refused() {
         let mut image = seed.bytes.clone();
         share_pointers(&mut image, &seed.atlas, ino, &data[..1], ALL);
         assert_no_scan_ends_well(&open(&image), "/dir", "in several places");
-        // Of the blocks that the inode itself points to, none is met twice: the pointer blocks are.
+        // No block that the inode itself points to is shared; the pointer blocks are.
         let mut image = seed.bytes.clone();
         share_pointers(&mut image, &seed.atlas, ino, &[0], ALL);
         let fs = open(&image);
@@ -125,7 +125,7 @@ fn a_tree_that_names_one_leaf_many_times_lists_each_name_once() {
     }
 }
 
-/// Has one block say what another one does.
+/// Copies a block over another one, with its checksum.
 fn move_block(seed: &Seed, image: &mut [u8], from: u64, to: u64) {
     let at = seed.atlas.block(to).start;
     image.copy_within(seed.atlas.block(from), at);
@@ -137,8 +137,8 @@ fn a_chain_of_leaves_that_comes_back_is_refused() {
     let ino = ino(&seed, "/many");
     let nrs = blocks(&seed, ino);
     let mut image = seed.bytes.clone();
-    // A root and two levels of nodes, all of whose keys continue the hash of a name: together they
-    // name the leaf two million times.
+    // A root and two levels of nodes. All keys continue the hash of a name, so together they point
+    // to the leaf two million times.
     let geo = &seed.atlas.geo;
     let info =
         RootInfo::parse(&image[seed.atlas.block(nrs[0])], &DirFormat::new(geo)).expect("a root");
@@ -148,7 +148,7 @@ fn a_chain_of_leaves_that_comes_back_is_refused() {
     share_leaves(&mut image, &seed.atlas, ino, &nrs[..4], size, |_| hash | 1);
     let fs = open(&image);
     let dir = node(&fs, "/many");
-    // The tree is given up, and then the blocks are scanned: behind the first few there is a hole.
+    // The search leaves the tree and scans the blocks: a hole follows the first few.
     assert_corrupt(fs.lookup(&dir, b"absent"), "hole");
     assert_corrupt(fs.read_dir(&dir), "hole");
 }
@@ -270,7 +270,7 @@ fn with_a_large_value() -> (Seed, u32, u32) {
     let fs = Fs::open_device(device.clone(), &options()).expect("a good image opens");
     let file =
         fs.create(&WHO, &fs.root().expect("root"), b"file", 0o644, New::File).expect("create");
-    // Enough for an attribute block, and for a value outside of it.
+    // Large enough for an attribute block, and for a value in an inode.
     fs.set_xattr(&file, b"user.block", &[1; 5000], XattrMode::Any).expect("a value");
     fs.set_xattr(&file, b"user.large", &[2; 65536], XattrMode::Any).expect("a large value");
     let ino = file.ino() as u32;
@@ -291,7 +291,7 @@ fn values_beyond_what_system_calls_carry_are_not_read() {
     let size = 16 << 20;
     seed.atlas.change_inode(&mut image, value, |inode| inode.size = size.into());
     share_values(&mut image, &seed.atlas, ino, value, size, 0);
-    // As many as a block has names for, all of one value.
+    // As many names as fit a block, all of one value.
     let fs = open(&image);
     let file = node(&fs, "/file");
     assert_corrupt(fs.list_xattrs(&file), "bytes of values");
@@ -415,7 +415,7 @@ fn many_wrong_orphan_records_are_told_of_in_few_words() {
     assert!((1..50).contains(&told), "{told} warnings");
 }
 
-/// What is shared among many is used in every way, as whatever else is damaged.
+/// All operations run on bombs, as on other damaged images.
 #[test]
 fn shared_structures_do_no_harm() {
     for (set, crashed) in [

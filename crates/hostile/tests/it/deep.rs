@@ -1,4 +1,4 @@
-//! Images with maps and indexes of several levels are good ones.
+//! Images with maps and indexes of several levels are valid.
 
 use extant_hostile::deep::{DIR, FILES, Layout};
 use extant_testkit::{Image, debugfs};
@@ -27,7 +27,7 @@ fn planted_images_are_clean_and_as_deep_as_told() {
         let dump = debugfs::read(image.path(), &last);
         assert!(dump.contains(&format!(" 0/ {} ", layout.depth)), "{layout:?}: {dump}");
         if args == WITHOUT_CHECKSUMS {
-            // debugfs 1.47.0 looks for checksums there all the same.
+            // debugfs 1.47.0 expects checksums there nevertheless.
             continue;
         }
         let index = debugfs::read(image.path(), &format!("htree_dump {DIR}/dir"));

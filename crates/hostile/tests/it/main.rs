@@ -1,4 +1,4 @@
-//! What fuzzing found once, tried again on each change.
+//! Regression tests of inputs that fuzzing found.
 
 mod bombs;
 mod deep;
@@ -27,7 +27,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Inputs that broke something once, and some that reach far.
+/// Inputs that once revealed a bug, and some with a large coverage.
 #[test]
 fn kept_inputs_do_no_harm() {
     for (name, target) in extant_hostile::TARGETS {
@@ -61,7 +61,7 @@ fn each_target_is_fuzzed() {
     assert_eq!(found, targets);
 }
 
-/// Both fast commits are replayed, with orphans beside them, and come to what their records say.
+/// Recovery replays both fast commits, beside orphans, with the result that their records describe.
 #[test]
 fn fast_commits_of_the_seed_are_good_ones() {
     let seed = with_fast_commits();

@@ -1,5 +1,5 @@
-//! Any bytes give a value or an error, of every parser. In debug builds an overflow is a panic, so
-//! arithmetic is tested too.
+//! All parsers return a value or an error for any bytes. In debug builds an overflow panics, so
+//! arithmetic is tested, too.
 
 use extant_format::Superblock;
 use extant_format::features::{Incompat, RoCompat};
@@ -17,7 +17,7 @@ fn base(block_log: u32) -> Superblock {
     sb
 }
 
-/// Numbers that break things.
+/// Numbers at the limits of types.
 fn number() -> impl Strategy<Value = u32> {
     let powers = (0u32..32).prop_map(|n| 1 << n);
     prop_oneof![
@@ -58,7 +58,7 @@ fn damaged() -> impl Strategy<Value = Superblock> {
     })
 }
 
-/// Numbers to ask with: a block and a group in one, an inode; then bytes of anything.
+/// Arguments of accessors: a block and a group in one number, an inode; then random bytes.
 fn questions() -> impl Strategy<Value = Vec<u8>> {
     let numbers = prop_oneof![any::<[u32; 4]>(), [number(), number(), number(), number()]];
     (numbers, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(numbers, bytes)| {
