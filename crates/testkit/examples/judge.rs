@@ -1,5 +1,5 @@
-//! Judges images as a test judges those that it leaves, for scripts: `judge IMAGE…` prints what is
-//! wrong with them.
+//! Judges images for scripts, as tests judge their images at the end: `judge IMAGE…` prints all
+//! findings.
 
 use extant_testkit::judge::judge;
 use std::path::Path;

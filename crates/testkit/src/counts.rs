@@ -1,13 +1,13 @@
-//! What the programs of e2fsprogs count of one image. Each goes its own way: `e2fsck` counts what
-//! it reached, `dumpe2fs` and `debugfs` print what superblock, descriptors and bitmaps say,
-//! `e2freefrag` looks for runs of free blocks. All come to the same.
+//! Counts of one image by the programs of e2fsprogs. `e2fsck` counts reachable inodes and blocks,
+//! `dumpe2fs` and `debugfs` print the counts of superblock, descriptors and bitmaps, and
+//! `e2freefrag` searches for runs of free blocks. For a valid image all agree.
 
 use crate::dumpe2fs::Dump;
 use crate::tool::{arg, run};
 use crate::{debugfs, dumpe2fs};
 use std::path::Path;
 
-/// What `e2fsck` counted.
+/// Counts of `e2fsck`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Inodes in use.
@@ -20,7 +20,7 @@ pub struct Summary {
     pub blocks: u64,
 }
 
-/// What `e2freefrag` found.
+/// Findings of `e2freefrag`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeRuns {
     /// Free blocks of the file system.
@@ -58,8 +58,8 @@ fn parse_runs(text: &str) -> FreeRuns {
     }
 }
 
-/// Where the programs contradict each other about an image that `e2fsck` found clean, `said` being
-/// its summary: nowhere, of a good one.
+/// Returns contradictions between the programs about an image that `e2fsck` found clean with the
+/// summary `said`; none for a valid image.
 #[track_caller]
 pub fn contradictions(image: &Path, said: Summary) -> Vec<String> {
     let dump = dumpe2fs::dump(image);
@@ -93,7 +93,7 @@ pub fn contradictions(image: &Path, said: Summary) -> Vec<String> {
         shown.number("Directories"),
         of_groups(|group| group.directories),
     );
-    // Of clusters `e2freefrag` finds no runs at all.
+    // `e2freefrag` finds no runs of clusters.
     if ratio(&dump) == 1 {
         let runs = free_runs(image);
         let (count, longest) = runs_of(&dump);
@@ -110,14 +110,14 @@ pub fn contradictions(image: &Path, said: Summary) -> Vec<String> {
     found
 }
 
-/// Blocks of a cluster.
+/// Returns the number of blocks of a cluster.
 fn ratio(dump: &Dump) -> u64 {
     let cluster = dump.values.contains_key("Cluster size").then(|| dump.number("Cluster size"));
     cluster.map_or(1, |bytes| bytes / dump.number("Block size"))
 }
 
-/// How many runs the bitmaps have, those that go on in the next group taken as one, and the blocks
-/// of the longest.
+/// Returns the number of free runs in the bitmaps, joined across groups, and the length of the
+/// longest in blocks.
 fn runs_of(dump: &Dump) -> (u64, u64) {
     let (mut count, mut longest) = (0, 0);
     let mut last: Option<(u64, u64)> = None;

@@ -1,4 +1,4 @@
-//! `debugfs`: commands on an image, and what `stat` prints, parsed.
+//! `debugfs`: commands on an image, and the parsed output of `stat`.
 
 use crate::tool::{arg, run};
 use std::path::Path;
@@ -12,7 +12,7 @@ pub fn read(image: &Path, command: &str) -> String {
     String::from_utf8_lossy(&read_bytes(image, command)).into_owned()
 }
 
-/// As [`read`], without touching the bytes: for `cat`.
+/// As [`read`], with the output as bytes: for `cat`.
 #[track_caller]
 pub fn read_bytes(image: &Path, command: &str) -> Vec<u8> {
     debugfs(image, &["-R", command])
@@ -38,7 +38,7 @@ fn debugfs(image: &Path, args: &[&str]) -> Vec<u8> {
     printed.stdout
 }
 
-/// What `debugfs stat` prints of an inode.
+/// Output of `debugfs stat` for an inode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Inode number.
@@ -66,7 +66,7 @@ pub struct Stat {
     pub times: [(u32, u32); 4],
     /// The mapping after `EXTENTS:` or `BLOCKS:`, in one line, or empty.
     pub mapping: String,
-    /// Everything that was printed.
+    /// The whole output.
     pub text: String,
 }
 
@@ -104,14 +104,14 @@ fn parse_stat(text: &str) -> Stat {
     }
 }
 
-/// The word after the first `key` that starts a word.
+/// Returns the word after the first `key` that starts a word.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.match_indices(key)
         .find(|(at, _)| text[..*at].chars().next_back().is_none_or(char::is_whitespace))
         .and_then(|(at, _)| text[at + key.len()..].split_whitespace().next())
 }
 
-/// The size stands on the line of the owner; another `Size:` belongs to the fragment.
+/// Returns the size, from the line of the owner; another `Size:` belongs to the fragment.
 fn size(text: &str) -> u64 {
     let line = text.lines().find(|line| line.contains("User:")).unwrap_or("");
     value(line, "Size:").and_then(|v| v.parse().ok()).unwrap_or(0)

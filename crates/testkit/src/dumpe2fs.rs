@@ -4,7 +4,7 @@ use crate::tool::{arg, run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What `dumpe2fs` prints.
+/// Output of `dumpe2fs`.
 #[derive(Debug, Clone, Default)]
 pub struct Dump {
     /// The superblock's lines by name, for instance `"Block count"`.
@@ -45,7 +45,7 @@ pub struct Group {
 }
 
 impl Dump {
-    /// The value of a line such as `"Block count"`.
+    /// Returns the value of a line such as `"Block count"`.
     #[track_caller]
     pub fn value(&self, name: &str) -> &str {
         self.values
@@ -60,7 +60,7 @@ impl Dump {
         leading_number(value).unwrap_or_else(|| panic!("`{name}` is not a number: {value}"))
     }
 
-    /// The features by name.
+    /// Returns the features by name.
     #[track_caller]
     pub fn features(&self) -> BTreeSet<String> {
         self.value("Filesystem features").split_whitespace().map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! `e2fsck` as the judge of an image. Now and then the other programs are asked, too.
+//! `e2fsck` as the judge of an image, with a sample of images judged by the other programs, too.
 
 pub use crate::counts::Summary;
 pub use crate::fsck::{Verdict, check_by_all, check_with, repair};
@@ -7,8 +7,9 @@ use crate::{fsck, judge};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Of so many images that [`check`] sees, one is looked at by the other programs, too, and of so
-/// many one is judged by all, the kernel's mount among them: states of campaigns are many.
+/// Sampling of [`check`]: one in the first number of images is also checked by the other programs,
+/// one in the second by all judges with the kernel's mount. Campaigns have too many states for
+/// more.
 const SAMPLE: (usize, usize) = (4, 50);
 
 /// Runs `e2fsck -fn`, which changes nothing. An image that needs its journal replayed is not clean.
@@ -17,7 +18,7 @@ const SAMPLE: (usize, usize) = (4, 50);
 #[track_caller]
 pub fn check(image: &Path) -> Verdict {
     static SEEN: AtomicUsize = AtomicUsize::new(0);
-    // Only a count: nothing is made visible by it.
+    // Relaxed: only the count matters; it publishes no other data.
     match SEEN.fetch_add(1, Relaxed) {
         nth if nth % SAMPLE.1 == 0 => judge::judge(image),
         nth if nth % SAMPLE.0 == 0 => check_by_all(image, &[]),

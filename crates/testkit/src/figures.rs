@@ -1,11 +1,10 @@
-//! Figures of long runs, in a file that each run adds to: what was tried, how often, since when.
-//! Reports are made from it, and a run finds there where the one before ended.
+//! Figures of long runs, in a file that each run appends to: the counts of each campaign and the
+//! seeds tried. Reports are made from it, and a run continues after the last seed.
 //!
-//! A line has a campaign, a seed and the numbers of what was done for it, with tabs between them:
-//! `name=number`. Lines of a campaign with the same numbers' names are summed up, or of those whose
-//! name begins with `most` the largest is taken; the file is made shorter that way when it is
-//! opened. Lines behind the last one that counts failures stay apart, so that it can be told how
-//! much was tried since then.
+//! A line has a campaign, a seed and counts (`name=number`), separated by tabs. Opening the file
+//! shortens it: lines of a campaign are summed, except that counts whose name begins with `most`
+//! become their maximum. Lines after the last failure stay separate, so that the amount of work
+//! since then is known.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,7 +15,7 @@ use std::path::PathBuf;
 pub struct Sums {
     /// The seed after the last one.
     pub next: u64,
-    /// What was counted.
+    /// Counts by name.
     pub numbers: BTreeMap<String, u64>,
 }
 
@@ -39,13 +38,13 @@ impl std::fmt::Display for Sums {
     }
 }
 
-/// The file of figures: what `EXTANT_FIGURES` names, or none, and then the figures last as long as
-/// the run.
+/// The file of figures: the one in `EXTANT_FIGURES`, or none; the figures then last as long as the
+/// run.
 #[derive(Debug)]
 pub struct Figures {
     path: Option<PathBuf>,
     sums: BTreeMap<String, Sums>,
-    /// What was counted up to the last failure, and since then.
+    /// Counts up to the last failure, and since then.
     parts: BTreeMap<String, [Option<Sums>; 2]>,
 }
 
@@ -55,7 +54,7 @@ pub fn number(name: &str, default: u64) -> u64 {
 }
 
 impl Figures {
-    /// Reads the file, and writes it anew with a line or two for each campaign.
+    /// Reads the file, and rewrites it with one or two lines for each campaign.
     pub fn open() -> Figures {
         let path = std::env::var_os("EXTANT_FIGURES").map(PathBuf::from);
         let text =
@@ -92,7 +91,7 @@ impl Figures {
         self.sums.entry(campaign.into()).or_default().add(seed, numbers.into_iter());
     }
 
-    /// The file, made short.
+    /// Returns the shortened content of the file.
     fn lines(&self) -> String {
         let of = |(name, parts): (&String, &[Option<Sums>; 2])| -> String {
             parts.iter().flatten().map(|sums| line(name, sums.next - 1, &sums.numbers)).collect()
@@ -100,17 +99,17 @@ impl Figures {
         self.parts.iter().map(of).collect()
     }
 
-    /// The first seed that the campaign has not tried.
+    /// Returns the first untried seed of the campaign.
     pub fn next_seed(&self, campaign: &str) -> u64 {
         self.sums.get(campaign).map_or(0, |sums| sums.next)
     }
 
-    /// What the campaign has counted so far, earlier runs included.
+    /// Returns the counts of the campaign as text, including earlier runs.
     pub fn told(&self, campaign: &str) -> String {
         self.sums.get(campaign).map_or_else(String::new, Sums::to_string)
     }
 
-    /// Adds what was counted for a seed.
+    /// Adds the counts of a seed.
     pub fn add(&mut self, campaign: &str, seed: u64, numbers: &[(&str, u64)]) {
         let numbers =
             BTreeMap::from_iter(numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)));

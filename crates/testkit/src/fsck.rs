@@ -6,10 +6,10 @@ use crate::tool::{Printed, arg, run_with_env};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What `e2fsck` said of an image.
+/// Verdict of `e2fsck` on an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All five passes ran and there was nothing to say.
+    /// All five passes ran without a complaint.
     Clean,
     /// The lines that are not part of a clean report, in order.
     Complaints(Vec<String>),
@@ -22,12 +22,12 @@ impl Verdict {
         assert!(self.is_clean(), "{self}");
     }
 
-    /// The verdict that has these complaints.
+    /// Makes the verdict with these complaints.
     pub fn of(lines: Vec<String>) -> Self {
         if lines.is_empty() { Verdict::Clean } else { Verdict::Complaints(lines) }
     }
 
-    /// Whether nothing was found.
+    /// Returns whether there are no complaints.
     pub fn is_clean(&self) -> bool {
         *self == Verdict::Clean
     }
@@ -42,8 +42,8 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// As [`check_with`]; of an image that is clean, what the other programs say is compared with it,
-/// and each contradiction is a complaint (see [`counts`]).
+/// As [`check_with`]. For a clean image the results of the other programs are compared, and each
+/// contradiction is a complaint (see [`counts`]).
 #[track_caller]
 pub fn check_by_all(image: &Path, args: &[&str]) -> Verdict {
     let printed = e2fsck(image, "-fn", args);
@@ -62,7 +62,7 @@ pub fn check_with(image: &Path, args: &[&str]) -> Verdict {
     verdict(&printed, |_| false)
 }
 
-/// Repairs with `e2fsck -fy` what a crash may leave (journal replay, orphans, global free counts, a
+/// Repairs the traces of a crash with `e2fsck -fy` (journal replay, orphans, global free counts, a
 /// stale `orphan_present`), and checks again by `check`.
 ///
 /// The verdict has every line of the repair that is not one of these allowances, then every
@@ -74,15 +74,15 @@ pub fn recover_and(image: &Path, check: impl FnOnce(&Path) -> Verdict) -> Verdic
         Verdict::Complaints(lines) => lines,
     };
     if let Verdict::Complaints(lines) = check(image) {
-        // Of a file that it has cut itself it keeps the tree, if that is not to be optimized, and
-        // then remarks on it.
+        // e2fsck keeps the tree of a file that it has truncated, unless told to optimize, and then
+        // prints this remark.
         let lines = lines.into_iter().filter(|line| !line.contains("could be shorter.  Optimize?"));
         complaints.extend(lines.map(|line| format!("after repair: {line}")));
     }
     Verdict::of(complaints)
 }
 
-/// Runs `e2fsck -fy` whatever is wrong, and returns its report.
+/// Runs `e2fsck -fy` and returns its report.
 pub fn repair(image: &Path) -> Printed {
     e2fsck(image, "-fy", &[])
 }
@@ -94,8 +94,8 @@ fn e2fsck(image: &Path, mode: &str, args: &[&str]) -> Printed {
     run_with_env("e2fsck", &all, &[("E2FSCK_TIME", &soon())])
 }
 
-/// The checker's idea of the time. It reads a coarse clock, for which a write of the same moment is
-/// in the future.
+/// Returns the time for e2fsck. It reads a coarse clock, for which a simultaneous write is in the
+/// future.
 fn soon() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() + 2).to_string()
@@ -141,7 +141,8 @@ fn bad_exit(code: i32, repairs: bool) -> Option<String> {
     (!fine).then(|| format!("exit code {code}"))
 }
 
-/// Leaves that are not full, as every file has that was written in no order, the kernel's too.
+/// Returns whether a line remarks on leaves that are not full, as in all files written in random
+/// order, also by the kernel.
 fn is_advice(line: &str) -> bool {
     line.starts_with("Inode ")
         && line.contains(" extent tree (at level ")
@@ -167,7 +168,8 @@ fn ratio(word: &str) -> Option<(u64, u64)> {
     Some((used.parse().ok()?, all.parse().ok()?))
 }
 
-/// Lines that a repair after a crash may print, whoever wrote the image.
+/// Returns whether a repair after a crash may print this line, for images of Extant and of the
+/// kernel.
 fn allowed_after_crash(line: &str) -> bool {
     const WHOLE: [&str; 4] = [
         "Fix? yes",

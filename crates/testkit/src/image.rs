@@ -33,7 +33,7 @@ const fn without_journal(mut set: FeatureSet) -> FeatureSet {
     set
 }
 
-/// Every feature set that images are made with. The first is what `mke2fs -t ext4` makes.
+/// All feature sets of test images. The first is the default of `mke2fs -t ext4`.
 pub const FEATURE_SETS: &[FeatureSet] = &[
     set("default", 4096, &["-t", "ext4", "-b", "4096"]),
     set("orphan_file", 4096, &["-t", "ext4", "-b", "4096", "-O", "orphan_file,metadata_csum_seed"]),
@@ -91,7 +91,7 @@ pub const FEATURE_SETS: &[FeatureSet] = &[
 ];
 
 impl FeatureSet {
-    /// The set of this name.
+    /// Returns the set of this name.
     ///
     /// # Panics
     /// If there is none.
@@ -113,8 +113,8 @@ impl FeatureSet {
     }
 }
 
-/// A file system image in a temporary directory; both go away when it is dropped, and the image is
-/// judged then (see [`Scratch`]).
+/// A file system image in a temporary directory; dropping it judges the image and removes both (see
+/// [`Scratch`]).
 #[derive(Debug)]
 pub struct Image {
     scratch: Scratch,
@@ -129,7 +129,7 @@ impl Image {
         Self { scratch, path }
     }
 
-    /// An image file of these bytes: what a device in memory holds.
+    /// Makes an image file of these bytes, such as the content of a device in memory.
     pub fn holding(bytes: &[u8]) -> Self {
         let image = Self::blank(bytes.len() as u64);
         std::fs::write(&image.path, bytes)
@@ -154,18 +154,18 @@ impl Image {
         image
     }
 
-    /// The image file.
+    /// Returns the image file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory that the image lies in, for further files of the test.
+    /// Returns the directory that the image lies in, for further files of the test.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// A copy as it is on the disk now, holes kept; for instance of an image that is in use, as
-    /// after a crash.
+    /// Returns a sparse copy of the current bytes, for instance of an image in use, as after a
+    /// crash.
     pub fn copy(&self) -> Self {
         Self::copy_of(&self.path)
     }
@@ -175,9 +175,8 @@ impl Image {
         Self::copy_to(Scratch::new(), path)
     }
 
-    /// A copy that is not in memory: for one with a file that the kernel swaps to. What is in
-    /// memory may be swapped out, and a kernel that does so onto the very same image waits for
-    /// itself for ever.
+    /// Returns a copy on disk, for images with a swap file. Pages of an image in memory may be
+    /// swapped out; if the kernel swaps them to the same image, it waits for itself forever.
     pub fn copy_on_disk(&self) -> Self {
         Self::copy_to(Scratch::on_disk(), &self.path)
     }
@@ -188,22 +187,22 @@ impl Image {
         Self { scratch, path: to }
     }
 
-    /// The bytes of the whole image.
+    /// Returns the bytes of the whole image.
     pub fn bytes(&self) -> Vec<u8> {
         std::fs::read(&self.path).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()))
     }
 
-    /// Asserts that all programs find the image fine: see [`judge`](crate::judge). What is written
-    /// to it afterwards is judged in the end.
+    /// Asserts that all programs find the image clean: see [`judge`](crate::judge). Later writes
+    /// are judged at the end.
     #[track_caller]
     pub fn assert_clean(&self) {
         crate::judge::judge(&self.path).assert_clean();
         self.scratch.is_fine(&self.path);
     }
 
-    /// Replaces a text wherever it stands in the image, in names for instance, by another of the
-    /// same length. The image is damaged then, and not judged. Use a feature set without checksums
-    /// of metadata.
+    /// Replaces all occurrences of a text in the image, such as in names, by another of the same
+    /// length. The image is damaged then, and not judged. Use a feature set without checksums of
+    /// metadata.
     #[track_caller]
     pub fn replace(&self, text: &[u8], by: &[u8]) {
         assert_eq!(text.len(), by.len(), "lengths");
@@ -223,7 +222,8 @@ impl Image {
         self.leave_unjudged("a text in it was replaced");
     }
 
-    /// Nobody judges it in the end: it is damaged, say, which is what the test is about.
+    /// Excludes the image from judgement at the end, for instance since the test damages it; `why`
+    /// is the reason, for readers of the test.
     pub fn leave_unjudged(&self, why: &str) {
         self.scratch.leave_unjudged("image", why);
     }

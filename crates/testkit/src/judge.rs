@@ -1,13 +1,12 @@
-//! The closing judgement of an image: whether all programs that can read it are of one opinion
-//! about it.
+//! The final judgement of an image: all programs that can read it must agree on its content.
 //!
-//! `e2fsck` finds nothing; `dumpe2fs`, `debugfs` and `e2freefrag` count what it counted; the kernel
-//! mounts the image, and its tree is, file by file, the one that Extant reads. An image whose log
-//! was not replayed is read by Extant as it is first, then recovered by `e2fsck`: what comes out is
-//! judged, and holds the tree that Extant read.
+//! `e2fsck` has no complaints; `dumpe2fs`, `debugfs` and `e2freefrag` have the same counts; the
+//! kernel mounts the image, and its tree is, file by file, the one that Extant reads. An image with
+//! a log to replay is first read by Extant as it is, then recovered by `e2fsck`. The recovered
+//! image is judged, and must contain the tree that Extant read.
 //!
-//! Nobody has to ask for it: a [`Scratch`](crate::Scratch) judges the images in it that were
-//! written to, when it goes.
+//! The judgement is automatic: dropping a [`Scratch`](crate::Scratch) judges all images in it that
+//! were written to.
 
 use crate::dumpe2fs;
 use crate::fsck::{self, Verdict};
@@ -18,17 +17,17 @@ use extant_engine::{Fs, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where an image says what keeps the kernel from walking it.
+/// Property of an image that keeps the kernel from reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
     /// A feature.
     Feature(&'static str),
-    /// Blocks of more than so many bytes.
+    /// Blocks larger than this number of bytes.
     BlocksAbove(u64),
 }
 
-/// Images that some kernels do not mount, or do not read, and why; where this one does not, the
-/// tree is not compared. A test shows each.
+/// Properties that some kernels do not support, with reasons. If this kernel does not, trees are
+/// not compared. A test demonstrates each.
 pub const BEYOND_THE_KERNEL: [(Sign, &str); 3] = [
     (Sign::BlocksAbove(4096), "a block does not fit into a page"),
     (Sign::Feature("casefold"), "it is built without CONFIG_UNICODE"),
@@ -38,7 +37,7 @@ pub const BEYOND_THE_KERNEL: [(Sign, &str); 3] = [
     ),
 ];
 
-/// Why the kernel cannot say what an image holds, if so.
+/// Returns the reason why the kernel cannot read an image, if any.
 #[track_caller]
 pub fn beyond_the_kernel(image: &Path) -> Option<&'static str> {
     let header = dumpe2fs::header(image);
@@ -50,7 +49,7 @@ pub fn beyond_the_kernel(image: &Path) -> Option<&'static str> {
     BEYOND_THE_KERNEL.iter().find(|(sign, _)| shows(sign) && !is_known(sign)).map(|(_, why)| *why)
 }
 
-/// Whether this machine's kernel says that it knows what `sign` stands for.
+/// Returns whether this machine's kernel reports support for `sign`.
 fn is_known(sign: &Sign) -> bool {
     let name = match sign {
         Sign::Feature(name) => name,
@@ -74,11 +73,10 @@ fn judge_after(image: &Path, checked: Verdict) -> Verdict {
     }
 }
 
-/// Judges an image that is not needed any more: one whose log was not replayed is recovered, and
-/// judged then.
+/// Judges an image at the end of its use: recovers it first if its log needs replay.
 #[track_caller]
 pub fn judge_at_last(image: &Path) -> Verdict {
-    // Whoever wrote it: the kernel leaves trees of extents higher than they need to be.
+    // For images of both writers: the kernel leaves extent trees higher than necessary.
     let judge =
         |image| judge_after(image, fsck::check_by_all(image, &["-E", "no_optimize_extents"]));
     if !needs_recovery(image) {
@@ -99,7 +97,8 @@ pub fn judge_at_last(image: &Path) -> Verdict {
     }
 }
 
-/// Whoever replays an entry of a fast commit changes the directory then: its time is his.
+/// Compares the trees before and after recovery. The replay of a name of a fast commit changes the
+/// directory, and thus its times.
 fn differences(image: &Path, before: Manifest, after: Manifest) -> Vec<String> {
     match dumpe2fs::header(image).features().contains("fast_commit") {
         true => before.without_directory_times().diff(&after.without_directory_times()),
@@ -107,8 +106,8 @@ fn differences(image: &Path, before: Manifest, after: Manifest) -> Vec<String> {
     }
 }
 
-/// Recovers an image: by `e2fsck`, but for fast commits, of which it replays the simplest only
-/// (1.47.0 gives up at many).
+/// Recovers an image by `e2fsck`. Fast commits are recovered by Extant, since `e2fsck` 1.47.0
+/// replays only the simplest.
 fn recover(image: &Path) -> Verdict {
     if !dumpe2fs::header(image).features().contains("fast_commit") {
         return fsck::recover_and(image, |image| fsck::check_with(image, &[]));
@@ -120,8 +119,8 @@ fn recover(image: &Path) -> Verdict {
     )
 }
 
-/// Whether the superblock says that the log has to be replayed, that orphans wait to be freed, or
-/// that an error was met, after which nobody but a check that may write goes on.
+/// Returns whether the superblock requires recovery: a log to replay, orphans to free, or a
+/// recorded error, which only a check with write access may clear.
 fn needs_recovery(image: &Path) -> bool {
     let header = dumpe2fs::header(image);
     let features = header.features();
@@ -133,7 +132,7 @@ fn needs_recovery(image: &Path) -> bool {
 }
 
 fn read_by_extant(image: &Path) -> Result<Manifest, String> {
-    // Somebody may still hold what is closed.
+    // Without a lock: another descriptor may hold it for a moment after a close.
     let device =
         FileOptions::new(image).read_only(true).lock(false).open().map_err(|e| e.to_string())?;
     let options = OpenOptions::new().memory(64 << 20).read_only(true);
@@ -144,7 +143,8 @@ fn read_by_extant(image: &Path) -> Result<Manifest, String> {
     Ok(held)
 }
 
-/// Where what Extant reads of one image and what the kernel walks of the other differ.
+/// Returns the differences between the tree that Extant reads from `ours` and the kernel's tree of
+/// `theirs`.
 #[track_caller]
 fn compare_trees(ours: &Path, theirs: &Path) -> Result<Vec<String>, String> {
     if beyond_the_kernel(theirs).is_some() {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Has the kernel offer FUSE over io_uring, which is off at first.
+/// Enables FUSE over io_uring in the kernel; it is disabled by default.
 #[track_caller]
 pub fn enable_rings() {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -37,7 +37,7 @@ impl Loop {
         Self { device: PathBuf::from(printed.text().trim()), attached: true }
     }
 
-    /// The block device.
+    /// Returns the block device.
     pub fn device(&self) -> &Path {
         &self.device
     }
@@ -68,7 +68,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `image` as ext4. `options` is what `mount -o` takes; empty for none.
+    /// Mounts `image` as ext4. `options` has the form of `mount -o`; empty for none.
     ///
     /// # Panics
     /// If the caller is not root or the kernel refuses.
@@ -99,17 +99,17 @@ impl Mount {
         Ok(Self { directory, point, mounted: true, device })
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.point
     }
 
-    /// The path of `name` below the mount point.
+    /// Returns the path of `name` below the mount point.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.point.join(name)
     }
 
-    /// The loop device.
+    /// Returns the loop device.
     pub fn device(&self) -> &Path {
         self.device.device()
     }
@@ -160,12 +160,12 @@ impl Drop for Mount {
     }
 }
 
-/// What `EXT4_IOC_SHUTDOWN` does first.
+/// Mode of `EXT4_IOC_SHUTDOWN`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
     /// Writes everything, then stops.
     Full = 0,
-    /// Commits the journal, then stops: data that was not written is lost.
+    /// Commits the journal, then stops: unwritten data is lost.
     FlushLog = 1,
     /// Stops at once: the running transaction is lost.
     NoFlushLog = 2,
@@ -179,7 +179,7 @@ my $flags = pack("L", $ARGV[1]);
 ioctl($dir, 0x8004587d, $flags) or die "ioctl: $!";
 "#;
 
-/// Shuts down the file system mounted at `point`, whoever serves it.
+/// Shuts down the file system mounted at `point`, of the kernel or of a FUSE server.
 #[track_caller]
 pub fn shut_down(point: &Path, how: Shutdown) {
     let flags = (how as u32).to_string();

@@ -1,19 +1,18 @@
 //! Fixtures and oracles for tests.
 //!
 //! - [`image`] makes file systems with `mke2fs`, one for each named feature set;
-//! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse what they print,
-//!   [`counts`] compares it;
-//! - [`judge`] asks all of them, and compares the tree that the kernel walks with the one that
-//!   Extant reads;
+//! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse their output,
+//!   [`counts`] compares their counts;
+//! - [`judge`] runs all of them, and compares the kernel's tree with the one that Extant reads;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
-//! - [`figures`] keeps what long runs have counted;
+//! - [`figures`] keeps the counts of long runs;
 //! - [`memory`] is a device in memory whose image is judged, too;
 //! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests;
 //! - [`verity`] makes files with hash trees.
 //!
-//! Nothing here is skipped: a tool or a privilege that is missing fails the test and says what to
-//! install. Functions panic with a message instead of returning errors, since their callers are
-//! tests.
+//! No check is skipped: a missing tool or privilege fails the test, and the message names the
+//! package to install. Functions panic with a message instead of returning errors, since their
+//! callers are tests.
 #![forbid(unsafe_code)]
 
 pub mod counts;

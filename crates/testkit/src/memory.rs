@@ -1,4 +1,4 @@
-//! A device in memory whose image is judged when it goes.
+//! A device in memory whose image is judged when it is dropped.
 
 use crate::scratch::Scratch;
 use extant_blocks::{MemDevice, forward_device};
@@ -10,16 +10,16 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Of the devices that a test has, so many are judged; and of the others, since some tests have
-/// hundreds, one of so many.
+/// Sampling per test: the first number of devices are all judged; of later ones, since some tests
+/// have hundreds, one in the second number.
 const JUDGED: (usize, usize) = (4, 10);
 
-/// A device in memory with a file system. What was written to it is judged when it goes, as what a
-/// [`Scratch`] holds is.
+/// A device in memory with a file system. If it was written to, dropping it judges its image, as a
+/// [`Scratch`] does.
 #[derive(Debug)]
 pub struct Memory {
     inner: MemDevice,
-    // Both are only looked at by whoever drops it, and that orders them.
+    // Relaxed: both are read on drop only, which has exclusive access.
     written: AtomicBool,
     unjudged: AtomicBool,
 }
@@ -30,7 +30,7 @@ impl Memory {
         Self::around(MemDevice::new(len))
     }
 
-    /// A device that holds `bytes`, which are not judged unless something is written.
+    /// Makes a device with this content, which is judged only after a write.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self::around(MemDevice::from_bytes(bytes))
     }
@@ -44,7 +44,7 @@ impl Memory {
         self.inner.to_vec()
     }
 
-    /// Nobody judges it in the end: `why` is for whoever reads the test.
+    /// Excludes the device from judgement; `why` is the reason, for readers of the test.
     pub fn leave_unjudged(&self, why: &str) {
         assert!(!why.is_empty(), "an image is left unjudged for a reason");
         self.unjudged.store(true, Relaxed);

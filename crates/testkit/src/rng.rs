@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// SplitMix64: one word of state, equal sequences for equal seeds. What it gives may be laid down
-/// by bytes that are taken first, so that whoever makes the bytes decides each choice.
+/// SplitMix64: one word of state, equal sequences for equal seeds. Its first numbers may be taken
+/// from given bytes, so that the bytes, such as a fuzzer's input, determine each choice.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: u64,
@@ -16,13 +16,13 @@ impl Rng {
         Self { state: seed, taken_first: VecDeque::new() }
     }
 
-    /// A generator whose first numbers are made of `bytes`: as few for each as its bound asks for.
-    /// Then it goes on as that of seed 1.
+    /// Makes a generator whose first numbers come from `bytes`: as few bytes for each as its bound
+    /// needs. Afterwards it continues like that of seed 1.
     pub fn laid_down(bytes: &[u8]) -> Self {
         Self { state: 1, taken_first: bytes.iter().copied().collect() }
     }
 
-    /// Bytes that are still to be taken.
+    /// Returns the number of bytes that are still to be taken.
     pub fn left(&self) -> usize {
         self.taken_first.len()
     }
@@ -32,7 +32,7 @@ impl Rng {
         bytes.rev().map(u64::from).reduce(|high, low| high << 8 | low)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         if let Some(number) = self.take(8) {
             return number;
@@ -49,7 +49,7 @@ impl Rng {
         let bytes = (u64::BITS - bound.saturating_sub(1).leading_zeros()).div_ceil(8) as usize;
         match bound {
             0 => 0,
-            // Bytes are left for choices that there are.
+            // A choice without alternatives consumes no bytes.
             1 if self.left() > 0 => 0,
             _ => self.take(bytes).unwrap_or_else(|| self.next_u64()) % bound,
         }

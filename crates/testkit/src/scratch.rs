@@ -1,5 +1,5 @@
-//! Temporary directories for images: in memory where there is room, on disk otherwise. When one
-//! goes, the images in it are judged.
+//! Temporary directories for images: in memory if enough is free, on disk otherwise. Dropping one
+//! judges the images in it.
 
 use crate::judge;
 use std::collections::HashMap;
@@ -12,27 +12,27 @@ use tempfile::TempDir;
 /// Memory that must be free in `/dev/shm` before images go there, in bytes.
 const ROOM: u64 = 2 << 30;
 
-/// A temporary directory, removed when dropped. Whatever file in it holds an ext4 file system is
-/// judged before (see [`judge`]), unless the test failed anyway, nobody wrote to it since it was
-/// made or judged, or [`Scratch::leave_unjudged`] said why not.
+/// A temporary directory, removed when dropped. Before that, each file with an ext4 file system is
+/// judged (see [`judge`]). Exceptions: the test failed already, the file was not written to since
+/// it was made or judged, or [`Scratch::leave_unjudged`] excludes it.
 #[derive(Debug)]
 pub struct Scratch {
     dir: TempDir,
     known: Mutex<HashMap<PathBuf, Known>>,
 }
 
-/// What is known of an image.
+/// State of an image.
 #[derive(Debug, Clone, Copy)]
 enum Known {
-    /// It was fine when it was last written to at this time, in nanoseconds.
+    /// Clean, if its modification time is still this one, in nanoseconds.
     Fine(i128),
-    /// Nobody shall judge it.
+    /// Excluded from judgement.
     Unjudged,
 }
 
 impl Scratch {
-    /// A new empty directory in `/dev/shm` if that has room, else in the system's temporary
-    /// directory.
+    /// Makes an empty directory in `/dev/shm` if enough memory is free, otherwise in the system's
+    /// temporary directory.
     pub fn new() -> Self {
         let dir = shm_with_room()
             .and_then(|base| below(&base).ok())
@@ -41,18 +41,18 @@ impl Scratch {
         Self { dir, known: Mutex::default() }
     }
 
-    /// A new empty directory that outlives the machine's start, and so is not in memory.
+    /// Makes an empty directory on disk, never in memory.
     pub fn on_disk() -> Self {
         let dir = below(Path::new("/var/tmp")).expect("a directory in /var/tmp");
         Self { dir, known: Mutex::default() }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The path of `name` inside.
+    /// Returns the path of `name` inside.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -72,14 +72,14 @@ impl Scratch {
         path
     }
 
-    /// The image of this name, or each in a directory of this name, is not judged: `why` is for
-    /// whoever reads the test.
+    /// Excludes the image of this name, or all images in the directory of this name, from
+    /// judgement; `why` is the reason, for readers of the test.
     pub fn leave_unjudged(&self, name: impl AsRef<Path>, why: &str) {
         assert!(!why.is_empty(), "an image is left unjudged for a reason");
         self.known().insert(self.join(name), Known::Unjudged);
     }
 
-    /// What somebody else made or found fine is not judged until it is written to.
+    /// Marks an image as clean, so that it is judged only after another write.
     pub(crate) fn is_fine(&self, image: &Path) {
         let written = fs::metadata(image).map(|found| written_at(&found));
         let written = written.unwrap_or_else(|e| panic!("{}: {e}", image.display()));
@@ -106,7 +106,7 @@ impl Scratch {
         let own = fs::metadata(self.path()).map(|found| found.dev());
         let mut pending = vec![self.path().to_owned()];
         while let Some(dir) = pending.pop() {
-            // What is gone, or a mount whose server is, has nothing to judge.
+            // Errors are ignored: removed files, and mounts without a server, cannot be judged.
             for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
                 let path = entry.path();
                 match fs::symlink_metadata(&path) {
@@ -150,7 +150,7 @@ fn written_at(found: &Metadata) -> i128 {
     i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec())
 }
 
-/// Whether a file has the superblock of a file system.
+/// Returns whether a file has the superblock of a file system.
 fn is_ext4(path: &Path) -> bool {
     const SUPERBLOCK: u64 = 1024;
     let mut start = [0; 0x64];

@@ -1,4 +1,4 @@
-//! Running other people's programs.
+//! Runs external programs.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ const ESSENTIAL: [&str; 24] = [
     "unshare",
 ];
 
-/// The path of program `tool`, which `scripts/setup.sh` installs.
+/// Returns the path of program `tool`, which `scripts/setup.sh` installs.
 ///
 /// # Panics
 /// If it is not installed, or the script does not know it.
@@ -53,20 +53,21 @@ fn find(tool: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// The Debian package that holds `tool`, from the lines `need PROGRAM PACKAGE` of the script.
+/// Returns the Debian package that holds `tool`, from the lines `need PROGRAM PACKAGE` of the
+/// script.
 fn package_of(tool: &str) -> &str {
     let lines = include_str!("../../../scripts/setup.sh").lines();
     let listed = lines
         .filter_map(|line| line.strip_prefix("need ")?.split_once(' '))
         .find_map(|(program, package)| (program == tool).then_some(package));
-    // A program of a test has a path.
+    // Programs of tests have a path.
     let known = tool.contains('/') || ESSENTIAL.contains(&tool);
     listed
         .or(known.then_some(tool))
         .unwrap_or_else(|| panic!("scripts/setup.sh does not install `{tool}`"))
 }
 
-/// What a program printed, and how it ended.
+/// Output and exit code of a program.
 #[derive(Debug, Clone)]
 pub struct Printed {
     /// The command line, for messages.
@@ -90,7 +91,7 @@ impl Printed {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// Panics with everything that was printed unless the exit code is 0.
+    /// Panics with the output unless the exit code is 0.
     pub fn must_succeed(self) -> Self {
         assert!(self.code == 0, "{self}");
         self
@@ -103,8 +104,7 @@ impl std::fmt::Display for Printed {
     }
 }
 
-/// Runs `tool` with `args` in the C locale and UTC and returns what it printed, whatever its exit
-/// code.
+/// Runs `tool` with `args` in the C locale and UTC and returns its output and exit code.
 pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> Printed {
     run_with_env(tool, args, &[])
 }
@@ -122,11 +122,11 @@ pub fn run_with_env<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)
 }
 
 /// The time that an unmount may find its target busy before that counts as a failure. A child
-/// process of another test holds copies of all descriptors between fork and exec, for as long as
-/// a crowded machine keeps it from running.
+/// process of another test holds copies of all descriptors between fork and exec, which may last
+/// long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether `tool` is umount(8) or one of its helpers.
+/// Returns whether `tool` is umount(8) or one of its helpers.
 fn is_unmount(tool: &str) -> bool {
     Path::new(tool).file_name().is_some_and(|name| name.to_string_lossy().starts_with("umount"))
 }
@@ -158,7 +158,7 @@ fn printed<A: AsRef<OsStr>>(tool: &str, args: &[A], output: Output) -> Printed {
     }
 }
 
-/// Panics unless the test runs as root; `why` says what needs it.
+/// Panics unless the test runs as root; `why` names the operation that needs it.
 pub fn need_root(why: &str) {
     assert!(rustix::process::geteuid().is_root(), "{why} needs root: run this test as root");
 }

@@ -1,6 +1,6 @@
 //! Files with a hash tree (fs-verity) in an image, on machines whose kernel cannot make them: the
-//! kernel writes the content and, behind it, what `fsverity` (fsverity-utils) has computed;
-//! `tune2fs` and `debugfs` say that it is such a file.
+//! kernel writes the content, followed by the tree that `fsverity` (fsverity-utils) computes;
+//! `tune2fs` and `debugfs` set the feature and the flag of the inode.
 
 use crate::image::Image;
 use crate::kernel::Mount;
@@ -27,7 +27,7 @@ pub struct Wanted<'a> {
     pub args: &'a [&'a str],
 }
 
-/// Makes an image of `bytes` bytes with blocks of `block_size` bytes, and the files in it. Gives
+/// Makes an image of `bytes` bytes with blocks of `block_size` bytes, and the files in it. Returns
 /// their measures as `fsverity` prints them (`sha256:…`).
 ///
 /// # Panics

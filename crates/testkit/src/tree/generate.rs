@@ -4,7 +4,7 @@ use super::plan::{Content, Entry, Plan, What, posix_acl};
 use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a random tree has.
+/// Shape of a random tree.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// Regular files spread over the directories.
@@ -22,7 +22,8 @@ pub struct Shape {
     /// Longest target of a symbolic link in bytes, at most 4095, and less than a block where it is
     /// to be stored.
     pub longest_target: usize,
-    /// Devices, named pipes and sockets, `trusted.` attributes, owners: what only root may make.
+    /// Whether to make objects that need root: devices, named pipes and sockets, `trusted.`
+    /// attributes, owners.
     pub privileged: bool,
 }
 

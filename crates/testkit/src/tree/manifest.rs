@@ -1,4 +1,4 @@
-//! What a tree holds, path by path, and how two trees differ.
+//! The content of a tree by path, and the differences between two trees.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,7 +33,7 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Size in bytes; 0 for directories, whose size is the file system's own affair.
+    /// Size in bytes; 0 for directories, whose size depends on the file system.
     pub size: u64,
     /// Modification time: seconds and nanoseconds.
     pub mtime: (i64, u32),
@@ -79,7 +79,7 @@ pub struct Manifest {
     pub nodes: BTreeMap<Vec<u8>, Node>,
 }
 
-/// Differences that a message lists before it only counts them.
+/// Maximum number of differences in a message; the rest is counted only.
 const SHOWN: usize = 40;
 
 impl Manifest {
@@ -131,7 +131,7 @@ impl Manifest {
         lines
     }
 
-    /// Panics with the differences, if there are any; `self` is what was expected.
+    /// Panics with the differences, if any; `self` is the expected manifest.
     #[track_caller]
     pub fn assert_same(&self, other: &Self) {
         let lines = self.diff(other);
@@ -237,7 +237,7 @@ fn describe(path: &[u8], node: &Node) -> String {
     format!("{} ({:?}, mode {:o}, {} bytes)", show(path), node.kind, node.mode, node.size)
 }
 
-/// A path for people: escaped where it is not plain ASCII, shortened where it is long.
+/// Formats a path for messages: escapes bytes other than printable ASCII, and shortens long paths.
 fn show(path: &[u8]) -> String {
     let text = if path.is_empty() { "/".to_owned() } else { path.escape_ascii().to_string() };
     if text.len() <= 160 {

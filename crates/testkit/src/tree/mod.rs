@@ -1,5 +1,5 @@
-//! Trees of files: seeded random ones to make ([`Plan`]), and manifests to compare what two file
-//! systems hold.
+//! Trees of files: seeded random ones to make ([`Plan`]), and manifests to compare the content of
+//! two file systems.
 //!
 //! A test makes a plan, applies it to a file system in one way, reads it back in another and
 //! compares manifests: `Manifest::walk(a).assert_same(&Manifest::walk(b))`.

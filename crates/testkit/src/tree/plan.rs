@@ -16,7 +16,7 @@ pub struct Plan {
 pub struct Entry {
     /// Relative path, bytes.
     pub path: Vec<u8>,
-    /// What is to be made there.
+    /// The object at the path.
     pub what: What,
     /// Permission bits; not for links of either kind.
     pub mode: u32,
@@ -30,7 +30,7 @@ pub struct Entry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Debug, Clone)]
 pub enum What {
     /// A regular file.
@@ -62,7 +62,7 @@ pub enum What {
 pub struct Content {
     /// Size in bytes.
     pub size: u64,
-    /// Offset and length of what is written, ascending, inside `size`.
+    /// Offset and length of each written piece, ascending, inside `size`.
     pub pieces: Vec<(u64, u64)>,
     /// Seed of the bytes.
     pub seed: u64,
@@ -74,13 +74,13 @@ impl Content {
         Self { size, pieces: if size == 0 { Vec::new() } else { vec![(0, size)] }, seed }
     }
 
-    /// The bytes of piece `index`.
+    /// Returns the bytes of piece `index`.
     pub fn piece(&self, index: usize) -> Vec<u8> {
         let (offset, len) = self.pieces[index];
         Rng::new(self.seed ^ offset.wrapping_mul(0x2545_f491_4f6c_dd1d)).bytes(len as usize)
     }
 
-    /// All bytes, holes as zeros. Only for files that fit in memory.
+    /// Returns all bytes, holes as zeros. Only for files that fit in memory.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
         for (index, (offset, len)) in self.pieces.iter().enumerate() {
@@ -91,7 +91,7 @@ impl Content {
 }
 
 impl Plan {
-    /// What a walk of the tree finds once it is made; without the root.
+    /// Returns the manifest that a walk of the finished tree finds, without the root.
     pub fn manifest(&self) -> Manifest {
         let mut manifest = Manifest::default();
         for entry in &self.entries {

@@ -6,7 +6,7 @@ use extant_engine::{File, FileType, Fs, Node as FsNode, OpenFlags};
 use std::collections::BTreeMap;
 
 impl Manifest {
-    /// Everything that can be reached from the root. An error names the path that could not be
+    /// Reads all nodes that are reachable from the root. An error names the path that could not be
     /// read.
     pub fn read(fs: &Fs) -> Result<Self, String> {
         let mut manifest = Self::default();
@@ -74,7 +74,7 @@ fn look(fs: &Fs, node: &FsNode) -> extant_engine::Result<Node> {
     Ok(found)
 }
 
-/// What sort of thing a file of this type is.
+/// Converts a file type.
 pub fn kind_of(ftype: FileType) -> Kind {
     match ftype {
         FileType::Directory => Kind::Directory,
@@ -98,7 +98,7 @@ fn hash(file: &File) -> extant_engine::Result<u64> {
             at = next;
         }
         match file.read_at(at, &mut buffer)? {
-            // What is missing shows in the hash, which has the length.
+            // Missing bytes show in the hash, which includes the length.
             0 => break,
             read => {
                 hasher.update(&buffer[..read]);

@@ -91,7 +91,7 @@ fn node_of(stat: &Stat) -> Node {
     }
 }
 
-/// A hole of so many bytes is not read: a file may be larger than whatever could be read.
+/// Length from which on a hole is not read: a sparse file may be too large to read.
 pub(super) const WIDE: u64 = 1 << 20;
 
 fn hash_file(path: &Path) -> std::io::Result<u64> {
@@ -116,7 +116,7 @@ fn hash_file(path: &Path) -> std::io::Result<u64> {
     }
 }
 
-/// What an encrypted file without its key has instead of a hash of its content.
+/// Stands for the hash of an encrypted file without its key.
 pub(super) const SEALED: u64 = 0x5ea1;
 
 fn sealed(error: std::io::Error) -> std::io::Result<u64> {
@@ -126,7 +126,7 @@ fn sealed(error: std::io::Error) -> std::io::Result<u64> {
     }
 }
 
-/// Where data are at or behind a place; the end of the file if there are none.
+/// Returns the offset of the next data at or after an offset; the end of the file if there is none.
 fn next_data(file: &std::fs::File, at: u64, size: u64) -> std::io::Result<u64> {
     if size - at < WIDE {
         return Ok(at);
@@ -140,7 +140,7 @@ fn next_data(file: &std::fs::File, at: u64, size: u64) -> std::io::Result<u64> {
 }
 
 /// Extended attributes of `path` itself, without those that security modules make up. A manifest of
-/// a large tree holds many: each keeps the bytes that it has, not the room that it was read into.
+/// a large tree has many, so each is shrunk from the buffer's size to its own.
 fn xattrs(path: &Path) -> rustix::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut room = vec![0; 64 << 10];
     let used = match rustix::fs::llistxattr(path, &mut room[..]) {

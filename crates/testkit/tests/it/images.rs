@@ -18,7 +18,7 @@ fn every_feature_set_is_clean_and_mounts() {
     }
 }
 
-/// As a child that another test starts holds copies of descriptors until it calls exec.
+/// Simulates the child process of another test, which has copies of descriptors until execve(2).
 #[test]
 fn an_unmount_waits_for_descriptors_of_other_programs() {
     let image = FeatureSet::named("default").make();
@@ -68,7 +68,7 @@ fn groups_are_dumped() {
     assert!(dump.features().contains("orphan_file"));
 }
 
-/// What the end of `thing` says: nothing, or why the test that leaves it fails.
+/// Drops `thing` and returns the message of the panic, if any.
 fn said_in_the_end<T>(thing: T) -> Option<String> {
     let end = catch_unwind(AssertUnwindSafe(move || drop(thing)));
     end.err().map(|why| *why.downcast::<String>().expect("a message"))
@@ -111,7 +111,7 @@ fn an_image_is_left_unjudged_for_a_reason() {
     assert_eq!(said_in_the_end(image), None);
 }
 
-/// What lies in the log belongs to the tree; what a crash leaves is recovered before it is judged.
+/// Changes in the log belong to the tree; a crashed image is recovered before it is judged.
 #[test]
 fn crashed_images_are_recovered_and_judged() {
     let crashed = || {
@@ -127,7 +127,7 @@ fn crashed_images_are_recovered_and_judged() {
     };
     assert_eq!(said_in_the_end(crashed()), None);
     let damaged = crashed();
-    // Its inode is in a block that the log does not have.
+    // The inode is in a block without a copy in the log.
     debugfs::write(damaged.path(), "set_inode_field /old50 links_count 9");
     assert!(said_in_the_end(damaged).unwrap().contains("ref count"));
 }
@@ -149,8 +149,8 @@ fn what_a_device_in_memory_held_is_judged() {
     assert_eq!(said_in_the_end(Memory::from_bytes(&damaged)), None, "nobody wrote to it");
 }
 
-/// Each row is of an image that this kernel does not mount, or whose files it does not open, unless
-/// it says that it knows such; all others it mounts for reading.
+/// This kernel must refuse to mount the image of each row, or to open its files, unless it reports
+/// support; it mounts all other images for reading.
 #[test]
 fn the_kernel_refuses_what_is_beyond_it() {
     for (sign, why) in BEYOND_THE_KERNEL {

@@ -81,7 +81,7 @@ pub fn outside_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The comments of a source file, in order. Literals may contain what looks like a comment.
+/// The comments of a source file, in order. Text like a comment inside literals is skipped.
 pub fn comments(text: &str) -> Vec<&str> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
